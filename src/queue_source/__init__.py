@@ -1,0 +1,1 @@
+"""cuesqueue: the Spark source, sink and commands for what message queues announce."""

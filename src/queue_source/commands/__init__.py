@@ -1,0 +1,1 @@
+"""The `cuesqueue` command, one file a group."""

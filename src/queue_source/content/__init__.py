@@ -1,0 +1,1 @@
+"""Executor side: from an object to Arrow batches, one file a format."""

@@ -1,0 +1,73 @@
+"""Errors of the queue source.
+
+    CuesqueueError
+    |-- OptionError            an option is unknown, missing or has a bad value: raised before the query starts
+    |-- QueueError             a queue failed; carries the queue's name
+    |   |-- QueueConfigurationError   it does not exist, or we may not use it: fails at once
+    |   `-- QueueUnavailable          passing trouble: retried with back-off, then the query fails
+    |-- MalformedNotification  the body is not a notification of any known form: quarantined
+    |-- BadObject              an object cannot be read as what it should be: quarantined, skipped or fatal by option
+    `-- ObjectStoreError       access denied, throttled, network: the task fails, and Spark retries it
+
+Errors of the store are `shard_store.errors`. Secrets are never part of a message.
+"""
+
+from __future__ import annotations
+
+
+class CuesqueueError(Exception):
+    """Base of every error that this package raises."""
+
+
+class OptionError(CuesqueueError, ValueError):
+    """An option is wrong; `option` is its name, the message says what to do next."""
+
+    def __init__(self, option: str, problem: str) -> None:
+        self.option = option
+        self.problem = problem
+        super().__init__(f"option {option!r}: {problem}")
+
+    def __reduce__(self) -> tuple[type[OptionError], tuple[str, str]]:
+        return type(self), (self.option, self.problem)
+
+
+class QueueError(CuesqueueError):
+    """A queue failed; `queue` is its name as in `queueUrl`, without secrets."""
+
+    def __init__(self, queue: str, problem: str) -> None:
+        self.queue = queue
+        self.problem = problem
+        super().__init__(f"queue {queue!r}: {problem}")
+
+    def __reduce__(self) -> tuple[type[QueueError], tuple[str, str]]:
+        return type(self), (self.queue, self.problem)
+
+
+class QueueConfigurationError(QueueError):
+    """The queue is missing, forbidden or wrongly named: waiting does not help."""
+
+
+class QueueUnavailable(QueueError):
+    """The queue did not answer as it should; the next try may succeed."""
+
+
+class MalformedNotification(CuesqueueError):
+    """A message body is in none of the known notification forms; it goes to the error table and is never dropped."""
+
+
+class BadObject(CuesqueueError):
+    """An object cannot be read: `cause` is a fixed word (`missing-object`, `corrupt-object`, `object-changed`).
+
+    `offset` is the byte (line formats) or row group (Parquet) up to which everything was good.
+    """
+
+    def __init__(self, cause: str, detail: str, offset: int = 0) -> None:
+        self.cause, self.detail, self.offset = cause, detail, offset
+        super().__init__(f"{cause}: {detail}")
+
+    def __reduce__(self) -> tuple[type[BadObject], tuple[str, str, int]]:
+        return type(self), (self.cause, self.detail, self.offset)
+
+
+class ObjectStoreError(CuesqueueError):
+    """The object store refused or failed (not "missing"): the task fails and is tried again."""

@@ -1,0 +1,54 @@
+"""The stages of a message: one frozen type each, so that a stage cannot use what it does not have yet.
+
+Received (a delivery) -> Announced (what it says) ; the coordinator then owns shards, not messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NewType
+
+Receipt = NewType("Receipt", str)
+"""Names one delivery of one message to the queue that made it; stale after the lease is lost or the message is done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """One delivery, body untouched. `queue` is the queue's name, `message_id` is stable over redeliveries.
+
+    `sent_at` is seconds since 1970 (UTC) by the queue's clock, None where the queue does not tell. `lease_until` is
+    `time.monotonic()` seconds counted from the *start* of the receive request (design section 6, leases).
+    """
+
+    queue: str
+    message_id: str
+    receipt: Receipt
+    body: bytes
+    receive_count: int
+    lease_until: float
+    sent_at: float | None = None
+    tag: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    group: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectNotice:
+    """One object that a notification announces. `size` in bytes and `etag`/`version` are None when not told."""
+
+    uri: str
+    size: int | None = None
+    etag: str | None = None
+    version: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Announcement:
+    """What a message says: objects to read, and how many of its records announced nothing to read (`ignored`).
+
+    A test event or a delete event has no objects and `ignored` > 0: the message is acknowledged and counted.
+    """
+
+    objects: tuple[ObjectNotice, ...]
+    ignored: int = 0

@@ -1,0 +1,1 @@
+"""Queues behind one small protocol (`base.py`), one file an adapter."""

@@ -1,0 +1,179 @@
+"""The values that the shard store speaks in: frozen, without I/O (design.md section 1 has the words)."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import NewType
+
+Position = NewType("Position", str)
+"""Progress in a shard. Text order is logical order: BEGINNING < 20 digits < `~` and 20 digits (the end)."""
+
+ShardKey = NewType("ShardKey", bytes)
+"""SHA-256 of (source, shard id): 32 bytes, because ids may be longer than any database's key."""
+
+BEGINNING = Position("")
+_DIGITS = 20
+
+
+def position_at(offset: int) -> Position:
+    """The position `offset` units (bytes or row groups) into a shard."""
+    return Position(f"{offset:0{_DIGITS}d}")
+
+
+def end_at(offset: int) -> Position:
+    """The end (EOF) of a shard of `offset` units. Greater than every position that is not an end."""
+    return Position(f"~{offset:0{_DIGITS}d}")
+
+
+def is_end(position: Position) -> bool:
+    return position.startswith("~")
+
+
+def shard_key(source: str, shard_id: str) -> ShardKey:
+    """The key of a shard; sources do not share shards."""
+    return ShardKey(hashlib.sha256(f"{source}\0{shard_id}".encode("utf-8", "surrogatepass")).digest())
+
+
+class ShardState(str, Enum):
+    OPEN = "open"  # not at the end: somebody has to process it
+    DONE = "done"  # at EOF, published
+    QUARANTINED = "quarantined"  # given up with a cause in the errors table
+
+
+class AttemptKind(str, Enum):
+    """What a delivered plan left behind (Cues' attempt records)."""
+
+    OUTPUT = "attempt-output"
+    NIL = "attempt-nil"
+    ERROR = "attempt-error"
+
+
+@dataclass(frozen=True, slots=True)
+class PublishToken:
+    """Who may publish a shard: one start of one pipeline. Written `pipeline/incarnation`."""
+
+    pipeline: str
+    incarnation: int
+
+    def __str__(self) -> str:
+        return f"{self.pipeline}/{self.incarnation}"
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What a shard stands for, as the notification told it: enough to read it later without the message.
+
+    `shard_id` identifies the content; `uri` says where it is read from (they differ when versions are part of the
+    identity). `size` in bytes and `etag` are None when nobody told.
+    """
+
+    shard_id: str
+    uri: str
+    size: int | None = None
+    etag: str | None = None
+    queue: str = ""
+    message_id: str = ""
+    receive_count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """One row of the shard table as its reader saw it, with whether its owner's heartbeats have stopped."""
+
+    key: ShardKey
+    content: Content
+    position: Position
+    state: ShardState
+    token: PublishToken | None
+    stale: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """One entry of a snapshot or plan: `content` from `start` (inclusive) to `end` (exclusive)."""
+
+    key: ShardKey
+    content: Content
+    start: Position
+    end: Position
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The durable list of ranges that one offset of a pipeline stands for (invariant 3)."""
+
+    seq: int
+    ranges: tuple[Range, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PlanIdentity:
+    """What names one plan everywhere: small enough to travel with commit messages through the executors."""
+
+    source: str
+    token: PublishToken
+    start_seq: int
+    end_seq: int
+    delivery_hash: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The snapshots of one micro-batch: what is to be read (`ranges`), what was lost to others meanwhile (`lost`).
+
+    `published` is true when an earlier attempt has already delivered this plan: nothing is read again.
+    """
+
+    identity: PlanIdentity
+    ranges: tuple[Range, ...]
+    lost: tuple[Range, ...] = ()
+    published: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """A data file that becomes visible by being published. `path` is relative to nothing: a whole URI or path."""
+
+    path: str
+    rows: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorRecord:
+    """One entry of the error table. Unique by (plan hash or "", shard or message, position): writing it twice is one.
+
+    `scope`: "message" (a message that was not understood), "object" (the shard is quarantined when its plan is
+    published) or "record" (one record of an object; the object goes on). `cause` is a short fixed word
+    (`malformed-message`, `missing-object`, `corrupt-object` ...), `detail` the sentence for a human, `input` the bytes
+    that could not be processed as far as they are known.
+    """
+
+    scope: str
+    cause: str
+    detail: str
+    subject: str  # shard id, or the message id for scope "message"
+    plan_hash: str = ""
+    position: Position = BEGINNING
+    queue: str = ""
+    message_id: str = ""
+    input: bytes | None = None
+
+
+def delivery_hash(source: str, pipeline: str, ranges: Iterable[Range], seqs: tuple[int, int]) -> str:
+    """SHA-256 over the canonical form of a plan: the same at every attempt, never seen again after.
+
+    An empty plan hashes its seqs as well: two empty plans of one pipeline are two deliveries (Cues' delivery hash).
+    """
+    digest = hashlib.sha256()
+    for field in (source, pipeline):
+        digest.update(field.encode("utf-8", "surrogatepass") + b"\0")
+    entries = sorted((r.key, r.start, r.end) for r in ranges)
+    for key, start, end in entries:
+        digest.update(key + f"\0{start}\0{end}\0".encode())
+    if not entries:
+        digest.update(f"empty {seqs[0]} {seqs[1]}".encode())
+    return digest.hexdigest()
