@@ -1,0 +1,52 @@
+# Every target sets up what it needs by itself (tools/environment.py); nothing but make and Python 3.10+ is assumed.
+#   make PYTHON=python3.12 test      another Python        make SPARK=4.0 test-engine      another Spark
+#   make test ARGS="-k prune -x"     arguments for the command behind a target
+
+PYTHON ?= python3
+SPARK ?= newest
+ARGS ?=
+RUN = @"$(PYTHON)" tools/environment.py --spark "$(SPARK)" --
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-engine integration bench lint format docs lock clean distclean
+
+help:  ## list the targets
+	@echo "make TARGET [PYTHON=python3.12] [SPARK=4.0] [ARGS=...]"
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' Makefile | expand -t 16
+
+demo:  ## the tour: queues, crashes and exactly-once on this machine
+	$(RUN) cuesqueue demo $(ARGS)
+
+test:  ## all tests that need nothing but this machine
+	$(RUN) pytest tests/ $(ARGS)
+
+test-engine:  ## only the tests with a real Spark (SPARK=4.0 or newest)
+	$(RUN) pytest tests/ -m engine $(ARGS)
+
+integration:  ## the same promises against real servers, with faults
+	$(RUN) pytest integration $(ARGS)
+
+bench:  ## the benchmark table
+	$(RUN) python -m benchmarks $(ARGS)
+
+lint:  ## ruff and mypy
+	$(RUN) ruff check .
+	$(RUN) ruff format --check .
+	$(RUN) mypy
+
+format:  ## let ruff put the code in form
+	$(RUN) ruff check --fix .
+	$(RUN) ruff format .
+
+docs:  ## write the generated pages of docs/ anew
+	$(RUN) python tools/generate_docs.py $(ARGS)
+
+lock:  ## write locks/ anew (ARGS=--upgrade takes newer versions)
+	@"$(PYTHON)" tools/lock.py $(ARGS)
+
+clean:  ## remove caches and build results
+	rm -rf build dist artifacts spark-warehouse metastore_db .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find src tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
+
+distclean: clean  ## remove the environments too
+	rm -rf .venv .venv-spark-*

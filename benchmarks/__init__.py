@@ -1,0 +1,1 @@
+"""One command, one table, ratios measured in one run; run by `make bench`."""

@@ -1,0 +1,1 @@
+"""The same promises against real servers, with faults; run by `make integration`."""
