@@ -27,8 +27,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
+
+def refuse_an_old_python() -> None:
+    found = [name for name in ("python3.13", "python3.12", "python3.11", "python3.10") if shutil.which(name)]
+    hint = f"run 'make PYTHON={found[0]} ...'" if found else "install one, then run 'make PYTHON=python3.12 ...'"
+    sys.exit(f"[setup] error: python {sys.version.split()[0]} is too old, 3.10 or newer is needed; {hint}")
+
+
+if sys.version_info < (3, 10):  # noqa: UP036 -- said here, since an old Python does not even load what follows
+    refuse_an_old_python()
+
 ROOT = Path(__file__).resolve().parent.parent
-OLDEST_PYTHON = (3, 10)
 NEWEST_SPARK = "4"
 BUILD_TOOLS = (  # what builds the source archives and the project, with all that these need
     *("setuptools", "wheel", "packaging"),
@@ -57,15 +66,6 @@ def step(name: str) -> Iterator[None]:
     started = time.monotonic()
     yield
     say(f"{name}: done in {time.monotonic() - started:.1f} s")
-
-
-def check_python() -> None:
-    if sys.platform == "win32":
-        raise SetupError("this set-up needs Linux or macOS; on Windows use the Windows Subsystem for Linux")
-    if sys.version_info < OLDEST_PYTHON:
-        found = [name for name in ("python3.13", "python3.12", "python3.11", "python3.10") if shutil.which(name)]
-        hint = f"run 'make PYTHON={found[0]} ...'" if found else "install one, then run 'make PYTHON=python3.12 ...'"
-        raise SetupError(f"python {sys.version.split()[0]} is too old, 3.10 or newer is needed; {hint}")
 
 
 def lock_file(spark: str) -> Path:
@@ -355,7 +355,8 @@ def java_home_of_our_own(home: Path, real: str) -> str:
 
 def prepare(spark: str) -> dict[str, str]:
     """Do what is not done yet; returns the variables that commands in the environment need."""
-    check_python()
+    if sys.platform == "win32":
+        raise SetupError("this set-up needs Linux or macOS; on Windows use the Windows Subsystem for Linux")
     lock, java_lock = lock_file(spark), ROOT / "locks" / "java.txt"
     directory = ROOT / (".venv" if spark == NEWEST_SPARK else f".venv-spark-{spark}")
     python = digest(sys.version, directory)  # the place too: a virtual environment does not survive being moved

@@ -3,24 +3,38 @@
 from __future__ import annotations
 
 import importlib.metadata
-import importlib.util
-import pkgutil
-from pathlib import Path
+import subprocess
+import sys
+from importlib.metadata import Distribution, PackageNotFoundError
+
+import pytest
 
 
+@pytest.fixture
+def installed() -> Distribution:
+    try:
+        return importlib.metadata.distribution("cuesqueue")
+    except PackageNotFoundError:
+        pytest.skip("cuesqueue is not installed in this environment; 'make test' does it")
+
+
+@pytest.mark.usefixtures("installed")
 def test_spark_finds_the_module_that_registers_the_format() -> None:
     """Spark walks the path with pkgutil.iter_modules: a module served by an import hook only would not be seen."""
-    assert "pyspark_cuesqueue" in {module.name for module in pkgutil.iter_modules()}
+    code = "import pkgutil; print([m.name for m in pkgutil.iter_modules() if m.name.startswith('pyspark_')])"
+    # isolated: neither PYTHONPATH nor pytest's own additions to the path count
+    answer = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True)
+    assert "pyspark_cuesqueue" in answer.stdout
 
 
-def test_both_packages_say_that_they_are_typed() -> None:
-    for package in ("queue_source", "shard_store"):
-        spec = importlib.util.find_spec(package)
-        assert spec is not None
-        assert spec.origin is not None
-        assert Path(spec.origin).with_name("py.typed").is_file()
+@pytest.mark.usefixtures("installed")
+def test_type_checkers_see_both_packages_as_typed() -> None:
+    code = "import queue_source as q, shard_store as s, pathlib as p; "
+    code += "print([p.Path(m.__file__).with_name('py.typed').is_file() for m in (q, s)])"
+    answer = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True)
+    assert answer.stdout.strip() == "[True, True]"
 
 
-def test_the_command_is_declared() -> None:
-    commands = importlib.metadata.entry_points(group="console_scripts", name="cuesqueue")
+def test_the_command_is_declared(installed: Distribution) -> None:
+    commands = installed.entry_points.select(group="console_scripts", name="cuesqueue")
     assert [command.value for command in commands] == ["queue_source.commands.main:run"]

@@ -1,0 +1,194 @@
+"""Imports go one way: queue -> coordinator -> shards -> ... (docs/decisions holds why). The order is data, below.
+
+All import statements count, also those in functions and for types only, and `import_module("...")` with a literal.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+SRC = Path(__file__).resolve().parents[2] / "src"
+
+LAYERS: tuple[tuple[str, ...], ...] = (
+    ("shard_store",),
+    ("queue_source.errors",),
+    ("queue_source.messages", "queue_source.metrics", "queue_source.tags", "queue_source.units"),
+    ("queue_source.notifications", "queue_source.options"),
+    ("queue_source.queues", "queue_source.content", "queue_source.planning"),
+    ("queue_source.leases",),
+    ("queue_source.coordinator",),
+    ("queue_source.sinks", "queue_source.delivery"),
+    ("queue_source.spark",),
+    ("queue_source.commands",),
+    ("pyspark_cuesqueue",),
+)
+"""From the bottom up. A unit is a module or a package; it imports itself and units of the layers below its own.
+
+Units of one layer do not know each other: a queue adapter knows nothing of file formats, and the other way round.
+"""
+
+ONLY_IN: dict[str, tuple[str, ...]] = {
+    "pyspark": ("queue_source.spark", "pyspark_cuesqueue"),
+    "py4j": ("queue_source.spark",),
+    "boto3": ("queue_source.queues.sqs",),
+    "botocore": ("queue_source.queues.sqs",),
+    "google": ("queue_source.queues.pubsub",),
+    "grpc": ("queue_source.queues.pubsub",),
+    "pika": ("queue_source.queues.rabbitmq",),
+    "sqlalchemy": ("shard_store", "queue_source.queues.sql", "queue_source.sinks"),
+    "alembic": ("shard_store",),
+    "pyiceberg": ("queue_source.sinks",),
+    "pyarrow": ("queue_source.content", "queue_source.sinks", "queue_source.spark"),
+    "typer": ("queue_source.commands",),
+    "rich": ("queue_source.commands",),
+}
+"""Third-party packages that have a place of their own, and the units that are it."""
+
+EXCEPTIONS: dict[tuple[str, str], str] = {
+    ("queue_source.commands.demo", "pyspark"): "a driver script as a user would write it",
+}
+"""(module, package) that may be imported against `ONLY_IN`, and why."""
+
+SHARD_STORE_USES = {"sqlalchemy", "alembic", "tenacity", "typing_extensions", "shard_store"}
+"""All that `shard_store` may import beside the standard library: it may one day be a package of its own."""
+
+
+class Import(NamedTuple):
+    importer: str  # the importing module
+    target: str  # the module imported
+    line: int
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(SRC).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+@cache
+def modules() -> dict[str, Path]:
+    return {module_name(path): path for path in sorted(SRC.rglob("*.py"))}
+
+
+def imports_in(importer: str, source: str, is_package: bool = False) -> Iterator[Import]:
+    """Every import of a module's source; `from a import b` counts as `a.b` where that is a module of ours."""
+    package = importer.split(".") if is_package else importer.split(".")[:-1]
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Import(names=names):
+                for name in names:
+                    yield Import(importer, name.name, node.lineno)
+            case ast.ImportFrom(module=module, names=names, level=level):
+                above = package[: len(package) - level + 1] if level else []
+                base = ".".join([*above, *([module] if module else [])])
+                for name in names:
+                    full = f"{base}.{name.name}"
+                    yield Import(importer, full if full in modules() else base, node.lineno)
+            case ast.Call(
+                func=ast.Attribute(attr="import_module") | ast.Name(id="import_module" | "__import__"),
+                args=[ast.Constant(value=str(target)), *_],
+            ):
+                yield Import(importer, target, node.lineno)
+
+
+@cache
+def all_imports() -> tuple[Import, ...]:
+    return tuple(
+        found
+        for name, path in modules().items()
+        for found in imports_in(name, path.read_text("utf-8"), path.name == "__init__.py")
+    )
+
+
+def is_in(module: str, unit: str) -> bool:
+    return module == unit or module.startswith(unit + ".")
+
+
+def place(module: str) -> tuple[int, str] | None:
+    """(layer, unit) of a module of ours, None for one that stands in no layer."""
+    return next(((i, unit) for i, layer in enumerate(LAYERS) for unit in layer if is_in(module, unit)), None)
+
+
+def against_the_order(found: Import) -> str | None:
+    """What is wrong with an import of one of our modules, or None."""
+    if not any(is_in(found.target, top) for top in ("shard_store", "queue_source", "pyspark_cuesqueue")):
+        return None
+    if "queue_source" in (found.importer, found.target):  # the package itself is empty: nothing to order
+        return None if found.target == "queue_source" else f"{found.importer}:{found.line}: imports {found.target}"
+    above, below = place(found.importer), place(found.target)
+    if above is None or below is None:
+        return None  # test_every_module_has_a_layer speaks of it
+    if above[1] == below[1] or above[0] > below[0]:
+        return None
+    return f"{found.importer}:{found.line}: {above[1]} may not import {found.target}"
+
+
+def out_of_place(found: Import) -> str | None:
+    """What is wrong with an import of a third-party package, or None."""
+    package = found.target.split(".")[0]
+    allowed = ONLY_IN.get(package)
+    if allowed is None or any(is_in(found.importer, unit) for unit in allowed):
+        return None
+    if (found.importer, package) in EXCEPTIONS:
+        return None
+    return f"{found.importer}:{found.line}: imports {package}, which only {' and '.join(allowed)} may"
+
+
+def test_every_module_has_a_layer() -> None:
+    homeless = [name for name in modules() if name != "queue_source" and place(name) is None]
+    assert not homeless, f"add to LAYERS in {Path(__file__).name}: {homeless}"
+
+
+def test_imports_follow_the_layers() -> None:
+    assert not [wrong for found in all_imports() if (wrong := against_the_order(found))]
+
+
+def test_libraries_are_imported_only_where_they_belong() -> None:
+    assert not [wrong for found in all_imports() if (wrong := out_of_place(found))]
+
+
+def test_the_shard_store_stands_on_its_own() -> None:
+    foreign = [
+        f"{found.importer}:{found.line}: {found.target}"
+        for found in all_imports()
+        if is_in(found.importer, "shard_store")
+        and (top := found.target.split(".")[0]) not in SHARD_STORE_USES
+        and top not in sys.stdlib_module_names
+    ]
+    assert not foreign
+
+
+@pytest.mark.parametrize(
+    ("importer", "source", "wrong"),
+    [
+        ("shard_store.store", "import queue_source.errors", True),
+        ("shard_store.store", "from . import model", False),
+        ("queue_source.queues.sqs", "from queue_source import errors", False),
+        ("queue_source.queues.sqs", "def f():\n    from queue_source.coordinator import x", True),
+        ("queue_source.queues.sqs", "from ..content import files", True),
+        ("queue_source.queues.sqs", "import importlib\nimportlib.import_module('queue_source.spark.source')", True),
+        ("queue_source.content.json", "from queue_source.queues.base import Queue", True),
+        ("queue_source.coordinator", "from queue_source.queues.base import Queue", False),
+    ],
+)
+def test_the_order_is_checked_wherever_the_import_stands(importer: str, source: str, wrong: bool) -> None:
+    assert any(against_the_order(found) for found in imports_in(importer, source)) is wrong
+
+
+@pytest.mark.parametrize(
+    ("importer", "source", "wrong"),
+    [
+        ("queue_source.queues.sqs", "import boto3", False),
+        ("queue_source.queues.base", "import boto3.session", True),
+        ("queue_source.coordinator", "if TYPE_CHECKING:\n    from pyspark.sql import DataFrame", True),
+        ("queue_source.spark.source", "from pyspark.sql.datasource import DataSource", False),
+    ],
+)
+def test_an_sdk_outside_its_adapter_is_found(importer: str, source: str, wrong: bool) -> None:
+    assert any(out_of_place(found) for found in imports_in(importer, source)) is wrong
