@@ -108,7 +108,7 @@ def _running_queries() -> Iterable[str]:
     if session is None or session.sparkContext._jsc is None:
         return []
     # the map shared by all sessions; `session.streams.active` would show those of one session only
-    queries = list(session._jsparkSession.sharedState().activeStreamingQueries().values().toArray())
+    queries = list(session._jsparkSession.sharedState().activeStreamingQueries().values())
     names = [f"{query.name() or query.id().toString()!r}" for query in queries]
     for query in queries:
         query.stop()
