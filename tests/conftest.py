@@ -11,6 +11,8 @@ from hypothesis import HealthCheck, settings
 import leaks
 import loopback
 
+pytest_plugins = ["pytester"]  # runs small test suites inside a test: tests/unit/test_house.py
+
 settings.register_profile("dev", deadline=None)
 settings.register_profile(
     "ci",
@@ -27,9 +29,6 @@ def pytest_configure(config: pytest.Config) -> None:
     loopback.guard()
     config.pluginmanager.register(leaks.LeakPlugin(leaks.Watch()), "leaks")
     config.pluginmanager.register(loopback.LoopbackPlugin(), "loopback")
-
-
-pytest_plugins = ["pytester"]  # runs small test suites inside a test: tests/unit/test_house.py
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
