@@ -49,4 +49,4 @@ clean:  ## remove caches and build results
 	find src tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean  ## remove the environments too
-	rm -rf .venv .venv-spark-*
+	rm -rf .venv .venv-* .venv*.lock

@@ -105,8 +105,8 @@ def only_one(directory: Path) -> Iterator[None]:
     """Two make commands at once: the second waits until the first has set up."""
     import fcntl  # not on Windows, which was refused above
 
-    directory.mkdir(exist_ok=True)
-    with (directory / "setup.lock").open("w") as file:
+    # beside the environment, which is cleared when it is made anew
+    with directory.with_name(f"{directory.name}.lock").open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
