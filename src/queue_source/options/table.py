@@ -16,6 +16,7 @@ NOTIFICATION_FORMS = ("uri", "s3", "sns", "eventbridge", "gcs")
 
 FILE_FORMATS = ("json", "csv", "parquet")
 VIEWS = ("data", "splits", "shards", "attempts", "errors")
+DEFAULT_WINDOW = "30 days"
 DEFAULT_ALLOWED_PREFIXES = "s3://,s3a://,s3n://,gs://,abfss://"
 _TEXT_FORMATS = ("json", "csv")
 
@@ -211,7 +212,7 @@ READER_OPTIONS = (
         "A message that is ready, but not planned within this time, is given back to the queue.", "3m",
     ),
     Option(
-        "deduplicationWindow", "deduplication", kinds.DURATION, "30 days",
+        "deduplicationWindow", "deduplication", kinds.DURATION, DEFAULT_WINDOW,
         "How long finished shards are remembered; longer than the queue keeps a message.", "60 days",
     ),
     Option(
