@@ -16,6 +16,7 @@ import typer
 
 from queue_source.commands.output import Json, print_result, stderr
 from queue_source.errors import OptionError
+from queue_source.options.secrets import shown
 
 SET = 1000
 """Messages given to the queue at once: one statement of a SQL queue, a hundred calls of SQS."""
@@ -101,7 +102,7 @@ def _s3_record(uri: bytes, now: str) -> dict[str, object]:
     scheme, separator, rest = text.partition("://")
     bucket, slash, key = rest.partition("/")
     if not (separator and scheme in ("s3", "s3a", "s3n") and bucket and slash and key):
-        raise OptionError("--notification", f"{text[:200]!r} is no object in S3; write items as s3://bucket/key")
+        raise OptionError("--notification", f"{shown(text)} is no object in S3; write items as s3://bucket/key")
     return {
         "eventVersion": "2.1",
         "eventSource": "aws:s3",

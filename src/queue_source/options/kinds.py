@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from queue_source.options.secrets import Secret, SecretUrl, redact_url
+from queue_source.options.secrets import Secret, SecretUrl, shown
 from queue_source.options.units import parse_duration, parse_size
 
 LONGEST_NAME = 200
@@ -26,12 +26,6 @@ class Kind:
     name: str
     values: str
     parse: Callable[[str], Any]
-
-
-def shown(value: str) -> str:
-    """The value as an error message may show it: quoted, shortened, without passwords."""
-    text = redact_url(value)
-    return repr(text if len(text) <= 100 else text[:100] + "...")
 
 
 def choice(*names: str, later: Sequence[str] = ()) -> Kind:

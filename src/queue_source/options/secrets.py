@@ -74,3 +74,9 @@ def redact_url(url: str) -> str:
 def redact_text(text: str) -> str:
     """The text with every URL in it redacted: for messages of other libraries that we pass on."""
     return _URL_IN_TEXT.sub(lambda match: redact_url(match.group()), text)
+
+
+def shown(value: str) -> str:
+    """The value as an error message may show it: quoted, shortened, without passwords."""
+    text = redact_url(value)
+    return repr(text if len(text) <= 100 else text[:100] + "...")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from datetime import timedelta
 
+from queue_source.options.secrets import shown
+
 _DURATION_UNITS = {
     "ms": timedelta(milliseconds=1),
     "s": timedelta(seconds=1),
@@ -35,17 +37,17 @@ def parse_duration(text: str) -> timedelta:
     """
     clean = text.strip().lower()
     if _DIGITS.fullmatch(clean):
-        raise ValueError(f"{text!r} has no unit; write {clean}s for seconds, {clean}m for minutes or {clean}ms")
+        raise ValueError(f"{shown(text)} has no unit; write {clean}s for seconds, {clean}m for minutes or {clean}ms")
     match = _DURATION.fullmatch(clean)
     word = _DURATION_WORDS.get(match.group(2)) if match else None
     if match is None or word is None:
         raise ValueError(
-            f"{text!r} is not a duration; write a whole number and a unit, as in 500ms, 90s, 5m, 2h or 15 days"
+            f"{shown(text)} is not a duration; write a whole number and a unit, as in 500ms, 90s, 5m, 2h or 15 days"
         )
     try:
         return int(match.group(1)) * _DURATION_UNITS[word]
     except (OverflowError, ValueError):  # ValueError: Python refuses to read thousands of digits
-        raise ValueError(f"{text[:40]!r} is too long a duration; write less than a million days") from None
+        raise ValueError(f"{shown(text)} is too long a duration; write less than a million days") from None
 
 
 def format_duration(duration: timedelta) -> str:
@@ -66,7 +68,7 @@ def parse_size(text: str) -> int:
     match = _SIZE.fullmatch(text.strip().lower())
     if match is None or len(match.group(1)) > 18:
         raise ValueError(
-            f"{text[:40]!r} is not a size; write a whole number of bytes or with a unit, as in 10kb, 128m or 1g"
+            f"{shown(text)} is not a size; write a whole number of bytes or with a unit, as in 10kb, 128m or 1g"
         )
     return int(match.group(1)) * _SIZE_UNITS[match.group(2) or ""]
 
