@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from queue_source.errors import CuesqueueError, OptionError
+from queue_source.errors import CuesqueueError, OptionError, QueueConfigurationError
 from queue_source.options.secrets import redact_text
-from shard_store.errors import ShardStoreError, StoreConfigurationError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -75,8 +74,11 @@ def errors_as_exit_codes() -> Iterator[None]:
     """
     try:
         yield
-    except (CuesqueueError, ShardStoreError, OSError) as error:
-        if debugging():
+    except Exception as error:
+        from shard_store import errors  # here: the package loads SQLAlchemy, and `--help` can do without
+
+        if debugging() or not isinstance(error, (CuesqueueError, errors.ShardStoreError, OSError)):
             raise
         print_error(str(error))
-        raise typer.Exit(WRONG_USE if isinstance(error, (OptionError, StoreConfigurationError)) else FAILED) from None
+        wrong_use = isinstance(error, (OptionError, QueueConfigurationError, errors.StoreConfigurationError))
+        raise typer.Exit(WRONG_USE if wrong_use else FAILED) from None
