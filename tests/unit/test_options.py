@@ -327,38 +327,3 @@ def test_options_cannot_be_changed_once_parsed() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         options.source = "other"  # type: ignore[misc]
     assert isinstance(options.content, ContentOptions)
-
-
-def test_a_sink_needs_a_pipeline_and_a_path() -> None:
-    options = parse_sink_options({"PIPELINE": "orders", "path": "s3://lake/orders/"})
-    assert (options.pipeline, options.path, options.compression) == ("orders", "s3://lake/orders", "zstd")
-    assert "reader's option pipeline" in str(refusal({"path": "s3://lake"}, parse_sink_options))
-    assert "start()" in str(refusal({"pipeline": "orders"}, parse_sink_options))
-
-
-def test_a_relative_path_of_a_sink_counts_from_the_drivers_folder() -> None:
-    options = parse_sink_options({"pipeline": "orders", "path": "out/"})
-    assert options.path == str(Path.cwd() / "out")
-
-
-def test_a_sink_takes_what_spark_adds_for_itself() -> None:
-    given = {"pipeline": "orders", "path": "s3://lake"}
-    assert parse_sink_options({**given, "checkpointlocation": "x", "queryname": "q"}) == parse_sink_options(given)
-
-
-@pytest.mark.parametrize(("option", "text"), [("compression", "gzip"), ("path", ""), ("pipeline", "a,b")])
-def test_a_bad_value_of_a_sink_is_refused(option: str, text: str) -> None:
-    error = refusal({"pipeline": "orders", "path": "s3://lake", option: text}, parse_sink_options)
-    assert error.option == option
-
-
-def test_a_view_shows_the_data_of_all_pipelines_unless_told_otherwise() -> None:
-    options = parse_view_options({})
-    assert (options.view, options.pipeline, options.source) == ("data", None, None)
-    options = parse_view_options({"view": "Shards", "source": "orders", "store": "sqlite:///a.db"})
-    assert (options.view, options.source, options.store.reveal()) == ("shards", "orders", "sqlite:///a.db")
-
-
-def test_an_unknown_view_is_refused_with_the_nearest() -> None:
-    assert "did you mean 'shards'?" in str(refusal({"view": "shard"}, parse_view_options))
-    assert "not supported yet" in str(refusal({"view": "files_state"}, parse_view_options))
