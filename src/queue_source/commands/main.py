@@ -1,0 +1,61 @@
+"""The `cuesqueue` program: the commands are one file a group; what they need is imported when they run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from queue_source.commands.output import Json, errors_as_exit_codes, print_result
+from queue_source.commands.prune import prune
+from queue_source.commands.publish import publish
+
+
+class _Program(TyperGroup):
+    def invoke(self, ctx: Any) -> Any:
+        with errors_as_exit_codes():
+            return super().invoke(ctx)
+
+
+app = typer.Typer(
+    cls=_Program,
+    name="cuesqueue",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,  # it prints local variables, and they hold secrets
+    rich_markup_mode=None,  # plain help: it loads in half the time
+    help="Exactly-once Spark streaming from message queues: publish messages, and look after the store.\n\n"
+    "Exit codes: 0 done, 1 failed, 2 wrong use. CUESQUEUE_STORE stands for --store; CUESQUEUE_DEBUG=1 shows "
+    "tracebacks.",
+)
+
+app.command()(publish)
+app.command()(prune)
+
+
+@app.command()
+def version(as_json: Json = False) -> None:
+    """Print the version of cuesqueue, and of what it works with."""
+    import platform
+    from importlib.metadata import PackageNotFoundError
+    from importlib.metadata import version as version_of
+
+    def found(package: str) -> str:
+        try:
+            return version_of(package)
+        except PackageNotFoundError:
+            return "not installed"
+
+    packages = ("cuesqueue", "pyspark", "pyarrow", "sqlalchemy")
+    versions = {package: found(package) for package in packages}
+    print_result({**versions, "python": platform.python_version()}, as_json, title="versions")
+
+
+def run() -> None:
+    """Entry point of the `cuesqueue` program."""
+    app()
+
+
+if __name__ == "__main__":
+    run()

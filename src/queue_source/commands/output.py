@@ -1,0 +1,84 @@
+"""What all commands share: results on standard output (tables, or JSON with `--json`), everything else on stderr."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from queue_source.errors import CuesqueueError, OptionError, QueueConfigurationError
+from queue_source.options.secrets import redact_text
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+FAILED = 1
+WRONG_USE = 2
+
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+Store = Annotated[
+    str,
+    typer.Option(
+        "--store",
+        envvar="CUESQUEUE_STORE",
+        metavar="URL",
+        help="Database of the store, as an SQLAlchemy URL.",
+        show_default=False,
+    ),
+]
+
+
+def debugging() -> bool:
+    """Whether `CUESQUEUE_DEBUG=1` asks for tracebacks."""
+    return os.environ.get("CUESQUEUE_DEBUG", "") not in ("", "0")
+
+
+def stderr() -> Console:
+    from rich.console import Console  # here: rich takes longer to load than the rest of the program
+
+    return Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def print_result(result: Mapping[str, Any], as_json: bool, *, title: str) -> None:
+    """One result: a JSON object in one line, or a table of two columns."""
+    if as_json:
+        sys.stdout.write(json.dumps(result) + "\n")
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=title, title_justify="left", show_header=False)
+    for name, value in result.items():
+        table.add_row(Text(name.replace("_", " ")), Text(str(value)))
+    Console().print(table)
+
+
+def print_error(text: str) -> None:
+    """One line on standard error, passwords hidden."""
+    from rich.text import Text
+
+    stderr().print(Text.assemble(("error: ", "bold red"), " ".join(redact_text(text).split())))
+
+
+@contextmanager
+def errors_as_exit_codes() -> Iterator[None]:
+    """Errors become one line and an exit code: 2 where the user has to write something else, 1 for what failed.
+
+    With `CUESQUEUE_DEBUG=1` the exception goes on as it is.
+    """
+    try:
+        yield
+    except Exception as error:
+        from shard_store import errors  # here: the package loads SQLAlchemy, and `--help` can do without
+
+        if debugging() or not isinstance(error, (CuesqueueError, errors.ShardStoreError, OSError)):
+            raise
+        print_error(str(error))
+        wrong_use = isinstance(error, (OptionError, QueueConfigurationError, errors.StoreConfigurationError))
+        raise typer.Exit(WRONG_USE if wrong_use else FAILED) from None

@@ -1,0 +1,44 @@
+"""The options of reader, sink and views: one table, parsed once into frozen groups (design section 9)."""
+
+from __future__ import annotations
+
+from queue_source.options.groups import (
+    BatchOptions,
+    ContentOptions,
+    DeduplicationOptions,
+    DeliveryOptions,
+    FormatOptions,
+    LeaseOptions,
+    NotificationOptions,
+    QueueOptions,
+    ReaderOptions,
+    S3Options,
+    SinkOptions,
+    ViewOptions,
+)
+from queue_source.options.parsing import parse_reader_options, parse_sink_options, parse_view_options
+from queue_source.options.secrets import Secret, SecretUrl, redact_text, redact_url
+from queue_source.options.table import NOTIFICATION_FORMS
+
+__all__ = [
+    "NOTIFICATION_FORMS",
+    "BatchOptions",
+    "ContentOptions",
+    "DeduplicationOptions",
+    "DeliveryOptions",
+    "FormatOptions",
+    "LeaseOptions",
+    "NotificationOptions",
+    "QueueOptions",
+    "ReaderOptions",
+    "S3Options",
+    "Secret",
+    "SecretUrl",
+    "SinkOptions",
+    "ViewOptions",
+    "parse_reader_options",
+    "parse_sink_options",
+    "parse_view_options",
+    "redact_text",
+    "redact_url",
+]

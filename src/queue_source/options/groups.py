@@ -1,0 +1,149 @@
+"""The options as frozen groups, built once by `parsing`. Plain dataclasses: what executors unpickle needs no library.
+
+Only `ContentOptions` (reader) and `S3Options` (sink, views) travel to executors; everything else stays on the driver.
+Durations are `timedelta`, sizes bytes. Secrets and URLs are `Secret`s: `str()` is for people, `reveal()` for libraries.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from queue_source.options.secrets import Secret, SecretUrl
+
+
+@dataclass(frozen=True, slots=True)
+class QueueOptions:
+    """How messages are received (reader process)."""
+
+    urls: tuple[SecretUrl, ...]
+    receive_threads: int
+    wait_time: timedelta
+    max_in_flight_messages: int
+
+
+@dataclass(frozen=True, slots=True)
+class NotificationOptions:
+    """How a message becomes shards. `format` is `auto` or one of `NOTIFICATION_FORMS`."""
+
+    notification_format: str
+    allowed_prefixes: tuple[str, ...]
+    allow_overwrites: bool
+
+
+@dataclass(frozen=True, slots=True)
+class BatchOptions:
+    """How much one micro-batch and one partition take (planning)."""
+
+    max_files_per_trigger: int
+    max_bytes_per_trigger: int | None
+    min_partitions: int
+    max_partition_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseOptions:
+    """The time-outs of messages and shards. Checked: heartbeat < pending < visibility < deduplication window."""
+
+    visibility_timeout: timedelta
+    commit_timeout: timedelta
+    pending_timeout: timedelta
+
+    @property
+    def heartbeat(self) -> timedelta:
+        """Time between two heartbeats of the shards owned."""
+        return heartbeat_of(self.commit_timeout)
+
+
+@dataclass(frozen=True, slots=True)
+class DeduplicationOptions:
+    """How long and how many finished shards are remembered, and how often they are pruned."""
+
+    deduplication_window: timedelta
+    deduplication_max_shards: int | None
+    prune_interval: timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryOptions:
+    """The guarantee, and what happens when the store was lost."""
+
+    delivery_semantics: str
+    fail_on_data_loss: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FormatOptions:
+    """How text formats are written. `quote` and `escape` are "" for none. `time_zone`: an IANA name or `+02:00`."""
+
+    time_zone: str
+    header: bool
+    sep: str
+    quote: str
+    escape: str
+    null_value: str
+
+
+@dataclass(frozen=True, slots=True)
+class S3Options:
+    """Where and as whom S3 is used: `s3.X`, else `aws.X`, else None for the SDK's own chain."""
+
+    region: str | None = None
+    endpoint_url: str | None = None
+    access_key_id: Secret | None = None
+    secret_access_key: Secret | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ContentOptions:
+    """What executors need to read objects: the only part of the reader's options that is sent to them."""
+
+    content: str
+    file_format: str
+    on_missing_object: str
+    on_corrupt_object: str
+    format: FormatOptions
+    s3: S3Options
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderOptions:
+    """All options of one streaming reader."""
+
+    source: str
+    pipeline: str
+    store: SecretUrl
+    queue: QueueOptions
+    notifications: NotificationOptions
+    batches: BatchOptions
+    leases: LeaseOptions
+    deduplication: DeduplicationOptions
+    delivery: DeliveryOptions
+    content: ContentOptions
+
+
+@dataclass(frozen=True, slots=True)
+class SinkOptions:
+    """All options of the cuesqueue sink. `path` is a URI, or an absolute local path; no slash at its end."""
+
+    pipeline: str
+    store: SecretUrl
+    path: str
+    compression: str
+    s3: S3Options
+
+
+@dataclass(frozen=True, slots=True)
+class ViewOptions:
+    """All options of a batch view. `pipeline` and `source` are filters, None for all."""
+
+    view: str
+    store: SecretUrl
+    pipeline: str | None
+    source: str | None
+    s3: S3Options
+
+
+def heartbeat_of(commit_timeout: timedelta) -> timedelta:
+    """A quarter of `commitTimeout`: shards are stale at twice it, so eight heartbeats in a row have to fail."""
+    return commit_timeout / 4

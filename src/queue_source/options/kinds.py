@@ -1,0 +1,185 @@
+"""The kinds of option values: how each is read from text, and how the documentation names it.
+
+Every `parse` raises ValueError with a message that shows the value (redacted) and the next step.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from queue_source.options.secrets import Secret, SecretUrl, shown
+from queue_source.options.units import parse_duration, parse_size
+
+LONGEST_NAME = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of value. `values` is what the documentation says may be written."""
+
+    name: str
+    values: str
+    parse: Callable[[str], Any]
+
+
+def choice(*names: str, later: Sequence[str] = ()) -> Kind:
+    """One of `names`, in any case; `later` are known words whose feature does not exist yet."""
+    known = {name.lower(): name for name in names}
+    coming = {name.lower() for name in later}
+
+    def parse(text: str) -> str:
+        word = text.strip().lower()
+        if word in known:
+            return known[word]
+        allowed = f"write {names[0]}" if len(names) == 1 else f"write one of {', '.join(names)}"
+        if word in coming:
+            raise ValueError(f"{shown(text)} is not supported yet; {allowed}")
+        close = difflib.get_close_matches(word, known, n=1)
+        hint = f"did you mean {known[close[0]]!r}? " if close else ""
+        raise ValueError(f"{shown(text)} is not a value of this option; {hint}{allowed}")
+
+    return Kind("choice", ", ".join(f"`{name}`" for name in names), parse)
+
+
+def number(least: int, most: int = 2**31 - 1) -> Kind:
+    """A whole number from `least` to `most`."""
+
+    def parse(text: str) -> int:
+        clean = text.strip()
+        if not re.fullmatch(r"[0-9]{1,18}", clean) or not least <= int(clean) <= most:
+            raise ValueError(f"{shown(text)} is not a whole number from {least} to {most}; write one, as in {least}")
+        return int(clean)
+
+    return Kind("number", f"a whole number from {least} to {most}", parse)
+
+
+def _positive_duration(text: str) -> timedelta:
+    if not (duration := parse_duration(text)):
+        raise ValueError(f"{shown(text)} is no time at all; write more than zero, as in 1s")
+    return duration
+
+
+def _positive_size(text: str) -> int:
+    if not (size := parse_size(text)):
+        raise ValueError(f"{shown(text)} is no size at all; write more than zero, as in 1m")
+    return size
+
+
+def _boolean(text: str) -> bool:
+    word = text.strip().lower()
+    if word not in ("true", "false"):
+        raise ValueError(f"{shown(text)} is neither true nor false; write true or false")
+    return word == "true"
+
+
+def check_name(text: str) -> str:
+    """A source's or pipeline's name: it becomes part of tokens, paths and lists, so what parts those is refused."""
+    if not text.strip():
+        raise ValueError("a name must not be empty; write one, as in orders")
+    if text != text.strip():
+        raise ValueError(f"{shown(text)} begins or ends with a space; leave it out")
+    if len(text) > LONGEST_NAME:
+        raise ValueError(f"{shown(text)} has {len(text)} characters; write a name of at most {LONGEST_NAME} characters")
+    bad = next((c for c in text if c in "/," or not c.isprintable()), None)
+    if bad is not None:
+        raise ValueError(f"{shown(text)} contains {bad!r}; leave out '/', ',' and control characters")
+    return text
+
+
+def _character(*, may_be_empty: bool) -> Kind:
+    values = "one character" + (", or nothing for none" if may_be_empty else r", `\t` for a tab")
+
+    def parse(text: str) -> str:
+        character = "\t" if text == r"\t" else text
+        if character in ("\n", "\r") or len(character) > 1 or (not character and not may_be_empty):
+            raise ValueError(f"{shown(text)} is not one character; write {values.replace('`', '')}")
+        return character
+
+    return Kind("character", values, parse)
+
+
+def _time_zone(text: str) -> str:
+    zone = text.strip()
+    offset = re.fullmatch(r"[+-]([0-9]{2}):([0-9]{2})", zone)
+    if offset and int(offset.group(1)) <= 18 and int(offset.group(2)) < 60:
+        return zone
+    try:
+        ZoneInfo(zone)
+    except (ZoneInfoNotFoundError, ValueError, OSError):  # OSError: the name is a directory of the zone database
+        raise ValueError(
+            f"{shown(text)} is not a time zone; write an IANA name or an offset, as in Europe/Berlin, UTC or +02:00"
+        ) from None
+    return zone
+
+
+def _prefixes(text: str) -> tuple[str, ...]:
+    prefixes = tuple(part.strip() for part in text.split(","))
+    if not all(prefixes):
+        raise ValueError(
+            f"{shown(text)} holds an empty prefix, which would allow everything; write prefixes parted by commas, "
+            "as in s3://landing/, file:///data/in/"
+        )
+    return prefixes
+
+
+_QUEUE_URL = re.compile(r"[A-Za-z][\w+.\-]*://\S|[A-Za-z_]\w*(?:\.\w+)+:[A-Za-z_]")
+# Only where a new URL (`scheme://` or `package.module:factory`) begins: tags, hosts and passwords may hold commas too.
+_NEXT_QUEUE_URL = re.compile(rf",\s*(?={_QUEUE_URL.pattern})")
+
+
+def split_queue_urls(text: str) -> tuple[SecretUrl, ...]:
+    """The queue URLs of a comma-separated list; a comma within a URL stays in it."""
+    urls = [url.strip() for url in _NEXT_QUEUE_URL.split(text)]
+    for url in urls:
+        if not _QUEUE_URL.match(url):
+            raise ValueError(
+                f"{shown(url)} is not a queue's URL; write scheme://..., as in sql+sqlite:///jobs.db?queue=files"
+            )
+    return tuple(SecretUrl(url) for url in urls)
+
+
+def _store_url(text: str) -> SecretUrl:
+    if not re.match(r"[A-Za-z][\w+.\-]*://", text.strip()):
+        raise ValueError(
+            f"{shown(text)} is not a database URL; write an SQLAlchemy URL, as in sqlite:///cuesqueue.db or "
+            "postgresql+psycopg://user:password@host/database"
+        )
+    return SecretUrl(text.strip())
+
+
+def _text(text: str) -> str:
+    return text
+
+
+def _given_text(text: str) -> str:
+    if not text.strip():
+        raise ValueError("the value is empty; write one, or leave the option out")
+    return text.strip()
+
+
+def _secret(text: str) -> Secret:
+    if not text.strip():
+        raise ValueError("the value is empty; write one, or leave the option out")
+    return Secret(text.strip())
+
+
+DURATION = Kind("duration", "a duration: `500ms`, `90s`, `5m`, `2h`, `15 days`", _positive_duration)
+WAIT = Kind("duration", "a duration, which may be `0s`", parse_duration)
+SIZE = Kind("size", "a size: `10kb`, `128m`, `1g`, or plain bytes", _positive_size)
+BOOLEAN = Kind("boolean", "`true`, `false`", _boolean)
+NAME = Kind("name", f"at most {LONGEST_NAME} characters, without `/`, `,` and control characters", check_name)
+SEPARATOR = _character(may_be_empty=False)
+CHARACTER = _character(may_be_empty=True)
+TIME_ZONE = Kind("time zone", "an IANA name, or an offset such as `+02:00`", _time_zone)
+PREFIXES = Kind("prefixes", "prefixes of URIs, parted by commas", _prefixes)
+QUEUE_URLS = Kind("queue URLs", "URLs, parted by commas", split_queue_urls)
+STORE_URL = Kind("database URL", "an SQLAlchemy URL", _store_url)
+TEXT = Kind("text", "any text", _text)
+GIVEN_TEXT = Kind("text", "any text that is not empty", _given_text)
+SECRET = Kind("secret", "a secret; never shown", _secret)

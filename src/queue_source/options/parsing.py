@@ -1,0 +1,243 @@
+"""Spark's string maps become frozen options, or one `OptionError` that names the option and the next step.
+
+Runs on the driver, each time Spark builds a reader, a writer or a view. No pydantic here: one table has to give the
+parsing, the defaults, the refusals and the documentation, and `errors.OptionError` the texts; a model would be a
+second list of the same names. Executors unpickle `groups`, which needs the standard library only.
+"""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from queue_source.errors import OptionError
+from queue_source.options import groups, kinds
+from queue_source.options.secrets import SecretUrl
+from queue_source.options.table import (
+    ALIASES,
+    MEANINGLESS,
+    READER_OPTIONS,
+    SINK_OPTIONS,
+    SPARK_OWN,
+    VIEW_OPTIONS,
+    Option,
+)
+from queue_source.options.units import format_duration
+
+_CLOUD_FILES = "cloudfiles."
+_ALIASES = {alias.lower(): name for alias, name in ALIASES.items()}
+_MEANINGLESS = {name.lower() for name in MEANINGLESS}
+_SPARK_OWN = {name.lower() for name in SPARK_OWN}
+_PLACES = {"reader": READER_OPTIONS, "sink": SINK_OPTIONS, "views": VIEW_OPTIONS}
+_CALLS = {"reader": "readStream", "sink": "writeStream", "views": "read"}
+_NO_PATH = {
+    "reader": "a streaming read takes no path: the queue announces what is read; call load() without an argument, "
+    "and set allowedPrefixes to limit what may be read",
+    "views": "a view takes no path: the store knows its files; call load() without an argument, and set store",
+}
+_NO_LISTING = "the queue announces what is read, nothing is listed; publish what is there with `cuesqueue publish`"
+_NO_EQUAL = {"includeexistingfiles": _NO_LISTING, "backfillinterval": _NO_LISTING}
+
+
+def parse_reader_options(options: Mapping[str, str]) -> groups.ReaderOptions:
+    """The options of `spark.readStream.format("cuesqueue")`; names in any case. Raises OptionError."""
+    values = _read("reader", options)
+    urls: tuple[SecretUrl, ...] = values["queueUrl"]
+    source = values["source"] or _source_from(urls)
+    parsed = groups.ReaderOptions(
+        source=source,
+        pipeline=values["pipeline"] or source,
+        store=values["store"],
+        queue=groups.QueueOptions(urls=urls, **_group(READER_OPTIONS, "queue", values)),
+        notifications=groups.NotificationOptions(**_group(READER_OPTIONS, "notifications", values)),
+        batches=groups.BatchOptions(**_group(READER_OPTIONS, "batches", values)),
+        leases=groups.LeaseOptions(**_group(READER_OPTIONS, "leases", values)),
+        deduplication=groups.DeduplicationOptions(**_group(READER_OPTIONS, "deduplication", values)),
+        delivery=groups.DeliveryOptions(**_group(READER_OPTIONS, "delivery", values)),
+        content=groups.ContentOptions(
+            **_group(READER_OPTIONS, "content", values),
+            format=groups.FormatOptions(**_group(READER_OPTIONS, "format", values)),
+            s3=_s3(values),
+        ),
+    )
+    _check_times(parsed)
+    return parsed
+
+
+def parse_sink_options(options: Mapping[str, str]) -> groups.SinkOptions:
+    """The options of `df.writeStream.format("cuesqueue")`; names in any case. Raises OptionError."""
+    values = _read("sink", options)
+    path: str = values["path"]
+    if "://" not in path:  # executors may stand in another folder
+        path = str(Path(path).absolute())
+    return groups.SinkOptions(
+        pipeline=values["pipeline"],
+        store=values["store"],
+        path=path.rstrip("/") or path,
+        compression=values["compression"],
+        s3=_s3(values),
+    )
+
+
+def parse_view_options(options: Mapping[str, str]) -> groups.ViewOptions:
+    """The options of `spark.read.format("cuesqueue")`; names in any case. Raises OptionError."""
+    values = _read("views", options)
+    return groups.ViewOptions(
+        view=values["view"],
+        store=values["store"],
+        pipeline=values["pipeline"],
+        source=values["source"],
+        s3=_s3(values),
+    )
+
+
+def _read(place: str, options: Mapping[str, str]) -> dict[str, Any]:
+    """Every option of the place by its canonical name, defaults filled in."""
+    table = {option.name.lower(): option for option in _PLACES[place]}
+    given: dict[str, tuple[str, str]] = {}  # canonical name -> (name as written, text)
+    for written, text in options.items():
+        option = _resolve(place, table, written)
+        if option is None:
+            continue
+        if option.later:
+            raise OptionError(option.name, "is not supported yet; leave it out")
+        earlier = given.setdefault(option.name, (written, text))
+        if earlier[1] != text:
+            raise OptionError(option.name, f"is given twice, as {earlier[0]!r} and as {written!r}; keep one of them")
+    values: dict[str, Any] = {}
+    for option in table.values():
+        if option.required and option.name not in given:
+            raise OptionError(option.name, _missing(place, option))
+        text_or_none = given[option.name][1] if option.name in given else option.default
+        values[option.name] = None if text_or_none is None else _parse(option, text_or_none)
+    for name in given:
+        _check_format(table[name.lower()], values)
+    if place == "reader" and values["minPartitions"] is None:
+        values["minPartitions"] = os.cpu_count() or 1
+    return values
+
+
+def _resolve(place: str, table: Mapping[str, Option], written: str) -> Option | None:
+    """The option that a name as written means; None for what is accepted without a meaning here."""
+    name = written.lower()
+    if place == "sink" and name in _SPARK_OWN:
+        return None
+    if place == "reader" and name in _MEANINGLESS:
+        warnings.warn(
+            f"option {written!r} has no meaning for cuesqueue, which always works by notifications; leave it out",
+            UserWarning,
+            stacklevel=2,
+        )
+        return None
+    name = _ALIASES.get(name, name)
+    if name.startswith(_CLOUD_FILES):
+        name = name[len(_CLOUD_FILES) :]
+        if name in _NO_EQUAL:
+            raise OptionError(written, f"has no equal here: {_NO_EQUAL[name]}")
+    option = table.get(name.lower())
+    if option is None:
+        raise OptionError(written, _unknown(place, table, name))
+    return option
+
+
+def _unknown(place: str, table: Mapping[str, Option], name: str) -> str:
+    if name == "path" and place in _NO_PATH:
+        return _NO_PATH[place]
+    for other, options in _PLACES.items():
+        if any(option.name.lower() == name for option in options if not option.later):
+            return f"belongs to {_CALLS[other]}, not to {_CALLS[place]}; leave it out here"
+    usable = [lower for lower, option in table.items() if not option.later]
+    close = difflib.get_close_matches(name, usable, n=1)
+    hint = f"did you mean {table[close[0]].name!r}?" if close else "see docs/reference/options.md for all options"
+    return f"is unknown to {_CALLS[place]}; {hint}"
+
+
+def _missing(place: str, option: Option) -> str:
+    hint = {
+        "fileFormat": "the objects need a format",
+        "pipeline": "name the pipeline whose progress is published with the rows, as in the reader's option pipeline",
+        "path": "name the folder of the data files, here or in start()",
+    }.get(option.name, "name the queue to read")
+    return f"is required: {hint}; write .option({option.name!r}, {option.example!r}) after {_CALLS[place]}"
+
+
+def _parse(option: Option, text: str) -> Any:
+    try:
+        return option.kind.parse(text)
+    except ValueError as error:
+        # "from None": the chain of causes could show the value of a secret
+        raise OptionError(option.name, str(error)) from None
+
+
+def _check_format(option: Option, values: Mapping[str, Any]) -> None:
+    """An option of one file format does nothing with another: say so instead of ignoring it."""
+    if option.formats and values["fileFormat"] not in option.formats:
+        raise OptionError(
+            option.name,
+            f"acts only on fileFormat {' and '.join(option.formats)}, but fileFormat is {values['fileFormat']}; "
+            "leave it out",
+        )
+
+
+def _group(table: Sequence[Option], group: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    return {option.field: values[option.name] for option in table if option.group == group and not option.later}
+
+
+def _s3(values: Mapping[str, Any]) -> groups.S3Options:
+    """`s3.X`, else `aws.X`; a key without its other half is refused."""
+    names = {"region": "region", "endpoint_url": "endpointUrl"}
+    keys = {"access_key_id": "accessKeyId", "secret_access_key": "secretAccessKey"}
+    merged = {field: values[f"s3.{name}"] or values[f"aws.{name}"] for field, name in {**names, **keys}.items()}
+    for field, name in keys.items():
+        if merged[field] is None and any(merged[other] for other in keys):
+            raise OptionError(
+                f"aws.{name}", "is missing while its other half is given; set both accessKeyId and secretAccessKey"
+            )
+    return groups.S3Options(**merged)
+
+
+def _source_from(urls: Sequence[SecretUrl]) -> str:
+    """The queue's name as the source's name, where there is one queue and its name will do."""
+    if len(urls) > 1:
+        raise OptionError(
+            "source", f"is required when {len(urls)} queues are read; write .option('source', 'orders') to name it"
+        )
+    from queue_source.queues import queue_name  # here: adapters are loaded only when a queue is named
+
+    name = queue_name(urls[0].reveal())
+    try:
+        return kinds.check_name(name)
+    except ValueError as error:
+        raise OptionError("source", f"cannot be the queue's name: {error}, or set the option source") from None
+
+
+def _check_times(options: groups.ReaderOptions) -> None:
+    """Times that contradict each other lose leases or deduplication: refused before anything is received."""
+    leases = options.leases
+    chain = (
+        ("heartbeat (a quarter of commitTimeout)", "commitTimeout", leases.heartbeat),
+        ("pendingTimeout", "pendingTimeout", leases.pending_timeout),
+        ("visibilityTimeout", "visibilityTimeout", leases.visibility_timeout),
+        ("deduplicationWindow", "deduplicationWindow", options.deduplication.deduplication_window),
+    )
+    for (shorter, lower, less), (_, higher, more) in itertools.pairwise(chain):
+        if less >= more:
+            rule = " < ".join(f"{label} = {format_duration(value)}" for label, _, value in chain)
+            raise OptionError(
+                higher,
+                f"the times must rise, but these do not: {rule}; {shorter} is not below {higher}: "
+                f"raise {higher} or lower {lower}",
+            )
+    wait = options.queue.wait_time
+    if wait >= leases.visibility_timeout:  # deadlines count from the start of the receive request
+        raise OptionError(
+            "waitTime",
+            f"waitTime = {format_duration(wait)} is not below visibilityTimeout = "
+            f"{format_duration(leases.visibility_timeout)}: messages could be lost to others while one receive waits; "
+            "lower waitTime or raise visibilityTimeout",
+        )

@@ -1,0 +1,311 @@
+"""The one table of all options: names, groups, kinds, defaults and help texts. The reference pages are made from it.
+
+`later=True` marks an option of the design whose feature does not exist yet: it is refused, never silently accepted.
+A new option is one entry here and one field of its group in `groups.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from queue_source.options import kinds
+from queue_source.options.kinds import Kind, choice, number
+
+NOTIFICATION_FORMS = ("uri", "s3", "sns", "eventbridge", "gcs")
+"""The notification forms that can be forced with `notificationFormat`; `auto` finds out by looking."""
+
+FILE_FORMATS = ("json", "csv", "parquet")
+VIEWS = ("data", "splits", "shards", "attempts", "errors")
+DEFAULT_WINDOW = "30 days"
+DEFAULT_ALLOWED_PREFIXES = "s3://,s3a://,s3n://,gs://,abfss://"
+_TEXT_FORMATS = ("json", "csv")
+
+_FORM = choice("auto", *NOTIFICATION_FORMS, later=("minio", "json"))
+_FILE_FORMAT = choice(*FILE_FORMATS, later=("text", "avro", "orc", "binaryFile", "xml"))
+_BAD_OBJECT = choice("quarantine", "fail", "skip")
+_SEMANTICS = choice("exactly-once", later=("at-least-once", "at-most-once"))
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option. `default` is text as a user would write it; None: there is none, or `default_note` says what.
+
+    `formats`: the file formats that it acts on; with another it is refused, since it would do nothing.
+    """
+
+    name: str
+    group: str
+    kind: Kind
+    default: str | None
+    help: str
+    example: str
+    default_note: str = ""
+    required: bool = False
+    later: bool = False
+    formats: tuple[str, ...] = ()
+
+    @property
+    def field(self) -> str:
+        """The name of its field in the group: snake_case, without the prefix."""
+        return "".join(f"_{c.lower()}" if c.isupper() else c for c in self.name.rpartition(".")[2])
+
+
+def _later(name: str, group: str, help: str) -> Option:
+    return Option(name, group, kinds.TEXT, None, help, "", later=True)
+
+
+_STORE = Option(
+    "store", "names", kinds.STORE_URL, "sqlite:///cuesqueue.db",
+    "Database of shards, snapshots and attempts, as an SQLAlchemy URL.", "postgresql+psycopg://user:password@host/db",
+)  # fmt: skip
+
+_STORAGE = (
+    Option("aws.region", "storage", kinds.GIVEN_TEXT, None, "AWS region.", "eu-central-1", "the SDK's own chain"),
+    Option(
+        "aws.endpointUrl", "storage", kinds.GIVEN_TEXT, None,
+        "Address of a service that speaks S3, such as MinIO.", "http://localhost:9000", "AWS",
+    ),
+    Option(
+        "aws.accessKeyId", "storage", kinds.SECRET, None,
+        "Access key; only together with `aws.secretAccessKey`.", "", "the SDK's own chain",
+    ),
+    Option(
+        "aws.secretAccessKey", "storage", kinds.SECRET, None,
+        "Secret key; only together with `aws.accessKeyId`.", "", "the SDK's own chain",
+    ),
+    Option(
+        "s3.region", "storage", kinds.GIVEN_TEXT, None,
+        "As `aws.region`, for object storage only.", "eu-central-1", "`aws.region`",
+    ),
+    Option(
+        "s3.endpointUrl", "storage", kinds.GIVEN_TEXT, None,
+        "As `aws.endpointUrl`, for object storage only.", "http://localhost:9000", "`aws.endpointUrl`",
+    ),
+    Option(
+        "s3.accessKeyId", "storage", kinds.SECRET, None,
+        "As `aws.accessKeyId`, for object storage only.", "", "`aws.accessKeyId`",
+    ),
+    Option(
+        "s3.secretAccessKey", "storage", kinds.SECRET, None,
+        "As `aws.secretAccessKey`, for object storage only.", "", "`aws.secretAccessKey`",
+    ),
+    *(
+        _later(f"{service}.{name}", "storage", help)
+        for name, help in (
+            ("profile", "Profile of the AWS configuration files."),
+            ("roleArn", "Role to assume."),
+            ("roleExternalId", "External id for the role."),
+        )
+        for service in ("aws", "s3")
+    ),
+)  # fmt: skip
+
+READER_OPTIONS = (
+    Option(
+        "queueUrl", "names", kinds.QUEUE_URLS, None,
+        "The queue to read. A comma that precedes the next URL parts several.",
+        "sql+sqlite:///jobs.db?queue=files", required=True,
+    ),
+    _STORE,
+    Option(
+        "source", "names", kinds.NAME, None,
+        "Name of the deduplication domain: an object is published once for each source.", "orders", "the queue's name",
+    ),
+    Option(
+        "pipeline", "names", kinds.NAME, None,
+        "Name of this running query. Queries that share a source have different pipelines.",
+        "orders-eu", "the source's name",
+    ),
+    Option(
+        "notificationFormat", "notifications", _FORM, "auto",
+        "Form of the notifications; `auto` finds it by looking at each message.", "s3",
+    ),
+    Option(
+        "allowedPrefixes", "notifications", kinds.PREFIXES, DEFAULT_ALLOWED_PREFIXES,
+        "Only URIs that start with one of these are read. A plain comparison of text: end a bucket's name with `/`. "
+        "Local files are read only when named here.", "s3://landing/,file:///data/in/",
+    ),
+    Option(
+        "allowOverwrites", "notifications", kinds.BOOLEAN, "false",
+        "Read an object again when it was overwritten: its version, ETag or generation becomes part of its identity.",
+        "true",
+    ),
+    _later("pathGlobFilter", "notifications", "Only objects whose name matches this glob are read."),
+    _later("tagFilter", "notifications", "Only messages whose tag matches are read."),
+    Option(
+        "content", "content", choice("object", later=("message",)), "object",
+        "What is read: the objects that messages announce.", "object",
+    ),
+    Option(
+        "fileFormat", "content", _FILE_FORMAT, None, "Format of the objects; `json` is one record a line.", "json",
+        required=True,
+    ),
+    Option(
+        "onMissingObject", "content", _BAD_OBJECT, "quarantine",
+        "What happens with an object that is not there: into the error table, fail the query, or leave it out.", "skip",
+    ),
+    Option(
+        "onCorruptObject", "content", _BAD_OBJECT, "quarantine",
+        "The same for an object that cannot be read, is truncated or in another format.", "fail",
+    ),
+    Option(
+        "timeZone", "format", kinds.TIME_ZONE, "UTC",
+        "Zone of timestamps that are written without one.", "Europe/Berlin", formats=_TEXT_FORMATS,
+    ),
+    Option(
+        "header", "format", kinds.BOOLEAN, "false", "The first line holds the columns' names.", "true",
+        formats=("csv",),
+    ),
+    Option("sep", "format", kinds.SEPARATOR, ",", "Character between two fields.", ";", formats=("csv",)),
+    Option(
+        "quote", "format", kinds.CHARACTER, '"', "Character around fields that contain separators.", "'",
+        formats=("csv",),
+    ),
+    Option(
+        "escape", "format", kinds.CHARACTER, "\\", "Character before a quote within a quoted field.", '"',
+        formats=("csv",),
+    ),
+    Option("nullValue", "format", kinds.TEXT, "", "The text that stands for null.", "NULL", formats=("csv",)),
+    _later("mode", "format", "What happens with a bad record."),
+    _later("columnNameOfCorruptRecord", "format", "Column that receives bad records as text."),
+    _later("rescuedDataColumn", "format", "Column that receives what the schema has no place for."),
+    _later("schemaLocation", "format", "Where inferred schemas are kept."),
+    _later("schemaHints", "format", "Types for some columns of an inferred schema."),
+    Option(
+        "maxFilesPerTrigger", "batches", number(1), "1000", "Most objects in one micro-batch.", "200",
+    ),
+    Option(
+        "maxBytesPerTrigger", "batches", kinds.SIZE, None,
+        "Most bytes in one micro-batch; at least one object is always taken. Both limits hold.", "10g", "none",
+    ),
+    Option(
+        "minPartitions", "batches", number(1), None,
+        "Least partitions of a micro-batch, as far as there is something to cut.", "8", "cores of the driver",
+    ),
+    Option(
+        "maxPartitionBytes", "batches", kinds.SIZE, "128m", "Most bytes in one partition; bigger objects are cut.",
+        "64m",
+    ),
+    Option(
+        "receiveThreads", "queue", number(1, 256), "2", "Threads that receive messages ahead.", "4",
+    ),
+    Option(
+        "waitTime", "queue", kinds.WAIT, "20s", "How long one receive waits for the first message.", "1s",
+    ),
+    Option(
+        "maxInFlightMessages", "queue", number(1), "10000",
+        "Most messages held at once; at the limit nothing is received.", "2000",
+    ),
+    _later("maxInFlightBytes", "queue", "Most announced bytes held at once."),
+    _later("queueShares", "queue", "How several queues of one reader share it."),
+    Option(
+        "visibilityTimeout", "leases", kinds.DURATION, "5m",
+        "How long a message stays invisible to others; extended while it is worked on.", "10m",
+    ),
+    Option(
+        "commitTimeout", "leases", kinds.DURATION, "60s",
+        "Heartbeats of owned shards are sent four times in this time; after twice this time without one, another "
+        "pipeline may take a shard over.", "30s",
+    ),
+    Option(
+        "pendingTimeout", "leases", kinds.DURATION, "2m",
+        "A message that is ready, but not planned within this time, is given back to the queue.", "3m",
+    ),
+    Option(
+        "deduplicationWindow", "deduplication", kinds.DURATION, DEFAULT_WINDOW,
+        "How long finished shards are remembered; longer than the queue keeps a message.", "60 days",
+    ),
+    Option(
+        "deduplicationMaxShards", "deduplication", number(1, 10**12), None,
+        "Most finished shards that are remembered for a source.", "50000000", "none",
+    ),
+    Option(
+        "pruneInterval", "deduplication", kinds.DURATION, "60s",
+        "How often what is older than the window is removed, by one of all pipelines.", "10m",
+    ),
+    Option(
+        "deliverySemantics", "delivery", _SEMANTICS, "exactly-once", "The guarantee that the reader gives.",
+        "exactly-once",
+    ),
+    Option(
+        "failOnDataLoss", "delivery", kinds.BOOLEAN, "true",
+        "Fail when the checkpoint knows more than the store, that is, when the store was lost or exchanged.", "false",
+    ),
+    _later("maxAttempts", "delivery", "Failures after which the shard that causes them is quarantined."),
+    _later("errorQueueUrl", "delivery", "Queue that receives what could not be processed."),
+    *_STORAGE,
+    *(
+        _later(f"sqs.{name}", "storage", f"As `aws.{name}`, for Amazon SQS only.")
+        for name in ("region", "endpointUrl", "accessKeyId", "secretAccessKey", "profile", "roleArn", "roleExternalId")
+    ),
+    _later("gcp.project", "storage", "Google Cloud project."),
+    _later("gcp.credentialsFile", "storage", "File with the credentials of a service account."),
+    _later("gcp.endpoint", "storage", "Address of a service that speaks Google's protocols, such as an emulator."),
+)  # fmt: skip
+"""Everything that `spark.readStream.format("cuesqueue")` knows, in the order of the documentation."""
+
+SINK_OPTIONS = (
+    _STORE,
+    Option(
+        "pipeline", "names", kinds.NAME, None,
+        "The pipeline whose progress is published with the rows: the reader's `pipeline`.", "orders", required=True,
+    ),
+    Option(
+        "path", "files", kinds.GIVEN_TEXT, None,
+        "Folder of the data files; also the argument of `start()`. A relative path counts from the driver's folder.",
+        "s3://lake/orders", required=True,
+    ),
+    Option(
+        "compression", "files", choice("zstd", "snappy", later=("gzip", "lz4", "none")), "zstd",
+        "Compression of the Parquet files.", "snappy",
+    ),
+    _later("table", "files", "Apache Iceberg table to append to."),
+    _later("queueUrl", "files", "Queue that receives the rows as messages."),
+    *_STORAGE,
+)  # fmt: skip
+"""Everything that `df.writeStream.format("cuesqueue")` knows."""
+
+VIEW_OPTIONS = (
+    _STORE,
+    Option(
+        "view", "names", choice(*VIEWS, later=("files_state",)), "data",
+        "What is read: the published rows, or a table of the store.", "shards",
+    ),
+    Option("pipeline", "names", kinds.NAME, None, "Only what belongs to this pipeline.", "orders", "all"),
+    Option("source", "names", kinds.NAME, None, "Only what belongs to this source.", "orders", "all"),
+    *_STORAGE,
+)  # fmt: skip
+"""Everything that `spark.read.format("cuesqueue")` knows."""
+
+ALIASES = {
+    "delimiter": "sep",
+    "cloudFiles.format": "fileFormat",
+    "cloudFiles.fetchParallelism": "receiveThreads",
+    "cloudFiles.region": "aws.region",
+    "cloudFiles.awsAccessKey": "aws.accessKeyId",
+    "cloudFiles.awsSecretKey": "aws.secretAccessKey",
+    "cloudFiles.roleArn": "aws.roleArn",
+    "cloudFiles.roleExternalId": "aws.roleExternalId",
+    "cloudFiles.projectId": "gcp.project",
+}
+"""Names of other sources with the same meaning as ours. Any other `cloudFiles.X` is taken as X."""
+
+MEANINGLESS = ("cloudFiles.useNotifications", "cloudFiles.useManagedFileEvents")
+"""Accepted with a warning: this source always works by notifications."""
+
+SPARK_OWN = ("checkpointLocation", "queryName")
+"""What Spark hands to a sink, though it is meant for Spark itself (seen with PySpark 4: spark-facts)."""
+
+GROUP_TITLES = {
+    "names": "Names and store",
+    "notifications": "Notifications",
+    "content": "Content",
+    "format": "File formats",
+    "batches": "Micro-batches",
+    "queue": "Receiving",
+    "leases": "Leases",
+    "deduplication": "Deduplication",
+    "delivery": "Delivery and errors",
+    "files": "Files",
+    "storage": "Storage and credentials",
+}

@@ -1,0 +1,71 @@
+"""Snapshots as text: one JSON list a range, up to 1,000 ranges a row of the table."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from shard_store.database import chunks
+from shard_store.model import Content, Position, PublishToken, Range, Snapshot, shard_key
+from shard_store.schema import snapshots
+
+
+def encode(ranges: Iterable[Range]) -> str:
+    """The ranges of one chunk; the key is left out, since source and id give it. ASCII, so any id fits anywhere."""
+    return json.dumps(
+        [
+            [
+                r.content.shard_id,
+                None if r.content.uri == r.content.shard_id else r.content.uri,
+                r.content.size,
+                r.content.etag,
+                r.content.queue,
+                r.content.message_id,
+                r.content.receive_count,
+                r.start,
+                r.end,
+            ]
+            for r in ranges
+        ],
+        separators=(",", ":"),
+    )
+
+
+def decode(source: str, text: str) -> list[Range]:
+    ranges = []
+    for shard_id, uri, size, etag, queue, message_id, receive_count, start, end in json.loads(text):
+        content = Content(shard_id, shard_id if uri is None else uri, size, etag, queue, message_id, receive_count)
+        ranges.append(Range(shard_key(source, shard_id), content, Position(start), Position(end)))
+    return ranges
+
+
+def write(connection: Connection, token: PublishToken, snapshot: Snapshot, now: sa.ColumnElement[int]) -> None:
+    """Insert the snapshot, a row for each 1,000 ranges."""
+    rows = [{"chunk": number, "ranges": encode(chunk)} for number, chunk in enumerate(chunks(snapshot.ranges))]
+    fixed = {"pipeline": token.pipeline, "seq": snapshot.seq, "incarnation": token.incarnation, "created_at": now}
+    connection.execute(snapshots.insert().values(**fixed), rows)
+
+
+def read(connection: Connection, source: str, pipeline: str, after: int, until: int) -> list[Snapshot]:
+    """The snapshots with after < seq <= until, in order; pruned ones are missing."""
+    query = (
+        sa.select(snapshots.c.seq, snapshots.c.ranges)
+        .where(snapshots.c.pipeline == pipeline, snapshots.c.seq > after, snapshots.c.seq <= until)
+        .order_by(snapshots.c.seq, snapshots.c.chunk)
+    )
+    found: dict[int, list[Range]] = {}
+    for seq, text in connection.execute(query):
+        found.setdefault(seq, []).extend(decode(source, text))
+    return [Snapshot(seq, tuple(ranges)) for seq, ranges in found.items()]
+
+
+def flatten(parts: Sequence[Snapshot]) -> list[Range]:
+    return [r for snapshot in parts for r in snapshot.ranges]
+
+
+def mark(entry: Range) -> str:
+    """Names one range within the snapshots of a pipeline: a plan keeps the marks of what it leaves out."""
+    return f"{entry.key.hex()}:{entry.start}"

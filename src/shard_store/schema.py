@@ -1,0 +1,186 @@
+"""The tables and their indexes: the only place with column names. Times are BIGINT microseconds since 1970 UTC."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import mysql
+from sqlalchemy.engine import Dialect
+
+metadata = sa.MetaData()
+_TABLE: dict[str, Any] = {"mysql_charset": "utf8mb4", "mysql_collate": "utf8mb4_bin", "mysql_engine": "InnoDB"}
+
+Name = sa.String(200)  # pipelines and sources
+Hash = sa.LargeBinary(32).with_variant(mysql.BINARY(32), "mysql", "mariadb")
+Hex = sa.String(64)
+LongText = sa.Text().with_variant(mysql.LONGTEXT(), "mysql", "mariadb")
+LongBlob = sa.LargeBinary().with_variant(mysql.LONGBLOB(), "mysql", "mariadb")
+Serial = sa.BigInteger().with_variant(sa.Integer(), "sqlite")  # SQLite counts up only INTEGER keys
+
+
+class AnyText(sa.types.TypeDecorator[str]):
+    """Text of any Unicode in databases that refuse some: NUL and lone surrogates are kept as a JSON string.
+
+    A plain text that starts with a double quote is written as JSON too, so that reading back is never ambiguous.
+    """
+
+    impl = LongText
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
+        if value is None or not (
+            value.startswith('"') or "\0" in value or any("\ud800" <= c <= "\udfff" for c in value)
+        ):
+            return value
+        return json.dumps(value)
+
+    def process_result_value(self, value: str | None, dialect: Dialect) -> str | None:
+        if value is not None and value.startswith('"'):
+            decoded: str = json.loads(value)
+            return decoded
+        return value
+
+
+pipelines = sa.Table(
+    "cuesqueue_pipelines",
+    metadata,
+    sa.Column("pipeline", Name, primary_key=True),
+    sa.Column("source", Name, nullable=False),
+    sa.Column("incarnation", sa.BigInteger, nullable=False),
+    sa.Column(
+        "driver", sa.String(64), nullable=False
+    ),  # which driver the incarnation runs in (see progress.current_plan)
+    sa.Column("last_seq", sa.BigInteger, nullable=False),
+    sa.Column("confirmed_seq", sa.BigInteger, nullable=False),
+    sa.Column("heartbeat_at", sa.BigInteger, nullable=False),
+    sa.Column("stale_at", sa.BigInteger, nullable=False),  # from then on others may take the shards
+    # the plan of the micro-batch that runs now, and what it leaves out (JSON, see progress.py)
+    sa.Column("plan_hash", Hex),
+    sa.Column("plan_incarnation", sa.BigInteger),
+    sa.Column("plan_start", sa.BigInteger),
+    sa.Column("plan_end", sa.BigInteger),
+    sa.Column("plan_left_out", LongText),
+    sa.Column("plan_lost", sa.BigInteger),
+    sa.Column("row_schema", LongText),  # of what the sink published last, as Spark's JSON
+    sa.Column("created_at", sa.BigInteger, nullable=False),
+    **_TABLE,
+)
+
+shards = sa.Table(
+    "cuesqueue_shards",
+    metadata,
+    sa.Column("shard_key", Hash, primary_key=True),
+    sa.Column("source", Name, nullable=False),
+    sa.Column("shard_id", AnyText, nullable=False),
+    sa.Column("uri", AnyText),  # NULL: the id itself
+    sa.Column("size", sa.BigInteger),
+    sa.Column("etag", AnyText),
+    sa.Column("queue", AnyText, nullable=False),
+    sa.Column("message_id", AnyText, nullable=False),
+    sa.Column("receive_count", sa.Integer, nullable=False),
+    sa.Column("position", sa.String(21), nullable=False),
+    sa.Column("state", sa.String(12), nullable=False),
+    sa.Column("owner", Name),  # with incarnation: the publish token; NULL: released
+    sa.Column("incarnation", sa.BigInteger),
+    sa.Column("end_seq", sa.BigInteger),  # of the owner's attempt that finished it
+    sa.Column("opened_at", sa.BigInteger, nullable=False),
+    sa.Column("finished_at", sa.BigInteger),  # NULL while open
+    **_TABLE,
+)
+sa.Index(
+    "cuesqueue_shards_open",
+    shards.c.owner,
+    shards.c.incarnation,
+    sqlite_where=shards.c.finished_at.is_(None),
+    postgresql_where=shards.c.finished_at.is_(None),
+)
+sa.Index(
+    "cuesqueue_shards_finished",
+    shards.c.source,
+    shards.c.finished_at,
+    sqlite_where=shards.c.finished_at.is_not(None),
+    postgresql_where=shards.c.finished_at.is_not(None),
+)
+
+snapshots = sa.Table(
+    "cuesqueue_snapshots",
+    metadata,
+    sa.Column("pipeline", Name, primary_key=True),
+    sa.Column("seq", sa.BigInteger, primary_key=True),
+    sa.Column("chunk", sa.Integer, primary_key=True),  # up to 1,000 ranges a row
+    sa.Column("incarnation", sa.BigInteger, nullable=False),
+    sa.Column("ranges", LongText, nullable=False),  # JSON, see ranges.py
+    sa.Column("created_at", sa.BigInteger, nullable=False),
+    **_TABLE,
+)
+
+attempts = sa.Table(
+    "cuesqueue_attempts",
+    metadata,
+    sa.Column("delivery_hash", Hex, primary_key=True),
+    sa.Column("source", Name, nullable=False),
+    sa.Column("pipeline", Name, nullable=False),
+    sa.Column("incarnation", sa.BigInteger, nullable=False),
+    sa.Column("start_seq", sa.BigInteger, nullable=False),
+    sa.Column("end_seq", sa.BigInteger, nullable=False),
+    sa.Column("batch_id", sa.BigInteger),  # Spark's, where a sink told it
+    sa.Column("kind", sa.String(20), nullable=False),
+    sa.Column("shards", sa.BigInteger, nullable=False),
+    sa.Column("lost", sa.BigInteger, nullable=False),
+    sa.Column("errors", sa.BigInteger, nullable=False),
+    sa.Column("splits", sa.BigInteger, nullable=False),
+    sa.Column("rows", sa.BigInteger),  # NULL: another sink took them, uncounted
+    sa.Column("bytes", sa.BigInteger),
+    sa.Column("published_at", sa.BigInteger, nullable=False),
+    **_TABLE,
+)
+sa.Index("cuesqueue_attempts_end", attempts.c.pipeline, attempts.c.end_seq)
+sa.Index("cuesqueue_attempts_published", attempts.c.published_at)
+
+splits = sa.Table(
+    "cuesqueue_splits",
+    metadata,
+    sa.Column("id", Serial, primary_key=True, autoincrement=True),
+    sa.Column("delivery_hash", Hex, nullable=False),
+    sa.Column("source", Name, nullable=False),
+    sa.Column("pipeline", Name, nullable=False),
+    sa.Column("path", AnyText, nullable=False),
+    sa.Column("rows", sa.BigInteger, nullable=False),
+    sa.Column("bytes", sa.BigInteger, nullable=False),
+    sa.Column("published_at", sa.BigInteger, nullable=False),
+    **_TABLE,
+)
+sa.Index("cuesqueue_splits_hash", splits.c.delivery_hash)
+
+errors = sa.Table(
+    "cuesqueue_errors",
+    metadata,
+    sa.Column("error_key", Hash, primary_key=True),  # of (scope, plan, subject, position): writing twice is one
+    sa.Column("source", Name, nullable=False),
+    sa.Column("pipeline", Name, nullable=False),
+    sa.Column("scope", sa.String(10), nullable=False),
+    sa.Column("cause", sa.String(40), nullable=False),
+    sa.Column("detail", AnyText, nullable=False),
+    sa.Column("subject", AnyText, nullable=False),
+    sa.Column("shard_key", Hash),
+    sa.Column("delivery_hash", Hex, nullable=False),  # "" where no plan is concerned
+    sa.Column("position", sa.String(21), nullable=False),
+    sa.Column("queue", AnyText, nullable=False),
+    sa.Column("message_id", AnyText, nullable=False),
+    sa.Column("input", LongBlob),
+    sa.Column("occurred_at", sa.BigInteger, nullable=False),
+    **_TABLE,
+)
+sa.Index("cuesqueue_errors_hash", errors.c.delivery_hash, errors.c.scope)
+sa.Index("cuesqueue_errors_occurred", errors.c.occurred_at)
+
+leases = sa.Table(
+    "cuesqueue_leases",
+    metadata,
+    sa.Column("name", Name, primary_key=True),
+    sa.Column("holder", sa.String(64), nullable=False),
+    sa.Column("until", sa.BigInteger, nullable=False),
+    **_TABLE,
+)

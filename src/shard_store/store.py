@@ -1,0 +1,171 @@
+"""The shard store: one object over one database, each call one transaction (design.md section 5)."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from types import TracebackType
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from shard_store import error_table, ownership, progress, publishing, views
+from shard_store.database import Database
+from shard_store.model import Content, ErrorRecord, Plan, PlanIdentity, PublishToken, Range, Shard, ShardKey, Split
+from shard_store.ownership import Started
+from shard_store.progress import Confirmed
+from shard_store.prune import PruneResult, RetentionPolicy, prune, win_interval
+from shard_store.publishing import Published
+from shard_store.schema import metadata, pipelines
+
+
+class ShardStore:
+    """Shards, their owners and their progress behind a SQLAlchemy URL. Threads may share one; processes may not.
+
+    Every method is one transaction (or, with `connection`, part of the caller's, which commits), is safe to call
+    again, and raises `shard_store.errors`. Used in the reader process, in the sink's commit process and, for errors
+    only, in executors. `stale_after` is the time in seconds after its last heartbeat at which a pipeline's shards
+    may be taken by others.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+
+    def __repr__(self) -> str:
+        return f"ShardStore({self.database.name!r})"
+
+    def __enter__(self) -> ShardStore:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.database.close()
+
+    # ownership
+
+    def start(self, source: str, pipeline: str, *, driver: str = "", stale_after: float = 120.0) -> Started:
+        """Begin a new incarnation of the pipeline; fences the one before. Idempotent but for the number."""
+        return self.database.write(lambda c: ownership.start(self.database, c, source, pipeline, driver, stale_after))
+
+    def heartbeat(self, token: PublishToken, stale_after: float) -> None:
+        self.database.write(lambda c: ownership.heartbeat(self.database, c, token, stale_after))
+
+    def retire(self, token: PublishToken) -> None:
+        """End the incarnation gracefully: its shards may be taken by others at once."""
+        self.database.write(lambda c: ownership.retire(self.database, c, token))
+
+    def open_shards(self, token: PublishToken, source: str, contents: Sequence[Content]) -> dict[ShardKey, Shard]:
+        """Open new shards as ours and tell how each stands: one transaction, 1,000 rows a statement."""
+        return self.database.write(lambda c: ownership.open_shards(self.database, c, token, source, contents))
+
+    def look(self, keys: Sequence[ShardKey]) -> dict[ShardKey, Shard]:
+        return self.database.read(lambda c: ownership.look(self.database, c, keys))
+
+    def acquire(self, token: PublishToken, seen: Mapping[ShardKey, PublishToken | None]) -> set[ShardKey]:
+        """Compare-and-set stale shards to our token; returns those that are ours now (invariant 5)."""
+        return self.database.write(lambda c: ownership.acquire(self.database, c, token, seen))
+
+    def release(self, token: PublishToken, keys: Sequence[ShardKey]) -> None:
+        self.database.write(lambda c: ownership.release(c, token, keys))
+
+    # progress
+
+    def advance(
+        self,
+        token: PublishToken,
+        *,
+        confirm: int | None = None,
+        keys: Iterable[ShardKey] = (),
+        snapshot: tuple[int, Sequence[Range]] | None = None,
+    ) -> Confirmed:
+        """Confirm up to a seq and write the next snapshot, together in one transaction; either may be left out."""
+
+        def work(c: Connection) -> Confirmed:
+            confirmed = Confirmed(frozenset())
+            if confirm is not None:
+                confirmed = progress.confirm(self.database, c, token, confirm, keys)
+            if snapshot is not None:
+                progress.write_snapshot(self.database, c, token, *snapshot)
+            return confirmed
+
+        keys = list(keys)
+        return self.database.write(work)
+
+    def plan(self, token: PublishToken, start_seq: int, end_seq: int) -> Plan:
+        return self.database.write(lambda c: progress.plan(c, token, start_seq, end_seq))
+
+    def current_plan(self, pipeline: str, driver: str | None = None) -> PlanIdentity:
+        return self.database.read(lambda c: progress.current_plan(c, pipeline, driver))
+
+    def adopt_offset(self, token: PublishToken, seq: int) -> None:
+        self.database.write(lambda c: progress.adopt_offset(c, token, seq))
+
+    def publish(
+        self,
+        identity: PlanIdentity,
+        splits: Sequence[Split],
+        *,
+        row_schema: str | None = None,
+        batch_id: int | None = None,
+        connection: Connection | None = None,
+    ) -> Published:
+        """Make the splits visible and advance the shards, once for each plan; fenced by the token (section 2)."""
+        return self.database.write(
+            lambda c: publishing.publish(self.database, c, identity, splits, row_schema=row_schema, batch_id=batch_id),
+            connection,
+        )
+
+    # errors, views, housekeeping
+
+    def record_errors(self, source: str, pipeline: str, records: Sequence[ErrorRecord]) -> None:
+        """Write errors where they happen; the same error twice is one. Runs in executors too."""
+        if records:
+            self.database.write(lambda c: error_table.record(self.database, c, source, pipeline, records))
+
+    def pages(
+        self, view: str, *, source: str | None = None, pipeline: str | None = None
+    ) -> Iterator[list[tuple[Any, ...]]]:
+        return views.pages(self.database, view, source=source, pipeline=pipeline)
+
+    def row_schema(self, pipeline: str | None = None) -> str | None:
+        """The schema (Spark's JSON) of what the sink published last, of this pipeline or of any."""
+        query = sa.select(pipelines.c.row_schema).where(pipelines.c.row_schema.is_not(None))
+        if pipeline is not None:
+            query = query.where(pipelines.c.pipeline == pipeline)
+        query = query.order_by(pipelines.c.heartbeat_at.desc()).limit(1)
+        return self.database.read(lambda c: c.execute(query).scalar_one_or_none())
+
+    def win_interval(self, name: str, interval: float) -> bool:
+        """True for one caller over all pipelines in each `interval` seconds."""
+        holder = uuid.uuid4().hex
+        return self.database.write(lambda c: win_interval(self.database, c, name, holder, interval))
+
+    def prune(self, policy: RetentionPolicy, now: datetime | None = None, *, dry_run: bool = False) -> PruneResult:
+        return prune(self.database, policy, now, dry_run=dry_run)
+
+
+def open_store(
+    url: str, *, clock: Callable[[], float] | None = None, patience: float = 30.0, trusts_rowcount: bool = True
+) -> ShardStore:
+    """Open (and in an empty database create) the store behind a SQLAlchemy URL.
+
+    `patience`: seconds for which passing trouble is tried again before StoreUnavailable. `clock` and
+    `trusts_rowcount` are for tests. Raises StoreConfigurationError when the URL, driver or permissions are wrong.
+    """
+    database = Database(url, clock=clock, patience=patience, trusts_rowcount=trusts_rowcount)
+    create_tables(database)
+    return ShardStore(database)
+
+
+def create_tables(database: Database) -> None:
+    def exists(connection: Connection) -> bool:
+        return sa.inspect(connection).has_table(pipelines.name)
+
+    if not database.read(exists):
+        database.write(lambda connection: metadata.create_all(connection, checkfirst=True))

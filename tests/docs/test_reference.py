@@ -1,0 +1,54 @@
+"""The generated reference pages say what the code does."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from queue_source.options.table import READER_OPTIONS, SINK_OPTIONS, VIEW_OPTIONS
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def generator() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("generate_docs", ROOT / "tools" / "generate_docs.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("page", ["options", "commands"])
+def test_the_committed_page_is_what_the_generator_writes(generator: ModuleType, page: str) -> None:
+    committed = (generator.REFERENCE / f"{page}.md").read_text(encoding="utf-8")
+    generated = getattr(generator, f"{page}_page")()
+    assert committed == generated, f"docs/reference/{page}.md is out of date: run `{generator.COMMAND}`"
+
+
+def test_every_option_stands_in_the_reference(generator: ModuleType) -> None:
+    page = generator.options_page()
+    missing = [o.name for o in (*READER_OPTIONS, *SINK_OPTIONS, *VIEW_OPTIONS) if f"`{o.name}`" not in page]
+    assert missing == []
+
+
+def test_every_option_that_works_has_a_help_text_and_a_title_for_its_group(generator: ModuleType) -> None:
+    for option in (*READER_OPTIONS, *SINK_OPTIONS, *VIEW_OPTIONS):
+        assert option.help.endswith("."), option.name
+        assert option.group in generator.GROUP_TITLES, option.name
+
+
+def test_check_names_the_page_that_is_out_of_date_and_the_command_to_run(
+    generator: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(generator, "REFERENCE", tmp_path)
+    assert generator.main([]) == 0
+    assert generator.main(["--check"]) == 0
+    capsys.readouterr()
+    (tmp_path / "options.md").write_text("old", encoding="utf-8")
+    assert generator.main(["--check"]) == 1
+    assert capsys.readouterr().out == "docs/reference/options.md is out of date; run `python tools/generate_docs.py`\n"

@@ -1,0 +1,297 @@
+"""The `cuesqueue` program: what it prints, where, and with which exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from urllib.parse import unquote_plus
+
+import pytest
+from typer.testing import CliRunner, Result
+
+import queue_source.queues
+import shard_store
+from queue_source.commands.main import app
+from queue_source.commands.publish import SET
+from queue_source.errors import QueueUnavailable
+from shard_store.errors import StoreConfigurationError, StoreUnavailable
+
+SECRET = "n0t-t0-be-sh0wn"
+
+
+@pytest.fixture(autouse=True)
+def _plain_surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("CUESQUEUE_STORE", "CUESQUEUE_DEBUG"):
+        monkeypatch.delenv(variable, raising=False)
+
+
+def cuesqueue(*arguments: str, stdin: bytes | None = None, env: Mapping[str, str] | None = None) -> Result:
+    return CliRunner().invoke(app, list(arguments), input=stdin, env=env)
+
+
+@dataclass
+class Recorder:
+    """A queue that keeps what is published, set by set, and fails when told to."""
+
+    name: str = "sim://files"
+    sets: list[list[bytes]] = field(default_factory=list)
+    tags: list[str] = field(default_factory=list)
+    headers: Mapping[str, str] | None = None
+    urls: list[str] = field(default_factory=list)
+    fail_at: int | None = None
+    closed: bool = False
+
+    def open(self, url: str) -> Recorder:
+        self.urls.append(url)
+        return self
+
+    def __enter__(self) -> Recorder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.closed = True
+
+    def publish(self, payloads: Sequence[bytes], *, tag: str = "", headers: Any = None) -> list[str]:
+        if self.fail_at == len(self.sets):
+            raise QueueUnavailable(self.name, f"no answer from https://me:{SECRET}@host/ within 30s")
+        self.sets.append(list(payloads))
+        self.tags.append(tag)
+        self.headers = headers
+        return [str(i) for i in range(len(payloads))]
+
+
+@pytest.fixture
+def queue(monkeypatch: pytest.MonkeyPatch) -> Recorder:
+    recorder = Recorder()
+    monkeypatch.setattr(queue_source.queues, "open_queue", recorder.open, raising=False)
+    return recorder
+
+
+def test_publish_sends_one_message_an_item_with_tag_and_headers(queue: Recorder) -> None:
+    done = cuesqueue("publish", "sim://files", "s3://b/k", "ü", "--tag", "a.b", "--header", "x=1=2", "--header", "y=")
+    assert done.exit_code == 0, done.output
+    assert queue.sets == [[b"s3://b/k", "ü".encode()]]
+    assert queue.tags == ["a.b"]
+    assert queue.headers == {"x": "1=2", "y": ""}
+    assert queue.closed
+    assert "2" in done.stdout
+
+
+def test_publish_prints_json_and_nothing_else_when_asked(queue: Recorder) -> None:
+    done = cuesqueue("publish", "sim://files", "a", "--json")
+    assert json.loads(done.stdout) == {"queue": "sim://files", "messages": 1}
+    assert done.stderr == ""
+
+
+def test_publish_reads_standard_input_line_by_line_in_sets_of_a_thousand(queue: Recorder) -> None:
+    lines = [f"line {i}".encode() for i in range(2 * SET + 1)]
+    done = cuesqueue("publish", "sim://files", "first", "-", stdin=b"\n".join(lines) + b"\r\n\n")
+    assert done.exit_code == 0, done.output
+    assert [len(batch) for batch in queue.sets] == [SET, SET, 2]
+    assert [body for batch in queue.sets for body in batch] == [b"first", *lines]
+
+
+def test_publish_leaves_the_bytes_of_a_line_as_they_are(queue: Recorder) -> None:
+    assert cuesqueue("publish", "sim://files", "-", stdin=b" \xff\xfe ").exit_code == 0
+    assert queue.sets == [[b" \xff\xfe "]]
+
+
+def test_publish_wraps_uris_as_s3_events_with_form_encoded_keys(queue: Recorder) -> None:
+    keys = ["plain.json", "with space+plus=é%.json", "deep/er/k"]
+    uris = [f"s3://bucket/{key}" for key in keys]
+    done = cuesqueue("publish", "sim://files", *uris, "--notification", "s3", "--per-message", "2")
+    assert done.exit_code == 0, done.output
+    messages = [json.loads(body) for body in queue.sets[0]]
+    assert [len(message["Records"]) for message in messages] == [2, 1]
+    objects = [record["s3"] for message in messages for record in message["Records"]]
+    assert {o["bucket"]["name"] for o in objects} == {"bucket"}
+    assert objects[1]["object"]["key"] == "with+space%2Bplus%3D%C3%A9%25.json"
+    assert [unquote_plus(o["object"]["key"]) for o in objects] == keys
+
+
+@pytest.mark.parametrize("uri", ["file:///a", "s3://bucket", "s3://bucket/", "s3:///key", "key"])
+def test_publish_refuses_to_wrap_what_is_no_object_in_s3(queue: Recorder, uri: str) -> None:
+    done = cuesqueue("publish", "sim://files", uri, "--notification", "s3")
+    assert done.exit_code == 2
+    assert "write items as s3://bucket/key" in done.stderr
+    assert queue.sets == []
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("a", "--header", "novalue"), ("a", "--header", "=v"), ("a", "--per-message", "2"), (), ("a", "--tga", "x")],
+)
+def test_wrong_use_of_publish_exits_with_2_and_publishes_nothing(queue: Recorder, arguments: tuple[str, ...]) -> None:
+    done = cuesqueue("publish", "sim://files", *arguments)
+    assert done.exit_code == 2
+    assert done.stdout == ""
+    assert done.stderr
+    assert queue.sets == []
+
+
+def test_a_failure_exits_with_1_in_one_line_without_traceback_or_password(queue: Recorder) -> None:
+    queue.fail_at = 0
+    done = cuesqueue("publish", "sim://files", "a")
+    assert done.exit_code == 1
+    assert done.stdout == ""
+    assert done.stderr == "error: queue 'sim://files': no answer from https://me:***@host/ within 30s\n"
+
+
+def test_a_failure_in_the_middle_says_how_many_messages_were_published(queue: Recorder) -> None:
+    queue.fail_at = 1
+    done = cuesqueue("publish", "sim://files", "-", stdin=b"x\n" * (SET + 5))
+    assert done.exit_code == 1
+    assert f"{SET} messages were published before this" in done.stderr
+
+
+def test_the_exception_itself_is_shown_when_debugging(queue: Recorder) -> None:
+    queue.fail_at = 0
+    done = cuesqueue("publish", "sim://files", "a", env={"CUESQUEUE_DEBUG": "1"})
+    assert isinstance(done.exception, QueueUnavailable)
+
+
+@dataclass
+class Pruning:
+    """What `shard_store` was asked to do, and what it answers."""
+
+    asked: list[dict[str, Any]] = field(default_factory=list)
+    timed_out: bool = False
+    error: Exception | None = None
+
+
+@pytest.fixture
+def pruning(monkeypatch: pytest.MonkeyPatch) -> Pruning:
+    record = Pruning()
+
+    class Store:
+        def __init__(self, url: str) -> None:
+            if record.error:
+                raise record.error
+            self.url = url
+
+        def __enter__(self) -> Store:
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+
+    def prune(store: Store, policy: Any, now: None = None, *, dry_run: bool = False) -> Any:
+        record.asked.append({"url": store.url, "dry_run": dry_run, **vars(policy)})
+        return SimpleNamespace(shards=3, snapshots=2, attempts=1, errors=0, timed_out=record.timed_out)
+
+    monkeypatch.setattr(shard_store, "open_store", Store, raising=False)
+    monkeypatch.setattr(shard_store, "RetentionPolicy", SimpleNamespace, raising=False)
+    monkeypatch.setattr(shard_store, "prune", prune, raising=False)
+    return record
+
+
+def test_prune_forgets_what_is_older_than_30_days_unless_told_otherwise(pruning: Pruning) -> None:
+    done = cuesqueue("prune", "--store", "sqlite:///a.db")
+    assert done.exit_code == 0, done.output
+    assert pruning.asked == [
+        {"url": "sqlite:///a.db", "dry_run": False, "window": timedelta(days=30), "max_shards": None, "source": None}
+    ]
+    assert "shards" in done.stdout
+
+
+def test_prune_takes_the_store_from_the_environment_and_its_policy_from_the_options(pruning: Pruning) -> None:
+    arguments = ("--source", "orders", "--older-than", "5 days", "--max-shards", "9", "--dry-run", "--json")
+    done = cuesqueue("prune", *arguments, env={"CUESQUEUE_STORE": "sqlite:///env.db"})
+    assert json.loads(done.stdout) == {
+        "shards": 3, "snapshots": 2, "attempts": 1, "errors": 0, "timed_out": False, "dry_run": True,
+    }  # fmt: skip
+    assert pruning.asked == [
+        {"url": "sqlite:///env.db", "dry_run": True, "window": timedelta(days=5), "max_shards": 9, "source": "orders"}
+    ]
+
+
+def test_prune_says_when_more_is_left(pruning: Pruning) -> None:
+    pruning.timed_out = True
+    done = cuesqueue("prune", "--store", "sqlite:///a.db", "--json")
+    assert done.exit_code == 0
+    assert json.loads(done.stdout)["timed_out"] is True
+    assert "run the command again" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        ((), "CUESQUEUE_STORE"),
+        (("--store", "sqlite:///a.db", "--older-than", "5"), "5s for seconds"),
+        (("--store", "sqlite:///a.db", "--max-shards", "0"), "--max-shards"),
+    ],
+)
+def test_wrong_use_of_prune_exits_with_2_and_says_what_to_write(
+    pruning: Pruning, arguments: tuple[str, ...], hint: str
+) -> None:
+    done = cuesqueue("prune", *arguments)
+    assert done.exit_code == 2
+    assert hint in done.stderr
+    assert pruning.asked == []
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (StoreConfigurationError(f"cannot use postgresql://me:{SECRET}@host/db"), 2),
+        (StoreUnavailable(f"no answer from postgresql://me:{SECRET}@host/db"), 1),
+        (PermissionError("not allowed"), 1),
+    ],
+)
+def test_an_error_of_the_store_is_one_line_without_password(pruning: Pruning, error: Exception, code: int) -> None:
+    pruning.error = error
+    done = cuesqueue("prune", "--store", f"postgresql://me:{SECRET}@host/db")
+    assert done.exit_code == code
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+    assert SECRET not in done.output
+
+
+def test_help_and_errors_do_not_show_the_environments_store() -> None:
+    env = {"CUESQUEUE_STORE": f"postgresql://me:{SECRET}@host/db"}
+    for arguments in (("prune", "--help"), ("prune", "--bogus"), ("prune", "--max-shards", "many")):
+        assert SECRET not in cuesqueue(*arguments, env=env).output
+
+
+def test_version_tells_what_cuesqueue_works_with() -> None:
+    done = cuesqueue("version", "--json")
+    assert done.exit_code == 0
+    assert set(json.loads(done.stdout)) == {"cuesqueue", "pyspark", "pyarrow", "sqlalchemy", "python"}
+    assert "python" in cuesqueue("version").stdout
+
+
+def test_every_command_prints_json_when_asked() -> None:
+    for command in ("publish", "prune", "version"):
+        assert "--json" in cuesqueue(command, "--help").stdout
+
+
+def test_an_unknown_command_is_wrong_use() -> None:
+    assert cuesqueue("pubish").exit_code == 2
+
+
+def test_the_program_loads_neither_spark_nor_databases_for_its_help() -> None:
+    code = (
+        "import sys; sys.argv = ['cuesqueue', '--help']\n"
+        "from queue_source.commands.main import run\n"
+        "try: run()\n"
+        "except SystemExit as end: assert not end.code\n"
+        "heavy = {'pyspark', 'sqlalchemy', 'pyarrow', 'pandas', 'pydantic', 'boto3', 'alembic'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    root = Path(queue_source.queues.__file__).resolve().parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(root)},
+    )
+    assert done.returncode == 0, done.stderr
+    assert "publish" in done.stdout

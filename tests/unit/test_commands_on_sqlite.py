@@ -1,0 +1,57 @@
+"""The commands with a real queue and a real store, both in SQLite."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import shard_store
+from queue_source.commands.main import app
+from shard_store.model import Content
+
+
+def test_what_publish_sends_a_queue_delivers(tmp_path: Path) -> None:
+    pytest.importorskip("queue_source.queues.sql", reason="the SQL queue is not merged yet")
+    from queue_source.queues import open_queue
+
+    url = f"sql+sqlite:///{tmp_path}/jobs.db?queue=files"
+    done = CliRunner().invoke(
+        app,
+        ["publish", url, "s3://bucket/a b", "--notification", "s3", "--tag", "orders.eu", "--header", "k=v", "--json"],
+    )
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["messages"] == 1
+    with open_queue(url) as queue:
+        [message] = queue.receive(10, 60.0, 0.0)
+    assert json.loads(message.body)["Records"][0]["s3"]["object"]["key"] == "a+b"
+    assert (message.tag, message.headers["k"]) == ("orders.eu", "v")
+
+
+def test_a_queue_of_no_known_kind_is_wrong_use() -> None:
+    pytest.importorskip("queue_source.queues.sql", reason="the SQL queue is not merged yet")
+    done = CliRunner().invoke(app, ["publish", "bogus://me:n0t-sh0wn@host", "a"])
+    assert done.exit_code == 2
+    assert done.stderr.startswith("error: queue 'bogus://me:***@host'")
+    assert "n0t-sh0wn" not in done.output
+
+
+def test_prune_keeps_what_is_open_in_a_real_store(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/store.db"
+    with shard_store.open_store(url) as store:
+        token = store.start("orders", "orders").token
+        store.open_shards(token, "orders", [Content("s3://b/k", "s3://b/k")])
+    for arguments in (("--dry-run",), ()):
+        done = CliRunner().invoke(app, ["prune", "--store", url, "--older-than", "0s", "--json", *arguments])
+        assert done.exit_code == 0, done.output
+        assert json.loads(done.stdout)["shards"] == 0
+
+
+def test_a_store_of_no_known_kind_is_wrong_use_in_one_line() -> None:
+    done = CliRunner().invoke(app, ["prune", "--store", "bogus://me:n0t-sh0wn@host/db"])
+    assert done.exit_code == 2
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+    assert "n0t-sh0wn" not in done.output

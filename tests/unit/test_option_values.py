@@ -1,0 +1,175 @@
+"""Durations, sizes, secrets and lists of URLs as users write them."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from datetime import timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queue_source.options.kinds import check_name, split_queue_urls
+from queue_source.options.secrets import Secret, SecretUrl, redact_text, redact_url
+from queue_source.options.units import format_duration, format_size, parse_duration, parse_size
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("500ms", timedelta(milliseconds=500)),
+        ("90s", timedelta(seconds=90)),
+        ("5m", timedelta(minutes=5)),
+        ("2h", timedelta(hours=2)),
+        ("15 days", timedelta(days=15)),
+        ("1 day", timedelta(days=1)),
+        ("2 Weeks", timedelta(weeks=2)),
+        (" 10 minutes ", timedelta(minutes=10)),
+    ],
+)
+def test_a_duration_is_a_number_and_a_unit(text: str, expected: timedelta) -> None:
+    assert parse_duration(text) == expected
+
+
+@given(st.integers(min_value=0, max_value=10**12))
+def test_a_formatted_duration_reads_as_the_same_duration(milliseconds: int) -> None:
+    duration = timedelta(milliseconds=milliseconds)
+    assert parse_duration(format_duration(duration)) == duration
+
+
+@given(st.integers(min_value=0, max_value=10**9).map(str))
+def test_a_bare_number_is_no_duration_and_the_message_names_units(number: str) -> None:
+    with pytest.raises(ValueError, match=f"{number}s for seconds, {number}m for minutes"):
+        parse_duration(number)
+
+
+@given(st.text(max_size=20))
+def test_any_text_is_a_duration_or_a_clear_value_error(text: str) -> None:
+    try:
+        duration = parse_duration(text)
+    except ValueError as error:
+        assert "write" in str(error)  # noqa: PT017 - most texts fail, some do not
+    else:
+        assert duration >= timedelta(0)
+
+
+@pytest.mark.parametrize("text", ["", "m", "-5m", "1.5h", "5 parsecs", "1h30m", "٣s", "9" * 30 + "s", "9" * 5000 + "s"])
+def test_what_is_no_duration_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(ValueError, match="write"):
+        parse_duration(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("128m", 128 << 20),
+        ("1g", 1 << 30),
+        ("10kb", 10 << 10),
+        ("1 MiB", 1 << 20),
+        ("77", 77),
+        ("5b", 5),
+        ("1T", 1 << 40),
+    ],
+)
+def test_a_size_is_a_number_with_or_without_a_unit(text: str, expected: int) -> None:
+    assert parse_size(text) == expected
+
+
+@given(st.integers(min_value=0, max_value=10**17))
+def test_a_formatted_size_reads_as_the_same_size(size: int) -> None:
+    assert parse_size(format_size(size)) == size
+
+
+@pytest.mark.parametrize("text", ["", "m", "-1m", "1.5g", "1 mile", "1bb", "9" * 40])
+def test_what_is_no_size_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(ValueError, match="128m or 1g"):
+        parse_size(text)
+
+
+PASSWORD = "S3cr:t/w@rd?x"
+URLS = [
+    f"postgresql://user:{PASSWORD}@host/db",
+    f"sql+postgresql+psycopg://user:{PASSWORD}@host:5432/db?queue=files",
+    f"amqp://:{PASSWORD}@host/vhost?source=a",
+    "postgresql://host/db?user=me&password=S3cr:t",
+    "my.module:factory?api_token=S3cr:t",
+    f"user:{PASSWORD}@host/db",
+]
+
+
+@pytest.mark.parametrize("url", URLS)
+def test_no_part_of_a_password_is_left_in_a_redacted_url(url: str) -> None:
+    for text in (redact_url(url), str(SecretUrl(url)), repr(SecretUrl(url))):
+        assert not any(part in text for part in ("S3cr", "t/w", "rd?x")), text
+        assert "***" in text
+
+
+def test_urls_within_other_text_are_redacted() -> None:
+    text = f"could not connect to postgresql://user:{PASSWORD}@host/db: no route; see https://example.org/help"
+    assert redact_text(text) == (
+        "could not connect to postgresql://user:***@host/db: no route; see https://example.org/help"
+    )
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "sqlite:///jobs.db",
+        "sql+sqlite:///jobs.db?queue=a@b:c",
+        "sqs://orders",
+        "sim://x?dir=/tmp/a",
+        "amqp://me@host/v",
+    ],
+)
+def test_a_url_without_a_secret_is_shown_whole(url: str) -> None:
+    assert redact_url(url) == url
+
+
+@given(st.text(st.characters(codec="ascii", categories=["L", "N"]), min_size=6, max_size=30).map(lambda t: f"~{t}~"))
+def test_a_secret_shows_itself_to_reveal_only(value: str) -> None:
+    secret = Secret(value)
+    copy = pickle.loads(pickle.dumps(secret))
+    assert copy == secret
+    assert copy.reveal() == value
+    for text in (repr(copy), str(copy), f"{copy}", repr([copy])):
+        assert value not in text
+    with pytest.raises(TypeError):
+        json.dumps(secret)
+
+
+def test_two_secrets_are_equal_when_their_texts_and_kinds_are() -> None:
+    assert len({Secret("a"), Secret("a"), Secret("b"), SecretUrl("a")}) == 3
+    assert Secret("a") != "a"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("sim://a", ["sim://a"]),
+        ("sim://a,sim://b", ["sim://a", "sim://b"]),
+        ("sim://a , sqs://b", ["sim://a", "sqs://b"]),
+        ("amqp://h/v?tags=a,b,c#d,sim://b", ["amqp://h/v?tags=a,b,c#d", "sim://b"]),
+        ("sql+postgresql://u:p,w@h1:1,h2.example.com:5432/db?queue=q", None),
+        ("sim://a,my.queues:factory?x=1", ["sim://a", "my.queues:factory?x=1"]),
+    ],
+)
+def test_only_a_comma_before_the_next_url_parts_queue_urls(text: str, expected: list[str] | None) -> None:
+    assert [url.reveal() for url in split_queue_urls(text)] == (expected or [text])
+
+
+@pytest.mark.parametrize("text", ["", "orders", "/tmp/jobs.db", "sim://", ",sim://a"])
+def test_what_is_no_queue_url_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(ValueError, match=r"sql\+sqlite:///jobs\.db\?queue=files"):
+        split_queue_urls(text)
+
+
+@pytest.mark.parametrize("name", ["", "  ", " a", "a/b", "a,b", "a\nb", "a\x00b", "x" * 201])
+def test_a_name_that_would_break_tokens_or_lists_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=r"write|leave"):
+        check_name(name)
+
+
+@pytest.mark.parametrize("name", ["orders", "Bestellungen für 東京", "a.b-c_d:e", "x" * 200])
+def test_any_other_name_is_taken_as_it_is(name: str) -> None:
+    assert check_name(name) == name

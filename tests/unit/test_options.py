@@ -1,0 +1,329 @@
+"""What users write in `.option(...)` becomes frozen groups, or an error that names the option and the next step."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pickle
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import queue_source.queues
+from queue_source.errors import OptionError
+from queue_source.options import (
+    ContentOptions,
+    ReaderOptions,
+    S3Options,
+    SecretUrl,
+    parse_reader_options,
+    parse_sink_options,
+    parse_view_options,
+)
+from queue_source.options.table import ALIASES, MEANINGLESS, READER_OPTIONS, SINK_OPTIONS, VIEW_OPTIONS, Option
+
+LEAST = {"queueUrl": "sim://files", "source": "orders", "fileFormat": "csv"}
+SECRET = "n0t-t0-be-sh0wn"
+
+
+def read(**more: str) -> ReaderOptions:
+    return parse_reader_options({**LEAST, **{name.replace("__", "."): text for name, text in more.items()}})
+
+
+def refusal(options: dict[str, str], parse: Any = parse_reader_options) -> OptionError:
+    with pytest.raises(OptionError) as caught:
+        parse(options)
+    assert caught.value.__cause__ is None
+    assert repr(caught.value.option) in str(caught.value)
+    return caught.value
+
+
+def working(options: tuple[Option, ...]) -> list[Option]:
+    return [option for option in options if not option.later]
+
+
+def test_the_defaults_are_those_of_the_design() -> None:
+    options = read()
+    assert (options.source, options.pipeline) == ("orders", "orders")
+    assert options.store == SecretUrl("sqlite:///cuesqueue.db")
+    assert options.queue.urls == (SecretUrl("sim://files"),)
+    assert options.queue.max_in_flight_messages == 10_000
+    assert options.queue.wait_time == timedelta(seconds=20)
+    assert options.leases.visibility_timeout == timedelta(minutes=5)
+    assert options.leases.heartbeat == timedelta(seconds=15)
+    assert options.deduplication.deduplication_window == timedelta(days=30)
+    assert options.deduplication.deduplication_max_shards is None
+    assert options.batches.max_files_per_trigger == 1000
+    assert options.batches.max_bytes_per_trigger is None
+    assert options.batches.min_partitions >= 1
+    assert options.batches.max_partition_bytes == 128 << 20
+    assert options.notifications.allowed_prefixes == ("s3://", "s3a://", "s3n://", "gs://", "abfss://")
+    assert options.content.on_missing_object == "quarantine"
+    assert options.content.s3 == S3Options()
+    assert options.delivery.delivery_semantics == "exactly-once"
+    assert options.delivery.fail_on_data_loss is True
+
+
+def test_the_source_is_named_after_the_queue_and_the_pipeline_after_the_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue_source.queues, "queue_name", lambda url: url.rpartition("/")[2], raising=False)
+    options = parse_reader_options({"queueUrl": "sim://files", "fileFormat": "json"})
+    assert (options.source, options.pipeline) == ("files", "files")
+    assert read(pipeline="p").pipeline == "p"
+
+
+def test_a_queue_whose_name_cannot_name_a_source_asks_for_the_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue_source.queues, "queue_name", lambda url: "a/b", raising=False)
+    error = refusal({"queueUrl": "pubsub://a/b", "fileFormat": "json"})
+    assert error.option == "source"
+    assert "set the option source" in error.problem
+
+
+def test_several_queues_need_a_source_by_name() -> None:
+    error = refusal({"queueUrl": "sim://a,sim://b", "fileFormat": "json"})
+    assert error.option == "source"
+    assert "2 queues" in error.problem
+    assert len(read(queueUrl="sim://a,sim://b").queue.urls) == 2
+
+
+@pytest.mark.parametrize("option", working(READER_OPTIONS), ids=lambda option: option.name)
+@pytest.mark.parametrize("change", [str, str.lower, str.upper])
+def test_every_option_of_the_reader_acts_in_any_case(option: Option, change: Any) -> None:
+    text = option.example or SECRET
+    pairs = {"aws": "s3", "s3": "aws"}
+    given = {**LEAST, change(option.name): text}
+    if option.kind.name == "secret":  # a key needs its other half
+        prefix, _, name = option.name.partition(".")
+        other = {"accessKeyId": "secretAccessKey", "secretAccessKey": "accessKeyId"}[name]
+        given[f"{pairs[prefix]}.{other}"] = "other"
+    if option.name in LEAST and change(option.name) != option.name:
+        del given[option.name]
+    options = parse_reader_options(given)
+    expected = option.kind.parse(text)
+    assert expected in list(_leaves(options)), f"{option.name} ended nowhere"
+    if option.default is not None and option.name not in ("content", "deliverySemantics"):
+        assert expected != option.kind.parse(option.default), "the example has to differ from the default"
+
+
+def _leaves(value: Any) -> Any:
+    if dataclasses.is_dataclass(value):
+        for field in dataclasses.fields(value):
+            yield from _leaves(getattr(value, field.name))
+    else:
+        yield value
+
+
+BAD: dict[str, list[str]] = {
+    "queue URLs": ["", "orders"],
+    "database URL": ["", "cuesqueue.db"],
+    "name": ["", "a/b", "a,b", "x" * 201, "a\tb"],
+    "choice": ["", "bogus"],
+    "number": ["", "0", "-1", "1.5", "many", "9" * 30],
+    "size": ["", "0", "-5m", "5 miles"],
+    "duration": ["", "90", "-5m", "5 parsecs"],
+    "boolean": ["", "yes", "1"],
+    "character": ["ab", "\n"],
+    "time zone": ["", "Mars/Olympus", "Europe", "+2", "+25:00", "../etc/passwd"],
+    "prefixes": ["", "s3://a/,", ","],
+    "text": [""],
+    "secret": [""],
+}
+
+
+@pytest.mark.parametrize(
+    ("option", "text"),
+    [
+        pytest.param(option, text, id=f"{option.name}={text[:20]!r}")
+        for option in working(READER_OPTIONS)
+        for text in BAD[option.kind.name]
+        if option.name != "nullValue"  # any text is good
+    ],
+)
+def test_every_bad_value_is_refused_with_the_option_and_the_next_step(option: Option, text: str) -> None:
+    error = refusal({**LEAST, option.name: text})
+    assert error.option == option.name
+    assert any(step in error.problem for step in ("write", "leave")), error.problem
+    assert error.problem[-1] not in ".!"
+
+
+@pytest.mark.parametrize(
+    ("parse", "options", "given"),
+    [
+        (parse_reader_options, READER_OPTIONS, LEAST),
+        (parse_sink_options, SINK_OPTIONS, {"pipeline": "p", "path": "s3://a"}),
+        (parse_view_options, VIEW_OPTIONS, {}),
+    ],
+)
+def test_an_option_of_a_later_issue_is_refused_and_never_ignored(parse: Any, options: Any, given: Any) -> None:
+    for option in options:
+        if option.later:
+            error = refusal({**given, option.name.lower(): "1"}, parse)
+            assert error.option == option.name
+            assert "not supported yet" in error.problem
+
+
+@pytest.mark.parametrize(
+    ("option", "text"),
+    [
+        ("content", "message"),
+        ("fileFormat", "binaryfile"),
+        ("deliverySemantics", "at-least-once"),
+        ("notificationFormat", "minio"),
+    ],
+)
+def test_a_value_of_a_later_issue_says_that_it_is_not_supported_yet(option: str, text: str) -> None:
+    assert "not supported yet" in refusal({**LEAST, option: text}).problem
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [("quueUrl", "queueUrl"), ("maxfilespertriger", "maxFilesPerTrigger"), ("aws.acessKeyId", "aws.accessKeyId")],
+)
+def test_an_unknown_name_gets_the_nearest_known_one(written: str, meant: str) -> None:
+    error = refusal({**LEAST, written: SECRET})
+    assert f"did you mean {meant!r}?" in str(error)
+    assert SECRET not in str(error)
+
+
+def test_a_name_like_no_other_is_sent_to_the_reference() -> None:
+    assert "docs/reference/options.md" in str(refusal({**LEAST, "xyzzy": "1"}))
+
+
+def test_an_option_of_another_place_is_sent_there() -> None:
+    assert "belongs to writeStream, not to readStream" in str(refusal({**LEAST, "compression": "zstd"}))
+    assert "belongs to readStream, not to read" in str(refusal({"fileFormat": "csv"}, parse_view_options))
+
+
+@pytest.mark.parametrize("missing", ["queueUrl", "fileFormat"])
+def test_a_missing_option_is_named_with_an_example(missing: str) -> None:
+    error = refusal({name: text for name, text in LEAST.items() if name != missing})
+    assert error.option == missing
+    assert f".option({missing!r}, " in error.problem
+
+
+def test_cloudfiles_names_are_taken_where_the_meaning_is_equal() -> None:
+    options = parse_reader_options(
+        {
+            "cloudfiles.queueurl": "sim://files",
+            "source": "orders",
+            "cloudFiles.format": "json",
+            "cloudFiles.maxFilesPerTrigger": "7",
+            "cloudFiles.fetchParallelism": "5",
+            "cloudFiles.awsAccessKey": "key",
+            "cloudFiles.awsSecretKey": SECRET,
+        }
+    )
+    assert options.content.file_format == "json"
+    assert options.batches.max_files_per_trigger == 7
+    assert options.queue.receive_threads == 5
+    assert options.content.s3.secret_access_key is not None
+    assert options.content.s3.secret_access_key.reveal() == SECRET
+
+
+def test_every_alias_stands_for_an_option_of_the_table() -> None:
+    assert set(ALIASES.values()) <= {option.name for option in READER_OPTIONS}
+
+
+@pytest.mark.parametrize("name", MEANINGLESS)
+def test_auto_loader_modes_are_accepted_with_a_warning(name: str) -> None:
+    with pytest.warns(UserWarning, match=f"(?i){name}.*no meaning"):
+        assert parse_reader_options({**LEAST, name.lower(): "true"}) == read()
+
+
+@pytest.mark.parametrize("name", ["cloudFiles.includeExistingFiles", "cloudFiles.backfillInterval"])
+def test_auto_loader_listing_is_refused_with_the_way_to_do_it_here(name: str) -> None:
+    assert "cuesqueue publish" in str(refusal({**LEAST, name: "true"}))
+
+
+def test_one_option_under_two_names_is_refused_unless_both_agree() -> None:
+    assert "is given twice" in str(refusal({**LEAST, "cloudFiles.format": "json"}))
+    assert read(cloudFiles__format="csv") == read()
+
+
+def test_a_path_of_a_stream_or_view_is_refused_with_what_to_set_instead() -> None:
+    assert "allowedPrefixes" in str(refusal({**LEAST, "path": "s3://bucket"}))
+    assert "set store" in str(refusal({"path": "s3://bucket"}, parse_view_options))
+
+
+@pytest.mark.parametrize("option", ["header", "sep", "quote", "escape", "nullValue", "timeZone"])
+def test_an_option_of_another_file_format_is_refused(option: str) -> None:
+    example = next(o.example for o in READER_OPTIONS if o.name == option)
+    assert "acts only on fileFormat" in str(refusal({**LEAST, "fileFormat": "parquet", option: example}))
+
+
+@pytest.mark.parametrize(
+    ("given", "raise_this", "or_lower"),
+    [
+        ({"commitTimeout": "8m"}, "pendingTimeout", "commitTimeout"),
+        ({"pendingTimeout": "5m"}, "visibilityTimeout", "pendingTimeout"),
+        ({"visibilityTimeout": "31 days"}, "deduplicationWindow", "visibilityTimeout"),
+    ],
+)
+def test_times_that_contradict_each_other_are_refused_with_all_of_them(
+    given: dict[str, str], raise_this: str, or_lower: str
+) -> None:
+    problem = refusal({**LEAST, **given}).problem
+    for name in ("commitTimeout", "pendingTimeout", "visibilityTimeout", "deduplicationWindow", *given.values()):
+        assert name.replace("8m", "2m") in problem  # the heartbeat is a quarter of commitTimeout
+    assert f"raise {raise_this} or lower {or_lower}" in problem
+
+
+def test_a_receive_may_not_wait_longer_than_its_messages_stay_invisible() -> None:
+    assert "lower waitTime" in refusal({**LEAST, "waitTime": "5m"}).problem
+    assert read(waitTime="0s").queue.wait_time == timedelta(0)
+
+
+def test_s3_options_override_aws_options_and_keys_come_in_pairs() -> None:
+    options = read(aws__region="eu-central-1", s3__region="us-east-1", aws__accessKeyId="k", s3__secretAccessKey="s")
+    assert options.content.s3.region == "us-east-1"
+    assert options.content.s3.access_key_id is not None
+    assert "set both" in str(refusal({**LEAST, "aws.accessKeyId": "k"}))
+    assert "set both" in str(refusal({**LEAST, "s3.secretAccessKey": "k"}))
+
+
+def test_secrets_are_not_shown_by_options_copies_or_errors() -> None:
+    given = {
+        "queueUrl": f"sql+postgresql://user:{SECRET}@host/db?queue=files",
+        "store": f"postgresql://user:{SECRET}@host/db",
+        "aws.accessKeyId": SECRET,
+        "aws.secretAccessKey": SECRET,
+    }
+    options = parse_reader_options({**LEAST, **given})
+    copy = pickle.loads(pickle.dumps(options))
+    assert copy == options
+    assert copy.store.reveal() == given["store"]
+    for text in (repr(options), str(options), repr(copy), f"{copy.store}", str(copy.queue.urls[0])):
+        assert SECRET not in text
+    for option in working(READER_OPTIONS):  # the wrong box: a URL with a password as every option's value
+        try:
+            parse_reader_options({**LEAST, option.name: given["store"]})
+        except OptionError as error:
+            assert SECRET not in f"{error!r} {error} {error.problem}"  # noqa: PT017 - some boxes take any text
+
+
+def test_what_executors_unpickle_needs_only_the_standard_library(tmp_path: Path) -> None:
+    content = tmp_path / "content.pickle"
+    content.write_bytes(pickle.dumps(read(header="true").content))
+    code = (
+        "import pathlib, pickle, sys; before = set(sys.modules);"
+        f"options = pickle.loads(pathlib.Path({str(content)!r}).read_bytes());"
+        "assert options.format.header is True;"
+        "new = {name.partition('.')[0] for name in set(sys.modules) - before};"
+        "print(*sorted(n for n in new - set(sys.stdlib_module_names) - {'queue_source'} if not n.startswith('_')))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=_environment(), check=False)
+    assert (done.returncode, done.stdout.strip()) == (0, ""), done.stderr
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(Path(queue_source.queues.__file__).resolve().parents[2])}
+
+
+def test_options_cannot_be_changed_once_parsed() -> None:
+    options = read()
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        options.source = "other"  # type: ignore[misc]
+    assert isinstance(options.content, ContentOptions)

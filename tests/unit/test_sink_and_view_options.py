@@ -1,0 +1,63 @@
+"""The options of the cuesqueue sink and of the batch views."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from queue_source.errors import OptionError
+from queue_source.options import parse_sink_options, parse_view_options
+
+
+def refusal(options: dict[str, str], parse: Any) -> OptionError:
+    with pytest.raises(OptionError) as caught:
+        parse(options)
+    assert repr(caught.value.option) in str(caught.value)
+    return caught.value
+
+
+def test_a_sink_needs_a_pipeline_and_a_path() -> None:
+    options = parse_sink_options({"PIPELINE": "orders", "path": "s3://lake/orders/"})
+    assert (options.pipeline, options.path, options.compression) == ("orders", "s3://lake/orders", "zstd")
+    assert "reader's option pipeline" in str(refusal({"path": "s3://lake"}, parse_sink_options))
+    assert "start()" in str(refusal({"pipeline": "orders"}, parse_sink_options))
+
+
+def test_a_relative_path_of_a_sink_counts_from_the_drivers_folder() -> None:
+    options = parse_sink_options({"pipeline": "orders", "path": "out/"})
+    assert options.path == str(Path.cwd() / "out")
+
+
+def test_a_sink_takes_what_spark_adds_for_itself() -> None:
+    given = {"pipeline": "orders", "path": "s3://lake"}
+    assert parse_sink_options({**given, "checkpointlocation": "x", "queryname": "q"}) == parse_sink_options(given)
+
+
+@pytest.mark.parametrize(("option", "text"), [("compression", "gzip"), ("path", ""), ("pipeline", "a,b")])
+def test_a_bad_value_of_a_sink_is_refused(option: str, text: str) -> None:
+    error = refusal({"pipeline": "orders", "path": "s3://lake", option: text}, parse_sink_options)
+    assert error.option == option
+
+
+def test_a_view_shows_the_data_of_all_pipelines_unless_told_otherwise() -> None:
+    options = parse_view_options({})
+    assert (options.view, options.pipeline, options.source) == ("data", None, None)
+    options = parse_view_options({"view": "Shards", "source": "orders", "store": "sqlite:///a.db"})
+    assert (options.view, options.source, options.store.reveal()) == ("shards", "orders", "sqlite:///a.db")
+
+
+def test_an_unknown_view_is_refused_with_the_nearest() -> None:
+    assert "did you mean 'shards'?" in str(refusal({"view": "shard"}, parse_view_options))
+    assert "not supported yet" in str(refusal({"view": "files_state"}, parse_view_options))
+
+
+@pytest.mark.parametrize("parse", [parse_sink_options, parse_view_options])
+def test_sink_and_views_reach_s3_with_the_readers_options(parse: Any) -> None:
+    given = {"aws.region": "eu-central-1", "s3.endpointUrl": "http://minio:9000"}
+    if parse is parse_sink_options:
+        given |= {"pipeline": "orders", "path": "s3://lake"}
+    options = parse(given)
+    assert (options.s3.region, options.s3.endpoint_url) == ("eu-central-1", "http://minio:9000")
+    assert "set both" in str(refusal({**given, "s3.accessKeyId": "k"}, parse))
