@@ -106,7 +106,7 @@ def start(
         last_seq=row.last_seq,
         unconfirmed=tuple(ranges.read(connection, source, pipeline, confirmed, row.last_seq)),
         unfinished=tuple(_shard(r) for r in unfinished),
-        previous_alive=bool(row.alive) and row.driver == driver,
+        previous_alive=bool(row.alive) and driver != "" and row.driver == driver,
     )
 
 
@@ -201,12 +201,15 @@ def release(connection: Connection, token: PublishToken, keys: Sequence[ShardKey
         )
 
 
-def retire(database: Database, connection: Connection, token: PublishToken) -> None:
-    """A graceful end: from now on the token counts as stale. Does nothing when a newer incarnation runs."""
+def retire(connection: Connection, token: PublishToken) -> None:
+    """A graceful end: nothing of this incarnation still plans. Its shards stay its own until they are stale.
+
+    They may be in a batch that another sink has already taken: a restart has to find them.
+    """
     connection.execute(
         pipelines.update()
         .where(pipelines.c.pipeline == token.pipeline, pipelines.c.incarnation == token.incarnation)
-        .values(stale_at=database.now())
+        .values(driver="")
     )
 
 

@@ -57,8 +57,8 @@ class ShardStore:
         self.database.write(lambda c: ownership.heartbeat(self.database, c, token, stale_after))
 
     def retire(self, token: PublishToken) -> None:
-        """End the incarnation gracefully: its shards may be taken by others at once."""
-        self.database.write(lambda c: ownership.retire(self.database, c, token))
+        """Say that the incarnation has ended gracefully and plans nothing more."""
+        self.database.write(lambda c: ownership.retire(c, token))
 
     def open_shards(self, token: PublishToken, source: str, contents: Sequence[Content]) -> dict[ShardKey, Shard]:
         """Open new shards as ours and tell how each stands: one transaction, 1,000 rows a statement."""

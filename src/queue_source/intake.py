@@ -1,0 +1,91 @@
+"""From received messages to what they announce: parsing, prefixes, identities. Pure but for the sizes it asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from queue_source.errors import MalformedNotification
+from queue_source.messages import ObjectNotice, Received
+from queue_source.notifications import parse_notification
+from queue_source.options import NotificationOptions
+from shard_store.model import Content, ErrorRecord
+
+Stat = Callable[[Sequence[str]], Sequence[int | None]]
+"""Sizes in bytes of many URIs at once; None where an object is missing (the read will tell)."""
+
+_INPUT_KEPT = 65_536  # bytes of a bad message that the error table keeps
+
+
+@dataclass(slots=True)
+class Intake:
+    """What a set of messages comes to: contents to open, errors to record, messages that announce nothing."""
+
+    contents: dict[int, list[Content]] = field(default_factory=dict)  # by the message's place in the set
+    errors: dict[int, ErrorRecord] = field(default_factory=dict)
+    ignored: list[int] = field(default_factory=list)
+    ignored_records: int = 0
+
+
+def take_in(messages: Sequence[Received], options: NotificationOptions, stat: Stat) -> Intake:
+    """Parse every message. A message of which any part is not understood is an error as a whole (invariant 8)."""
+    intake = Intake()
+    for place, message in enumerate(messages):
+        try:
+            announced = parse_notification(message.body, message.headers, options.notification_format)
+            contents = [_content(notice, message, options) for notice in announced.objects]
+        except MalformedNotification as error:
+            intake.errors[place] = _malformed(message, str(error))
+            continue
+        intake.ignored_records += announced.ignored
+        if contents:
+            intake.contents[place] = contents
+        else:
+            intake.ignored.append(place)
+    _fill_sizes(intake, stat)
+    return intake
+
+
+def _content(notice: ObjectNotice, message: Received, options: NotificationOptions) -> Content:
+    if not notice.uri.startswith(options.allowed_prefixes):
+        raise MalformedNotification(
+            f"{notice.uri[:300]!r} starts with none of the allowed prefixes; name its prefix in option "
+            "'allowedPrefixes' and publish the message again"
+        )
+    identity = notice.uri
+    version = notice.version or notice.etag
+    if options.allow_overwrites and version is not None:
+        identity = f"{notice.uri}#{version}"
+    return Content(
+        shard_id=identity,
+        uri=notice.uri,
+        size=notice.size,
+        etag=notice.etag,
+        queue=message.queue,
+        message_id=message.message_id,
+        receive_count=message.receive_count,
+    )
+
+
+def _malformed(message: Received, detail: str) -> ErrorRecord:
+    return ErrorRecord(
+        scope="message",
+        cause="malformed-message",
+        detail=detail,
+        subject=message.message_id,
+        queue=message.queue,
+        message_id=message.message_id,
+        input=message.body[:_INPUT_KEPT],
+    )
+
+
+def _fill_sizes(intake: Intake, stat: Stat) -> None:
+    """Ask once for the sizes that the notifications did not tell, for packing and `maxBytesPerTrigger`."""
+    wanted = list({c.uri: None for contents in intake.contents.values() for c in contents if c.size is None})
+    if not wanted:
+        return
+    known = dict(zip(wanted, stat(wanted), strict=True))
+    for contents in intake.contents.values():
+        for index, content in enumerate(contents):
+            if content.size is None:
+                contents[index] = replace(content, size=known[content.uri])

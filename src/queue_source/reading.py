@@ -1,0 +1,118 @@
+"""Executor side: the rows of one partition, and what happens to objects that are bad (design.md section 7)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import pyarrow as pa
+
+from queue_source.content.files import StorageOptions
+from queue_source.content.formats import FormatOptions
+from queue_source.content.metadata import ObjectMetadata
+from queue_source.content.objects import ExpectedObject, load_object
+from queue_source.errors import BadObject
+from queue_source.options import ContentOptions, SecretUrl
+from shard_store.model import ErrorRecord, PlanIdentity, Range
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What one task reads: pickled on the driver, so it holds all that an executor needs and no connection."""
+
+    identity: PlanIdentity
+    ranges: Sequence[Range]
+    content: ContentOptions
+    store: SecretUrl
+
+
+Report = Callable[[Sequence[ErrorRecord]], None]
+
+
+def read_work(work: Work, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """All rows of the task's objects. May run more than once for one plan: it writes nothing but errors, which are
+    idempotent. Raises what Spark should retry (ObjectStoreError), or BadObject where the options say `fail`."""
+    yield from read_ranges(work, schema, partial(_record, work))
+
+
+def read_ranges(work: Work, schema: pa.Schema, report: Report) -> Iterator[pa.RecordBatch]:
+    """As `read_work`, with errors given to `report`. An object is read whole before its first row leaves."""
+    options = format_options(work.content)
+    storage = storage_options(work.content)
+    for entry in work.ranges:
+        try:
+            batches = load_object(
+                entry.content.uri,
+                schema,
+                options,
+                storage=storage,
+                expected=ExpectedObject(entry.content.size, entry.content.etag),
+                metadata=_metadata(entry, work.identity),
+            )
+        except BadObject as error:
+            policy = work.content.on_missing_object
+            if error.cause != "missing-object":
+                policy = work.content.on_corrupt_object
+            if policy == "fail":
+                raise
+            report([_error(entry, work.identity, error, skipped=policy == "skip")])
+            continue
+        yield from batches
+
+
+def format_options(content: ContentOptions) -> FormatOptions:
+    """The format's options as the readers take them."""
+    text = content.format
+    return FormatOptions(
+        file_format=content.file_format,
+        header=text.header,
+        sep=text.sep,
+        quote=text.quote,
+        escape=text.escape,
+        null_value=text.null_value,
+        timezone=text.time_zone,
+    )
+
+
+def storage_options(content: ContentOptions) -> StorageOptions:
+    s3 = content.s3
+    return StorageOptions(
+        endpoint=s3.endpoint_url,
+        region=s3.region,
+        access_key=None if s3.access_key_id is None else s3.access_key_id.reveal(),
+        secret_key=None if s3.secret_access_key is None else s3.secret_access_key.reveal(),
+    )
+
+
+def _record(work: Work, records: Sequence[ErrorRecord]) -> None:
+    """Write errors where they happen; they become final with their plan. One short connection: errors are rare."""
+    from shard_store.store import open_store  # executors that meet no error need no SQL
+
+    with open_store(work.store.reveal()) as store:
+        store.record_errors(work.identity.source, work.identity.token.pipeline, records)
+
+
+def _error(entry: Range, identity: PlanIdentity, error: BadObject, *, skipped: bool) -> ErrorRecord:
+    """Scope `object` quarantines the shard when its plan is published; `skipped` ones count as done."""
+    return ErrorRecord(
+        scope="skipped" if skipped else "object",
+        cause=error.cause,
+        detail=error.detail,
+        subject=entry.content.shard_id,
+        plan_hash=identity.delivery_hash,
+        position=entry.start,
+        queue=entry.content.queue,
+        message_id=entry.content.message_id,
+    )
+
+
+def _metadata(entry: Range, identity: PlanIdentity) -> ObjectMetadata:
+    content = entry.content
+    return ObjectMetadata(
+        shard_id=content.shard_id,
+        message_id=content.message_id,
+        queue=content.queue,
+        receive_count=content.receive_count,
+        delivery_hash=identity.delivery_hash,
+    )

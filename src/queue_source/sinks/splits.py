@@ -1,0 +1,65 @@
+"""Executor side of the sink: the rows of one task become Parquet files that nobody sees before they are published."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+
+from queue_source.content.files import StorageOptions, resolve
+from shard_store.failpoints import reach
+from shard_store.model import Split
+
+_ROWS_PER_GROUP = 1_000_000
+
+
+def write_split(
+    batches: Iterable[pa.RecordBatch],
+    schema: pa.Schema,
+    folder: str,
+    prefix: str,
+    compression: str,
+    storage: StorageOptions | None = None,
+) -> list[Split]:
+    """Write the rows to one file of its own name under `folder`; returns it, or nothing when there were no rows.
+
+    Runs once for each task attempt: an attempt that is not published leaves a file that no transaction names. The
+    file is on disk for good before it is told of, because its publication outlives a power cut.
+    """
+    path = f"{folder.rstrip('/')}/{prefix}-{uuid.uuid4().hex}.parquet"
+    rows = 0
+    writer: pq.ParquetWriter | None = None
+    filesystem, inner = resolve(path, storage)
+    try:
+        for batch in batches:
+            if batch.num_rows == 0:
+                continue
+            if writer is None:
+                if isinstance(filesystem, pafs.LocalFileSystem):
+                    filesystem.create_dir(inner.rpartition("/")[0], recursive=True)
+                writer = pq.ParquetWriter(inner, schema, filesystem=filesystem, compression=compression)
+            writer.write_batch(batch, row_group_size=_ROWS_PER_GROUP)
+            rows += batch.num_rows
+    finally:
+        if writer is not None:
+            writer.close()
+    if writer is None:
+        return []
+    if isinstance(filesystem, pafs.LocalFileSystem):
+        _make_durable(Path(inner))
+    reach("split-written")
+    return [Split(path, rows, int(filesystem.get_file_info(inner).size))]
+
+
+def _make_durable(file: Path) -> None:
+    for target in (file, file.parent):
+        handle = os.open(target, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

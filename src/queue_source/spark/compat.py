@@ -1,0 +1,72 @@
+"""What differs between PySpark versions, in one place. 4.0 and 4.1 know neither limits nor AvailableNow sources."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql import datasource
+from pyspark.sql.conversion import LocalDataToArrowConversion
+from pyspark.sql.pandas import types as arrow_types
+from pyspark.sql.types import StructType
+
+if TYPE_CHECKING:
+
+    class AvailableNow:
+        """The mixin that makes Spark call `prepareForTriggerAvailableNow`."""
+
+    from pyspark.sql.datasource import DataSourceStreamWriter as ArrowStreamWriter
+else:
+    try:
+        from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow as AvailableNow
+    except ImportError:
+
+        class AvailableNow:
+            """Spark before 4.2 runs AvailableNow as one batch and does not tell."""
+
+    ArrowStreamWriter = getattr(datasource, "DataSourceStreamArrowWriter", datasource.DataSourceStreamWriter)
+
+WRITES_ARROW: bool = hasattr(datasource, "DataSourceStreamArrowWriter")
+"""Whether a streaming writer is given Arrow batches (4.1 and later) or rows."""
+
+_ROWS_PER_BATCH = 10_000
+
+
+def read_all_available() -> Any:
+    """The read limit that leaves limits to the source's own options. Spark asks for one from 4.2 on only."""
+    return importlib.import_module("pyspark.sql.streaming.datasource").ReadAllAvailable()
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """The Arrow form that Spark demands of a source's batches: timestamps in UTC."""
+    if "timestamp_utc" in inspect.signature(arrow_types.to_arrow_schema).parameters:
+        return arrow_types.to_arrow_schema(schema)
+    return arrow_types.to_arrow_schema(schema, timezone="UTC")
+
+
+def as_batches(iterator: Iterable[Any], schema: StructType) -> Iterator[pa.RecordBatch]:
+    """What a streaming writer is given, as batches in the Arrow form of `schema`."""
+    target = arrow_schema(schema)
+    if WRITES_ARROW:
+        for batch in iterator:
+            yield _conform(batch, target)
+        return
+    rows = iter(iterator)
+    while chunk := list(islice(rows, _ROWS_PER_BATCH)):
+        for batch in LocalDataToArrowConversion.convert(chunk, schema, False).to_batches():
+            yield _conform(batch, target)
+
+
+def _conform(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
+    """Spark hands timestamps in the session's time zone, and may hand large strings."""
+    if batch.schema.equals(target):
+        return batch
+    columns = [
+        column if column.type.equals(field.type) else column.cast(field.type)
+        for column, field in zip(batch.columns, target, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=target)

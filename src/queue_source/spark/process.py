@@ -1,0 +1,35 @@
+"""What is special about the Python processes that Spark starts for a streaming query."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import threading
+from types import FrameType
+
+
+def driver_identity() -> str:
+    """The same text in every Python process that one driver (JVM) starts, another in every other driver's.
+
+    Spark gives its Python processes the driver's block manager folders, which have random names. Empty where a
+    version does not: then the check that uses it is left out.
+    """
+    folders = os.environ.get("SPARK_LOCAL_DIRS", "")
+    return hashlib.sha256(folders.encode()).hexdigest() if "blockmgr-" in folders else ""
+
+
+def stop_on_sigterm() -> None:
+    """Turn the SIGTERM with which Spark ends a reader process into `reader.stop()`.
+
+    Spark sends it twice within milliseconds and calls `stop()` only if a handler raises SystemExit: so the first one
+    ignores those that follow before it raises.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return  # only the main thread may set handlers; Spark's reader process calls us there
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        raise SystemExit(0)
+
+    signal.signal(signal.SIGTERM, handle)

@@ -1,0 +1,123 @@
+"""The streaming reader: Spark's calls, handed to the coordinator (reader process) or to `reading` (executors).
+
+| method | process |
+|---|---|
+| `__init__` | the reader process, the planning process, schema look-ups: does no work |
+| `initialOffset`, `latestOffset`, `partitions`, `commit`, `reportLatestOffset`, `stop` | one reader process per query |
+| `read` | executor workers, any number of times |
+
+An offset is `{"pipeline": name, "seq": number}`: the snapshots up to `seq` (design.md section 2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.types import StructType
+
+from queue_source.content.files import stat_objects
+from queue_source.content.formats import check_schema
+from queue_source.coordinator import Coordinator
+from queue_source.options import ReaderOptions
+from queue_source.planning import pack
+from queue_source.queues import open_queue
+from queue_source.reading import Work, format_options, read_work, storage_options
+from queue_source.spark.compat import AvailableNow, arrow_schema, read_all_available
+from queue_source.spark.process import driver_identity, stop_on_sigterm
+from shard_store.store import open_store
+
+
+@dataclass
+class WorkPartition(InputPartition):
+    """One task's work, pickled to an executor."""
+
+    work: Work
+
+
+class CuesqueueStreamReader(AvailableNow, DataSourceStreamReader):
+    """One running pipeline. The coordinator is started by the first call, in the process that gets it."""
+
+    def __init__(self, options: ReaderOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+        self._coordinator: Coordinator | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_coordinator": None}
+
+    def initialOffset(self) -> dict[str, Any]:
+        return self._offset(self._started().confirmed_seq())
+
+    def latestOffset(self, start: dict[str, Any] | None = None, limit: object = None) -> dict[str, Any]:  # type: ignore[override]
+        """Spark 4.2 and later say from where and how much; our own options set the limits."""
+        return self._offset(self._started().latest(None if start is None else int(start["seq"])))
+
+    def getDefaultReadLimit(self) -> Any:
+        return read_all_available()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._started().drain()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        if start["seq"] == end["seq"]:
+            return []  # Spark 4.0 asks so after a restart; it proves nothing
+        plan = self._started().plan(int(start["seq"]), int(end["seq"]))
+        ranges = () if plan.published else plan.ranges
+        batches = self._options.batches
+        packed = pack(ranges, batches.min_partitions, batches.max_partition_bytes)
+        # a plan without content still needs a task: its commit message tells the sink which plan is published
+        return [
+            WorkPartition(Work(plan.identity, part, self._options.content, self._options.store))
+            for part in packed or [[]]
+        ]
+
+    def commit(self, end: dict[str, Any]) -> None:
+        self._started().confirm(int(end["seq"]))
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        return None if self._coordinator is None else dict(self._coordinator.report())
+
+    def stop(self) -> None:
+        coordinator, self._coordinator = self._coordinator, None
+        if coordinator is not None:
+            coordinator.stop()
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, WorkPartition)
+        return read_work(partition.work, arrow_schema(self._schema))
+
+    def _started(self) -> Coordinator:
+        if self._coordinator is None:
+            check_schema(arrow_schema(self._schema), format_options(self._options.content))
+            stop_on_sigterm()
+            self._coordinator = _start(self._options)
+        return self._coordinator
+
+    def _offset(self, seq: int) -> dict[str, Any]:
+        return {"pipeline": self._options.pipeline, "seq": seq}
+
+
+def _start(options: ReaderOptions) -> Coordinator:
+    """Open the store and the queues, and let the coordinator recover; nothing stays open when that fails."""
+    storage = storage_options(options.content)
+
+    def stat(uris: Sequence[str]) -> list[int | None]:
+        return [None if found is None else found.size for found in stat_objects(uris, storage)]
+
+    store = open_store(options.store.reveal())
+    queues: Mapping[str, Any] = {}
+    try:
+        opened = [open_queue(url.reveal()) for url in options.queue.urls]
+        queues = {queue.name: queue for queue in opened}
+        coordinator = Coordinator(options, store, queues, stat, driver=driver_identity())
+        coordinator.start()
+    except BaseException:
+        for queue in queues.values():
+            queue.close()
+        store.close()
+        raise
+    return coordinator

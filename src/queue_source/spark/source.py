@@ -1,0 +1,46 @@
+"""`format("cuesqueue")`: the one entry by which Spark reaches the source, the sink and the views."""
+
+from __future__ import annotations
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, DataSourceStreamWriter
+from pyspark.sql.types import StructType
+
+from queue_source.errors import OptionError
+from queue_source.options import parse_reader_options, parse_sink_options, parse_view_options
+
+
+class CuesqueueSource(DataSource):
+    """Found by Spark through `pyspark_cuesqueue`; built in many processes, so it only parses options when asked."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "cuesqueue"
+
+    def __init__(self, options: dict[str, str]) -> None:
+        super().__init__(options)
+        names = {name.lower() for name in options}
+        if names & {"queueurl", "cloudfiles.queueurl", "fileformat", "cloudfiles.format"} and "path" not in names:
+            parse_reader_options(options)  # so that load() refuses what is wrong, before a query starts
+
+    def schema(self) -> StructType:
+        """Asked only when the user gave none: views know theirs, a stream of objects does not yet."""
+        if "queueurl" in {name.lower() for name in self.options}:
+            raise OptionError("schema", 'a stream needs the columns of its objects: call .schema("id BIGINT, ...")')
+        from queue_source.spark.views import view_schema
+
+        return view_schema(parse_view_options(self.options))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        from queue_source.spark.reader import CuesqueueStreamReader
+
+        return CuesqueueStreamReader(parse_reader_options(self.options), schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        from queue_source.spark.writer import CuesqueueStreamWriter
+
+        return CuesqueueStreamWriter(parse_sink_options(self.options), schema)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        from queue_source.spark.views import CuesqueueViewReader
+
+        return CuesqueueViewReader(parse_view_options(self.options), schema)

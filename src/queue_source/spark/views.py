@@ -1,0 +1,126 @@
+"""Batch views of the store: `data` (the published rows) and the tables `splits`, `shards`, `attempts`, `errors`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    DataType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from queue_source.content.files import StorageOptions, resolve
+from queue_source.errors import OptionError
+from queue_source.options import ViewOptions
+from queue_source.planning import pack_by_size
+from queue_source.spark.compat import arrow_schema
+from shard_store.store import open_store
+from shard_store.views import VIEWS
+
+_TYPES: dict[str, DataType] = {
+    "text": StringType(),
+    "integer": LongType(),
+    "time": TimestampType(),
+    "boolean": BooleanType(),
+    "binary": BinaryType(),
+}
+_SPLITS_PER_PARTITION_BYTES = 128 * 1024 * 1024
+
+
+@dataclass
+class TablePartition(InputPartition):
+    """The whole table: read page by page by one task."""
+
+
+@dataclass
+class SplitsPartition(InputPartition):
+    """Some of the published files."""
+
+    paths: list[str]
+
+
+def view_schema(options: ViewOptions) -> StructType:
+    """The columns of a view; those of `data` are what the sink published last."""
+    if options.view != "data":
+        return StructType([StructField(c.name, _TYPES[c.kind], True) for c in VIEWS[options.view]])
+    with open_store(options.store.reveal()) as store:
+        text = store.row_schema(options.pipeline)
+    if text is None:
+        raise OptionError("view", "no sink has published rows to this store yet, so view 'data' has no columns")
+    import json
+
+    return StructType.fromJson(json.loads(text))
+
+
+class CuesqueueViewReader(DataSourceReader):
+    """Reads a view as it stands when its partitions are planned."""
+
+    def __init__(self, options: ViewOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+
+    def partitions(self) -> Sequence[InputPartition]:
+        if self._options.view != "data":
+            return [TablePartition(None)]
+        with open_store(self._options.store.reveal()) as store:
+            pages = store.pages("splits", source=self._options.source, pipeline=self._options.pipeline)
+            files = [(str(row[0]), int(row[2])) for page in pages for row in page]
+        packed = pack_by_size(files, 1, _SPLITS_PER_PARTITION_BYTES)
+        return [SplitsPartition(paths) for paths in packed] or [SplitsPartition([])]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        schema = arrow_schema(self._schema)
+        if isinstance(partition, SplitsPartition):
+            yield from _read_splits(partition.paths, schema, _storage(self._options))
+            return
+        with open_store(self._options.store.reveal()) as store:
+            for page in store.pages(self._options.view, source=self._options.source, pipeline=self._options.pipeline):
+                columns = zip(*page, strict=True)
+                arrays = [_array(values, field.type) for values, field in zip(columns, schema, strict=True)]
+                yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _array(values: Sequence[object], kind: pa.DataType) -> pa.Array:
+    if pa.types.is_boolean(kind):
+        return pa.array([None if v is None else bool(v) for v in values], kind)
+    if pa.types.is_timestamp(kind):
+        return pa.array(values, pa.int64()).cast(kind)
+    if pa.types.is_string(kind):  # ids may hold what no UTF-8 can
+        return pa.array([None if v is None else str(v).encode("utf-8", "replace").decode() for v in values], kind)
+    return pa.array(values, kind)
+
+
+def _read_splits(paths: Sequence[str], schema: pa.Schema, storage: StorageOptions) -> Iterator[pa.RecordBatch]:
+    for path in paths:
+        filesystem, inner = resolve(path, storage)
+        with pq.ParquetFile(inner, filesystem=filesystem) as file:
+            present = set(file.schema_arrow.names)
+            wanted = [field.name for field in schema if field.name in present]
+            for batch in file.iter_batches(batch_size=65_536, columns=wanted):
+                arrays = [
+                    batch.column(field.name).cast(field.type)
+                    if field.name in present
+                    else pa.nulls(batch.num_rows, field.type)  # a column that came later
+                    for field in schema
+                ]
+                yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _storage(options: ViewOptions) -> StorageOptions:
+    s3 = options.s3
+    return StorageOptions(
+        endpoint=s3.endpoint_url,
+        region=s3.region,
+        access_key=None if s3.access_key_id is None else s3.access_key_id.reveal(),
+        secret_key=None if s3.secret_access_key is None else s3.secret_access_key.reveal(),
+    )

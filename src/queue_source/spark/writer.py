@@ -1,0 +1,93 @@
+"""The streaming sink: splits are written by executors and published by the commit, fenced by the plan.
+
+The writer is built three times: at planning (once a batch, after the batch's plan), where pickling it for the
+executors captures the plan it belongs to; in executors, where `write` runs; and in the commit process, as a new object
+that knows nothing: so the plan's identity travels in the commit messages (design.md section 2, fencing).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql.datasource import WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from queue_source.content.files import StorageOptions
+from queue_source.options import SinkOptions
+from queue_source.sinks.splits import write_split
+from queue_source.spark.compat import ArrowStreamWriter, arrow_schema, as_batches
+from queue_source.spark.process import driver_identity
+from shard_store.errors import ShardStoreError
+from shard_store.failpoints import reach
+from shard_store.model import PlanIdentity, Split
+from shard_store.store import open_store
+
+
+@dataclass
+class SplitsWritten(WriterCommitMessage):
+    """What one task wrote, and for which plan."""
+
+    identity: PlanIdentity
+    splits: list[Split]
+
+
+class CuesqueueStreamWriter(ArrowStreamWriter):
+    """Publishes the rows of each micro-batch together with the progress of the shards they came from."""
+
+    def __init__(self, options: SinkOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+        self._identity: PlanIdentity | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickled at planning only: the batch's plan was made a moment ago by the reader of the same driver."""
+        if self._identity is None:
+            with open_store(self._options.store.reveal()) as store:
+                self._identity = store.current_plan(self._options.pipeline, driver_identity() or None)
+        return self.__dict__
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        """Executor: one task's rows to one file, invisible until published."""
+        identity = self._identity
+        if identity is None:
+            raise ShardStoreError("the sink's writer reached an executor without its plan; report this as a bug")
+        options = self._options
+        splits = write_split(
+            as_batches(iterator, self._schema),
+            arrow_schema(self._schema),
+            options.path,
+            f"split-{identity.delivery_hash[:12]}",
+            options.compression,
+            _storage(options),
+        )
+        return SplitsWritten(identity, splits)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Commit process: publish all splits in one transaction; a second commit of one plan does nothing."""
+        written = [message for message in messages if isinstance(message, SplitsWritten)]
+        identities = {message.identity for message in written}
+        if len(identities) != 1:
+            raise ShardStoreError(
+                f"batch {batchId}: expected commit messages of one plan and got {len(identities)}; "
+                "use one 'pipeline' name for one query only"
+            )
+        splits = [split for message in written for split in message.splits]
+        reach("before-publish")
+        with open_store(self._options.store.reveal()) as store:
+            store.publish(identities.pop(), splits, row_schema=self._schema.json(), batch_id=batchId)
+        reach("published")
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Nothing to undo: files that no transaction names are invisible, and `vacuum` removes them."""
+
+
+def _storage(options: SinkOptions) -> StorageOptions:
+    s3 = options.s3
+    return StorageOptions(
+        endpoint=s3.endpoint_url,
+        region=s3.region,
+        access_key=None if s3.access_key_id is None else s3.access_key_id.reveal(),
+        secret_key=None if s3.secret_access_key is None else s3.secret_access_key.reveal(),
+    )

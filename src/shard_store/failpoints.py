@@ -1,0 +1,67 @@
+"""Named places in the code where tests make a process die or fail; without the variable each costs one test of a dict.
+
+`CUESQUEUE_FAILPOINTS` holds `NAME=ACTION` pairs parted by `;`. Actions: `pause:FILE` writes its process id to FILE and
+then stands still for the test to kill what it likes, `exit` ends the process as SIGKILL would, `raise` raises
+FailpointReached. `NAME@3=...` acts at the third time the place is reached in a process.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from pathlib import Path
+
+VARIABLE = "CUESQUEUE_FAILPOINTS"
+
+POINTS = (
+    "snapshot-written",  # reader: the snapshot is durable, Spark does not know the offset yet
+    "offset-logged",  # reader: Spark has logged the offset, nothing is planned
+    "plan-made",  # reader: the plan is durable, no task runs yet
+    "split-written",  # executor: a task's split is on disk, the driver does not know it yet
+    "before-publish",  # sink commit: all splits are written, nothing is published
+    "published",  # sink commit: the transaction is committed, Spark has no commit log yet
+    "confirmed",  # reader: the batch is final in the store, its messages are not acknowledged
+    "acknowledged",  # reader: the messages are deleted
+)
+
+
+class FailpointReached(Exception):
+    """Raised by the action `raise`; only tests ever see it."""
+
+
+def _parse(text: str) -> dict[str, tuple[int, str]]:
+    armed = {}
+    for part in filter(None, text.split(";")):
+        place, _, action = part.partition("=")
+        name, _, nth = place.partition("@")
+        if name not in POINTS:
+            raise ValueError(f"{VARIABLE}: there is no point {name!r}; points are {', '.join(POINTS)}")
+        armed[name] = (int(nth or 1), action)
+    return armed
+
+
+_armed = _parse(os.environ.get(VARIABLE, ""))
+_reached: dict[str, int] = {}
+
+
+def reach(name: str) -> None:
+    """Mark that the code has come to the place `name`."""
+    if name not in _armed:
+        return
+    nth, action = _armed[name]
+    _reached[name] = _reached.get(name, 0) + 1
+    if _reached[name] != nth:
+        return
+    if action == "raise":
+        raise FailpointReached(name)
+    if action == "exit":
+        os.kill(os.getpid(), signal.SIGKILL)
+    kind, _, file = action.partition(":")
+    if kind != "pause":
+        raise ValueError(f"{VARIABLE}: unknown action {action!r}")
+    marker = Path(file)
+    partial = marker.with_name(f"{marker.name}.{os.getpid()}")
+    partial.write_text(str(os.getpid()), encoding="utf-8")
+    partial.replace(marker)
+    threading.Event().wait()
