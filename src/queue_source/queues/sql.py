@@ -378,7 +378,7 @@ def _leased(connection: Connection, receipts: Sequence[Receipt]) -> dict[Receipt
     """The ids of the messages that the receipts hold, locked. A receipt starts with its id, so both tests agree."""
     ids = [int(head) for head in (receipt.partition(".")[0] for receipt in receipts) if _is_id(head)]
     query = select(_m.receipt, _m.id).where(_m.id.in_(sorted(ids)), _m.receipt.in_(receipts)).with_for_update()
-    return {Receipt(receipt): key for receipt, key in connection.execute(query).tuples()}
+    return {Receipt(str(row.receipt)): row.id for row in connection.execute(query)}
 
 
 def _is_id(text: str) -> bool:
