@@ -1,1 +1,106 @@
-"""Queues behind one small protocol (`base.py`), one file an adapter."""
+"""Queues behind one small protocol (`base.py`), one file an adapter.
+
+with open_queue("sql+sqlite:///jobs.db?queue=files") as queue:
+    queue.publish([b"s3://bucket/key"])
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
+
+from queue_source.errors import QueueConfigurationError
+from queue_source.queues.base import Capabilities, Depth, Payload, Queue
+from queue_source.queues.urls import factory_parts, queue_name, redact, scheme
+
+__all__ = ["Capabilities", "Depth", "Payload", "Queue", "open_queue", "queue_name", "redact"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """One kind of queue: its adapter is imported only when such a URL is opened."""
+
+    module: str
+    factory: str
+    form: str
+    extra: str | None = None
+
+
+_SQS = _Kind("queue_source.queues.sqs", "SqsQueue", "sqs://NAME", "sqs")
+_KINDS: Mapping[str, _Kind] = {
+    "sqs": _SQS,
+    "https": _SQS,
+    "http": _SQS,  # an emulator of SQS
+    "pubsub": _Kind("queue_source.queues.pubsub", "PubSubQueue", "pubsub://PROJECT/SUBSCRIPTION", "pubsub"),
+    "amqp": _Kind("queue_source.queues.amqp", "AmqpQueue", "amqp://HOST/VHOST?source=S&pool=P", "amqp"),
+    "amqps": _Kind("queue_source.queues.amqp", "AmqpQueue", "amqps://HOST/VHOST?source=S&pool=P", "amqp"),
+    "sim": _Kind("queue_source.queues.sim", "SimQueue", "sim://NAME?dir=PATH"),
+    "sql+": _Kind("queue_source.queues.sql", "SqlQueue", "sql+SQLALCHEMY-URL?queue=NAME"),
+}
+_SQL_NAMES = ("sqlite", "postgresql", "mysql", "mariadb")
+
+
+def open_queue(url: str, **options: Any) -> Queue:
+    """Open the queue that `url` names; nothing is connected before the first use of it.
+
+    `options` go to the adapter as they are. Raises `QueueConfigurationError` for a URL of no known kind, for a kind
+    whose adapter or driver is not installed, and for what the adapter itself refuses.
+    """
+    kind = scheme(url)
+    if kind == "factory":
+        queue = _own_factory(url)(url, **options)
+        if not isinstance(queue, Queue):
+            raise QueueConfigurationError(redact(url), f"made a {type(queue).__name__}, which is not a Queue")
+        return queue
+    found = _KINDS.get("sql+" if kind.startswith("sql+") else kind)
+    if found is None:
+        raise QueueConfigurationError(redact(url), _unknown(kind))
+    opened: Queue = getattr(_adapter(url, found), found.factory)(url, **options)
+    return opened
+
+
+def _adapter(url: str, kind: _Kind) -> Any:
+    try:
+        return importlib.import_module(kind.module)
+    except ModuleNotFoundError as error:
+        if error.name == kind.module:
+            raise QueueConfigurationError(
+                redact(url), f"this version has no adapter for {kind.form}; it has {_forms()}"
+            ) from None
+        hint = f"pip install 'cuesqueue[{kind.extra}]'" if kind.extra else f"install {error.name}"
+        raise QueueConfigurationError(redact(url), f"needs {error.name!r}, which is not installed: {hint}") from error
+
+
+def _own_factory(url: str) -> Callable[..., object]:
+    module, attribute = factory_parts(url)
+    try:
+        factory = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise QueueConfigurationError(redact(url), f"cannot be loaded: {error}") from error
+    if not callable(factory):
+        raise QueueConfigurationError(redact(url), f"{attribute!r} cannot be called; it must make a Queue from a URL")
+    return factory  # type: ignore[no-any-return]
+
+
+def _forms() -> str:
+    there = {kind.form for kind in _KINDS.values() if importlib.util.find_spec(kind.module)}
+    return ", ".join([*sorted(there), "package.module:factory"])
+
+
+def _unknown(kind: str) -> str:
+    if not kind:
+        return f"not a queue URL; write one of {_forms()}"
+    close = get_close_matches(kind, [*_KINDS, *_SQL_NAMES], n=1)
+    database = next((name for name in _SQL_NAMES if kind.partition("+")[0] in (name, "postgres")), None)
+    if database and kind.startswith("postgres"):
+        database = "postgresql"
+    if database or (close and close[0] in _SQL_NAMES):
+        driver = kind.partition("+")[2]
+        better = f"sql+{database or close[0]}" + (f"+{driver}" if driver else "")
+        return f"unknown kind {kind!r}; did you mean '{better}://...?queue=NAME'?"
+    hint = f"; did you mean {close[0]!r}?" if close else ""
+    return f"unknown kind {kind!r}{hint}; there are {_forms()}"

@@ -7,6 +7,7 @@ All calls may come from several threads at once. Errors are `queue_source.errors
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -33,10 +34,18 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True)
 class Depth:
-    """Messages waiting (`ready`) and leased to somebody (`in_flight`); approximate where the queue says so."""
+    """Messages to be had now (`ready`), leased (`in_flight`), and given back with a delay that still runs (`delayed`).
+
+    Approximate where the queue says so; a queue that cannot tell the delayed ones apart counts them as `in_flight`.
+    """
 
     ready: int
     in_flight: int
+    delayed: int = 0
+
+    @property
+    def total(self) -> int:
+        return self.ready + self.in_flight + self.delayed
 
 
 @runtime_checkable
@@ -53,26 +62,40 @@ class Queue(Protocol):
     def receive(self, most: int, lease: float, wait: float) -> list[Received]:
         """Take up to `most` messages, invisible to others for `lease` seconds; wait up to `wait` s for the first.
 
-        Returns early with what there is. An empty list means that nothing was visible during the wait.
+        Returns early with what there is, those that have been visible longest first where the queue keeps an order.
+        An empty list means that nothing was visible during the wait, or that the queue was closed meanwhile.
         """
 
     def extend(self, receipts: Sequence[Receipt], lease: float) -> set[Receipt]:
-        """Make the leases end `lease` seconds from now; returns the receipts whose lease was already lost."""
+        """Make the leases end `lease` seconds from now; returns the receipts whose lease was already lost.
+
+        Lost for certain: delivered again, given back, or done. A lease that ran out before anybody else took the
+        message may be found alive or lost, as the queue likes: never let it run out.
+        """
 
     def acknowledge(self, receipts: Sequence[Receipt]) -> set[Receipt]:
         """Delete the messages for good; returns the receipts that were stale. A second time is harmless.
 
-        Never retried by callers: redelivery is the retry.
+        A stale receipt never deletes a message that is now leased to somebody else, where the queue can tell. A
+        second acknowledgement may be told as stale (it is not an error). Never retried: redelivery is the retry.
         """
 
     def give_back(self, receipts: Sequence[Receipt], delay: float = 0.0) -> None:
-        """Make the messages visible again now, or after `delay` seconds (nack). Stale receipts are ignored."""
+        """Make the messages visible again now, or after `delay` seconds (nack). Stale receipts are ignored.
+
+        At once means: near the place they had before, not at the back (that is `republish`). The receipts are stale
+        from here on, and the receive count stays as it was.
+        """
 
     def reject(self, receipts: Sequence[Receipt]) -> None:
         """Drop the messages: they can never succeed. To the dead-letter place, where the queue has one."""
 
-    def republish(self, message: Received) -> None:
-        """Copy to the *back* with `Republish-Count` + 1, same body, tag and headers; confirmed, then acknowledged."""
+    def republish(self, message: Received) -> bool:
+        """Copy to the *back* with `Republish-Count` + 1, same body, tag, group and headers; then acknowledge it.
+
+        The copy is a new message with its own id, and is confirmed before the original is deleted. False: the
+        receipt was stale and the queue noticed in time; nothing was copied, since somebody else has the message.
+        """
 
     def publish(
         self,
@@ -82,7 +105,11 @@ class Queue(Protocol):
         headers: Mapping[str, str] | None = None,
         group: str | None = None,
     ) -> list[str]:
-        """Send one message a payload, all confirmed when this returns; returns their message ids."""
+        """Send one message a payload, all confirmed when this returns; returns their message ids, in order.
+
+        Wrong values (text that is no Unicode, numbers that are not JSON) raise TypeError or ValueError before
+        anything is sent.
+        """
 
     def depth(self) -> Depth: ...
 
@@ -94,3 +121,37 @@ class Queue(Protocol):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
+
+
+REPUBLISH_COUNT = "Republish-Count"
+"""The header that tells how often a message was put to the back; absent = never."""
+
+
+def encode_payloads(payloads: Sequence[Payload]) -> list[bytes]:
+    """The bodies of what is to be published; raises TypeError or ValueError, so that nothing is sent by halves."""
+    if isinstance(payloads, str | bytes | bytearray | Mapping):
+        raise TypeError("publish takes a list of payloads: write [payload] for a single one")
+    return [encode_payload(payload) for payload in payloads]
+
+
+def encode_payload(payload: Payload) -> bytes:
+    """Bytes and text as they are (text as UTF-8), anything else as compact JSON."""
+    if isinstance(payload, bytes | bytearray | memoryview):
+        return bytes(payload)
+    if isinstance(payload, str):
+        return payload.encode()
+    text = json.dumps(payload, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_plain)
+    return text.encode()
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"a {type(value).__name__} cannot be published as JSON: {value!r:.100}")
+
+
+def republished(headers: Mapping[str, str]) -> dict[str, str]:
+    """The headers of the copy; a count that is no number is taken as 0, since senders may write what they like."""
+    count = headers.get(REPUBLISH_COUNT, "0")
+    before = int(count) if count.isascii() and count.isdigit() and len(count) < 10 else 0
+    return {**headers, REPUBLISH_COUNT: str(before + 1)}

@@ -1,0 +1,59 @@
+"""Pure functions on queue URLs: what kind it is, its short name, its text without secrets."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+_FACTORY = re.compile(r"(?P<module>[A-Za-z_][\w.]*):(?P<attribute>[A-Za-z_]\w*)(?P<query>\?.*)?", re.DOTALL)
+# From the first colon of the authority to the last @ that can belong to it: a password may hold / ? or @ unescaped, and
+# hiding too much is better than showing half a password. Never across the next URL of a comma-separated list.
+_PASSWORD = re.compile(
+    r"(?P<before>[A-Za-z][\w+.-]*://[^:/?#@]*):(?:(?!://)[^@])*(?:@(?:(?!://)[^?#@])*(?=@))*@",
+)
+_SECRET_PARAMETER = re.compile(
+    r"(?P<before>[?&;][^=&;]*(?:password|passwd|pwd|secret|token|credential|access_?key|api_?key|signature)[^=&;]*=)[^&;#]*",
+    re.IGNORECASE,
+)
+
+
+def redact(url: str) -> str:
+    """The URL for people: passwords and secret parameters are `***`. Too much is hidden rather than too little."""
+    shown = _PASSWORD.sub(lambda found: f"{found['before']}:***@", url)
+    return _SECRET_PARAMETER.sub(lambda found: f"{found['before']}***", shown)
+
+
+def scheme(url: str) -> str:
+    """What picks the adapter: `sqs`, `https`, `sql+sqlite`, ..., `factory` for `package.module:name`, "" for none."""
+    head, separator, _ = url.partition("://")
+    if separator:
+        return head.lower()
+    return "factory" if _FACTORY.fullmatch(url) else ""
+
+
+def factory_parts(url: str) -> tuple[str, str]:
+    """The module and the attribute of a `package.module:name?...` URL."""
+    found = _FACTORY.fullmatch(url)
+    if found is None:
+        raise ValueError("not of the form package.module:name")
+    return found["module"], found["attribute"]
+
+
+def queue_name(url: str) -> str:
+    """The short name that stands for the queue where the user gives none (the default of option `source`)."""
+    kind = scheme(url)
+    if kind == "factory":
+        module, attribute = factory_parts(url)
+        parameters = dict(parse_qsl(url.partition("?")[2]))
+        return parameters.get("queue") or parameters.get("name") or f"{module}.{attribute}"
+    parts = urlsplit(_PASSWORD.sub(lambda found: f"{found['before']}@", url))
+    parameters = dict(parse_qsl(parts.query))
+    last = unquote(parts.path.rstrip("/").rpartition("/")[2])
+    host = parts.netloc.rpartition("@")[2]
+    if kind.startswith("sql+"):
+        name = parameters.get("queue")
+    elif kind.startswith("amqp"):
+        name = parameters.get("pool") or parameters.get("source")
+    else:
+        name = last or host
+    return name or last or host or redact(url)

@@ -1,0 +1,19 @@
+"""Servers shared by the contract suites: started when the first test asks, ended with the session."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from servers.postgres import NoPostgres, postgres_server
+
+
+@pytest.fixture(scope="session")
+def postgres_url() -> Iterator[str]:
+    """The URL of a PostgreSQL server; `servers.postgres.new_database(url)` makes an empty database on it."""
+    try:
+        with postgres_server() as url:
+            yield url
+    except NoPostgres as error:
+        pytest.skip(str(error))

@@ -1,0 +1,524 @@
+"""What every queue promises (`queue_source.queues.base.Queue`), over every backend. Time is the backend's clock."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as NotDone
+from pathlib import Path
+
+import pytest
+
+import queue_source
+from contracts.queue_backends import Backend, Clock, postgres, sqlite_file
+from queue_source.errors import QueueError
+from queue_source.messages import Receipt, Received
+from queue_source.queues import Payload, Queue
+from servers.postgres import new_database
+
+BODIES = {
+    "a number that looks like JSON": b"123",
+    "JSON with odd spacing": b'{ "a" :1}\n',
+    "bytes that are not UTF-8": b"\xff\xfe\x00\x80",
+    "nothing": b"",
+    "256 KB": bytes(range(256)) * 1024,
+    "unicode": "gr\u00fc\u00dfe \U0001f980 \u4f60\u597d".encode(),
+}
+
+
+@pytest.fixture(params=["sqlite", "sqlite-two-views", "postgresql"])
+def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Backend]:
+    if request.param == "postgresql":
+        url = postgres(new_database(request.getfixturevalue("postgres_url")))
+    else:
+        url = sqlite_file(tmp_path)
+    made = Backend(url, Clock(), shared=request.param == "sqlite")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def queue(backend: Backend) -> Queue:
+    return backend.open()
+
+
+@pytest.fixture
+def other(backend: Backend, queue: Queue) -> Queue:
+    """A second consumer of the same queue."""
+    return backend.open()
+
+
+@pytest.fixture
+def clock(backend: Backend) -> Clock:
+    return backend.clock
+
+
+def take(queue: Queue, most: int = 10, lease: float = 60, wait: float = 0) -> list[Received]:
+    return queue.receive(most, lease, wait)
+
+
+def bodies(messages: list[Received]) -> list[bytes]:
+    return [message.body for message in messages]
+
+
+def receipts(messages: list[Received]) -> list[Receipt]:
+    return [message.receipt for message in messages]
+
+
+# --- sending and taking ----------------------------------------------------------------------------------------------
+
+
+def test_a_published_message_is_received_with_all_that_was_said_of_it(queue: Queue, other: Queue, clock: Clock) -> None:
+    ids = queue.publish([b"hello"], tag="orders.eu", headers={"trace": "1", "\u00fc": "\U0001f980"})
+    (message,) = take(other)
+    assert [message.message_id] == ids
+    assert message.body == b"hello"
+    assert (message.tag, message.headers, message.group) == ("orders.eu", {"trace": "1", "\u00fc": "\U0001f980"}, None)
+    assert message.receive_count == 1
+    assert message.sent_at == pytest.approx(clock(), abs=0.001)
+    assert message.queue == other.name
+
+
+@pytest.mark.parametrize("body", BODIES.values(), ids=BODIES.keys())
+def test_bytes_come_out_as_they_went_in(queue: Queue, body: bytes) -> None:
+    queue.publish([body])
+    assert bodies(take(queue)) == [body]
+
+
+@pytest.mark.parametrize(
+    ("payload", "body"),
+    [
+        ("text \u00fc", "text \u00fc".encode()),
+        ({"any": ["json", 1, None], "n": {"\u00fc": 1.5}}, '{"any":["json",1,null],"n":{"\u00fc":1.5}}'.encode()),
+        ([1, "two"], b'[1,"two"]'),
+        ({}, b"{}"),
+    ],
+)
+def test_text_is_sent_as_it_is_and_a_dict_as_json(queue: Queue, payload: Payload, body: bytes) -> None:
+    queue.publish([payload])
+    assert bodies(take(queue)) == [body]
+
+
+@pytest.mark.parametrize("payload", [{"n": float("nan")}, "\ud800", {"k": object()}])
+def test_what_cannot_be_sent_is_refused_and_nothing_else_of_the_call_is_sent(queue: Queue, payload: Payload) -> None:
+    with pytest.raises((TypeError, ValueError)):
+        queue.publish([b"good", payload])
+    assert queue.depth().total == 0
+
+
+def test_a_single_payload_without_a_list_is_refused(queue: Queue) -> None:
+    with pytest.raises(TypeError, match="list"):
+        queue.publish("text")
+
+
+def test_publishing_nothing_sends_nothing(queue: Queue) -> None:
+    assert queue.publish([]) == []
+    assert take(queue) == []
+
+
+def test_the_oldest_message_comes_first(queue: Queue, clock: Clock) -> None:
+    for number in range(5):
+        queue.publish([f"{number}a", f"{number}b"])
+        clock.advance(1)
+    assert bodies(take(queue, 3)) == [b"0a", b"0b", b"1a"]
+    assert bodies(take(queue, 100)) == [b"1b", b"2a", b"2b", b"3a", b"3b", b"4a", b"4b"]
+
+
+def test_no_more_than_asked_for_is_taken(queue: Queue) -> None:
+    queue.publish([str(number) for number in range(7)])
+    assert len(take(queue, 3)) == 3
+    assert take(queue, 0) == []
+    assert queue.depth().ready == 4
+
+
+def test_message_ids_are_all_different_and_in_the_order_of_the_payloads(queue: Queue) -> None:
+    ids = queue.publish(["a", "b", "c"])
+    assert len(set(ids)) == 3
+    assert {message.message_id: message.body for message in take(queue)} == dict(
+        zip(ids, [b"a", b"b", b"c"], strict=True)
+    )
+
+
+def test_an_empty_queue_gives_nothing_once_the_wait_is_over(queue: Queue, clock: Clock) -> None:
+    before = clock()
+    assert take(queue, wait=3) == []
+    assert 3 <= clock() - before < 3.5
+
+
+def test_a_message_sent_while_waiting_ends_the_wait(backend: Backend) -> None:
+    waiting, sending = backend.open_in_real_time(), backend.open_in_real_time()
+    with ThreadPoolExecutor(1) as pool:
+        received = pool.submit(waiting.receive, 10, 60, 30)
+        sending.publish(["now"])
+        assert bodies(received.result(timeout=20)) == [b"now"]
+
+
+def test_closing_ends_the_wait_of_another_thread(backend: Backend) -> None:
+    waiting = backend.open_in_real_time()
+    assert waiting.depth().total == 0
+    with ThreadPoolExecutor(1) as pool:
+        received = pool.submit(waiting.receive, 10, 60, 300)
+        with pytest.raises(NotDone):
+            received.result(timeout=0.3)
+        waiting.close()
+        assert received.result(timeout=20) == []
+
+
+def test_a_closed_queue_says_so(queue: Queue) -> None:
+    queue.close()
+    queue.close()
+    with pytest.raises(QueueError, match="closed"):
+        queue.receive(1, 60, 0)
+
+
+# --- leases ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_leased_message_is_seen_by_nobody_else(queue: Queue, other: Queue) -> None:
+    queue.publish(["once"])
+    assert len(take(queue)) == 1
+    assert take(other) == []
+    assert take(queue) == []
+
+
+def test_after_the_lease_it_comes_again_as_the_same_message_with_a_raised_count(
+    queue: Queue, other: Queue, clock: Clock
+) -> None:
+    queue.publish(["again"])
+    (first,) = take(queue, lease=60)
+    clock.advance(59.9)
+    assert take(other) == []
+    clock.advance(0.2)
+    (second,) = take(other)
+    assert (second.message_id, second.body, second.receive_count) == (first.message_id, b"again", 2)
+    assert second.sent_at == first.sent_at
+    assert second.receipt != first.receipt
+
+
+def test_an_extended_lease_holds_beyond_its_first_deadline(queue: Queue, other: Queue, clock: Clock) -> None:
+    queue.publish(["long work"])
+    (message,) = take(queue, lease=60)
+    for _ in range(5):
+        clock.advance(50)
+        assert queue.extend([message.receipt], 60) == set()
+        assert take(other) == []
+    clock.advance(61)
+    assert len(take(other)) == 1
+
+
+def test_an_extension_may_also_shorten_the_lease(queue: Queue, clock: Clock) -> None:
+    queue.publish(["x"])
+    queue.extend(receipts(take(queue, lease=600)), 5)
+    clock.advance(6)
+    assert len(take(queue)) == 1
+
+
+def test_a_stale_receipt_is_told_and_changes_nothing(queue: Queue, other: Queue, clock: Clock) -> None:
+    queue.publish(["contested"])
+    (slow,) = take(queue, lease=10)
+    clock.advance(11)
+    (fresh,) = take(other, lease=60)
+    assert queue.extend([slow.receipt], 600) == {slow.receipt}
+    assert queue.acknowledge([slow.receipt]) == {slow.receipt}
+    queue.give_back([slow.receipt])
+    queue.reject([slow.receipt])
+    assert queue.depth().in_flight == 1
+    assert take(queue) == []
+    clock.advance(59)
+    assert other.extend([fresh.receipt], 60) == set()
+    assert other.acknowledge([fresh.receipt]) == set()
+    assert queue.depth().total == 0
+
+
+def test_of_many_receipts_only_the_stale_ones_are_told(queue: Queue, clock: Clock) -> None:
+    queue.publish(["a", "b", "c"])
+    first = take(queue, 1, lease=10)
+    clock.advance(11)
+    rest = take(queue, 10, lease=60)
+    assert len(rest) == 3
+    everything = [*receipts(first), *receipts(rest)]
+    assert queue.extend(everything, 60) == set(receipts(first))
+    assert queue.acknowledge(everything) == set(receipts(first))
+    assert queue.depth().total == 0
+
+
+def test_a_receipt_that_was_never_given_is_stale(queue: Queue) -> None:
+    queue.publish(["x"])
+    for nonsense in ("", "x", "1", "1.", "1.0", "-1.a", "9" * 40, "\u00b2.x", "1' OR 1=1"):
+        receipt = Receipt(nonsense)
+        assert queue.extend([receipt], 60) == {receipt}
+        assert queue.acknowledge([receipt]) == {receipt}
+    assert queue.depth().ready == 1
+
+
+def test_no_receipts_at_all_change_nothing(queue: Queue) -> None:
+    assert queue.extend([], 60) == set()
+    assert queue.acknowledge([]) == set()
+
+
+# --- how a message ends ----------------------------------------------------------------------------------------------
+
+
+def test_an_acknowledged_message_never_comes_again(queue: Queue, other: Queue, clock: Clock) -> None:
+    queue.publish(["done"])
+    assert queue.acknowledge(receipts(take(queue))) == set()
+    clock.advance(10_000)
+    assert take(other) == []
+    assert queue.depth().total == 0
+
+
+def test_acknowledging_twice_is_harmless(queue: Queue) -> None:
+    queue.publish(["done", "other"])
+    (message,) = take(queue, 1)
+    queue.acknowledge([message.receipt, message.receipt])
+    queue.acknowledge([message.receipt])
+    assert bodies(take(queue)) == [b"other"]
+
+
+def test_given_back_at_once_it_is_visible_at_once_before_what_was_sent_later(queue: Queue, clock: Clock) -> None:
+    queue.publish(["early"])
+    clock.advance(1)
+    queue.publish(["late"])
+    (message,) = take(queue, 1)
+    queue.give_back([message.receipt])
+    again = take(queue)
+    assert [(m.body, m.receive_count) for m in again] == [(b"early", 2), (b"late", 1)]
+
+
+def test_given_back_with_a_delay_it_is_visible_after_it(queue: Queue, clock: Clock) -> None:
+    queue.publish(["later"])
+    queue.give_back(receipts(take(queue, lease=600)), delay=30)
+    clock.advance(29)
+    assert take(queue) == []
+    assert queue.depth().in_flight == 0
+    clock.advance(2)
+    assert bodies(take(queue)) == [b"later"]
+
+
+@pytest.mark.parametrize("delay", [0, 30])
+def test_what_was_given_back_can_no_longer_be_extended_or_acknowledged(queue: Queue, delay: float) -> None:
+    queue.publish(["x"])
+    given = receipts(take(queue))
+    queue.give_back(given, delay)
+    assert queue.extend(given, 60) == set(given)
+    assert queue.acknowledge(given) == set(given)
+    assert queue.depth().total == 1
+
+
+def test_a_rejected_message_never_comes_again(queue: Queue, clock: Clock) -> None:
+    queue.publish(["poison", "good"])
+    queue.reject(receipts(take(queue, 1)))
+    clock.advance(1_000)
+    assert bodies(take(queue)) == [b"good"]
+
+
+@pytest.mark.parametrize("body", BODIES.values(), ids=BODIES.keys())
+def test_a_republished_message_goes_to_the_back_untouched_and_counted(queue: Queue, clock: Clock, body: bytes) -> None:
+    (first_id, _) = queue.publish([body, b"next"], tag="a.b", headers={"trace": "7"})
+    clock.advance(1)
+    (message,) = take(queue, 1)
+    assert queue.republish(message) is True
+    following, copy = take(queue)
+    assert following.body == b"next"
+    assert (copy.body, copy.tag, copy.headers) == (body, "a.b", {"trace": "7", "Republish-Count": "1"})
+    assert copy.message_id != first_id
+    assert copy.receive_count == 1
+    assert queue.republish(copy)
+    (again,) = take(queue)
+    assert again.headers["Republish-Count"] == "2"
+    assert queue.depth().total == 2
+
+
+def test_a_stale_message_is_not_republished(queue: Queue, other: Queue, clock: Clock) -> None:
+    queue.publish(["x"])
+    (slow,) = take(queue, lease=10)
+    clock.advance(11)
+    assert len(take(other)) == 1
+    assert queue.republish(slow) is False
+    assert queue.depth().total == 1
+
+
+def test_a_republish_count_that_is_no_number_starts_again(queue: Queue) -> None:
+    queue.publish(["x"], headers={"Republish-Count": "many"})
+    queue.republish(take(queue)[0])
+    assert take(queue)[0].headers == {"Republish-Count": "1"}
+
+
+def test_depth_tells_waiting_leased_and_delayed_apart(queue: Queue, clock: Clock) -> None:
+    queue.publish([str(number) for number in range(6)])
+    queue.give_back(receipts(take(queue, 1)), delay=100)
+    take(queue, 2, lease=60)
+    depth = queue.depth()
+    assert (depth.ready, depth.in_flight, depth.delayed) == (3, 2, 1)
+    clock.advance(61)
+    assert (queue.depth().ready, queue.depth().in_flight) == (5, 0)
+
+
+def test_messages_in_flight_stay_leased_when_their_consumer_closes(backend: Backend, clock: Clock) -> None:
+    watcher = backend.open()
+    with Backend(backend.url, clock).open() as leaving:
+        leaving.publish(["held"])
+        assert len(take(leaving, lease=60)) == 1
+    assert take(watcher) == []
+    assert watcher.depth().in_flight == 1
+    clock.advance(61)
+    assert bodies(take(watcher)) == [b"held"]
+
+
+# --- ordered groups --------------------------------------------------------------------------------------------------
+
+
+def test_a_group_waits_while_one_of_its_messages_is_in_flight(queue: Queue, other: Queue) -> None:
+    queue.publish(["a1", "a2"], group="a")
+    queue.publish(["b1"], group="b")
+    queue.publish(["free"])
+    (a1,) = take(queue, 1)
+    assert (a1.body, a1.group) == (b"a1", "a")
+    assert bodies(take(other)) == [b"b1", b"free"]
+    queue.acknowledge([a1.receipt])
+    assert bodies(take(other)) == [b"a2"]
+
+
+def test_a_batch_may_hold_several_messages_of_a_group_in_order(queue: Queue) -> None:
+    queue.publish(["1", "2", "3"], group="a")
+    assert bodies(take(queue)) == [b"1", b"2", b"3"]
+
+
+@pytest.mark.parametrize("delay", [0, 5])
+def test_a_group_given_back_comes_again_in_its_order(queue: Queue, clock: Clock, delay: float) -> None:
+    for number in range(4):
+        queue.publish([str(number)], group="a")
+        clock.advance(1)
+    messages = take(queue, 3)
+    queue.give_back(receipts(messages), delay)
+    if delay:
+        assert take(queue) == []
+    clock.advance(delay)
+    seen: list[bytes] = []
+    while taken := take(queue):
+        seen += bodies(taken)
+        queue.acknowledge(receipts(taken))
+    assert seen == [b"0", b"1", b"2", b"3"]
+
+
+def test_a_group_whose_lease_ran_out_comes_again_in_its_order(queue: Queue, other: Queue, clock: Clock) -> None:
+    queue.publish(["1", "2", "3"], group="a")
+    first = take(queue, 2, lease=10)
+    queue.extend([first[0].receipt], 30)  # the first is held longer than the second
+    clock.advance(11)
+    assert take(other) == []
+    clock.advance(30)
+    seen: list[bytes] = []
+    while taken := take(other):
+        seen += bodies(taken)
+        other.acknowledge(receipts(taken))
+    assert seen == [b"1", b"2", b"3"]
+
+
+def test_consumers_that_compete_for_groups_keep_each_group_in_order(backend: Backend) -> None:
+    views = [backend.open_in_real_time() for _ in range(3)]
+    for number in range(30):
+        for group in ("a", "b", "c"):
+            views[0].publish([f"{group}{number:02}"], group=group)
+    seen: dict[str, list[str]] = {"a": [], "b": [], "c": []}
+    lock = threading.Lock()
+
+    def consume(view: Queue) -> None:
+        while taken := view.receive(4, 60, 1):
+            with lock:
+                for message in taken:
+                    seen[str(message.group)].append(message.body.decode())
+            view.acknowledge(receipts(taken))
+
+    with ThreadPoolExecutor(len(views)) as pool:
+        list(pool.map(consume, views))
+    assert seen == {group: [f"{group}{number:02}" for number in range(30)] for group in "abc"}
+
+
+# --- many at once ----------------------------------------------------------------------------------------------------
+
+
+def test_threads_never_share_a_message(backend: Backend) -> None:
+    views = [backend.open_in_real_time() for _ in range(4)]
+    views[0].publish([str(number) for number in range(2_000)])
+
+    def consume(view: Queue) -> list[bytes]:
+        got: list[bytes] = []
+        while taken := view.receive(17, 60, 0.3):
+            assert view.acknowledge(receipts(taken)) == set()
+            got += bodies(taken)
+        return got
+
+    with ThreadPoolExecutor(8) as pool:
+        parts = list(pool.map(consume, [*views, *views]))
+    assert sorted(int(body) for part in parts for body in part) == list(range(2_000))
+
+
+def worker(backend: Backend, batch: int) -> subprocess.Popen[bytes]:
+    script = Path(__file__).with_name("queue_worker.py")
+    environment = {**os.environ, "PYTHONPATH": str(Path(queue_source.__file__).parents[1])}
+    command = [sys.executable, str(script), backend.url, str(batch)]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def test_processes_that_start_at_once_create_the_queue_and_never_share_a_message(backend: Backend) -> None:
+    workers = [worker(backend, batch) for batch in (7, 50, 50)]
+    queue = backend.open_in_real_time()
+    sent = [f"{number}" for number in range(1_000)]
+    for start in range(0, len(sent), 100):
+        queue.publish(sent[start : start + 100])
+    got: list[str] = []
+    for process in workers:
+        output, errors = process.communicate(timeout=60)
+        assert process.returncode == 0, errors.decode()
+        got += json.loads(output)
+    while taken := take(queue, 1000):  # a worker may have been done before the last were sent
+        assert queue.acknowledge(receipts(taken)) == set()
+        got += [message.body.decode() for message in taken]
+    assert sorted(got, key=int) == sent
+
+
+def test_what_a_killed_process_held_comes_again_after_its_lease(backend: Backend) -> None:
+    queue = backend.open_in_real_time()
+    queue.publish(["held by the dead"])
+    process = worker(backend, 0)
+    process.communicate(timeout=60)
+    assert process.returncode == 9
+    assert take(queue) == []
+    later = Backend(backend.url, Clock(now=queue_time(queue) + 61)).open()
+    with later:
+        (message,) = take(later)
+        assert (message.body, message.receive_count) == (b"held by the dead", 2)
+
+
+def queue_time(queue: Queue) -> float:
+    """What the queue's own clock says now."""
+    marker = f"marker-{os.urandom(4).hex()}"
+    queue.publish([marker])
+    (message,) = take(queue, 1)
+    queue.acknowledge([message.receipt])
+    assert message.sent_at is not None
+    return message.sent_at
+
+
+def test_ten_thousand_messages_go_through_in_sets(queue: Queue) -> None:
+    queue.publish([str(number) for number in range(10_000)])
+    size = queue.capabilities.largest_batch
+    seen: list[bytes] = []
+    while taken := take(queue, size):
+        assert queue.extend(receipts(taken), 60) == set()
+        assert queue.acknowledge(receipts(taken)) == set()
+        seen += bodies(taken)
+    assert seen == [str(number).encode() for number in range(10_000)]
+    assert queue.depth().total == 0
+
+
+def test_every_queue_follows_the_protocol_and_names_itself_without_secrets(queue: Queue, backend: Backend) -> None:
+    assert isinstance(queue, Queue)
+    assert queue.name == backend.url
+    assert queue.capabilities.largest_batch >= 1
