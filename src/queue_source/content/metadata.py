@@ -1,0 +1,82 @@
+"""The `_metadata` column: where a row came from. It is filled when the declared schema has it.
+
+Spark's own fields (`file_*`) mean what they mean in Spark; the others tell of the message and the plan.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from datetime import datetime
+
+import pyarrow as pa
+import pyarrow.types as pt
+
+from queue_source.errors import OptionError
+
+METADATA_COLUMN = "_metadata"
+
+_TYPES: dict[str, pa.DataType] = {
+    "file_path": pa.string(),
+    "file_name": pa.string(),
+    "file_size": pa.int64(),
+    "file_block_start": pa.int64(),
+    "file_block_length": pa.int64(),
+    "file_modification_time": pa.timestamp("us", tz="UTC"),
+    "shard_id": pa.string(),
+    "message_id": pa.string(),
+    "queue": pa.string(),
+    "receive_count": pa.int32(),
+    "delivery_hash": pa.string(),
+}
+METADATA_FIELDS = tuple(_TYPES)
+"""The names that a declared `_metadata` struct may have, in any order, each with its own type or a wider one."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectMetadata:
+    """What `_metadata` can tell of one range of one object. Sizes in bytes; None becomes null.
+
+    `file_path` is the URI, `file_name` its last part. `file_modification_time` is aware. When built by the reader,
+    `file_size` and the block default to the whole object.
+    """
+
+    file_path: str | None = None
+    file_name: str | None = None
+    file_size: int | None = None
+    file_block_start: int | None = None
+    file_block_length: int | None = None
+    file_modification_time: datetime | None = None
+    shard_id: str | None = None
+    message_id: str | None = None
+    queue: str | None = None
+    receive_count: int | None = None
+    delivery_hash: str | None = None
+
+
+assert tuple(f.name for f in fields(ObjectMetadata)) == METADATA_FIELDS
+
+
+def check_metadata_field(schema: pa.Schema) -> None:
+    """Refuse a declared `_metadata` that cannot be filled. Driver; raises OptionError naming the field."""
+    if METADATA_COLUMN not in schema.names:
+        return
+    declared = schema.field(METADATA_COLUMN).type
+    if not pt.is_struct(declared) or declared.num_fields == 0:
+        raise OptionError("schema", f"{METADATA_COLUMN!r} must be a struct of some of {', '.join(METADATA_FIELDS)}")
+    for part in (declared.field(i) for i in range(declared.num_fields)):
+        own = _TYPES.get(part.name)
+        if own is None:
+            known = ", ".join(METADATA_FIELDS)
+            raise OptionError("schema", f"{METADATA_COLUMN}.{part.name} is unknown; the fields are {known}")
+        same = part.type == own
+        wider = own == pa.int32() and part.type == pa.int64()
+        large = own == pa.string() and part.type == pa.large_string()
+        if not (same or wider or large):
+            raise OptionError("schema", f"{METADATA_COLUMN}.{part.name} is {own}, not {part.type}")
+
+
+def metadata_column(declared: pa.StructType, values: ObjectMetadata, rows: int) -> pa.StructArray:
+    """The column for `rows` rows: one value, repeated. Executor worker; `declared` passed `check_metadata_field`."""
+    parts = [declared.field(i) for i in range(declared.num_fields)]
+    arrays = [pa.repeat(pa.scalar(getattr(values, part.name), part.type), rows) for part in parts]
+    return pa.StructArray.from_arrays(arrays, fields=parts)

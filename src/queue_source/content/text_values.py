@@ -1,0 +1,72 @@
+"""Values that arrive as text: timestamps, dates and base64, converted a column at a time.
+
+Timestamps are ISO 8601 (`T` or a space, seconds and fraction optional, a zone or none), as Spark reads them by
+default; digits beyond microseconds are cut off, as Spark does. Text without a zone is in the zone of the options.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from queue_source.content.columns import LeafConverter
+from queue_source.content.formats import is_bytes, is_text
+
+_ZONE = r"[T ].*(?:Z|[+-]\d{2}(?::?\d{2})?)$"
+_BEYOND_MICROSECONDS = r"(\.\d{6})\d+"
+
+
+def text_leaf(timezone: str) -> LeafConverter:
+    """For text formats: strings become what is declared; everything else may only be the same value, wider."""
+
+    def convert(array: pa.Array, target: pa.DataType) -> pa.Array:
+        if not is_text(array.type):
+            return array.cast(target)
+        if pt.is_timestamp(target):
+            return parse_timestamps(array, target, timezone)
+        if is_bytes(target):
+            return decode_base64(array).cast(target)
+        return array.cast(target)
+
+    return convert
+
+
+def parse_timestamps(texts: pa.Array, target: pa.TimestampType, timezone: str) -> pa.Array:
+    """Strings as `target`. An instant may have a zone or not, row by row; without one it is in `timezone`.
+
+    TIMESTAMP_NTZ (no zone in `target`) refuses a zone: dropping it would change what was meant. Raises ValueError.
+    """
+    try:
+        return _parse(texts, target, timezone)
+    except pa.ArrowInvalid:
+        cut = pc.replace_substring_regex(texts, _BEYOND_MICROSECONDS, r"\1")
+        if cut.equals(texts):
+            raise
+        return _parse(cut, target, timezone)
+
+
+def _parse(texts: pa.Array, target: pa.TimestampType, timezone: str) -> pa.Array:
+    if target.tz is None:
+        return texts.cast(target)
+    try:
+        return texts.cast(target)  # the usual file: every value with its zone
+    except pa.ArrowInvalid:
+        zoned = pc.fill_null(pc.match_substring_regex(texts, _ZONE), False)
+    nothing = pa.scalar(None, texts.type)
+    instants = pc.if_else(zoned, texts, nothing).cast(target)
+    local = pc.if_else(zoned, nothing, texts).cast(pa.timestamp("us"))
+    assumed = pc.assume_timezone(local, timezone, ambiguous="earliest", nonexistent="latest")
+    return pc.coalesce(instants, assumed.cast(target))
+
+
+def decode_base64(texts: pa.Array) -> pa.Array:
+    """Strings of base64 as binary, as Spark reads BINARY from JSON. Raises ValueError."""
+    try:
+        decoded = [None if text is None else base64.b64decode(text, validate=True) for text in texts.to_pylist()]
+    except binascii.Error as error:
+        raise ValueError(f"not base64: {error}") from error
+    return pa.array(decoded, pa.binary())

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import pickle
+from dataclasses import FrozenInstanceError
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from queue_source.content.formats import FormatOptions, check_schema, data_schema
+from queue_source.errors import OptionError
+
+NESTED = pa.struct([("a", pa.list_(pa.map_(pa.string(), pa.timestamp("us"))))])
+
+
+def test_the_defaults_are_those_of_spark() -> None:
+    options = FormatOptions("csv")
+    assert (options.header, options.sep, options.quote, options.escape) == (False, ",", '"', "\\")
+    assert (options.null_value, options.empty_value, options.timezone) == ("", "", "UTC")
+
+
+def test_options_are_frozen_and_picklable() -> None:
+    options = FormatOptions("json", timezone="Europe/Berlin")
+    assert pickle.loads(pickle.dumps(options)) == options
+    with pytest.raises(FrozenInstanceError):
+        options.sep = ";"  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("option", "given"),
+    [
+        ("fileFormat", {"file_format": "xml"}),
+        ("fileFormat", {"file_format": "CSV"}),
+        ("sep", {"sep": ""}),
+        ("sep", {"sep": "||"}),
+        ("sep", {"sep": "§"}),
+        ("sep", {"sep": "\n"}),
+        ("sep", {"sep": '"'}),
+        ("quote", {"quote": "''"}),
+        ("escape", {"escape": "ab"}),
+        ("timezone", {"timezone": "Mars/Olympus"}),
+        ("timezone", {"timezone": "../etc/passwd"}),
+    ],
+)
+def test_a_wrong_option_is_refused_by_its_name(option: str, given: dict[str, Any]) -> None:
+    with pytest.raises(OptionError) as caught:
+        FormatOptions(**{"file_format": "csv", **given})
+    assert caught.value.option == option
+
+
+@pytest.mark.parametrize(
+    ("file_format", "kind"),
+    [
+        ("csv", NESTED),
+        ("csv", pa.list_(pa.int64())),
+        ("json", pa.map_(pa.int64(), pa.string())),
+        ("json", pa.list_(pa.struct([("d", pa.duration("us"))]))),
+        ("parquet", pa.timestamp("ns")),
+        ("parquet", pa.month_day_nano_interval()),
+        ("csv", pa.uint8()),
+    ],
+)
+def test_a_type_that_the_format_cannot_fill_is_refused_on_the_driver(file_format: str, kind: pa.DataType) -> None:
+    with pytest.raises(OptionError, match="column 'bad'"):
+        check_schema(pa.schema([("good", pa.int64()), ("bad", kind)]), FormatOptions(file_format))
+
+
+def test_nested_types_are_accepted_where_the_format_has_them() -> None:
+    for file_format in ("json", "parquet"):
+        check_schema(pa.schema([("a", NESTED)]), FormatOptions(file_format))
+
+
+def test_a_column_declared_twice_is_refused() -> None:
+    with pytest.raises(OptionError, match="'a' is declared twice"):
+        check_schema(pa.schema([("a", pa.int64()), ("a", pa.int64())]), FormatOptions("csv"))
+
+
+def test_metadata_is_no_column_of_the_object() -> None:
+    schema = pa.schema([("_metadata", pa.struct([("queue", pa.string())])), ("a", pa.int64())])
+    check_schema(schema, FormatOptions("csv"))
+    assert data_schema(schema) == pa.schema([("a", pa.int64())])
