@@ -290,7 +290,7 @@ class Coordinator:
             retry=tenacity.retry_if_exception_type(QueueUnavailable),
             wait=tenacity.wait_random_exponential(multiplier=1.0, max=30.0),
             stop=tenacity.stop_any(tenacity.stop_after_attempt(6), tenacity.stop_when_event_set(self._stopping)),
-            sleep=lambda seconds: None if self._stopping.wait(seconds) else None,
+            sleep=tenacity.sleep_using_event(self._stopping),
             reraise=True,
         )
         while not self._stopping.is_set():

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     class AvailableNow:
         """The mixin that makes Spark call `prepareForTriggerAvailableNow`."""
 
-    from pyspark.sql.datasource import DataSourceStreamWriter as ArrowStreamWriter
+    ArrowStreamWriter = datasource.DataSourceStreamWriter
 else:
     try:
         from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow as AvailableNow

@@ -52,7 +52,7 @@ class CuesqueueStreamReader(AvailableNow, DataSourceStreamReader):
     def initialOffset(self) -> dict[str, Any]:
         return self._offset(self._started().confirmed_seq())
 
-    def latestOffset(self, start: dict[str, Any] | None = None, limit: object = None) -> dict[str, Any]:  # type: ignore[override]
+    def latestOffset(self, start: dict[str, Any] | None = None, limit: object = None) -> dict[str, Any]:
         """Spark 4.2 and later say from where and how much; our own options set the limits."""
         return self._offset(self._started().latest(None if start is None else int(start["seq"])))
 

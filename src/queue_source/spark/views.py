@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -38,15 +39,10 @@ _SPLITS_PER_PARTITION_BYTES = 128 * 1024 * 1024
 
 
 @dataclass
-class TablePartition(InputPartition):
-    """The whole table: read page by page by one task."""
+class ViewPartition(InputPartition):
+    """A table, read page by page by one task; or for view `data` some of the published files."""
 
-
-@dataclass
-class SplitsPartition(InputPartition):
-    """Some of the published files."""
-
-    paths: list[str]
+    paths: list[str] | None = None
 
 
 def view_schema(options: ViewOptions) -> StructType:
@@ -57,8 +53,6 @@ def view_schema(options: ViewOptions) -> StructType:
         text = store.row_schema(options.pipeline)
     if text is None:
         raise OptionError("view", "no sink has published rows to this store yet, so view 'data' has no columns")
-    import json
-
     return StructType.fromJson(json.loads(text))
 
 
@@ -71,16 +65,17 @@ class CuesqueueViewReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         if self._options.view != "data":
-            return [TablePartition(None)]
+            return [ViewPartition()]
         with open_store(self._options.store.reveal()) as store:
             pages = store.pages("splits", source=self._options.source, pipeline=self._options.pipeline)
             files = [(str(row[0]), int(row[2])) for page in pages for row in page]
         packed = pack_by_size(files, 1, _SPLITS_PER_PARTITION_BYTES)
-        return [SplitsPartition(paths) for paths in packed] or [SplitsPartition([])]
+        return [ViewPartition(paths) for paths in packed or [[]]]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         schema = arrow_schema(self._schema)
-        if isinstance(partition, SplitsPartition):
+        assert isinstance(partition, ViewPartition)
+        if partition.paths is not None:
             yield from _read_splits(partition.paths, schema, _storage(self._options))
             return
         with open_store(self._options.store.reveal()) as store:
