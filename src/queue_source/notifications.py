@@ -53,7 +53,8 @@ def parse_notification(body: bytes, attributes: Mapping[str, str] | None = None,
 
 
 def _parse(body: bytes, attributes: Mapping[str, str], format: str) -> Announcement:
-    if format == "gcs" or (format == "auto" and "eventType" in attributes and "bucketId" in attributes):
+    told = "eventType" in attributes and (format == "gcs" or (format == "auto" and "bucketId" in attributes))
+    if told:
         return _gcs(body, attributes)
     text = _text(body)
     if format == "uri" or (format == "auto" and _looks_like_uri(text)):
