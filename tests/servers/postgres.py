@@ -67,8 +67,8 @@ def new_database(server_url: str) -> str:
 def _running(programs: Path, data: Path, folder: Path, user: dict[str, Any]) -> Iterator[int]:
     for attempt in range(3):  # somebody else may take the free port before the server does
         port = _free_port()
-        settings = ["-c", "fsync=off", "-c", "max_connections=100"]
-        command: list[str | Path] = [programs / "postgres", "-D", data, "-h", "127.0.0.1", "-p", str(port), "-k", "", *settings]
+        command: list[str | Path] = [programs / "postgres", "-D", data, "-h", "127.0.0.1", "-p", str(port), "-k", ""]
+        command += ["-c", "fsync=off", "-c", "max_connections=100"]
         log = folder / f"log-{attempt}"
         with log.open("wb") as output:
             server = subprocess.Popen(command, cwd=folder, stdout=output, stderr=subprocess.STDOUT, **user)
