@@ -28,7 +28,7 @@ from shard_store.database import ROWS_PER_STATEMENT
 from shard_store.errors import LostProgress, ShardStoreError
 from shard_store.failpoints import reach
 from shard_store.model import Plan, PublishToken, Shard, ShardKey, ShardState, Snapshot, shard_key
-from shard_store.prune import RetentionPolicy
+from shard_store.pruning import RetentionPolicy
 from shard_store.store import ShardStore
 
 logger = logging.getLogger("cuesqueue")

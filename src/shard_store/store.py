@@ -15,7 +15,7 @@ from shard_store import error_table, installing, ownership, progress, publishing
 from shard_store.database import Database
 from shard_store.model import Content, ErrorRecord, Plan, PlanIdentity, PublishToken, Range, Shard, ShardKey, Split
 from shard_store.progress import Confirmed
-from shard_store.prune import PruneResult, RetentionPolicy, prune, win_interval
+from shard_store.pruning import PruneResult, RetentionPolicy, prune, win_interval
 from shard_store.publishing import Published
 from shard_store.schema import pipelines
 from shard_store.starting import Started
