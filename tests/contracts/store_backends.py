@@ -21,6 +21,8 @@ MYSQL_URL = os.environ.get("CUESQUEUE_TEST_MYSQL_URL", "")
 
 BACKENDS = ["sqlite", "sqlite-distrusted", "postgresql", *(["mysql"] if MYSQL_URL else [])]
 SERVERS = [name for name in BACKENDS if not name.startswith("sqlite")]
+PROCESS_BACKENDS = [name for name in BACKENDS if name != "sqlite-distrusted"]
+"""For tests with many processes, which take seconds: row counts have no part in them."""
 STALE = 60.0
 """Seconds after which the pipelines of these tests are stale."""
 

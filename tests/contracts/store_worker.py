@@ -1,6 +1,6 @@
 """One process of several that use a store at once: `python store_worker.py ACTION URL ARGUMENT...`.
 
-It waits for a line on standard input, so that all begin together, and prints its result as JSON.
+It says when it is ready, acts at each line of standard input, and prints each result as a line of JSON.
 """
 
 from __future__ import annotations
@@ -8,41 +8,50 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Callable, Iterator
 
 from shard_store.model import PublishToken, shard_key
 from shard_store.store import open_store
 
 
-def acquire(url: str, now: str, pipeline: str, owner: str, *ids: str) -> object:
+def acquire(url: str, now: str, pipeline: str, owner: str, *ids: str) -> None:
+    """Take what the first incarnation of `owner` has."""
     with open_store(url, clock=lambda: float(now)) as store:
         token = store.start("s", pipeline).token
-        ready()
-        won = store.acquire(token, {shard_key("s", i): PublishToken(owner, 1) for i in ids})
-        return [i for i in ids if shard_key("s", i) in won]
+        for _ in orders():
+            won = store.acquire(token, {shard_key("s", i): PublishToken(owner, 1) for i in ids})
+            answer([i for i in ids if shard_key("s", i) in won])
 
 
-def win(url: str, now: str, then: str) -> object:
-    with open_store(url, clock=lambda: float(now)) as store:
-        ready()
-        won = store.win_interval("work", 60.0)
-        if won and then == "die":
-            sys.stdout.write("true")
-            sys.stdout.flush()
-            os._exit(9)
-        return won
+def win(url: str) -> None:
+    """Try to win the interval at the time that is told; `die` when told to."""
+    clock = [0.0]
+    with open_store(url, clock=lambda: clock[0]) as store:
+        for now, then in orders():
+            clock[0] = float(now)
+            won = store.win_interval("work", 60.0)
+            answer(won)
+            if won and then == "die":
+                os._exit(9)
 
 
-def create(url: str) -> object:
-    ready()
-    with open_store(url) as store:
-        return store.start("s", f"p{os.getpid()}").token.incarnation
+def create(url: str) -> None:
+    """Open a store that others open at the same time."""
+    for _ in orders():
+        with open_store(url) as store:
+            answer(store.start("s", f"p{os.getpid()}").token.incarnation)
 
 
-def ready() -> None:
-    sys.stdout.write("ready\n")
+def orders() -> Iterator[list[str]]:
+    answer("ready")
+    for line in sys.stdin:
+        yield line.split()
+
+
+def answer(value: object) -> None:
+    sys.stdout.write(json.dumps(value) + "\n")
     sys.stdout.flush()
-    sys.stdin.readline()
 
 
-ACTIONS = {"acquire": acquire, "win": win, "create": create}
-sys.stdout.write(json.dumps(ACTIONS[sys.argv[1]](*sys.argv[2:])))
+ACTIONS: dict[str, Callable[..., None]] = {"acquire": acquire, "win": win, "create": create}
+ACTIONS[sys.argv[1]](*sys.argv[2:])

@@ -7,8 +7,8 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 import shard_store
-from contracts.store_backends import Pipeline, StoreBackend, rows
-from contracts.store_processes import together
+from contracts.store_backends import PROCESS_BACKENDS, Pipeline, StoreBackend, rows
+from contracts.store_processes import Workers
 from shard_store.model import ErrorRecord, Split, shard_key
 from shard_store.pruning import PruneResult, RetentionPolicy, prune
 from shard_store.schema import leases
@@ -164,12 +164,15 @@ def test_one_caller_wins_each_interval(backend: StoreBackend) -> None:
         backend.clock.advance(1)
 
 
-@pytest.mark.parametrize("then", ["live", "die"])
-def test_of_8_processes_one_wins_each_interval_also_when_the_winner_dies(backend: StoreBackend, then: str) -> None:
+@pytest.mark.parametrize("backend", PROCESS_BACKENDS, indirect=True)
+def test_of_8_processes_one_wins_each_interval_also_when_the_winner_dies(backend: StoreBackend) -> None:
     backend.open()
-    for interval in range(2):
-        at = str(backend.clock.now + interval * 60)
-        assert sorted(together([["win", backend.url, at, then]] * 8)) == [False] * 7 + [True]
+    with Workers([["win", backend.url]] * 8) as workers:
+        first = workers.ask(f"{backend.clock.now} die")
+        assert sorted(first) == [False] * 7 + [True]
+        later = workers.ask(f"{backend.clock.now + 59} live")
+        assert later == [False] * 7  # the winner is dead, and its interval is not over
+        assert sorted(workers.ask(f"{backend.clock.now + 60} live")) == [False] * 6 + [True]
 
 
 def test_who_lost_learns_it_from_one_statement_that_locks_nothing(backend: StoreBackend) -> None:
