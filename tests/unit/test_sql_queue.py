@@ -89,7 +89,7 @@ def test_taking_looks_at_the_index_and_sorts_nothing(queue: SqlQueue, tmp_path: 
             parameters = [1] * query.count("?")
             plan = " ".join(str(row[3]) for row in connection.execute(f"EXPLAIN QUERY PLAN {query}", parameters))
             assert "USING" in plan
-            assert "SCAN" not in plan
+            assert "SCAN cuesqueue_messages" not in plan
             assert "TEMP B-TREE" not in plan
 
 
