@@ -31,9 +31,20 @@ def text_leaf(timezone: str) -> LeafConverter:
             return parse_timestamps(array, target, timezone)
         if is_bytes(target):
             return decode_base64(array).cast(target)
+        if pt.is_boolean(target):
+            return _parse_booleans(array)
         return array.cast(target)
 
     return convert
+
+
+def _parse_booleans(texts: pa.Array) -> pa.Array:
+    """`true` and `false` in any case; a cast would take 0 and 1 too, which Spark refuses."""
+    lower = pc.utf8_lower(texts)
+    found = pc.index_in(lower, pa.array(["false", "true"], texts.type))
+    if found.null_count > texts.null_count:
+        raise ValueError("neither true nor false")
+    return found.cast(pa.bool_())
 
 
 def parse_timestamps(texts: pa.Array, target: pa.TimestampType, timezone: str) -> pa.Array:

@@ -91,9 +91,10 @@ def test_a_value_that_is_not_of_its_type_makes_the_object_corrupt_and_names_the_
     kind: pa.DataType, text: str
 ) -> None:
     schema = pa.schema([("ok", pa.string()), ("bad column", kind)])
-    error = refused(f'x,\nx,"{text}"\n'.encode(), schema, PLAIN)
-    assert error.cause == "corrupt-object"
-    assert "'bad column'" in error.detail
+    for options in (PLAIN, FormatOptions("csv", null_value="NA")):
+        error = refused(f'x,\nx,"{text}"\n'.encode(), schema, options)
+        assert error.cause == "corrupt-object"
+        assert "'bad column'" in error.detail
 
 
 def test_timestamps_with_and_without_a_zone_may_be_mixed() -> None:
