@@ -27,9 +27,9 @@ def reader_options(queue_url: str, store_url: str, **more: str) -> ReaderOptions
         "store": store_url,
         "fileFormat": "json",
         "allowedPrefixes": "s3://,file:///",
-        "visibilityTimeout": "6s",
-        "pendingTimeout": "3s",
-        "commitTimeout": "4s",
+        "visibilityTimeout": "3s",
+        "pendingTimeout": "2s",
+        "commitTimeout": "2s",
         "waitTime": "100ms",
         "maxFilesPerTrigger": "100",
     }
@@ -73,6 +73,8 @@ class DriverLoop:
         self._log = self._read_log("offsets")
         self._done = self._read_log("commits")
         self._start = self._first_start()
+        if self._log and not tells_start:
+            self.coordinator.logged(self._log[max(self._log)]["end"])
 
     def drain(self) -> None:
         """As Trigger.AvailableNow on 4.2 and later: batches until nothing new comes."""
