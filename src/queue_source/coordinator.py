@@ -113,15 +113,14 @@ class Coordinator:
         self._spawn("cuesqueue-leases", self._leases.run, self._stopping)
         self._spawn("cuesqueue-housekeeping", self._keep_house)
 
-    def confirmed_seq(self) -> int:
-        """Where a new checkpoint begins: everything up to it is final."""
+    def check(self) -> None:
+        """Raise what has ended us, if anything has."""
         self._check()
-        return self._confirmed
 
     def latest(self, start: int | None) -> int:
         """The offset up to which there is work (Spark's latestOffset). `start`: all up to it is done; None on 4.0/4.1.
 
-        Without new shards it is the last offset again.
+        Without new shards it is `start`, or the last offset again.
         """
         self._check()
         if start is not None and start > self._last_seq:
@@ -139,7 +138,7 @@ class Coordinator:
             ranges = self._tracker.take(batches.max_files_per_trigger, batches.max_bytes_per_trigger)
         if not ranges:
             self._confirm(done)
-            return self._last_seq
+            return self._last_seq if start is None else start
         snapshot = Snapshot(self._last_seq + 1, tuple(ranges))
         self._confirm(done, snapshot)
         return snapshot.seq
