@@ -93,15 +93,14 @@ class Coordinator:
         self._crew.start("open", self._open)
         self._receivers.start(self._crew)
 
-    def confirmed_seq(self) -> int:
-        """Where a new checkpoint begins: everything up to it is final."""
+    def check(self) -> None:
+        """Raise what has ended us, if anything has."""
         self._crew.check()
-        return self._confirmed
 
     def latest(self, start: int | None) -> int:
         """The offset up to which there is work (Spark's latestOffset). All up to `start` is done; None before 4.2.
 
-        Without new shards it is the last offset again.
+        Without new shards it is `start`, or the last offset again.
         """
         self._crew.check()
         done = self._logged if start is None else start
@@ -118,7 +117,7 @@ class Coordinator:
             ranges = self._pen.tracker.take(batches.max_files_per_trigger, batches.max_bytes_per_trigger)
         if not ranges:
             self._confirm(done)
-            return self._last_seq
+            return self._last_seq if start is None else start
         snapshot = Snapshot(self._last_seq + 1, tuple(ranges))
         self._confirm(done, snapshot)
         return snapshot.seq
