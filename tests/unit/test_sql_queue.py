@@ -19,6 +19,7 @@ from sqlalchemy import event, exc
 from queue_source.errors import QueueConfigurationError, QueueError, QueueUnavailable
 from queue_source.queues.sql import SqlQueue
 from queue_source.queues.sql_database import mapped_errors, parse_address
+from queue_source.queues.sql_rows import QueueRows
 
 
 @pytest.fixture
@@ -204,6 +205,8 @@ def test_a_folder_that_is_not_there_is_a_configuration_error(tmp_path: Path) -> 
     with SqlQueue(f"sql+sqlite:///{tmp_path}/missing/queue.db?queue=q") as queue:
         with pytest.raises(QueueConfigurationError, match="unable to open database file"):
             queue.depth()
+        with pytest.raises(QueueConfigurationError, match="unable to open database file"):
+            queue.receive(1, 60, 0)
 
 
 def test_a_file_that_is_no_database_is_a_configuration_error(tmp_path: Path) -> None:
@@ -276,7 +279,7 @@ def test_what_waiting_cannot_mend_is_told_apart_from_passing_trouble(says: str, 
 
 def test_the_victim_of_a_deadlock_is_run_again(queue: SqlQueue, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("queue_source.queues.sql.may_run_again", lambda _dialect, error: "victim" in str(error.orig))
-    insert, failures = queue._insert, [1, 2]
+    insert, failures = QueueRows.insert, [1, 2]
 
     def fail_twice(*arguments: Any) -> list[str]:
         sent = insert(*arguments)
@@ -285,7 +288,7 @@ def test_the_victim_of_a_deadlock_is_run_again(queue: SqlQueue, monkeypatch: pyt
             raise exc.OperationalError("INSERT", {}, Exception("victim"))
         return sent
 
-    monkeypatch.setattr(queue, "_insert", fail_twice)
+    monkeypatch.setattr(QueueRows, "insert", fail_twice)
     queue.publish([b"x"])
     assert queue.depth().ready == 1
 

@@ -33,7 +33,7 @@ from sqlalchemy.dialects.mysql import LONGBLOB, LONGTEXT
 from sqlalchemy.engine import URL, make_url
 
 from queue_source.errors import QueueConfigurationError, QueueError, QueueUnavailable
-from queue_source.queues.urls import redact
+from shard_store.redaction import redact_url as redact
 
 BUSY_SECONDS = 30
 LONGEST_NAME = 255  # of queues and groups: both are index columns
