@@ -186,7 +186,8 @@ def _deliver_planned(
             f"{row.confirmed_seq} to it was made: nobody can have read it (report this as a bug)"
         )
     identity = PlanIdentity(row.source, token, row.plan_start, end_seq, row.plan_hash)
-    planned = ranges.read(connection, row.source, token.pipeline, row.plan_start, end_seq)
+    after = max(row.plan_start, row.confirmed_seq)  # as the plan was made
+    planned = ranges.read(connection, row.source, token.pipeline, after, end_seq)
     left_out = set(json.loads(row.plan_left_out))
     entries = [r for r in ranges.flatten(planned) if ranges.mark(r) not in left_out]
     ours, others = _split(entries, _open_positions(database, connection, token, {r.key for r in entries}))
@@ -215,7 +216,9 @@ def _make(
     left_out_before: set[str],
 ) -> tuple[Plan, list[str]]:
     """The plan of (start, end] as the store stands now, and the marks of what it leaves out."""
-    planned = ranges.flatten(ranges.read(connection, row.source, token.pipeline, *seqs))
+    # a new checkpoint begins at 0, wherever the store stands: what is final needs no look
+    after = max(seqs[0], row.confirmed_seq)
+    planned = ranges.flatten(ranges.read(connection, row.source, token.pipeline, after, seqs[1]))
     positions = _open_positions(database, connection, token, {r.key for r in planned})
     again = [r for r in planned if not left_out_before or ranges.mark(r) not in left_out_before]
     included, others = _split(again, positions)

@@ -12,7 +12,7 @@ from sqlalchemy.engine import Connection
 
 from shard_store import ranges
 from shard_store.database import Database, chunks
-from shard_store.errors import PipelineTakenOver, ShardsLost, ShardStoreError
+from shard_store.errors import ShardsLost, ShardStoreError
 from shard_store.model import (
     AttemptKind,
     PlanIdentity,
@@ -24,7 +24,7 @@ from shard_store.model import (
     Split,
     is_end,
 )
-from shard_store.ownership import owned_by
+from shard_store.ownership import fence, owned_by
 from shard_store.schema import attempts, errors, pipelines, shards, splits
 
 
@@ -68,17 +68,12 @@ def publish(
 
     Raises PipelineTakenOver when a newer incarnation runs, ShardsLost (nothing written) when shards passed to others.
     """
-    row = connection.execute(
-        sa.select(pipelines).where(pipelines.c.pipeline == identity.token.pipeline).with_for_update()
-    ).one_or_none()
+    row = fence(connection, identity.token)  # first of all: a zombie is told so even when there is nothing to do
     known = connection.execute(
         sa.select(attempts.c.batch_id).where(attempts.c.delivery_hash == identity.delivery_hash)
     ).one_or_none()
     if known is not None and batch_id in (None, known.batch_id):
         return Published(identity.delivery_hash, already=True)
-    if row is None or row.incarnation != identity.token.incarnation:
-        current = None if row is None else row.incarnation
-        raise PipelineTakenOver(identity.token.pipeline, identity.token.incarnation, current)
     delivery = Delivery(identity, (), row.plan_lost or 0, files, row_schema, batch_id)
     if known is not None:
         return _publish_without_shards(database, connection, delivery)
@@ -88,9 +83,8 @@ def publish(
             "use one 'pipeline' name for one query only"
         )
     left_out = set(json.loads(row.plan_left_out))
-    planned = ranges.flatten(
-        ranges.read(connection, identity.source, identity.token.pipeline, identity.start_seq, identity.end_seq)
-    )
+    after = max(identity.start_seq, row.confirmed_seq)  # as the plan was made
+    planned = ranges.flatten(ranges.read(connection, identity.source, identity.token.pipeline, after, identity.end_seq))
     entries = [r for r in planned if not left_out or ranges.mark(r) not in left_out]
     return deliver(database, connection, replace(delivery, entries=entries))
 

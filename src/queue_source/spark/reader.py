@@ -25,7 +25,7 @@ from queue_source.coordinator import Coordinator
 from queue_source.options import ReaderOptions
 from queue_source.planning import pack
 from queue_source.queues import open_queue
-from queue_source.reading import Work, format_options, read_work, storage_options
+from queue_source.reading import Work, read_work
 from queue_source.spark.compat import AvailableNow, arrow_schema, read_all_available
 from queue_source.spark.process import driver_identity, stop_on_sigterm
 from shard_store.store import open_store
@@ -50,7 +50,12 @@ class CuesqueueStreamReader(AvailableNow, DataSourceStreamReader):
         return {**self.__dict__, "_coordinator": None}
 
     def initialOffset(self) -> dict[str, Any]:
-        return self._offset(self._started().confirmed_seq())
+        """Where every checkpoint begins, new or lost: what the store has as final is left out of the plans.
+
+        Constant, since Spark does not log it and asks again when it repeats its first batch.
+        """
+        self._started().check()
+        return self._offset(0)
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: object = None) -> dict[str, Any]:
         """Spark 4.2 and later say from where and how much; our own options set the limits."""
@@ -64,7 +69,8 @@ class CuesqueueStreamReader(AvailableNow, DataSourceStreamReader):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         if start["seq"] == end["seq"]:
-            return []  # Spark 4.0 asks so after a restart; it proves nothing
+            self._started().logged(int(end["seq"]))  # Spark before 4.2, after a restart
+            return []
         plan = self._started().plan(int(start["seq"]), int(end["seq"]))
         ranges = () if plan.published else plan.ranges
         batches = self._options.batches
@@ -92,7 +98,7 @@ class CuesqueueStreamReader(AvailableNow, DataSourceStreamReader):
 
     def _started(self) -> Coordinator:
         if self._coordinator is None:
-            check_schema(arrow_schema(self._schema), format_options(self._options.content))
+            check_schema(arrow_schema(self._schema), self._options.content.format)
             stop_on_sigterm()
             self._coordinator = _start(self._options)
         return self._coordinator
@@ -103,7 +109,7 @@ class CuesqueueStreamReader(AvailableNow, DataSourceStreamReader):
 
 def _start(options: ReaderOptions) -> Coordinator:
     """Open the store and the queues, and let the coordinator recover; nothing stays open when that fails."""
-    storage = storage_options(options.content)
+    storage = options.content.storage
 
     def stat(uris: Sequence[str]) -> list[int | None]:
         return [None if found is None else found.size for found in stat_objects(uris, storage)]
