@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
     from queue_source.commands.demo_data import Announced, Layout
 
-_KILL_AFTER = 0.3  # of the objects finished, by batches of every pipeline
+_KILL_AFTER = 0.25  # of the objects finished, by batches of every pipeline
+_KILL_AT_LAST = 0.6
 _INTERRUPTED = 128
 
 
@@ -129,7 +130,10 @@ def _tour(layout: Layout, days: int, as_json: bool) -> _Tour:
             if finished < objects * _KILL_AFTER:
                 return False
             attempts = _by_pipeline(demo_run.rows_of(store, "attempts"))
-            return len(attempts) == len(demo_data.MONTHS) and bool(demo_run.in_flight(store))
+            if len(attempts) < len(demo_data.MONTHS) or not demo_run.in_flight(store):
+                return False
+            # best when a task has written its file and nobody has published it; else whatever is under way
+            return finished > objects * _KILL_AT_LAST or bool(demo_run.unpublished_files(layout, store))
 
         with _progress(objects, as_json) as progress:
             say("2. three streaming queries publish them ...")
@@ -142,6 +146,7 @@ def _tour(layout: Layout, days: int, as_json: bool) -> _Tour:
             tour.finished_before = _by_pipeline(shard for shard in shards if shard["state"] == "done")
             tour.attempts_before = _by_pipeline(demo_run.rows_of(store, "attempts"))
             tour.interrupted = demo_run.in_flight(store)
+            tour.orphans = len(demo_run.unpublished_files(layout, store))
             for pipeline in demo_data.MONTHS:
                 with open_queue(layout.queue(pipeline)) as queue:
                     tour.in_flight[pipeline] = queue.depth().in_flight
@@ -162,7 +167,6 @@ def _tour(layout: Layout, days: int, as_json: bool) -> _Tour:
     for pipeline in demo_data.MONTHS:
         with open_queue(layout.queue(pipeline)) as queue:
             tour.left[pipeline] = queue.depth().total
-    tour.orphans = len(list(layout.splits.rglob("*.parquet"))) - len(splits)
     published = demo_proof.read_splits([str(split["path"]) for split in splits], expected.schema)
     tour.wrong_days = demo_proof.days_that_differ(expected, published)
     tour.seconds = time.monotonic() - tour.started
@@ -188,16 +192,16 @@ def _lines(tour: _Tour) -> Iterator[tuple[str, dict[str, int]]]:
 
     quarantined = _by_pipeline({"pipeline": pipeline} for pipeline, _, _ in tour.errors)
     yield "messages sent", of("messages")
-    yield "messages left in the queue", tour.left
-    yield "messages leased when it was killed, so delivered again", tour.in_flight
-    yield "messages that announce nothing (test and delete events)", of("ignored")
-    yield "announcements of objects", of("announcements")
-    yield "duplicate announcements dropped", minus(of("announcements"), tour.shards)
-    yield "quarantined (a message or an object)", quarantined
+    yield "messages left at the end", tour.left
+    yield "messages leased at the kill", tour.in_flight
+    yield "messages that announce nothing", of("ignored")
+    yield "objects announced", of("announcements")
+    yield "duplicates dropped", minus(of("announcements"), tour.shards)
+    yield "quarantined", quarantined
     yield "objects published before the kill", tour.finished_before
-    yield "objects published after it", minus(tour.published, tour.finished_before)
-    yield "micro-batches published before the kill", tour.attempts_before
-    yield "micro-batches published after it", minus(tour.attempts, tour.attempts_before)
+    yield "objects published after the kill", minus(tour.published, tour.finished_before)
+    yield "attempts before the kill", tour.attempts_before
+    yield "attempts after the kill", minus(tour.attempts, tour.attempts_before)
     yield "rows published", tour.rows
 
 
@@ -215,13 +219,15 @@ def _tell(tour: _Tour, layout: Layout, as_json: bool) -> None:
         return
     from rich.console import Console
 
-    console = Console(highlight=False)
+    console = Console(highlight=False, soft_wrap=True)
     console.print(_table(tour))
     for pipeline, cause, detail in tour.errors:
         console.print(f"  quarantined from {pipeline}: {cause}: {_short(detail, layout)}", markup=False)
     interrupted = ", ".join(tour.interrupted) or "no pipeline"
-    console.print(f"  killed: {tour.killed} processes, in the middle of a micro-batch of {interrupted}")
-    console.print(f"  data files that killed tasks left, invisible to every reader: {tour.orphans}")
+    console.print(
+        f"  killed: {tour.killed} processes, in the middle of a micro-batch of {interrupted}; "
+        f"{tour.orphans} data files stayed behind that no reader ever sees",
+    )
     right = tour.days - len(tour.wrong_days)
     color = "green" if tour.proved else "red"
     console.print(
@@ -247,7 +253,7 @@ def _table(tour: _Tour) -> Table:
 
 
 def _short(detail: str, layout: Layout) -> str:
-    return detail.replace(str(layout.folder), "...")[:150]
+    return detail.replace(str(layout.folder), "...")[:110]
 
 
 def _print_commands(layout: Layout) -> None:

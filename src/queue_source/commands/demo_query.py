@@ -17,7 +17,7 @@ from pyspark.sql.streaming import StreamingQuery
 from queue_source.commands.demo_data import MONTHS, SCHEMA, Layout
 from queue_source.queues import open_queue
 
-_BATCHES = 7  # micro-batches for the objects of one pipeline, so that there is a middle in which to be killed
+_BATCHES = 5  # micro-batches for the objects of one pipeline, so that there is a middle in which to be killed
 
 
 def start(spark: SparkSession, layout: Layout, pipeline: str) -> StreamingQuery:
@@ -61,6 +61,7 @@ def main(folder: Path) -> None:
         SparkSession.builder.appName("cuesqueue demo")
         .master("local[2]")
         .config("spark.ui.enabled", False)
+        .config("spark.ui.showConsoleProgress", False)
         .config("spark.log.level", "WARN")
         .config("spark.local.dir", str(temporary))  # a killed Spark leaves its files: here they go with the demo
         .config("spark.driver.extraJavaOptions", f"-Djava.io.tmpdir={temporary} -XX:-UsePerfData")

@@ -129,6 +129,12 @@ def in_flight(store: ShardStore) -> list[str]:
     return found
 
 
+def unpublished_files(layout: Layout, store: ShardStore) -> set[str]:
+    """Data files that tasks have written and no transaction names."""
+    written = {str(path) for path in layout.splits.rglob("*.parquet")}
+    return written - {str(split["path"]) for split in rows_of(store, "splits")} if written else written
+
+
 def _session(session: int) -> set[int]:
     """The processes of a session that still run."""
     found = set()
