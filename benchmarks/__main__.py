@@ -52,11 +52,18 @@ def main(arguments: Sequence[str]) -> int:
 def machine() -> dict[str, object]:
     """What the figures were measured with."""
     packages = {name: version(name) for name in ("pyspark", "pyarrow")}
-    return {"cores": os.cpu_count(), "load": os.getloadavg()[0], "python": platform.python_version(), **packages}
+    return {
+        "cores": os.cpu_count(),
+        "load": round(os.getloadavg()[0], 1),
+        "python": platform.python_version(),
+        **packages,
+    }
 
 
 def _print_table(found: Sequence[tuple[str, Measurement]], quick: bool) -> None:
-    about = ", ".join(f"{name} {value:.1f}" if name == "load" else f"{name} {value}" for name, value in machine().items())
+    about = ", ".join(
+        f"{name} {value:.1f}" if name == "load" else f"{name} {value}" for name, value in machine().items()
+    )
     table = Table(title=f"{'quick run, not for quoting; ' if quick else ''}{about}", title_justify="left")
     for name in ("benchmark", "case"):
         table.add_column(name)

@@ -11,11 +11,13 @@ The same files, schema and sink (`noop`), in one Spark session, in turn. Each ru
 from __future__ import annotations
 
 import itertools
+import json
 import shutil
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -53,8 +55,8 @@ def reading(settings: Settings) -> Iterator[Measurement]:
         for format in FORMATS:
             folder = settings.folder / format
             write_files(folder, format, files, rows_each)
-            ours = Query(settings.folder / "ours", rows, lambda f=format, d=folder: _our_stream(spark, f, d))
-            theirs = Query(settings.folder / "theirs", rows, lambda f=format, d=folder: _file_stream(spark, f, d))
+            ours = Query(settings.folder / "ours", rows, partial(_our_stream, spark, format, folder))
+            theirs = Query(settings.folder / "theirs", rows, partial(_file_stream, spark, format, folder))
             settings.say(f"{format}: {rows:,} rows in {files} files, {_bytes(folder) / 1e6:.0f} MB")
             queries: list[list[float]] = [[], []]
 
@@ -64,8 +66,8 @@ def reading(settings: Settings) -> Iterator[Measurement]:
                 return batch
 
             warm_up = 2
-            batches = alternate([lambda: run(ours, 0), lambda: run(theirs, 1)], settings.repetitions, warm_up)
-            floor = alternate([lambda f=format, d=folder: _floor(f, d)], settings.repetitions)[0]
+            batches = alternate([partial(run, ours, 0), partial(run, theirs, 1)], settings.repetitions, warm_up)
+            floor = alternate([partial(_floor, format, folder)], settings.repetitions)[0]
             against = "Spark's file stream"
             yield Measurement(f"{format}, batch", batches[0], rows, "rows", against, batches[1])
             yield Measurement(f"{format}, query", queries[0][warm_up:], rows, "rows", against, queries[1][warm_up:])
@@ -168,10 +170,9 @@ def write_files(folder: Path, format: str, files: int, rows_each: int) -> None:
         text = table.set_column(5, "at", pa.array([_iso(value) for value in table.column("at").to_pylist()]))
         lines = zip(*text.to_pydict().values(), strict=True)
         if format == "csv":
-            path.write_text("".join("%d,%s,%s,%d,%s,%s\n" % line for line in lines))
+            path.write_text("".join(",".join(map(str, line)) + "\n" for line in lines))
         else:
-            form = '{"id":%d,"customer":"%s","amount":%s,"quantity":%d,"country":"%s","at":"%s"}\n'
-            path.write_text("".join(form % line for line in lines))
+            path.write_text("".join(json.dumps(dict(zip(_ARROW.names, line, strict=True))) + "\n" for line in lines))
 
 
 def _orders(first: int, rows: int) -> pa.Table:

@@ -175,7 +175,7 @@ def _looks_like_uri(text: str) -> bool:
 
 
 def _uri(text: str) -> Announcement:
-    """A URI, or the absolute path of a local file; text or a JSON string."""
+    """A URI, or the absolute path of a local file; text or a JSON string (a JSON list of several: `_uris`)."""
     if text.startswith('"'):
         value = _json(text)
         text = value if isinstance(value, str) else ""

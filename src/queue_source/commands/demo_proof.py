@@ -28,9 +28,7 @@ def days_that_differ(expected: pa.Table, published: pa.Table) -> list[int]:
     ours, theirs = day_numbers(expected), day_numbers(published)
     days = sorted({*ours.unique().to_pylist(), *theirs.unique().to_pylist()})
     return [
-        day
-        for day in days
-        if not expected.filter(pc.equal(ours, day)).equals(published.filter(pc.equal(theirs, day)))
+        day for day in days if not expected.filter(pc.equal(ours, day)).equals(published.filter(pc.equal(theirs, day)))
     ]
 
 

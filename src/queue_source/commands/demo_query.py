@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
 from queue_source.commands.demo_data import MONTHS, SCHEMA, Layout
 from queue_source.queues import open_queue
@@ -74,7 +74,7 @@ def main(folder: Path) -> None:
         queries = [start(spark, layout, pipeline) for pipeline in MONTHS]
         while any(queue.depth().total for queue in queues):
             for query in queries:
-                query.awaitTermination(0.2)
+                query.awaitTermination(1)
         for query in queries:
             query.stop()
 
