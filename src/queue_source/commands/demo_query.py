@@ -8,6 +8,7 @@ A script as a user would write it. It runs until the queues are empty; it may be
 from __future__ import annotations
 
 import sys
+import time
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -52,6 +53,17 @@ def start(spark: SparkSession, layout: Layout, pipeline: str) -> StreamingQuery:
     )
 
 
+def wait_for_its_reader(query: StreamingQuery) -> None:
+    """Return when the query's reader process runs, or the query has ended.
+
+    Queries of one driver start one after the other: while Spark (seen on 4.3) starts a reader process, it changes what
+    all queries of a Python source share, without a lock. Started at once, they now and then all fail with
+    "Task not serializable ... Illegal size of collection".
+    """
+    while query.isActive and query.lastProgress is None and not query.status["isDataAvailable"]:
+        time.sleep(0.05)
+
+
 def main(folder: Path) -> None:
     """Run the three queries until their queues are empty; a query that fails ends the script with its error."""
     layout = Layout(folder)
@@ -71,7 +83,10 @@ def main(folder: Path) -> None:
     with ExitStack() as stack:
         stack.callback(spark.stop)
         queues = [stack.enter_context(open_queue(layout.queue(pipeline))) for pipeline in MONTHS]
-        queries = [start(spark, layout, pipeline) for pipeline in MONTHS]
+        queries = []
+        for pipeline in MONTHS:
+            queries.append(start(spark, layout, pipeline))
+            wait_for_its_reader(queries[-1])
         while any(queue.depth().total for queue in queues):
             for query in queries:
                 query.awaitTermination(1)
