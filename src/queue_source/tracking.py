@@ -9,7 +9,7 @@ Pure bookkeeping without I/O or threads; the coordinator serialises access.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from queue_source.leases import MessageKey
@@ -58,8 +58,15 @@ class Tracker:
         return True
 
     def watch(self, shard: Shard) -> None:
-        """Another pipeline owns the shard: look again later."""
-        self.foreign[shard.key] = shard.token
+        """Another pipeline owns the shard: look again later, as long as a message waits for it."""
+        self.ready.pop(shard.key, None)
+        if shard.key in self.waiting:
+            self.foreign[shard.key] = shard.token
+
+    def unwatch(self, keys: Iterable[ShardKey]) -> None:
+        """No message in our hands waits for these any more."""
+        for key in keys:
+            self.foreign.pop(key, None)
 
     def take(self, max_files: int, max_bytes: int | None) -> list[Range]:
         """The next ready shards within both limits, at least one if there is any; they stay ready until `plan`."""
@@ -146,7 +153,3 @@ class Tracker:
 
     def ready_bytes(self) -> int:
         return sum(entry.content.size or 0 for entry in self.ready.values())
-
-
-def sizes(ranges: Sequence[Range]) -> list[int]:
-    return [r.content.size or 0 for r in ranges]

@@ -1,15 +1,16 @@
 """Named places in the code where tests make a process die or fail; without the variable each costs one test of a dict.
 
 `CUESQUEUE_FAILPOINTS` holds `NAME=ACTION` pairs parted by `;`. Actions: `pause:FILE` writes its process id to FILE and
-then stands still for the test to kill what it likes, `exit` ends the process as SIGKILL would, `raise` raises
-FailpointReached. `NAME@3=...` acts at the third time the place is reached in a process.
+then stands still until FILE is removed, for the test to kill what it likes (`{pid}` in FILE is the process id; a FILE
+that is there already stops nobody), `exit` ends the process as SIGKILL would, `raise` raises FailpointReached.
+`NAME@3=...` acts at the third time the place is reached in a process.
 """
 
 from __future__ import annotations
 
 import os
 import signal
-import threading
+import time
 from pathlib import Path
 
 VARIABLE = "CUESQUEUE_FAILPOINTS"
@@ -60,8 +61,11 @@ def reach(name: str) -> None:
     kind, _, file = action.partition(":")
     if kind != "pause":
         raise ValueError(f"{VARIABLE}: unknown action {action!r}")
-    marker = Path(file)
+    marker = Path(file.replace("{pid}", str(os.getpid())))
+    if marker.exists():
+        return
     partial = marker.with_name(f"{marker.name}.{os.getpid()}")
     partial.write_text(str(os.getpid()), encoding="utf-8")
     partial.replace(marker)
-    threading.Event().wait()
+    while marker.exists():
+        time.sleep(0.02)

@@ -155,7 +155,9 @@ def _make_plan(
     ).scalar_one_or_none()
     if delivered is not None:
         return Plan(PlanIdentity(row.source, token, start_seq, end_seq, delivered), (), published=True), []
-    planned = ranges.flatten(ranges.read(connection, row.source, token.pipeline, start_seq, end_seq))
+    # a new checkpoint begins at 0, wherever the store stands: what is final needs no look
+    after = max(start_seq, row.confirmed_seq)
+    planned = ranges.flatten(ranges.read(connection, row.source, token.pipeline, after, end_seq))
     ours = _open_positions(connection, token, {r.key for r in planned})
     finished = _finished(connection, {r.key for r in planned} - ours.keys())
     included: list[Range] = []

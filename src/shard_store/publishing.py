@@ -60,9 +60,8 @@ def publish(
             "use one 'pipeline' name for one query only"
         )
     left_out = set(json.loads(row.plan_left_out))
-    planned = ranges.flatten(
-        ranges.read(connection, identity.source, identity.token.pipeline, identity.start_seq, identity.end_seq)
-    )
+    after = max(identity.start_seq, row.confirmed_seq)  # as the plan was made
+    planned = ranges.flatten(ranges.read(connection, identity.source, identity.token.pipeline, after, identity.end_seq))
     entries = [r for r in planned if ranges.mark(r) not in left_out]
     return deliver(database, connection, identity, entries, row.plan_lost, files, row_schema, batch_id)
 

@@ -138,12 +138,13 @@ def _may_become(kind: pa.DataType, target: pa.DataType) -> bool:
 def _conform_struct(array: pa.StructArray, target: pa.StructType, leaf: LeafConverter) -> pa.StructArray:
     fields = [target.field(i) for i in range(target.num_fields)]
     matches = match_names([f.name for f in fields], [array.type.field(i).name for i in range(array.type.num_fields)])
+    values = array.flatten()  # under a null struct may stand anything; flattened, that is null too
     children = []
     for wanted in fields:
         if wanted.name in matches:
             position = array.type.get_field_index(matches[wanted.name])
             try:
-                children.append(conform(array.field(position), wanted.type, leaf))
+                children.append(conform(values[position], wanted.type, leaf))
             except (ValueError, pa.ArrowException) as error:
                 raise ValueError(f"field {wanted.name!r}: {error}") from error
         else:

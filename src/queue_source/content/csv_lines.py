@@ -27,29 +27,37 @@ from queue_source.errors import BadObject
 _TRUE = ["true", "True", "TRUE"]
 _FALSE = ["false", "False", "FALSE"]
 _PYARROW_COLUMN = re.compile(r"^In CSV column #(\d+): (?:Row #\d+: )?")
+_NOT_BLANK = re.compile(rb"[^\n]")
+_NEWLINE = ord("\n")
 _MAX_BLOCK = (1 << 31) - 1
 
 
 def read_csv(data: bytes, schema: pa.Schema, options: FormatOptions) -> pa.Table:
     """The rows of a whole object in exactly `schema`. Raises BadObject (`wrong-columns`, `corrupt-object`)."""
-    lines = as_lines(data).lstrip(b"\n")
+    lines = prepare_lines(data, options).lstrip(b"\n")
     if not lines:
         return schema.empty_table()
-    first, _, rest = lines.partition(b"\n")
-    present = split_line(first, options)
+    end = lines.find(b"\n")
+    end = len(lines) if end < 0 else end
+    present = split_line(lines[:end], options)
     if not options.header:
-        if len(present) != len(schema):
+        if len(schema) and len(present) != len(schema):  # no column at all: only the rows are wanted
             raise BadObject("wrong-columns", f"{len(present)} columns in the first line, {len(schema)} are declared")
-        return parse_lines(lines, schema, options, dict(enumerate(range(len(schema)))), len(present))
+        return parse_lines(lines, schema, options, {i: i for i in range(len(schema))}, len(present))
     matches = match_names(schema.names, present)
     require_any(schema.names, matches, present)
     positions = {i: present.index(matches[name]) for i, name in enumerate(schema.names) if name in matches}
-    return parse_lines(rest, schema, options, positions, len(present))
+    return parse_lines(lines, schema, options, positions, len(present), start=end + 1)
+
+
+def prepare_lines(data: bytes, options: FormatOptions) -> bytes:
+    """The lines as the functions below take them: `as_lines`, and no escape character that has a meaning."""
+    return _plain_escapes(as_lines(data), options)
 
 
 def split_line(line: bytes, options: FormatOptions) -> list[str]:
-    """The values of one line as text; what a header says. Raises BadObject("corrupt-object")."""
-    plain = _plain_escapes(line, options) + b"\n"
+    """The values of one prepared line as text; what a header says. Raises BadObject("corrupt-object")."""
+    plain = line + b"\n"
 
     def parsed(types: dict[str, pa.DataType]) -> pa.Table:
         return pc_csv.read_csv(
@@ -70,21 +78,20 @@ def split_line(line: bytes, options: FormatOptions) -> list[str]:
 
 
 def parse_lines(
-    lines: bytes, schema: pa.Schema, options: FormatOptions, positions: dict[int, int], width: int
+    lines: bytes, schema: pa.Schema, options: FormatOptions, positions: dict[int, int], width: int, start: int = 0
 ) -> pa.Table:
-    """Lines without a header, in exactly `schema`: field `i` comes from position `positions[i]` of `width`, or is null.
+    """Lines from byte `start` on in exactly `schema`: field `i` is at `positions[i]` of `width`, or else null.
 
-    `lines` are complete and come from `as_lines`: this is what a byte range needs.
+    `lines` are complete, prepared and without a header from `start` on: this is what a byte range needs.
     """
-    if not lines.strip(b"\n"):
+    if not _NOT_BLANK.search(lines, start):
         return schema.empty_table()
-    plain = _plain_escapes(lines, options)
     nulls_differ = options.null_value != options.empty_value
     wire = {i: pa.string() if nulls_differ else _wire_type(schema.field(i).type) for i in positions}
-    table = _parse(plain, schema, options, positions, wire, width)
-    if _ends_in_quotes(plain, options):
+    table = _parse(pa.py_buffer(lines)[start:], schema, options, positions, wire, width)
+    if _ends_in_quotes(lines, options):
         raise BadObject("corrupt-object", "the last line ends inside of a quoted field: the object is cut off")
-    found = count_lines(lines, table.num_rows, strip=False)
+    found = count_lines(lines, table.num_rows, start=start, strip=False)
     if found != table.num_rows:
         raise BadObject("corrupt-object", f"{table.num_rows} records in {found} lines: a quoted field spans lines")
     leaf = text_leaf(options.timezone)
@@ -103,7 +110,7 @@ def parse_lines(
 
 
 def _parse(
-    plain: bytes,
+    plain: pa.Buffer,
     schema: pa.Schema,
     options: FormatOptions,
     positions: dict[int, int],
@@ -123,8 +130,8 @@ def _parse(
         true_values=_TRUE,
         false_values=_FALSE,
     )
-    block = min(BLOCK_SIZE, len(plain) + 1)
-    while True:
+    block = min(BLOCK_SIZE, plain.size + 1)
+    while True:  # twice at most
         read = pc_csv.ReadOptions(use_threads=False, block_size=block, column_names=names)
         try:
             return pc_csv.read_csv(
@@ -134,15 +141,18 @@ def _parse(
                 convert_options=convert,
             )
         except (pa.ArrowException, UnicodeDecodeError) as error:
-            if block < min(len(plain), _MAX_BLOCK):  # a line longer than a block, perhaps
-                block = min(len(plain) + 1, _MAX_BLOCK)
+            if block < min(plain.size, _MAX_BLOCK):  # a line longer than a block, perhaps
+                block = min(plain.size + 1, _MAX_BLOCK)
                 continue
             raise _named(error, schema, positions) from error
 
 
 def _ends_in_quotes(plain: bytes, options: FormatOptions) -> bool:
     """Whether the last line opens a quote that nothing closes: pyarrow takes the end of the data for its end."""
-    last = plain.rstrip(b"\n").rpartition(b"\n")[2]
+    end = len(plain)
+    while end and plain[end - 1] == _NEWLINE:
+        end -= 1
+    last = plain[plain.rfind(b"\n", 0, end) + 1 : end]
     if not options.quote or last.count(options.quote.encode()) % 2 == 0:
         return False
     twice = last + b"\n" + last + b"\n"  # an open quote swallows the newline between them
@@ -197,7 +207,7 @@ def _plain_escapes(lines: bytes, options: FormatOptions) -> bytes:
     quote, escape = options.quote.encode(), options.escape.encode()
     if not escape or not quote or escape == quote:
         return lines
-    if escape + quote not in lines and escape * 2 not in lines:
+    if escape not in lines or (escape + quote not in lines and escape * 2 not in lines):
         return lines  # the usual file; each escape character in it stands for itself
     q, e, s = re.escape(quote), re.escape(escape), re.escape(options.sep.encode())
     quoted = re.compile(rb"(?:(?<=\A)|(?<=[\n%b]))%b((?:[^%b%b\n]|%b[^\n]|%b%b)*)%b" % (s, q, q, e, e, q, q, q))

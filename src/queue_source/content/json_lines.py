@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.json as pa_json
 import pyarrow.types as pt
@@ -20,14 +21,15 @@ from queue_source.content.line_data import BLOCK_SIZE, as_lines, count_lines
 from queue_source.content.text_values import text_leaf
 from queue_source.errors import BadObject
 
-_NULL_LINE = re.compile(rb"^[ \t\n]*null\b", re.MULTILINE)
-_MAX_BLOCK = (1 << 31) - 1
+_NO_OBJECT = re.compile(rb"^[ \t]*[^ \t\n{]", re.MULTILINE)
+_CACHED = 1 << 18  # bytes that stay in the processor's cache
+_NEWLINE, _BRACE = ord("\n"), ord("{")
 
 
 def read_json(data: bytes, schema: pa.Schema, options: FormatOptions) -> pa.Table:
     """The rows of a whole object in exactly `schema`. Raises BadObject (`wrong-columns`, `corrupt-object`)."""
     lines = as_lines(data)
-    if not lines.strip():
+    if not lines or lines.isspace():
         return schema.empty_table()
     return parse_lines(lines, schema, options)
 
@@ -37,7 +39,7 @@ def parse_lines(lines: bytes, schema: pa.Schema, options: FormatOptions) -> pa.T
 
     A declared column that no line has is null. A name that differs in case fills a column whose own name never occurs.
     """
-    parsed = None if _has_null_line(lines) or _maps_in(schema) else _parse(lines, schema, list(schema.names))
+    parsed = None if _begins_otherwise(lines) or _maps_in(schema) else _parse(lines, schema, list(schema.names))
     if parsed is None:
         return _slowly(lines, schema, options)
     keys = _other_spelling(lines, schema, parsed)
@@ -83,11 +85,21 @@ def _parse(lines: bytes, schema: pa.Schema, keys: list[str]) -> pa.Table | None:
     return table
 
 
-def _has_null_line(lines: bytes) -> bool:
-    """pyarrow dies of SIGSEGV on a block that begins with `null` (apache/arrow#47409), and reads one later as a row."""
-    if lines.startswith(b"{") and b"\nnull" not in lines and b"\n " not in lines and b"\n\t" not in lines:
-        return False
-    return _NULL_LINE.search(lines) is not None
+def _begins_otherwise(lines: bytes) -> bool:
+    """Whether a line, but for white space, may begin with anything but `{`.
+
+    pyarrow dies of SIGSEGV on a block that begins with `null` (apache/arrow#47409), also after a byte order mark, and
+    reads a later `null` as a row. All else that is no object it refuses by itself.
+    """
+    if not lines.startswith(b"{"):
+        return _NO_OBJECT.search(lines) is not None
+    characters = np.frombuffer(lines, np.uint8)
+    for start in range(0, len(lines), _CACHED):
+        # one byte more, so that the first character of a line meets its newline; 5 times faster than a search
+        piece = characters[start : start + _CACHED + 1]
+        if (piece[1:][piece[:-1] == _NEWLINE] != _BRACE).any():
+            return _NO_OBJECT.search(lines) is not None  # blank lines and indented ones are fine
+    return False
 
 
 def _maps_in(schema: pa.Schema) -> bool:

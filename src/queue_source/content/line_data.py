@@ -42,12 +42,15 @@ def as_lines(data: bytes) -> bytes:
     return data
 
 
-def count_lines(data: bytes, rows: int, *, strip: bool) -> int:
-    """How many lines hold something (with `strip`: more than white space). `rows` is a guess that makes it quick."""
-    lines = data.count(b"\n") + (not data.endswith(b"\n") and bool(data))
+def count_lines(data: bytes, rows: int, *, start: int = 0, strip: bool) -> int:
+    """How many lines from `start` on hold something (with `strip`: more than white space).
+
+    `rows` is a guess that makes it quick: blank lines are looked for only where it is wrong.
+    """
+    lines = data.count(b"\n", start) + (len(data) > start and not data.endswith(b"\n"))
     if lines == rows:
         return lines
-    split = data.split(b"\n")
+    split = data[start:].split(b"\n")
     return sum(1 for line in split if line.strip()) if strip else sum(map(bool, split))
 
 

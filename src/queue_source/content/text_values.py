@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -30,9 +31,20 @@ def text_leaf(timezone: str) -> LeafConverter:
             return parse_timestamps(array, target, timezone)
         if is_bytes(target):
             return decode_base64(array).cast(target)
+        if pt.is_boolean(target):
+            return _parse_booleans(array)
         return array.cast(target)
 
     return convert
+
+
+def _parse_booleans(texts: pa.Array) -> pa.Array:
+    """`true` and `false` in any case; a cast would take 0 and 1 too, which Spark refuses."""
+    lower = pc.utf8_lower(texts)
+    found = pc.index_in(lower, pa.array(["false", "true"], texts.type))
+    if found.null_count > texts.null_count:
+        raise ValueError("neither true nor false")
+    return found.cast(pa.bool_())
 
 
 def parse_timestamps(texts: pa.Array, target: pa.TimestampType, timezone: str) -> pa.Array:
@@ -40,27 +52,39 @@ def parse_timestamps(texts: pa.Array, target: pa.TimestampType, timezone: str) -
 
     TIMESTAMP_NTZ (no zone in `target`) refuses a zone: dropping it would change what was meant. Raises ValueError.
     """
+    first = _first(texts)
+    if re.search(_BEYOND_MICROSECONDS, first):
+        texts = pc.replace_substring_regex(texts, _BEYOND_MICROSECONDS, r"\1")
     try:
-        return _parse(texts, target, timezone)
+        return _parse(texts, target, timezone, all_zoned=bool(re.search(_ZONE, first)))
     except pa.ArrowInvalid:
         cut = pc.replace_substring_regex(texts, _BEYOND_MICROSECONDS, r"\1")
-        if cut.equals(texts):
-            raise
-        return _parse(cut, target, timezone)
+        return _parse(cut, target, timezone, all_zoned=False)
 
 
-def _parse(texts: pa.Array, target: pa.TimestampType, timezone: str) -> pa.Array:
+def _parse(texts: pa.Array, target: pa.TimestampType, timezone: str, *, all_zoned: bool) -> pa.Array:
+    """`all_zoned` is a guess, and a wrong one is dear: a cast that fails takes many times as long."""
     if target.tz is None:
         return texts.cast(target)
-    try:
-        return texts.cast(target)  # the usual file: every value with its zone
-    except pa.ArrowInvalid:
-        zoned = pc.fill_null(pc.match_substring_regex(texts, _ZONE), False)
+    if all_zoned:
+        try:
+            return texts.cast(target)
+        except pa.ArrowInvalid:
+            pass
+    zoned = pc.fill_null(pc.match_substring_regex(texts, _ZONE), False)
     nothing = pa.scalar(None, texts.type)
     instants = pc.if_else(zoned, texts, nothing).cast(target)
     local = pc.if_else(zoned, nothing, texts).cast(pa.timestamp("us"))
     assumed = pc.assume_timezone(local, timezone, ambiguous="earliest", nonexistent="latest")
     return pc.coalesce(instants, assumed.cast(target))
+
+
+def _first(texts: pa.Array) -> str:
+    """The first value that is not null: what it looks like, the others usually do."""
+    if texts.null_count == len(texts):
+        return ""
+    found: str = texts[pc.index(texts.is_valid(), True).as_py()].as_py()
+    return found
 
 
 def decode_base64(texts: pa.Array) -> pa.Array:

@@ -27,6 +27,7 @@ class Capabilities:
     longest_lease: float | None = None  # longest extension one call may ask for
     lease_cap: float | None = None  # longest time one delivery may be held in all, None = no cap
     ordered_groups: bool = False
+    longest_wait: float = 20.0  # longest a receive may wait; short where nothing can interrupt it
     can_delay: bool = True  # give_back(delay) is honoured
     tells_sent_at: bool = True
     retention: float | None = None  # how long the queue keeps a message, where it says so

@@ -96,7 +96,7 @@ class SqlQueue:
     polls: both for tests. An extension or acknowledgement finds an expired lease alive as long as nobody else took it.
     """
 
-    capabilities = Capabilities(largest_batch=ROWS_PER_STATEMENT, ordered_groups=True)
+    capabilities = Capabilities(largest_batch=ROWS_PER_STATEMENT, longest_wait=1.0, ordered_groups=True)
 
     def __init__(
         self, url: str, *, clock: Callable[[], float] | None = None, sleep: Callable[[float], object] | None = None

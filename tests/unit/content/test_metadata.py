@@ -109,10 +109,10 @@ def test_the_reader_fills_what_the_object_tells_and_keeps_what_it_was_given(tmp_
 def test_a_schema_of_metadata_alone_still_has_every_row(tmp_path: Path, file_format: str, content: bytes) -> None:
     (tmp_path / "o").write_bytes(content)
     schema = pa.schema([("_metadata", pa.struct([("file_name", pa.string())]))])
-    options = FormatOptions(file_format, header=False) if file_format == "json" else FormatOptions("csv", header=True)
-    batches = load_object(f"{tmp_path}/o", schema, options)
-    rows = [row for batch in batches for row in batch.to_pylist()]
-    assert rows == [{"_metadata": {"file_name": "o"}}] * (1 if file_format == "csv" else 2)
+    for header in (False, True) if file_format == "csv" else (False,):
+        batches = load_object(f"{tmp_path}/o", schema, FormatOptions(file_format, header=header))
+        rows = [row for batch in batches for row in batch.to_pylist()]
+        assert rows == [{"_metadata": {"file_name": "o"}}] * (1 if header else 2)
 
 
 def test_a_schema_of_metadata_alone_reads_parquet(tmp_path: Path) -> None:

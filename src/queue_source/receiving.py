@@ -1,0 +1,119 @@
+"""Receiving ahead: the receiver threads, and the question whether the queues have given all they had."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+import tenacity
+
+from queue_source.crew import Crew
+from queue_source.errors import QueueUnavailable
+from queue_source.holding_pen import HoldingPen
+from queue_source.leases import LeaseKeeper
+from queue_source.messages import Received
+from queue_source.metrics import Metrics
+from queue_source.options import QueueOptions
+from queue_source.queues.base import Queue
+
+_SHORT_WAIT = 0.2  # seconds of a receive for which somebody waits
+_TRIES = 6  # in a row: with waits of at most 1, 2, 4, 8 and 16 s, half of it on average
+
+
+class Receivers:
+    """Threads that take messages while there is room in the pen; each message's lease is kept from that moment.
+
+    AvailableNow (`drain`) takes what was in the queues at its start: later messages are put aside.
+    """
+
+    def __init__(
+        self,
+        queues: Sequence[Queue],
+        options: QueueOptions,
+        lease: float,
+        pen: HoldingPen,
+        leases: LeaseKeeper,
+        metrics: Metrics,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._queues = queues
+        self._options = options
+        self._lease = lease
+        self._pen = pen
+        self._leases = leases
+        self._metrics = metrics
+        self._clock = clock
+        self._emptied: dict[int, bool] = {}  # receiver -> its last receive that began in this round brought nothing
+        self._round = 0
+        self._draining_since: float | None = None
+        self._expected = 0
+        self.hurried = True  # somebody waits for what is there: poll, do not wait long
+
+    @property
+    def draining(self) -> bool:
+        return self._draining_since is not None
+
+    def start(self, crew: Crew) -> None:
+        for queue in self._queues:
+            for _ in range(self._options.receive_threads):
+                number = len(self._emptied)
+                self._emptied[number] = False
+                crew.start(f"receive-{number}", self._run, crew, queue, number)
+
+    def drain(self) -> None:
+        """From here on nothing newer counts, and a receiver is empty only by a receive that begins later."""
+        depth = sum(queue.depth().ready for queue in self._queues)
+        with self._pen.changed:
+            self._draining_since = self._clock()
+            self._expected = depth
+            self._round += 1
+            self._emptied = dict.fromkeys(self._emptied, False)
+
+    def dry(self) -> bool:
+        """Waiting brings nothing more: every receiver came back empty, or the pen is full. Needs the pen's lock."""
+        return self._pen.idle() and (self._pen.full() or all(self._emptied.values()))
+
+    def sort_out(self, messages: Sequence[Received]) -> Sequence[Received]:
+        """Put aside what AvailableNow leaves for the next run: sent after its start, and beyond what was there.
+
+        The count protects from clocks that disagree: as many messages as were there are never left.
+        """
+        if self._draining_since is None:
+            return messages
+        late = []
+        kept = []
+        for message in messages:
+            if self._expected <= 0 and message.sent_at is not None and message.sent_at > self._draining_since:
+                late.append(message)
+            else:
+                self._expected -= 1
+                kept.append(message)
+        with self._pen.changed:
+            self._pen.put_aside(late)
+        return kept
+
+    def _run(self, crew: Crew, queue: Queue, number: int) -> None:
+        capabilities = queue.capabilities
+        receive = tenacity.Retrying(
+            retry=tenacity.retry_if_exception_type(QueueUnavailable),
+            wait=tenacity.wait_random_exponential(multiplier=1.0, max=30.0),
+            stop=tenacity.stop_any(tenacity.stop_after_attempt(_TRIES), tenacity.stop_when_event_set(crew.stopping)),
+            sleep=tenacity.sleep_using_event(crew.stopping),
+            reraise=True,
+        )
+        longest = min(self._options.wait_time.total_seconds(), capabilities.longest_wait)
+        while crew.working:
+            with self._pen.changed:
+                room = self._pen.reserve(capabilities.largest_batch)
+                if room == 0:
+                    self._pen.changed.wait(0.5)
+                    continue
+                began = self._round
+                wait = min(longest, _SHORT_WAIT) if self.hurried or self.draining else longest
+            messages = receive(queue.receive, room, self._lease, wait)
+            self._leases.hold(messages)
+            self._metrics.add(received=len(messages))
+            with self._pen.changed:
+                if began == self._round:
+                    self._emptied[number] = not messages
+                self._pen.put(messages, room)

@@ -1,0 +1,48 @@
+"""One Spark for all engine tests that kill nothing, and a world for each test."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from itertools import count
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from engine.harness import Driver, environment
+from engine.queries import Query, build_session
+from engine.recording import RecordingSource
+from engine.world import World
+
+DriverFactory = Callable[..., Driver]
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    os.environ.update(environment())
+    session = build_session()
+    session.dataSource.register(RecordingSource)
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path / "world")
+
+
+@pytest.fixture
+def new_driver(tmp_path: Path) -> Iterator[DriverFactory]:
+    """Starts drivers that are killed at the test's end."""
+    numbers = count(1)
+    drivers: list[Driver] = []
+
+    def make(queries: Sequence[Query], *, pause_at: str = "", once: bool = False, master: str = "local[2]") -> Driver:
+        folder = tmp_path / f"driver-{next(numbers)}"
+        drivers.append(Driver(folder, queries, pause_at=pause_at, once=once, master=master))
+        return drivers[-1]
+
+    yield make
+    for driver in drivers:
+        driver.close()

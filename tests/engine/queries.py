@@ -1,0 +1,111 @@
+"""Starting a streaming query from a description: the same in the test's own Spark and in a driver of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, TypedDict
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from engine.world import SCHEMA, World, eventually, take_batch
+from shard_store.failpoints import reach
+
+SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.streaming.stopTimeout": "60s",
+    "spark.sql.session.timeZone": "America/New_York",  # so that nothing rests on UTC by chance
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",  # short lives: compile less
+}
+
+
+class Query(TypedDict, total=False):
+    """`sink`: cuesqueue, foreign (foreachBatch into SQLite), parquet or noop. `trigger`: the keywords of trigger()."""
+
+    source: dict[str, str]
+    schema: str
+    sink: str
+    sink_options: dict[str, str]
+    foreign: str
+    checkpoint: str
+    trigger: dict[str, Any]
+
+
+def build_session(master: str = "local[2]") -> SparkSession:
+    builder = SparkSession.builder.master(master).appName("engine-tests")
+    for name, value in SETTINGS.items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("OFF")
+    return session
+
+
+def start(spark: SparkSession, query: Query) -> StreamingQuery:
+    stream = spark.readStream.format("cuesqueue").schema(query.get("schema", SCHEMA))
+    return start_frame(stream.options(**query["source"]).load(), query)
+
+
+def start_frame(frame: DataFrame, query: Query) -> StreamingQuery:
+    writer = frame.writeStream.option("checkpointLocation", query["checkpoint"])
+    writer = writer.trigger(**query.get("trigger", {"availableNow": True}))
+    sink = query.get("sink", "cuesqueue")
+    if sink == "foreign":
+        database = Path(query["foreign"])
+
+        def take(batch: DataFrame, batch_id: int) -> None:
+            rows = [(row["id"], row["name"]) for row in batch.select("id", "name").collect()]
+            reach("before-publish")
+            take_batch(database, batch_id, rows)
+            reach("published")
+
+        return writer.foreachBatch(take).start()
+    return writer.format(sink).options(**query.get("sink_options", {})).start()
+
+
+def described(
+    world: World, sink: str = "cuesqueue", *, checkpoint: str = "checkpoint", trigger: object = None, **source: object
+) -> Query:
+    """The query of a world, by default an AvailableNow run into the cuesqueue sink."""
+    return {
+        "source": world.source(**source),
+        "sink": sink,
+        "sink_options": world.sink() if sink == "cuesqueue" else {},
+        "foreign": str(world.foreign),
+        "checkpoint": str(world.root / checkpoint),
+        "trigger": trigger if isinstance(trigger, dict) else {"availableNow": True},
+    }
+
+
+def run(spark: SparkSession, query: Query) -> StreamingQuery:
+    """Run to the end; raises what the query failed with."""
+    running = start(spark, query)
+    running.awaitTermination()
+    return running
+
+
+def run_until_settled(spark: SparkSession, parts: Iterable[tuple[World, Query]]) -> None:
+    """Run streams until their queues are empty and no shard is open; leases of the dead have to end meanwhile."""
+    running = [
+        (world, start(spark, {**query, "trigger": {"processingTime": "100 milliseconds"}})) for world, query in parts
+    ]
+    try:
+        for world, query in running:
+            settled(world, query)
+    finally:
+        for _, query in running:
+            query.stop()
+
+
+def settled(world: World, query: StreamingQuery) -> None:
+    """Wait until the queue is empty and no shard is open; a query that fails meanwhile fails the test at once."""
+
+    def done() -> bool:
+        if (error := query.exception()) is not None:
+            raise error
+        return world.settled()
+
+    eventually(f"an empty queue and no open shard in {world.root.name}", done)

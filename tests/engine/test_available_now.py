@@ -1,0 +1,122 @@
+"""What one run takes, how it is cut into batches, and that nothing stays unacknowledged."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from engine.queries import described, run, settled, start
+from engine.versions import TELLS_START
+from engine.world import World, eventually
+
+pytestmark = pytest.mark.engine
+
+SINKS = ("cuesqueue", "foreign")
+STREAM = {"processingTime": "0 seconds"}
+
+
+def batches(world: World, sink: str) -> list[int]:
+    """How many shards each delivered plan had, in order."""
+    return [a["shards"] for a in sorted(world.view("attempts"), key=lambda a: a["end_seq"]) if a["shards"]]
+
+
+def run_all(spark: SparkSession, world: World, sink: str, **source: object) -> None:
+    """AvailableNow runs: one from Spark 4.2 on; before, one for each batch and one that settles the last."""
+    query = described(world, sink, **source)
+    run(spark, query)
+    if TELLS_START:
+        assert world.settled(), "one run left something to do or to acknowledge"
+    for _ in range(8):
+        if world.settled():
+            return
+        run(spark, query)
+    raise AssertionError(f"not settled by 8 runs: {world.depth()}")
+
+
+@pytest.mark.parametrize("sink", SINKS)
+def test_available_now_leaves_nothing_unacknowledged(spark: SparkSession, world: World, sink: str) -> None:
+    rows = world.feed(0, 5)
+    run_all(spark, world, sink, maxFilesPerTrigger=2)
+    assert world.result(sink) == sorted(rows)
+    assert batches(world, sink) == [2, 2, 1]
+    rows += world.feed(5, 1)
+    run_all(spark, world, sink, maxFilesPerTrigger=2)
+    assert world.result(sink) == sorted(rows)
+
+
+@pytest.mark.parametrize("sink", SINKS)
+def test_the_last_batch_of_an_idle_query_is_settled_by_the_next_trigger(
+    spark: SparkSession, world: World, sink: str
+) -> None:
+    rows = world.feed(0, 3)
+    query = start(spark, described(world, sink, trigger=STREAM))
+    try:
+        settled(world, query)
+    finally:
+        query.stop()
+    assert world.result(sink) == sorted(rows)
+
+
+def test_bytes_limit_a_batch_and_one_object_is_always_taken(spark: SparkSession, world: World) -> None:
+    rows = world.feed(0, 4)
+    size = (world.root / "in" / "0.json").stat().st_size
+    run_all(spark, world, "cuesqueue", maxBytesPerTrigger=2 * size + 3)
+    assert batches(world, "cuesqueue") == [2, 2]
+    rows += world.feed(4, 2)
+    run_all(spark, world, "cuesqueue", maxBytesPerTrigger=1)
+    assert batches(world, "cuesqueue") == [2, 2, 1, 1]
+    assert world.published() == sorted(rows)
+
+
+@pytest.mark.skipif(not TELLS_START, reason="one batch only: it always ends")
+def test_messages_that_keep_arriving_do_not_keep_available_now_from_ending(spark: SparkSession, world: World) -> None:
+    rows = world.feed(0, 3)
+    query = start(spark, described(world, maxFilesPerTrigger=1))
+    fed = 3
+
+    def ended() -> bool:
+        nonlocal fed
+        if fed < 60:
+            rows.extend(world.feed(fed, 1))
+            fed += 1
+        return not query.isActive
+
+    eventually("the end of AvailableNow", ended)
+    assert query.exception() is None
+    first = len(world.published())
+    assert 15 <= first <= len(rows)
+    run_all(spark, world, "cuesqueue")
+    assert world.published() == sorted(rows)
+
+
+def test_a_message_that_comes_again_publishes_nothing_again(spark: SparkSession, world: World) -> None:
+    uris, rows = world.write(0, 2)
+    world.publish([*uris, *uris])
+    run_all(spark, world, "cuesqueue")
+    world.publish(uris)
+    run_all(spark, world, "cuesqueue")
+    assert world.published() == sorted(rows)
+
+
+def stopped_in_time(query: StreamingQuery) -> None:
+    query.stop()
+    assert not query.isActive
+
+
+def test_stopping_gives_back_at_once_what_is_in_no_plan(spark: SparkSession, world: World) -> None:
+    """A query that has nothing planned holds messages of shards that another pipeline owns."""
+    rows = world.feed(0, 2)
+    run_all(spark, world, "cuesqueue")
+    query = start(
+        spark, described(world, trigger={"processingTime": "1 hour"}, visibilityTimeout="10m", maxFilesPerTrigger=1)
+    )
+    try:
+        rows += world.feed(2, 3)
+        # the first trigger found nothing or one; the others are received ahead and wait
+        eventually("messages received ahead", lambda: world.depth().in_flight >= 2)
+    finally:
+        stopped_in_time(query)
+    eventually("messages to be had again", lambda: world.depth().ready >= 2, 20)
+    run_all(spark, world, "cuesqueue")
+    assert world.published() == sorted(rows)

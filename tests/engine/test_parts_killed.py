@@ -1,0 +1,66 @@
+"""Single processes of a driver are killed: what is left ends by itself, and another run completes exactly once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from engine.conftest import DriverFactory
+from engine.queries import described, run_until_settled
+from engine.world import World, eventually
+
+pytestmark = pytest.mark.engine
+
+STREAM = {"processingTime": "0 seconds"}
+
+
+@pytest.mark.parametrize("part", ["reader", "jvm", "script"])
+def test_a_driver_that_loses_one_process_ends_and_the_next_completes(
+    spark: SparkSession, tmp_path: Path, new_driver: DriverFactory, part: str
+) -> None:
+    worlds = {name: World(tmp_path / name) for name in ("cuesqueue", "foreign")}
+    rows = {name: world.feed(0, 8) for name, world in worlds.items()}
+    queries = {name: described(world, name, trigger=STREAM, maxFilesPerTrigger=1) for name, world in worlds.items()}
+    driver = new_driver(list(queries.values()))
+    driver.wait_batch()
+    driver.kill_part(part)
+    if part == "reader":
+        errors = driver.wait_ended()
+        assert all(errors), "a query went on without its reader"
+    driver.wait_gone()  # the readers too: they notice that nobody calls any more, and stop
+    run_until_settled(spark, [(worlds[name], queries[name]) for name in worlds])
+    for name, world in worlds.items():
+        assert world.result(name) == sorted(rows[name]), name
+
+
+def test_a_worker_killed_after_writing_leaves_an_orphan_file_and_spark_tries_again(
+    world: World, new_driver: DriverFactory
+) -> None:
+    rows = world.feed(0, 3)
+    driver = new_driver([described(world)], pause_at="split-written", once=True, master="local[2,3]")
+    (worker,) = driver.wait_paused()
+    driver.kill_process(worker)
+    assert driver.wait_ended() == [None]
+    files = list((world.root / "out").iterdir())
+    assert len(files) > len(world.view("splits")), "the split of the killed attempt is gone"
+    assert world.published() == sorted(rows)
+    assert all(attempt["kind"] == "attempt-output" for attempt in world.view("attempts"))
+
+
+def test_a_script_that_stops_its_query_gives_back_what_is_in_no_plan(
+    spark: SparkSession, world: World, new_driver: DriverFactory
+) -> None:
+    """The batch stands still in its sink, so what is planned stays planned."""
+    rows = world.feed(0, 6)
+    query = described(world, trigger=STREAM, maxFilesPerTrigger=2, visibilityTimeout="60s", pendingTimeout="50s")
+    driver = new_driver([query], pause_at="before-publish")
+    driver.wait_paused()
+    driver.say("stop")
+    depth = eventually("messages to be had again", lambda: (d := world.depth()).ready == 4 and d)
+    assert depth.in_flight == 2, "a planned message became visible"
+    driver.kill()
+    query["source"] |= {"visibilityTimeout": "5s", "pendingTimeout": "4s"}
+    run_until_settled(spark, [(world, query)])
+    assert world.published() == sorted(rows)

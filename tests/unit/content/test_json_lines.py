@@ -1,0 +1,248 @@
+from __future__ import annotations
+
+import datetime as dt
+import gzip
+import math
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from queue_source.content import json_lines
+from queue_source.content.formats import FormatOptions
+
+from .reading import UTC_MICROS, read_bytes, read_column, refused
+
+JSON = FormatOptions("json")
+ONE = pa.schema([("a", pa.int64())])
+UTC = dt.timezone.utc
+WIDE = "12345678901234567890.123456789012345678"
+TIMED = pa.struct([("t", UTC_MICROS), ("b", pa.binary())])
+THAT_DAY = dt.datetime(2013, 1, 1, tzinfo=UTC)
+POINT = pa.struct([("x", pa.int64()), ("y", pa.string())])
+
+
+@pytest.mark.parametrize("slowly", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "text", "value"),
+    [
+        (pa.int8(), "-128", -128),
+        (pa.int16(), "32767", 32767),
+        (pa.int32(), "-5", -5),
+        (pa.int64(), "9223372036854775807", 2**63 - 1),
+        (pa.float32(), "0.5", 0.5),
+        (pa.float64(), "1e-3", 0.001),
+        (pa.float64(), "3", 3.0),
+        (pa.float64(), "-Infinity", -math.inf),
+        (pa.float64(), '"Infinity"', math.inf),
+        (pa.decimal128(10, 2), "1.5", Decimal("1.50")),
+        (pa.decimal128(10, 2), '"1.25"', Decimal("1.25")),
+        (pa.decimal128(38, 18), WIDE, Decimal(WIDE)),
+        (pa.bool_(), "true", True),
+        (pa.string(), r'"\u00e9\ud83d\ude00\n\u0000"', "é😀\n\0"),
+        (pa.string(), '""', ""),
+        (pa.string(), "1.50e3", "1.50e3"),
+        (pa.string(), "true", "true"),
+        (pa.string(), '{"b": [1.50, "x", null]}', '{"b":[1.50,"x",null]}'),
+        (pa.large_string(), '"x"', "x"),
+        (pa.binary(), '"aGVsbG8="', b"hello"),
+        (pa.large_binary(), '""', b""),
+        (pa.date32(), '"2013-01-31"', dt.date(2013, 1, 31)),
+        (UTC_MICROS, '"2013-01-01T05:00:00Z"', dt.datetime(2013, 1, 1, 5, tzinfo=UTC)),
+        (UTC_MICROS, '"2013-01-01 05:00:00.5"', dt.datetime(2013, 1, 1, 5, 0, 0, 500000, tzinfo=UTC)),
+        (UTC_MICROS, '"2013-01-01T05:00:00.123456789+01:00"', dt.datetime(2013, 1, 1, 4, 0, 0, 123456, tzinfo=UTC)),
+        (UTC_MICROS, "1", dt.datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)),
+        (pa.timestamp("us"), '"2013-01-01T05:00:00"', dt.datetime(2013, 1, 1, 5)),
+        (POINT, '{"x":1,"z":[{}]}', {"x": 1, "y": None}),
+        (pa.list_(pa.int32()), "[null,1,null]", [None, 1, None]),
+        (pa.list_(pa.list_(POINT)), '[[{"y":"q"},null],null,[]]', [[{"x": None, "y": "q"}, None], None, []]),
+        (pa.list_(UTC_MICROS), '["2013-01-01T05:00:00Z",null]', [dt.datetime(2013, 1, 1, 5, tzinfo=UTC), None]),
+        (TIMED, '{"t":"2013-01-01","b":"aGk="}', {"t": THAT_DAY, "b": b"hi"}),
+        (pa.map_(pa.string(), pa.int64()), '{"x":1,"y":null}', [("x", 1), ("y", None)]),
+        (pa.map_(pa.string(), pa.int64()), "{}", []),
+        (pa.map_(pa.string(), pa.list_(pa.date32())), '{"k":["2013-01-01"]}', [("k", [dt.date(2013, 1, 1)])]),
+        (pa.list_(pa.map_(pa.string(), POINT)), '[{"p":{"x":1}}]', [[("p", {"x": 1, "y": None})]]),
+    ],
+)  # fmt: skip
+def test_each_type_is_read_quickly_and_slowly_alike(
+    kind: pa.DataType, text: str, value: Any, slowly: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if slowly:
+        monkeypatch.setattr(json_lines, "_parse", lambda *_: None)
+    data = b'{"a":%b}\n{"a":null}\n{"other":1}\n' % text.encode()
+    assert read_column(data, kind, JSON) == [value, None, None]
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "reason"),
+    [
+        (pa.int8(), "128", "column 'a'"),
+        (pa.int64(), "9223372036854775808", "column 'a'"),
+        (pa.int64(), "1.0", "whole number"),
+        (pa.int64(), "1e3", "whole number"),
+        (pa.int64(), '"1"', "whole number"),
+        (pa.int64(), "true", "whole number"),
+        (pa.float64(), '"1.5"', "a number"),
+        (pa.decimal128(10, 2), "1.256", "column 'a'"),
+        (pa.decimal128(4, 2), "100.00", "column 'a'"),
+        (pa.decimal128(4, 2), '"x"', "a number"),
+        (pa.decimal128(4, 2), "NaN", "finite"),
+        (pa.bool_(), '"true"', "true or false"),
+        (pa.bool_(), "1", "true or false"),
+        (pa.string(), r'"\ud800"', "column 'a'"),
+        (pa.binary(), '"!!"', "base64"),
+        (pa.binary(), "1", "a string"),
+        (pa.date32(), "1", "a string"),
+        (pa.date32(), '"01.02.2013"', "column 'a'"),
+        (UTC_MICROS, '"soon"', "column 'a'"),
+        (UTC_MICROS, "1.5", "whole number"),
+        (UTC_MICROS, "99999999999999999", "seconds"),
+        (pa.timestamp("us"), '"2013-01-01T05:00:00Z"', "zone"),
+        (pa.timestamp("us"), "1", "a string"),
+        (POINT, "[]", "an object"),
+        (POINT, '{"x":"1"}', "whole number"),
+        (pa.list_(pa.int32()), "1", "an array"),
+        (pa.list_(pa.int32()), '["1"]', "whole number"),
+        (pa.map_(pa.string(), pa.int64()), "[]", "an object"),
+        (pa.map_(pa.string(), pa.int64()), '{"x":"y"}', "whole number"),
+    ],
+)
+def test_a_value_that_is_not_of_its_type_makes_the_object_corrupt(kind: pa.DataType, text: str, reason: str) -> None:
+    error = refused(b'{"a":null}\n{"a":%b}\n' % text.encode(), pa.schema([("a", kind)]), JSON)
+    assert error.cause == "corrupt-object"
+    assert reason in error.detail
+    assert "line 2" in error.detail or "column 'a'" in error.detail
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"a":1',
+        b'{"a":',
+        b'{"a":1}}',
+        b'{"a":1,}',
+        b"{'a':1}",
+        b'{"a":01}',
+        b'{"a":1}{"a":2}',
+        b'{"a":1} x',
+        b'{"a":1} null',
+        b"hello",
+        b"[]",
+        b'[{"a":1}]',
+        b"1",
+        b'"text"',
+        b'{"a":"x\ty"}',
+        b'{"a":1}\0\0\0',
+        b"\0\0\0\0",
+        b"null",
+        b"  null",
+        b"nullnull",
+        b"\xef\xbb\xbfnull",
+        b"\xef\xbb\xbf\xef\xbb\xbfnull",
+        b"null1",
+        b"\tnull  ",
+        b'{"b":' + b"[" * 100_000,
+    ],
+)
+@pytest.mark.parametrize("where", ["first", "middle", "last", "alone"])
+def test_a_line_that_is_no_object_makes_the_object_corrupt_wherever_it_stands(line: bytes, where: str) -> None:
+    good = b'{"a":1}\n' * 3
+    data = {
+        "first": line + b"\n" + good,
+        "middle": good + line + b"\n" + good,
+        "last": good + line,
+        "alone": line,
+    }[where]
+    error = refused(data, ONE, JSON)
+    assert error.cause == "corrupt-object"
+    assert error.offset == (len(good) if where in ("middle", "last") else 0)
+
+
+def test_an_object_over_several_lines_is_refused() -> None:
+    assert refused(b'{"a":\n1}\n', ONE, JSON).cause == "corrupt-object"
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
+def test_any_line_end_blank_lines_and_a_byte_order_mark_are_no_data(end: bytes) -> None:
+    data = b"\xef\xbb\xbf" + end + b'  {"a":1} ' + end + b" \t " + end + end + b'\t{"a":2}'
+    assert read_column(data, pa.int64(), JSON) == [1, 2]
+
+
+@pytest.mark.parametrize("data", [b"", b"\n", b" \r\n\t\n", b"\xef\xbb\xbf"])
+def test_an_object_without_a_line_has_no_rows(data: bytes) -> None:
+    assert read_column(data, pa.int64(), JSON) == []
+
+
+@pytest.mark.parametrize("data", [b'{"a":"\xff"}\n', b'{"a":"x","ignored":"\xc3"}\n'])
+def test_bytes_that_are_not_utf8_make_the_object_corrupt(data: bytes) -> None:
+    error = refused(data, pa.schema([("a", pa.string())]), JSON)
+    assert error.cause == "corrupt-object"
+    assert "UTF-8" in error.detail
+
+
+def test_of_a_key_that_is_there_twice_the_last_counts_as_in_spark() -> None:
+    assert read_column(b'{"a":1,"a":2}\n', pa.int64(), JSON) == [2]
+
+
+def test_extra_keys_are_ignored_and_missing_ones_are_null() -> None:
+    schema = pa.schema([("b", POINT), ("a", pa.int64()), ("t", UTC_MICROS)])
+    assert read_bytes(b'{"z":{"a":7},"a":1}\n', schema, JSON) == [{"b": None, "a": 1, "t": None}]
+
+
+@pytest.mark.parametrize(
+    ("data", "values"),
+    [
+        (b'{"A":1}\n', [1]),
+        (b'{"A":1}\n{"A":null}\n{"x":3}\n', [1, None, None]),
+        (b'{"A":1,"a":2}\n{"A":1}\n', [2, None]),
+        (b'{"A":1,"n":{"a":5}}\n', [1]),
+        (b'{"a":null,"n":{"A":5}}\n', [None]),
+        (b'{"A":1,"n":"a"}\n', [1]),
+        (b'{"A":1,"n":"A"}\n', [1]),
+        (rb'{"\u0061":1}', [1]),
+    ],
+)
+def test_a_key_that_differs_in_case_matches_when_none_matches_exactly(data: bytes, values: list[int | None]) -> None:
+    assert read_column(data, pa.int64(), JSON) == values
+
+
+def test_two_keys_that_match_equally_well_are_refused() -> None:
+    schema = pa.schema([("ab", pa.int64())])
+    error = refused(b'{"Ab":1}\n{"aB":1}\n', schema, JSON)
+    assert (error.cause, "more than once" in error.detail) == ("wrong-columns", True)
+
+
+@pytest.mark.parametrize("data", [b'{"x":1}\n', b"{}\n", b'{"x":{"a":1}}\n', b'{"x":"a"}\n{"y":"b"}', b'{"x":["A"]}\n'])
+@pytest.mark.parametrize("kind", [pa.int64(), pa.map_(pa.string(), pa.string())])
+def test_an_object_without_any_declared_column_is_refused(data: bytes, kind: pa.DataType) -> None:
+    assert refused(data, pa.schema([("a", kind), ("b", kind)]), JSON).cause == "wrong-columns"
+
+
+def test_an_object_of_nulls_alone_is_good() -> None:
+    schema = pa.schema([("a", pa.int64()), ("b", pa.string())])
+    assert read_bytes(b'{"c":1}\n{"a":null}\n', schema, JSON) == [{"a": None, "b": None}] * 2
+
+
+def test_compressed_lines_are_read_and_refused_when_cut_off() -> None:
+    packed = gzip.compress(b'{"a":1}\n' * 1000)
+    assert len(read_bytes(packed, ONE, JSON, "o.json.gz")) == 1000
+    assert refused(packed[:-3], ONE, JSON, "o.json.gz").cause == "corrupt-object"
+
+
+def test_a_line_longer_than_a_block_and_rows_over_many_blocks_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(json_lines, "BLOCK_SIZE", 1000)
+    lines = [b'{"a":%d}' % i for i in range(3000)]
+    assert read_column(b"\n".join(lines), pa.int64(), JSON) == list(range(3000))
+    lines[1500] = b'{"a":1500,"b":"%b"}' % (b"x" * 5000)
+    assert read_column(b"\n".join(lines), pa.int64(), JSON) == list(range(3000))
+
+
+def test_a_line_of_null_at_the_beginning_of_a_later_block_does_not_end_the_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(json_lines, "BLOCK_SIZE", 64)
+    for indent in (b"", b" ", b"\t"):
+        for number in range(20):
+            data = b'{"a":1}\n' * number + indent + b"null\n" + b'{"a":1}\n' * 20
+            assert refused(data, ONE, JSON).offset == 8 * number

@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
+import pytest
+
+from queue_source.content import objects
+from queue_source.content.files import ObjectFile
+from queue_source.content.formats import FormatOptions
+from queue_source.content.objects import ExpectedObject, load_object, read_object
+from queue_source.errors import BadObject
+
+SCHEMA = pa.schema([("a", pa.int64()), ("b", pa.string())])
+CSV = FormatOptions("csv")
+
+
+@pytest.fixture
+def uri(tmp_path: Path) -> str:
+    (tmp_path / "o").write_bytes(b"1,x\n2,y\n")
+    return f"file://{tmp_path}/o"
+
+
+def test_an_object_of_the_announced_size_is_read(uri: str) -> None:
+    batches = load_object(uri, SCHEMA, CSV, expected=ExpectedObject(size=8, etag="not known to a local file"))
+    assert pa.Table.from_batches(batches).to_pylist() == [{"a": 1, "b": "x"}, {"a": 2, "b": "y"}]
+
+
+@pytest.mark.parametrize("size", [0, 7, 9])
+def test_an_object_of_another_size_has_changed(uri: str, size: int) -> None:
+    with pytest.raises(BadObject) as caught:
+        load_object(uri, SCHEMA, CSV, expected=ExpectedObject(size=size))
+    assert caught.value.cause == "object-changed"
+
+
+def test_an_empty_object_that_was_announced_with_content_has_changed(tmp_path: Path) -> None:
+    (tmp_path / "o").write_bytes(b"")
+    with pytest.raises(BadObject) as caught:
+        load_object(f"{tmp_path}/o", SCHEMA, CSV, expected=ExpectedObject(size=5))
+    assert caught.value.cause == "object-changed"
+
+
+class _Tagged(io.BytesIO):
+    def metadata(self) -> dict[bytes, bytes]:
+        return {b"ETag": b'"abc-2"', b"Content-Length": b"4"}
+
+    def size(self) -> int:
+        return len(self.getvalue())
+
+
+@pytest.mark.parametrize(("etag", "good"), [("abc-2", True), ('"abc-2"', True), (None, True), ("abc", False)])
+def test_an_object_with_another_etag_has_changed(monkeypatch: pytest.MonkeyPatch, etag: str | None, good: bool) -> None:
+    class Opened:
+        def __enter__(self) -> ObjectFile:
+            return ObjectFile("s3://b/k", _Tagged(b"1,x\n"))
+
+        def __exit__(self, *_: object) -> None:
+            return None
+
+    monkeypatch.setattr(objects, "open_object", lambda *_: Opened())
+    if good:
+        assert len(load_object("s3://b/k", SCHEMA, CSV, expected=ExpectedObject(etag=etag))) == 1
+    else:
+        with pytest.raises(BadObject, match="object-changed"):
+            load_object("s3://b/k", SCHEMA, CSV, expected=ExpectedObject(etag=etag))
+
+
+def test_a_missing_object_is_told_by_its_uri(tmp_path: Path) -> None:
+    with pytest.raises(BadObject) as caught:
+        load_object(f"file://{tmp_path}/no such", SCHEMA, CSV)
+    assert caught.value.cause == "missing-object"
+    assert "no such" in caught.value.detail
+
+
+def _csv(table: pa.Table, path: Path) -> None:
+    pa_csv.write_csv(table, path, pa_csv.WriteOptions(include_header=False))
+
+
+def _json(table: pa.Table, path: Path) -> None:
+    path.write_text("".join(f'{{"a":{row["a"]},"b":"{row["b"]}"}}\n' for row in table.to_pylist()))
+
+
+@pytest.mark.parametrize(("name", "write"), [("csv", _csv), ("json", _json), ("parquet", pq.write_table)])
+def test_batches_are_bounded_in_order_and_complete(
+    tmp_path: Path, name: str, write: Callable[[pa.Table, Path], None]
+) -> None:
+    rows = 2 * objects.BATCH_ROWS + 5
+    table = pa.table({"a": pa.array(range(rows)), "b": pa.array(["x"] * rows)})
+    write(table, tmp_path / "o")
+    batches = load_object(f"{tmp_path}/o", SCHEMA, FormatOptions(name))
+    assert max(batch.num_rows for batch in batches) <= objects.BATCH_ROWS
+    assert pa.Table.from_batches(batches).equals(table)
+
+
+def test_nothing_is_handed_out_of_an_object_that_is_bad_at_its_end(tmp_path: Path) -> None:
+    (tmp_path / "o").write_bytes(b"1,x\n" * 300_000 + b"bad,x\n")
+    handed_out = []
+
+    def read() -> Iterator[pa.RecordBatch]:
+        for batch in read_object(f"{tmp_path}/o", SCHEMA, CSV):
+            handed_out.append(batch)
+            yield batch
+
+    with pytest.raises(BadObject, match="column 'a'"):
+        list(read())
+    assert handed_out == []
+
+
+def test_reading_begins_when_the_first_batch_is_asked_for(tmp_path: Path) -> None:
+    batches = read_object(f"{tmp_path}/later", SCHEMA, CSV)
+    (tmp_path / "later").write_bytes(b"1,x\n")
+    assert sum(batch.num_rows for batch in batches) == 1

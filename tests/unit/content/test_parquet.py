@@ -1,0 +1,233 @@
+from __future__ import annotations
+
+import datetime as dt
+import io
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from queue_source.content.files import ObjectFile, open_object
+from queue_source.content.formats import FormatOptions
+from queue_source.content.parquet import read_parquet
+from queue_source.errors import BadObject, ObjectStoreError
+
+from .reading import UTC_MICROS, read_bytes, read_column, refused
+
+PARQUET = FormatOptions("parquet")
+ONE = pa.schema([("a", pa.int64())])
+NOON = dt.datetime(2020, 7, 1, 12)
+
+
+def parquet(table: pa.Table, **options: Any) -> bytes:
+    sink = io.BytesIO()
+    pq.write_table(table, sink, **options)
+    return sink.getvalue()
+
+
+def column(values: Any, kind: pa.DataType | None = None) -> bytes:
+    return parquet(pa.table({"a": pa.array(values, kind)}))
+
+
+@pytest.mark.parametrize(
+    ("written", "declared", "values"),
+    [
+        (pa.int32(), pa.int64(), [1, None]),
+        (pa.int64(), pa.int8(), [-128, 127]),
+        (pa.uint64(), pa.int64(), [2**63 - 1]),
+        (pa.uint64(), pa.decimal128(20, 0), [2**64 - 1]),
+        (pa.int32(), pa.float64(), [1, -5]),
+        (pa.float32(), pa.float64(), [0.5]),
+        (pa.float16(), pa.float32(), [0.5]),
+        (pa.decimal128(5, 2), pa.decimal128(20, 4), [Decimal("1.25")]),
+        (pa.decimal128(20, 4), pa.decimal128(5, 2), [Decimal("1.25")]),
+        (pa.large_string(), pa.string(), ["x", None]),
+        (pa.string(), pa.large_string(), ["x"]),
+        (pa.string_view(), pa.string(), ["x"]),
+        (pa.dictionary(pa.int32(), pa.string()), pa.string(), ["x", "y", "x", None]),
+        (pa.binary(), pa.string(), ["ä".encode()]),
+        (pa.string(), pa.binary(), ["ä"]),
+        (pa.binary(16), pa.binary(), [b"x" * 16]),
+        (pa.date32(), pa.date32(), [dt.date(2020, 1, 1)]),
+        (pa.date32(), pa.timestamp("us"), [dt.date(2020, 1, 1)]),
+        (pa.timestamp("ms", tz="UTC"), UTC_MICROS, [NOON.replace(tzinfo=dt.timezone.utc)]),
+        (pa.timestamp("ns", tz="Europe/Berlin"), UTC_MICROS, [NOON.replace(tzinfo=dt.timezone.utc)]),
+        (pa.timestamp("ns"), pa.timestamp("us"), [NOON]),
+        (pa.large_list(pa.int32()), pa.list_(pa.int64()), [[1, None], None, []]),
+        (pa.list_(pa.int32(), 2), pa.list_(pa.int64()), [[1, 2], [3, None]]),
+        (pa.map_(pa.string(), pa.int32()), pa.map_(pa.string(), pa.int64()), [[("x", 1), ("y", None)], None, []]),
+        (pa.null(), pa.string(), [None, None]),
+        (pa.bool_(), pa.bool_(), [True, None, False]),
+    ],
+)
+def test_a_type_that_loses_nothing_becomes_the_declared_one(
+    written: pa.DataType, declared: pa.DataType, values: list[Any]
+) -> None:
+    def plain(value: Any) -> Any:
+        if isinstance(value, dt.date) and not isinstance(value, dt.datetime) and pa.types.is_timestamp(declared):
+            return dt.datetime.combine(value, dt.time())
+        if isinstance(value, bytes) and pa.types.is_string(declared):
+            return value.decode()
+        return value.encode() if isinstance(value, str) and pa.types.is_binary(declared) else value
+
+    assert read_column(column(values, written), declared, PARQUET) == [plain(value) for value in values]
+
+
+@pytest.mark.parametrize(
+    ("written", "declared", "values"),
+    [
+        (pa.int64(), pa.int32(), [2**31]),
+        (pa.uint64(), pa.int64(), [2**63]),
+        (pa.int64(), pa.float64(), [2**53 + 1]),
+        (pa.float64(), pa.float32(), [0.5]),
+        (pa.float64(), pa.int64(), [1.0]),
+        (pa.decimal128(5, 2), pa.decimal128(5, 1), [Decimal("1.25")]),
+        (pa.decimal128(5, 2), pa.float64(), [Decimal("1.25")]),
+        (pa.string(), pa.int64(), ["1"]),
+        (pa.int64(), pa.string(), [1]),
+        (pa.string(), pa.date32(), ["2020-01-01"]),
+        (pa.bool_(), pa.int64(), [True]),
+        (pa.int64(), UTC_MICROS, [1]),
+        (pa.int32(), pa.date32(), [1]),
+        (pa.date32(), UTC_MICROS, [dt.date(2020, 1, 1)]),
+        (UTC_MICROS, pa.timestamp("us"), [NOON]),
+        (UTC_MICROS, pa.date32(), [NOON]),
+        (pa.timestamp("ns"), pa.timestamp("us"), [1]),
+        (pa.binary(), pa.string(), [b"\xff"]),
+        (pa.time64("us"), pa.timestamp("us"), [dt.time(1)]),
+        (pa.list_(pa.int64()), pa.int64(), [[1]]),
+        (pa.int64(), pa.list_(pa.int64()), [1]),
+        (pa.struct([("x", pa.int64())]), pa.map_(pa.string(), pa.int64()), [{"x": 1}]),
+        (pa.list_(pa.struct([("x", pa.string())])), pa.list_(pa.struct([("x", pa.int64())])), [[{"x": "1"}]]),
+    ],
+)
+def test_a_type_that_cannot_become_the_declared_one_is_refused_and_named(
+    written: pa.DataType, declared: pa.DataType, values: list[Any]
+) -> None:
+    error = refused(column(values, written), pa.schema([("a", declared)]), PARQUET)
+    assert error.cause == "corrupt-object"
+    assert error.detail.startswith("column 'a': ")
+
+
+def test_a_timestamp_without_a_zone_is_in_the_zone_of_the_options() -> None:
+    data = column([NOON], pa.timestamp("us"))
+    (utc,) = read_column(data, UTC_MICROS, PARQUET)
+    (berlin,) = read_column(data, UTC_MICROS, FormatOptions("parquet", timezone="Europe/Berlin"))
+    assert utc - berlin == dt.timedelta(hours=2)
+
+
+def test_columns_are_matched_by_name_and_others_are_ignored_or_null() -> None:
+    data = parquet(pa.table({"x": [1], "b": ["B"], "a": [2]}))
+    schema = pa.schema([("a", pa.int64()), ("missing", pa.list_(pa.int64())), ("b", pa.string())])
+    assert read_bytes(data, schema, PARQUET) == [{"a": 2, "missing": None, "b": "B"}]
+
+
+def test_a_name_that_differs_in_case_matches_when_none_matches_exactly() -> None:
+    assert read_column(parquet(pa.table({"A": [1]})), pa.int64(), PARQUET) == [1]
+    assert read_column(parquet(pa.table({"A": [1], "a": [2]})), pa.int64(), PARQUET) == [2]
+    schema = pa.schema([("ab", pa.int64())])
+    assert refused(parquet(pa.table({"Ab": [1], "aB": [2]})), schema, PARQUET).cause == "wrong-columns"
+
+
+def test_a_name_with_a_dot_is_no_path() -> None:
+    data = parquet(pa.table({"a.b": [1], "a": [{"b": 2}]}))
+    schema = pa.schema([("a.b", pa.int64()), ("a", pa.struct([("b", pa.int64())]))])
+    assert read_bytes(data, schema, PARQUET) == [{"a.b": 1, "a": {"b": 2}}]
+
+
+def test_fields_of_structs_are_matched_by_name_too() -> None:
+    written = pa.struct([("x", pa.int32()), ("Y", pa.string()), ("z", pa.int64())])
+    declared = pa.struct([("y", pa.string()), ("w", pa.date32()), ("x", pa.int64())])
+    rows = [{"x": 1, "Y": "q", "z": 3}, None, {"x": None, "Y": None, "z": None}]
+    assert read_column(column(rows, written), declared, PARQUET) == [
+        {"y": "q", "w": None, "x": 1},
+        None,
+        {"y": None, "w": None, "x": None},
+    ]
+    nested = read_column(column([rows, None, []], pa.list_(written)), pa.list_(declared), PARQUET)
+    assert [len(row) if row is not None else None for row in nested] == [3, None, 0]
+    assert nested[0][0] == {"y": "q", "w": None, "x": 1}
+
+
+def test_columns_that_may_not_be_null_become_the_declared_ones() -> None:
+    written = pa.schema([pa.field("a", pa.struct([pa.field("x", pa.int64(), nullable=False)]), nullable=False)])
+    data = parquet(pa.Table.from_pylist([{"a": {"x": 1}}], schema=written))
+    assert read_column(data, pa.struct([("x", pa.int64())]), PARQUET) == [{"x": 1}]
+
+
+def test_an_object_without_any_declared_column_is_refused() -> None:
+    assert refused(parquet(pa.table({"x": [1]})), ONE, PARQUET).cause == "wrong-columns"
+
+
+def test_an_empty_object_and_one_without_rows_have_no_rows() -> None:
+    assert read_bytes(b"", ONE, PARQUET) == []
+    assert read_bytes(column([], pa.int64()), ONE, PARQUET) == []
+    sink = io.BytesIO()
+    pq.ParquetWriter(sink, ONE).close()
+    assert read_bytes(sink.getvalue(), ONE, PARQUET) == []
+
+
+def test_what_is_no_parquet_or_cut_off_is_corrupt_wherever_it_was_cut() -> None:
+    data = column(list(range(1000)))
+    assert refused(b'{"a":1}\n', ONE, PARQUET).cause == "corrupt-object"
+    assert refused(b"PAR1", ONE, PARQUET).cause == "corrupt-object"
+    for end in (1, 3, 11, len(data) // 2, len(data) - 9, len(data) - 1):
+        assert refused(data[:end], ONE, PARQUET).cause == "corrupt-object"
+
+
+def test_a_damaged_page_is_found_by_its_checksum() -> None:
+    values = list(range(1000))
+    table = pa.table({"a": values})
+    data = parquet(table, write_page_checksum=True, use_dictionary=False, compression="none")
+    place = data.index((500).to_bytes(8, "little"))
+    damaged = data[:place] + b"\x01" + data[place + 1 :]
+    assert refused(damaged, ONE, PARQUET).cause == "corrupt-object"
+
+
+def test_text_that_is_not_utf8_is_corrupt() -> None:
+    data = parquet(pa.table({"a": ["abcdef"]}), use_dictionary=False, compression="none", write_statistics=False)
+    damaged = data.replace(b"abcdef", b"ab\xff\xfeef")
+    assert damaged != data
+    assert refused(damaged, pa.schema([("a", pa.string())]), PARQUET).cause == "corrupt-object"
+
+
+def test_row_groups_can_be_read_one_by_one(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"a": list(range(10))}), tmp_path / "o", row_group_size=4)
+    with open_object(f"{tmp_path}/o") as file:
+        groups = [read_parquet(file, ONE, PARQUET, [number]).column("a").to_pylist() for number in range(3)]
+    assert groups == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+
+
+def test_a_store_that_fails_in_the_middle_is_not_a_corrupt_object() -> None:
+    class Failing(io.BytesIO):
+        reads = 0
+
+        def metadata(self) -> None:
+            return None
+
+        def size(self) -> int:
+            return len(self.getvalue())
+
+        def read(self, size: int | None = -1, /) -> bytes:
+            Failing.reads += 1
+            if Failing.reads > 1:
+                raise OSError("AWS Error SLOW_DOWN during GetObject operation")
+            return super().read(size)
+
+    data = column(list(range(200_000)))
+    with pytest.raises(ObjectStoreError, match="SLOW_DOWN"):
+        read_parquet(ObjectFile("s3://b/k", Failing(data)), ONE, PARQUET)
+    assert Failing.reads > 1
+
+
+def test_an_object_that_vanishes_in_the_middle_is_missing() -> None:
+    class Vanishing(io.BytesIO):
+        def read(self, size: int | None = -1, /) -> bytes:
+            raise FileNotFoundError("gone")
+
+    with pytest.raises(BadObject) as caught:
+        read_parquet(ObjectFile("s3://b/k", Vanishing(column([1]))), ONE, PARQUET)
+    assert caught.value.cause == "missing-object"

@@ -1,0 +1,326 @@
+"""The coordinator on a real SQL queue and a real store, driven as Spark drives it (tests/driver_loop.py)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from driver_loop import DriverLoop, published, reader_options, states, taken_by_foreign_sink, until
+from queue_source.queues import Depth, open_queue
+from shard_store.errors import LostProgress, PipelineTakenOver
+from shard_store.store import ShardStore, open_store
+
+EMPTY = Depth(ready=0, in_flight=0)
+
+
+@dataclass
+class World:
+    """One queue and one store in a folder of their own."""
+
+    folder: Path
+
+    @property
+    def queue_url(self) -> str:
+        return f"sql+sqlite:///{self.folder}/queue.db?queue=files"
+
+    @property
+    def store_url(self) -> str:
+        return f"sqlite:///{self.folder}/store.db"
+
+    def publish(self, *uris: str) -> None:
+        with open_queue(self.queue_url) as queue:
+            queue.publish(list(uris))
+
+    def depth(self) -> Depth:
+        with open_queue(self.queue_url) as queue:
+            return queue.depth()
+
+    @contextmanager
+    def loop(
+        self,
+        *,
+        checkpoint: str = "checkpoint",
+        publishes: bool = True,
+        tells_start: bool = True,
+        driver: str = "",
+        **options: str,
+    ) -> Iterator[DriverLoop]:
+        loop = DriverLoop(
+            reader_options(self.queue_url, self.store_url, **options),
+            self.folder / checkpoint,
+            self.folder / "output",
+            publishes=publishes,
+            tells_start=tells_start,
+            driver=driver,
+        )
+        try:
+            yield loop
+        finally:
+            loop.stop()
+
+    @contextmanager
+    def store(self) -> Iterator[ShardStore]:
+        with open_store(self.store_url) as store:
+            yield store
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def uris(count: int, first: int = 0) -> list[str]:
+    return [f"s3://bucket/{number}" for number in range(first, first + count)]
+
+
+def patiently(loop: DriverLoop) -> Callable[[], None]:
+    """A trigger, and a moment in which leases may end."""
+
+    def step() -> None:
+        loop.batch()
+        time.sleep(0.05)
+
+    return step
+
+
+def assert_published_once(world: World, expected: list[str]) -> None:
+    with world.store() as store:
+        found = published(store)
+        assert found == dict.fromkeys(expected, 1)
+        assert states(store) == {"done": len(expected)}
+
+
+@pytest.mark.parametrize("tells_start", [True, False], ids=["spark 4.2+", "spark 4.0"])
+def test_every_object_is_published_once_however_often_it_is_announced(world: World, tells_start: bool) -> None:
+    world.publish(*uris(250), *uris(50), *uris(50))
+    with world.loop(tells_start=tells_start) as loop:
+        until(lambda: world.depth() == EMPTY, loop.batch)
+    assert_published_once(world, uris(250))
+
+
+def test_available_now_ends_and_leaves_nothing_unacknowledged(world: World) -> None:
+    world.publish(*uris(250))
+    with world.loop() as loop:
+        loop.drain()
+        assert world.depth() == EMPTY
+    assert_published_once(world, uris(250))
+
+
+def test_available_now_takes_what_was_there_and_leaves_what_comes_later(world: World) -> None:
+    world.publish(*uris(50))
+    with world.loop() as loop:
+        loop.coordinator.drain()
+        world.publish(*uris(30, first=50))
+        while loop.batch():
+            pass
+    assert world.depth() == Depth(ready=30, in_flight=0)
+    assert_published_once(world, uris(50))
+
+
+def test_an_idle_query_has_its_last_batch_confirmed_by_the_next_trigger(world: World) -> None:
+    world.publish(*uris(5))
+    with world.loop() as loop:
+        assert loop.batch()
+        assert world.depth() == Depth(ready=0, in_flight=5)
+        assert not loop.batch()
+        assert world.depth() == EMPTY
+
+
+@pytest.mark.parametrize("tells_start", [True, False], ids=["spark 4.2+", "spark 4.0"])
+def test_with_another_sink_the_confirm_advances_the_shards(world: World, tells_start: bool) -> None:
+    world.publish(*uris(5))
+    with world.loop(publishes=False, tells_start=tells_start) as loop:
+        loop.batch()
+        with world.store() as store:
+            assert states(store) == {"open": 5}
+        loop.batch()
+        with world.store() as store:
+            assert states(store) == {"done": 5}
+    assert taken_by_foreign_sink(world.folder / "output") == dict.fromkeys(uris(5), 1)
+
+
+@pytest.mark.parametrize("tells_start", [True, False], ids=["spark 4.2+", "spark 4.0"])
+def test_a_restart_settles_the_last_batch_of_another_sink_and_reads_nothing_twice(
+    world: World, tells_start: bool
+) -> None:
+    world.publish(*uris(5))
+    with world.loop(publishes=False, tells_start=tells_start) as loop:
+        loop.batch()
+    with world.loop(publishes=False, tells_start=tells_start) as loop:
+        until(lambda: world.depth() == EMPTY, patiently(loop))
+    with world.store() as store:
+        assert states(store) == {"done": 5}
+    assert taken_by_foreign_sink(world.folder / "output") == dict.fromkeys(uris(5), 1)
+
+
+def test_a_lost_checkpoint_loses_and_doubles_nothing(world: World) -> None:
+    world.publish(*uris(5))
+    with world.loop() as loop:
+        loop.batch()  # published, not confirmed
+    world.publish(*uris(5, first=5))
+    with world.loop(checkpoint="another") as loop:
+        until(lambda: world.depth() == EMPTY, patiently(loop))
+    assert_published_once(world, uris(10))
+
+
+@pytest.mark.parametrize("tells_start", [True, False], ids=["spark 4.2+", "spark 4.0"])
+def test_a_snapshot_that_spark_never_logged_is_handed_out_again_first(world: World, tells_start: bool) -> None:
+    world.publish(*uris(5))
+    with world.loop(tells_start=tells_start) as loop:
+        assert loop.coordinator.latest(0 if tells_start else None) == 1  # durable, but Spark dies before logging it
+    world.publish(*uris(5, first=5))
+    with world.loop(tells_start=tells_start) as loop:
+        for _ in range(3):  # however often Spark asks: it has not said that it knows this offset
+            assert loop.coordinator.latest(0 if tells_start else None) == 1
+        until(lambda: world.depth() == EMPTY, patiently(loop))
+    assert_published_once(world, uris(10))
+
+
+def test_a_lost_store_under_a_live_checkpoint_is_a_clear_error(world: World) -> None:
+    world.publish(*uris(5))
+    with world.loop() as loop:
+        loop.drain()
+    for file in world.folder.glob("store.db*"):
+        file.unlink()
+    with world.loop() as loop, pytest.raises(LostProgress, match="'failOnDataLoss'"):
+        loop.batch()
+
+
+def test_without_fail_on_data_loss_a_lost_store_is_gone_on_from(world: World) -> None:
+    world.publish(*uris(5))
+    with world.loop() as loop:
+        loop.drain()
+    for file in world.folder.glob("store.db*"):
+        file.unlink()
+    world.publish(*uris(5, first=5))
+    with world.loop(failOnDataLoss="false") as loop:
+        loop.drain()
+    assert world.depth() == EMPTY
+    assert_published_once(world, uris(5, first=5))
+
+
+def test_the_older_of_two_queries_with_one_pipeline_name_stops_with_an_error(world: World) -> None:
+    with world.loop(commitTimeout="1s") as older, world.loop(checkpoint="other") as newer:
+        newer.batch()
+
+        def call() -> None:
+            older.coordinator.latest(0)
+            time.sleep(0.05)
+
+        with pytest.raises(PipelineTakenOver, match="taken over by a newer query"):
+            until(lambda: False, call)
+
+
+def test_a_zombie_publishes_nothing_after_its_replacement_has_started(world: World) -> None:
+    world.publish(*uris(5))
+    with world.loop() as zombie:
+        end = zombie.coordinator.latest(0)
+        plan = zombie.coordinator.plan(0, end)
+        with world.loop(checkpoint="other") as replacement:
+            until(lambda: not replacement.batch(), lambda: None)
+            with pytest.raises(PipelineTakenOver):
+                zombie._deliver(plan, 0)
+            until(lambda: world.depth().ready == 0, replacement.batch)
+    assert_published_once(world, uris(5))
+
+
+def test_a_graceful_stop_gives_unplanned_messages_back_at_once_and_keeps_planned_ones(world: World) -> None:
+    world.publish(*uris(10))
+    with world.loop(maxFilesPerTrigger="4", visibilityTimeout="5m") as loop:
+        loop.batch()
+        assert world.depth() == Depth(ready=0, in_flight=10)
+    assert world.depth() == Depth(ready=6, in_flight=4)
+
+
+def test_leases_are_extended_while_a_batch_takes_longer_than_the_visibility_timeout(world: World) -> None:
+    world.publish(*uris(3))
+    with world.loop(visibilityTimeout="900ms", pendingTimeout="800ms", commitTimeout="1s") as loop:
+        end = loop.coordinator.latest(0)
+        loop.coordinator.plan(0, end)
+        with open_queue(world.queue_url) as other:
+            assert other.receive(10, 1.0, 2.5) == []
+
+
+def test_ready_messages_that_are_not_planned_in_time_are_given_back(world: World) -> None:
+    world.publish(*uris(10))
+    with world.loop(maxFilesPerTrigger="4", pendingTimeout="1s", commitTimeout="2s", visibilityTimeout="5m") as loop:
+        loop.batch()
+        until(lambda: loop.coordinator.metrics.snapshot()["givenBack"] >= 6, lambda: time.sleep(0.05))
+        until(lambda: world.depth() == EMPTY, patiently(loop))
+    assert_published_once(world, uris(10))
+
+
+def test_malformed_messages_are_quarantined_with_their_cause_and_the_rest_goes_on(world: World) -> None:
+    world.publish("no notification at all", *uris(3), '{"Records": [{}]}')
+    with world.loop() as loop:
+        loop.drain()
+        assert loop.coordinator.metrics.snapshot()["quarantined"] == 2
+    assert world.depth() == EMPTY
+    assert_published_once(world, uris(3))
+    with world.store() as store:
+        errors = [row for page in store.pages("errors") for row in page]
+    assert sorted(row[3] for row in errors) == ["malformed-message", "malformed-message"]
+    assert {bytes(row[9]) for row in errors} == {b"no notification at all", b'{"Records": [{}]}'}
+
+
+def test_a_uri_outside_the_allowed_prefixes_is_quarantined_not_read(world: World) -> None:
+    world.publish("file:///etc/passwd", "s3://bucket/1")
+    with world.loop(allowedPrefixes="s3://bucket/") as loop:
+        loop.drain()
+    with world.store() as store:
+        (error,) = [row for page in store.pages("errors") for row in page]
+        assert "allowedPrefixes" in error[4]
+        assert published(store) == {"s3://bucket/1": 1}
+
+
+def test_no_more_than_the_limit_is_in_flight(world: World) -> None:
+    world.publish(*uris(100))
+    with world.loop(maxInFlightMessages="10", maxFilesPerTrigger="5") as loop:
+        loop.batch()
+        depth = world.depth()
+        assert depth.in_flight <= 10
+        until(lambda: world.depth() == EMPTY, loop.batch)
+    assert_published_once(world, uris(100))
+
+
+def test_several_messages_for_one_shard_are_all_acknowledged_when_it_ends(world: World) -> None:
+    world.publish(*["s3://bucket/same"] * 20)
+    with world.loop() as loop:
+        loop.batch()
+        assert world.depth().in_flight == 20
+        loop.batch()
+    assert world.depth() == EMPTY
+    assert_published_once(world, ["s3://bucket/same"])
+
+
+def test_a_duplicate_of_a_shard_that_another_live_pipeline_owns_is_held_until_it_ends(world: World) -> None:
+    world.publish("s3://bucket/1")
+    with world.loop(pipeline="first", source="files", commitTimeout="1s") as first:
+        first.coordinator.plan(0, first.coordinator.latest(0))
+        world.publish("s3://bucket/1")
+        with world.loop(pipeline="second", source="files", checkpoint="second", commitTimeout="1s") as second:
+            until(lambda: second.coordinator.report()["held"] == 1, second.batch)
+            plan = first.coordinator.plan(0, 1)
+            first._deliver(plan, 0)
+            first.coordinator.latest(1)
+            until(lambda: world.depth() == EMPTY, patiently(second))
+            assert second.coordinator.metrics.snapshot()["received"] == 1  # held, not given back and received again
+    assert_published_once(world, ["s3://bucket/1"])
+
+
+def test_shards_of_a_pipeline_whose_heartbeats_stopped_are_acquired_by_another(world: World) -> None:
+    world.publish(*uris(5))
+    with world.loop(pipeline="first", source="files", commitTimeout="1s", visibilityTimeout="5s") as first:
+        end = first.coordinator.latest(0)
+        plan = first.coordinator.plan(0, end)
+        first.coordinator._crew.stop(5.0)  # as good as dead: no heartbeat, no extension
+        with world.loop(pipeline="second", source="files", checkpoint="second", commitTimeout="1s") as second:
+            until(lambda: world.depth() == EMPTY, patiently(second))
+        with pytest.raises(Exception, match="lost 5 shard"):
+            first._deliver(plan, 0)
+    assert_published_once(world, uris(5))
