@@ -123,10 +123,12 @@ class DriverLoop:
         reach("published")
 
     def _first_start(self) -> int:
+        if self._log and not self.tells_start:
+            self.coordinator.resume(self._log[max(self._log)]["end"])  # as `partitions(x, x)` of 4.0 and 4.1
         unfinished = [n for n in self._log if n not in self._done]
         if unfinished:
             return self._log[unfinished[0]]["start"]
-        return self._log[max(self._log)]["end"] if self._log else self.coordinator.confirmed_seq()
+        return self._log[max(self._log)]["end"] if self._log else 0  # as initialOffset
 
     def _write(self, kind: str, number: int, value: Mapping[str, int]) -> None:
         _write_whole(self.checkpoint / kind / str(number), value)

@@ -69,6 +69,7 @@ class Coordinator:
         self._last_seq = 0
         self._planned_end: int | None = None
         self._reoffered: int | None = None
+        self._resumed_at: int | None = None
 
     # Spark's calls
 
@@ -98,15 +99,23 @@ class Coordinator:
         """Raise what has ended us, if anything has."""
         self._crew.check()
 
+    def resume(self, seq: int) -> None:
+        """Spark 4.0 and 4.1, first of all after a restart: the last batch that they logged ends at `seq`.
+
+        It is done unless they ask for its plan before they ask for the latest offset.
+        """
+        self._crew.check()
+        self._resumed_at = seq
+
     def latest(self, start: int | None) -> int:
         """The offset up to which there is work (Spark's latestOffset). `start`: all up to it is done; None on 4.0/4.1.
 
         Without new shards it is `start`, or the last offset again.
         """
         self._crew.check()
-        if start is not None and start > self._last_seq:
-            self._adopt(start)
         done = self._done_by_order() if start is None else start
+        if done > self._last_seq:
+            self._adopt(done)
         if self._last_seq > max(done, self._confirmed):
             self._confirm(done)
             self._reoffered = self._last_seq
@@ -180,6 +189,8 @@ class Coordinator:
         """
         if self._planned_end is not None:
             return self._planned_end
+        if self._resumed_at is not None:
+            return self._resumed_at
         return self._reoffered if self._reoffered is not None else self._confirmed
 
     def _confirm(self, seq: int, snapshot: Snapshot | None = None) -> None:

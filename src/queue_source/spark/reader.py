@@ -69,7 +69,8 @@ class CuesqueueStreamReader(AvailableNow, DataSourceStreamReader):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         if start["seq"] == end["seq"]:
-            return []  # Spark 4.0 asks so after a restart; it proves nothing
+            self._started().resume(int(end["seq"]))
+            return []
         plan = self._started().plan(int(start["seq"]), int(end["seq"]))
         ranges = () if plan.published else plan.ranges
         batches = self._options.batches
