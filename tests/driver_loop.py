@@ -27,9 +27,9 @@ def reader_options(queue_url: str, store_url: str, **more: str) -> ReaderOptions
         "store": store_url,
         "fileFormat": "json",
         "allowedPrefixes": "s3://,file:///",
-        "visibilityTimeout": "6s",
-        "pendingTimeout": "3s",
-        "commitTimeout": "4s",
+        "visibilityTimeout": "3s",
+        "pendingTimeout": "2s",
+        "commitTimeout": "2s",
         "waitTime": "100ms",
         "maxFilesPerTrigger": "100",
     }
@@ -73,6 +73,8 @@ class DriverLoop:
         self._log = self._read_log("offsets")
         self._done = self._read_log("commits")
         self._start = self._first_start()
+        if self._log and not tells_start:
+            self.coordinator.logged(self._log[max(self._log)]["end"])
 
     def drain(self) -> None:
         """As Trigger.AvailableNow on 4.2 and later: batches until nothing new comes."""
@@ -123,12 +125,10 @@ class DriverLoop:
         reach("published")
 
     def _first_start(self) -> int:
-        if self._log and not self.tells_start:
-            self.coordinator.resume(self._log[max(self._log)]["end"])  # as `partitions(x, x)` of 4.0 and 4.1
         unfinished = [n for n in self._log if n not in self._done]
         if unfinished:
             return self._log[unfinished[0]]["start"]
-        return self._log[max(self._log)]["end"] if self._log else 0  # as initialOffset
+        return self._log[max(self._log)]["end"] if self._log else self.coordinator.confirmed_seq()
 
     def _write(self, kind: str, number: int, value: Mapping[str, int]) -> None:
         _write_whole(self.checkpoint / kind / str(number), value)

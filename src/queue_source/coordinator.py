@@ -67,9 +67,7 @@ class Coordinator:
         self._token: PublishToken
         self._confirmed = 0
         self._last_seq = 0
-        self._planned_end: int | None = None
-        self._reoffered: int | None = None
-        self._resumed_at: int | None = None
+        self._logged = 0
 
     # Spark's calls
 
@@ -99,26 +97,17 @@ class Coordinator:
         """Raise what has ended us, if anything has."""
         self._crew.check()
 
-    def resume(self, seq: int) -> None:
-        """Spark 4.0 and 4.1, first of all after a restart: the last batch that they logged ends at `seq`.
-
-        It is done unless they ask for its plan before they ask for the latest offset.
-        """
-        self._crew.check()
-        self._resumed_at = seq
-
     def latest(self, start: int | None) -> int:
-        """The offset up to which there is work (Spark's latestOffset). `start`: all up to it is done; None on 4.0/4.1.
+        """The offset up to which there is work (Spark's latestOffset). All up to `start` is done; None before 4.2.
 
         Without new shards it is `start`, or the last offset again.
         """
         self._crew.check()
-        done = self._done_by_order() if start is None else start
+        done = self._logged if start is None else start
         if done > self._last_seq:
             self._adopt(done)
-        if self._last_seq > max(done, self._confirmed):
+        if self._last_seq > max(done, self._confirmed):  # snapshots that Spark does not know or has not run
             self._confirm(done)
-            self._reoffered = self._last_seq
             return self._last_seq
         if self._receivers.draining or self._receivers.hurried:
             self._confirm(done)
@@ -137,16 +126,23 @@ class Coordinator:
         """The plan of one micro-batch; Spark's call proves that everything up to `start` is done."""
         self._crew.check()
         reach("offset-logged")
-        if end > self._last_seq or start > self._last_seq:
+        self._logged = end
+        if max(start, end) > self._last_seq:
             self._adopt(max(start, end))
         self._confirm(start)
         plan = self._store.plan(self._token, start, end)
-        self._planned_end = end
         if plan.lost:
             self.metrics.add(lostShards=len(plan.lost))
             logger.warning("pipeline %s: %d shard(s) passed to another pipeline", self._token, len(plan.lost))
         reach("plan-made")
         return plan
+
+    def logged(self, end: int) -> None:
+        """Spark's log ends with `end`. Before 4.2 it says so at a restart, and not what is done.
+
+        Its next latestOffset then proves it: a logged batch that is not done is planned again before that call.
+        """
+        self._logged = end
 
     def confirm(self, end: int) -> None:
         """Spark says that everything up to `end` is done."""
@@ -181,17 +177,6 @@ class Coordinator:
             self._store.close()
 
     # confirming
-
-    def _done_by_order(self) -> int:
-        """Spark 4.0 and 4.1 do not say what is done, but a further latestOffset comes only after the batch before.
-
-        An old snapshot that was offered again and not planned since is one that Spark had already finished.
-        """
-        if self._planned_end is not None:
-            return self._planned_end
-        if self._resumed_at is not None:
-            return self._resumed_at
-        return self._reoffered if self._reoffered is not None else self._confirmed
 
     def _confirm(self, seq: int, snapshot: Snapshot | None = None) -> None:
         """Make everything up to `seq` final and `snapshot` durable, in one transaction; then acknowledge."""

@@ -25,19 +25,27 @@ class HoldingPen:
         self._inbox: deque[Received] = deque()
         self._opening: list[Received] = []
         self._aside: list[MessageKey] = []
+        self._reserved = 0  # for messages that receives under way may bring
 
     def held(self) -> int:
         """Messages in flight in this reader."""
         return len(self.tracker.messages) + len(self._inbox) + len(self._opening) + len(self._aside)
 
-    def room(self) -> int:
-        return self._most - self.held()
+    def full(self) -> bool:
+        return self.held() >= self._most
+
+    def reserve(self, most: int) -> int:
+        """Room for up to `most` messages that a receive may bring; `put` settles it. 0: receive nothing now."""
+        room = max(0, min(most, self._most - self.held() - self._reserved))
+        self._reserved += room
+        return room
 
     def idle(self) -> bool:
         """Nothing received waits to be opened."""
         return not self._inbox and not self._opening
 
-    def put(self, messages: Sequence[Received]) -> None:
+    def put(self, messages: Sequence[Received], reserved: int) -> None:
+        self._reserved -= reserved
         self._inbox.extend(messages)
         self.changed.notify_all()
 

@@ -71,7 +71,7 @@ class Receivers:
 
     def dry(self) -> bool:
         """Waiting brings nothing more: every receiver came back empty, or the pen is full. Needs the pen's lock."""
-        return self._pen.idle() and (self._pen.room() <= 0 or all(self._emptied.values()))
+        return self._pen.idle() and (self._pen.full() or all(self._emptied.values()))
 
     def sort_out(self, messages: Sequence[Received]) -> Sequence[Received]:
         """Put aside what AvailableNow leaves for the next run: sent after its start, and beyond what was there.
@@ -104,8 +104,8 @@ class Receivers:
         longest = min(self._options.wait_time.total_seconds(), capabilities.longest_wait)
         while crew.working:
             with self._pen.changed:
-                room = min(capabilities.largest_batch, self._pen.room())
-                if room <= 0:
+                room = self._pen.reserve(capabilities.largest_batch)
+                if room == 0:
                     self._pen.changed.wait(0.5)
                     continue
                 began = self._round
@@ -116,4 +116,4 @@ class Receivers:
             with self._pen.changed:
                 if began == self._round:
                     self._emptied[number] = not messages
-                self._pen.put(messages)
+                self._pen.put(messages, room)

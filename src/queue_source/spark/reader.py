@@ -69,7 +69,7 @@ class CuesqueueStreamReader(AvailableNow, DataSourceStreamReader):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         if start["seq"] == end["seq"]:
-            self._started().resume(int(end["seq"]))
+            self._started().logged(int(end["seq"]))  # Spark before 4.2, after a restart
             return []
         plan = self._started().plan(int(start["seq"]), int(end["seq"]))
         ranges = () if plan.published else plan.ranges
