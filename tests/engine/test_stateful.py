@@ -1,0 +1,100 @@
+"""Queries with state: rows that come in a batch without new data are published like all others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import count, window
+
+from engine.queries import Query, described, start_frame
+from engine.world import World, eventually
+
+pytestmark = pytest.mark.engine
+
+SCHEMA = "id BIGINT, name STRING, at TIMESTAMP"
+
+
+def counts(spark: SparkSession, world: World, query: Query) -> DataFrame:
+    """Rows a minute, each told when its minute is over: append mode."""
+    stream = spark.readStream.format("cuesqueue").schema(SCHEMA).options(**query["source"]).load()
+    minutes = stream.withWatermark("at", "0 seconds").groupBy(window("at", "1 minute"))
+    return minutes.agg(count("*").alias("rows")).selectExpr("minute(window.start) AS minute", "rows")
+
+
+def feed(world: World, number: int, minutes: list[int]) -> None:
+    folder = world.root / "in"
+    folder.mkdir(exist_ok=True)
+    file = folder / f"{number}.json"
+    lines = [f'{{"id": {i}, "name": "n", "at": "2026-01-01T00:{m:02d}:00Z"}}\n' for i, m in enumerate(minutes)]
+    file.write_text("".join(lines))
+    world.publish([file.as_uri()])
+
+
+def published(spark: SparkSession, world: World) -> list[tuple[Any, ...]]:
+    data = spark.read.format("cuesqueue").option("store", world.store_url).load()
+    return sorted(tuple(row) for row in data.collect())
+
+
+def run_until(spark: SparkSession, world: World, query: Query, rows: int) -> None:
+    """Run as a stream until so many rows are published."""
+    running = start_frame(counts(spark, world, query), query)
+    try:
+
+        def there() -> bool:
+            if (error := running.exception()) is not None:
+                raise error
+            return sum(split["rows"] for split in world.view("splits")) >= rows and world.settled()
+
+        eventually(f"{rows} rows", there)
+    finally:
+        running.stop()
+
+
+def test_rows_of_a_batch_without_new_data_are_published_once(spark: SparkSession, world: World) -> None:
+    query = described(world, trigger={"processingTime": "0 seconds"})
+    feed(world, 0, [1, 1, 2, 5])  # the watermark passes minutes 1 and 2 only after the batch: they come in the next
+    run_until(spark, world, query, 2)
+    assert published(spark, world) == [(1, 2), (2, 1)]
+    feed(world, 1, [6, 6, 9])
+    run_until(spark, world, query, 4)
+    assert published(spark, world) == [(1, 2), (2, 1), (5, 1), (6, 2)]
+
+
+def test_a_query_that_restarts_with_a_batch_without_new_data_goes_on(spark: SparkSession, world: World) -> None:
+    """Stopped between the batch that moved the watermark and the one that tells what it moved past."""
+    query = described(world, trigger={"processingTime": "0 seconds"})
+    feed(world, 0, [1, 1, 2, 5])
+    run_until(spark, world, query, 2)
+    commits = sorted((Path(query["checkpoint"]) / "commits").glob("[0-9]*"), key=lambda file: int(file.name))
+    assert len(commits) >= 2, "there was no batch without new data"
+    commits[-1].unlink()  # as if killed after its publication, before Spark's commit log
+    (Path(query["checkpoint"]) / "commits" / f".{commits[-1].name}.crc").unlink(missing_ok=True)
+    feed(world, 1, [6, 6, 9])
+    run_until(spark, world, query, 4)
+    assert published(spark, world) == [(1, 2), (2, 1), (5, 1), (6, 2)]
+
+
+def test_a_query_killed_before_its_batch_without_new_data_tells_its_rows_at_the_restart(
+    spark: SparkSession, world: World
+) -> None:
+    """Without any new message: the restart's first batch is one without new data."""
+    query = described(world, trigger={"processingTime": "0 seconds"})
+    feed(world, 0, [1, 1, 2, 5])
+    with_state = counts(spark, world, query)
+    spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
+    try:
+        running = start_frame(with_state, query)
+        try:
+            eventually(
+                "the first batch settled", lambda: running.exception() or (world.view("attempts") and world.settled())
+            )
+        finally:
+            running.stop()
+    finally:
+        spark.conf.unset("spark.sql.streaming.noDataMicroBatches.enabled")
+    assert published(spark, world) == []
+    run_until(spark, world, query, 2)
+    assert published(spark, world) == [(1, 2), (2, 1)]
