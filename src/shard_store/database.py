@@ -209,6 +209,8 @@ class Database:
                 "this is not a database URL; write for example sqlite:///cuesqueue.db or "
                 "postgresql://user:password@host/database"
             ) from None
+        if "@" in (parsed.host or ""):  # what follows the first @ would be shown as the host
+            raise self._errors.configuration("the password holds an @; write it as %40 (and / as %2F, ? as %3F)")
         backend = parsed.get_backend_name()
         if backend not in DIALECTS:
             known = ", ".join(sorted(DIALECTS))

@@ -51,8 +51,22 @@ def open_shards(
     for content in contents:
         wanted.setdefault(shard_key(source, content.shard_id), content)
     found = look(database, connection, wanted)
-    # in the order of keys, so that two pipelines with the same announcements do not deadlock
-    for chunk in chunks(sorted((item for item in wanted.items() if item[0] not in found), key=lambda item: item[0])):
+    # a shard of another pipeline may be finished and pruned between our insert and our look: then it is new again
+    while absent := [(key, wanted[key]) for key in sorted(wanted.keys() - found.keys())]:
+        found |= _insert(database, connection, token, source, absent)
+    return {key: found[key] for key in wanted}
+
+
+def _insert(
+    database: Database,
+    connection: Connection,
+    token: PublishToken,
+    source: str,
+    absent: Sequence[tuple[ShardKey, Content]],
+) -> dict[ShardKey, Shard]:
+    """Open what nobody else has opened meanwhile, in the order of keys: then two pipelines do not deadlock."""
+    found: dict[ShardKey, Shard] = {}
+    for chunk in chunks(absent):
         rows = database.dialect.row_set({name: shards.c[name].type for name in _GIVEN})
         fixed = {
             "source": source,

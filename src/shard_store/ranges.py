@@ -53,7 +53,10 @@ def decode(source: str, text: str) -> list[Range]:
 
 def write(connection: Connection, token: PublishToken, snapshot: Snapshot, now: sa.ColumnElement[int]) -> None:
     """Insert the snapshot, a row for each 1,000 ranges."""
-    rows = [{"chunk": number, "ranges": encode(chunk)} for number, chunk in enumerate(chunks(snapshot.ranges))]
+    rows = [
+        {"chunk": number, "ranges": encode(chunk)}
+        for number, chunk in enumerate(chunks(snapshot.ranges) if snapshot.ranges else [[]])
+    ]
     fixed = {"pipeline": token.pipeline, "seq": snapshot.seq, "incarnation": token.incarnation, "created_at": now}
     connection.execute(snapshots.insert().values(**fixed), rows)
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import event, exc
+from sqlalchemy.pool import QueuePool
 
 from queue_source.errors import QueueConfigurationError, QueueError, QueueUnavailable
 from queue_source.queues.sql import SqlQueue
@@ -89,7 +90,7 @@ def test_taking_looks_at_the_index_and_sorts_nothing(queue: SqlQueue, tmp_path: 
             parameters = [1] * query.count("?")
             plan = " ".join(str(row[3]) for row in connection.execute(f"EXPLAIN QUERY PLAN {query}", parameters))
             assert "USING" in plan
-            assert "SCAN" not in plan
+            assert "SCAN cuesqueue_messages" not in plan
             assert "TEMP B-TREE" not in plan
 
 
@@ -291,6 +292,13 @@ def test_the_victim_of_a_deadlock_is_run_again(queue: SqlQueue, monkeypatch: pyt
     monkeypatch.setattr(QueueRows, "insert", fail_twice)
     queue.publish([b"x"])
     assert queue.depth().ready == 1
+
+
+def test_a_connection_in_use_while_the_queue_is_closed_is_closed_after_use(queue: SqlQueue) -> None:
+    pool = queue._connected().pool
+    assert isinstance(pool, QueuePool)
+    queue._run(lambda _connection: queue.close())
+    assert pool.checkedin() == 0
 
 
 def test_a_closed_queue_leaves_no_open_file(url: str) -> None:

@@ -194,14 +194,23 @@ class SqlQueue:
         for last in (False,) * (_RUNS - 1) + (True,):
             with mapped_errors(self._address):
                 try:
-                    with self._connected().connect() as connection:
-                        connection.execution_options(cuesqueue_read=read)
-                        with connection.begin():
-                            return work(connection)
+                    return self._transaction(work, read)
                 except exc.DBAPIError as error:
                     if last or not may_run_again(self._address.dialect, error):
                         raise
         raise QueueUnavailable(self.name, "the transaction was rolled back again and again")
+
+    def _transaction(self, work: Callable[[Connection], _Result], read: bool) -> _Result:
+        engine = self._connected()
+        pool = engine.pool
+        try:
+            with engine.connect() as connection:
+                connection.execution_options(cuesqueue_read=read)
+                with connection.begin():
+                    return work(connection)
+        finally:
+            if self._closed.is_set():  # closed meanwhile by another thread, which could not close a connection in use
+                pool.dispose()
 
     def _connected(self) -> Engine:
         if self._process != os.getpid():  # forked: the parent's connections and locks are not ours to touch

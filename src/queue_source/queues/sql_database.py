@@ -139,11 +139,11 @@ messages = Table(
     mariadb_collate="utf8mb4_bin",
 )
 Index("ix_cuesqueue_messages_visible", messages.c.queue, messages.c.visible_at, messages.c.id)
+Index("ix_cuesqueue_messages_sent", messages.c.queue, messages.c.id)
 Index(
     "ix_cuesqueue_messages_group",
     messages.c.queue,
     messages.c.group_name,
-    messages.c.id,
     # messages without a group do not pay for those with one, and the planner cannot mistake this index for the other
     sqlite_where=messages.c.group_name.is_not(None),
     postgresql_where=messages.c.group_name.is_not(None),

@@ -5,8 +5,8 @@ Three columns say it all:
 - `visible_at` orders the queue and is the lease: a message is to be had from then on, oldest first. Taking it moves
   `visible_at` to the end of the lease, so that a redelivery needs nobody to notice that a consumer died.
 - `receipt` names the latest delivery (`id.token`, the token new at each receive), so a stale one matches no row.
-- `group_name`: a message waits while an earlier one of its group becomes visible later than itself, which is true of
-  every leased or delayed one. Messages without a group never touch that rule.
+- `group_name`: while a message of a group is leased or delayed, the whole group waits. Messages without a group never
+  touch that rule as long as no message with one is there.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ from queue_source.queues.sql_database import Dialect, messages
 
 ROWS_PER_STATEMENT = 1000
 _MICROSECONDS = 1_000_000
+_MOST_PARAMETERS = 20_000  # of a statement, in any of the databases
 
 _m = messages.c
-_earlier = messages.alias("earlier")
 _SHOWN: tuple[Column[Any], ...] = (
     _m.id,
     _m.message_id,
@@ -55,17 +55,6 @@ _SHOWN: tuple[Column[Any], ...] = (
     _m.group_name,
     _m.sent_at,
     _m.receive_count,
-)
-_BLOCKED = (
-    select(_earlier.c.id)
-    .where(
-        _earlier.c.queue == _m.queue,
-        _earlier.c.group_name == _m.group_name,
-        _earlier.c.id < _m.id,
-        _earlier.c.visible_at > _m.visible_at,
-    )
-    .correlate(messages)
-    .exists()
 )
 
 
@@ -114,18 +103,29 @@ class QueueRows:
         return [row for row in connection.execute(query) if row.group_name is None]
 
     def _lock_ordered(self, connection: Connection, size: int) -> list[Row[Any]]:
-        """The oldest messages whose group is free, each group in its order.
+        """The oldest messages whose group is free, in the order they were sent.
 
+        By id, not by `visible_at`: a message whose lease ran out goes before later ones of its group. The group rule
+        is a set of groups, not a look at the earlier messages of each: that would be quadratic in a long group.
         What was waited for may have changed the groups: once the rows are ours they are looked at again.
         """
-        free = or_(_m.group_name.is_(None), ~_BLOCKED)
-        rows = list(connection.execute(self._visible().where(free).limit(size).with_for_update()))
-        grouped = [row.id for row in rows if row.group_name is not None]
-        if self.dialect.one_writer or not grouped:
+        busy = set(connection.execute(self._busy_groups()).scalars())
+        # as values: MariaDB runs the subquery once for each row
+        waiting = busy if len(busy) <= _MOST_PARAMETERS else self._busy_groups()
+        free = or_(_m.group_name.is_(None), _m.group_name.not_in(waiting))
+        visible = _m.visible_at + 0 <= self.now()  # + 0: walk along the ids rather than sort all that is visible
+        query = select(*_SHOWN).where(_m.queue == self.queue, visible, free).order_by(_m.id).limit(size)
+        rows = list(connection.execute(query.with_for_update()))
+        groups = {row.group_name for row in rows} - {None}
+        if self.dialect.one_writer or not groups:
             return rows
-        query = select(_m.group_name).where(_m.id.in_(grouped), _BLOCKED).distinct()
-        busy = set(connection.execute(query).scalars())
-        return [row for row in rows if row.group_name not in busy]
+        taken = set(connection.execute(self._busy_groups().where(_m.group_name.in_(groups))).scalars())
+        return [row for row in rows if row.group_name not in taken]
+
+    def _busy_groups(self) -> Select[Any]:
+        """The groups of which a message is leased or delayed: they wait as a whole, as in SQS FIFO."""
+        leased = _m.queue == self.queue, _m.visible_at > self.now(), _m.group_name.is_not(None)
+        return select(_m.group_name).where(*leased)  # not distinct: that would lure planners to the index of groups
 
     def _visible(self) -> Select[Any]:
         return select(*_SHOWN).where(_m.queue == self.queue, _m.visible_at <= self.now()).order_by(_m.visible_at, _m.id)
