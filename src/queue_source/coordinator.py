@@ -82,6 +82,8 @@ class Coordinator:
             # From here on it finds neither, and fails; we plan only after it had the time to.
             self._crew.stopping.wait(_TAKEOVER_PAUSE)
         self._confirmed, self._last_seq = started.confirmed_seq, started.last_seq
+        # Spark may begin with a batch that asks for no plan: without new data, or the first of an empty queue
+        self._store.plan(self._token, self._last_seq, self._last_seq)
         now = self._clock()
         tracker = self._pen.tracker
         for snapshot in started.unconfirmed:

@@ -148,6 +148,9 @@ def _make_plan(
     """The plan of (start_seq, end_seq] as the store stands now, and the marks of what it leaves out."""
     if end_seq > row.last_seq:
         raise lost_progress(token.pipeline, end_seq, row.last_seq)
+    if start_seq == end_seq:
+        empty = delivery_hash(row.source, token.pipeline, (), (start_seq, end_seq))
+        return Plan(PlanIdentity(row.source, token, start_seq, end_seq, empty), ()), []
     delivered = connection.execute(
         sa.select(attempts.c.delivery_hash).where(
             attempts.c.pipeline == token.pipeline, attempts.c.start_seq == start_seq, attempts.c.end_seq == end_seq

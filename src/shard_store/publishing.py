@@ -52,7 +52,7 @@ def publish(
     if row is None or row.incarnation != identity.token.incarnation:
         current = None if row is None else row.incarnation
         raise PipelineTakenOver(identity.token.pipeline, identity.token.incarnation, current)
-    if known is not None:
+    if known is not None or identity.start_seq == identity.end_seq:
         return _publish_without_shards(database, connection, identity, files, row_schema, batch_id)
     if (row.plan_hash, row.plan_incarnation) != (identity.delivery_hash, identity.token.incarnation):
         raise ShardStoreError(
@@ -116,9 +116,11 @@ def _publish_without_shards(
 ) -> Published:
     """A batch of Spark's that has no new input (a stateful query flushing its state) may still bring rows.
 
-    Its plan is the one before, already delivered under another batch id: its own hash is made of both.
+    Its plan is the one before, already delivered under another batch id, or after a restart the empty one with which
+    a pipeline starts: so its own hash is made of what both have in common, the offset at which it ran, and its id.
     """
-    digest = hashlib.sha256(f"{identity.delivery_hash} {batch_id}".encode()).hexdigest()
+    key = f"{identity.source}\0{identity.token.pipeline}\0state {identity.end_seq} {batch_id}"
+    digest = hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
     known = connection.execute(sa.select(sa.func.count()).where(attempts.c.delivery_hash == digest)).scalar_one()
     if known:
         return Published(digest, already=True)
