@@ -132,7 +132,7 @@ class DriverLoop:
         unfinished = [n for n in self._log if n not in self._done]
         if unfinished:
             return self._log[unfinished[0]]["start"]
-        return self._log[max(self._log)]["end"] if self._log else 0
+        return self._log[max(self._log)]["end"] if self._log else 0  # as initialOffset
 
     def _write(self, kind: str, number: int, value: Mapping[str, int]) -> None:
         _write_whole(self.checkpoint / kind / str(number), value)

@@ -6,11 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import count, window
 
 from engine.queries import Query, described, start_frame
 from engine.world import World, eventually
+from shard_store.schema import attempts, splits
+from shard_store.store import open_store
 
 pytestmark = pytest.mark.engine
 
@@ -63,38 +66,28 @@ def test_rows_of_a_batch_without_new_data_are_published_once(spark: SparkSession
     assert published(spark, world) == [(1, 2), (2, 1), (5, 1), (6, 2)]
 
 
-def test_a_query_that_restarts_with_a_batch_without_new_data_goes_on(spark: SparkSession, world: World) -> None:
-    """Stopped between the batch that moved the watermark and the one that tells what it moved past."""
+@pytest.mark.parametrize("published_before", [True, False], ids=["published", "not published"])
+def test_a_batch_without_new_data_that_was_not_finished_is_completed_at_the_restart(
+    spark: SparkSession, world: World, published_before: bool
+) -> None:
+    """As if killed in the batch that tells what the watermark moved past, after or before its publication."""
     query = described(world, trigger={"processingTime": "0 seconds"})
     feed(world, 0, [1, 1, 2, 5])
     run_until(spark, world, query, 2)
     commits = sorted((Path(query["checkpoint"]) / "commits").glob("[0-9]*"), key=lambda file: int(file.name))
-    assert len(commits) >= 2, "there was no batch without new data"
-    commits[-1].unlink()  # as if killed after its publication, before Spark's commit log
+    assert len(commits) == 2, "the second batch is not the one without new data"
+    commits[-1].unlink()
     (Path(query["checkpoint"]) / "commits" / f".{commits[-1].name}.crc").unlink(missing_ok=True)
+    if not published_before:
+        with open_store(world.store_url) as store:
+            store.database.write(forget_what_brought_no_shard)
+    run_until(spark, world, query, 2)
     feed(world, 1, [6, 6, 9])
     run_until(spark, world, query, 4)
     assert published(spark, world) == [(1, 2), (2, 1), (5, 1), (6, 2)]
 
 
-def test_a_query_killed_before_its_batch_without_new_data_tells_its_rows_at_the_restart(
-    spark: SparkSession, world: World
-) -> None:
-    """Without any new message: the restart's first batch is one without new data."""
-    query = described(world, trigger={"processingTime": "0 seconds"})
-    feed(world, 0, [1, 1, 2, 5])
-    with_state = counts(spark, world, query)
-    spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
-    try:
-        running = start_frame(with_state, query)
-        try:
-            eventually(
-                "the first batch settled", lambda: running.exception() or (world.view("attempts") and world.settled())
-            )
-        finally:
-            running.stop()
-    finally:
-        spark.conf.unset("spark.sql.streaming.noDataMicroBatches.enabled")
-    assert published(spark, world) == []
-    run_until(spark, world, query, 2)
-    assert published(spark, world) == [(1, 2), (2, 1)]
+def forget_what_brought_no_shard(connection: sa.Connection) -> None:
+    empty = sa.select(attempts.c.delivery_hash).where(attempts.c.shards == 0)
+    connection.execute(splits.delete().where(splits.c.delivery_hash.in_(empty)))
+    connection.execute(attempts.delete().where(attempts.c.shards == 0))
