@@ -48,7 +48,7 @@ def test_a_plan_is_published_once(store: ShardStore) -> None:
     assert everything(store) == before
 
 
-def test_an_old_incarnation_is_refused_even_when_its_plan_is_published(store: ShardStore) -> None:
+def test_an_old_incarnation_is_refused_even_where_there_is_nothing_to_do(store: ShardStore) -> None:
     us = Pipeline.start(store)
     plan = us.planned("a")
     us.publish(plan, SPLIT, batch_id=0)
