@@ -12,7 +12,7 @@ from queue_source.holding_pen import HoldingPen
 from queue_source.metrics import Metrics
 from queue_source.options import ReaderOptions
 from shard_store.model import PublishToken, Shard
-from shard_store.prune import RetentionPolicy
+from shard_store.pruning import RetentionPolicy
 from shard_store.store import ShardStore
 
 logger = logging.getLogger("cuesqueue")

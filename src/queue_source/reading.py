@@ -8,8 +8,6 @@ from functools import partial
 
 import pyarrow as pa
 
-from queue_source.content.files import StorageOptions
-from queue_source.content.formats import FormatOptions
 from queue_source.content.metadata import ObjectMetadata
 from queue_source.content.objects import ExpectedObject, load_object
 from queue_source.errors import BadObject
@@ -38,15 +36,13 @@ def read_work(work: Work, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
 
 def read_ranges(work: Work, schema: pa.Schema, report: Report) -> Iterator[pa.RecordBatch]:
     """As `read_work`, with errors given to `report`. An object is read whole before its first row leaves."""
-    options = format_options(work.content)
-    storage = storage_options(work.content)
     for entry in work.ranges:
         try:
             batches = load_object(
                 entry.content.uri,
                 schema,
-                options,
-                storage=storage,
+                work.content.format,
+                storage=work.content.storage,
                 expected=ExpectedObject(entry.content.size, entry.content.etag),
                 metadata=_metadata(entry, work.identity),
             )
@@ -59,30 +55,6 @@ def read_ranges(work: Work, schema: pa.Schema, report: Report) -> Iterator[pa.Re
             report([_error(entry, work.identity, error, skipped=policy == "skip")])
             continue
         yield from batches
-
-
-def format_options(content: ContentOptions) -> FormatOptions:
-    """The format's options as the readers take them."""
-    text = content.format
-    return FormatOptions(
-        file_format=content.file_format,
-        header=text.header,
-        sep=text.sep,
-        quote=text.quote,
-        escape=text.escape,
-        null_value=text.null_value,
-        timezone=text.time_zone,
-    )
-
-
-def storage_options(content: ContentOptions) -> StorageOptions:
-    s3 = content.s3
-    return StorageOptions(
-        endpoint=s3.endpoint_url,
-        region=s3.region,
-        access_key=None if s3.access_key_id is None else s3.access_key_id.reveal(),
-        secret_key=None if s3.secret_access_key is None else s3.secret_access_key.reveal(),
-    )
 
 
 def _record(work: Work, records: Sequence[ErrorRecord]) -> None:

@@ -1,11 +1,18 @@
-"""SQL-backed shard table: progress, ownership, publishing. Knows nothing of Spark, queues or object storage."""
+"""SQL-backed shard table: progress, ownership, publishing. Knows nothing of Spark, queues or object storage.
+
+The database library is loaded by the first use of a name of this module: `shard_store.model`, which executors unpickle,
+and `shard_store.redaction` do without.
+"""
 
 from __future__ import annotations
 
-from datetime import datetime
+from typing import TYPE_CHECKING, Any
 
-from shard_store.prune import PruneResult, RetentionPolicy
-from shard_store.store import ShardStore, open_store
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from shard_store.pruning import PruneResult, RetentionPolicy
+    from shard_store.store import ShardStore, open_store
 
 __all__ = ["PruneResult", "RetentionPolicy", "ShardStore", "open_store", "prune"]
 
@@ -19,3 +26,11 @@ def prune(
     is removed and the result counts what would be.
     """
     return store.prune(policy, now, dry_run=dry_run)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from shard_store import pruning, store
+
+    return getattr(pruning if hasattr(pruning, name) else store, name)

@@ -1,4 +1,4 @@
-"""One way to reach a database: engine, clock, transactions that are tried again, errors of our own.
+"""One way to reach a database: engine, clock, transactions that are tried again, errors of the caller's own.
 
 Used by the shard store and by the SQL queue. Engines are made lazily in the process that uses them, because Spark's
 Python workers are forked and an engine must never cross a fork.
@@ -6,10 +6,13 @@ Python workers are forked and an engine must never cross a fork.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from itertools import islice
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import TypeVar
 
 import sqlalchemy as sa
 import tenacity
@@ -17,7 +20,9 @@ from sqlalchemy import exc
 from sqlalchemy.engine import URL, Connection, Engine, make_url
 
 from shard_store.dialects import DIALECTS, Dialect, Trouble
+from shard_store.engines import make_engine
 from shard_store.errors import ShardStoreError, StoreConfigurationError, StoreUnavailable
+from shard_store.redaction import redact_url, without_password
 
 ROWS_PER_STATEMENT = 1000
 T = TypeVar("T")
@@ -30,19 +35,20 @@ def chunks(items: Iterable[T], size: int = ROWS_PER_STATEMENT) -> Iterator[list[
         yield chunk
 
 
-def redact(url: str) -> str:
-    """`url` without its password, for people and logs."""
-    try:
-        return make_url(url).render_as_string(hide_password=True)
-    except exc.ArgumentError:
-        return url.split("//", 1)[0] + "//***" if "@" in url else url
+@dataclass(frozen=True, slots=True)
+class ErrorKinds:
+    """The exceptions that a user of a `Database` wants, each made from a sentence without secrets."""
+
+    configuration: Callable[[str], Exception]
+    unavailable: Callable[[str], Exception]
+    other: Callable[[str], Exception]
 
 
 class Database:
-    """A database behind a SQLAlchemy URL. Safe to use from several threads; make one in each process.
+    """A database behind a SQLAlchemy URL. Safe to use from several threads, and after a fork.
 
-    `clock` (seconds since 1970) replaces the database's own clock, for tests. `patience` is how many seconds a
-    transaction is tried again after passing trouble (locks, deadlocks, a lost connection).
+    `clock` (seconds since 1970) replaces the database's own clock, for tests. `patience` is for how many seconds locks
+    are waited for, and transactions that met trouble `again` tells are tried again.
     """
 
     def __init__(
@@ -51,15 +57,24 @@ class Database:
         *,
         clock: Callable[[], float] | None = None,
         patience: float = 30.0,
+        again: frozenset[Trouble] = frozenset({Trouble.ROLLED_BACK, Trouble.PASSING}),
         trusts_rowcount: bool = True,
+        errors: ErrorKinds | None = None,
     ) -> None:
-        self.url: URL = _parse(url)
-        self.name = self.url.render_as_string(hide_password=True)
-        self.dialect: Dialect = _dialect(self.url, self.name)
+        self.name = redact_url(url)
+        self._errors = errors or ErrorKinds(
+            configuration=lambda problem: StoreConfigurationError(f"database {self.name!r}: {problem}"),
+            unavailable=lambda problem: StoreUnavailable(f"database {self.name!r}: {problem}"),
+            other=lambda problem: ShardStoreError(f"database {self.name!r}: {problem}"),
+        )
+        self.url: URL = self._parse(url)
+        self.dialect: Dialect = DIALECTS[self.url.get_backend_name()]
         self.trusts_rowcount = trusts_rowcount and self.dialect.trusts_rowcount
+        self.patience = patience
+        self._again = again
         self._clock = clock
-        self._patience = patience
         self._lock = threading.Lock()
+        self._process = os.getpid()
         self._engine: Engine | None = None
 
     def __repr__(self) -> str:
@@ -67,22 +82,31 @@ class Database:
 
     @property
     def engine(self) -> Engine:
+        """Made at the first use in this process; a forked child leaves its parent's connections alone."""
+        if self._process != os.getpid():
+            self._process, self._lock, self._engine = os.getpid(), threading.Lock(), None
         with self._lock:
             if self._engine is None:
-                self._engine = _create_engine(self.url, self.name, self.dialect)
+                self._engine = self._create_engine()
             return self._engine
 
     def now(self) -> sa.ColumnElement[int]:
         """The database's clock as microseconds since 1970 UTC, as a SQL expression."""
         if self._clock is not None:
-            return sa.literal(int(self._clock() * 1_000_000), sa.BigInteger)
+            return sa.literal(round(self._clock() * 1_000_000), sa.BigInteger)
         return sa.literal_column(self.dialect.now, sa.BigInteger)
+
+    def file(self) -> Path | None:
+        """The file that a SQLite database is kept in; None for a server, and where a URI names the file."""
+        if not self.dialect.one_writer or self.url.query.get("uri") or self.url.database is None:
+            return None
+        return Path(self.url.database)
 
     def close(self) -> None:
         with self._lock:
-            if self._engine is not None:
-                self._engine.dispose()
-                self._engine = None
+            engine, self._engine = self._engine, None
+        if engine is not None and self._process == os.getpid():
+            engine.dispose()
 
     def read(self, work: Callable[[Connection], T]) -> T:
         """Run `work` in a transaction that only reads."""
@@ -93,104 +117,108 @@ class Database:
 
         Passing trouble runs `work` again, also when the connection was lost during COMMIT and nobody knows the
         outcome: so `work` must find out by itself what is already there (the delivery hash, a seq, a token).
+        Inside the caller's transaction nothing is tried again, and when `work` raises, all that it wrote is undone.
         """
         if connection is not None:
-            return work(connection)
+            return self._inside(connection, work)
         return self._run(work, write=True)
 
     def _run(self, work: Callable[[Connection], T], *, write: bool) -> T:
         retrying = tenacity.Retrying(
-            retry=tenacity.retry_if_exception(self._passes),
+            retry=tenacity.retry_if_exception(lambda error: self._trouble(error) in self._again),
             wait=tenacity.wait_random_exponential(multiplier=0.02, max=2.0),
-            stop=tenacity.stop_after_delay(self._patience),
+            stop=tenacity.stop_after_delay(self.patience),
             reraise=True,
         )
         try:
             result: T = retrying(self._once, work, write)
             return result
-        except exc.DBAPIError as error:
+        except exc.SQLAlchemyError as error:
             raise self._mapped(error) from error
 
     def _once(self, work: Callable[[Connection], T], write: bool) -> T:
-        with self.engine.connect() as plain:
+        try:
+            plain = self.engine.connect()
+        except (TypeError, ValueError) as error:  # a driver's answer to a parameter of the URL that it does not know
+            raise self._errors.configuration(f"the URL does not suit its driver: {self._shown(error)}") from error
+        with plain:
             connection = plain.execution_options(cuesqueue_write=write)
             with connection.begin():
                 return work(connection)
 
+    def _inside(self, connection: Connection, work: Callable[[Connection], T]) -> T:
+        try:
+            raw = connection.connection.dbapi_connection
+            if not self.dialect.in_transaction(raw):
+                if self.dialect.begin_write is None:
+                    raise self._errors.configuration(
+                        "the connection passed in commits each statement by itself (autocommit); "
+                        "pass one that is inside a transaction"
+                    )
+                # Python's sqlite3 begins late: our savepoint would be the outermost, and its release a commit
+                connection.exec_driver_sql(self.dialect.begin_write)
+            with connection.begin_nested():
+                return work(connection)
+        except exc.SQLAlchemyError as error:
+            raise self._mapped(error) from error
+
+    def _create_engine(self) -> Engine:
+        dialect = self.dialect
+        try:
+            return make_engine(self.url, dialect, self.patience)
+        except (ImportError, exc.NoSuchModuleError) as error:
+            hint = f"pip install 'cuesqueue[{dialect.extra}]'" if dialect.extra else "install it"
+            raise self._errors.configuration(
+                f"the driver of {self.url.drivername!r} is not installed ({error}): {hint}, "
+                f"or write {dialect.driver}://..."
+            ) from error
+        except (exc.ArgumentError, TypeError, ValueError) as error:
+            raise self._errors.configuration(f"the URL does not suit its driver: {self._shown(error)}") from error
+
     def _trouble(self, error: BaseException) -> Trouble:
+        if isinstance(error, exc.TimeoutError):  # no connection became free in the pool
+            return Trouble.PASSING
         if isinstance(error, exc.DBAPIError):
             if error.connection_invalidated:
-                return Trouble.RETRY
+                return Trouble.PASSING
             if error.orig is not None:
                 return self.dialect.trouble(error.orig)
         return Trouble.OTHER
 
-    def _passes(self, error: BaseException) -> bool:
-        return self._trouble(error) is Trouble.RETRY
-
-    def _mapped(self, error: exc.DBAPIError) -> ShardStoreError:
-        cause = " ".join(str(error.orig).split()) or type(error.orig).__name__
+    def _mapped(self, error: exc.SQLAlchemyError) -> Exception:
         kind = self._trouble(error)
-        if kind is Trouble.RETRY:
-            return StoreUnavailable(f"database {self.name!r} did not serve us for {self._patience:g} s: {cause}")
+        cause = self._shown(error.orig if isinstance(error, exc.DBAPIError) and error.orig is not None else error)
         if kind is Trouble.CONFIGURATION:
-            return StoreConfigurationError(
-                f"database {self.name!r} cannot be used: {cause}; check the URL, the password and the permissions"
+            return self._errors.configuration(f"cannot be used: {cause}; check the URL, the password and the rights")
+        if kind is Trouble.OTHER:
+            return self._errors.other(f"failed: {cause}")
+        return self._errors.unavailable(f"did not serve us within {self.patience:g} s: {cause}")
+
+    def _shown(self, error: BaseException) -> str:
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        return without_password(
+            " ".join(lines[0].split()), None if self.url.password is None else str(self.url.password)
+        )
+
+    def _parse(self, url: str) -> URL:
+        try:
+            parsed = make_url(url)
+        except (exc.ArgumentError, ValueError):
+            # from None: SQLAlchemy's text holds the whole URL, with its password
+            raise self._errors.configuration(
+                "this is not a database URL; write for example sqlite:///cuesqueue.db or "
+                "postgresql://user:password@host/database"
+            ) from None
+        if "@" in (parsed.host or ""):  # what follows the first @ would be shown as the host
+            raise self._errors.configuration("the password holds an @; write it as %40 (and / as %2F, ? as %3F)")
+        backend = parsed.get_backend_name()
+        if backend not in DIALECTS:
+            known = ", ".join(sorted(DIALECTS))
+            raise self._errors.configuration(f"{backend!r} is not supported; use one of {known}")
+        if parsed.drivername == backend:
+            parsed = parsed.set(drivername=DIALECTS[backend].driver)
+        if backend == "sqlite" and (parsed.database or ":memory:") == ":memory:":
+            raise self._errors.configuration(
+                "SQLite needs a file here, because several processes share it: sqlite:///PATH"
             )
-        return ShardStoreError(f"database {self.name!r} failed: {cause}")
-
-
-def _parse(url: str) -> URL:
-    try:
-        parsed = make_url(url)
-    except exc.ArgumentError as error:
-        raise StoreConfigurationError(
-            f"{redact(url)!r} is not a database URL; write for example sqlite:///cuesqueue.db or "
-            "postgresql+psycopg://user:password@host/database"
-        ) from error
-    if parsed.get_backend_name() == "sqlite" and parsed.database in (None, "", ":memory:"):
-        raise StoreConfigurationError("a SQLite store needs a file, because several processes share it: sqlite:///PATH")
-    return parsed
-
-
-def _dialect(url: URL, name: str) -> Dialect:
-    backend = url.get_backend_name()
-    if backend not in DIALECTS:
-        known = ", ".join(sorted(DIALECTS))
-        raise StoreConfigurationError(f"database {name!r}: {backend!r} is not supported; use one of {known}")
-    return DIALECTS[backend]
-
-
-def _create_engine(url: URL, name: str, dialect: Dialect) -> Engine:
-    settings: dict[str, Any] = {}
-    if dialect.isolation_level is not None:
-        settings["isolation_level"] = dialect.isolation_level
-    try:
-        engine = sa.create_engine(url, pool_pre_ping=dialect.begin_write is None, pool_size=10, **settings)
-    except (ModuleNotFoundError, exc.NoSuchModuleError) as error:
-        hint = f"pip install 'cuesqueue[{dialect.extra}]'" if dialect.extra else "install its driver"
-        raise StoreConfigurationError(f"database {name!r}: the driver is missing ({error}); {hint}") from error
-    if dialect.begin_write is not None:
-        _take_over_transactions(engine, dialect)
-    return engine
-
-
-def _take_over_transactions(engine: Engine, dialect: Dialect) -> None:
-    """Send BEGIN ourselves: the sqlite3 driver would begin late and without the write lock, and then deadlock."""
-
-    @sa.event.listens_for(engine, "connect")
-    def connect(connection: Any, record: object) -> None:
-        connection.isolation_level = None
-        for statement in dialect.on_connect:
-            connection.execute(statement)
-
-    @sa.event.listens_for(engine, "begin")
-    def begin(connection: Connection) -> None:
-        write = connection.get_execution_options().get("cuesqueue_write", True)
-        connection.exec_driver_sql(str(dialect.begin_write if write else dialect.begin_read))
-
-
-def matched(database: Database, connection: Connection, update: sa.Update, after: sa.Select[Any]) -> int:
-    """How many rows `update` matched; where the driver's row count is not trusted, by selecting them `after` it."""
-    result = connection.execute(update)
-    return result.rowcount if database.trusts_rowcount else len(connection.execute(after).all())
+        return parsed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from typing import Any
 
 from sqlalchemy.engine import Connection
 
@@ -16,14 +17,13 @@ def record(
     database: Database, connection: Connection, source: str, pipeline: str, records: Sequence[ErrorRecord]
 ) -> None:
     """Insert the records that are not there yet."""
-    insert = database.dialect.insert_if_absent(errors).values(
-        source=source, pipeline=pipeline, occurred_at=database.now()
-    )
-    for chunk in chunks(records):
-        connection.execute(insert, [_row(source, r) for r in chunk])
+    fixed = {"source": source, "pipeline": pipeline, "occurred_at": database.now()}
+    rows = {r["error_key"]: r for r in (_row(source, record) for record in records)}
+    for chunk in chunks(sorted(rows.items())):  # in the order of keys: two executors do not deadlock
+        connection.execute(database.dialect.insert_if_absent(errors).values(**fixed), [row for _, row in chunk])
 
 
-def _row(source: str, r: ErrorRecord) -> dict[str, object]:
+def _row(source: str, r: ErrorRecord) -> dict[str, Any]:
     identity = "\0".join((source, r.scope, r.plan_hash, r.queue if r.scope == "message" else "", r.subject, r.position))
     return {
         "error_key": hashlib.sha256(identity.encode("utf-8", "surrogatepass")).digest(),

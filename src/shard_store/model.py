@@ -166,14 +166,13 @@ class ErrorRecord:
 def delivery_hash(source: str, pipeline: str, ranges: Iterable[Range], seqs: tuple[int, int]) -> str:
     """SHA-256 over the canonical form of a plan: the same at every attempt, never seen again after.
 
-    An empty plan hashes its seqs as well: two empty plans of one pipeline are two deliveries (Cues' delivery hash).
+    `seqs` are those of the plan's offsets. Without them a shard that is read again later (announced after it was
+    pruned, or put back after quarantine) would bring back the hash of a plan that was delivered long ago.
     """
     digest = hashlib.sha256()
     for field in (source, pipeline):
         digest.update(field.encode("utf-8", "surrogatepass") + b"\0")
-    entries = sorted((r.key, r.start, r.end) for r in ranges)
-    for key, start, end in entries:
+    digest.update(f"{seqs[0]} {seqs[1]}\0".encode())
+    for key, start, end in sorted((r.key, r.start, r.end) for r in ranges):
         digest.update(key + f"\0{start}\0{end}\0".encode())
-    if not entries:
-        digest.update(f"empty {seqs[0]} {seqs[1]}".encode())
     return digest.hexdigest()

@@ -1,4 +1,4 @@
-"""Who may publish a shard: starting a pipeline, opening and acquiring shards, heartbeats (design.md section 4).
+"""Who may publish a shard: opening and acquiring shards, heartbeats (design.md section 4).
 
 Liveness belongs to the publish token: one heartbeat row for each running pipeline says until when its shards are not
 stale, so a heartbeat is one row however many shards are held. A shard that its owner forgets is released explicitly.
@@ -6,36 +6,22 @@ stale, so a heartbeat is one row however many shards are held. A shard that its 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
-from shard_store import ranges
 from shard_store.database import Database, chunks
-from shard_store.errors import PipelineTakenOver, StoreConfigurationError
-from shard_store.model import Content, Position, PublishToken, Shard, ShardKey, ShardState, Snapshot, shard_key
-from shard_store.schema import attempts, pipelines, shards
+from shard_store.errors import PipelineTakenOver
+from shard_store.model import BEGINNING, Content, Position, PublishToken, Shard, ShardKey, ShardState, shard_key
+from shard_store.schema import pipelines, shards
+
+_GIVEN = ("shard_key", "shard_id", "uri", "size", "etag", "queue", "message_id", "receive_count")
+"""The columns that a notification fills, in the order of `_row`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Started:
-    """What a pipeline finds when it starts: where it stood, and what the incarnation before left unfinished.
-
-    `unfinished` are its own open shards, those inside `unconfirmed` snapshots included; `previous_alive` tells that
-    the incarnation before still had a fresh heartbeat in the same driver.
-    """
-
-    token: PublishToken
-    confirmed_seq: int
-    last_seq: int
-    unconfirmed: tuple[Snapshot, ...]
-    unfinished: tuple[Shard, ...]
-    previous_alive: bool
-
-
-def fence(connection: Connection, token: PublishToken) -> Row[tuple[object, ...]]:
+def fence(connection: Connection, token: PublishToken) -> Row[Any]:
     """Lock the pipeline's row and return it; raises PipelineTakenOver when another incarnation is current."""
     row = connection.execute(
         sa.select(pipelines).where(pipelines.c.pipeline == token.pipeline).with_for_update()
@@ -43,71 +29,6 @@ def fence(connection: Connection, token: PublishToken) -> Row[tuple[object, ...]
     if row is None or row.incarnation != token.incarnation:
         raise PipelineTakenOver(token.pipeline, token.incarnation, None if row is None else row.incarnation)
     return row
-
-
-def start(
-    database: Database, connection: Connection, source: str, pipeline: str, driver: str, stale_after: float
-) -> Started:
-    """Raise the incarnation, take over what the one before had open, settle what is published already."""
-    now = database.now()
-    connection.execute(
-        database.dialect.insert_if_absent(pipelines).values(
-            pipeline=pipeline,
-            source=source,
-            incarnation=0,
-            driver="",
-            last_seq=0,
-            confirmed_seq=0,
-            heartbeat_at=0,
-            stale_at=0,
-            created_at=now,
-        )
-    )
-    alive = (pipelines.c.stale_at > now).label("alive")
-    row = connection.execute(
-        sa.select(pipelines, alive).where(pipelines.c.pipeline == pipeline).with_for_update()
-    ).one()
-    if row.source != source:
-        raise StoreConfigurationError(
-            f"option 'pipeline': {pipeline!r} already reads source {row.source!r} in this store, not {source!r}; "
-            "choose another 'pipeline', or name the same 'source'"
-        )
-    token = PublishToken(pipeline, row.incarnation + 1)
-    published = connection.execute(
-        sa.select(sa.func.max(attempts.c.end_seq)).where(
-            attempts.c.pipeline == pipeline, attempts.c.end_seq > row.confirmed_seq
-        )
-    ).scalar()
-    confirmed = row.confirmed_seq if published is None else published
-    connection.execute(
-        pipelines.update()
-        .where(pipelines.c.pipeline == pipeline)
-        .values(
-            incarnation=token.incarnation,
-            driver=driver,
-            confirmed_seq=confirmed,
-            heartbeat_at=now,
-            stale_at=now + int(stale_after * 1_000_000),
-        )
-    )
-    connection.execute(
-        shards.update()
-        .where(shards.c.owner == pipeline, shards.c.finished_at.is_(None))
-        .values(incarnation=token.incarnation)
-    )
-    unfinished = connection.execute(
-        _query(now)
-        .where(shards.c.owner == pipeline, shards.c.finished_at.is_(None))
-        .order_by(shards.c.opened_at, shards.c.shard_key)
-    )
-    return Started(
-        token=token,
-        confirmed_seq=confirmed,
-        last_seq=row.last_seq,
-        unconfirmed=tuple(ranges.read(connection, source, pipeline, confirmed, row.last_seq)),
-        unfinished=tuple(_shard(r) for r in unfinished),
-        previous_alive=bool(row.alive) and driver != "" and row.driver == driver,
-    )
 
 
 def heartbeat(database: Database, connection: Connection, token: PublishToken, stale_after: float) -> None:
@@ -129,28 +50,48 @@ def open_shards(
     wanted: dict[ShardKey, Content] = {}
     for content in contents:
         wanted.setdefault(shard_key(source, content.shard_id), content)
-    now = database.now()
-    insert = database.dialect.insert_if_absent(shards).values(
-        source=source,
-        position="",
-        state=ShardState.OPEN.value,
-        owner=token.pipeline,
-        incarnation=token.incarnation,
-        opened_at=now,
-    )
-    # in the order of keys, so that two pipelines with the same announcements do not deadlock
-    for chunk in chunks(sorted(wanted.items(), key=lambda item: item[0])):
-        connection.execute(insert, [_row(key, content) for key, content in chunk])
-    return look(database, connection, list(wanted))
+    found = look(database, connection, wanted)
+    # a shard of another pipeline may be finished and pruned between our insert and our look: then it is new again
+    while absent := [(key, wanted[key]) for key in sorted(wanted.keys() - found.keys())]:
+        found |= _insert(database, connection, token, source, absent)
+    return {key: found[key] for key in wanted}
 
 
-def look(database: Database, connection: Connection, keys: Sequence[ShardKey]) -> dict[ShardKey, Shard]:
+def _insert(
+    database: Database,
+    connection: Connection,
+    token: PublishToken,
+    source: str,
+    absent: Sequence[tuple[ShardKey, Content]],
+) -> dict[ShardKey, Shard]:
+    """Open what nobody else has opened meanwhile, in the order of keys: then two pipelines do not deadlock."""
+    found: dict[ShardKey, Shard] = {}
+    for chunk in chunks(absent):
+        rows = database.dialect.row_set({name: shards.c[name].type for name in _GIVEN})
+        fixed = {
+            "source": source,
+            "position": BEGINNING,
+            "state": ShardState.OPEN.value,
+            "owner": token.pipeline,
+            "incarnation": token.incarnation,
+            "opened_at": database.now(),
+        }
+        insert = rows.insert(database.dialect.insert_if_absent(shards), fixed)
+        result = rows.execute(connection, insert, [_row(key, content) for key, content in chunk])
+        if database.trusts_rowcount and database.dialect.counts_inserts and result.rowcount == len(chunk):
+            for key, content in chunk:
+                found[key] = Shard(key, content, BEGINNING, ShardState.OPEN, token, stale=False)
+        else:  # another pipeline has opened some of them since we looked
+            found |= look(database, connection, [key for key, _ in chunk])
+    return found
+
+
+def look(database: Database, connection: Connection, keys: Iterable[ShardKey]) -> dict[ShardKey, Shard]:
     """How the shards stand now; pruned ones are missing."""
     found: dict[ShardKey, Shard] = {}
     for chunk in chunks(keys):
-        for row in connection.execute(_query(database.now()).where(shards.c.shard_key.in_(chunk))):
-            shard = _shard(row)
-            found[shard.key] = shard
+        query = standing(database).where(database.dialect.among(shards.c.shard_key, chunk))
+        found.update((shard.key, shard) for shard in map(as_shard, connection.execute(query)))
     return found
 
 
@@ -180,23 +121,22 @@ def acquire(
         for chunk in chunks(sorted(keys)):
             connection.execute(
                 shards.update()
-                .where(shards.c.shard_key.in_(chunk), shards.c.finished_at.is_(None), condition)
+                .where(database.dialect.among(shards.c.shard_key, chunk), shards.c.finished_at.is_(None), condition)
                 .values(owner=token.pipeline, incarnation=token.incarnation)
             )
-    return {key for key, shard in look(database, connection, list(seen)).items() if shard.token == token}
+    ours: set[ShardKey] = set()
+    for chunk in chunks(seen):
+        query = sa.select(shards.c.shard_key).where(database.dialect.among(shards.c.shard_key, chunk), owned_by(token))
+        ours.update(ShardKey(bytes(key)) for key in connection.execute(query).scalars())
+    return ours
 
 
-def release(connection: Connection, token: PublishToken, keys: Sequence[ShardKey]) -> None:
+def release(database: Database, connection: Connection, token: PublishToken, keys: Sequence[ShardKey]) -> None:
     """Give up open shards that are in no snapshot, so that any pipeline may take them without waiting."""
     for chunk in chunks(sorted(keys)):
         connection.execute(
             shards.update()
-            .where(
-                shards.c.shard_key.in_(chunk),
-                shards.c.owner == token.pipeline,
-                shards.c.incarnation == token.incarnation,
-                shards.c.finished_at.is_(None),
-            )
+            .where(database.dialect.among(shards.c.shard_key, chunk), owned_by(token))
             .values(owner=None, incarnation=None)
         )
 
@@ -213,33 +153,36 @@ def retire(connection: Connection, token: PublishToken) -> None:
     )
 
 
-def _query(now: sa.ColumnElement[int]) -> sa.Select[tuple[object, ...]]:
-    """Shards, each with whether its owner is stale."""
-    current = sa.and_(pipelines.c.pipeline == shards.c.owner, pipelines.c.incarnation == shards.c.incarnation)
-    fresh = sa.func.coalesce(pipelines.c.stale_at, 0) > now
-    return sa.select(shards, fresh.label("fresh")).select_from(shards.outerjoin(pipelines, current))
-
-
-def _shard(row: Row[tuple[object, ...]]) -> Shard:
-    uri = row.shard_id if row.uri is None else row.uri
-    return Shard(
-        key=ShardKey(bytes(row.shard_key)),
-        content=Content(row.shard_id, uri, row.size, row.etag, row.queue, row.message_id, row.receive_count),
-        position=Position(row.position),
-        state=ShardState(row.state),
-        token=None if row.owner is None else PublishToken(row.owner, row.incarnation),
-        stale=not row.fresh,
+def owned_by(token: PublishToken) -> sa.ColumnElement[bool]:
+    """The open shards of the token."""
+    return sa.and_(
+        shards.c.owner == token.pipeline,
+        shards.c.incarnation == token.incarnation,
+        shards.c.finished_at.is_(None),
     )
 
 
-def _row(key: ShardKey, content: Content) -> dict[str, object]:
-    return {
-        "shard_key": key,
-        "shard_id": content.shard_id,
-        "uri": None if content.uri == content.shard_id else content.uri,
-        "size": content.size,
-        "etag": content.etag,
-        "queue": content.queue,
-        "message_id": content.message_id,
-        "receive_count": content.receive_count,
-    }
+def standing(database: Database) -> sa.Select[Any]:
+    """Shards as `as_shard` reads them, each with whether its owner's heartbeats have not stopped."""
+    current = sa.and_(pipelines.c.pipeline == shards.c.owner, pipelines.c.incarnation == shards.c.incarnation)
+    fresh = sa.func.coalesce(pipelines.c.stale_at, 0) > database.now()
+    columns = [shards.c[name] for name in (*_GIVEN, "position", "state", "owner", "incarnation")]
+    return sa.select(*columns, fresh).select_from(shards.outerjoin(pipelines, current))
+
+
+def as_shard(row: Sequence[Any]) -> Shard:
+    key, shard_id, uri, size, etag, queue, message_id, receive_count, position, state, owner, incarnation, fresh = row
+    return Shard(
+        key=ShardKey(bytes(key)),
+        content=Content(shard_id, shard_id if uri is None else uri, size, etag, queue, message_id, receive_count),
+        position=Position(position),
+        state=ShardState(state),
+        token=None if owner is None else PublishToken(owner, incarnation),
+        stale=not fresh,
+    )
+
+
+def _row(key: ShardKey, content: Content) -> tuple[object, ...]:
+    c = content
+    uri = None if c.uri == c.shard_id else c.uri
+    return (key, c.shard_id, uri, c.size, c.etag, c.queue, c.message_id, c.receive_count)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
@@ -26,14 +27,17 @@ from shard_store.model import (
     Snapshot,
     delivery_hash,
 )
-from shard_store.ownership import fence
-from shard_store.publishing import deliver
+from shard_store.ownership import fence, owned_by
+from shard_store.publishing import Delivery, deliver
 from shard_store.schema import attempts, pipelines, shards
 
 
 @dataclass(frozen=True, slots=True)
 class Confirmed:
-    """What a confirm settled: of the keys asked for, those that are finished in the store now."""
+    """What a confirm settled: of the keys asked for, those that are finished in the store now.
+
+    `lost` are ranges of the plan that passed to another owner after the plan was made, while another sink took them.
+    """
 
     finished: frozenset[ShardKey]
     lost: tuple[Range, ...] = ()
@@ -44,21 +48,44 @@ def write_snapshot(
 ) -> None:
     """Make offset `seq` durable before Spark sees it (invariant 3). `seq` is one more than the last."""
     row = fence(connection, token)
+    falling = next((r for r in entries if not r.start < r.end), None)
+    if falling is not None:
+        raise ShardStoreError(
+            f"pipeline {token.pipeline!r}: a range of shard {falling.content.shard_id[:200]!r} goes from "
+            f"{falling.start!r} to {falling.end!r}; positions only rise (report this as a bug)"
+        )
     if row.last_seq == seq:
-        return  # an attempt of this very call, whose commit was not heard of
+        # either an attempt of this very call, whose commit was not heard of, or a caller that counts wrongly
+        there = ranges.read(connection, row.source, token.pipeline, seq - 1, seq)
+        if ranges.flatten(there) == list(entries):
+            return
+        raise ShardStoreError(f"pipeline {token.pipeline!r}: snapshot {seq} is there already, with other ranges")
     if row.last_seq != seq - 1:
         raise ShardStoreError(f"pipeline {token.pipeline!r}: snapshot {seq} does not follow {row.last_seq}")
     ranges.write(connection, token, Snapshot(seq, tuple(entries)), database.now())
     connection.execute(pipelines.update().where(pipelines.c.pipeline == token.pipeline).values(last_seq=seq))
 
 
-def plan(connection: Connection, token: PublishToken, start_seq: int, end_seq: int) -> Plan:
+def plan(database: Database, connection: Connection, token: PublishToken, start_seq: int, end_seq: int) -> Plan:
     """The plan of the micro-batch (start_seq, end_seq], kept as the pipeline's current one for the sink to find.
 
-    Shards that passed to another owner are left out (`lost`); a plan that was published before is told as such.
+    Shards that passed to another owner are left out (`lost`), at this attempt and at every later one of the same
+    offsets, also when they come back to us: an earlier attempt may have reached a sink that will not look at a second
+    one. They are then offered anew. A plan that was published before is told as such.
     """
     row = fence(connection, token)
-    made, left_out = _make_plan(connection, row, token, start_seq, end_seq)
+    if end_seq > row.last_seq:
+        raise lost_progress(token.pipeline, end_seq, row.last_seq)
+    made, left_out = _published(connection, row, token, start_seq, end_seq), ""
+    if made is None:
+        if start_seq > row.confirmed_seq:
+            raise ShardStoreError(
+                f"pipeline {token.pipeline!r}: a plan from {start_seq} was asked for, but only what is up to "
+                f"{row.confirmed_seq} is confirmed (report this as a bug)"
+            )
+        before = set(json.loads(row.plan_left_out)) if (row.plan_start, row.plan_end) == (start_seq, end_seq) else set()
+        made, marks = _make(database, connection, row, token, (start_seq, end_seq), before)
+        left_out = json.dumps(marks)
     connection.execute(
         pipelines.update()
         .where(pipelines.c.pipeline == token.pipeline)
@@ -67,7 +94,7 @@ def plan(connection: Connection, token: PublishToken, start_seq: int, end_seq: i
             plan_incarnation=token.incarnation,
             plan_start=start_seq,
             plan_end=end_seq,
-            plan_left_out=json.dumps(left_out),
+            plan_left_out=left_out or "[]",
             plan_lost=len(made.lost),
         )
     )
@@ -78,17 +105,27 @@ def current_plan(connection: Connection, pipeline: str, driver: str | None) -> P
     """The plan that a sink built now belongs to. Called at planning, right after `plan` in the reader process.
 
     `driver` names the process group that asks: a paused driver that wakes up between its `plan` and its sink's
-    planning would otherwise pick up the plan of the driver that replaced it.
+    planning would otherwise pick up the plan of the driver that replaced it. After a restart the plan of the
+    incarnation before is given only when it is delivered: a batch without new input may follow it. Before the first
+    plan it is an empty one: Spark runs the first batch of a checkpoint even when the queue is empty.
     """
-    row = connection.execute(sa.select(pipelines).where(pipelines.c.pipeline == pipeline)).one_or_none()
-    if row is None or row.plan_hash is None:
+    delivered = attempts.c.delivery_hash.is_not(None).label("delivered")
+    row = connection.execute(
+        sa.select(pipelines, delivered)
+        .outerjoin(attempts, attempts.c.delivery_hash == pipelines.c.plan_hash)
+        .where(pipelines.c.pipeline == pipeline)
+    ).one_or_none()
+    if row is None:
         raise StoreConfigurationError(
-            f"option 'pipeline': no cuesqueue source named {pipeline!r} has planned a batch in this store; give the "
-            "sink the 'store' and 'pipeline' of the source that feeds it"
+            f"option 'pipeline': no cuesqueue source named {pipeline!r} has started with this store; give the sink the "
+            "'store' and 'pipeline' of the source that feeds it"
         )
-    if row.plan_incarnation != row.incarnation or (driver is not None and row.driver != driver):
+    fenced = row.plan_hash is not None and row.plan_incarnation != row.incarnation and not row.delivered
+    if fenced or (driver is not None and row.driver != driver):
         raise PipelineTakenOver(pipeline, row.plan_incarnation, row.incarnation)
     token = PublishToken(pipeline, row.incarnation)
+    if row.plan_hash is None:
+        return PlanIdentity(row.source, token, 0, 0, delivery_hash(row.source, pipeline, (), (0, 0)))
     return PlanIdentity(row.source, token, row.plan_start, row.plan_end, row.plan_hash)
 
 
@@ -97,29 +134,26 @@ def confirm(
 ) -> Confirmed:
     """Spark is done with everything up to `end_seq`: make it final, and tell which of `keys` are finished.
 
-    What the cuesqueue sink published stays as it is; with any other sink the shards advance now. Shards that passed
-    to another owner meanwhile cannot be advanced: they are told as `lost` and left to their owner.
+    What the cuesqueue sink published stays as it is; with any other sink the shards of the plan advance now. Those
+    that passed to another owner meanwhile cannot be advanced: they are told as `lost` and left to their owner.
     """
     row = fence(connection, token)
     if end_seq > row.last_seq:
         raise lost_progress(token.pipeline, end_seq, row.last_seq)
     lost: tuple[Range, ...] = ()
     if end_seq > row.confirmed_seq:
-        published = connection.execute(
-            sa.select(sa.func.count()).where(attempts.c.pipeline == token.pipeline, attempts.c.end_seq == end_seq)
-        ).scalar_one()
-        if not published:
-            made, _ = _make_plan(connection, row, token, row.confirmed_seq, end_seq)
-            lost = made.lost
-            if made.ranges:
-                deliver(database, connection, made.identity, made.ranges, len(lost), None, None, None)
+        known = sa.select(sa.func.count()).where(attempts.c.pipeline == token.pipeline, attempts.c.end_seq == end_seq)
+        if not connection.execute(known).scalar_one():
+            lost = _deliver_planned(database, connection, row, token, end_seq)
         connection.execute(
             pipelines.update().where(pipelines.c.pipeline == token.pipeline).values(confirmed_seq=end_seq)
         )
     finished: set[ShardKey] = set()
     for chunk in chunks(keys):
         found = connection.execute(
-            sa.select(shards.c.shard_key).where(shards.c.shard_key.in_(chunk), shards.c.finished_at.is_not(None))
+            sa.select(shards.c.shard_key).where(
+                database.dialect.among(shards.c.shard_key, chunk), shards.c.finished_at.is_not(None)
+            )
         )
         finished.update(ShardKey(bytes(key)) for key in found.scalars())
     return Confirmed(frozenset(finished), lost)
@@ -142,62 +176,101 @@ def lost_progress(pipeline: str, seq: int, last_seq: int) -> LostProgress:
     )
 
 
-def _make_plan(
-    connection: Connection, row: Row[tuple[object, ...]], token: PublishToken, start_seq: int, end_seq: int
-) -> tuple[Plan, list[str]]:
-    """The plan of (start_seq, end_seq] as the store stands now, and the marks of what it leaves out."""
-    if end_seq > row.last_seq:
-        raise lost_progress(token.pipeline, end_seq, row.last_seq)
+def _deliver_planned(
+    database: Database, connection: Connection, row: Row[Any], token: PublishToken, end_seq: int
+) -> tuple[Range, ...]:
+    """Record what another sink took: exactly the ranges that were planned, never what has become ours since.
+
+    Returns those of them that are no longer ours.
+    """
+    if row.plan_hash is None or row.plan_end != end_seq or row.plan_start > row.confirmed_seq:
+        raise ShardStoreError(
+            f"pipeline {token.pipeline!r}: offset {end_seq} is said to be done, but no plan from "
+            f"{row.confirmed_seq} to it was made: nobody can have read it (report this as a bug)"
+        )
+    identity = PlanIdentity(row.source, token, row.plan_start, end_seq, row.plan_hash)
+    after = max(row.plan_start, row.confirmed_seq)  # as the plan was made
+    planned = ranges.read(connection, row.source, token.pipeline, after, end_seq)
+    left_out = set(json.loads(row.plan_left_out))
+    entries = [r for r in ranges.flatten(planned) if ranges.mark(r) not in left_out]
+    ours, others = _split(entries, _open_positions(database, connection, token, {r.key for r in entries}))
+    deliver(database, connection, Delivery(identity, ours, lost=row.plan_lost + len(others)))
+    return tuple(others)
+
+
+def _published(connection: Connection, row: Row[Any], token: PublishToken, start_seq: int, end_seq: int) -> Plan | None:
+    """The plan of these offsets, if an earlier attempt has delivered it."""
     delivered = connection.execute(
         sa.select(attempts.c.delivery_hash).where(
             attempts.c.pipeline == token.pipeline, attempts.c.start_seq == start_seq, attempts.c.end_seq == end_seq
         )
-    ).scalar_one_or_none()
-    if delivered is not None:
-        return Plan(PlanIdentity(row.source, token, start_seq, end_seq, delivered), (), published=True), []
+    ).first()
+    if delivered is None:
+        return None
+    return Plan(PlanIdentity(row.source, token, start_seq, end_seq, delivered[0]), (), published=True)
+
+
+def _make(
+    database: Database,
+    connection: Connection,
+    row: Row[Any],
+    token: PublishToken,
+    seqs: tuple[int, int],
+    left_out_before: set[str],
+) -> tuple[Plan, list[str]]:
+    """The plan of (start, end] as the store stands now, and the marks of what it leaves out."""
     # a new checkpoint begins at 0, wherever the store stands: what is final needs no look
-    after = max(start_seq, row.confirmed_seq)
-    planned = ranges.flatten(ranges.read(connection, row.source, token.pipeline, after, end_seq))
-    ours = _open_positions(connection, token, {r.key for r in planned})
-    finished = _finished(connection, {r.key for r in planned} - ours.keys())
-    included: list[Range] = []
-    lost: list[Range] = []
-    left_out: list[str] = []
-    for entry in planned:
-        if ours.get(entry.key) == entry.start:
-            included.append(entry)
-            ours[entry.key] = entry.end
-            continue
-        left_out.append(ranges.mark(entry))
-        reached = entry.key in finished or (entry.key in ours and ours[entry.key] >= entry.end)
-        if not reached:
-            lost.append(entry)
-    digest = delivery_hash(row.source, token.pipeline, included, (start_seq, end_seq))
-    identity = PlanIdentity(row.source, token, start_seq, end_seq, digest)
-    return Plan(identity, tuple(included), tuple(lost)), left_out
+    after = max(seqs[0], row.confirmed_seq)
+    planned = ranges.flatten(ranges.read(connection, row.source, token.pipeline, after, seqs[1]))
+    positions = _open_positions(database, connection, token, {r.key for r in planned})
+    again = [r for r in planned if not left_out_before or ranges.mark(r) not in left_out_before]
+    included, others = _split(again, positions)
+    taken = {(r.key, r.start) for r in included}
+    left_out = [r for r in planned if (r.key, r.start) not in taken]
+    finished = _finished(database, connection, {r.key for r in others} - positions.keys())
+    lost = [r for r in left_out if r.key not in finished and not positions.get(r.key, r.start) >= r.end]
+    digest = delivery_hash(row.source, token.pipeline, included, seqs)
+    identity = PlanIdentity(row.source, token, *seqs, digest)
+    return Plan(identity, tuple(included), tuple(lost)), [ranges.mark(r) for r in left_out]
 
 
-def _open_positions(connection: Connection, token: PublishToken, keys: set[ShardKey]) -> dict[ShardKey, Position]:
+def _split(entries: Iterable[Range], positions: dict[ShardKey, Position]) -> tuple[list[Range], list[Range]]:
+    """The ranges that begin where their shard stands, one after another, and the others."""
+    fitting: list[Range] = []
+    others: list[Range] = []
+    reached = dict(positions)
+    for entry in entries:
+        if reached.get(entry.key) == entry.start:
+            fitting.append(entry)
+            reached[entry.key] = entry.end
+        else:
+            others.append(entry)
+    return fitting, others
+
+
+def _open_positions(
+    database: Database, connection: Connection, token: PublishToken, keys: set[ShardKey]
+) -> dict[ShardKey, Position]:
+    """Where our open shards among `keys` stand."""
     found: dict[ShardKey, Position] = {}
     for chunk in chunks(sorted(keys)):
         rows = connection.execute(
             sa.select(shards.c.shard_key, shards.c.position).where(
-                shards.c.shard_key.in_(chunk),
-                shards.c.owner == token.pipeline,
-                shards.c.incarnation == token.incarnation,
-                shards.c.finished_at.is_(None),
+                database.dialect.among(shards.c.shard_key, chunk), owned_by(token)
             )
         )
         found.update((ShardKey(bytes(key)), Position(position)) for key, position in rows)
     return found
 
 
-def _finished(connection: Connection, keys: set[ShardKey]) -> set[ShardKey]:
+def _finished(database: Database, connection: Connection, keys: set[ShardKey]) -> set[ShardKey]:
     """Which are at the end: finished, or finished so long ago that they are pruned."""
     still_open: set[ShardKey] = set()
     for chunk in chunks(sorted(keys)):
         rows = connection.execute(
-            sa.select(shards.c.shard_key).where(shards.c.shard_key.in_(chunk), shards.c.finished_at.is_(None))
+            sa.select(shards.c.shard_key).where(
+                database.dialect.among(shards.c.shard_key, chunk), shards.c.finished_at.is_(None)
+            )
         )
         still_open.update(ShardKey(bytes(key)) for key in rows.scalars())
     return keys - still_open

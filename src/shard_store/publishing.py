@@ -11,9 +11,20 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from shard_store import ranges
-from shard_store.database import Database, chunks, matched
-from shard_store.errors import PipelineTakenOver, ShardsLost, ShardStoreError
-from shard_store.model import AttemptKind, PlanIdentity, Position, Range, ShardState, Split, is_end
+from shard_store.database import Database, chunks
+from shard_store.errors import ShardsLost, ShardStoreError
+from shard_store.model import (
+    AttemptKind,
+    PlanIdentity,
+    Position,
+    PublishToken,
+    Range,
+    ShardKey,
+    ShardState,
+    Split,
+    is_end,
+)
+from shard_store.ownership import fence, owned_by
 from shard_store.schema import attempts, errors, pipelines, shards, splits
 
 
@@ -26,6 +37,22 @@ class Published:
     kind: AttemptKind | None = None
     shards: int = 0
     quarantined: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """A plan that was carried out: its ranges, what was left out of it as lost, and what the sink made of it.
+
+    `files` is None where another sink took the rows. `digest` is the attempt's hash where it is not the plan's own.
+    """
+
+    identity: PlanIdentity
+    entries: Sequence[Range]
+    lost: int = 0
+    files: Sequence[Split] | None = None
+    row_schema: str | None = None
+    batch_id: int | None = None
+    digest: str = ""
 
 
 def publish(
@@ -41,19 +68,15 @@ def publish(
 
     Raises PipelineTakenOver when a newer incarnation runs, ShardsLost (nothing written) when shards passed to others.
     """
-    row = connection.execute(
-        sa.select(pipelines).where(pipelines.c.pipeline == identity.token.pipeline).with_for_update()
-    ).one_or_none()
+    row = fence(connection, identity.token)  # first of all: a zombie is told so even when there is nothing to do
     known = connection.execute(
         sa.select(attempts.c.batch_id).where(attempts.c.delivery_hash == identity.delivery_hash)
     ).one_or_none()
-    if known is not None and known.batch_id == batch_id:
+    if known is not None and batch_id in (None, known.batch_id):
         return Published(identity.delivery_hash, already=True)
-    if row is None or row.incarnation != identity.token.incarnation:
-        current = None if row is None else row.incarnation
-        raise PipelineTakenOver(identity.token.pipeline, identity.token.incarnation, current)
-    if known is not None:
-        return _publish_without_shards(database, connection, identity, files, row_schema, batch_id)
+    delivery = Delivery(identity, (), row.plan_lost or 0, files, row_schema, batch_id)
+    if known is not None or identity.start_seq == identity.end_seq:
+        return _publish_without_shards(database, connection, delivery)
     if (row.plan_hash, row.plan_incarnation) != (identity.delivery_hash, identity.token.incarnation):
         raise ShardStoreError(
             f"pipeline {identity.token.pipeline!r}: the batch to publish is not the one that was planned last; "
@@ -62,93 +85,125 @@ def publish(
     left_out = set(json.loads(row.plan_left_out))
     after = max(identity.start_seq, row.confirmed_seq)  # as the plan was made
     planned = ranges.flatten(ranges.read(connection, identity.source, identity.token.pipeline, after, identity.end_seq))
-    entries = [r for r in planned if ranges.mark(r) not in left_out]
-    return deliver(database, connection, identity, entries, row.plan_lost, files, row_schema, batch_id)
+    entries = [r for r in planned if not left_out or ranges.mark(r) not in left_out]
+    return deliver(database, connection, replace(delivery, entries=entries))
 
 
-def deliver(
-    database: Database,
-    connection: Connection,
-    identity: PlanIdentity,
-    entries: Sequence[Range],
-    lost: int,
-    files: Sequence[Split] | None,
-    row_schema: str | None,
-    batch_id: int | None,
-) -> Published:
+def deliver(database: Database, connection: Connection, delivery: Delivery) -> Published:
     """Advance the shards, quarantine those with an object error, record splits and attempt."""
-    _advance(database, connection, identity, entries)
+    identity, entries = delivery.identity, delivery.entries
+    advanced = _advance(database, connection, identity, entries)
     count, bad = _errors_of(connection, identity.delivery_hash)
-    quarantined = [key for key in {r.key for r in entries} if key in bad]
-    for chunk in chunks(sorted(quarantined)):
+    quarantined = sorted(advanced & bad)
+    for chunk in chunks(quarantined):
         connection.execute(
             shards.update()
-            .where(shards.c.shard_key.in_(chunk))
+            .where(database.dialect.among(shards.c.shard_key, chunk))
             .values(state=ShardState.QUARANTINED.value, finished_at=database.now(), end_seq=identity.end_seq)
         )
-    rows = None if files is None else sum(f.rows for f in files)
     kind = AttemptKind.OUTPUT
-    if rows == 0 or (rows is None and len(quarantined) == len(entries)):
+    rows = None if delivery.files is None else sum(f.rows for f in delivery.files)
+    if rows == 0 or (rows is None and len(quarantined) == len(advanced)):
         kind = AttemptKind.ERROR if count else AttemptKind.NIL
-    _record(
-        database,
-        connection,
-        identity,
-        identity.delivery_hash,
-        files,
-        row_schema,
-        batch_id,
-        kind,
-        len(entries),
-        lost,
-        count,
-    )
-    return Published(identity.delivery_hash, False, kind, len(entries), len(quarantined))
+    _record(database, connection, delivery, kind, len(advanced), count)
+    return Published(identity.delivery_hash, False, kind, len(advanced), len(quarantined))
 
 
-def _publish_without_shards(
-    database: Database,
-    connection: Connection,
-    identity: PlanIdentity,
-    files: Sequence[Split],
-    row_schema: str | None,
-    batch_id: int | None,
-) -> Published:
+def _publish_without_shards(database: Database, connection: Connection, delivery: Delivery) -> Published:
     """A batch of Spark's that has no new input (a stateful query flushing its state) may still bring rows.
 
-    Its plan is the one before, already delivered under another batch id: its own hash is made of both.
+    Its plan is the one before, already delivered under another batch id, or after a restart the empty one with which
+    a pipeline starts: so its own hash is made of what both have in common, the offset at which it ran, and its id.
     """
-    digest = hashlib.sha256(f"{identity.delivery_hash} {batch_id}".encode()).hexdigest()
+    identity, files = delivery.identity, delivery.files or ()
+    key = f"{identity.source}\0{identity.token.pipeline}\0state {identity.end_seq} {delivery.batch_id}"
+    digest = hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
     known = connection.execute(sa.select(sa.func.count()).where(attempts.c.delivery_hash == digest)).scalar_one()
     if known:
         return Published(digest, already=True)
-    own = replace(identity, start_seq=identity.end_seq)
     kind = AttemptKind.OUTPUT if any(f.rows for f in files) else AttemptKind.NIL
-    _record(database, connection, own, digest, files, row_schema, batch_id, kind, 0, 0, 0)
+    own = replace(delivery, identity=replace(identity, start_seq=identity.end_seq), lost=0, digest=digest)
+    _record(database, connection, own, kind, 0, 0)
     return Published(digest, False, kind)
 
 
-def _advance(database: Database, connection: Connection, identity: PlanIdentity, entries: Sequence[Range]) -> None:
-    """Move each shard from its range's start to its end, where it is still ours and still there (invariant 2)."""
-    groups: dict[tuple[Position, Position], list[Range]] = {}
-    for entry in entries:
-        groups.setdefault((entry.start, entry.end), []).append(entry)
-    for (start, end), members in sorted(groups.items()):  # the ranges of one shard in their order
-        values: dict[str, object] = {"position": end}
-        if is_end(end):
-            values |= {"state": ShardState.DONE.value, "finished_at": database.now(), "end_seq": identity.end_seq}
-        for chunk in chunks(sorted(members, key=lambda r: r.key)):
-            keys = [r.key for r in chunk]
-            ours = sa.and_(
-                shards.c.shard_key.in_(keys),
-                shards.c.owner == identity.token.pipeline,
-                shards.c.incarnation == identity.token.incarnation,
-            )
-            update = shards.update().where(ours, shards.c.position == start, shards.c.finished_at.is_(None))
-            moved = sa.select(shards.c.shard_key).where(ours, shards.c.position == end)
-            if matched(database, connection, update.values(**values), moved) != len(keys):
-                there = {bytes(key) for key in connection.execute(moved).scalars()}
-                raise ShardsLost(identity.token.pipeline, [r.content.shard_id for r in chunk if r.key not in there])
+def _advance(
+    database: Database, connection: Connection, identity: PlanIdentity, entries: Sequence[Range]
+) -> set[ShardKey]:
+    """Move each shard from where the plan found it to where it ends, if it is still ours and there (invariant 2).
+
+    One statement for 1,000 shards, wherever each of them ends.
+    """
+    moves: dict[ShardKey, tuple[Position, Position, str]] = {}
+    for entry in entries:  # several ranges of one shard follow each other, and are one move
+        first = moves.get(entry.key)
+        moves[entry.key] = (entry.start if first is None else first[0], entry.end, entry.content.shard_id)
+    for ending in (True, False):
+        chosen = sorted((key, *move) for key, move in moves.items() if is_end(move[1]) is ending)
+        for chunk in chunks(chosen):
+            lost = _move(database, connection, identity, [row[:3] for row in chunk], ending)
+            if lost:
+                raise ShardsLost(identity.token.pipeline, [row[3] for row in chunk if row[0] in lost])
+    return set(moves)
+
+
+def _move(
+    database: Database,
+    connection: Connection,
+    identity: PlanIdentity,
+    rows: list[tuple[ShardKey, Position, Position]],
+    ending: bool,
+) -> set[ShardKey]:
+    """Move the shards (key, from, to); returns those that could not be, and then the transaction must not commit."""
+    if not database.trusts_rowcount:
+        lost = _not_there(database, connection, identity.token, rows)
+        if lost:
+            return lost
+    values: dict[str, object] = {}
+    if ending:
+        values = {"state": ShardState.DONE.value, "finished_at": database.now(), "end_seq": identity.end_seq}
+    given = database.dialect.row_set(
+        {"key": shards.c.shard_key.type, "start": shards.c.position.type, "end": shards.c.position.type}
+    )
+    update = (
+        shards.update()
+        .where(shards.c.shard_key == given.c["key"], shards.c.position == given.c["start"], owned_by(identity.token))
+        .values(position=given.c["end"], **values)
+    )
+    moved = given.execute(connection, update, rows).rowcount
+    if database.trusts_rowcount and moved != len(rows):
+        return _not_moved(database, connection, identity, rows, ending) or {key for key, _, _ in rows}
+    return set()
+
+
+def _not_moved(
+    database: Database,
+    connection: Connection,
+    identity: PlanIdentity,
+    rows: list[tuple[ShardKey, Position, Position]],
+    ending: bool,
+) -> set[ShardKey]:
+    """Which of the rows did not come to their end by this transaction's own update."""
+    token = identity.token
+    query = sa.select(shards.c.shard_key, shards.c.position).where(
+        database.dialect.among(shards.c.shard_key, [key for key, _, _ in rows]),
+        shards.c.owner == token.pipeline,
+        shards.c.incarnation == token.incarnation,
+        shards.c.end_seq == identity.end_seq if ending else shards.c.finished_at.is_(None),
+    )
+    there = {(bytes(key), position) for key, position in connection.execute(query)}
+    return {key for key, _, end in rows if (key, end) not in there}
+
+
+def _not_there(
+    database: Database, connection: Connection, token: PublishToken, rows: list[tuple[ShardKey, Position, Position]]
+) -> set[ShardKey]:
+    """Look instead of counting, with the rows locked so that what was seen stays true."""
+    query = sa.select(shards.c.shard_key, shards.c.position).where(
+        database.dialect.among(shards.c.shard_key, [key for key, _, _ in rows]), owned_by(token)
+    )
+    there = {(bytes(key), position) for key, position in connection.execute(query.with_for_update())}
+    return {key for key, start, _ in rows if (key, start) not in there}
 
 
 def _errors_of(connection: Connection, digest: str) -> tuple[int, set[bytes]]:
@@ -166,42 +221,37 @@ def _errors_of(connection: Connection, digest: str) -> tuple[int, set[bytes]]:
 
 
 def _record(
-    database: Database,
-    connection: Connection,
-    identity: PlanIdentity,
-    digest: str,
-    files: Sequence[Split] | None,
-    row_schema: str | None,
-    batch_id: int | None,
-    kind: AttemptKind,
-    shard_count: int,
-    lost: int,
-    error_count: int,
+    database: Database, connection: Connection, delivery: Delivery, kind: AttemptKind, shard_count: int, errors: int
 ) -> None:
     now = database.now()
-    common = {"delivery_hash": digest, "source": identity.source, "pipeline": identity.token.pipeline}
-    if files:
-        rows = [{"path": f.path, "rows": f.rows, "bytes": f.size} for f in files]
-        for chunk in chunks(rows):
-            connection.execute(splits.insert().values(published_at=now, **common), chunk)
+    identity, files = delivery.identity, delivery.files
+    pipeline = identity.token.pipeline
+    common = {
+        "delivery_hash": delivery.digest or identity.delivery_hash,
+        "source": identity.source,
+        "pipeline": pipeline,
+        "published_at": now,
+    }
+    for chunk in chunks(files or ()):
+        given = database.dialect.row_set({name: splits.c[name].type for name in ("path", "rows", "bytes")})
+        given.execute(connection, given.insert(splits.insert(), common), [(f.path, f.rows, f.size) for f in chunk])
     connection.execute(
         attempts.insert().values(
             **common,
             incarnation=identity.token.incarnation,
             start_seq=identity.start_seq,
             end_seq=identity.end_seq,
-            batch_id=batch_id,
+            batch_id=delivery.batch_id,
             kind=kind.value,
             shards=shard_count,
-            lost=lost,
-            errors=error_count,
+            lost=delivery.lost,
+            errors=errors,
             splits=len(files or ()),
             rows=None if files is None else sum(f.rows for f in files),
             bytes=None if files is None else sum(f.size for f in files),
-            published_at=now,
         )
     )
-    if row_schema is not None:
+    if delivery.row_schema is not None:
         connection.execute(
-            pipelines.update().where(pipelines.c.pipeline == identity.token.pipeline).values(row_schema=row_schema)
+            pipelines.update().where(pipelines.c.pipeline == pipeline).values(row_schema=delivery.row_schema)
         )

@@ -10,7 +10,7 @@ from sqlalchemy.engine import Connection
 
 from shard_store.database import chunks
 from shard_store.model import Content, Position, PublishToken, Range, Snapshot, shard_key
-from shard_store.schema import snapshots
+from shard_store.schema import pack, snapshots, unpack
 
 
 def encode(ranges: Iterable[Range]) -> str:
@@ -18,12 +18,12 @@ def encode(ranges: Iterable[Range]) -> str:
     return json.dumps(
         [
             [
-                r.content.shard_id,
-                None if r.content.uri == r.content.shard_id else r.content.uri,
+                pack(r.content.shard_id),
+                None if r.content.uri == r.content.shard_id else pack(r.content.uri),
                 r.content.size,
-                r.content.etag,
-                r.content.queue,
-                r.content.message_id,
+                None if r.content.etag is None else pack(r.content.etag),
+                pack(r.content.queue),
+                pack(r.content.message_id),
                 r.content.receive_count,
                 r.start,
                 r.end,
@@ -36,15 +36,27 @@ def encode(ranges: Iterable[Range]) -> str:
 
 def decode(source: str, text: str) -> list[Range]:
     ranges = []
-    for shard_id, uri, size, etag, queue, message_id, receive_count, start, end in json.loads(text):
-        content = Content(shard_id, shard_id if uri is None else uri, size, etag, queue, message_id, receive_count)
+    for packed, uri, size, etag, queue, message_id, receive_count, start, end in json.loads(text):
+        shard_id = unpack(packed)
+        content = Content(
+            shard_id,
+            shard_id if uri is None else unpack(uri),
+            size,
+            None if etag is None else unpack(etag),
+            unpack(queue),
+            unpack(message_id),
+            receive_count,
+        )
         ranges.append(Range(shard_key(source, shard_id), content, Position(start), Position(end)))
     return ranges
 
 
 def write(connection: Connection, token: PublishToken, snapshot: Snapshot, now: sa.ColumnElement[int]) -> None:
     """Insert the snapshot, a row for each 1,000 ranges."""
-    rows = [{"chunk": number, "ranges": encode(chunk)} for number, chunk in enumerate(chunks(snapshot.ranges))]
+    rows = [
+        {"chunk": number, "ranges": encode(chunk)}
+        for number, chunk in enumerate(chunks(snapshot.ranges) if snapshot.ranges else [[]])
+    ]
     fixed = {"pipeline": token.pipeline, "seq": snapshot.seq, "incarnation": token.incarnation, "created_at": now}
     connection.execute(snapshots.insert().values(**fixed), rows)
 

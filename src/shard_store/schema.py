@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-import json
+import re
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql
 from sqlalchemy.engine import Dialect
 
+REVISION = "0001"
+"""The Alembic revision that these tables are: the newest one in `migrations/versions` (a test compares)."""
+
 metadata = sa.MetaData()
-_TABLE: dict[str, Any] = {"mysql_charset": "utf8mb4", "mysql_collate": "utf8mb4_bin", "mysql_engine": "InnoDB"}
+_TABLE: dict[str, Any] = {
+    f"{dialect}_{option}": value
+    for dialect in ("mysql", "mariadb")  # each reads only its own
+    for option, value in {"charset": "utf8mb4", "collate": "utf8mb4_bin", "engine": "InnoDB"}.items()
+}
 
 Name = sa.String(200)  # pipelines and sources
 Hash = sa.LargeBinary(32).with_variant(mysql.BINARY(32), "mysql", "mariadb")
@@ -21,26 +28,32 @@ Serial = sa.BigInteger().with_variant(sa.Integer(), "sqlite")  # SQLite counts u
 
 
 class AnyText(sa.types.TypeDecorator[str]):
-    """Text of any Unicode in databases that refuse some: NUL and lone surrogates are kept as a JSON string.
-
-    A plain text that starts with a double quote is written as JSON too, so that reading back is never ambiguous.
-    """
+    """Text of any Unicode in databases that refuse some of it (NUL, lone surrogates)."""
 
     impl = LongText
     cache_ok = True
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
-        if value is None or not (
-            value.startswith('"') or "\0" in value or any("\ud800" <= c <= "\udfff" for c in value)
-        ):
-            return value
-        return json.dumps(value)
+        return value if value is None or (value.isascii() and value[:1] != '"' and "\0" not in value) else pack(value)
 
     def process_result_value(self, value: str | None, dialect: Dialect) -> str | None:
-        if value is not None and value.startswith('"'):
-            decoded: str = json.loads(value)
-            return decoded
-        return value
+        return value if value is None or value[:1] != '"' else unpack(value)
+
+
+_REFUSED = re.compile('^"|[\0\ud800-\udfff]')
+
+
+def pack(text: str) -> str:
+    """`text` as every database and JSON keep it: what some refuse is written in escapes after a double quote.
+
+    A text that starts with a double quote is packed too, so that reading back is never ambiguous. Python's escapes and
+    not JSON's, which would join two lone surrogates to another character.
+    """
+    return text if not _REFUSED.search(text) else '"' + text.encode("unicode_escape").decode("ascii")
+
+
+def unpack(text: str) -> str:
+    return text if text[:1] != '"' else text[1:].encode("ascii").decode("unicode_escape")
 
 
 pipelines = sa.Table(
@@ -49,9 +62,7 @@ pipelines = sa.Table(
     sa.Column("pipeline", Name, primary_key=True),
     sa.Column("source", Name, nullable=False),
     sa.Column("incarnation", sa.BigInteger, nullable=False),
-    sa.Column(
-        "driver", sa.String(64), nullable=False
-    ),  # which driver the incarnation runs in (see progress.current_plan)
+    sa.Column("driver", sa.String(64), nullable=False),  # which one the incarnation runs in (progress.current_plan)
     sa.Column("last_seq", sa.BigInteger, nullable=False),
     sa.Column("confirmed_seq", sa.BigInteger, nullable=False),
     sa.Column("heartbeat_at", sa.BigInteger, nullable=False),
@@ -89,10 +100,10 @@ shards = sa.Table(
     sa.Column("finished_at", sa.BigInteger),  # NULL while open
     **_TABLE,
 )
-sa.Index(
+sa.Index(  # MySQL has no partial indexes: there `finished_at` keeps the finished ones out of the way
     "cuesqueue_shards_open",
     shards.c.owner,
-    shards.c.incarnation,
+    shards.c.finished_at,
     sqlite_where=shards.c.finished_at.is_(None),
     postgresql_where=shards.c.finished_at.is_(None),
 )
@@ -183,4 +194,9 @@ leases = sa.Table(
     sa.Column("holder", sa.String(64), nullable=False),
     sa.Column("until", sa.BigInteger, nullable=False),
     **_TABLE,
+)
+
+# Alembic's own table, under a name that two users of one database do not share; not part of `metadata`
+version = sa.Table(
+    "cuesqueue_alembic_version", sa.MetaData(), sa.Column("version_num", sa.String(32), primary_key=True)
 )

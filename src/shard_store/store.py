@@ -11,14 +11,14 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from shard_store import error_table, ownership, progress, publishing, views
+from shard_store import error_table, installing, ownership, progress, publishing, starting, views
 from shard_store.database import Database
 from shard_store.model import Content, ErrorRecord, Plan, PlanIdentity, PublishToken, Range, Shard, ShardKey, Split
-from shard_store.ownership import Started
 from shard_store.progress import Confirmed
-from shard_store.prune import PruneResult, RetentionPolicy, prune, win_interval
+from shard_store.pruning import PruneResult, RetentionPolicy, prune, win_interval
 from shard_store.publishing import Published
-from shard_store.schema import metadata, pipelines
+from shard_store.schema import pipelines
+from shard_store.starting import Started
 
 
 class ShardStore:
@@ -51,7 +51,9 @@ class ShardStore:
 
     def start(self, source: str, pipeline: str, *, driver: str = "", stale_after: float = 120.0) -> Started:
         """Begin a new incarnation of the pipeline; fences the one before. Idempotent but for the number."""
-        return self.database.write(lambda c: ownership.start(self.database, c, source, pipeline, driver, stale_after))
+        starting.check_name("source", source)
+        starting.check_name("pipeline", pipeline)
+        return self.database.write(lambda c: starting.start(self.database, c, source, pipeline, driver, stale_after))
 
     def heartbeat(self, token: PublishToken, stale_after: float) -> None:
         self.database.write(lambda c: ownership.heartbeat(self.database, c, token, stale_after))
@@ -72,7 +74,7 @@ class ShardStore:
         return self.database.write(lambda c: ownership.acquire(self.database, c, token, seen))
 
     def release(self, token: PublishToken, keys: Sequence[ShardKey]) -> None:
-        self.database.write(lambda c: ownership.release(c, token, keys))
+        self.database.write(lambda c: ownership.release(self.database, c, token, keys))
 
     # progress
 
@@ -98,7 +100,7 @@ class ShardStore:
         return self.database.write(work)
 
     def plan(self, token: PublishToken, start_seq: int, end_seq: int) -> Plan:
-        return self.database.write(lambda c: progress.plan(c, token, start_seq, end_seq))
+        return self.database.write(lambda c: progress.plan(self.database, c, token, start_seq, end_seq))
 
     def current_plan(self, pipeline: str, driver: str | None = None) -> PlanIdentity:
         return self.database.read(lambda c: progress.current_plan(c, pipeline, driver))
@@ -144,28 +146,30 @@ class ShardStore:
     def win_interval(self, name: str, interval: float) -> bool:
         """True for one caller over all pipelines in each `interval` seconds."""
         holder = uuid.uuid4().hex
-        return self.database.write(lambda c: win_interval(self.database, c, name, holder, interval))
+        return win_interval(self.database, name, holder, interval)
 
     def prune(self, policy: RetentionPolicy, now: datetime | None = None, *, dry_run: bool = False) -> PruneResult:
         return prune(self.database, policy, now, dry_run=dry_run)
 
 
 def open_store(
-    url: str, *, clock: Callable[[], float] | None = None, patience: float = 30.0, trusts_rowcount: bool = True
+    url: str,
+    *,
+    create: bool = True,
+    clock: Callable[[], float] | None = None,
+    patience: float = 30.0,
+    trusts_rowcount: bool = True,
 ) -> ShardStore:
-    """Open (and in an empty database create) the store behind a SQLAlchemy URL.
+    """Open the store behind a SQLAlchemy URL; in an empty database it is created, unless `create` is false.
 
     `patience`: seconds for which passing trouble is tried again before StoreUnavailable. `clock` and
-    `trusts_rowcount` are for tests. Raises StoreConfigurationError when the URL, driver or permissions are wrong.
+    `trusts_rowcount` are for tests. Raises StoreConfigurationError when the URL, driver or permissions are wrong, or
+    when the schema is older or newer than this version's (`cuesqueue migrate`).
     """
     database = Database(url, clock=clock, patience=patience, trusts_rowcount=trusts_rowcount)
-    create_tables(database)
+    try:
+        installing.ensure(database, create=create)
+    except BaseException:
+        database.close()
+        raise
     return ShardStore(database)
-
-
-def create_tables(database: Database) -> None:
-    def exists(connection: Connection) -> bool:
-        return sa.inspect(connection).has_table(pipelines.name)
-
-    if not database.read(exists):
-        database.write(lambda connection: metadata.create_all(connection, checkfirst=True))

@@ -6,11 +6,16 @@ queue that is empty at first. Its clock is moved by tests; a backend without a c
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from queue_source.queues import Queue, open_queue
+
+MYSQL_URL = os.environ.get("CUESQUEUE_TEST_MYSQL_URL", "")
+"""The URL of a MySQL or MariaDB server on which databases may be created; PyPI has none, so it may be absent."""
+
+BACKENDS = ["sqlite", "sqlite-two-views", "postgresql", *(["mysql"] if MYSQL_URL else [])]
 
 
 @dataclass
@@ -59,8 +64,5 @@ def sqlite_file(folder: Path) -> str:
     return f"sql+sqlite:///{folder / 'queue.db'}?queue=contract"
 
 
-def postgres(database_url: str) -> str:
+def on_server(database_url: str) -> str:
     return f"sql+{database_url}?queue=contract"
-
-
-BackendFactory = Callable[[], Backend]

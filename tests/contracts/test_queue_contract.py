@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import queue_source
-from contracts.queue_backends import Backend, Clock, postgres, sqlite_file
+from contracts.queue_backends import BACKENDS, MYSQL_URL, Backend, Clock, on_server, sqlite_file
 from queue_source.errors import QueueError
 from queue_source.messages import Receipt, Received
 from queue_source.queues import Payload, Queue
@@ -31,10 +31,12 @@ BODIES = {
 }
 
 
-@pytest.fixture(params=["sqlite", "sqlite-two-views", "postgresql"])
+@pytest.fixture(params=BACKENDS)
 def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Backend]:
     if request.param == "postgresql":
-        url = postgres(new_database(request.getfixturevalue("postgres_url")))
+        url = on_server(new_database(request.getfixturevalue("postgres_url")))
+    elif request.param == "mysql":
+        url = on_server(new_database(MYSQL_URL))
     else:
         url = sqlite_file(tmp_path)
     made = Backend(url, Clock(), shared=request.param == "sqlite")

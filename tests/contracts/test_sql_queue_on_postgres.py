@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import create_engine, text
 from sqlalchemy.engine import make_url
 
-from contracts.queue_backends import postgres
+from contracts.queue_backends import on_server
 from queue_source.errors import QueueConfigurationError
 from queue_source.queues.sql import SqlQueue
 from servers.postgres import new_database
@@ -23,7 +23,7 @@ def database(postgres_url: str) -> str:
 
 @pytest.fixture
 def queue(database: str) -> Iterator[SqlQueue]:
-    with SqlQueue(postgres(database)) as opened:
+    with SqlQueue(on_server(database)) as opened:
         yield opened
 
 
@@ -57,7 +57,7 @@ def test_a_group_is_looked_at_again_after_waiting_for_its_first_message(queue: S
 
 def test_taking_uses_the_index_by_the_clock_of_the_database(queue: SqlQueue) -> None:
     queue.publish([str(number) for number in range(5_000)])
-    visible = queue._visible().limit(100).with_for_update(skip_locked=True)
+    visible = queue._rows._visible().limit(100).with_for_update(skip_locked=True)
     engine = queue._connected()
     query = visible.compile(engine, compile_kwargs={"literal_binds": True})
     with engine.begin() as connection:
@@ -80,7 +80,7 @@ def test_connections_that_the_server_ended_are_replaced(queue: SqlQueue, postgre
 
 def test_a_database_that_is_not_there_is_a_configuration_error(postgres_url: str) -> None:
     missing = make_url(postgres_url).set(database="missing").render_as_string(hide_password=False)
-    with SqlQueue(postgres(missing)) as queue:
+    with SqlQueue(on_server(missing)) as queue:
         with pytest.raises(QueueConfigurationError, match='"missing" does not exist'):
             queue.depth()
 
@@ -91,13 +91,13 @@ def test_a_user_without_rights_is_a_configuration_error(queue: SqlQueue, databas
         connection.execute(text("DROP ROLE IF EXISTS guest"))
         connection.execute(text("CREATE ROLE guest LOGIN"))
     guest = make_url(database).set(username="guest").render_as_string(hide_password=False)
-    with SqlQueue(postgres(guest)) as denied:
+    with SqlQueue(on_server(guest)) as denied:
         with pytest.raises(QueueConfigurationError, match="permission denied"):
             denied.receive(1, 60, 0)
 
 
 def test_text_of_any_language_and_a_url_without_a_driver_are_fine(database: str) -> None:
-    plain = postgres(database).replace("+psycopg", "").replace("queue=contract", "queue=Sch%C3%B6n%20%F0%9F%A6%80")
+    plain = on_server(database).replace("+psycopg", "").replace("queue=contract", "queue=Sch%C3%B6n%20%F0%9F%A6%80")
     with SqlQueue(plain) as queue:
         queue.publish(["x"], tag="ü.你", group="🦀")
         (message,) = queue.receive(1, 60, 0)

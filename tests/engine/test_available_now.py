@@ -60,7 +60,7 @@ def test_the_last_batch_of_an_idle_query_is_settled_by_the_next_trigger(
 
 def test_bytes_limit_a_batch_and_one_object_is_always_taken(spark: SparkSession, world: World) -> None:
     rows = world.feed(0, 4)
-    size = (world.root / "in" / "0.json").stat().st_size
+    size = (world.root / "in" / "1.json").stat().st_size
     run_all(spark, world, "cuesqueue", maxBytesPerTrigger=2 * size + 3)
     assert batches(world, "cuesqueue") == [2, 2]
     rows += world.feed(4, 2)

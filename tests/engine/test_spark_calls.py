@@ -171,6 +171,27 @@ def test_the_first_batch_comes_again_after_another_question_for_the_initial_offs
     assert shown[: 3 if REPLANS_FIRST else 2] == (["partitions", *again] if REPLANS_FIRST else again)
 
 
+def test_the_default_read_limit_is_asked_for_in_the_reader_process_before_any_batch(recorded: Recorded) -> None:
+    """From 4.2 on. A restart may begin with a batch without new data, which asks the reader for nothing else."""
+    for _ in range(2):
+        for found in (recorded.run(), recorded.run_until(lambda c: times(c, "latestOffset") > 1)):
+            asked = named(found, "getDefaultReadLimit")
+            if TELLS_START:
+                assert asked
+                assert pids(found, "getDefaultReadLimit") == pids(found, "latestOffset")
+                before = found.index(asked[0])
+                assert not named(found[:before], "initialOffset", "latestOffset", "partitions")
+            else:
+                assert not asked
+
+
+def test_the_first_batch_of_a_checkpoint_runs_also_without_data_and_a_restart_s_does_not(recorded: Recorded) -> None:
+    recorded.upto(0)
+    found = recorded.run()
+    assert [(c["start"], c["end"]) for c in named(found, "partitions")] == [(0, 0)]
+    assert not named(recorded.run(), "read")
+
+
 def test_available_now_is_announced_and_runs_until_nothing_is_left_or_is_one_batch(recorded: Recorded) -> None:
     recorded.upto(3)
     found = recorded.run()

@@ -172,7 +172,8 @@ def pruning(monkeypatch: pytest.MonkeyPatch) -> Pruning:
     record = Pruning()
 
     class Store:
-        def __init__(self, url: str) -> None:
+        def __init__(self, url: str, *, create: bool) -> None:
+            assert not create
             if record.error:
                 raise record.error
             self.url = url

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 import shard_store
 from queue_source.commands.main import app
 from shard_store.model import Content
+from shard_store.schema import REVISION
 
 
 def test_what_publish_sends_a_queue_delivers(tmp_path: Path) -> None:
@@ -55,3 +56,19 @@ def test_a_store_of_no_known_kind_is_wrong_use_in_one_line() -> None:
     assert done.stderr.startswith("error: ")
     assert done.stderr.count("\n") == 1
     assert "n0t-sh0wn" not in done.output
+
+
+def test_prune_does_not_create_a_store_where_the_path_is_mistyped(tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["prune", "--store", f"sqlite:///{tmp_path}/mistyped.db"])
+    assert done.exit_code == 2
+    assert "no such file" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_migrate_creates_a_store_and_changes_nothing_the_second_time(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/store.db"
+    first, second = (CliRunner().invoke(app, ["migrate", "--store", url, "--json"]) for _ in range(2))
+    assert json.loads(first.stdout) == {"from": None, "to": REVISION, "changed": True}
+    assert json.loads(second.stdout) == {"from": REVISION, "to": REVISION, "changed": False}
+    with shard_store.open_store(url, create=False) as store:
+        assert store.start("s", "p").token.incarnation == 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -300,11 +300,17 @@ def test_several_messages_for_one_shard_are_all_acknowledged_when_it_ends(world:
 
 def test_a_duplicate_of_a_shard_that_another_live_pipeline_owns_is_held_until_it_ends(world: World) -> None:
     world.publish("s3://bucket/1")
-    with world.loop(pipeline="first", source="files", commitTimeout="1s") as first:
+
+    def loop(pipeline: str) -> AbstractContextManager[DriverLoop]:
+        return world.loop(
+            checkpoint=pipeline, pipeline=pipeline, source="files", commitTimeout="1s", maxInFlightMessages="1"
+        )
+
+    with loop("first") as first:
         first.coordinator.plan(0, first.coordinator.latest(0))
         world.publish("s3://bucket/1")
-        with world.loop(pipeline="second", source="files", checkpoint="second", commitTimeout="1s") as second:
-            until(lambda: second.coordinator.report()["held"] == 1, second.batch)
+        with loop("second") as second:
+            until(lambda: second.coordinator.report()["held"] == 1, patiently(second))
             plan = first.coordinator.plan(0, 1)
             first._deliver(plan, 0)
             first.coordinator.latest(1)

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 import queue_source.queues
+from queue_source.content.files import StorageOptions
 from queue_source.errors import OptionError
 from queue_source.options import (
     ContentOptions,
     ReaderOptions,
-    S3Options,
     SecretUrl,
     parse_reader_options,
     parse_sink_options,
@@ -63,7 +63,7 @@ def test_the_defaults_are_those_of_the_design() -> None:
     assert options.batches.max_partition_bytes == 128 << 20
     assert options.notifications.allowed_prefixes == ("s3://", "s3a://", "s3n://", "gs://", "abfss://")
     assert options.content.on_missing_object == "quarantine"
-    assert options.content.s3 == S3Options()
+    assert options.content.storage == StorageOptions()
     assert options.delivery.delivery_semantics == "exactly-once"
     assert options.delivery.fail_on_data_loss is True
 
@@ -103,6 +103,8 @@ def test_every_option_of_the_reader_acts_in_any_case(option: Option, change: Any
         del given[option.name]
     options = parse_reader_options(given)
     expected = option.kind.parse(text)
+    if option.kind.name == "secret":  # libraries want the text; the group does not show it
+        expected = expected.reveal()
     assert expected in list(_leaves(options)), f"{option.name} ended nowhere"
     if option.default is not None and option.name not in ("content", "deliverySemantics"):
         assert expected != option.kind.parse(option.default), "the example has to differ from the default"
@@ -216,11 +218,10 @@ def test_cloudfiles_names_are_taken_where_the_meaning_is_equal() -> None:
             "cloudFiles.awsSecretKey": SECRET,
         }
     )
-    assert options.content.file_format == "json"
+    assert options.content.format.file_format == "json"
     assert options.batches.max_files_per_trigger == 7
     assert options.queue.receive_threads == 5
-    assert options.content.s3.secret_access_key is not None
-    assert options.content.s3.secret_access_key.reveal() == SECRET
+    assert options.content.storage.secret_key == SECRET
 
 
 def test_every_alias_stands_for_an_option_of_the_table() -> None:
@@ -278,8 +279,8 @@ def test_a_receive_may_not_wait_longer_than_its_messages_stay_invisible() -> Non
 
 def test_s3_options_override_aws_options_and_keys_come_in_pairs() -> None:
     options = read(aws__region="eu-central-1", s3__region="us-east-1", aws__accessKeyId="k", s3__secretAccessKey="s")
-    assert options.content.s3.region == "us-east-1"
-    assert options.content.s3.access_key_id is not None
+    assert options.content.storage.region == "us-east-1"
+    assert options.content.storage.access_key == "k"
     assert "set both" in str(refusal({**LEAST, "aws.accessKeyId": "k"}))
     assert "set both" in str(refusal({**LEAST, "s3.secretAccessKey": "k"}))
 
@@ -304,7 +305,7 @@ def test_secrets_are_not_shown_by_options_copies_or_errors() -> None:
             assert SECRET not in f"{error!r} {error} {error.problem}"  # noqa: PT017 - some boxes take any text
 
 
-def test_what_executors_unpickle_needs_only_the_standard_library(tmp_path: Path) -> None:
+def test_what_executors_unpickle_loads_only_pyarrow(tmp_path: Path) -> None:
     content = tmp_path / "content.pickle"
     content.write_bytes(pickle.dumps(read(header="true").content))
     code = (
@@ -312,7 +313,9 @@ def test_what_executors_unpickle_needs_only_the_standard_library(tmp_path: Path)
         f"options = pickle.loads(pathlib.Path({str(content)!r}).read_bytes());"
         "assert options.format.header is True;"
         "new = {name.partition('.')[0] for name in set(sys.modules) - before};"
-        "print(*sorted(n for n in new - set(sys.stdlib_module_names) - {'queue_source'} if not n.startswith('_')))"
+        "ours = {'queue_source', 'shard_store'};"
+        "allowed = ours | {'pyarrow', 'numpy', 'cython_runtime'} | set(sys.stdlib_module_names);"
+        "print(*sorted(n for n in new - allowed if not n.startswith('_')))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=_environment(), check=False)
     assert (done.returncode, done.stdout.strip()) == (0, ""), done.stderr

@@ -59,5 +59,5 @@ def test_sink_and_views_reach_s3_with_the_readers_options(parse: Any) -> None:
     if parse is parse_sink_options:
         given |= {"pipeline": "orders", "path": "s3://lake"}
     options = parse(given)
-    assert (options.s3.region, options.s3.endpoint_url) == ("eu-central-1", "http://minio:9000")
+    assert (options.storage.region, options.storage.endpoint) == ("eu-central-1", "http://minio:9000")
     assert "set both" in str(refusal({**given, "s3.accessKeyId": "k"}, parse))

@@ -15,10 +15,12 @@ from typing import Any
 
 import pytest
 from sqlalchemy import event, exc
+from sqlalchemy.pool import QueuePool
 
 from queue_source.errors import QueueConfigurationError, QueueError, QueueUnavailable
 from queue_source.queues.sql import SqlQueue
 from queue_source.queues.sql_database import mapped_errors, parse_address
+from queue_source.queues.sql_rows import QueueRows
 
 
 @pytest.fixture
@@ -88,7 +90,7 @@ def test_taking_looks_at_the_index_and_sorts_nothing(queue: SqlQueue, tmp_path: 
             parameters = [1] * query.count("?")
             plan = " ".join(str(row[3]) for row in connection.execute(f"EXPLAIN QUERY PLAN {query}", parameters))
             assert "USING" in plan
-            assert "SCAN" not in plan
+            assert "SCAN cuesqueue_messages" not in plan
             assert "TEMP B-TREE" not in plan
 
 
@@ -204,6 +206,8 @@ def test_a_folder_that_is_not_there_is_a_configuration_error(tmp_path: Path) -> 
     with SqlQueue(f"sql+sqlite:///{tmp_path}/missing/queue.db?queue=q") as queue:
         with pytest.raises(QueueConfigurationError, match="unable to open database file"):
             queue.depth()
+        with pytest.raises(QueueConfigurationError, match="unable to open database file"):
+            queue.receive(1, 60, 0)
 
 
 def test_a_file_that_is_no_database_is_a_configuration_error(tmp_path: Path) -> None:
@@ -276,7 +280,7 @@ def test_what_waiting_cannot_mend_is_told_apart_from_passing_trouble(says: str, 
 
 def test_the_victim_of_a_deadlock_is_run_again(queue: SqlQueue, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("queue_source.queues.sql.may_run_again", lambda _dialect, error: "victim" in str(error.orig))
-    insert, failures = queue._insert, [1, 2]
+    insert, failures = QueueRows.insert, [1, 2]
 
     def fail_twice(*arguments: Any) -> list[str]:
         sent = insert(*arguments)
@@ -285,9 +289,16 @@ def test_the_victim_of_a_deadlock_is_run_again(queue: SqlQueue, monkeypatch: pyt
             raise exc.OperationalError("INSERT", {}, Exception("victim"))
         return sent
 
-    monkeypatch.setattr(queue, "_insert", fail_twice)
+    monkeypatch.setattr(QueueRows, "insert", fail_twice)
     queue.publish([b"x"])
     assert queue.depth().ready == 1
+
+
+def test_a_connection_in_use_while_the_queue_is_closed_is_closed_after_use(queue: SqlQueue) -> None:
+    pool = queue._connected().pool
+    assert isinstance(pool, QueuePool)
+    queue._run(lambda _connection: queue.close())
+    assert pool.checkedin() == 0
 
 
 def test_a_closed_queue_leaves_no_open_file(url: str) -> None:

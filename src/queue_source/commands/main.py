@@ -8,6 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 from queue_source.commands.demo import demo
+from queue_source.commands.migrate import migrate
 from queue_source.commands.output import Json, errors_as_exit_codes, print_result
 from queue_source.commands.prune import prune
 from queue_source.commands.publish import publish
@@ -34,6 +35,7 @@ app = typer.Typer(
 app.command()(demo)
 app.command()(publish)
 app.command()(prune)
+app.command()(migrate)
 
 
 @app.command()

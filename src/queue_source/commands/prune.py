@@ -34,7 +34,7 @@ def prune(
     import shard_store
 
     policy = shard_store.RetentionPolicy(window=window, max_shards=max_shards, source=source)
-    with shard_store.open_store(store) as opened:
+    with shard_store.open_store(store, create=False) as opened:
         result = shard_store.prune(opened, policy, now=None, dry_run=dry_run)
     counts = {
         "shards": result.shards,

@@ -1,6 +1,6 @@
 """The options as frozen groups, built once by `parsing`. Plain dataclasses: what executors unpickle needs no library.
 
-Only `ContentOptions` (reader) and `S3Options` (sink, views) travel to executors; everything else stays on the driver.
+Only `ContentOptions` (reader) and `StorageOptions` (sink, views) travel to executors; all else stays on the driver.
 Durations are `timedelta`, sizes bytes. Secrets and URLs are `Secret`s: `str()` is for people, `reveal()` for libraries.
 """
 
@@ -9,7 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
-from queue_source.options.secrets import Secret, SecretUrl
+from queue_source.content.files import StorageOptions
+from queue_source.content.formats import FormatOptions
+from queue_source.options.secrets import SecretUrl
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,37 +75,14 @@ class DeliveryOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class FormatOptions:
-    """How text formats are written. `quote` and `escape` are "" for none. `time_zone`: an IANA name or `+02:00`."""
-
-    time_zone: str
-    header: bool
-    sep: str
-    quote: str
-    escape: str
-    null_value: str
-
-
-@dataclass(frozen=True, slots=True)
-class S3Options:
-    """Where and as whom S3 is used: `s3.X`, else `aws.X`, else None for the SDK's own chain."""
-
-    region: str | None = None
-    endpoint_url: str | None = None
-    access_key_id: Secret | None = None
-    secret_access_key: Secret | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class ContentOptions:
     """What executors need to read objects: the only part of the reader's options that is sent to them."""
 
     content: str
-    file_format: str
     on_missing_object: str
     on_corrupt_object: str
     format: FormatOptions
-    s3: S3Options
+    storage: StorageOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +109,7 @@ class SinkOptions:
     store: SecretUrl
     path: str
     compression: str
-    s3: S3Options
+    storage: StorageOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +120,7 @@ class ViewOptions:
     store: SecretUrl
     pipeline: str | None
     source: str | None
-    s3: S3Options
+    storage: StorageOptions
 
 
 def heartbeat_of(commit_timeout: timedelta) -> timedelta:

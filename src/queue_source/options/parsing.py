@@ -15,6 +15,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from queue_source.content.files import StorageOptions
+from queue_source.content.formats import FormatOptions
 from queue_source.errors import OptionError
 from queue_source.options import groups, kinds
 from queue_source.options.secrets import SecretUrl
@@ -61,8 +63,8 @@ def parse_reader_options(options: Mapping[str, str]) -> groups.ReaderOptions:
         delivery=groups.DeliveryOptions(**_group(READER_OPTIONS, "delivery", values)),
         content=groups.ContentOptions(
             **_group(READER_OPTIONS, "content", values),
-            format=groups.FormatOptions(**_group(READER_OPTIONS, "format", values)),
-            s3=_s3(values),
+            format=_format(values),
+            storage=_storage(values),
         ),
     )
     _check_times(parsed)
@@ -80,7 +82,7 @@ def parse_sink_options(options: Mapping[str, str]) -> groups.SinkOptions:
         store=values["store"],
         path=path.rstrip("/") or path,
         compression=values["compression"],
-        s3=_s3(values),
+        storage=_storage(values),
     )
 
 
@@ -92,7 +94,7 @@ def parse_view_options(options: Mapping[str, str]) -> groups.ViewOptions:
         store=values["store"],
         pipeline=values["pipeline"],
         source=values["source"],
-        s3=_s3(values),
+        storage=_storage(values),
     )
 
 
@@ -188,17 +190,30 @@ def _group(table: Sequence[Option], group: str, values: Mapping[str, Any]) -> di
     return {option.field: values[option.name] for option in table if option.group == group and not option.later}
 
 
-def _s3(values: Mapping[str, Any]) -> groups.S3Options:
+def _format(values: Mapping[str, Any]) -> FormatOptions:
+    fields = _group(READER_OPTIONS, "format", values)
+    return FormatOptions(timezone=fields.pop("time_zone"), **fields)
+
+
+def _storage(values: Mapping[str, Any]) -> StorageOptions:
     """`s3.X`, else `aws.X`; a key without its other half is refused."""
-    names = {"region": "region", "endpoint_url": "endpointUrl"}
-    keys = {"access_key_id": "accessKeyId", "secret_access_key": "secretAccessKey"}
-    merged = {field: values[f"s3.{name}"] or values[f"aws.{name}"] for field, name in {**names, **keys}.items()}
-    for field, name in keys.items():
-        if merged[field] is None and any(merged[other] for other in keys):
+
+    def given(name: str) -> Any:
+        return values[f"s3.{name}"] or values[f"aws.{name}"]
+
+    keys = {name: given(name) for name in ("accessKeyId", "secretAccessKey")}
+    for name, key in keys.items():
+        if key is None and any(keys.values()):
             raise OptionError(
                 f"aws.{name}", "is missing while its other half is given; set both accessKeyId and secretAccessKey"
             )
-    return groups.S3Options(**merged)
+    revealed = {name: None if key is None else key.reveal() for name, key in keys.items()}
+    return StorageOptions(
+        endpoint=given("endpointUrl"),
+        region=given("region"),
+        access_key=revealed["accessKeyId"],
+        secret_key=revealed["secretAccessKey"],
+    )
 
 
 def _source_from(urls: Sequence[SecretUrl]) -> str:

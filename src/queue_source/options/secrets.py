@@ -6,17 +6,9 @@ three stars, and never a leak.
 
 from __future__ import annotations
 
-import re
+from shard_store.redaction import HIDDEN, redact_text, redact_url
 
-HIDDEN = "***"
-
-# A "?" that no `name=` follows belongs to a password that was not percent-encoded, and is hidden with it.
-_QUERY = re.compile(r"\?(?=[\w.\-]+=)")
-_SECRET_PARAMETER = re.compile(
-    r"((?:^|[?&;\s])[\w.\-]*(?:password|passwd|pwd|secret|token|credential|signature|accesskey|apikey|sig)[\w.\-]*=)[^&;\s]*",
-    re.IGNORECASE,
-)
-_URL_IN_TEXT = re.compile(r"[A-Za-z][\w+.\-]*://\S+")
+__all__ = ["HIDDEN", "Secret", "SecretUrl", "redact_text", "redact_url", "shown"]
 
 
 class Secret:
@@ -54,26 +46,6 @@ class SecretUrl(Secret):
 
     def __str__(self) -> str:
         return redact_url(self._value)
-
-
-def redact_url(url: str) -> str:
-    """The URL with its password and secret query parameters as `***`.
-
-    Purely textual, and greedy where the URL is malformed, because malformed URLs are what error messages show.
-    (SQLAlchemy's own rendering shows the rest of a password after an `@` that was not percent-encoded.)
-    """
-    scheme, separator, rest = url.partition("://") if "://" in url else ("", "", url)
-    parts = _QUERY.split(rest, maxsplit=1)
-    user_info, at, host = parts[0].rpartition("@")
-    user, colon, _ = user_info.partition(":")
-    authority = f"{user}:{HIDDEN}@{host}" if at and colon else parts[0]
-    query = _SECRET_PARAMETER.sub(rf"\1{HIDDEN}", "?" + parts[1]) if len(parts) > 1 else ""
-    return scheme + separator + _SECRET_PARAMETER.sub(rf"\1{HIDDEN}", authority) + query
-
-
-def redact_text(text: str) -> str:
-    """The text with every URL in it redacted: for messages of other libraries that we pass on."""
-    return _URL_IN_TEXT.sub(lambda match: redact_url(match.group()), text)
 
 
 def shown(value: str) -> str:

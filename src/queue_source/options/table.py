@@ -137,7 +137,7 @@ READER_OPTIONS = (
         "What is read: the objects that messages announce.", "object",
     ),
     Option(
-        "fileFormat", "content", _FILE_FORMAT, None, "Format of the objects; `json` is one record a line.", "json",
+        "fileFormat", "format", _FILE_FORMAT, None, "Format of the objects; `json` is one record a line.", "json",
         required=True,
     ),
     Option(

@@ -15,7 +15,8 @@ from typing import Any
 
 from queue_source.errors import QueueConfigurationError
 from queue_source.queues.base import Capabilities, Depth, Payload, Queue
-from queue_source.queues.urls import factory_parts, queue_name, redact, scheme
+from queue_source.queues.urls import factory_parts, queue_name, scheme
+from shard_store.redaction import redact_url as redact
 
 __all__ = ["Capabilities", "Depth", "Payload", "Queue", "open_queue", "queue_name", "redact"]
 

@@ -33,7 +33,7 @@ from sqlalchemy.dialects.mysql import LONGBLOB, LONGTEXT
 from sqlalchemy.engine import URL, make_url
 
 from queue_source.errors import QueueConfigurationError, QueueError, QueueUnavailable
-from queue_source.queues.urls import redact
+from shard_store.redaction import redact_url as redact
 
 BUSY_SECONDS = 30
 LONGEST_NAME = 255  # of queues and groups: both are index columns
@@ -139,11 +139,11 @@ messages = Table(
     mariadb_collate="utf8mb4_bin",
 )
 Index("ix_cuesqueue_messages_visible", messages.c.queue, messages.c.visible_at, messages.c.id)
+Index("ix_cuesqueue_messages_sent", messages.c.queue, messages.c.id)
 Index(
     "ix_cuesqueue_messages_group",
     messages.c.queue,
     messages.c.group_name,
-    messages.c.id,
     # messages without a group do not pay for those with one, and the planner cannot mistake this index for the other
     sqlite_where=messages.c.group_name.is_not(None),
     postgresql_where=messages.c.group_name.is_not(None),

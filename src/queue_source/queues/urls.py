@@ -1,26 +1,15 @@
-"""Pure functions on queue URLs: what kind it is, its short name, its text without secrets."""
+"""Pure functions on queue URLs: what kind it is, its short name, its text and nothing secret."""
 
 from __future__ import annotations
 
 import re
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from shard_store.redaction import HIDDEN, redact_url
+
 _FACTORY = re.compile(r"(?P<module>[A-Za-z_][\w.]*):(?P<attribute>[A-Za-z_]\w*)(?P<query>\?.*)?", re.DOTALL)
-# From the first colon of the authority to the last @ that can belong to it: a password may hold / ? or @ unescaped, and
-# hiding too much is better than showing half a password. Never across the next URL of a comma-separated list.
-_PASSWORD = re.compile(
-    r"(?P<before>[A-Za-z][\w+.-]*://[^:/?#@]*):(?:(?!://)[^@])*(?:@(?:(?!://)[^?#@])*(?=@))*@",
-)
-_SECRET_PARAMETER = re.compile(
-    r"(?P<before>[?&;][^=&;]*(?:password|passwd|pwd|secret|token|credential|access_?key|api_?key|signature)[^=&;]*=)[^&;#]*",
-    re.IGNORECASE,
-)
-
-
-def redact(url: str) -> str:
-    """The URL for people: passwords and secret parameters are `***`. Too much is hidden rather than too little."""
-    shown = _PASSWORD.sub(lambda found: f"{found['before']}:***@", url)
-    return _SECRET_PARAMETER.sub(lambda found: f"{found['before']}***", shown)
+# what a URL parser would stumble over: hidden before the URL is taken apart, and only there
+_SHOWN_PASSWORD = f":{HIDDEN}@"
 
 
 def scheme(url: str) -> str:
@@ -46,7 +35,7 @@ def queue_name(url: str) -> str:
         module, attribute = factory_parts(url)
         parameters = dict(parse_qsl(url.partition("?")[2]))
         return parameters.get("queue") or parameters.get("name") or f"{module}.{attribute}"
-    parts = urlsplit(_PASSWORD.sub(lambda found: f"{found['before']}@", url))
+    parts = urlsplit(redact_url(url).replace(_SHOWN_PASSWORD, "@"))
     parameters = dict(parse_qsl(parts.query))
     last = unquote(parts.path.rstrip("/").rpartition("/")[2])
     host = parts.netloc.rpartition("@")[2]
@@ -56,4 +45,4 @@ def queue_name(url: str) -> str:
         name = parameters.get("pool") or parameters.get("source")
     else:
         name = last or host
-    return name or last or host or redact(url)
+    return name or last or host or redact_url(url)

@@ -25,7 +25,7 @@ from queue_source.coordinator import Coordinator
 from queue_source.options import ReaderOptions
 from queue_source.planning import pack
 from queue_source.queues import open_queue
-from queue_source.reading import Work, format_options, read_work, storage_options
+from queue_source.reading import Work, read_work
 from queue_source.spark.compat import AvailableNow, arrow_schema, read_all_available
 from queue_source.spark.process import driver_identity, stop_on_sigterm
 from shard_store.store import open_store
@@ -62,6 +62,8 @@ class CuesqueueStreamReader(AvailableNow, DataSourceStreamReader):
         return self._offset(self._started().latest(None if start is None else int(start["seq"])))
 
     def getDefaultReadLimit(self) -> Any:
+        """Spark 4.2 and later ask before any batch, also where the first has no new data and asks for nothing else."""
+        self._started().check()
         return read_all_available()
 
     def prepareForTriggerAvailableNow(self) -> None:
@@ -98,7 +100,7 @@ class CuesqueueStreamReader(AvailableNow, DataSourceStreamReader):
 
     def _started(self) -> Coordinator:
         if self._coordinator is None:
-            check_schema(arrow_schema(self._schema), format_options(self._options.content))
+            check_schema(arrow_schema(self._schema), self._options.content.format)
             stop_on_sigterm()
             self._coordinator = _start(self._options)
         return self._coordinator
@@ -109,7 +111,7 @@ class CuesqueueStreamReader(AvailableNow, DataSourceStreamReader):
 
 def _start(options: ReaderOptions) -> Coordinator:
     """Open the store and the queues, and let the coordinator recover; nothing stays open when that fails."""
-    storage = storage_options(options.content)
+    storage = options.content.storage
 
     def stat(uris: Sequence[str]) -> list[int | None]:
         return [None if found is None else found.size for found in stat_objects(uris, storage)]

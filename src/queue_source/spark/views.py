@@ -76,7 +76,7 @@ class CuesqueueViewReader(DataSourceReader):
         schema = arrow_schema(self._schema)
         assert isinstance(partition, ViewPartition)
         if partition.paths is not None:
-            yield from _read_splits(partition.paths, schema, _storage(self._options))
+            yield from _read_splits(partition.paths, schema, self._options.storage)
             return
         with open_store(self._options.store.reveal()) as store:
             for page in store.pages(self._options.view, source=self._options.source, pipeline=self._options.pipeline):
@@ -109,13 +109,3 @@ def _read_splits(paths: Sequence[str], schema: pa.Schema, storage: StorageOption
                     for field in schema
                 ]
                 yield pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-def _storage(options: ViewOptions) -> StorageOptions:
-    s3 = options.s3
-    return StorageOptions(
-        endpoint=s3.endpoint_url,
-        region=s3.region,
-        access_key=None if s3.access_key_id is None else s3.access_key_id.reveal(),
-        secret_key=None if s3.secret_access_key is None else s3.secret_access_key.reveal(),
-    )

@@ -14,7 +14,6 @@ from typing import Any
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from queue_source.content.files import StorageOptions
 from queue_source.options import SinkOptions
 from queue_source.sinks.splits import write_split
 from queue_source.spark.compat import ArrowStreamWriter, arrow_schema, as_batches
@@ -60,7 +59,7 @@ class CuesqueueStreamWriter(ArrowStreamWriter):
             options.path,
             f"split-{identity.delivery_hash[:12]}",
             options.compression,
-            _storage(options),
+            options.storage,
         )
         return SplitsWritten(identity, splits)
 
@@ -68,6 +67,8 @@ class CuesqueueStreamWriter(ArrowStreamWriter):
         """Commit process: publish all splits in one transaction; a second commit of one plan does nothing."""
         written = [message for message in messages if isinstance(message, SplitsWritten)]
         identities = {message.identity for message in written}
+        if not messages:
+            return  # no task ran: a batch without new data and without state; a plan has at least one task
         if len(identities) != 1:
             raise ShardStoreError(
                 f"batch {batchId}: expected commit messages of one plan and got {len(identities)}; "
@@ -81,13 +82,3 @@ class CuesqueueStreamWriter(ArrowStreamWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Nothing to undo: files that no transaction names are invisible, and `vacuum` removes them."""
-
-
-def _storage(options: SinkOptions) -> StorageOptions:
-    s3 = options.s3
-    return StorageOptions(
-        endpoint=s3.endpoint_url,
-        region=s3.region,
-        access_key=None if s3.access_key_id is None else s3.access_key_id.reveal(),
-        secret_key=None if s3.secret_access_key is None else s3.secret_access_key.reveal(),
-    )

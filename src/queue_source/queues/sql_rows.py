@@ -1,0 +1,226 @@
+"""The messages of one SQL queue, inside a transaction that the caller holds: every statement there is.
+
+Three columns say it all:
+
+- `visible_at` orders the queue and is the lease: a message is to be had from then on, oldest first. Taking it moves
+  `visible_at` to the end of the lease, so that a redelivery needs nobody to notice that a consumer died.
+- `receipt` names the latest delivery (`id.token`, the token new at each receive), so a stale one matches no row.
+- `group_name`: while a message of a group is leased or delayed, the whole group waits. Messages without a group never
+  touch that rule as long as no message with one is there.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    Row,
+    Select,
+    String,
+    cast,
+    delete,
+    func,
+    insert,
+    literal,
+    literal_column,
+    or_,
+    select,
+    update,
+)
+from sqlalchemy.sql.elements import ColumnElement
+
+from queue_source.messages import Receipt, Received
+from queue_source.queues.base import Depth
+from queue_source.queues.sql_database import Dialect, messages
+
+ROWS_PER_STATEMENT = 1000
+_MICROSECONDS = 1_000_000
+_MOST_PARAMETERS = 20_000  # of a statement, in any of the databases
+
+_m = messages.c
+_SHOWN: tuple[Column[Any], ...] = (
+    _m.id,
+    _m.message_id,
+    _m.body,
+    _m.tag,
+    _m.headers,
+    _m.group_name,
+    _m.sent_at,
+    _m.receive_count,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRows:
+    """The rows of `queue`; `name` is told in each `Received`, `clock` replaces the database's (tests)."""
+
+    queue: str
+    name: str
+    dialect: Dialect
+    clock: Callable[[], float] | None = None
+
+    def now(self) -> ColumnElement[int]:
+        """Microseconds since 1970, as SQL."""
+        if self.clock is not None:
+            return literal(round(self.clock() * _MICROSECONDS), BigInteger)
+        return literal_column(self.dialect.now, BigInteger)
+
+    def take(self, connection: Connection, most: int, lease: float, started: float) -> list[Received]:
+        """Lease the oldest visible messages; `started` is when the request began (`time.monotonic()`)."""
+        grouped = select(_m.id).where(_m.queue == self.queue, _m.group_name >= "").limit(1)
+        ordered = connection.execute(grouped).first() is not None
+        taken: list[Received] = []
+        while len(taken) < most:
+            size = min(most - len(taken), ROWS_PER_STATEMENT)
+            rows = self._lock_ordered(connection, size) if ordered else self._lock_oldest(connection, size)
+            if rows:
+                token = secrets.token_hex(8)
+                values = {
+                    "visible_at": self.now() + micros(lease),
+                    "receive_count": _m.receive_count + 1,
+                    "receipt": cast(_m.id, String(20)) + f".{token}",
+                }
+                connection.execute(changed([row.id for row in rows], **values))
+                until = started + lease
+                taken += [
+                    self._received(row, Receipt(f"{row.id}.{token}"), row.receive_count + 1, until) for row in rows
+                ]
+            if len(rows) < size:
+                break
+        return taken
+
+    def _lock_oldest(self, connection: Connection, size: int) -> list[Row[Any]]:
+        """The oldest messages that nobody else is taking. One with a group may have come in meanwhile: not here."""
+        query = self._visible().limit(size).with_for_update(skip_locked=True)
+        return [row for row in connection.execute(query) if row.group_name is None]
+
+    def _lock_ordered(self, connection: Connection, size: int) -> list[Row[Any]]:
+        """The oldest messages whose group is free, in the order they were sent.
+
+        By id, not by `visible_at`: a message whose lease ran out goes before later ones of its group. The group rule
+        is a set of groups, not a look at the earlier messages of each: that would be quadratic in a long group.
+        What was waited for may have changed the groups: once the rows are ours they are looked at again.
+        """
+        busy = set(connection.execute(self._busy_groups()).scalars())
+        # as values: MariaDB runs the subquery once for each row
+        waiting = busy if len(busy) <= _MOST_PARAMETERS else self._busy_groups()
+        free = or_(_m.group_name.is_(None), _m.group_name.not_in(waiting))
+        visible = _m.visible_at + 0 <= self.now()  # + 0: walk along the ids rather than sort all that is visible
+        query = select(*_SHOWN).where(_m.queue == self.queue, visible, free).order_by(_m.id).limit(size)
+        rows = list(connection.execute(query.with_for_update()))
+        groups = {row.group_name for row in rows} - {None}
+        if self.dialect.one_writer or not groups:
+            return rows
+        taken = set(connection.execute(self._busy_groups().where(_m.group_name.in_(groups))).scalars())
+        return [row for row in rows if row.group_name not in taken]
+
+    def _busy_groups(self) -> Select[Any]:
+        """The groups of which a message is leased or delayed: they wait as a whole, as in SQS FIFO."""
+        leased = _m.queue == self.queue, _m.visible_at > self.now(), _m.group_name.is_not(None)
+        return select(_m.group_name).where(*leased)  # not distinct: that would lure planners to the index of groups
+
+    def _visible(self) -> Select[Any]:
+        return select(*_SHOWN).where(_m.queue == self.queue, _m.visible_at <= self.now()).order_by(_m.visible_at, _m.id)
+
+    def anything_visible(self, connection: Connection) -> bool:
+        """Whether a look may be worth while; messages whose group is busy count too."""
+        query = select(_m.id).where(_m.queue == self.queue, _m.visible_at <= self.now()).limit(1)
+        return connection.execute(query).first() is not None
+
+    def insert(
+        self, connection: Connection, bodies: Sequence[bytes], tag: str, headers: Mapping[str, str], group: str | None
+    ) -> list[str]:
+        """Add one message a body at the back; returns their message ids."""
+        ids = [uuid.uuid4().hex for _ in bodies]
+        now = self.now()
+        statement = insert(messages).values(
+            queue=self.queue,
+            tag=tag,
+            headers=json.dumps({str(key): str(value) for key, value in headers.items()}),
+            group_name=group,
+            sent_at=now,
+            visible_at=now,
+            receive_count=0,
+        )
+        for pairs in chunks(list(zip(ids, bodies, strict=True))):
+            connection.execute(statement, [{"message_id": key, "body": body} for key, body in pairs])
+        return ids
+
+    def depth(self, connection: Connection) -> Depth:
+        now, ours = self.now(), _m.queue == self.queue
+        ready = connection.execute(select(func.count()).where(ours, _m.visible_at <= now)).scalar_one()
+        later = select(func.count(), func.count(_m.receipt)).where(ours, _m.visible_at > now)
+        hidden, leased = connection.execute(later).one()
+        return Depth(ready, leased, hidden - leased)
+
+    def peek(self, connection: Connection, most: int) -> list[Received]:
+        query = select(*_SHOWN).where(_m.queue == self.queue).order_by(_m.visible_at, _m.id).limit(most)
+        return [self._received(row, Receipt(""), row.receive_count, 0.0) for row in connection.execute(query)]
+
+    def purge(self, connection: Connection) -> int:
+        return connection.execute(delete(messages).where(_m.queue == self.queue)).rowcount
+
+    def exists(self, connection: Connection) -> bool:
+        return connection.execute(select(_m.id).where(_m.queue == self.queue).limit(1)).first() is not None
+
+    def extend(self, connection: Connection, ids: Sequence[int], lease: float) -> None:
+        connection.execute(changed(ids, visible_at=self.now() + micros(lease)))
+
+    def give_back(self, connection: Connection, ids: Sequence[int], delay: float) -> None:
+        """At once: back to the place where it was sent, so that a whole group comes back in its order."""
+        visible = self.now() + micros(delay) if delay > 0 else _m.sent_at
+        connection.execute(changed(ids, visible_at=visible, receipt=None))
+
+    def _received(self, row: Row[Any], receipt: Receipt, count: int, lease_until: float) -> Received:
+        headers = json.loads(row.headers) if row.headers != "{}" else {}
+        return Received(
+            queue=self.name,
+            message_id=row.message_id,
+            receipt=receipt,
+            body=bytes(row.body),
+            receive_count=count,
+            lease_until=lease_until,
+            sent_at=row.sent_at / _MICROSECONDS,
+            tag=row.tag,
+            headers=headers,
+            group=row.group_name,
+        )
+
+
+def held(connection: Connection, receipts: Sequence[Receipt]) -> dict[Receipt, int]:
+    """The ids of the messages that the receipts hold, locked. A receipt starts with its id, so both tests agree."""
+    ids = [int(head) for head in (receipt.partition(".")[0] for receipt in receipts) if _is_id(head)]
+    query = select(_m.receipt, _m.id).where(_m.id.in_(sorted(ids)), _m.receipt.in_(receipts)).with_for_update()
+    return {Receipt(str(row.receipt)): row.id for row in connection.execute(query)}
+
+
+def _is_id(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < 19
+
+
+def changed(ids: Sequence[int], **values: object) -> Any:
+    return update(messages).where(_m.id.in_(ids)).values(**values)
+
+
+def remove(connection: Connection, ids: Sequence[int]) -> None:
+    connection.execute(delete(messages).where(_m.id.in_(ids)))
+
+
+_Item = TypeVar("_Item")
+
+
+def chunks(items: Sequence[_Item]) -> Iterator[Sequence[_Item]]:
+    for start in range(0, len(items), ROWS_PER_STATEMENT):
+        yield items[start : start + ROWS_PER_STATEMENT]
+
+
+def micros(seconds: float) -> int:
+    return round(seconds * _MICROSECONDS)

@@ -1,0 +1,67 @@
+"""Hiding what must not be shown: passwords in URLs, URLs in texts. The one redaction of the whole project.
+
+Purely textual, and greedy where a URL is malformed, because malformed URLs are what error messages show: too much is
+hidden rather than too little. (SQLAlchemy's own rendering shows the rest of a password after an `@` that was not
+percent-encoded.)
+"""
+
+from __future__ import annotations
+
+import re
+
+HIDDEN = "***"
+
+_NEXT_URL = re.compile(r",(?=[A-Za-z][\w+.\-]*://)")  # between the URLs of a comma-separated list
+# A "?" that no `name=` follows belongs to a password that was not percent-encoded, and is hidden with it.
+_QUERY = re.compile(r"\?(?=[\w.\-]+=)")
+_PORT = re.compile(r":\d*(?:/|$)")
+_SECRET_PARAMETER = re.compile(
+    r"((?:^|[?&;\s])[\w.\-]*(?:password|passwd|pwd|secret|token|credential|signature|access_?key|api_?key|sig)"
+    r"[\w.\-]*=)[^&;#\s]*",
+    re.IGNORECASE,
+)
+_URL_IN_TEXT = re.compile(r"[A-Za-z][\w+.\-]*://\S+")
+
+
+def redact_url(url: str) -> str:
+    """`url`, or each of a comma-separated list, with its password and secret query parameters as `***`."""
+    return ",".join(_redact_one(part) for part in _NEXT_URL.split(url))
+
+
+def redact_text(text: str) -> str:
+    """The text with every URL in it redacted: for messages of other libraries that we pass on."""
+    return _URL_IN_TEXT.sub(lambda match: redact_url(match.group()), text)
+
+
+def without_password(text: str, password: str | None) -> str:
+    """A library's own message, redacted, and without the password that we gave to it."""
+    shown = redact_text(text)
+    return shown.replace(password, HIDDEN) if password else shown
+
+
+def _redact_one(url: str) -> str:
+    scheme, separator, rest = url.partition("://") if "://" in url else ("", "", url)
+    head, query = _parted(rest, bool(separator))
+    user_info, at, host = head.rpartition("@")
+    user, colon, _ = user_info.partition(":")
+    authority = f"{user}:{HIDDEN}@{host}" if at and colon else head
+    return scheme + separator + _hide_parameters(authority) + _hide_parameters(query)
+
+
+def _parted(rest: str, has_scheme: bool) -> tuple[str, str]:
+    """The part of a URL that may hold a password, and its query with the `?`."""
+    found = _QUERY.search(rest)
+    if found is None:
+        return rest, ""
+    head, query = rest[: found.start()], rest[found.start() :]
+    unfinished = head.find(":")
+    if has_scheme and "@" not in head and "@" in query and unfinished >= 0 and not _PORT.match(head, unfinished):
+        # `user:pass?x=y@host`: the password itself holds what looks like a query
+        end = rest.rindex("@")
+        later = _QUERY.search(rest, end)
+        return (rest, "") if later is None else (rest[: later.start()], rest[later.start() :])
+    return head, query
+
+
+def _hide_parameters(text: str) -> str:
+    return _SECRET_PARAMETER.sub(rf"\1{HIDDEN}", text)

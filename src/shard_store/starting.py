@@ -1,0 +1,101 @@
+"""Starting a pipeline: a new incarnation, what the one before left behind, and what is published already."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from shard_store import ranges
+from shard_store.database import Database
+from shard_store.errors import StoreConfigurationError
+from shard_store.model import PublishToken, Shard, Snapshot
+from shard_store.ownership import as_shard, owned_by, standing
+from shard_store.schema import Name, attempts, pipelines, shards
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """What a pipeline finds when it starts: where it stood, and what the incarnation before left unfinished.
+
+    `unfinished` are its own open shards, those inside `unconfirmed` snapshots included; `previous_alive` tells that
+    the incarnation before still had a fresh heartbeat in the same driver.
+    """
+
+    token: PublishToken
+    confirmed_seq: int
+    last_seq: int
+    unconfirmed: tuple[Snapshot, ...]
+    unfinished: tuple[Shard, ...]
+    previous_alive: bool
+
+
+def check_name(option: str, name: str) -> None:
+    """A name that every database keeps and tells from every other (MySQL takes no notice of spaces at the end)."""
+    if not name or name != name.strip() or not name.isprintable() or len(name) > (Name.length or 0):
+        raise StoreConfigurationError(
+            f"option {option!r}: {name[:100]!r} cannot be a name in the store; write 1 to {Name.length} printable "
+            "characters without spaces around them"
+        )
+
+
+def start(
+    database: Database, connection: Connection, source: str, pipeline: str, driver: str, stale_after: float
+) -> Started:
+    """Raise the incarnation, take over what the one before had open, settle what is published already."""
+    now = database.now()
+    connection.execute(
+        database.dialect.insert_if_absent(pipelines).values(
+            pipeline=pipeline,
+            source=source,
+            incarnation=0,
+            driver="",
+            last_seq=0,
+            confirmed_seq=0,
+            heartbeat_at=0,
+            stale_at=0,
+            created_at=now,
+        )
+    )
+    alive = (pipelines.c.stale_at > now).label("alive")
+    row = connection.execute(
+        sa.select(pipelines, alive).where(pipelines.c.pipeline == pipeline).with_for_update()
+    ).one()
+    if row.source != source:
+        raise StoreConfigurationError(
+            f"option 'pipeline': {pipeline!r} already reads source {row.source!r} in this store, not {source!r}; "
+            "choose another 'pipeline', or name the same 'source'"
+        )
+    token = PublishToken(pipeline, row.incarnation + 1)
+    published = connection.execute(
+        sa.select(sa.func.max(attempts.c.end_seq)).where(
+            attempts.c.pipeline == pipeline, attempts.c.end_seq > row.confirmed_seq
+        )
+    ).scalar()
+    confirmed = row.confirmed_seq if published is None else published
+    connection.execute(
+        pipelines.update()
+        .where(pipelines.c.pipeline == pipeline)
+        .values(
+            incarnation=token.incarnation,
+            driver=driver,
+            confirmed_seq=confirmed,
+            heartbeat_at=now,
+            stale_at=now + int(stale_after * 1_000_000),
+        )
+    )
+    connection.execute(
+        shards.update()
+        .where(shards.c.owner == pipeline, shards.c.finished_at.is_(None))
+        .values(incarnation=token.incarnation)
+    )
+    unfinished = standing(database).where(owned_by(token)).order_by(shards.c.opened_at, shards.c.shard_key)
+    return Started(
+        token=token,
+        confirmed_seq=confirmed,
+        last_seq=row.last_seq,
+        unconfirmed=tuple(ranges.read(connection, source, pipeline, confirmed, row.last_seq)),
+        unfinished=tuple(as_shard(r) for r in connection.execute(unfinished)),
+        previous_alive=bool(row.alive) and driver != "" and row.driver == driver,
+    )

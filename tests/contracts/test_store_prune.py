@@ -1,0 +1,184 @@
+"""Contract: pruning removes what is done and old, never more; and one pipeline an interval does it (invariant 6)."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+
+import pytest
+
+import shard_store
+from contracts.store_backends import PROCESS_BACKENDS, Pipeline, StoreBackend, rows
+from contracts.store_processes import Workers
+from shard_store.model import ErrorRecord, Split, shard_key
+from shard_store.pruning import PruneResult, RetentionPolicy, prune
+from shard_store.schema import leases
+from shard_store.store import ShardStore
+
+DAY = 86_400.0
+WEEK = RetentionPolicy(timedelta(days=7))
+
+
+def ids(store: ShardStore) -> set[str]:
+    return {row["shard_id"] for row in rows(store, "shards")}
+
+
+def now(backend: StoreBackend) -> datetime:
+    return datetime.fromtimestamp(backend.clock.now, timezone.utc)
+
+
+def test_what_ended_longer_ago_than_the_window_goes_and_the_rest_stays(backend: StoreBackend) -> None:
+    store = backend.open()
+    us = Pipeline.start(store)
+    us.deliver("old", "older")
+    backend.clock.advance(4 * DAY)
+    us.deliver("young")
+    backend.clock.advance(4 * DAY)
+    result = shard_store.prune(store, WEEK)
+    assert result == PruneResult(shards=2, snapshots=1, attempts=1, errors=0)
+    assert ids(store) == {"young"}
+    assert len(rows(store, "splits")) == 2  # splits are the data: they are not ours to forget
+    assert shard_store.prune(store, WEEK).total == 0
+
+
+def test_the_time_may_be_given(backend: StoreBackend) -> None:
+    store = backend.open()
+    Pipeline.start(store).deliver("a")
+    assert store.prune(WEEK, now(backend) + timedelta(days=6)).total == 0
+    assert store.prune(WEEK, now(backend) + timedelta(days=8)).shards == 1
+
+
+def test_what_is_in_progress_is_never_removed_however_old(backend: StoreBackend) -> None:
+    store = backend.open()
+    us, other = Pipeline.start(store), Pipeline.start(store, "other")
+    us.deliver("done")
+    us.open("ready", "released")
+    store.release(us.token, [shard_key("s", "released")])
+    other.planned("planned")
+    store.record_errors("s", "other", [ErrorRecord("object", "c", "", "planned", other.plan().identity.delivery_hash)])
+    published = us.planned("published, unconfirmed")
+    us.publish(published, Split("/x", 1, 1))
+    backend.clock.advance(1000 * DAY)
+    result = store.prune(RetentionPolicy(timedelta(0), max_shards=0))
+    assert result == PruneResult(shards=2, snapshots=1, attempts=1, errors=0)
+    assert ids(store) == {"ready", "released", "planned"}
+    assert store.plan(us.token, 1, 2).published
+    assert other.publish(other.plan()).quarantined == 1
+
+
+def test_of_many_finished_shards_the_newest_stay(backend: StoreBackend) -> None:
+    store = backend.open()
+    us, other = Pipeline.start(store), Pipeline.start(store, "q", "t")
+    for i in range(5):
+        us.deliver(f"a{i}", f"b{i}")
+        backend.clock.advance(1)
+    other.deliver("of another source")
+    us.open("open")
+    assert store.prune(RetentionPolicy(max_shards=3, source="s")).shards == 7
+    left = ids(store)
+    assert left > {"a4", "b4", "open", "of another source"}
+    assert len(left) == 5
+    assert store.prune(RetentionPolicy(max_shards=3)).total == 0
+    assert store.prune(RetentionPolicy(max_shards=0)).shards == 4
+    assert ids(store) == {"open"}
+
+
+def test_only_the_source_that_was_named_is_pruned(backend: StoreBackend) -> None:
+    store = backend.open()
+    for source in ("s", "t"):
+        us = Pipeline.start(store, f"of {source}", source)
+        us.deliver(f"in {source}")
+        store.record_errors(source, us.token.pipeline, [ErrorRecord("message", "c", "", "m")])
+    backend.clock.advance(8 * DAY)
+    result = store.prune(RetentionPolicy(timedelta(days=7), source="t"))
+    assert result == PruneResult(shards=1, snapshots=1, attempts=1, errors=1)
+    assert ids(store) == {"in s"}
+    assert store.prune(RetentionPolicy(timedelta(days=7), source="unknown")).total == 0
+
+
+def test_a_dry_run_counts_and_removes_nothing(backend: StoreBackend) -> None:
+    store = backend.open()
+    us = Pipeline.start(store)
+    us.deliver("a", "b")
+    store.record_errors("s", "p", [ErrorRecord("message", "c", "", "m")])
+    backend.clock.advance(8 * DAY)
+    us.deliver("c")
+    for policy in (WEEK, RetentionPolicy(timedelta(days=7), max_shards=0)):
+        before = [list(store.pages(view)) for view in ("shards", "attempts", "errors")]
+        counted = store.prune(policy, dry_run=True)
+        assert [list(store.pages(view)) for view in ("shards", "attempts", "errors")] == before
+        assert store.prune(policy) == counted
+    assert ids(store) == set()
+
+
+def test_it_goes_in_batches_until_its_time_is_over_and_says_that_more_is_left(backend: StoreBackend) -> None:
+    store = backend.open()
+    us = Pipeline.start(store)
+    us.deliver(*(f"k{i}" for i in range(25)))
+    backend.clock.advance(8 * DAY)
+    seconds = iter(range(1000))
+    result = prune(store.database, WEEK, limit=10, time_out=2.5, clock=lambda: float(next(seconds)))
+    assert (result.shards, result.timed_out) == (20, True)
+    result = prune(store.database, WEEK, limit=10)
+    assert (result.shards, result.attempts, result.timed_out) == (5, 1, False)
+
+
+def test_a_shard_that_was_pruned_and_comes_again_is_read_and_published_again(backend: StoreBackend) -> None:
+    store = backend.open()
+    us = Pipeline.start(store)
+    first = us.deliver("a")
+    store.prune(RetentionPolicy(max_shards=0))  # the attempt is younger than the window, and stays
+    again = us.planned("a")
+    assert again.identity.delivery_hash != first.identity.delivery_hash
+    published = us.publish(again, Split("/again", 1, 1), batch_id=1)
+    assert (published.already, published.shards) == (False, 1)
+    assert us.confirm([shard_key("s", "a")]) == {shard_key("s", "a")}
+
+
+def test_two_prunes_at_once_remove_each_row_once(backend: StoreBackend) -> None:
+    store, other = backend.open(), backend.open()
+    Pipeline.start(store).deliver(*(f"k{i}" for i in range(30)))
+    backend.clock.advance(8 * DAY)
+    turns = iter([0.0] * 1000)
+
+    def clock() -> float:
+        """Between two batches of the one, the other runs to its end."""
+        between.append(prune(other.database, WEEK).shards if len(between) == 1 else 0)
+        return next(turns)
+
+    between: list[int] = []
+    first = prune(store.database, WEEK, limit=10, clock=clock)
+    assert first.shards + sum(between) == 30
+
+
+# --- one winner an interval ---
+
+
+def test_one_caller_wins_each_interval(backend: StoreBackend) -> None:
+    one, two = backend.open(), backend.open()
+    for _ in range(3):
+        assert one.win_interval("work", 60.0)
+        assert not two.win_interval("work", 60.0)
+        backend.clock.advance(59)
+        assert not one.win_interval("work", 60.0)
+        assert two.win_interval("other work", 0.0)
+        backend.clock.advance(1)
+
+
+@pytest.mark.parametrize("backend", PROCESS_BACKENDS, indirect=True)
+def test_of_8_processes_one_wins_each_interval_also_when_the_winner_dies(backend: StoreBackend) -> None:
+    backend.open()
+    with Workers([["win", backend.url]] * 8) as workers:
+        first = workers.ask(f"{backend.clock.now} die")
+        assert sorted(first) == [False] * 7 + [True]
+        later = workers.ask(f"{backend.clock.now + 59} live")
+        assert later == [False] * 7  # the winner is dead, and its interval is not over
+        assert sorted(workers.ask(f"{backend.clock.now + 60} live")) == [False] * 6 + [True]
+
+
+def test_who_lost_learns_it_from_one_statement_that_locks_nothing(backend: StoreBackend) -> None:
+    store = backend.open()
+    store.win_interval("work", 60.0)
+    other = backend.open(patience=0.2)
+    with store.database.engine.begin() as connection:
+        connection.execute(leases.update().values(holder="somebody"))
+        assert not other.win_interval("work", 60.0)

@@ -1,0 +1,168 @@
+"""Contract: the schema is made once, known by its revision, and the migrations end at the same tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from alembic.autogenerate import compare_metadata
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+
+from contracts.store_backends import MYSQL_URL, PROCESS_BACKENDS, Pipeline
+from contracts.store_processes import Workers
+from servers.postgres import new_database
+from shard_store import installing
+from shard_store.database import Database
+from shard_store.errors import StoreConfigurationError
+from shard_store.schema import REVISION, metadata, pipelines, version
+from shard_store.store import open_store
+
+
+@pytest.fixture(params=PROCESS_BACKENDS)
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An empty database."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'store.db'}"
+    return new_database(request.getfixturevalue("postgres_url") if request.param == "postgresql" else MYSQL_URL)
+
+
+@pytest.fixture
+def database(url: str) -> Iterator[Database]:
+    opened = Database(url, patience=5.0)
+    yield opened
+    opened.close()
+
+
+def stamp(database: Database, revision: str) -> None:
+    database.write(lambda c: c.execute(version.update().values(version_num=revision)))
+
+
+def tables(database: Database) -> set[str]:
+    return set(database.read(lambda c: sa.inspect(c).get_table_names()))
+
+
+def test_an_empty_database_is_made_a_store_and_stamped(url: str, database: Database) -> None:
+    assert installing.installed(database) is None
+    open_store(url).close()
+    assert installing.installed(database) == REVISION
+    assert tables(database) == {*metadata.tables, version.name}
+
+
+def test_several_processes_may_open_an_empty_database_at_once(url: str) -> None:
+    with Workers([["create", url]] * 6) as workers:
+        assert workers.ask("go") == [1] * 6
+
+
+def test_the_tables_of_the_code_are_those_of_the_migrations(database: Database) -> None:
+    assert installing.migrate(database) == (None, REVISION)
+
+    def differences(connection: sa.Connection) -> list[object]:
+        options = {"version_table": version.name, "compare_type": True}
+        context = MigrationContext.configure(connection, opts=options)
+        return list(compare_metadata(context, metadata))
+
+    assert database.read(differences) == []
+
+
+def test_a_store_that_the_code_made_and_one_that_was_migrated_are_the_same(url: str, database: Database) -> None:
+    def reflected() -> dict[str, object]:
+        inspector = sa.inspect(database.engine)
+        return {
+            name: (
+                [(c["name"], str(c["type"]), c["nullable"]) for c in inspector.get_columns(name)],
+                inspector.get_pk_constraint(name)["constrained_columns"],
+                sorted((str(i["name"]), tuple(i["column_names"])) for i in inspector.get_indexes(name)),
+            )
+            for name in tables(database) - {version.name}
+        }
+
+    installing.migrate(database)
+    migrated = reflected()
+    with database.engine.begin() as connection:
+        metadata.drop_all(connection)
+        version.drop(connection)
+    open_store(url).close()
+    assert reflected() == migrated
+
+
+def test_a_migrated_store_works_and_migrating_it_again_changes_nothing(url: str, database: Database) -> None:
+    installing.migrate(database)
+    with open_store(url) as store:
+        Pipeline.start(store).deliver("a")
+    assert installing.migrate(database) == (REVISION, REVISION)
+    with open_store(url) as store:
+        assert Pipeline.start(store).look("a")
+
+
+def test_an_older_schema_is_refused_with_the_command_to_run(
+    url: str, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_store(url).close()
+    monkeypatch.setattr(installing, "REVISION", "0002")
+    with pytest.raises(StoreConfigurationError, match=r"0001, older than .* 0002; .*: cuesqueue migrate --store"):
+        open_store(url)
+
+
+def test_a_newer_schema_is_refused_by_opening_and_by_migrating(url: str, database: Database) -> None:
+    open_store(url).close()
+    stamp(database, "9999")
+    for use in (lambda: open_store(url), lambda: installing.migrate(database)):
+        with pytest.raises(StoreConfigurationError, match=r"9999, which this version .* does not know: a newer"):
+            use()
+
+
+def test_tables_without_a_revision_are_refused_where_none_can_be_half_made(url: str, database: Database) -> None:
+    with database.engine.begin() as connection:
+        pipelines.create(connection)
+    if database.dialect.transactional_ddl:
+        with pytest.raises(StoreConfigurationError, match="its cuesqueue tables have no revision"):
+            open_store(url)
+        assert tables(database) == {pipelines.name}
+    else:  # a process may have died between two tables: the next one completes them
+        open_store(url).close()
+        assert installing.installed(database) == REVISION
+
+
+def test_a_store_that_has_to_be_there_is_not_created(url: str, database: Database) -> None:
+    with pytest.raises(StoreConfigurationError, match=r"there is no (such file|store in it)"):
+        open_store(url, create=False)
+    file = database.file()
+    assert file is None or not file.exists()
+    open_store(url).close()
+    open_store(url, create=False).close()
+
+
+def test_opening_a_store_that_is_there_takes_one_statement_of_ours(url: str) -> None:
+    open_store(url).close()
+    seen: list[str] = []
+
+    def note(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        seen.append(statement)
+
+    sa.event.listen(sa.Engine, "before_cursor_execute", note)
+    try:
+        open_store(url).close()
+    finally:
+        sa.event.remove(sa.Engine, "before_cursor_execute", note)
+    ours = [statement for statement in seen if "cuesqueue" in statement]
+    assert len(ours) == 1
+    assert ours[0].split() == ["SELECT", f"{version.name}.version_num", "FROM", version.name]
+
+
+def test_the_code_is_at_the_newest_revision_and_each_has_one_before_it() -> None:
+    settings = Config()
+    settings.set_main_option("script_location", "shard_store:migrations")
+    scripts = ScriptDirectory.from_config(settings)
+    assert scripts.get_heads() == [REVISION]
+    assert {script.revision for script in scripts.walk_revisions()} == installing._revisions()
+
+
+def test_the_wheel_holds_the_migrations() -> None:
+    folder = Path(installing.__file__).parent / "migrations"
+    assert {path.name for path in (folder / "versions").glob("[0-9]*.py")} == {"0001_initial.py"}
+    settings = (Path(__file__).resolve().parents[2] / "pyproject.toml").read_text(encoding="utf-8")
+    assert '"src/shard_store"' in settings  # the wheel takes the whole folder, migrations included
