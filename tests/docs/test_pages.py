@@ -159,3 +159,14 @@ def test_every_example_of_a_job_calls_the_command_with_options_that_it_has(tmp_p
     assert bash
     for line in (command[1], shlex.join(json.loads(arguments[1])), bash[1]):
         assert json.loads(reader.run(line))["dry_run"] is False
+
+
+def test_messages_that_troubleshooting_quotes_are_messages_of_the_code() -> None:
+    """The fixed parts of quoted messages stand in the sources, so that searching for one finds it."""
+    page = (ROOT / "docs" / "troubleshooting.md").read_text("utf-8")
+    source = re.sub(r'"\s*f?"', "", "".join(path.read_text("utf-8") for path in (ROOT / "src").rglob("*.py")))
+    headings = re.findall(r"^## `(.+)`$", page, re.MULTILINE)
+    assert len(headings) >= 4
+    for heading in headings:
+        for part in re.split(r"'?(?:file:///)?\.\.\.'?", heading):
+            assert part.strip() in source, heading
