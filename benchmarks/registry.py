@@ -18,7 +18,7 @@ class Settings:
 
     @property
     def repetitions(self) -> int:
-        return 2 if self.quick else 7
+        return 2 if self.quick else 5
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from docs.snippets import PAGES, ROOT, Block, blocks
+from shard_store import open_store
 
 _LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
@@ -138,6 +139,7 @@ def test_what_pip_installs_is_the_command_and_the_packages(tmp_path: Path) -> No
 
 def test_the_commands_of_the_prune_page_work_on_a_store(tmp_path: Path) -> None:
     commands = next(block for block in blocks(PRUNE) if block.language == "bash")
+    open_store(f"sqlite:///{tmp_path / 'cuesqueue.db'}").close()
     Reader(tmp_path).run(commands.text)
 
 
@@ -145,7 +147,9 @@ def test_every_example_of_a_job_calls_the_command_with_options_that_it_has(tmp_p
     examples = [block.text for block in blocks(PRUNE) if block.language in ("text", "yaml", "python")]
     assert len(examples) == 3
     reader = Reader(tmp_path)
-    reader.environment["CUESQUEUE_STORE"] = f"sqlite:///{tmp_path / 'store.db'}"
+    store = f"sqlite:///{tmp_path / 'store.db'}"
+    open_store(store).close()
+    reader.environment["CUESQUEUE_STORE"] = store
     cron, kubernetes, airflow = examples
     command = re.search(r"bin/(cuesqueue prune .*?) >>", cron)
     arguments = re.search(r"args: (\[.*\])", kubernetes)
@@ -155,3 +159,14 @@ def test_every_example_of_a_job_calls_the_command_with_options_that_it_has(tmp_p
     assert bash
     for line in (command[1], shlex.join(json.loads(arguments[1])), bash[1]):
         assert json.loads(reader.run(line))["dry_run"] is False
+
+
+def test_messages_that_troubleshooting_quotes_are_messages_of_the_code() -> None:
+    """The fixed parts of quoted messages stand in the sources, so that searching for one finds it."""
+    page = (ROOT / "docs" / "troubleshooting.md").read_text("utf-8")
+    source = re.sub(r'"\s*f?"', "", "".join(path.read_text("utf-8") for path in (ROOT / "src").rglob("*.py")))
+    headings = re.findall(r"^## `(.+)`$", page, re.MULTILINE)
+    assert len(headings) >= 4
+    for heading in headings:
+        for part in re.split(r"'?(?:file:///)?\.\.\.'?", heading):
+            assert part.strip() in source, heading
