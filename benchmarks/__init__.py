@@ -1,1 +1,1 @@
-"""One command, one table, ratios measured in one run; run by `make bench`."""
+"""Measurements with ratios: `make bench`, or `python -m benchmarks`. `docs/benchmarks.md` tells the method."""

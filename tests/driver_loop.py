@@ -61,8 +61,11 @@ class DriverLoop:
         publishes: bool = True,
         tells_start: bool = True,
         driver: str = "",
+        work: Callable[[], object] = lambda: None,
     ) -> None:
+        """`work` is what takes time in a batch, between its plan and its delivery."""
         self.options = options
+        self.work = work
         self.checkpoint = checkpoint
         self.output = output
         self.publishes = publishes
@@ -104,6 +107,7 @@ class DriverLoop:
     def _run(self, number: int) -> None:
         start, end = self._log[number]["start"], self._log[number]["end"]
         plan = self.coordinator.plan(start, end)
+        self.work()
         self._deliver(plan, number)
         self._write("commits", number, {})
         self._done[number] = {}
@@ -128,7 +132,7 @@ class DriverLoop:
         unfinished = [n for n in self._log if n not in self._done]
         if unfinished:
             return self._log[unfinished[0]]["start"]
-        return self._log[max(self._log)]["end"] if self._log else 0
+        return self._log[max(self._log)]["end"] if self._log else 0  # as initialOffset
 
     def _write(self, kind: str, number: int, value: Mapping[str, int]) -> None:
         _write_whole(self.checkpoint / kind / str(number), value)

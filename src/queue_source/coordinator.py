@@ -341,6 +341,8 @@ class Coordinator:
         self._acknowledge(complete)
         if stale:
             won = self._store.acquire(self._token, stale)
+            self.metrics.add(acquired=len(won))
+            logger.info("pipeline %s: acquired %d shard(s) whose owner's heartbeats stopped", self._token, len(won))
             with self._pen.changed:
                 for shard in shards:
                     if shard.key in won:

@@ -13,6 +13,7 @@ class _Counts:
     duplicates: int = 0  # announcements of shards that were known already
     quarantined: int = 0  # messages that were not understood
     acknowledged: int = 0
+    acquired: int = 0  # stale shards taken from other pipelines
     acknowledgeFailures: int = 0
     givenBack: int = 0
     lostLeases: int = 0

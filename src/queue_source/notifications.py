@@ -58,13 +58,15 @@ def _parse(body: bytes, attributes: Mapping[str, str], format: str) -> Announcem
         return _gcs(body, attributes)
     text = _text(body)
     if format == "uri" or (format == "auto" and _looks_like_uri(text)):
-        return _uri(text)
+        return _uris(_json(text)) if text.startswith("[") else _uri(text)
     return _document(_json(text), format, _DEEPEST_ENVELOPE)
 
 
 def _document(value: object, format: str, envelopes: int) -> Announcement:
     if isinstance(value, str) and format in ("auto", "uri"):
         return _uri(value)
+    if isinstance(value, list) and format in ("auto", "uri"):
+        return _uris(value)
     if not isinstance(value, dict):
         raise MalformedNotification(f"a notification is a JSON object, not {_kind(value)}")
     if value.get("Type") == "Notification" and "Message" in value and format in ("auto", "sns"):
@@ -173,7 +175,7 @@ def _looks_like_uri(text: str) -> bool:
 
 
 def _uri(text: str) -> Announcement:
-    """A URI, or the absolute path of a local file; text or a JSON string."""
+    """A URI, or the absolute path of a local file; text or a JSON string (a JSON list of several: `_uris`)."""
     if text.startswith('"'):
         value = _json(text)
         text = value if isinstance(value, str) else ""
@@ -195,6 +197,21 @@ def _uri(text: str) -> Announcement:
     if not rest.startswith("//") or not bucket or not key:
         raise MalformedNotification("the URI names no object: scheme://bucket/key")
     return Announcement((ObjectNotice(f"{'s3' if scheme in _S3_SCHEMES else scheme}://{bucket}/{key}"),))
+
+
+def _uris(value: object) -> Announcement:
+    """Several URIs in one message: a JSON list of them."""
+    if not isinstance(value, list) or not value:
+        raise MalformedNotification(f"a list of URIs holds at least one, not {_kind(value)}")
+    found: list[ObjectNotice] = []
+    for number, item in enumerate(value):
+        try:
+            if not isinstance(item, str):
+                raise MalformedNotification(f"a URI is text, not {_kind(item)}")
+            found.extend(_uri(item).objects)
+        except MalformedNotification as error:
+            raise MalformedNotification(f"URI {number + 1} of {len(value)}: {error}") from None
+    return Announcement(tuple(found))
 
 
 def _local(path: str) -> ObjectNotice:

@@ -106,7 +106,8 @@ def current_plan(connection: Connection, pipeline: str, driver: str | None) -> P
 
     `driver` names the process group that asks: a paused driver that wakes up between its `plan` and its sink's
     planning would otherwise pick up the plan of the driver that replaced it. After a restart the plan of the
-    incarnation before is given only when it is delivered: a batch without new input may follow it.
+    incarnation before is given only when it is delivered: a batch without new input may follow it. Before the first
+    plan it is an empty one: Spark runs the first batch of a checkpoint even when the queue is empty.
     """
     delivered = attempts.c.delivery_hash.is_not(None).label("delivered")
     row = connection.execute(
@@ -114,15 +115,17 @@ def current_plan(connection: Connection, pipeline: str, driver: str | None) -> P
         .outerjoin(attempts, attempts.c.delivery_hash == pipelines.c.plan_hash)
         .where(pipelines.c.pipeline == pipeline)
     ).one_or_none()
-    if row is None or row.plan_hash is None:
+    if row is None:
         raise StoreConfigurationError(
-            f"option 'pipeline': no cuesqueue source named {pipeline!r} has planned a batch in this store; give the "
-            "sink the 'store' and 'pipeline' of the source that feeds it"
+            f"option 'pipeline': no cuesqueue source named {pipeline!r} has started with this store; give the sink the "
+            "'store' and 'pipeline' of the source that feeds it"
         )
-    fenced = row.plan_incarnation != row.incarnation and not row.delivered
+    fenced = row.plan_hash is not None and row.plan_incarnation != row.incarnation and not row.delivered
     if fenced or (driver is not None and row.driver != driver):
         raise PipelineTakenOver(pipeline, row.plan_incarnation, row.incarnation)
     token = PublishToken(pipeline, row.incarnation)
+    if row.plan_hash is None:
+        return PlanIdentity(row.source, token, 0, 0, delivery_hash(row.source, pipeline, (), (0, 0)))
     return PlanIdentity(row.source, token, row.plan_start, row.plan_end, row.plan_hash)
 
 

@@ -75,7 +75,7 @@ def publish(
     if known is not None and batch_id in (None, known.batch_id):
         return Published(identity.delivery_hash, already=True)
     delivery = Delivery(identity, (), row.plan_lost or 0, files, row_schema, batch_id)
-    if known is not None:
+    if known is not None or identity.start_seq == identity.end_seq:
         return _publish_without_shards(database, connection, delivery)
     if (row.plan_hash, row.plan_incarnation) != (identity.delivery_hash, identity.token.incarnation):
         raise ShardStoreError(
@@ -112,10 +112,12 @@ def deliver(database: Database, connection: Connection, delivery: Delivery) -> P
 def _publish_without_shards(database: Database, connection: Connection, delivery: Delivery) -> Published:
     """A batch of Spark's that has no new input (a stateful query flushing its state) may still bring rows.
 
-    Its plan is the one before, already delivered under another batch id: its own hash is made of both.
+    Its plan is the one before, already delivered under another batch id, or after a restart the empty one with which
+    a pipeline starts: so its own hash is made of what both have in common, the offset at which it ran, and its id.
     """
     identity, files = delivery.identity, delivery.files or ()
-    digest = hashlib.sha256(f"{identity.delivery_hash} {delivery.batch_id}".encode()).hexdigest()
+    key = f"{identity.source}\0{identity.token.pipeline}\0state {identity.end_seq} {delivery.batch_id}"
+    digest = hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
     known = connection.execute(sa.select(sa.func.count()).where(attempts.c.delivery_hash == digest)).scalar_one()
     if known:
         return Published(digest, already=True)

@@ -67,7 +67,12 @@ def start_frame(frame: DataFrame, query: Query) -> StreamingQuery:
 
 
 def described(
-    world: World, sink: str = "cuesqueue", *, checkpoint: str = "checkpoint", trigger: object = None, **source: object
+    world: World,
+    sink: str = "cuesqueue",
+    *,
+    checkpoint: object = "checkpoint",
+    trigger: object = None,
+    **source: object,
 ) -> Query:
     """The query of a world, by default an AvailableNow run into the cuesqueue sink."""
     return {
@@ -75,7 +80,7 @@ def described(
         "sink": sink,
         "sink_options": world.sink() if sink == "cuesqueue" else {},
         "foreign": str(world.foreign),
-        "checkpoint": str(world.root / checkpoint),
+        "checkpoint": str(world.root / str(checkpoint)),
         "trigger": trigger if isinstance(trigger, dict) else {"availableNow": True},
     }
 

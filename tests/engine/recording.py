@@ -83,6 +83,7 @@ class Reader(AvailableNow, DataSourceStreamReader):
         return {"n": self.given}
 
     def getDefaultReadLimit(self) -> Any:
+        write_down(self.log, "getDefaultReadLimit")
         return read_all_available()
 
     def prepareForTriggerAvailableNow(self) -> None:

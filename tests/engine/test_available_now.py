@@ -60,7 +60,7 @@ def test_the_last_batch_of_an_idle_query_is_settled_by_the_next_trigger(
 
 def test_bytes_limit_a_batch_and_one_object_is_always_taken(spark: SparkSession, world: World) -> None:
     rows = world.feed(0, 4)
-    size = (world.root / "in" / "0.json").stat().st_size
+    size = (world.root / "in" / "1.json").stat().st_size
     run_all(spark, world, "cuesqueue", maxBytesPerTrigger=2 * size + 3)
     assert batches(world, "cuesqueue") == [2, 2]
     rows += world.feed(4, 2)
@@ -120,3 +120,12 @@ def test_stopping_gives_back_at_once_what_is_in_no_plan(spark: SparkSession, wor
     eventually("messages to be had again", lambda: world.depth().ready >= 2, 20)
     run_all(spark, world, "cuesqueue")
     assert world.published() == sorted(rows)
+
+
+def test_a_query_starts_on_an_empty_queue(spark: SparkSession, world: World) -> None:
+    """Spark runs the first batch of a checkpoint also when there is nothing to read."""
+    run(spark, described(world))
+    assert world.published() == []
+    rows = world.feed(0, 1)
+    run_all(spark, world, "cuesqueue")
+    assert world.published() == rows

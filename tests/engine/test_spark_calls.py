@@ -5,6 +5,8 @@ Told by a source and a sink that write down every call (`recording.py`); design 
 
 from __future__ import annotations
 
+import pickle
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,10 +15,12 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import StructType
 
 from engine.recording import Call, calls
 from engine.versions import REPLANS_FIRST, TELLS_START
-from engine.world import eventually
+from engine.world import World, eventually
+from queue_source.spark.source import CuesqueueSource
 
 pytestmark = pytest.mark.engine
 
@@ -171,6 +175,27 @@ def test_the_first_batch_comes_again_after_another_question_for_the_initial_offs
     assert shown[: 3 if REPLANS_FIRST else 2] == (["partitions", *again] if REPLANS_FIRST else again)
 
 
+def test_the_default_read_limit_is_asked_for_in_the_reader_process_before_any_batch(recorded: Recorded) -> None:
+    """From 4.2 on. A restart may begin with a batch without new data, which asks the reader for nothing else."""
+    for _ in range(2):
+        for found in (recorded.run(), recorded.run_until(lambda c: times(c, "latestOffset") > 1)):
+            asked = named(found, "getDefaultReadLimit")
+            if TELLS_START:
+                assert asked
+                assert pids(found, "getDefaultReadLimit") == pids(found, "latestOffset")
+                before = found.index(asked[0])
+                assert not named(found[:before], "initialOffset", "latestOffset", "partitions")
+            else:
+                assert not asked
+
+
+def test_the_first_batch_of_a_checkpoint_runs_also_without_data_and_a_restart_s_does_not(recorded: Recorded) -> None:
+    recorded.upto(0)
+    found = recorded.run()
+    assert [(c["start"], c["end"]) for c in named(found, "partitions")] == [(0, 0)]
+    assert not named(recorded.run(), "read")
+
+
 def test_available_now_is_announced_and_runs_until_nothing_is_left_or_is_one_batch(recorded: Recorded) -> None:
     recorded.upto(3)
     found = recorded.run()
@@ -246,3 +271,23 @@ def test_what_report_latest_offset_returns_is_shown_in_the_progress(recorded: Re
     assert progress is not None
     if TELLS_START:
         assert "seen" in str(progress["sources"][0]["latestOffset"])
+
+
+def test_readers_are_built_where_they_never_run_so_building_one_does_no_work(
+    recorded: Recorded, spark: SparkSession, world: World
+) -> None:
+    found = recorded.run()
+    running = pids(found, "latestOffset")
+    assert pids(found, "reader.__init__") > running, "only the running reader was built"
+    source = CuesqueueSource(world.source())
+    reader = source.streamReader(StructType.fromDDL("id BIGINT"))  # type: ignore[arg-type]
+    writer = CuesqueueSource(world.sink()).streamWriter(StructType.fromDDL("id BIGINT"), False)  # type: ignore[arg-type]
+    assert pickle.loads(pickle.dumps(reader)) is not None
+    assert writer is not None
+    assert list(world.root.iterdir()) == []
+    assert [thread.name for thread in threading.enumerate() if thread.name.startswith("cuesqueue")] == []
+
+
+def test_the_format_is_found_without_being_registered(spark: SparkSession, world: World) -> None:
+    frame = spark.readStream.format("cuesqueue").schema("id BIGINT").options(**world.source()).load()
+    assert frame.isStreaming

@@ -32,9 +32,65 @@ class NoPostgres(Exception):
     """There are no binaries for this platform."""
 
 
+class PostgresServer:
+    """A running server: `url` names it, `restart` ends and starts it on the same port and data."""
+
+    def __init__(self, programs: Path, folder: Path, user: dict[str, Any]) -> None:
+        self._programs = programs
+        self._folder = folder
+        self._user = user
+        self._log = folder / "log"
+        self.port = 0
+        self._process: subprocess.Popen[bytes]
+
+    @property
+    def url(self) -> str:
+        return f"postgresql+psycopg://postgres@127.0.0.1:{self.port}/postgres"
+
+    def start(self) -> None:
+        for _ in range(3):  # somebody else may take the free port before the server does
+            self.port = self.port or _free_port()
+            command: list[str | Path] = [self._programs / "postgres", "-D", self._folder / "data"]
+            command += [
+                "-h",
+                "127.0.0.1",
+                "-p",
+                str(self.port),
+                "-k",
+                "",
+                "-c",
+                "fsync=off",
+                "-c",
+                "max_connections=100",
+            ]
+            with self._log.open("ab") as output:
+                self._process = subprocess.Popen(
+                    command, cwd=self._folder, stdout=output, stderr=subprocess.STDOUT, **self._user
+                )
+            if _answers(self._process, self.url):
+                return
+            self.stop()
+            self.port = 0
+        raise RuntimeError(f"PostgreSQL did not start:\n{self._log.read_text(errors='replace')}")
+
+    def stop(self, number: int = signal.SIGINT) -> None:
+        """SIGINT is PostgreSQL's fast shutdown, SIGQUIT a crash that it recovers from at the next start."""
+        if self._process.poll() is None:
+            self._process.send_signal(number)
+            try:
+                self._process.wait(20)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+        self._process.wait()
+
+    def restart(self, number: int = signal.SIGINT) -> None:
+        self.stop(number)
+        self.start()
+
+
 @contextmanager
-def postgres_server() -> Iterator[str]:
-    """Yield the SQLAlchemy URL of a server of one's own; the data is gone when the block ends."""
+def postgres() -> Iterator[PostgresServer]:
+    """A server of one's own; the data is gone when the block ends."""
     folder = Path(tempfile.mkdtemp(prefix="cuesqueue-postgres-"))
     try:
         user: dict[str, Any] = {}
@@ -42,13 +98,23 @@ def postgres_server() -> Iterator[str]:
             user = {"user": "nobody", "group": "nogroup" if _group_exists("nogroup") else "nobody", "extra_groups": []}
             shutil.chown(folder, user["user"])
         programs = _usable_programs(folder, user)
-        data = folder / "data"
         options = ["-A", "trust", "-E", "utf8", "--locale=C", "-U", "postgres", "--no-sync"]
-        _run([programs / "initdb", *options, "-D", data], folder, user)
-        with _running(programs, data, folder, user) as port:
-            yield f"postgresql+psycopg://postgres@127.0.0.1:{port}/postgres"
+        _run([programs / "initdb", *options, "-D", folder / "data"], folder, user)
+        server = PostgresServer(programs, folder, user)
+        server.start()
+        try:
+            yield server
+        finally:
+            server.stop()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def postgres_server() -> Iterator[str]:
+    """The SQLAlchemy URL of a server of one's own."""
+    with postgres() as server:
+        yield server.url
 
 
 def new_database(server_url: str) -> str:
@@ -63,27 +129,8 @@ def new_database(server_url: str) -> str:
     return make_url(server_url).set(database=name).render_as_string(hide_password=False)
 
 
-@contextmanager
-def _running(programs: Path, data: Path, folder: Path, user: dict[str, Any]) -> Iterator[int]:
-    for attempt in range(3):  # somebody else may take the free port before the server does
-        port = _free_port()
-        command: list[str | Path] = [programs / "postgres", "-D", data, "-h", "127.0.0.1", "-p", str(port), "-k", ""]
-        command += ["-c", "fsync=off", "-c", "max_connections=100"]
-        log = folder / f"log-{attempt}"
-        with log.open("wb") as output:
-            server = subprocess.Popen(command, cwd=folder, stdout=output, stderr=subprocess.STDOUT, **user)
-        try:
-            if _answers(server, port):
-                yield port
-                return
-            if server.poll() is None or attempt == 2:
-                raise RuntimeError(f"PostgreSQL did not start:\n{log.read_text(errors='replace')}")
-        finally:
-            _end(server)
-
-
-def _answers(server: subprocess.Popen[bytes], port: int) -> bool:
-    engine = create_engine(f"postgresql+psycopg://postgres@127.0.0.1:{port}/postgres")
+def _answers(server: subprocess.Popen[bytes], url: str) -> bool:
+    engine = create_engine(url)
     deadline = time.monotonic() + _START_SECONDS
     try:
         while server.poll() is None and time.monotonic() < deadline:
@@ -95,16 +142,6 @@ def _answers(server: subprocess.Popen[bytes], port: int) -> bool:
         return False
     finally:
         engine.dispose()
-
-
-def _end(server: subprocess.Popen[bytes]) -> None:
-    if server.poll() is None:
-        server.send_signal(signal.SIGINT)  # PostgreSQL's fast shutdown
-        try:
-            server.wait(20)
-        except subprocess.TimeoutExpired:
-            server.kill()
-    server.wait()
 
 
 def _usable_programs(folder: Path, user: dict[str, Any]) -> Path:

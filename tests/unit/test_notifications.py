@@ -146,6 +146,23 @@ def test_a_plain_uri_or_path_announces_itself(text: str, uri: str) -> None:
     assert uris(text) == [uri]
 
 
+@pytest.mark.parametrize("format", ["auto", "uri"])
+def test_a_json_list_of_uris_announces_each_of_them(format: str) -> None:
+    body = b' ["s3://b/1", "/data/a%20b", "s3://b/1"]\n'
+    found = parse_notification(body, format=format)
+    assert [notice.uri for notice in found.objects] == ["s3://b/1", "file:///data/a%20b", "s3://b/1"]
+
+
+def test_the_error_names_the_bad_uri_of_a_list() -> None:
+    with pytest.raises(MalformedNotification, match="URI 2 of 2: a URI is text, not a number"):
+        parse_notification(b'["s3://b/1", 2]')
+
+
+def test_a_list_of_uris_is_no_other_form() -> None:
+    with pytest.raises(MalformedNotification, match="a notification is a JSON object, not a list"):
+        parse_notification(b'["s3://b/1"]', format="s3")
+
+
 @pytest.mark.parametrize(
     ("key", "decoded"),
     [("a+b", "a b"), ("a%2Bb", "a+b"), ("a%2Fb", "a/b"), ("%E4%BD%A0", "你"), ("100%", "100%"), ("a%252B", "a%2B")],
@@ -170,7 +187,11 @@ BAD = {
     "not UTF-8": b"\xff\xfe{}",
     "a number": b"123",
     "null": b"null",
-    "a list": b'["s3://b/k"]',
+    "an empty list": b"[]",
+    "a list of numbers": b"[1]",
+    "a list in a list": b'[["s3://b/k"]]',
+    "a good and a bad URI": b'["s3://b/k", "s3://b"]',
+    "a list that ends too soon": b'["s3://b/k"',
     "an unknown object": b'{"foo": 1}',
     "an empty object": b"{}",
     "no records": b'{"Records": []}',

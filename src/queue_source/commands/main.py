@@ -7,6 +7,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from queue_source.commands.demo import demo
 from queue_source.commands.migrate import migrate
 from queue_source.commands.output import Json, errors_as_exit_codes, print_result
 from queue_source.commands.prune import prune
@@ -31,6 +32,7 @@ app = typer.Typer(
     "tracebacks.",
 )
 
+app.command()(demo)
 app.command()(publish)
 app.command()(prune)
 app.command()(migrate)

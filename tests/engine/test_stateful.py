@@ -1,0 +1,93 @@
+"""Queries with state: rows that come in a batch without new data are published like all others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import count, window
+
+from engine.queries import Query, described, start_frame
+from engine.world import World, eventually
+from shard_store.schema import attempts, splits
+from shard_store.store import open_store
+
+pytestmark = pytest.mark.engine
+
+SCHEMA = "id BIGINT, name STRING, at TIMESTAMP"
+
+
+def counts(spark: SparkSession, world: World, query: Query) -> DataFrame:
+    """Rows a minute, each told when its minute is over: append mode."""
+    stream = spark.readStream.format("cuesqueue").schema(SCHEMA).options(**query["source"]).load()
+    minutes = stream.withWatermark("at", "0 seconds").groupBy(window("at", "1 minute"))
+    return minutes.agg(count("*").alias("rows")).selectExpr("minute(window.start) AS minute", "rows")
+
+
+def feed(world: World, number: int, minutes: list[int]) -> None:
+    folder = world.root / "in"
+    folder.mkdir(exist_ok=True)
+    file = folder / f"{number}.json"
+    lines = [f'{{"id": {i}, "name": "n", "at": "2026-01-01T00:{m:02d}:00Z"}}\n' for i, m in enumerate(minutes)]
+    file.write_text("".join(lines))
+    world.publish([file.as_uri()])
+
+
+def published(spark: SparkSession, world: World) -> list[tuple[Any, ...]]:
+    data = spark.read.format("cuesqueue").option("store", world.store_url).load()
+    return sorted(tuple(row) for row in data.collect())
+
+
+def run_until(spark: SparkSession, world: World, query: Query, rows: int) -> None:
+    """Run as a stream until so many rows are published."""
+    running = start_frame(counts(spark, world, query), query)
+    try:
+
+        def there() -> bool:
+            if (error := running.exception()) is not None:
+                raise error
+            return sum(split["rows"] for split in world.view("splits")) >= rows and world.settled()
+
+        eventually(f"{rows} rows", there)
+    finally:
+        running.stop()
+
+
+def test_rows_of_a_batch_without_new_data_are_published_once(spark: SparkSession, world: World) -> None:
+    query = described(world, trigger={"processingTime": "0 seconds"})
+    feed(world, 0, [1, 1, 2, 5])  # the watermark passes minutes 1 and 2 only after the batch: they come in the next
+    run_until(spark, world, query, 2)
+    assert published(spark, world) == [(1, 2), (2, 1)]
+    feed(world, 1, [6, 6, 9])
+    run_until(spark, world, query, 4)
+    assert published(spark, world) == [(1, 2), (2, 1), (5, 1), (6, 2)]
+
+
+@pytest.mark.parametrize("published_before", [True, False], ids=["published", "not published"])
+def test_a_batch_without_new_data_that_was_not_finished_is_completed_at_the_restart(
+    spark: SparkSession, world: World, published_before: bool
+) -> None:
+    """As if killed in the batch that tells what the watermark moved past, after or before its publication."""
+    query = described(world, trigger={"processingTime": "0 seconds"})
+    feed(world, 0, [1, 1, 2, 5])
+    run_until(spark, world, query, 2)
+    commits = sorted((Path(query["checkpoint"]) / "commits").glob("[0-9]*"), key=lambda file: int(file.name))
+    assert len(commits) == 2, "the second batch is not the one without new data"
+    commits[-1].unlink()
+    (Path(query["checkpoint"]) / "commits" / f".{commits[-1].name}.crc").unlink(missing_ok=True)
+    if not published_before:
+        with open_store(world.store_url) as store:
+            store.database.write(forget_what_brought_no_shard)
+    run_until(spark, world, query, 2)
+    feed(world, 1, [6, 6, 9])
+    run_until(spark, world, query, 4)
+    assert published(spark, world) == [(1, 2), (2, 1), (5, 1), (6, 2)]
+
+
+def forget_what_brought_no_shard(connection: sa.Connection) -> None:
+    empty = sa.select(attempts.c.delivery_hash).where(attempts.c.shards == 0)
+    connection.execute(splits.delete().where(splits.c.delivery_hash.in_(empty)))
+    connection.execute(attempts.delete().where(attempts.c.shards == 0))

@@ -1,0 +1,67 @@
+"""What was published can be read again with Spark: rows, files, shards, attempts and errors."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from engine.queries import described, run_until_settled
+from engine.world import World
+
+pytestmark = pytest.mark.engine
+
+
+def view(spark: SparkSession, world: World, name: str, **options: str) -> DataFrame:
+    return spark.read.format("cuesqueue").options(store=world.store_url, view=name, **options).load()
+
+
+def test_views_tell_what_was_published(spark: SparkSession, world: World) -> None:
+    rows = world.feed(0, 3)
+    world.publish(["nothing to read"])
+    run_until_settled(spark, [(world, described(world, maxFilesPerTrigger=2))])
+    orphan = world.root / "out" / "split-of-a-dead-attempt.parquet"
+    pq.write_table(pa.table({"id": pa.array([1], pa.int64()), "name": ["orphan"]}), orphan)
+
+    data = view(spark, world, "data")
+    assert sorted((row.id, row.name) for row in data.collect()) == sorted(rows)
+    assert data.schema.simpleString() == "struct<id:bigint,name:string>"
+
+    splits = view(spark, world, "splits").collect()
+    assert sum(split.rows for split in splits) == len(rows)
+    assert {split.pipeline for split in splits} == {"files"}
+
+    attempts = view(spark, world, "attempts").orderBy("end_seq").collect()
+    assert [(a.kind, a.shards, a.batch_id) for a in attempts if a.shards] == [
+        ("attempt-output", 2, 0),
+        ("attempt-output", 1, 1),
+    ]
+    assert {split.delivery_hash for split in splits} <= {attempt.delivery_hash for attempt in attempts}
+    now = datetime.now(timezone.utc).replace(tzinfo=None)  # the session's zone is the collecting Python's
+    for attempt in attempts:
+        assert abs(attempt.published_at.astimezone(timezone.utc).replace(tzinfo=None) - now) < timedelta(minutes=10)
+
+    shards = view(spark, world, "shards").collect()
+    assert sorted(shard.shard_id for shard in shards) == sorted(f.as_uri() for f in (world.root / "in").iterdir())
+    assert {(shard.state, shard.pipeline, shard.source) for shard in shards} == {("done", "files", "files")}
+    assert all(shard.position.startswith("~") for shard in shards)
+
+    (error,) = view(spark, world, "errors").collect()
+    assert (error.scope, error.cause, error.final, bytes(error.input)) == (
+        "message",
+        "malformed-message",
+        True,
+        b"nothing to read",
+    )
+    assert view(spark, world, "data", pipeline="files").count() == len(rows)
+    assert view(spark, world, "shards", pipeline="another").count() == 0
+
+
+def test_a_view_of_a_store_without_rows_says_so(spark: SparkSession, world: World) -> None:
+    with pytest.raises(PySparkException, match="no sink has published rows to this store yet"):
+        view(spark, world, "data")
+    assert view(spark, world, "shards").count() == 0

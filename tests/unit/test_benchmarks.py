@@ -1,0 +1,80 @@
+"""The harness of the benchmarks; what they measure is run by `make bench`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from benchmarks import __main__ as program
+from benchmarks import registry
+from benchmarks.reading import FORMATS, _floor, write_files
+from benchmarks.registry import Measurement, Settings, alternate, benchmark
+
+
+@pytest.fixture
+def own(monkeypatch: pytest.MonkeyPatch) -> dict[str, registry.Benchmark]:
+    found: dict[str, registry.Benchmark] = {}
+    monkeypatch.setattr(registry, "REGISTRY", found)
+    monkeypatch.setattr(program, "REGISTRY", found)
+    return found
+
+
+def made_up(settings: Settings) -> Iterator[Measurement]:
+    """half as long"""
+    assert list(settings.folder.iterdir()) == []
+    yield Measurement("case", [1.0, 2.0, 3.0], 10, "rows", "nothing", [2.0, 4.0, 9.0])
+
+
+def test_the_ratio_is_the_median_over_pairs_of_runs() -> None:
+    measured = Measurement("x", [1.0, 2.0, 10.0], 100, "rows", "y", [3.0, 2.0, 20.0])
+    assert measured.ratio == 2.0
+    assert measured.median == 2.0
+    assert measured.rate == 50.0
+    assert Measurement("x", [1.0]).ratio is None
+
+
+def test_runs_take_turns_and_the_warm_up_is_not_counted() -> None:
+    order: list[str] = []
+
+    def run(name: str) -> Callable[[], float]:
+        def timed() -> float:
+            order.append(name)
+            return float(len(order))
+
+        return timed
+
+    assert alternate([run("a"), run("b")], 2) == [[3.0, 5.0], [4.0, 6.0]]
+    assert order == ["a", "b"] * 3
+
+
+def test_a_benchmark_has_a_name_of_its_own_and_says_what_it_measures(own: dict[str, registry.Benchmark]) -> None:
+    benchmark("one")(made_up)
+    assert own["one"].about == "half as long"
+    with pytest.raises(ValueError, match="two benchmarks named 'one'"):
+        benchmark("one")(made_up)
+    with pytest.raises(ValueError, match="needs a docstring"):
+        benchmark("two")(lambda settings: iter(()))
+
+
+def test_the_table_and_the_json_hold_every_measurement(
+    own: dict[str, registry.Benchmark], capsys: pytest.CaptureFixture[str]
+) -> None:
+    benchmark("one")(made_up)
+    assert program.main(["--only", "one", "--quick"]) == 0
+    table = capsys.readouterr().out
+    assert "quick run, not for quoting" in table
+    assert "2.00 x" in table
+    assert program.main(["--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["measurements"][0]["reference_seconds"] == [2.0, 4.0, 9.0]
+    assert told["machine"]["cores"]
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_the_files_are_as_many_rows_as_said_in_every_format(format: str, tmp_path: Path) -> None:
+    write_files(tmp_path / format, format, 2, 10)
+    assert len(list((tmp_path / format).iterdir())) == 2
+    assert _floor(format, tmp_path / format) > 0
