@@ -53,7 +53,7 @@ class Database:
 
     def __init__(
         self,
-        url: str,
+        url: str | URL,
         *,
         clock: Callable[[], float] | None = None,
         patience: float = 30.0,
@@ -61,7 +61,7 @@ class Database:
         trusts_rowcount: bool = True,
         errors: ErrorKinds | None = None,
     ) -> None:
-        self.name = redact_url(url)
+        self.name = redact_url(url if isinstance(url, str) else url.render_as_string(hide_password=False))
         self._errors = errors or ErrorKinds(
             configuration=lambda problem: StoreConfigurationError(f"database {self.name!r}: {problem}"),
             unavailable=lambda problem: StoreUnavailable(f"database {self.name!r}: {problem}"),
@@ -76,6 +76,7 @@ class Database:
         self._lock = threading.Lock()
         self._process = os.getpid()
         self._engine: Engine | None = None
+        self._closed = False
 
     def __repr__(self) -> str:
         return f"Database({self.name!r})"
@@ -86,6 +87,8 @@ class Database:
         if self._process != os.getpid():
             self._process, self._lock, self._engine = os.getpid(), threading.Lock(), None
         with self._lock:
+            if self._closed:
+                raise self._errors.configuration("is closed; open it again")
             if self._engine is None:
                 self._engine = self._create_engine()
             return self._engine
@@ -103,7 +106,9 @@ class Database:
         return Path(self.url.database)
 
     def close(self) -> None:
+        """For good. A transaction that runs in another thread goes on, and its connection is closed after it."""
         with self._lock:
+            self._closed = True
             engine, self._engine = self._engine, None
         if engine is not None and self._process == os.getpid():
             engine.dispose()
@@ -137,14 +142,20 @@ class Database:
             raise self._mapped(error) from error
 
     def _once(self, work: Callable[[Connection], T], write: bool) -> T:
+        engine = self.engine
+        pool = engine.pool
         try:
-            plain = self.engine.connect()
+            plain = engine.connect()
         except (TypeError, ValueError) as error:  # a driver's answer to a parameter of the URL that it does not know
             raise self._errors.configuration(f"the URL does not suit its driver: {self._shown(error)}") from error
-        with plain:
-            connection = plain.execution_options(cuesqueue_write=write)
-            with connection.begin():
-                return work(connection)
+        try:
+            with plain:
+                connection = plain.execution_options(cuesqueue_write=write)
+                with connection.begin():
+                    return work(connection)
+        finally:
+            if self._closed:  # meanwhile, by another thread, which could not close a connection in use
+                pool.dispose()
 
     def _inside(self, connection: Connection, work: Callable[[Connection], T]) -> T:
         try:
@@ -192,7 +203,8 @@ class Database:
             return self._errors.configuration(f"cannot be used: {cause}; check the URL, the password and the rights")
         if kind is Trouble.OTHER:
             return self._errors.other(f"failed: {cause}")
-        return self._errors.unavailable(f"did not serve us within {self.patience:g} s: {cause}")
+        tried = f" within {self.patience:g} s" if kind in self._again else ""
+        return self._errors.unavailable(f"did not serve us{tried}: {cause}")
 
     def _shown(self, error: BaseException) -> str:
         lines = str(error).strip().splitlines() or [type(error).__name__]
@@ -200,7 +212,7 @@ class Database:
             " ".join(lines[0].split()), None if self.url.password is None else str(self.url.password)
         )
 
-    def _parse(self, url: str) -> URL:
+    def _parse(self, url: str | URL) -> URL:
         try:
             parsed = make_url(url)
         except (exc.ArgumentError, ValueError):

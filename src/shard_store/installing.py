@@ -50,7 +50,7 @@ def migrate(database: Database) -> tuple[str | None, str]:
     settings.set_main_option("script_location", "shard_store:migrations")
 
     def upgrade(connection: Connection) -> None:
-        with _schema_lock(database, connection):
+        with schema_lock(database, connection):
             settings.attributes["connection"] = connection
             command.upgrade(settings, "head")
 
@@ -76,7 +76,7 @@ def _revision(connection: Connection) -> str | None:
 
 
 def _create(database: Database, connection: Connection) -> None:
-    with _schema_lock(database, connection):
+    with schema_lock(database, connection):
         inspector = sa.inspect(connection)
         if inspector.has_table(version.name) and _revision(connection) is not None:
             return  # another process was faster
@@ -92,7 +92,7 @@ def _create(database: Database, connection: Connection) -> None:
 
 
 @contextmanager
-def _schema_lock(database: Database, connection: Connection) -> Iterator[None]:
+def schema_lock(database: Database, connection: Connection) -> Iterator[None]:
     """One process at a time makes or changes tables."""
     dialect = database.dialect
     if dialect.lock_schema is not None:

@@ -29,7 +29,7 @@ def queue(database: str) -> Iterator[SqlQueue]:
 
 def test_a_consumer_does_not_wait_for_the_message_that_another_is_taking(queue: SqlQueue) -> None:
     queue.publish(["first", "second"])
-    with queue._connected().begin() as connection:
+    with queue._opened().engine.begin() as connection:
         connection.execute(text("SELECT id FROM cuesqueue_messages ORDER BY id LIMIT 1 FOR UPDATE"))
         with ThreadPoolExecutor(1) as pool:
             taken = pool.submit(queue.receive, 10, 60, 0).result(timeout=10)
@@ -41,7 +41,7 @@ def test_a_group_is_looked_at_again_after_waiting_for_its_first_message(queue: S
     """While a consumer waits for the lock, the first message of the group is leased: the second must not be taken."""
     queue.publish(["1", "2"], group="g")
     with ThreadPoolExecutor(1) as pool:
-        with queue._connected().begin() as connection:
+        with queue._opened().engine.begin() as connection:
             connection.execute(
                 text(
                     "UPDATE cuesqueue_messages SET visible_at = visible_at + 60000000, receipt = 'other'"
@@ -58,7 +58,7 @@ def test_a_group_is_looked_at_again_after_waiting_for_its_first_message(queue: S
 def test_taking_uses_the_index_by_the_clock_of_the_database(queue: SqlQueue) -> None:
     queue.publish([str(number) for number in range(5_000)])
     visible = queue._rows._visible().limit(100).with_for_update(skip_locked=True)
-    engine = queue._connected()
+    engine = queue._opened().engine
     query = visible.compile(engine, compile_kwargs={"literal_binds": True})
     with engine.begin() as connection:
         connection.execute(text("ANALYZE cuesqueue_messages"))
@@ -87,7 +87,7 @@ def test_a_database_that_is_not_there_is_a_configuration_error(postgres_url: str
 
 def test_a_user_without_rights_is_a_configuration_error(queue: SqlQueue, database: str) -> None:
     queue.publish(["x"])
-    with queue._connected().begin() as connection:
+    with queue._opened().engine.begin() as connection:
         connection.execute(text("DROP ROLE IF EXISTS guest"))
         connection.execute(text("CREATE ROLE guest LOGIN"))
     guest = make_url(database).set(username="guest").render_as_string(hide_password=False)

@@ -220,11 +220,17 @@ def test_after_a_restart_a_batch_without_input_finds_the_delivered_plan_before_i
 
 
 def test_a_sink_without_a_source_is_told_what_is_missing(store: ShardStore) -> None:
-    with pytest.raises(StoreConfigurationError, match="no cuesqueue source named 'p' has planned a batch"):
+    with pytest.raises(StoreConfigurationError, match="no cuesqueue source named 'p' has started"):
         store.current_plan("p")
-    Pipeline.start(store)
-    with pytest.raises(StoreConfigurationError, match="has planned a batch"):
-        store.current_plan("p")
+
+
+def test_before_the_first_plan_a_sink_finds_an_empty_one_for_batches_without_data(store: ShardStore) -> None:
+    us = Pipeline.start(store)
+    empty = store.current_plan("p")
+    assert (empty.token, empty.start_seq, empty.end_seq) == (us.token, 0, 0)
+    assert not store.publish(empty, [Split("/state", 1, 1)], batch_id=0).already
+    assert store.publish(empty, [Split("/state", 1, 1)], batch_id=0).already
+    assert [row["path"] for row in rows(store, "splits")] == ["/state"]
 
 
 # --- confirming ---

@@ -8,7 +8,7 @@ import pytest
 import sqlalchemy as sa
 
 from contracts.store_backends import STALE, Pipeline, StoreBackend, rows
-from shard_store.errors import ShardsLost, ShardStoreError, StoreConfigurationError
+from shard_store.errors import PipelineTakenOver, ShardsLost, ShardStoreError, StoreConfigurationError
 from shard_store.model import AttemptKind, ErrorRecord, Plan, Position, ShardState, Split, end_at
 from shard_store.store import ShardStore
 
@@ -48,12 +48,13 @@ def test_a_plan_is_published_once(store: ShardStore) -> None:
     assert everything(store) == before
 
 
-def test_an_old_incarnation_learns_that_its_plan_is_published(store: ShardStore) -> None:
+def test_an_old_incarnation_is_refused_even_where_there_is_nothing_to_do(store: ShardStore) -> None:
     us = Pipeline.start(store)
     plan = us.planned("a")
     us.publish(plan, SPLIT, batch_id=0)
     Pipeline.start(store)
-    assert us.publish(plan, SPLIT, batch_id=0).already
+    with pytest.raises(PipelineTakenOver):
+        us.publish(plan, SPLIT, batch_id=0)
 
 
 def test_shards_that_end_at_different_places_are_published_together(store: ShardStore) -> None:

@@ -120,3 +120,12 @@ def test_stopping_gives_back_at_once_what_is_in_no_plan(spark: SparkSession, wor
     eventually("messages to be had again", lambda: world.depth().ready >= 2, 20)
     run_all(spark, world, "cuesqueue")
     assert world.published() == sorted(rows)
+
+
+def test_a_query_starts_on_an_empty_queue(spark: SparkSession, world: World) -> None:
+    """Spark runs the first batch of a checkpoint also when there is nothing to read."""
+    run(spark, described(world))
+    assert world.published() == []
+    rows = world.feed(0, 1)
+    run_all(spark, world, "cuesqueue")
+    assert world.published() == rows

@@ -5,6 +5,8 @@ Told by a source and a sink that write down every call (`recording.py`); design 
 
 from __future__ import annotations
 
+import pickle
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,10 +15,12 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import StructType
 
 from engine.recording import Call, calls
 from engine.versions import REPLANS_FIRST, TELLS_START
-from engine.world import eventually
+from engine.world import World, eventually
+from queue_source.spark.source import CuesqueueSource
 
 pytestmark = pytest.mark.engine
 
@@ -267,3 +271,23 @@ def test_what_report_latest_offset_returns_is_shown_in_the_progress(recorded: Re
     assert progress is not None
     if TELLS_START:
         assert "seen" in str(progress["sources"][0]["latestOffset"])
+
+
+def test_readers_are_built_where_they_never_run_so_building_one_does_no_work(
+    recorded: Recorded, spark: SparkSession, world: World
+) -> None:
+    found = recorded.run()
+    running = pids(found, "latestOffset")
+    assert pids(found, "reader.__init__") > running, "only the running reader was built"
+    source = CuesqueueSource(world.source())
+    reader = source.streamReader(StructType.fromDDL("id BIGINT"))  # type: ignore[arg-type]
+    writer = CuesqueueSource(world.sink()).streamWriter(StructType.fromDDL("id BIGINT"), False)  # type: ignore[arg-type]
+    assert pickle.loads(pickle.dumps(reader)) is not None
+    assert writer is not None
+    assert list(world.root.iterdir()) == []
+    assert [thread.name for thread in threading.enumerate() if thread.name.startswith("cuesqueue")] == []
+
+
+def test_the_format_is_found_without_being_registered(spark: SparkSession, world: World) -> None:
+    frame = spark.readStream.format("cuesqueue").schema("id BIGINT").options(**world.source()).load()
+    assert frame.isStreaming

@@ -10,17 +10,20 @@ import traceback
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
-from sqlalchemy import event, exc
+from sqlalchemy import Connection, event, exc
 from sqlalchemy.pool import QueuePool
 
 from queue_source.errors import QueueConfigurationError, QueueError, QueueUnavailable
 from queue_source.queues.sql import SqlQueue
-from queue_source.queues.sql_database import mapped_errors, parse_address
+from queue_source.queues.sql_database import open_database, parse_address
 from queue_source.queues.sql_rows import QueueRows
+from shard_store.dialects import Trouble
 
 
 @pytest.fixture
@@ -37,7 +40,7 @@ def queue(url: str) -> Iterator[SqlQueue]:
 @contextmanager
 def statements(queue: SqlQueue) -> Iterator[list[str]]:
     """The statements sent, without what begins and ends transactions."""
-    engine, seen = queue._connected(), list[str]()
+    engine, seen = queue._opened().engine, list[str]()
 
     def note(_connection: object, _cursor: object, statement: str, *_rest: object) -> None:
         if not statement.startswith("BEGIN"):
@@ -72,7 +75,7 @@ def test_every_verb_sends_statements_for_a_thousand_messages_at_most(queue: SqlQ
 
 def test_one_call_is_one_transaction(queue: SqlQueue) -> None:
     begun: list[object] = []
-    event.listen(queue._connected(), "begin", begun.append)
+    event.listen(queue._opened().engine, "begin", begun.append)
     queue.publish([b"x"] * 3_000)
     taken = queue.receive(3_000, 60, 0)
     queue.extend([message.receipt for message in taken], 60)
@@ -112,7 +115,7 @@ def test_purging_empties_this_queue_and_no_other(queue: SqlQueue, url: str) -> N
 
 
 def test_what_is_acknowledged_is_on_the_disk(queue: SqlQueue) -> None:
-    with queue._connected().connect() as connection:
+    with queue._opened().engine.connect() as connection:
         assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
         assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == 2
         assert connection.exec_driver_sql("PRAGMA busy_timeout").scalar() == 30_000
@@ -190,9 +193,9 @@ def told(error: BaseException) -> str:
         ("sql+sqlite:///x.db", "needs queue=NAME"),
         ("sql+sqlite:///x.db?queue=", "needs queue=NAME"),
         ("sql+sqlite:///x.db?queue=a&queue=b", "several queue="),
-        ("sql+sqlite://?queue=q", "in memory"),
-        ("sql+sqlite:///:memory:?queue=q", "in memory"),
-        ("sql+oracle://u:hunter2@h/db?queue=q", "cannot live in 'oracle'"),
+        ("sql+sqlite://?queue=q", "SQLite needs a file"),
+        ("sql+sqlite:///:memory:?queue=q", "SQLite needs a file"),
+        ("sql+oracle://u:hunter2@h/db?queue=q", "'oracle' is not supported"),
         ("sql+postgresql://u:hunter2@h:port/db?queue=q", "not a database URL"),
     ],
 )
@@ -221,7 +224,7 @@ def test_a_missing_driver_names_the_extra_to_install(monkeypatch: pytest.MonkeyP
     def absent(*_args: object, **_options: object) -> None:
         raise ModuleNotFoundError("No module named 'psycopg'", name="psycopg")
 
-    monkeypatch.setattr("queue_source.queues.sql_database.create_engine", absent)
+    monkeypatch.setattr("shard_store.database.make_engine", absent)
     with SqlQueue("sql+postgresql://u:hunter2@h/db?queue=q") as queue:
         with pytest.raises(QueueConfigurationError, match=r"pip install 'cuesqueue\[postgres\]'"):
             queue.depth()
@@ -229,10 +232,7 @@ def test_a_missing_driver_names_the_extra_to_install(monkeypatch: pytest.MonkeyP
 
 def test_a_locked_database_is_passing_trouble(queue: SqlQueue, url: str, tmp_path: Path) -> None:
     queue.publish([b"x"])
-    with SqlQueue(url) as hasty:
-        event.listen(
-            hasty._connected(), "begin", lambda c: c.connection.execute("PRAGMA busy_timeout = 10"), insert=True
-        )
+    with SqlQueue(url, patience=0.01) as hasty:
         with closing(sqlite3.connect(tmp_path / "queue.db", isolation_level=None)) as holder:
             holder.execute("BEGIN IMMEDIATE")
             assert hasty.depth().ready == 1  # looking needs no lock
@@ -253,7 +253,7 @@ def test_a_server_that_does_not_answer_is_passing_trouble_and_no_secret_is_told(
 
 def test_bodies_and_headers_stay_out_of_errors(queue: SqlQueue) -> None:
     queue.depth()
-    with queue._connected().begin() as connection:
+    with queue._opened().engine.begin() as connection:
         connection.exec_driver_sql("DROP TABLE cuesqueue_messages")
     secret = "hunter2"[::-1]
     with pytest.raises(QueueConfigurationError, match="no such table") as caught:
@@ -270,16 +270,23 @@ def test_bodies_and_headers_stay_out_of_errors(queue: SqlQueue) -> None:
         ("server closed the connection unexpectedly\n\tThis probably means", QueueUnavailable),
     ],
 )
-def test_what_waiting_cannot_mend_is_told_apart_from_passing_trouble(says: str, kind: type[QueueError]) -> None:
-    address = parse_address("sql+postgresql://u:hunter2@h/db?queue=q")
-    with pytest.raises(kind) as caught, mapped_errors(address):
-        raise exc.OperationalError("SELECT 1", {}, Exception(says))
+def test_what_waiting_cannot_mend_is_told_apart_from_passing_trouble(
+    says: str, kind: type[QueueError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_connection: Connection) -> None:
+        raise exc.OperationalError("SELECT 1", {}, psycopg.OperationalError(says))
+
+    database = open_database(parse_address("sql+postgresql://u:hunter2@h/db?queue=q"), None, 1.0)
+    monkeypatch.setattr(database, "_once", lambda work, _write: work(None))
+    with pytest.raises(kind) as caught:
+        database.read(fail)
     assert "hunter2" not in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_the_victim_of_a_deadlock_is_run_again(queue: SqlQueue, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("queue_source.queues.sql.may_run_again", lambda _dialect, error: "victim" in str(error.orig))
+    undone = replace(queue._database.dialect, trouble=lambda error: Trouble.ROLLED_BACK)
+    monkeypatch.setattr(queue._database, "dialect", undone)
     insert, failures = QueueRows.insert, [1, 2]
 
     def fail_twice(*arguments: Any) -> list[str]:
@@ -295,7 +302,7 @@ def test_the_victim_of_a_deadlock_is_run_again(queue: SqlQueue, monkeypatch: pyt
 
 
 def test_a_connection_in_use_while_the_queue_is_closed_is_closed_after_use(queue: SqlQueue) -> None:
-    pool = queue._connected().pool
+    pool = queue._opened().engine.pool
     assert isinstance(pool, QueuePool)
     queue._run(lambda _connection: queue.close())
     assert pool.checkedin() == 0

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
-from queue_source.content.files import StorageOptions
-from queue_source.content.formats import FormatOptions
 from queue_source.options.secrets import SecretUrl
+
+if TYPE_CHECKING:  # they load pyarrow, which the commands can do without
+    from queue_source.content.files import StorageOptions
+    from queue_source.content.formats import FormatOptions
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,8 @@ import os
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from queue_source.content.files import StorageOptions
-from queue_source.content.formats import FormatOptions
 from queue_source.errors import OptionError
 from queue_source.options import groups, kinds
 from queue_source.options.secrets import SecretUrl
@@ -30,6 +28,10 @@ from queue_source.options.table import (
     Option,
 )
 from queue_source.options.units import format_duration
+
+if TYPE_CHECKING:
+    from queue_source.content.files import StorageOptions
+    from queue_source.content.formats import FormatOptions
 
 _CLOUD_FILES = "cloudfiles."
 _ALIASES = {alias.lower(): name for alias, name in ALIASES.items()}
@@ -191,12 +193,16 @@ def _group(table: Sequence[Option], group: str, values: Mapping[str, Any]) -> di
 
 
 def _format(values: Mapping[str, Any]) -> FormatOptions:
+    from queue_source.content.formats import FormatOptions  # here: it loads pyarrow, which the commands can do without
+
     fields = _group(READER_OPTIONS, "format", values)
     return FormatOptions(timezone=fields.pop("time_zone"), **fields)
 
 
 def _storage(values: Mapping[str, Any]) -> StorageOptions:
     """`s3.X`, else `aws.X`; a key without its other half is refused."""
+
+    from queue_source.content.files import StorageOptions
 
     def given(name: str) -> Any:
         return values[f"s3.{name}"] or values[f"aws.{name}"]

@@ -1,13 +1,12 @@
 """A queue in a table (`cuesqueue_messages`): the embedded default on SQLite, and real on PostgreSQL and MySQL.
 
 Every verb is one transaction, with statements for up to 1,000 messages each; `sql_rows.py` has the statements and says
-how the columns make a queue, `sql_database.py` has the table, the engine and what differs between databases.
-Who calls it: the reader process (many threads), commands, sinks on executors. The engine is made lazily, per process.
+how the columns make a queue, `sql_database.py` has the table.
+Who calls it: the reader process (many threads), commands, sinks on executors.
 """
 
 from __future__ import annotations
 
-import os
 import random
 import threading
 import time
@@ -15,22 +14,15 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import TypeVar
 
-from sqlalchemy import Connection, Engine, exc
+from sqlalchemy import Connection
 
-from queue_source.errors import QueueConfigurationError, QueueError, QueueUnavailable
+from queue_source.errors import QueueConfigurationError, QueueError
 from queue_source.messages import Receipt, Received
 from queue_source.queues.base import Capabilities, Depth, Payload, encode_payloads, republished
-from queue_source.queues.sql_database import (
-    LONGEST_NAME,
-    create_queue_engine,
-    create_table,
-    mapped_errors,
-    may_run_again,
-    parse_address,
-)
-from queue_source.queues.sql_rows import ROWS_PER_STATEMENT, QueueRows, chunks, held, remove
+from queue_source.queues.sql_database import LONGEST_NAME, create_table, open_database, parse_address
+from queue_source.queues.sql_rows import QueueRows, held, remove
+from shard_store.database import ROWS_PER_STATEMENT, Database, chunks
 
-_RUNS = 5  # of a transaction that the database rolls back as a deadlock victim
 _POLL = (0.05, 0.2)  # seconds between two looks at an empty queue, drawn at random so that pollers do not march
 
 _Result = TypeVar("_Result")
@@ -40,22 +32,27 @@ class SqlQueue:
     """The queue `queue=NAME` of a `sql+SQLALCHEMY-URL`; created by its first use, and gone when it is empty.
 
     `clock` (seconds since 1970) stands in for the database's clock and for waiting, `sleep` for the pauses between
-    polls: both for tests. An extension or acknowledgement finds an expired lease alive as long as nobody else took it.
+    polls: both for tests. `patience` is for how many seconds locks are waited for. An extension or acknowledgement
+    finds an expired lease alive as long as nobody else took it.
     """
 
     capabilities = Capabilities(largest_batch=ROWS_PER_STATEMENT, longest_wait=1.0, ordered_groups=True)
 
     def __init__(
-        self, url: str, *, clock: Callable[[], float] | None = None, sleep: Callable[[float], object] | None = None
+        self,
+        url: str,
+        *,
+        clock: Callable[[], float] | None = None,
+        sleep: Callable[[float], object] | None = None,
+        patience: float = 30.0,
     ) -> None:
         self._address = address = parse_address(url)
-        self._rows = QueueRows(address.queue, address.name, address.dialect, clock)
+        self._database = open_database(address, clock, patience)
+        self._rows = QueueRows(address.queue, address.name, self._database)
         self._clock = clock
         self._closed = threading.Event()
         self._sleep = sleep or self._closed.wait
-        self._engine: Engine | None = None
-        self._process = os.getpid()
-        self._lock = threading.Lock()
+        self._created = False
 
     @property
     def name(self) -> str:
@@ -145,10 +142,7 @@ class SqlQueue:
     def close(self) -> None:
         """Also ends a `receive` that waits in another thread. A closed queue is not opened again."""
         self._closed.set()
-        with self._lock:
-            engine, self._engine = self._engine, None
-        if engine is not None:
-            engine.dispose()
+        self._database.close()
 
     def __enter__(self) -> SqlQueue:
         return self
@@ -191,41 +185,16 @@ class SqlQueue:
 
     def _run(self, work: Callable[[Connection], _Result], *, read: bool = False) -> _Result:
         """One transaction; run again when the database chose it as the victim of a deadlock."""
-        for last in (False,) * (_RUNS - 1) + (True,):
-            with mapped_errors(self._address):
-                try:
-                    return self._transaction(work, read)
-                except exc.DBAPIError as error:
-                    if last or not may_run_again(self._address.dialect, error):
-                        raise
-        raise QueueUnavailable(self.name, "the transaction was rolled back again and again")
+        database = self._opened()
+        return database.read(work) if read else database.write(work)
 
-    def _transaction(self, work: Callable[[Connection], _Result], read: bool) -> _Result:
-        engine = self._connected()
-        pool = engine.pool
-        try:
-            with engine.connect() as connection:
-                connection.execution_options(cuesqueue_read=read)
-                with connection.begin():
-                    return work(connection)
-        finally:
-            if self._closed.is_set():  # closed meanwhile by another thread, which could not close a connection in use
-                pool.dispose()
-
-    def _connected(self) -> Engine:
-        if self._process != os.getpid():  # forked: the parent's connections and locks are not ours to touch
-            self._process, self._lock, self._engine = os.getpid(), threading.Lock(), None
-        with self._lock:
-            self._refuse_closed()
-            if self._engine is None:
-                engine = create_queue_engine(self._address)
-                try:
-                    create_table(engine)
-                except BaseException:
-                    engine.dispose()
-                    raise
-                self._engine = engine
-            return self._engine
+    def _opened(self) -> Database:
+        """The database, with our table in it."""
+        self._refuse_closed()
+        if not self._created:
+            create_table(self._database)
+            self._created = True
+        return self._database
 
     def _refuse_closed(self) -> None:
         if self._closed.is_set():

@@ -1,22 +1,14 @@
-"""The database under a SQL queue: its URL, table, engine, and what differs between databases as data.
-
-Nothing is opened at import. `create_queue_engine` is the only place that sets up connections.
-"""
+"""The table under a SQL queue, and the way from a queue's URL to its database; `shard_store.database` does the rest."""
 
 from __future__ import annotations
 
-import sqlite3
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from sqlalchemy import (
     BigInteger,
     Column,
     Connection,
-    Engine,
     Index,
     Integer,
     LargeBinary,
@@ -24,8 +16,6 @@ from sqlalchemy import (
     String,
     Table,
     Text,
-    create_engine,
-    event,
     exc,
     inspect,
 )
@@ -33,86 +23,12 @@ from sqlalchemy.dialects.mysql import LONGBLOB, LONGTEXT
 from sqlalchemy.engine import URL, make_url
 
 from queue_source.errors import QueueConfigurationError, QueueError, QueueUnavailable
-from shard_store.redaction import redact_url as redact
+from shard_store.database import Database, ErrorKinds
+from shard_store.dialects import Trouble
+from shard_store.installing import schema_lock
+from shard_store.redaction import redact_url
 
-BUSY_SECONDS = 30
 LONGEST_NAME = 255  # of queues and groups: both are index columns
-
-
-@dataclass(frozen=True, slots=True)
-class Dialect:
-    """What differs between databases; `now` is SQL for microseconds since 1970 (UTC) by the database's clock.
-
-    `now` must be constant within a statement, or no index is used for it. `one_writer`: writing transactions exclude
-    each other, so that nothing can change between two statements of one. The signs are looked for in error texts.
-    """
-
-    driver: str
-    now: str
-    extra: str | None = None  # of this package, which brings the driver
-    one_writer: bool = False
-    isolation_level: str | None = None  # a second statement must see what was committed since the first
-    connect_args: Mapping[str, object] = field(default_factory=dict)
-    on_connect: tuple[str, ...] = ()
-    configuration_signs: tuple[str, ...] = ()
-    retry_signs: tuple[str, ...] = ()  # the database rolled back a transaction that may simply run again
-
-
-_SQLITE = Dialect(
-    driver="sqlite+pysqlite",
-    # whole milliseconds: SQLite's own resolution
-    now="CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000",
-    one_writer=True,
-    on_connect=(f"PRAGMA busy_timeout = {BUSY_SECONDS * 1000}", "PRAGMA synchronous = FULL"),
-    configuration_signs=(
-        "unable to open database file",
-        "readonly database",
-        "not a database",
-        "malformed",
-        "no such table",
-        "no such column",
-        "has no column",
-    ),
-)
-_POSTGRESQL = Dialect(
-    driver="postgresql+psycopg",
-    # not clock_timestamp(): it is volatile, and a volatile bound never uses an index
-    now="CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT)",
-    extra="postgres",
-    isolation_level="READ COMMITTED",
-    connect_args={"connect_timeout": 10},
-    configuration_signs=(
-        "authentication failed",
-        "no password supplied",
-        "does not exist",
-        "no pg_hba.conf entry",
-        "permission denied",
-        "invalid dsn",
-        "invalid connection option",
-    ),
-    retry_signs=("deadlock detected", "could not serialize"),
-)
-_MYSQL = Dialect(
-    driver="mysql+pymysql",
-    now="TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))",
-    extra="mysql",
-    isolation_level="READ COMMITTED",
-    connect_args={"connect_timeout": 10},
-    configuration_signs=(
-        "Access denied",
-        "Unknown database",
-        "command denied",
-        "doesn't exist",
-        "Unknown column",
-    ),
-    retry_signs=("Deadlock found",),
-)
-DIALECTS: Mapping[str, Dialect] = {
-    "sqlite": _SQLITE,
-    "postgresql": _POSTGRESQL,
-    "mysql": _MYSQL,
-    "mariadb": Dialect(**{name: getattr(_MYSQL, name) for name in Dialect.__slots__} | {"driver": "mariadb+pymysql"}),
-}
 
 metadata = MetaData()
 
@@ -158,14 +74,10 @@ class Address:
     queue: str
     name: str
 
-    @property
-    def dialect(self) -> Dialect:
-        return DIALECTS[self.url.get_backend_name()]
-
 
 def parse_address(url: str) -> Address:
     """Take `sql+SQLALCHEMY-URL?queue=NAME` apart; `queue` is ours, every other parameter is the database's."""
-    name = redact(url)
+    name = redact_url(url)
     try:
         parsed = make_url(url.removeprefix("sql+"))
     except (exc.ArgumentError, ValueError):
@@ -173,10 +85,6 @@ def parse_address(url: str) -> Address:
         raise QueueConfigurationError(
             name, "not a database URL; write sql+sqlite:///FILE?queue=NAME or sql+postgresql://USER@HOST/DB?queue=NAME"
         ) from None
-    backend = parsed.get_backend_name()
-    if backend not in DIALECTS:
-        kinds = ", ".join(DIALECTS)
-        raise QueueConfigurationError(name, f"a queue cannot live in {backend!r}; use one of {kinds}")
     queue = parsed.query.get("queue", "")
     if not isinstance(queue, str):
         raise QueueConfigurationError(name, "the URL has several queue= parameters; name one")
@@ -185,105 +93,32 @@ def parse_address(url: str) -> Address:
             name,
             f"the URL needs queue=NAME (1 to {LONGEST_NAME} printable characters), as in sql+sqlite:///jobs.db?queue=jobs",
         )
-    parsed = parsed.difference_update_query(["queue"])
-    if parsed.drivername == backend:
-        parsed = parsed.set(drivername=DIALECTS[backend].driver)
-    if backend == "sqlite" and (parsed.database or ":memory:") == ":memory:":
-        raise QueueConfigurationError(name, "a database in memory is seen by one connection only; name a file")
-    return Address(parsed, queue, name)
+    return Address(parsed.difference_update_query(["queue"]), queue, name)
 
 
-def create_queue_engine(address: Address) -> Engine:
-    """The engine of this process; errors are SQLAlchemy's, to be mapped by `mapped_errors`."""
-    dialect = address.dialect
-    options: dict[str, Any] = {}
-    if address.url.drivername == dialect.driver:
-        options["connect_args"] = dict(dialect.connect_args)
-    if dialect.isolation_level:
-        options["isolation_level"] = dialect.isolation_level
-    engine = create_engine(
+def open_database(address: Address, clock: Callable[[], float] | None, patience: float) -> Database:
+    """The queue's database. A transaction that the database undid runs again; one whose outcome nobody knows does not:
+    acknowledging and receiving are not repeated, redelivery is the retry, and sending twice would be two messages."""
+    name = address.name
+    return Database(
         address.url,
-        hide_parameters=True,  # bodies and headers stay out of error texts
-        pool_pre_ping=not dialect.one_writer,
-        pool_size=5,
-        max_overflow=45,
-        pool_timeout=BUSY_SECONDS,
-        **options,
+        clock=clock,
+        patience=patience,
+        again=frozenset({Trouble.ROLLED_BACK}),
+        errors=ErrorKinds(
+            configuration=lambda problem: QueueConfigurationError(name, problem),
+            unavailable=lambda problem: QueueUnavailable(name, problem),
+            other=lambda problem: QueueError(name, problem),
+        ),
     )
-    if dialect.one_writer:
-        event.listen(engine, "connect", _set_up_sqlite)
-        event.listen(engine, "begin", _begin_sqlite)
-    return engine
 
 
-def _set_up_sqlite(connection: sqlite3.Connection, _record: object) -> None:
-    connection.isolation_level = None  # SQLAlchemy begins, not the driver
-    for statement in _SQLITE.on_connect:
-        connection.execute(statement)
-    # going to WAL needs the file alone for a moment, and SQLite does not wait for that by itself
-    for _ in range(BUSY_SECONDS * 20):
-        try:
-            if connection.execute("PRAGMA journal_mode = WAL").fetchone()[0] == "wal":
-                return
-        except sqlite3.OperationalError as error:
-            if "locked" not in str(error):
-                raise
-        time.sleep(0.05)
-    raise sqlite3.OperationalError("database is locked: it could not be put into WAL mode")
+def create_table(database: Database) -> None:
+    """Create the table when absent; several processes may do it at once."""
 
+    def create(connection: Connection) -> None:
+        with schema_lock(database, connection):
+            metadata.create_all(connection, checkfirst=True)
 
-def _begin_sqlite(connection: Connection) -> None:
-    # a transaction that reads first and then writes can fail at once as "locked", however long the busy timeout
-    reading = connection.get_execution_options().get("cuesqueue_read", False)
-    connection.exec_driver_sql("BEGIN" if reading else "BEGIN IMMEDIATE")
-
-
-def create_table(engine: Engine) -> None:
-    """Create the table when absent; several processes may do it at once, and one of them wins."""
-    if inspect(engine).has_table(messages.name):
-        return
-    try:
-        with engine.begin() as connection:
-            metadata.create_all(connection)
-    except exc.DBAPIError:
-        if not inspect(engine).has_table(messages.name):
-            raise
-
-
-@contextmanager
-def mapped_errors(address: Address) -> Iterator[None]:
-    """Turn the database's errors into `QueueConfigurationError` and `QueueUnavailable`, without secrets."""
-    dialect, name = address.dialect, address.name
-    try:
-        yield
-    except QueueError:
-        raise
-    except exc.NoSuchModuleError:
-        raise QueueConfigurationError(name, f"no driver {address.url.drivername!r}; use {dialect.driver!r}") from None
-    except ImportError as error:
-        hint = f"pip install 'cuesqueue[{dialect.extra}]'" if dialect.extra else f"install {error.name or 'its driver'}"
-        raise QueueConfigurationError(name, f"the driver {error.name!r} is not installed: {hint}") from error
-    except exc.DBAPIError as error:
-        text = _first_line(address, error)
-        if isinstance(error, exc.ProgrammingError | exc.NotSupportedError) or any(
-            sign.lower() in text.lower() for sign in dialect.configuration_signs
-        ):
-            raise QueueConfigurationError(name, text) from error
-        raise QueueUnavailable(name, text) from error
-    except exc.TimeoutError as error:
-        raise QueueUnavailable(name, f"no free database connection within {BUSY_SECONDS} s") from error
-    except exc.ArgumentError as error:
-        raise QueueConfigurationError(name, f"the database URL is not usable: {error}") from error
-
-
-def may_run_again(dialect: Dialect, error: exc.DBAPIError) -> bool:
-    """Whether the database chose this transaction to be rolled back, and it may simply be run again."""
-    return any(sign in str(error.orig) for sign in dialect.retry_signs)
-
-
-def _first_line(address: Address, error: exc.DBAPIError) -> str:
-    lines = str(error.orig).strip().splitlines() or [type(error.orig).__name__]
-    text = lines[0]
-    if address.url.password:
-        text = text.replace(str(address.url.password), "***")
-    return f"the database says: {text}"
+    if not database.read(lambda connection: inspect(connection).has_table(messages.name)):
+        database.write(create)

@@ -14,12 +14,11 @@ from __future__ import annotations
 import json
 import secrets
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from sqlalchemy import (
-    BigInteger,
     Column,
     Connection,
     Row,
@@ -29,19 +28,16 @@ from sqlalchemy import (
     delete,
     func,
     insert,
-    literal,
-    literal_column,
     or_,
     select,
     update,
 )
-from sqlalchemy.sql.elements import ColumnElement
 
 from queue_source.messages import Receipt, Received
 from queue_source.queues.base import Depth
-from queue_source.queues.sql_database import Dialect, messages
+from queue_source.queues.sql_database import messages
+from shard_store.database import ROWS_PER_STATEMENT, Database, chunks
 
-ROWS_PER_STATEMENT = 1000
 _MICROSECONDS = 1_000_000
 _MOST_PARAMETERS = 20_000  # of a statement, in any of the databases
 
@@ -60,18 +56,11 @@ _SHOWN: tuple[Column[Any], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class QueueRows:
-    """The rows of `queue`; `name` is told in each `Received`, `clock` replaces the database's (tests)."""
+    """The rows of `queue`; `name` is told in each `Received`."""
 
     queue: str
     name: str
-    dialect: Dialect
-    clock: Callable[[], float] | None = None
-
-    def now(self) -> ColumnElement[int]:
-        """Microseconds since 1970, as SQL."""
-        if self.clock is not None:
-            return literal(round(self.clock() * _MICROSECONDS), BigInteger)
-        return literal_column(self.dialect.now, BigInteger)
+    database: Database
 
     def take(self, connection: Connection, most: int, lease: float, started: float) -> list[Received]:
         """Lease the oldest visible messages; `started` is when the request began (`time.monotonic()`)."""
@@ -84,7 +73,7 @@ class QueueRows:
             if rows:
                 token = secrets.token_hex(8)
                 values = {
-                    "visible_at": self.now() + micros(lease),
+                    "visible_at": self.database.now() + micros(lease),
                     "receive_count": _m.receive_count + 1,
                     "receipt": cast(_m.id, String(20)) + f".{token}",
                 }
@@ -113,26 +102,32 @@ class QueueRows:
         # as values: MariaDB runs the subquery once for each row
         waiting = busy if len(busy) <= _MOST_PARAMETERS else self._busy_groups()
         free = or_(_m.group_name.is_(None), _m.group_name.not_in(waiting))
-        visible = _m.visible_at + 0 <= self.now()  # + 0: walk along the ids rather than sort all that is visible
+        visible = (
+            _m.visible_at + 0 <= self.database.now()
+        )  # + 0: walk along the ids rather than sort all that is visible
         query = select(*_SHOWN).where(_m.queue == self.queue, visible, free).order_by(_m.id).limit(size)
         rows = list(connection.execute(query.with_for_update()))
         groups = {row.group_name for row in rows} - {None}
-        if self.dialect.one_writer or not groups:
+        if self.database.dialect.one_writer or not groups:
             return rows
         taken = set(connection.execute(self._busy_groups().where(_m.group_name.in_(groups))).scalars())
         return [row for row in rows if row.group_name not in taken]
 
     def _busy_groups(self) -> Select[Any]:
         """The groups of which a message is leased or delayed: they wait as a whole, as in SQS FIFO."""
-        leased = _m.queue == self.queue, _m.visible_at > self.now(), _m.group_name.is_not(None)
+        leased = _m.queue == self.queue, _m.visible_at > self.database.now(), _m.group_name.is_not(None)
         return select(_m.group_name).where(*leased)  # not distinct: that would lure planners to the index of groups
 
     def _visible(self) -> Select[Any]:
-        return select(*_SHOWN).where(_m.queue == self.queue, _m.visible_at <= self.now()).order_by(_m.visible_at, _m.id)
+        return (
+            select(*_SHOWN)
+            .where(_m.queue == self.queue, _m.visible_at <= self.database.now())
+            .order_by(_m.visible_at, _m.id)
+        )
 
     def anything_visible(self, connection: Connection) -> bool:
         """Whether a look may be worth while; messages whose group is busy count too."""
-        query = select(_m.id).where(_m.queue == self.queue, _m.visible_at <= self.now()).limit(1)
+        query = select(_m.id).where(_m.queue == self.queue, _m.visible_at <= self.database.now()).limit(1)
         return connection.execute(query).first() is not None
 
     def insert(
@@ -140,7 +135,7 @@ class QueueRows:
     ) -> list[str]:
         """Add one message a body at the back; returns their message ids."""
         ids = [uuid.uuid4().hex for _ in bodies]
-        now = self.now()
+        now = self.database.now()
         statement = insert(messages).values(
             queue=self.queue,
             tag=tag,
@@ -150,12 +145,12 @@ class QueueRows:
             visible_at=now,
             receive_count=0,
         )
-        for pairs in chunks(list(zip(ids, bodies, strict=True))):
+        for pairs in chunks(zip(ids, bodies, strict=True)):
             connection.execute(statement, [{"message_id": key, "body": body} for key, body in pairs])
         return ids
 
     def depth(self, connection: Connection) -> Depth:
-        now, ours = self.now(), _m.queue == self.queue
+        now, ours = self.database.now(), _m.queue == self.queue
         ready = connection.execute(select(func.count()).where(ours, _m.visible_at <= now)).scalar_one()
         later = select(func.count(), func.count(_m.receipt)).where(ours, _m.visible_at > now)
         hidden, leased = connection.execute(later).one()
@@ -172,11 +167,11 @@ class QueueRows:
         return connection.execute(select(_m.id).where(_m.queue == self.queue).limit(1)).first() is not None
 
     def extend(self, connection: Connection, ids: Sequence[int], lease: float) -> None:
-        connection.execute(changed(ids, visible_at=self.now() + micros(lease)))
+        connection.execute(changed(ids, visible_at=self.database.now() + micros(lease)))
 
     def give_back(self, connection: Connection, ids: Sequence[int], delay: float) -> None:
         """At once: back to the place where it was sent, so that a whole group comes back in its order."""
-        visible = self.now() + micros(delay) if delay > 0 else _m.sent_at
+        visible = self.database.now() + micros(delay) if delay > 0 else _m.sent_at
         connection.execute(changed(ids, visible_at=visible, receipt=None))
 
     def _received(self, row: Row[Any], receipt: Receipt, count: int, lease_until: float) -> Received:
@@ -212,14 +207,6 @@ def changed(ids: Sequence[int], **values: object) -> Any:
 
 def remove(connection: Connection, ids: Sequence[int]) -> None:
     connection.execute(delete(messages).where(_m.id.in_(ids)))
-
-
-_Item = TypeVar("_Item")
-
-
-def chunks(items: Sequence[_Item]) -> Iterator[Sequence[_Item]]:
-    for start in range(0, len(items), ROWS_PER_STATEMENT):
-        yield items[start : start + ROWS_PER_STATEMENT]
 
 
 def micros(seconds: float) -> int:

@@ -1,0 +1,195 @@
+"""Several pipelines on one store under an adversarial scheduler: no interleaving breaks a promise of the design."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from properties.store_model import SIZE, STALE, Actor, Checkpoint, Crash, Model, World, run
+from shard_store.errors import PipelineTakenOver, ShardsLost
+from shard_store.model import Position, PublishToken, end_at, position_at
+from shard_store.pruning import RetentionPolicy
+
+NAMES = ("p", "q", "foreign")
+IDS = [f"k{i}" for i in range(6)]
+FAULTS = st.one_of(st.none(), st.none(), st.integers(0, 14), st.just("lost answer"))
+ZOMBIE_STEPS = ("deliver", "plan", "heartbeat", "acquire", "open", "snapshot")
+ENDS = st.lists(
+    st.one_of(st.just(end_at(SIZE)), st.integers(1, SIZE - 1).map(position_at)), min_size=1, max_size=len(IDS)
+)
+
+
+class Pipelines(RuleBasedStateMachine):
+    """Each rule is a step of one process, in any order. A process may die in each, or be a zombie by now."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._folder = tempfile.TemporaryDirectory()
+        self.world = World(Path(self._folder.name))
+        self.model = Model(self.world)
+        self.checkpoints = {name: Checkpoint() for name in NAMES}
+        self.actors: dict[str, Actor] = {}
+        self.zombies: list[Actor] = []
+        self.announced: set[str] = set()
+        self.last: tuple[str, PublishToken | None] = ("nothing", None)
+
+    def act(self, name: str, step: str, call: Callable[[Actor], None], fault: int | str | None) -> None:
+        """A step of the pipeline's process, if it has one; it dies of a fault, and of being taken over."""
+        actor = self.actors.get(name)
+        if actor is None:
+            return
+        self.last = (step, actor.token)
+        try:
+            run(self.world, fault, lambda: call(actor))
+        except Crash:
+            del self.actors[name]
+        except ShardsLost:
+            actor.plan = None
+
+    @rule(name=st.sampled_from(NAMES), fault=FAULTS, zombie=st.booleans())
+    def start(self, name: str, fault: int | str | None, zombie: bool) -> None:
+        before = self.actors.pop(name, None)
+        self.last = ("start", PublishToken(name, 0))
+        try:
+            self.actors[name] = run(
+                self.world,
+                fault,
+                lambda: Actor.start(self.world.store, name, self.checkpoints[name], name == "foreign"),
+            )
+        except Crash:
+            return
+        if before is not None and zombie:
+            self.zombies.append(before)
+
+    @rule(name=st.sampled_from(NAMES), ids=st.lists(st.sampled_from(IDS), min_size=1), fault=FAULTS)
+    def announce(self, name: str, ids: list[str], fault: int | str | None) -> None:
+        self.announced.update(ids)
+        self.act(name, "open", lambda actor: actor.open(ids), fault)
+
+    @rule(name=st.sampled_from(NAMES), fault=FAULTS)
+    def acquire(self, name: str, fault: int | str | None) -> None:
+        self.act(name, "acquire", Actor.acquire, fault)
+
+    @rule(name=st.sampled_from(NAMES), count=st.integers(1, 3), fault=st.one_of(st.none(), st.integers(0, 3)))
+    def release(self, name: str, count: int, fault: int | None) -> None:
+        self.act(name, "release", lambda actor: actor.release(count), fault)
+
+    @rule(name=st.sampled_from(NAMES), fault=FAULTS)
+    def heartbeat(self, name: str, fault: int | str | None) -> None:
+        self.act(name, "heartbeat", lambda actor: actor.store.heartbeat(actor.token, STALE), fault)
+
+    @rule(name=st.sampled_from(NAMES), ends=ENDS, fault=st.one_of(st.none(), st.integers(0, 8)))
+    def snapshot(self, name: str, ends: list[Position], fault: int | None) -> None:
+        self.act(name, "snapshot", lambda actor: actor.snapshot(ends), fault)
+
+    @rule(name=st.sampled_from(NAMES), fault=FAULTS)
+    def plan(self, name: str, fault: int | str | None) -> None:
+        self.act(name, "plan", Actor.make_plan, fault)
+
+    @rule(name=st.sampled_from(NAMES), fault=FAULTS)
+    def deliver(self, name: str, fault: int | str | None) -> None:
+        self.act(name, "deliver", Actor.deliver, fault)
+
+    @rule(name=st.sampled_from(NAMES), fault=FAULTS)
+    def confirm(self, name: str, fault: int | str | None) -> None:
+        self.act(name, "confirm", Actor.confirm, fault)
+
+    @rule(name=st.sampled_from(NAMES), ids=st.lists(st.sampled_from(IDS), min_size=1, max_size=4), ends=ENDS)
+    def batch(self, name: str, ids: list[str], ends: list[Position]) -> None:
+        """A whole micro-batch that nothing disturbs."""
+        self.announced.update(ids)
+        whole: list[tuple[str, Callable[[Actor], None]]] = [
+            ("open", lambda actor: actor.open(ids)),
+            ("acquire", Actor.acquire),
+            ("snapshot", lambda actor: actor.snapshot(ends)),
+            ("plan", Actor.make_plan),
+            ("deliver", Actor.deliver),
+            ("confirm", Actor.confirm),
+        ]
+        for step, call in whole:
+            self.act(name, step, call, None)
+            self.model.check(*self.last, self.checkpoints)
+
+    @rule(name=st.sampled_from(NAMES))
+    def die(self, name: str) -> None:
+        self.actors.pop(name, None)
+        self.last = ("nothing", None)
+
+    @rule(step=st.sampled_from(ZOMBIE_STEPS), which=st.integers(0, 9))
+    def wake_a_zombie(self, step: str, which: int) -> None:
+        """A process that was replaced goes on as if nothing had been: it writes nothing."""
+        if not self.zombies:
+            return
+        zombie = self.zombies[which % len(self.zombies)]
+        self.last = ("nothing", None)
+        if step == "deliver" and zombie.plan is not None:
+            identity = zombie.plan.identity
+            self.refused(lambda: zombie.store.publish(identity, [], batch_id=99))
+        elif step == "plan":
+            self.refused(lambda: zombie.store.plan(zombie.token, zombie.confirmed, zombie.last_seq))
+        elif step == "heartbeat":
+            self.refused(lambda: zombie.store.heartbeat(zombie.token, STALE))
+        elif step == "acquire":
+            self.refused(zombie.acquire)
+        elif step == "open":
+            self.refused(lambda: zombie.open(IDS))
+        elif step == "snapshot":
+            self.refused(lambda: zombie.snapshot([end_at(SIZE)]))
+
+    def refused(self, call: Callable[[], object]) -> None:
+        try:
+            call()
+        except PipelineTakenOver:
+            return
+        raise AssertionError("a zombie was not refused")
+
+    @rule(seconds=st.sampled_from([1.0, STALE / 2, STALE + 1, 30 * 86_400.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.world.now += seconds
+        self.last = ("nothing", None)
+
+    @rule(most=st.sampled_from([None, 0, 2]), days=st.sampled_from([0, 7]), fault=FAULTS)
+    def prune(self, most: int | None, days: int, fault: int | str | None) -> None:
+        self.last = ("prune", None)
+        try:
+            run(self.world, fault, lambda: self.world.store.prune(RetentionPolicy(timedelta(days=days), most)))
+        except Crash:
+            return
+
+    @invariant()
+    def promises_hold(self) -> None:
+        self.model.check(*self.last, self.checkpoints)
+
+    def work_left(self, name: str) -> bool:
+        """Something announced is not published, or the pipeline does not know yet that all of its own is."""
+        states = [row[2] for page in self.world.store.pages("shards") for row in page]
+        actor = self.actors[name]
+        return "open" in states or self.checkpoints[name].batch is not None or actor.confirmed < actor.last_seq
+
+    def teardown(self) -> None:
+        """A fair scheduler: every pipeline runs, nothing fails; then everything announced is published."""
+        try:
+            for name in [name for _ in range(3) for name in NAMES]:
+                self.world.now += STALE + 1
+                self.last = ("start", PublishToken(name, 0))
+                self.actors[name] = Actor.start(self.world.store, name, self.checkpoints[name], name == "foreign")
+                self.model.check(*self.last, self.checkpoints)
+                for _ in range(4):
+                    if self.work_left(name):
+                        self.batch(name, sorted(self.announced) or IDS[:1], [end_at(SIZE)] * len(IDS))
+            assert not any(self.work_left(name) for name in NAMES)
+        finally:
+            self.world.store.close()
+            self._folder.cleanup()
+
+
+TestPipelines = Pipelines.TestCase
+TestPipelines.settings = settings(
+    max_examples=40, stateful_step_count=30, suppress_health_check=list(HealthCheck), deadline=None
+)
