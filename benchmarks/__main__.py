@@ -16,7 +16,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-import benchmarks.reading  # noqa: F401 -- registers itself
+import benchmarks.reading
+import benchmarks.store  # noqa: F401
 from benchmarks.registry import REGISTRY, Measurement, Settings
 
 

@@ -140,7 +140,7 @@ class _Keys(sa.types.UserDefinedType[Any]):
     def get_col_spec(self, **_: Any) -> str:
         return "BYTEA[]"
 
-    def bind_processor(self, dialect: Any) -> Callable[[Sequence[bytes]], str]:
+    def bind_processor(self, dialect: Any) -> Callable[[Any], str]:
         return lambda values: "{" + ",".join([f'"\\\\x{value.hex()}"' for value in values]) + "}"
 
 

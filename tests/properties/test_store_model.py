@@ -121,21 +121,28 @@ class Pipelines(RuleBasedStateMachine):
     @rule(thief=st.sampled_from(NAMES), back=st.booleans(), victim=st.sampled_from(NAMES))
     def steal(self, thief: str, back: bool, victim: str) -> None:
         """Everything passes to one pipeline when the others have paused for too long; perhaps it comes back."""
-        self.world.now += STALE + 1
+        everything = sorted(self.announced) or IDS[:1]
         steps: list[tuple[str, str, Callable[[Actor], None]]] = [
+            (victim, "open", lambda actor: actor.open(everything)),
+            (victim, "snapshot", lambda actor: actor.snapshot([end_at(SIZE)] * 3)),
+            ("", "", lambda _: None),
             (thief, "heartbeat", lambda actor: actor.store.heartbeat(actor.token, STALE)),
-            (thief, "open", lambda actor: actor.open(sorted(self.announced) or IDS[:1])),
+            (thief, "open", lambda actor: actor.open(everything)),
             (thief, "acquire", Actor.acquire),
         ]
         if back:
             steps += [
                 (victim, "plan", Actor.make_plan),
                 (thief, "release", lambda actor: actor.release(len(IDS))),
-                (victim, "open", lambda actor: actor.open(sorted(self.announced) or IDS[:1])),
+                (victim, "open", lambda actor: actor.open(everything)),
                 (victim, "acquire", Actor.acquire),
-                (victim, "heartbeat", lambda actor: actor.store.heartbeat(actor.token, STALE)),
+                (victim, "deliver", Actor.deliver),
+                (victim, "confirm", Actor.confirm),
             ]
         for name, step, call in steps:
+            if not name:
+                self.world.now += STALE + 1
+                continue
             self.act(name, step, call, None)
             self.model.check(*self.last, self.checkpoints)
 
