@@ -12,7 +12,7 @@ import threading
 import time
 from pathlib import Path
 
-from engine.queries import build_session, start
+from engine.queries import build_session, start, starved
 
 
 def tell(folder: Path, name: str, what: object) -> None:
@@ -36,6 +36,9 @@ def main(folder: Path) -> None:
     threading.Thread(target=obey, daemon=True).start()
     told = False
     while any(query.isActive for query in queries):
+        for place, query in enumerate(described["queries"]):
+            if starved(queries[place]):
+                queries[place] = start(spark, query)
         if not told and all(query.lastProgress for query in queries):
             tell(folder, "progress", {})
             told = True
