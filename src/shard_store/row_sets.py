@@ -85,10 +85,8 @@ class _Json:
         return insert.from_select([*fixed, *self.c], sa.select(*values))
 
     def execute(self, connection: Connection, statement: sa.UpdateBase, rows: Sequence[Row]) -> CursorResult[Any]:
-        columns = [
-            _encoded(kind, values, connection)
-            for kind, values in zip(self._types, zip(*rows, strict=True), strict=True)
-        ]
+        by_column = zip(self._types, zip(*rows, strict=True), strict=True)
+        columns = [_as_json(kind, values, connection) for kind, values in by_column]
         given = json.dumps(list(zip(*columns, strict=True)), separators=(",", ":"))
         return connection.execute(statement, {"row_set": given})
 
@@ -124,3 +122,9 @@ def _encoded(kind: TypeEngine[Any], values: Sequence[Any], connection: Connectio
     """A column of the rows as the driver takes it."""
     process = kind.dialect_impl(connection.dialect).bind_processor(connection.dialect)
     return values if process is None else [process(value) for value in values]
+
+
+def _as_json(kind: TypeEngine[Any], values: Sequence[Any], connection: Connection) -> Sequence[Any]:
+    if isinstance(kind, sa.LargeBinary):
+        return [value.hex() for value in values]
+    return _encoded(kind, values, connection)
