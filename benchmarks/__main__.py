@@ -16,8 +16,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+import benchmarks.competing
 import benchmarks.reading
-import benchmarks.store  # noqa: F401
+import benchmarks.store  # noqa: F401 -- these register themselves
 from benchmarks.registry import REGISTRY, Measurement, Settings
 
 

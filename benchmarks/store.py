@@ -242,7 +242,6 @@ def databases(folder: Path) -> Iterator[tuple[str, Any]]:
         if os.environ.get(POSTGRES):
             yield os.environ[POSTGRES]
             return
-        sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
         from servers.postgres import new_database, postgres_server
 
         with postgres_server() as url:

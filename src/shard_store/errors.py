@@ -35,15 +35,16 @@ class LostProgress(ShardStoreError):
 class PipelineTakenOver(ShardStoreError):
     """A newer incarnation of the pipeline has started; this one must stop and publishes nothing more."""
 
-    def __init__(self, pipeline: str, ours: int, current: int | None) -> None:
+    def __init__(self, pipeline: str, ours: int | None, current: int | None) -> None:
         self.pipeline, self.ours, self.current = pipeline, ours, current
         now = "no longer exists" if current is None else f"is now run by incarnation {current}"
+        mine = "an older one" if ours is None else f"incarnation {ours}"
         super().__init__(
-            f"pipeline {pipeline!r} {now}, this query is incarnation {ours}: it was taken over by a newer query and "
+            f"pipeline {pipeline!r} {now}, this query is {mine}: it was taken over by a newer query and "
             "stops without publishing; give each running query its own 'pipeline' option, or stop the other query"
         )
 
-    def __reduce__(self) -> tuple[type[PipelineTakenOver], tuple[str, int, int | None]]:
+    def __reduce__(self) -> tuple[type[PipelineTakenOver], tuple[str, int | None, int | None]]:
         return type(self), (self.pipeline, self.ours, self.current)
 
 

@@ -161,6 +161,11 @@ def test_every_example_of_a_job_calls_the_command_with_options_that_it_has(tmp_p
         assert json.loads(reader.run(line))["dry_run"] is False
 
 
+def test_what_the_page_of_the_shared_store_shows_runs(tmp_path: Path) -> None:
+    open_store(f"sqlite:///{tmp_path / 'cuesqueue.db'}").close()
+    Reader(tmp_path).follow(blocks(ROOT / "docs" / "how-to" / "shared-store.md"))
+
+
 def test_messages_that_troubleshooting_quotes_are_messages_of_the_code() -> None:
     """The fixed parts of quoted messages stand in the sources, so that searching for one finds it."""
     page = (ROOT / "docs" / "troubleshooting.md").read_text("utf-8")

@@ -1,7 +1,7 @@
 """A user's script in a process of its own, for tests that kill it: `python driver.py FOLDER`.
 
 FOLDER/queries.json describes the queries; commands come by standard input: `stop` stops the queries. What happens is
-told in files: `started`, `progress.json`, `ended.json` with the error of each query (or null).
+told in files: `progress` when each query has done a batch, `ended.json` with the error of each (or null).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import threading
 import time
 from pathlib import Path
 
-from engine.queries import build_session, start
+from engine.queries import build_session, start, starved
 
 
 def tell(folder: Path, name: str, what: object) -> None:
@@ -25,7 +25,6 @@ def main(folder: Path) -> None:
     described = json.loads((folder / "queries.json").read_text("utf-8"))
     spark = build_session(described["master"])
     queries = [start(spark, query) for query in described["queries"]]
-    tell(folder, "started", {})
 
     def obey() -> None:
         for line in sys.stdin:
@@ -35,12 +34,14 @@ def main(folder: Path) -> None:
                 return
 
     threading.Thread(target=obey, daemon=True).start()
-    batches: list[int] = []
+    told = False
     while any(query.isActive for query in queries):
-        done = [p["batchId"] if (p := query.lastProgress) else -1 for query in queries]
-        if done != batches:
-            batches = done
-            tell(folder, "progress.json", batches)
+        for place, query in enumerate(described["queries"]):
+            if starved(queries[place]):
+                queries[place] = start(spark, query)
+        if not told and all(query.lastProgress for query in queries):
+            tell(folder, "progress", {})
+            told = True
         time.sleep(0.05)
     errors = []
     for query in queries:

@@ -95,8 +95,8 @@ class Driver:
             file.unlink()
 
     def wait_batch(self) -> None:
-        """Wait until some batch has ended."""
-        self._wait_until((self.folder / "progress.json").exists, "the first batch")
+        """Wait until each query has done a batch."""
+        self._wait_until((self.folder / "progress").exists, "the first batch")
 
     def wait_ended(self) -> list[str | None]:
         """Wait until all queries have ended; returns the error of each."""

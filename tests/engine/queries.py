@@ -94,15 +94,26 @@ def run(spark: SparkSession, query: Query) -> StreamingQuery:
 
 def run_until_settled(spark: SparkSession, parts: Iterable[tuple[World, Query]]) -> None:
     """Run streams until their queues are empty and no shard is open; leases of the dead have to end meanwhile."""
-    running = [
-        (world, start(spark, {**query, "trigger": {"processingTime": "100 milliseconds"}})) for world, query in parts
+    streams: list[tuple[World, Query]] = [
+        (world, {**query, "trigger": {"processingTime": "100 milliseconds"}}) for world, query in parts
     ]
+    running = [start(spark, query) for _, query in streams]
     try:
-        for world, query in running:
-            settled(world, query)
+        for place, (world, query) in enumerate(streams):
+            if running[place].exception() is None:
+                eventually("the reader's start", lambda q=running[place]: q.lastProgress or q.exception())  # type: ignore[misc]
+            if starved(running[place]):
+                running[place] = start(spark, query)
+            settled(world, running[place])
     finally:
-        for _, query in running:
-            query.stop()
+        for stream in running:
+            stream.stop()
+
+
+def starved(query: StreamingQuery) -> bool:
+    """Spark gives a Python process 10 s to connect: too little on a machine that is very busy with other things."""
+    error = query.exception()
+    return error is not None and "Python worker failed to connect back" in str(error)
 
 
 def settled(world: World, query: StreamingQuery) -> None:

@@ -66,8 +66,12 @@ def test_of_two_queries_with_one_pipeline_name_in_two_drivers_the_older_stops_an
     rows = world.feed(0, 4)
     driver = new_driver([described(world, trigger=STREAM, checkpoint="older", maxFilesPerTrigger=1)])
     driver.wait_batch()
-    run_until_settled(spark, [(world, described(world, checkpoint="newer"))])
-    (error,) = driver.wait_ended()
+    newer = start(spark, described(world, trigger=STREAM, checkpoint="newer"))
+    try:
+        (error,) = driver.wait_ended()
+        settled(world, newer)
+    finally:
+        newer.stop()
     assert error is not None
     assert "was taken over by a newer query" in error
     assert world.published() == sorted(rows)
