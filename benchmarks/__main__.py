@@ -17,7 +17,8 @@ from rich.console import Console
 from rich.table import Table
 
 import benchmarks.competing
-import benchmarks.reading  # noqa: F401
+import benchmarks.reading
+import benchmarks.store  # noqa: F401 -- these register themselves
 from benchmarks.registry import REGISTRY, Measurement, Settings
 
 

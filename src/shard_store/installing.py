@@ -65,10 +65,9 @@ def installed(database: Database) -> str | None:
     except StoreUnavailable:
         raise
     except ShardStoreError:
-        # the answer to a table that is not there; anything else comes up again here
-        if database.read(lambda connection: sa.inspect(connection).has_table(version.name)):
-            raise
-        return None
+        # the answer to a table that is not there, or was not a moment ago; anything else comes up again here
+        there = database.read(lambda connection: sa.inspect(connection).has_table(version.name))
+        return database.read(_revision) if there else None
 
 
 def _revision(connection: Connection) -> str | None:
@@ -101,6 +100,10 @@ def schema_lock(database: Database, connection: Connection) -> Iterator[None]:
             raise StoreUnavailable(f"database {database.name!r}: another process has been changing its tables for long")
     try:
         yield
+        if (
+            dialect.unlock_schema is not None
+        ):  # the next one must see what we wrote: the lock ends before our transaction
+            connection.exec_driver_sql("COMMIT")
     finally:
         if dialect.unlock_schema is not None:
             connection.exec_driver_sql(dialect.unlock_schema)

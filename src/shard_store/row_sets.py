@@ -2,7 +2,7 @@
 
 A statement is written once, with `rows.c["name"]` where a value of the row stands; `execute` runs it for up to 1,000
 rows. Either these are bound parameters and the driver repeats the statement (SQLite, where that is a loop in C), or
-they are columns of a table made of one parameter (PostgreSQL: arrays; MySQL: JSON), and it is one statement.
+they are columns of a table that the database makes of one JSON parameter, and it is one statement.
 """
 
 from __future__ import annotations
@@ -12,9 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql
 from sqlalchemy.engine import Connection, CursorResult
-from sqlalchemy.sql.base import Executable
 from sqlalchemy.types import TypeEngine
 
 Row = Sequence[Any]
@@ -28,7 +26,7 @@ class RowSet(Protocol):
     def insert(self, insert: sa.Insert, fixed: Mapping[str, Any]) -> sa.Insert:
         """The insert of every row, with the `fixed` values beside them."""
 
-    def execute(self, connection: Connection, statement: Executable, rows: Sequence[Row]) -> CursorResult[Any]:
+    def execute(self, connection: Connection, statement: sa.UpdateBase, rows: Sequence[Row]) -> CursorResult[Any]:
         """Run the statement for all rows; the result's row count is of all of them."""
 
 
@@ -37,25 +35,46 @@ class RowSetFactory(Protocol):
 
 
 class Bound:
-    """Each row is a set of bound parameters."""
+    """Each row is a set of bound parameters.
+
+    The statement is compiled here and its rows go to the driver as they are: SQLAlchemy would make a dictionary of each
+    row, take it apart again, and spend more time with that than SQLite with the row.
+    """
 
     def __init__(self, columns: Mapping[str, TypeEngine[Any]]) -> None:
+        self._types = {f"row_{name}": kind for name, kind in columns.items()}
         self.c: Mapping[str, sa.ColumnElement[Any]] = {
             name: sa.bindparam(f"row_{name}", type_=kind) for name, kind in columns.items()
         }
-        self._names = [f"row_{name}" for name in columns]
 
     def insert(self, insert: sa.Insert, fixed: Mapping[str, Any]) -> sa.Insert:
         return insert.values(**fixed, **self.c)
 
-    def execute(self, connection: Connection, statement: Executable, rows: Sequence[Row]) -> CursorResult[Any]:
-        return connection.execute(statement, [dict(zip(self._names, row, strict=True)) for row in rows])
+    def execute(self, connection: Connection, statement: sa.UpdateBase, rows: Sequence[Row]) -> CursorResult[Any]:
+        compiled: Any = statement.compile(dialect=connection.dialect)
+        by_column = zip(self._types.items(), zip(*rows, strict=True), strict=True)
+        given = {name: _encoded(kind, values, connection) for (name, kind), values in by_column}
+        order = compiled.positiontup
+        columns = [given.get(name) or [compiled.params[name]] * len(rows) for name in order]
+        return connection.exec_driver_sql(str(compiled), list(zip(*columns, strict=True)))
 
 
-class _AsTable:
-    """The rows are a table in the statement's FROM."""
+class _Json:
+    """One parameter holds all rows as JSON, which the database reads as a table; bytes travel as hexadecimal text.
 
-    c: Mapping[str, sa.ColumnElement[Any]]
+    JSON is written in C. Arrays, one for each column, were tried: psycopg escapes them in Python, value by value.
+    """
+
+    def __init__(self, columns: Mapping[str, TypeEngine[Any]]) -> None:
+        self._types = list(columns.values())
+        text = sa.text(self.source([(name, _kind(kind)) for name, kind in columns.items()]))
+        given = text.columns(**columns).subquery("given")
+        self.c: Mapping[str, sa.ColumnElement[Any]] = {name: given.c[name] for name in columns}
+
+    @staticmethod
+    def source(columns: Sequence[tuple[str, str]]) -> str:
+        """The SELECT that makes a table of `:row_set`, from names and kinds (bytes, integer, text)."""
+        raise NotImplementedError
 
     def insert(self, insert: sa.Insert, fixed: Mapping[str, Any]) -> sa.Insert:
         table = insert.table
@@ -65,53 +84,32 @@ class _AsTable:
         values += self.c.values()
         return insert.from_select([*fixed, *self.c], sa.select(*values))
 
-
-class Arrays(_AsTable):
-    """One array parameter a column, joined by `unnest`."""
-
-    def __init__(self, columns: Mapping[str, TypeEngine[Any]]) -> None:
-        self._names = [f"row_{name}" for name in columns]
-        parameters = [sa.bindparam(f"row_{name}", type_=postgresql.ARRAY(kind)) for name, kind in columns.items()]
-        table = sa.func.unnest(*parameters).table_valued(*(sa.column(n, t) for n, t in columns.items()), name="given")
-        table = table.render_derived()
-        self.c = {name: table.c[name] for name in columns}
-
-    def execute(self, connection: Connection, statement: Executable, rows: Sequence[Row]) -> CursorResult[Any]:
-        return connection.execute(
-            statement, {name: list(column) for name, column in zip(self._names, zip(*rows, strict=True), strict=True)}
-        )
+    def execute(self, connection: Connection, statement: sa.UpdateBase, rows: Sequence[Row]) -> CursorResult[Any]:
+        by_column = zip(self._types, zip(*rows, strict=True), strict=True)
+        columns = [_as_json(kind, values, connection) for kind, values in by_column]
+        given = json.dumps(list(zip(*columns, strict=True)), separators=(",", ":"))
+        return connection.execute(statement, {"row_set": given})
 
 
-class Json(_AsTable):
-    """One JSON parameter, read by `JSON_TABLE`; bytes travel as hexadecimal text."""
+class PostgresJson(_Json):
+    @staticmethod
+    def source(columns: Sequence[tuple[str, str]]) -> str:
+        made = {"bytes": "decode(e ->> {}, 'hex')", "integer": "CAST(e ->> {} AS bigint)", "text": "e ->> {}"}
+        fields = ", ".join(f'{made[kind].format(place)} AS "{name}"' for place, (name, kind) in enumerate(columns))
+        return f"SELECT {fields} FROM jsonb_array_elements(CAST(:row_set AS jsonb)) AS e"
 
-    def __init__(self, columns: Mapping[str, TypeEngine[Any]]) -> None:
-        self._binary = [isinstance(kind, sa.LargeBinary) for kind in columns.values()]
-        self._types = list(columns.values())
-        fields = ", ".join(
-            f"`{name}` {_JSON_COLUMN[_kind(kind)]} PATH '$[{place}]'"
-            for place, (name, kind) in enumerate(columns.items())
-        )
-        text = sa.text(f"SELECT * FROM JSON_TABLE(:row_set, '$[*]' COLUMNS ({fields})) AS given_rows")
-        table = text.columns(
-            **{n: sa.Text() if b else t for (n, t), b in zip(columns.items(), self._binary, strict=True)}
-        )
-        given = table.subquery("given")
-        self.c = {
-            name: sa.func.unhex(given.c[name]) if binary else given.c[name]
-            for name, binary in zip(columns, self._binary, strict=True)
+
+class MySqlJson(_Json):
+    @staticmethod
+    def source(columns: Sequence[tuple[str, str]]) -> str:
+        types = {
+            "bytes": "VARCHAR(64)",
+            "integer": "BIGINT",
+            "text": "LONGTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
         }
-
-    def execute(self, connection: Connection, statement: Executable, rows: Sequence[Row]) -> CursorResult[Any]:
-        process = [t.dialect_impl(connection.dialect).bind_processor(connection.dialect) for t in self._types]
-        given = [
-            [
-                None if v is None else bytes(v).hex() if binary else v if encode is None else encode(v)
-                for v, binary, encode in zip(row, self._binary, process, strict=True)
-            ]
-            for row in rows
-        ]
-        return connection.execute(statement, {"row_set": json.dumps(given, separators=(",", ":"))})
+        fields = ", ".join(f"`{name}` {types[kind]} PATH '$[{place}]'" for place, (name, kind) in enumerate(columns))
+        shown = ", ".join(f"UNHEX(`{name}`) AS `{name}`" if kind == "bytes" else f"`{name}`" for name, kind in columns)
+        return f"SELECT {shown} FROM JSON_TABLE(:row_set, '$[*]' COLUMNS ({fields})) AS given_rows"
 
 
 def _kind(kind: TypeEngine[Any]) -> str:
@@ -120,8 +118,13 @@ def _kind(kind: TypeEngine[Any]) -> str:
     return "integer" if isinstance(kind, sa.Integer) else "text"
 
 
-_JSON_COLUMN = {
-    "bytes": "VARCHAR(64)",
-    "integer": "BIGINT",
-    "text": "LONGTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
-}
+def _encoded(kind: TypeEngine[Any], values: Sequence[Any], connection: Connection) -> Sequence[Any]:
+    """A column of the rows as the driver takes it."""
+    process = kind.dialect_impl(connection.dialect).bind_processor(connection.dialect)
+    return values if process is None else [process(value) for value in values]
+
+
+def _as_json(kind: TypeEngine[Any], values: Sequence[Any], connection: Connection) -> Sequence[Any]:
+    if isinstance(kind, sa.LargeBinary):
+        return [value.hex() for value in values]
+    return _encoded(kind, values, connection)

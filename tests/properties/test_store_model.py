@@ -18,7 +18,8 @@ from shard_store.pruning import RetentionPolicy
 
 NAMES = ("p", "q", "foreign")
 IDS = [f"k{i}" for i in range(6)]
-FAULTS = st.one_of(st.none(), st.none(), st.integers(0, 14), st.just("lost answer"))
+FAULTS = st.sampled_from([*[None] * 14, *["lost answer"] * 2, 0, 2, 4, 6, 9, 12])  # a quarter of the steps fail
+DEATHS = st.sampled_from([*[None] * 9, 0, 2, 5])
 ZOMBIE_STEPS = ("deliver", "plan", "heartbeat", "acquire", "open", "snapshot")
 ENDS = st.lists(
     st.one_of(st.just(end_at(SIZE)), st.integers(1, SIZE - 1).map(position_at)), min_size=1, max_size=len(IDS)
@@ -40,10 +41,11 @@ class Pipelines(RuleBasedStateMachine):
         self.last: tuple[str, PublishToken | None] = ("nothing", None)
 
     def act(self, name: str, step: str, call: Callable[[Actor], None], fault: int | str | None) -> None:
-        """A step of the pipeline's process, if it has one; it dies of a fault, and of being taken over."""
-        actor = self.actors.get(name)
-        if actor is None:
-            return
+        """A step of the pipeline's process, which is started when it has none; it dies of a fault."""
+        if name not in self.actors:
+            self.start(name, None, False)
+            self.model.check(*self.last, self.checkpoints)
+        actor = self.actors[name]
         self.last = (step, actor.token)
         try:
             run(self.world, fault, lambda: call(actor))
@@ -76,7 +78,7 @@ class Pipelines(RuleBasedStateMachine):
     def acquire(self, name: str, fault: int | str | None) -> None:
         self.act(name, "acquire", Actor.acquire, fault)
 
-    @rule(name=st.sampled_from(NAMES), count=st.integers(1, 3), fault=st.one_of(st.none(), st.integers(0, 3)))
+    @rule(name=st.sampled_from(NAMES), count=st.integers(1, 3), fault=DEATHS)
     def release(self, name: str, count: int, fault: int | None) -> None:
         self.act(name, "release", lambda actor: actor.release(count), fault)
 
@@ -84,7 +86,7 @@ class Pipelines(RuleBasedStateMachine):
     def heartbeat(self, name: str, fault: int | str | None) -> None:
         self.act(name, "heartbeat", lambda actor: actor.store.heartbeat(actor.token, STALE), fault)
 
-    @rule(name=st.sampled_from(NAMES), ends=ENDS, fault=st.one_of(st.none(), st.integers(0, 8)))
+    @rule(name=st.sampled_from(NAMES), ends=ENDS, fault=DEATHS)
     def snapshot(self, name: str, ends: list[Position], fault: int | None) -> None:
         self.act(name, "snapshot", lambda actor: actor.snapshot(ends), fault)
 
@@ -113,6 +115,34 @@ class Pipelines(RuleBasedStateMachine):
             ("confirm", Actor.confirm),
         ]
         for step, call in whole:
+            self.act(name, step, call, None)
+            self.model.check(*self.last, self.checkpoints)
+
+    @rule(thief=st.sampled_from(NAMES), back=st.booleans(), victim=st.sampled_from(NAMES))
+    def steal(self, thief: str, back: bool, victim: str) -> None:
+        """Everything passes to one pipeline when the others have paused for too long; perhaps it comes back."""
+        everything = sorted(self.announced) or IDS[:1]
+        steps: list[tuple[str, str, Callable[[Actor], None]]] = [
+            (victim, "open", lambda actor: actor.open(everything)),
+            (victim, "snapshot", lambda actor: actor.snapshot([end_at(SIZE)] * 3)),
+            ("", "", lambda _: None),
+            (thief, "heartbeat", lambda actor: actor.store.heartbeat(actor.token, STALE)),
+            (thief, "open", lambda actor: actor.open(everything)),
+            (thief, "acquire", Actor.acquire),
+        ]
+        if back:
+            steps += [
+                (victim, "plan", Actor.make_plan),
+                (thief, "release", lambda actor: actor.release(len(IDS))),
+                (victim, "open", lambda actor: actor.open(everything)),
+                (victim, "acquire", Actor.acquire),
+                (victim, "deliver", Actor.deliver),
+                (victim, "confirm", Actor.confirm),
+            ]
+        for name, step, call in steps:
+            if not name:
+                self.world.now += STALE + 1
+                continue
             self.act(name, step, call, None)
             self.model.check(*self.last, self.checkpoints)
 
