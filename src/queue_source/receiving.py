@@ -83,7 +83,7 @@ class Receivers:
         late = []
         kept = []
         for message in messages:
-            if self._expected <= 0 and message.sent_at is not None and message.sent_at > self._draining_since:
+            if self._late(message):
                 late.append(message)
             else:
                 self._expected -= 1
@@ -91,6 +91,11 @@ class Receivers:
         with self._pen.changed:
             self._pen.put_aside(late)
         return kept
+
+    def _late(self, message: Received) -> bool:
+        """AvailableNow leaves it: or a queue that is written to all the time would never be empty."""
+        since = self._draining_since
+        return since is not None and self._expected <= 0 and message.sent_at is not None and message.sent_at > since
 
     def _run(self, crew: Crew, queue: Queue, number: int) -> None:
         capabilities = queue.capabilities
@@ -115,5 +120,5 @@ class Receivers:
             self._metrics.add(received=len(messages))
             with self._pen.changed:
                 if began == self._round:
-                    self._emptied[number] = not messages
+                    self._emptied[number] = all(self._late(message) for message in messages)
                 self._pen.put(messages, room)
