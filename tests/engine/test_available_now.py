@@ -80,15 +80,14 @@ def test_messages_that_keep_arriving_do_not_keep_available_now_from_ending(spark
 
     def ended() -> bool:
         nonlocal fed
-        if fed < 60:
-            rows.extend(world.feed(fed, 1))
-            fed += 1
+        rows.extend(world.feed(fed, 1))  # for as long as it runs: it must not end because this ends
+        fed += 1
         return not query.isActive
 
     eventually("the end of AvailableNow", ended)
     assert query.exception() is None
     first = len(world.published())
-    assert 15 <= first <= len(rows)
+    assert 15 <= first < len(rows), "what came after its start was not left for the next run"
     run_all(spark, world, "cuesqueue")
     assert world.published() == sorted(rows)
 
@@ -102,25 +101,17 @@ def test_a_message_that_comes_again_publishes_nothing_again(spark: SparkSession,
     assert world.published() == sorted(rows)
 
 
-def stopped_in_time(query: StreamingQuery) -> None:
-    query.stop()
-    assert not query.isActive
-
-
 def test_stopping_gives_back_at_once_what_is_in_no_plan(spark: SparkSession, world: World) -> None:
-    """A query that has nothing planned holds messages of shards that another pipeline owns."""
-    rows = world.feed(0, 2)
-    run_all(spark, world, "cuesqueue")
-    query = start(
-        spark, described(world, trigger={"processingTime": "1 hour"}, visibilityTimeout="10m", maxFilesPerTrigger=1)
-    )
+    """The next trigger is an hour away: what comes after the first one is received ahead, and is in no plan."""
+    trigger = {"processingTime": "1 hour"}
+    query = start(spark, described(world, trigger=trigger, visibilityTimeout="10m", pendingTimeout="9m"))
     try:
-        rows += world.feed(2, 3)
-        # the first trigger found nothing or one; the others are received ahead and wait
-        eventually("messages received ahead", lambda: world.depth().in_flight >= 2)
+        eventually("the end of the first trigger", lambda: query.status["message"] == "Waiting for next trigger")
+        rows = world.feed(0, 3)
+        eventually("messages received ahead", lambda: world.depth().in_flight == 3)
     finally:
-        stopped_in_time(query)
-    eventually("messages to be had again", lambda: world.depth().ready >= 2, 20)
+        query.stop()
+    eventually("all messages to be had again", lambda: world.depth().ready == 3, 30)
     run_all(spark, world, "cuesqueue")
     assert world.published() == sorted(rows)
 
