@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
 
 from engine.queries import described, run, settled, start
 from engine.versions import TELLS_START
