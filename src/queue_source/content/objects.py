@@ -58,19 +58,6 @@ def load_object(
     return list(_batches(table, schema, filled))
 
 
-def read_object(
-    uri: str,
-    schema: pa.Schema,
-    options: FormatOptions,
-    *,
-    storage: StorageOptions | None = None,
-    expected: ExpectedObject | None = None,
-    metadata: ObjectMetadata | None = None,
-) -> Iterator[pa.RecordBatch]:
-    """`load_object` as an iterator; nothing is read before the first batch is asked for, all of it when it is."""
-    yield from load_object(uri, schema, options, storage=storage, expected=expected, metadata=metadata)
-
-
 def _read(uri: str, file: ObjectFile, size: int, schema: pa.Schema, options: FormatOptions) -> pa.Table:
     if size == 0:
         return schema.empty_table()

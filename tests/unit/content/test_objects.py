@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,7 +12,7 @@ import pytest
 from queue_source.content import objects
 from queue_source.content.files import ObjectFile
 from queue_source.content.formats import FormatOptions
-from queue_source.content.objects import ExpectedObject, load_object, read_object
+from queue_source.content.objects import ExpectedObject, load_object
 from queue_source.errors import BadObject
 
 SCHEMA = pa.schema([("a", pa.int64()), ("b", pa.string())])
@@ -94,23 +94,3 @@ def test_batches_are_bounded_in_order_and_complete(
     batches = load_object(f"{tmp_path}/o", SCHEMA, FormatOptions(name))
     assert max(batch.num_rows for batch in batches) <= objects.BATCH_ROWS
     assert pa.Table.from_batches(batches).equals(table)
-
-
-def test_nothing_is_handed_out_of_an_object_that_is_bad_at_its_end(tmp_path: Path) -> None:
-    (tmp_path / "o").write_bytes(b"1,x\n" * 300_000 + b"bad,x\n")
-    handed_out = []
-
-    def read() -> Iterator[pa.RecordBatch]:
-        for batch in read_object(f"{tmp_path}/o", SCHEMA, CSV):
-            handed_out.append(batch)
-            yield batch
-
-    with pytest.raises(BadObject, match="column 'a'"):
-        list(read())
-    assert handed_out == []
-
-
-def test_reading_begins_when_the_first_batch_is_asked_for(tmp_path: Path) -> None:
-    batches = read_object(f"{tmp_path}/later", SCHEMA, CSV)
-    (tmp_path / "later").write_bytes(b"1,x\n")
-    assert sum(batch.num_rows for batch in batches) == 1

@@ -1,0 +1,63 @@
+"""The contracts of store and SQL queue on the servers that users have: Debian's MariaDB and PostgreSQL.
+
+They are installed where that may be. CUESQUEUE_TEST_MYSQL_URL names another MySQL or MariaDB server instead, whose user
+may create databases.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from servers import postgres
+from servers.debian import NotInstalled, install
+from servers.mariadb import mariadb_server
+
+ROOT = Path(__file__).resolve().parents[1]
+VARIABLE = "CUESQUEUE_TEST_MYSQL_URL"
+
+
+@pytest.fixture
+def mariadb() -> Iterator[str]:
+    if os.environ.get(VARIABLE):
+        yield os.environ[VARIABLE]
+        return
+    try:
+        with mariadb_server(install=True) as url:
+            yield url
+    except NotInstalled as error:
+        pytest.skip(str(error))
+
+
+def expect_contracts(kind: str, **variables: str) -> None:
+    """In a process of its own, because the list of databases is made when the contracts are imported."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", kind, "tests/contracts"],
+        cwd=ROOT,
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-5000:]
+    assert " passed" in done.stdout
+
+
+@pytest.mark.timeout(1200)
+def test_every_contract_of_the_store_and_the_sql_queue_holds_on_mariadb(mariadb: str) -> None:
+    expect_contracts("mysql", **{VARIABLE: mariadb})
+
+
+@pytest.mark.timeout(1200)
+def test_every_contract_of_the_store_and_the_sql_queue_holds_on_the_systems_postgresql() -> None:
+    if not list(Path("/usr/lib/postgresql").glob("*/bin/initdb")):
+        try:
+            install("postgresql")
+        except NotInstalled as error:
+            pytest.skip(str(error))
+    expect_contracts("postgresql", **{postgres.VARIABLE: "system"})

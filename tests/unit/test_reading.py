@@ -1,0 +1,86 @@
+"""What a task yields and reports: good objects whole, bad ones not at all, as the options say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from queue_source.errors import BadObject
+from queue_source.options import parse_reader_options
+from queue_source.reading import Work, read_ranges
+from shard_store.model import BEGINNING, Content, ErrorRecord, PlanIdentity, PublishToken, Range, end_at, shard_key
+
+SCHEMA = pa.schema([("a", pa.int64()), ("b", pa.string())])
+IDENTITY = PlanIdentity("files", PublishToken("p", 1), 0, 1, "f" * 64)
+
+
+def work(*objects: Path, **options: str) -> Work:
+    parsed = parse_reader_options({"queueUrl": "sim://files", "source": "files", "fileFormat": "csv", **options})
+    ranges = []
+    for path in objects:
+        size = path.stat().st_size if path.exists() else 0
+        content = Content(str(path), str(path), queue="q", message_id="m")
+        ranges.append(Range(shard_key("files", str(path)), content, BEGINNING, end_at(size)))
+    return Work(IDENTITY, ranges, parsed.content, parsed.store)
+
+
+def read(task: Work) -> tuple[list[dict[str, object]], list[ErrorRecord]]:
+    reported: list[ErrorRecord] = []
+
+    def report(records: Sequence[ErrorRecord]) -> None:
+        reported.extend(records)
+
+    rows = [row for batch in read_ranges(task, SCHEMA, report) for row in batch.to_pylist()]
+    return rows, reported
+
+
+@pytest.fixture
+def good(tmp_path: Path) -> Path:
+    (tmp_path / "good").write_bytes(b"1,x\n")
+    return tmp_path / "good"
+
+
+@pytest.fixture
+def bad(tmp_path: Path) -> Path:
+    """Good for several batches, and bad at its end."""
+    (tmp_path / "bad").write_bytes(b"1,x\n" * 200_000 + b"bad,x\n")
+    return tmp_path / "bad"
+
+
+def test_nothing_is_handed_out_of_an_object_that_is_bad_at_its_end_and_its_neighbours_are_read(
+    good: Path, bad: Path
+) -> None:
+    rows, errors = read(work(bad, good))
+    assert rows == [{"a": 1, "b": "x"}]
+    (error,) = errors
+    assert (error.scope, error.cause, error.subject, error.plan_hash) == (
+        "object",
+        "corrupt-object",
+        str(bad),
+        IDENTITY.delivery_hash,
+    )
+    assert (error.queue, error.message_id) == ("q", "m")
+
+
+def test_a_missing_object_is_reported_as_missing(good: Path, tmp_path: Path) -> None:
+    rows, errors = read(work(tmp_path / "nowhere", good))
+    assert rows == [{"a": 1, "b": "x"}]
+    assert [error.cause for error in errors] == ["missing-object"]
+
+
+def test_each_kind_of_bad_object_has_its_own_option(bad: Path, tmp_path: Path) -> None:
+    with pytest.raises(BadObject, match="corrupt-object"):
+        read(work(bad, onCorruptObject="fail"))
+    with pytest.raises(BadObject, match="missing-object"):
+        read(work(tmp_path / "nowhere", onMissingObject="fail"))
+    _, errors = read(work(tmp_path / "nowhere", onCorruptObject="fail"))
+    assert [error.scope for error in errors] == ["object"]
+
+
+def test_a_skipped_object_is_reported_and_not_quarantined(bad: Path, good: Path) -> None:
+    rows, errors = read(work(bad, good, onCorruptObject="skip"))
+    assert rows == [{"a": 1, "b": "x"}]
+    assert [(error.scope, error.cause) for error in errors] == [("skipped", "corrupt-object")]
