@@ -20,7 +20,7 @@ class CuesqueueSource(DataSource):
         super().__init__(options)
         names = {name.lower() for name in options}
         if names & {"queueurl", "cloudfiles.queueurl", "fileformat", "cloudfiles.format"} and "path" not in names:
-            parse_reader_options(options)  # so that load() refuses what is wrong, before a query starts
+            parse_reader_options(options)  # refuse what is wrong as early as Spark asks: before anything is received
 
     def schema(self) -> StructType:
         """Asked only when the user gave none: views know theirs, a stream of objects does not yet."""
