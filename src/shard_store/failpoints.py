@@ -62,10 +62,13 @@ def reach(name: str) -> None:
     if kind != "pause":
         raise ValueError(f"{VARIABLE}: unknown action {action!r}")
     marker = Path(file.replace("{pid}", str(os.getpid())))
-    if marker.exists():
-        return
     partial = marker.with_name(f"{marker.name}.{os.getpid()}")
     partial.write_text(str(os.getpid()), encoding="utf-8")
-    partial.replace(marker)
+    try:
+        os.link(partial, marker)  # whole, and only if nobody else has come first
+    except FileExistsError:
+        return
+    finally:
+        partial.unlink()
     while marker.exists():
         time.sleep(0.02)
