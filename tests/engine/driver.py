@@ -12,7 +12,7 @@ import threading
 import time
 from pathlib import Path
 
-from engine.queries import build_session, start, starved
+from engine.queries import build_session, start, start_all, starved
 
 
 def tell(folder: Path, name: str, what: object) -> None:
@@ -24,7 +24,7 @@ def tell(folder: Path, name: str, what: object) -> None:
 def main(folder: Path) -> None:
     described = json.loads((folder / "queries.json").read_text("utf-8"))
     spark = build_session(described["master"])
-    queries = [start(spark, query) for query in described["queries"]]
+    queries = start_all(spark, described["queries"])
 
     def obey() -> None:
         for line in sys.stdin:

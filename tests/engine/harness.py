@@ -13,10 +13,11 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import psutil
@@ -114,7 +115,9 @@ class Driver:
             if happens():
                 return True
             if self._script.poll() is not None and not happens():
-                raise AssertionError(f"the driver ended with {self._script.returncode} before {what}")
+                ended = self.folder / "ended.json"
+                said = ended.read_text("utf-8")[:2000] if ended.exists() else "nothing"
+                raise AssertionError(f"the driver ended with {self._script.returncode} before {what}, and said {said}")
             return False
 
         eventually(what, there)
@@ -148,6 +151,21 @@ class Driver:
     def kill_process(self, pid: int) -> None:
         _send(pid, signal.SIGKILL)
 
+    def freeze_between_writes(self, *databases: Path) -> None:
+        """Freeze at a moment when none of these SQLite files is locked: a frozen writer would lock out everybody.
+
+        That is how SQLite works, not what a take-over is about; the chaos run freezes anywhere, on PostgreSQL.
+        """
+
+        def unlocked() -> bool:
+            self.freeze()
+            if all(_writable(database) for database in databases):
+                return True
+            self.thaw()
+            return False
+
+        eventually("a moment without a write", unlocked)
+
     def freeze(self) -> None:
         """Stop every process, also those that others start meanwhile."""
         frozen: set[int] = set()
@@ -163,6 +181,15 @@ class Driver:
     def wait_gone(self) -> None:
         """Wait until no process of the driver is left, of itself."""
         eventually("the end of what the driver left", lambda: not self.processes(), PATIENCE)
+
+
+def _writable(database: Path) -> bool:
+    with closing(sqlite3.connect(database, timeout=0, isolation_level=None)) as connection:
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError:
+            return False
+    return True
 
 
 def _send(pid: int, what: signal.Signals) -> None:

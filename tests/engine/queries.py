@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypedDict
 
+import psutil
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -47,6 +49,28 @@ def build_session(master: str = "local[2]") -> SparkSession:
 def start(spark: SparkSession, query: Query) -> StreamingQuery:
     stream = spark.readStream.format("cuesqueue").schema(query.get("schema", SCHEMA))
     return start_frame(stream.options(**query["source"]).load(), query)
+
+
+def start_all(spark: SparkSession, queries: Iterable[Query]) -> list[StreamingQuery]:
+    """Start queries of one driver: the first alone, as the troubleshooting guide says.
+
+    Spark puts variables into a map that all queries of a source share, without a lock, before it starts a reader's
+    process; the first two at the same moment break that map for as long as the driver lives.
+    """
+    running: list[StreamingQuery] = []
+    for query in queries:
+        running.append(start(spark, query))
+        if len(running) == 1:
+            eventually("the first reader's process", lambda: _reader_runs() or not running[0].isActive)
+    return running
+
+
+def _reader_runs() -> bool:
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):
+            if "python_streaming_source_runner" in " ".join(process.cmdline()):
+                return True
+    return False
 
 
 def start_frame(frame: DataFrame, query: Query) -> StreamingQuery:
@@ -97,7 +121,7 @@ def run_until_settled(spark: SparkSession, parts: Iterable[tuple[World, Query]])
     streams: list[tuple[World, Query]] = [
         (world, {**query, "trigger": {"processingTime": "100 milliseconds"}}) for world, query in parts
     ]
-    running = [start(spark, query) for _, query in streams]
+    running = start_all(spark, [query for _, query in streams])
     try:
         for place, (world, query) in enumerate(streams):
             if running[place].exception() is None:

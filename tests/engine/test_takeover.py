@@ -26,7 +26,7 @@ def test_a_frozen_driver_that_wakes_up_publishes_nothing_and_says_why(
     queries = {name: described(world, name, trigger=STREAM, maxFilesPerTrigger=2) for name, world in worlds.items()}
     driver = new_driver(list(queries.values()), pause_at=place)
     driver.wait_paused(2)
-    driver.freeze()
+    driver.freeze_between_writes(*(world.root / name for world in worlds.values() for name in ("store.db", "queue.db")))
     run_until_settled(spark, [(worlds[name], queries[name]) for name in worlds])
     attempts = {name: world.view("attempts") for name, world in worlds.items()}
     driver.go_on()
