@@ -44,7 +44,16 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "botocore": ("queue_source.queues.sqs",),
     "google": ("queue_source.queues.pubsub",),
     "grpc": ("queue_source.queues.pubsub",),
-    "pika": ("queue_source.queues.rabbitmq",),
+    "pika": (
+        "queue_source.queues.amqp",
+        "queue_source.queues.amqp_address",
+        "queue_source.queues.amqp_errors",
+        "queue_source.queues.amqp_link",
+        "queue_source.queues.amqp_messages",
+        "queue_source.queues.amqp_publisher",
+        "queue_source.queues.amqp_session",
+        "queue_source.queues.amqp_topology",
+    ),
     "sqlalchemy": (
         "shard_store",
         "queue_source.queues.sql",

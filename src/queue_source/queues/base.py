@@ -31,6 +31,8 @@ class Capabilities:
     can_delay: bool = True  # give_back(delay) is honoured
     tells_sent_at: bool = True
     retention: float | None = None  # how long the queue keeps a message, where it says so
+    holds_by_connection: bool = False  # a delivery is held as long as the consumer is connected; leases never end
+    loses_unheard: bool = False  # what arrives while nobody listens is gone: only at-most-once is an honest promise
 
 
 @dataclass(frozen=True, slots=True)
