@@ -174,7 +174,7 @@ def test_a_queue_that_does_not_answer_keeps_no_other_from_being_extended() -> No
         extended.set()
         return set()
 
-    slow.extend, quick.extend = hang, extend  # type: ignore[method-assign]
+    slow.extend, quick.extend = hang, extend  # type: ignore[method-assign,assignment]
     keeper = LeaseKeeper({"slow": slow, "quick": quick}, 0.2, lambda _: None)  # type: ignore[dict-item]
     now = time.monotonic()
     keeper.hold([Received(name, Receipt("r"), Receipt("r"), b"", 1, now + 0.1) for name in ("slow", "quick")])
