@@ -1,4 +1,4 @@
-"""The contracts of store and SQL queue on the servers that users have: Debian's MariaDB and PostgreSQL.
+"""The contracts of store and queues on the servers that users have: Debian's MariaDB, PostgreSQL and RabbitMQ.
 
 They are installed where that may be. CUESQUEUE_TEST_MYSQL_URL names another MySQL or MariaDB server instead, whose user
 may create databases.
@@ -17,6 +17,7 @@ import pytest
 from servers import postgres
 from servers.debian import NotInstalled, install
 from servers.mariadb import mariadb_server
+from servers.rabbitmq import rabbitmq_server
 
 ROOT = Path(__file__).resolve().parents[1]
 VARIABLE = "CUESQUEUE_TEST_MYSQL_URL"
@@ -61,3 +62,12 @@ def test_every_contract_of_the_store_and_the_sql_queue_holds_on_the_systems_post
         except NotInstalled as error:
             pytest.skip(str(error))
     expect_contracts("postgresql", **{postgres.VARIABLE: "system"})
+
+
+@pytest.mark.timeout(1200)
+def test_every_contract_of_queues_holds_on_rabbitmq() -> None:
+    try:
+        with rabbitmq_server() as server:
+            expect_contracts("rabbitmq", CUESQUEUE_TEST_AMQP_URL=server.url)
+    except NotInstalled as error:
+        pytest.skip(str(error))

@@ -23,7 +23,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("queue_source.globs", "queue_source.json_paths", "queue_source.shares"),
     ("queue_source.notifications", "queue_source.queues", "queue_source.content", "queue_source.planning"),
     ("queue_source.options",),
-    ("queue_source.leases", "queue_source.intake", "queue_source.reading"),
+    ("queue_source.leases", "queue_source.intake", "queue_source.reading", "queue_source.suitability"),
     ("queue_source.tracking",),
     ("queue_source.holding_pen",),
     ("queue_source.receiving", "queue_source.housekeeping"),

@@ -1,7 +1,8 @@
 """RabbitMQ (AMQP 0-9-1) in Mercury's shape: sources, worker pools, listeners, tags.
 
 `amqp_address.py` has the URL, `amqp_topology.py` what is created, `amqp_session.py` what is done on a connection.
-AMQP knows no leases: a delivery is ours until it is ended or the connection is, and then it comes again at once.
+AMQP knows no leases: a delivery is ours until it is ended or the connection is, and then it comes again at once. One
+that is held for nearly as long as the broker's consumer timeout is given back, or the broker would take them all.
 Who calls it: the reader process (many threads), commands, sinks on executors.
 """
 
@@ -13,6 +14,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
+from pika.adapters.utils.connection_workflow import AMQPConnectorException
 from pika.exceptions import AMQPError
 
 from queue_source.errors import QueueConfigurationError, QueueUnavailable
@@ -42,7 +44,7 @@ class AmqpQueue:
         self._address = address = parse_address(url)
         self.capabilities = Capabilities(
             largest_batch=LARGEST_BATCH,
-            lease_cap=address.consumer_timeout,
+            lease_cap=address.longest_hold,
             holds_by_connection=True,
             loses_unheard=address.listener,
         )
@@ -206,7 +208,7 @@ class AmqpQueue:
         """Pika's errors become ours here, and nowhere else."""
         try:
             return self._thread.run(work)
-        except (AMQPError, OSError, QueueGone) as error:
+        except (AMQPError, AMQPConnectorException, OSError, QueueGone) as error:
             if self._closed:
                 self._refuse_closed()
             raise translated(error, self._address) from error

@@ -37,6 +37,7 @@ _PIKAS = (
 )
 _LONGEST_NAME = 255  # bytes of a name in AMQP
 _BLOCKED = 60  # seconds for which a broker short of memory or disk may hold a connection back
+_HOLD = 0.9  # of the consumer timeout, as the broker counts from a little earlier
 _CONSUMER_TIMEOUT = 1800  # RabbitMQ's default, in seconds
 
 
@@ -59,6 +60,11 @@ class Address:
     @property
     def bindings(self) -> tuple[str, ...]:
         return self.filters or (EVERYTHING,)
+
+    @property
+    def longest_hold(self) -> float | None:
+        """Seconds for which a delivery may be held: before the broker ends the channel, and so all deliveries on it."""
+        return None if self.consumer_timeout is None else self.consumer_timeout * _HOLD
 
     def parameters(self) -> Any:
         """pika's own form of it. Trust files named in `ssl_options` are read here."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import ssl
 from collections.abc import Iterator
 
 from pika import exceptions as pika
@@ -12,6 +14,7 @@ from queue_source.queues.amqp_address import Address
 from queue_source.queues.amqp_link import ABSENT, FORBIDDEN, LOCKED, MISMATCH
 from shard_store.redaction import without_password
 
+_REPLY = re.compile(r"\(\d{3}\) '([^']+)'")  # the broker's words inside pika's
 _NOT_ALLOWED = 530  # reply code of a connection: the virtual host is absent or closed to us
 _HELD_TOO_LONG = "delivery acknowledgement"  # with MISMATCH, the broker's consumer_timeout
 
@@ -44,7 +47,7 @@ def _configuration(error: BaseException, address: Address) -> str | None:
         return f"the virtual host does not exist or is closed to the user: {said}; the URL names it, as in amqp://HOST/VHOST"
     if isinstance(error, pika.IncompatibleProtocolError):
         return f"no AMQP 0-9-1 is spoken there ({said}); check the port, and amqp:// or amqps://"
-    if isinstance(error, OSError) and type(error).__module__ == "ssl":
+    if isinstance(error, ssl.SSLError):
         return f"TLS failed: {said}; name the broker's authority in ssl_options"
     if not isinstance(error, pika.ChannelClosedByBroker):
         return None
@@ -72,4 +75,5 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 def _shown(error: BaseException, address: Address) -> str:
     text = getattr(error, "reply_text", "") or str(error) or type(error).__name__
-    return without_password(" ".join(str(text).split()), address.password)
+    quoted = _REPLY.search(text)
+    return without_password(" ".join((quoted[1] if quoted else text).split()), address.password)

@@ -39,6 +39,7 @@ class _Held:
     receipt: Receipt | None
     tag: str
     properties: BasicProperties
+    since: float  # by the loop's clock
     timer: asyncio.TimerHandle | None = None
 
 
@@ -52,6 +53,8 @@ class Session:
         self._publisher: Publisher | None = None
         self._generation = ""
         self._held: dict[int, _Held] = {}  # by delivery tag, rising
+        self._longest = address.longest_hold
+        self._overdue: asyncio.TimerHandle | None = None  # looks at the oldest of what is held
         self._consumers: dict[str, asyncio.Future[None]] = {}  # by consumer tag: done at the first delivery
         self._opening = asyncio.Lock()
         self._consuming = asyncio.Lock()
@@ -80,6 +83,9 @@ class Session:
         for held in self._held.values():
             if held.timer is not None:
                 held.timer.cancel()
+        if self._overdue is not None:
+            self._overdue.cancel()
+            self._overdue = None
         link, self._link, self._reader, self._publisher = self._link, None, None, None
         self._held, self._in_place = {}, False
         if link is not None:
@@ -95,8 +101,7 @@ class Session:
 
         def deliver(_: object, method: Any, properties: BasicProperties, body: bytes) -> None:
             delivery = Delivery(method, properties, body)
-            receipt = Receipt(f"{self._generation}.{method.delivery_tag}")
-            self._held[method.delivery_tag] = _Held(receipt, tag_of(delivery), properties)
+            receipt = self._hold(delivery)
             taken.append((receipt, delivery))
             settle(arrived, None)
 
@@ -158,6 +163,30 @@ class Session:
                 self._reader = await link.channel()
                 self._reader.raw.add_on_cancel_callback(self._on_cancel)
             return self._reader
+
+    def _hold(self, delivery: Delivery) -> Receipt:
+        number, loop = delivery.method.delivery_tag, asyncio.get_running_loop()
+        receipt = Receipt(f"{self._generation}.{number}")
+        self._held[number] = _Held(receipt, tag_of(delivery), delivery.properties, loop.time())
+        if self._longest is not None and self._overdue is None:
+            self._overdue = loop.call_later(self._longest, self._release_overdue)
+        return receipt
+
+    def _release_overdue(self) -> None:
+        """Give back what was held so long that the broker would take all of the channel's messages back."""
+        self._overdue = None
+        if self._longest is None or self._reader is None or not self._reader.alive:
+            return
+        loop = asyncio.get_running_loop()
+        before = loop.time() - self._longest
+        for tag in list(takewhile(lambda tag: self._held[tag].since <= before, self._held)):
+            held = self._held.pop(tag)
+            if held.timer is not None:
+                held.timer.cancel()
+            _requeue(self._reader, tag, False)
+        oldest = next(iter(self._held.values()), None)
+        if oldest is not None:
+            self._overdue = loop.call_at(oldest.since + self._longest, self._release_overdue)
 
     def _on_cancel(self, frame: Any) -> None:
         self._in_place = False
@@ -243,7 +272,7 @@ class Session:
             if outcome.refused or outcome.unrouted:
                 raise QueueGone(f"queue {self.queue!r} did not take the copy of a message that was to be republished")
         finally:
-            held.receipt = receipt
+            held.receipt = receipt  # which is stale by now if it was held for too long
         return not await self.acknowledge([receipt])
 
     async def send(self, tag: str, messages: Sequence[tuple[bytes, BasicProperties]]) -> Outcome:
