@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from contracts.queues import amqp, sql
+from contracts.queues import amqp, sim, sql
 from contracts.queues.backend import Backend
 
 BACKENDS: Mapping[str, Callable[[pytest.FixtureRequest, Path], AbstractContextManager[Backend]]] = {
     **sql.BACKENDS,
+    **sim.BACKENDS,
     **amqp.BACKENDS,
 }
