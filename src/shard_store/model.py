@@ -132,6 +132,7 @@ class PlanIdentity:
 class Plan:
     """The snapshots of one micro-batch: what is to be read (`ranges`), what was lost to others meanwhile (`lost`).
 
+    What an earlier attempt at the same plan found bad belongs to it and is not read again: it is not in `ranges`.
     `published` is true when an earlier attempt has already delivered this plan: nothing is read again.
     """
 

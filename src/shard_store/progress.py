@@ -16,6 +16,7 @@ from sqlalchemy.engine import Connection, Row
 
 from shard_store import ranges
 from shard_store.database import Database, chunks
+from shard_store.error_table import found_bad
 from shard_store.errors import LostProgress, PipelineTakenOver, ShardStoreError, StoreConfigurationError
 from shard_store.model import (
     Move,
@@ -226,6 +227,9 @@ def _make(
     lost = [r for r in left_out if r.key not in finished and not positions.get(r.key, r.start) >= r.end]
     digest = delivery_hash(row.source, token.pipeline, included, seqs)
     identity = PlanIdentity(row.source, token, *seqs, digest)
+    if row.plan_hash == digest:  # an attempt at it was made before
+        bad = found_bad(connection, digest)
+        included = [r for r in included if (r.key, r.start) not in bad]
     return Plan(identity, tuple(included), tuple(lost)), [ranges.mark(r) for r in left_out]
 
 
