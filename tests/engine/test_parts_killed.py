@@ -54,7 +54,7 @@ def test_an_object_found_bad_by_a_killed_attempt_is_not_read_by_the_next_which_c
 ) -> None:
     rows = world.feed(0, 1)
     late = world.root / "in" / "late.json"
-    late.write_text('{"id": 7, "na', "utf-8")
+    late.write_text('{"id": 7, "name": "whole by now"\n\n', "utf-8")  # as long as it will be
     world.publish([late.as_uri()])
     driver = new_driver([described(world, minPartitions=1)], pause_at="split-written", once=True, master="local[2,3]")
     (worker,) = driver.wait_paused()
