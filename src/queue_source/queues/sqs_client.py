@@ -220,7 +220,7 @@ def _raise_answer(queue: str, error: Any) -> NoReturn:
 def error_of(queue: str, code: str, text: str, status: int = 0, operation: str = "") -> QueueError:
     """Our error for what SQS answered, for a request or for one entry of it."""
     short = short_code(code)
-    problem = f"{operation + ': ' if operation else ''}{short}: {redact_text(text)}"
+    problem = f"{operation + ': ' if operation else ''}{short}: {redact_text(text).rstrip('.')}"
     if is_passing(code) or status >= 500:
         return QueueUnavailable(queue, problem)
     if operation == "AssumeRole":
