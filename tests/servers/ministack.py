@@ -17,6 +17,7 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
@@ -50,7 +51,7 @@ def ministack_server() -> Iterator[str]:
 
 def client(url: str, service: str) -> Any:
     """A client of one of its services; close it."""
-    return boto3.client(
+    return _session().client(
         service,
         region_name=REGION,
         endpoint_url=url,
@@ -58,6 +59,12 @@ def client(url: str, service: str) -> Any:
         aws_secret_access_key="test",
         config=Config(s3={"addressing_style": "path"}),
     )
+
+
+@cache
+def _session() -> boto3.session.Session:
+    """One for all: each new one reads the descriptions of the services again."""
+    return boto3.session.Session()
 
 
 def new_name(kind: str = "test") -> str:

@@ -11,6 +11,7 @@ The option `endpointUrl` goes before the endpoint, the URL's region before the o
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,6 +30,7 @@ LONGEST_WAIT = 20
 _AWS_HOST = re.compile(r"(?:[\w-]+\.)?sqs(?:-fips)?\.(?P<region>[a-z]{2}(?:-[a-z]+)+-\d+)\.(?P<domain>.+)")
 _STANDARD_DOMAINS = ("amazonaws.com", "amazonaws.com.cn")
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,80}|[A-Za-z0-9_-]{1,75}\.fifo")
+_DEFAULT_REGION = "us-east-1"  # of emulators, and of roles
 _FORMS = "https://sqs.REGION.amazonaws.com/ACCOUNT/NAME, http://HOST:PORT/ACCOUNT/NAME or sqs://NAME"
 _POOL = 300  # connections that are kept: more than there can be threads; they are made as they are needed
 
@@ -92,7 +94,7 @@ def make_client(address: Address, access: Access, service: str = "sqs") -> Any:
     with service_errors(address.shown):
         made = _session(access, address.region or access.region)
         endpoint = access.endpoint_url or address.endpoint
-        region = made.region_name or ("us-east-1" if endpoint else None)
+        region = made.region_name or (_DEFAULT_REGION if endpoint else None)
         config = Config(
             max_pool_connections=_POOL,
             connect_timeout=10,
@@ -133,7 +135,7 @@ class _Role(credentials.CredentialProvider):  # type: ignore[misc]  # botocore i
             raise exceptions.NoCredentialsError()
         given = {"RoleSessionName": "cuesqueue", "ExternalId": self._access.role_external_id}
         fetcher = credentials.AssumeRoleCredentialFetcher(
-            lambda name, **given: self._source.client(name, **{"region_name": self._source.region_name, **given}),
+            functools.partial(self._source.client, region_name=self._source.region_name or _DEFAULT_REGION),
             found,
             self._access.role_arn,
             extra_args={name: value for name, value in given.items() if value is not None},

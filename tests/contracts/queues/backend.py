@@ -26,6 +26,7 @@ class Clock:
     now: float = 1_700_000_000.0
     slept: list[float] = field(default_factory=list)
     precision = 0.001
+    slack = 10.0
 
     def __call__(self) -> float:
         return self.now
@@ -50,6 +51,7 @@ class RealClock(Clock):
     def __init__(self, pace: float) -> None:
         super().__init__()
         self.pace = pace
+        self.slack = 60 / pace
 
     def __call__(self) -> float:
         return time.monotonic() / self.pace
