@@ -23,7 +23,7 @@ from queue_source.content.files import stat_objects
 from queue_source.content.formats import check_schema
 from queue_source.content.message_rows import check_message_schema
 from queue_source.coordinator import Coordinator
-from queue_source.options import ReaderOptions
+from queue_source.options import ReaderOptions, connection_options
 from queue_source.planning import pack
 from queue_source.queues import open_queue
 from queue_source.reading import Work, read_work
@@ -123,7 +123,7 @@ def _start(options: ReaderOptions) -> Coordinator:
     store = open_store(options.store.reveal())
     queues: Mapping[str, Any] = {}
     try:
-        opened = [open_queue(url.reveal()) for url in options.queue.urls]
+        opened = [open_queue(url.reveal(), **connection_options(url, options.queue)) for url in options.queue.urls]
         queues = {queue.name: queue for queue in opened}
         coordinator = Coordinator(options, store, queues, stat, driver=driver_identity())
         coordinator.start()
