@@ -62,7 +62,7 @@ class Receivers:
 
     def drain(self) -> None:
         """From here on nothing newer counts, and a receiver is empty only by a receive that begins later."""
-        depth = sum(queue.depth().ready for queue in self._queues)
+        depth = sum(queue.depth().ready for queue in self._queues if queue.capabilities.tells_depth)
         with self._pen.changed:
             self._draining_since = self._clock()
             self._expected = depth

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from contracts.store_backends import BACKENDS, MYSQL_URL, StoreBackend
+from servers import pubsub
 from servers.postgres import NoPostgres, new_database, postgres_server
+from servers.pubsub import PubSubServer
 from shard_store.store import ShardStore
 
 
@@ -20,6 +22,12 @@ def postgres_url() -> Iterator[str]:
             yield url
     except NoPostgres as error:
         pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def pubsub_server() -> Iterator[PubSubServer]:
+    with pubsub.pubsub_server() as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

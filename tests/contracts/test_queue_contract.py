@@ -306,7 +306,7 @@ def test_given_back_with_a_delay_it_is_visible_after_it(queue: Queue, clock: Clo
     queue.give_back(receipts(take(queue, lease=600)), delay=60)
     clock.advance(40)
     assert take(queue) == []
-    assert queue.depth().in_flight == 0
+    assert queue.depth().ready == 0
     clock.advance(40)
     assert bodies(take(queue)) == [b"later"]
 
@@ -376,7 +376,7 @@ def test_depth_tells_waiting_leased_and_delayed_apart(queue: Queue, clock: Clock
 @pytest.mark.needs("expiry")
 def test_messages_in_flight_stay_leased_when_their_consumer_closes(backend: Backend, clock: Clock) -> None:
     watcher = backend.open()
-    with Backend(backend.url, clock).open() as leaving:
+    with backend.open_another() as leaving:
         leaving.publish(["held"])
         assert len(take(leaving, lease=60)) == 1
     assert take(watcher) == []
@@ -510,20 +510,9 @@ def test_what_a_killed_process_held_comes_again_after_its_lease(backend: Backend
     process.communicate(timeout=60)
     assert process.returncode == 9
     assert take(queue) == []
-    later = Backend(backend.url, Clock(now=queue_time(queue) + 61)).open()
-    with later:
-        (message,) = take(later)
-        assert (message.body, message.receive_count) == (b"held by the dead", 2)
-
-
-def queue_time(queue: Queue) -> float:
-    """What the queue's own clock says now."""
-    marker = f"marker-{os.urandom(4).hex()}"
-    queue.publish([marker])
-    (message,) = take(queue, 1)
-    queue.acknowledge([message.receipt])
-    assert message.sent_at is not None
-    return message.sent_at
+    (message,) = take(backend.open_later(61))
+    assert message.body == b"held by the dead"
+    assert message.receive_count == (1 if "count" in backend.lacks else 2)
 
 
 def test_ten_thousand_messages_go_through_in_sets(queue: Queue) -> None:

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from contracts.queues import sql
+from contracts.queues import pubsub, sql
 from contracts.queues.backend import Backend
 
 BACKENDS: Mapping[str, Callable[[pytest.FixtureRequest, Path], AbstractContextManager[Backend]]] = {
     **sql.BACKENDS,
+    **pubsub.BACKENDS,
 }

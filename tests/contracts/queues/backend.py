@@ -115,6 +115,28 @@ class Backend:
         self.views.append(open_queue(self.url, **self.options))
         return self.views[-1]
 
+    def open_another(self) -> Queue:
+        """A view that is no other's, to be closed by the test."""
+        return Backend(self.url, self.clock, options=self.options).open()
+
+    def open_later(self, seconds: float) -> Queue:
+        """A view for which so many seconds have passed since now, by the clock of processes that were given none."""
+        if not isinstance(self.clock, RealClock):
+            later = Backend(self.url, Clock(now=self._real_time() + seconds), options=self.options)
+            self.views.append(later.open())
+            return self.views[-1]
+        self.clock.advance(seconds)
+        return self.open()
+
+    def _real_time(self) -> float:
+        """What the queue's own clock says now."""
+        queue = self.open_in_real_time()
+        queue.publish(["marker"])
+        (message,) = queue.receive(1, 60, 0)
+        queue.acknowledge([message.receipt])
+        assert message.sent_at is not None
+        return message.sent_at
+
     def close(self) -> None:
         for view in self.views:
             view.close()
