@@ -8,6 +8,7 @@ from functools import partial
 
 import pyarrow as pa
 
+from queue_source.content.message_rows import message_batches
 from queue_source.content.metadata import ObjectMetadata
 from queue_source.content.objects import ExpectedObject, load_object
 from queue_source.errors import BadObject
@@ -31,17 +32,32 @@ Report = Callable[[Sequence[ErrorRecord]], None]
 def read_work(work: Work, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """All rows of the task's objects. May run more than once for one plan: it writes nothing but errors, which are
     idempotent. Raises what Spark should retry (ObjectStoreError), or BadObject where the options say `fail`."""
-    yield from read_ranges(work, schema, partial(_record, work))
+    if work.content.format is None:
+        yield from _messages(work, schema)
+    else:
+        yield from read_ranges(work, schema, partial(_record, work))
+
+
+def _messages(work: Work, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Their bodies came with the plan: nothing is read."""
+    messages = [
+        (entry.content.payload, _metadata(entry, work.identity))
+        for entry in work.ranges
+        if entry.content.payload is not None  # always, or the plan would not hold it
+    ]
+    return message_batches(messages, schema)
 
 
 def read_ranges(work: Work, schema: pa.Schema, report: Report) -> Iterator[pa.RecordBatch]:
     """As `read_work`, with errors given to `report`. An object is read whole before its first row leaves."""
+    format = work.content.format
+    assert format is not None
     for entry in work.ranges:
         try:
             batches = load_object(
                 entry.content.uri,
                 schema,
-                work.content.format,
+                format,
                 storage=work.content.storage,
                 expected=ExpectedObject(entry.content.size, entry.content.etag),
                 metadata=_metadata(entry, work.identity),

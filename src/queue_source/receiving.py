@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import tenacity
 
 from queue_source.crew import Crew
 from queue_source.errors import QueueUnavailable
 from queue_source.holding_pen import HoldingPen
-from queue_source.leases import LeaseKeeper
+from queue_source.leases import LeaseKeeper, longest_lease
 from queue_source.messages import Received
 from queue_source.metrics import Metrics
 from queue_source.options import QueueOptions
@@ -28,7 +28,7 @@ class Receivers:
 
     def __init__(
         self,
-        queues: Sequence[Queue],
+        queues: Mapping[str, Queue],
         options: QueueOptions,
         lease: float,
         pen: HoldingPen,
@@ -54,15 +54,15 @@ class Receivers:
         return self._draining_since is not None
 
     def start(self, crew: Crew) -> None:
-        for queue in self._queues:
+        for name, queue in self._queues.items():
             for _ in range(self._options.receive_threads):
                 number = len(self._emptied)
                 self._emptied[number] = False
-                crew.start(f"receive-{number}", self._run, crew, queue, number)
+                crew.start(f"receive-{number}", self._run, crew, name, queue, number)
 
     def drain(self) -> None:
         """From here on nothing newer counts, and a receiver is empty only by a receive that begins later."""
-        depth = sum(queue.depth().ready for queue in self._queues if queue.capabilities.tells_depth)
+        depth = sum(queue.depth().ready for queue in self._queues.values() if queue.capabilities.tells_depth)
         with self._pen.changed:
             self._draining_since = self._clock()
             self._expected = depth
@@ -97,7 +97,7 @@ class Receivers:
         since = self._draining_since
         return since is not None and self._expected <= 0 and message.sent_at is not None and message.sent_at > since
 
-    def _run(self, crew: Crew, queue: Queue, number: int) -> None:
+    def _run(self, crew: Crew, name: str, queue: Queue, number: int) -> None:
         capabilities = queue.capabilities
         receive = tenacity.Retrying(
             retry=tenacity.retry_if_exception_type(QueueUnavailable),
@@ -106,19 +106,20 @@ class Receivers:
             sleep=tenacity.sleep_using_event(crew.stopping),
             reraise=True,
         )
+        lease = longest_lease(self._lease, capabilities)
         longest = min(self._options.wait_time.total_seconds(), capabilities.longest_wait)
         while crew.working:
             with self._pen.changed:
-                room = self._pen.reserve(capabilities.largest_batch)
+                room = self._pen.reserve(name, capabilities.largest_batch)
                 if room == 0:
                     self._pen.changed.wait(0.5)
                     continue
                 began = self._round
                 wait = min(longest, _SHORT_WAIT) if self.hurried or self.draining else longest
-            messages = receive(queue.receive, room, self._lease, wait)
+            messages = receive(queue.receive, room, lease, wait)
             self._leases.hold(messages)
             self._metrics.add(received=len(messages))
             with self._pen.changed:
                 if began == self._round:
                     self._emptied[number] = all(self._late(message) for message in messages)
-                self._pen.put(messages, room)
+                self._pen.put(name, messages, room)

@@ -63,11 +63,26 @@ class PublishToken:
 
 
 @dataclass(frozen=True, slots=True)
+class Payload:
+    """A message that is itself the content (`content=message`). `sent_at` is seconds since 1970, None if not told.
+
+    `key` is the message key: the message's id, and how often it was republished.
+    """
+
+    value: bytes
+    key: str
+    tag: str = ""
+    headers: tuple[tuple[str, str], ...] = ()
+    sent_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Content:
     """What a shard stands for, as the notification told it: enough to read it later without the message.
 
     `shard_id` identifies the content; `uri` says where it is read from (they differ when versions are part of the
-    identity). `size` in bytes and `etag` are None when nobody told.
+    identity). `size` in bytes and `etag` are None when nobody told. `group`: contents of one group of a queue are
+    processed in order, in one partition. `payload` is kept by snapshots alone, not by the shard table.
     """
 
     shard_id: str
@@ -77,6 +92,8 @@ class Content:
     queue: str = ""
     message_id: str = ""
     receive_count: int = 1
+    group: str | None = None
+    payload: Payload | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from shard_store.database import chunks
-from shard_store.model import Content, Position, PublishToken, Range, Snapshot, shard_key
+from shard_store.model import Content, Payload, Position, PublishToken, Range, Snapshot, shard_key
 from shard_store.schema import pack, snapshots, unpack
 
 
@@ -27,6 +29,7 @@ def encode(ranges: Iterable[Range]) -> str:
                 r.content.receive_count,
                 r.start,
                 r.end,
+                *_more(r.content),
             ]
             for r in ranges
         ],
@@ -36,7 +39,7 @@ def encode(ranges: Iterable[Range]) -> str:
 
 def decode(source: str, text: str) -> list[Range]:
     ranges = []
-    for packed, uri, size, etag, queue, message_id, receive_count, start, end in json.loads(text):
+    for packed, uri, size, etag, queue, message_id, receive_count, start, end, *more in json.loads(text):
         shard_id = unpack(packed)
         content = Content(
             shard_id,
@@ -46,9 +49,31 @@ def decode(source: str, text: str) -> list[Range]:
             unpack(queue),
             unpack(message_id),
             receive_count,
+            *_content_of(*more),
         )
         ranges.append(Range(shard_key(source, shard_id), content, Position(start), Position(end)))
     return ranges
+
+
+def _more(content: Content) -> list[object]:
+    """What few contents have: an ordered group, and the message itself where that is the content."""
+    if content.group is None and content.payload is None:
+        return []
+    group = None if content.group is None else pack(content.group)
+    if (payload := content.payload) is None:
+        return [group]
+    headers = [(pack(name), pack(value)) for name, value in payload.headers]
+    value = base64.b64encode(payload.value).decode("ascii")
+    return [group, value, pack(payload.key), pack(payload.tag), headers, payload.sent_at]
+
+
+def _content_of(group: str | None = None, value: str | None = None, *rest: Any) -> tuple[str | None, Payload | None]:
+    plain = None if group is None else unpack(group)
+    if value is None:
+        return plain, None
+    key, tag, headers, sent_at = rest
+    named = tuple((unpack(name), unpack(text)) for name, text in headers)
+    return plain, Payload(base64.b64decode(value), unpack(key), unpack(tag), named, sent_at)
 
 
 def write(connection: Connection, token: PublishToken, snapshot: Snapshot, now: sa.ColumnElement[int]) -> None:

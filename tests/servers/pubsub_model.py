@@ -211,28 +211,33 @@ class Service:
     def acknowledge(self, name: str, ack_ids: Iterable[str]) -> None:
         with self.changed:
             subscription = self._find(name)
-            for held in self._held(subscription, list(ack_ids)):
+            found, failures = self._held(subscription, list(ack_ids))
+            for held in found:
                 held.outstanding, held.acknowledged, held.until = False, True, 0.0
             self._drop_done(subscription)
             self.changed.notify_all()
+            _tell(failures)
 
     def modify(self, name: str, ack_ids: Iterable[str], seconds: int) -> None:
         with self.changed:
             subscription = self._find(name)
             if not 0 <= seconds <= 600:
                 raise Refused("INVALID_ARGUMENT", f"Invalid ack deadline given: {seconds}; it is 0 to 600 seconds.")
-            for held in self._held(subscription, list(ack_ids)):
+            found, failures = self._held(subscription, list(ack_ids))
+            for held in found:
                 if held.outstanding and seconds:
                     held.until = self.now() + seconds
                 elif held.outstanding:
                     self._return(subscription, held)
             self.changed.notify_all()
+            _tell(failures)
 
-    def _held(self, subscription: Subscription, ack_ids: list[str]) -> list[Held]:
-        """The messages that the ack ids still hold; the failures of the others are told with exactly-once delivery."""
+    def _held(self, subscription: Subscription, ack_ids: list[str]) -> tuple[list[Held], dict[str, str]]:
+        """The messages that the ack ids still hold, and the failures of the others, with exactly-once delivery."""
         self._expire(subscription)
         exactly_once = subscription.config.enable_exactly_once_delivery
-        found, failures = [], {}
+        found: list[Held] = []
+        failures: dict[str, str] = {}
         for ack_id in ack_ids:
             held = subscription.messages.get(subscription.deliveries.get(ack_id, ""))
             latest = held is not None and held.ack_id == ack_id and not held.acknowledged
@@ -242,10 +247,7 @@ class Service:
                 failures[ack_id] = "PERMANENT_FAILURE_INVALID_ACK_ID"
             elif ack_id not in subscription.deliveries:
                 raise Refused("INVALID_ARGUMENT", f"You have passed an invalid ack ID (ack_id={ack_id}).")
-        if failures:
-            # those of the same request that are good are left alone: the service does not say what becomes of them
-            raise Refused("INVALID_ARGUMENT", "Some acknowledgement ids in the request were invalid.", failures)
-        return found
+        return found, failures
 
     def _expire(self, subscription: Subscription) -> None:
         now = self.now()
@@ -286,6 +288,12 @@ class Service:
             waiting = [held for held in subscription.messages.values() if not held.acknowledged]
             outstanding = sum(held.outstanding for held in waiting)
             return len(waiting) - outstanding, outstanding
+
+
+def _tell(failures: dict[str, str]) -> None:
+    """The request is refused, though all others in it were taken (as Google's own emulator does)."""
+    if failures:
+        raise Refused("INVALID_ARGUMENT", "Some acknowledgement ids in the request were invalid.", failures)
 
 
 def _check(message: Any) -> None:

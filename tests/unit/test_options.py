@@ -89,6 +89,15 @@ def test_several_queues_need_a_source_by_name() -> None:
     assert len(read(queueUrl="sim://a,sim://b").queue.urls) == 2
 
 
+COMPANIONS = {
+    "uriPath": {"notificationFormat": "json"},
+    "bucketPath": {"notificationFormat": "json", "keyPath": "k"},
+    "keyPath": {"notificationFormat": "json", "bucketPath": "b"},
+    "queueShares": {"queueUrl": "sim://a,sim://b", "source": "orders"},
+}
+"""What an option does not go without."""
+
+
 @pytest.mark.parametrize("option", working(READER_OPTIONS), ids=lambda option: option.name)
 @pytest.mark.parametrize("change", [str, str.lower, str.upper])
 def test_every_option_of_the_reader_acts_in_any_case(option: Option, change: Any) -> None:
@@ -101,6 +110,9 @@ def test_every_option_of_the_reader_acts_in_any_case(option: Option, change: Any
         given[f"{pairs[prefix]}.{other}"] = "other"
     if option.name in LEAST and change(option.name) != option.name:
         del given[option.name]
+    given |= COMPANIONS.get(option.name, {})
+    if option.name == "content":
+        del given["fileFormat"]
     options = parse_reader_options(given)
     expected = option.kind.parse(text)
     if option.kind.name == "secret":  # libraries want the text; the group does not show it
@@ -130,6 +142,8 @@ BAD: dict[str, list[str]] = {
     "character": ["ab", "\n"],
     "time zone": ["", "Mars/Olympus", "Europe", "+2", "+25:00", "../etc/passwd"],
     "prefixes": ["", "s3://a/,", ","],
+    "glob": ["", "[a", "{a,b", "a\\"],
+    "shares": ["", "fair", "percentage:50,60", "percentage:100,0", "percentage:", "percentage:a,b"],
     "text": [""],
     "secret": [""],
 }
@@ -170,10 +184,8 @@ def test_an_option_of_a_later_issue_is_refused_and_never_ignored(parse: Any, opt
 @pytest.mark.parametrize(
     ("option", "text"),
     [
-        ("content", "message"),
         ("fileFormat", "binaryfile"),
         ("deliverySemantics", "at-least-once"),
-        ("notificationFormat", "minio"),
     ],
 )
 def test_a_value_of_a_later_issue_says_that_it_is_not_supported_yet(option: str, text: str) -> None:
@@ -218,6 +230,7 @@ def test_cloudfiles_names_are_taken_where_the_meaning_is_equal() -> None:
             "cloudFiles.awsSecretKey": SECRET,
         }
     )
+    assert options.content.format is not None
     assert options.content.format.file_format == "json"
     assert options.batches.max_files_per_trigger == 7
     assert options.queue.receive_threads == 5
@@ -330,3 +343,28 @@ def test_options_cannot_be_changed_once_parsed() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         options.source = "other"  # type: ignore[misc]
     assert isinstance(options.content, ContentOptions)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"uriPath": "uri"},
+        {"notificationFormat": "json"},
+        {"notificationFormat": "json", "keyPath": "k"},
+        {"notificationFormat": "json", "keyPath": "k", "bucketPath": "b", "uriPath": "u"},
+    ],
+)
+def test_the_paths_of_json_notifications_are_given_whole_or_not_at_all(options: dict[str, str]) -> None:
+    assert refusal({**LEAST, **options}).option in ("uriPath", "notificationFormat")
+
+
+def test_shares_in_percent_name_each_queue() -> None:
+    error = refusal({**LEAST, "queueShares": "percentage:50,50"})
+    assert error.option == "queueShares"
+    assert "2 numbers for 1 queue" in error.problem
+
+
+def test_messages_need_no_file_format_and_take_none() -> None:
+    url = {"queueUrl": "sim://files"}
+    assert parse_reader_options({**url, "content": "message"}).content.format is None
+    assert refusal({**url, "content": "message", "fileFormat": "json"}).option == "fileFormat"

@@ -6,6 +6,7 @@ Durations are `timedelta`, sizes bytes. Secrets and URLs are `Secret`s: `str()` 
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -25,15 +26,21 @@ class QueueOptions:
     receive_threads: int
     wait_time: timedelta
     max_in_flight_messages: int
+    max_in_flight_bytes: int | None
+    queue_shares: str
 
 
 @dataclass(frozen=True, slots=True)
 class NotificationOptions:
-    """How a message becomes shards. `format` is `auto` or one of `NOTIFICATION_FORMS`."""
+    """How a message becomes shards. `format` is `auto` or one of `NOTIFICATION_FORMS`; `json` alone needs the paths."""
 
     notification_format: str
     allowed_prefixes: tuple[str, ...]
     allow_overwrites: bool
+    path_glob_filter: re.Pattern[str] | None
+    uri_path: str | None
+    bucket_path: str | None
+    key_path: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +86,15 @@ class DeliveryOptions:
 
 @dataclass(frozen=True, slots=True)
 class ContentOptions:
-    """What executors need to read objects: the only part of the reader's options that is sent to them."""
+    """What executors need to read content: the only part of the reader's options that is sent to them.
+
+    `format` is None where messages are read as they are.
+    """
 
     content: str
     on_missing_object: str
     on_corrupt_object: str
-    format: FormatOptions
+    format: FormatOptions | None
     storage: StorageOptions
 
 

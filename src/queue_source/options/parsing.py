@@ -69,6 +69,9 @@ def parse_reader_options(options: Mapping[str, str]) -> groups.ReaderOptions:
             storage=_storage(values),
         ),
     )
+    _check_content(values)
+    _check_paths(parsed.notifications)
+    _check_shares(parsed.queue)
     _check_times(parsed)
     return parsed
 
@@ -192,7 +195,40 @@ def _group(table: Sequence[Option], group: str, values: Mapping[str, Any]) -> di
     return {option.field: values[option.name] for option in table if option.group == group and not option.later}
 
 
-def _format(values: Mapping[str, Any]) -> FormatOptions:
+def _check_content(values: Mapping[str, Any]) -> None:
+    """Objects need a format; messages are read as they are."""
+    option = next(option for option in READER_OPTIONS if option.name == "fileFormat")
+    if values["content"] == "object" and values["fileFormat"] is None:
+        raise OptionError("fileFormat", _missing("reader", option))
+    if values["content"] == "message" and values["fileFormat"] is not None:
+        raise OptionError(
+            "fileFormat", "is not supported yet with content = message; leave it out and parse the column `value`"
+        )
+
+
+def _check_paths(options: groups.NotificationOptions) -> None:
+    """Form `json` says where its objects stand, and no other form does."""
+    paths = {"uriPath": options.uri_path, "bucketPath": options.bucket_path, "keyPath": options.key_path}
+    given = [name for name, path in paths.items() if path is not None]
+    if options.notification_format != "json":
+        if given:
+            raise OptionError(given[0], "acts only on notificationFormat json; set that too, or leave it out")
+    elif given not in (["uriPath"], ["bucketPath", "keyPath"]):
+        raise OptionError("notificationFormat", "json needs the option uriPath, or bucketPath and keyPath together")
+
+
+def _check_shares(options: groups.QueueOptions) -> None:
+    kind, _, numbers = options.queue_shares.partition(":")
+    if kind == "percentage" and len(numbers.split(",")) != len(options.urls):
+        raise OptionError(
+            "queueShares",
+            f"gives {len(numbers.split(','))} numbers for {len(options.urls)} queue(s); write one a queue",
+        )
+
+
+def _format(values: Mapping[str, Any]) -> FormatOptions | None:
+    if values["fileFormat"] is None:
+        return None
     from queue_source.content.formats import FormatOptions  # here: it loads pyarrow, which the commands can do without
 
     fields = _group(READER_OPTIONS, "format", values)

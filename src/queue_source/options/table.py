@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from queue_source.options import kinds
 from queue_source.options.kinds import Kind, choice, number
 
-NOTIFICATION_FORMS = ("uri", "s3", "sns", "eventbridge", "gcs")
+NOTIFICATION_FORMS = ("uri", "s3", "minio", "sns", "eventbridge", "gcs", "json")
 """The notification forms that can be forced with `notificationFormat`; `auto` finds out by looking."""
 
 FILE_FORMATS = ("json", "csv", "parquet")
@@ -20,7 +20,7 @@ DEFAULT_WINDOW = "30 days"
 DEFAULT_ALLOWED_PREFIXES = "s3://,s3a://,s3n://,gs://,abfss://"
 _TEXT_FORMATS = ("json", "csv")
 
-_FORM = choice("auto", *NOTIFICATION_FORMS, later=("minio", "json"))
+_FORM = choice("auto", *NOTIFICATION_FORMS)
 _FILE_FORMAT = choice(*FILE_FORMATS, later=("text", "avro", "orc", "binaryFile", "xml"))
 _BAD_OBJECT = choice("quarantine", "fail", "skip")
 _SEMANTICS = choice("exactly-once", later=("at-least-once", "at-most-once"))
@@ -130,15 +130,34 @@ READER_OPTIONS = (
         "Read an object again when it was overwritten: its version, ETag or generation becomes part of its identity.",
         "true",
     ),
-    _later("pathGlobFilter", "notifications", "Only objects whose name matches this glob are read."),
+    Option(
+        "pathGlobFilter", "notifications", kinds.GLOB, None,
+        "Only objects whose name (the last part of the path) matches are read; others are counted as ignored.",
+        "*.{csv,csv.gz}", "none",
+    ),
     _later("tagFilter", "notifications", "Only messages whose tag matches are read."),
     Option(
-        "content", "content", choice("object", later=("message",)), "object",
-        "What is read: the objects that messages announce.", "object",
+        "uriPath", "notifications", kinds.GIVEN_TEXT, None,
+        "Where the URI stands in notifications of form `json`: names parted by dots; lists are walked.",
+        "files.uri", "none",
     ),
     Option(
-        "fileFormat", "format", _FILE_FORMAT, None, "Format of the objects; `json` is one record a line.", "json",
-        required=True,
+        "bucketPath", "notifications", kinds.GIVEN_TEXT, None,
+        "The same for the bucket; with a scheme, as in `gs://b`, if it is not one of S3. Needs `keyPath`.",
+        "detail.bucket", "none",
+    ),
+    Option(
+        "keyPath", "notifications", kinds.GIVEN_TEXT, None, "The same for the key. Needs `bucketPath`.",
+        "detail.files.key", "none",
+    ),
+    Option(
+        "content", "content", choice("object", "message"), "object",
+        "What is read: the objects that messages announce, or the messages themselves.", "message",
+    ),
+    Option(
+        "fileFormat", "format", _FILE_FORMAT, None,
+        "Format of the objects; `json` is one record a line. Messages are read as they are.", "json",
+        "required for objects",
     ),
     Option(
         "onMissingObject", "content", _BAD_OBJECT, "quarantine",
@@ -196,8 +215,16 @@ READER_OPTIONS = (
         "maxInFlightMessages", "queue", number(1), "10000",
         "Most messages held at once; at the limit nothing is received.", "2000",
     ),
-    _later("maxInFlightBytes", "queue", "Most announced bytes held at once."),
-    _later("queueShares", "queue", "How several queues of one reader share it."),
+    Option(
+        "maxInFlightBytes", "queue", kinds.SIZE, None,
+        "Most bytes of announced objects (or of messages) held at once; at the limit nothing is received.",
+        "50g", "none",
+    ),
+    Option(
+        "queueShares", "queue", kinds.SHARES, "round-robin",
+        "How several queues of one reader share its batches: in turn, the first queue first, or by weight.",
+        "percentage:70,30",
+    ),
     Option(
         "visibilityTimeout", "leases", kinds.DURATION, "5m",
         "How long a message stays invisible to others; extended while it is worked on.", "10m",

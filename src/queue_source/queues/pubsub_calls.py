@@ -180,7 +180,7 @@ class PubSubCalls:
     def _change_chunk(self, receipts: list[str], send: Callable[[list[str]], None]) -> set[str]:
         """Until the service takes all but those that it refuses for good; returns these.
 
-        An answer that names failures does not say what became of the others: they are sent again, which is harmless.
+        An error that names failures is about these alone: the others of its request were taken.
         """
         stale: set[str] = set()
         waiting = receipts
@@ -193,13 +193,13 @@ class PubSubCalls:
                     failures = receipt_failures(error)
                     if failures.keys().isdisjoint(waiting):
                         raise
-            stale |= {receipt for receipt in waiting if failures.get(receipt, "").startswith("PERMANENT_")}
-            waiting = [receipt for receipt in waiting if receipt not in stale]
+            failed = [receipt for receipt in waiting if receipt in failures]
+            waiting = [receipt for receipt in failed if failures[receipt].startswith("TRANSIENT_")]
+            stale |= set(failed) - set(waiting)
             if not waiting:
                 return stale
-            if any(receipt in failures for receipt in waiting):
-                self.closed.wait(_PAUSE)
-        raise QueueUnavailable(self._name, f"{len(waiting)} receipts were not taken: {set(failures.values())}")
+            self.closed.wait(_PAUSE)
+        raise QueueUnavailable(self._name, f"{len(waiting)} receipts were not taken: {failures[waiting[0]]}")
 
     # --- the channel -------------------------------------------------------------------------------------------------
 

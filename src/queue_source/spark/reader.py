@@ -21,6 +21,7 @@ from pyspark.sql.types import StructType
 
 from queue_source.content.files import stat_objects
 from queue_source.content.formats import check_schema
+from queue_source.content.message_rows import check_message_schema
 from queue_source.coordinator import Coordinator
 from queue_source.options import ReaderOptions
 from queue_source.planning import pack
@@ -100,7 +101,10 @@ class CuesqueueStreamReader(AvailableNow, DataSourceStreamReader):
 
     def _started(self) -> Coordinator:
         if self._coordinator is None:
-            check_schema(arrow_schema(self._schema), self._options.content.format)
+            if self._options.content.format is None:
+                check_message_schema(arrow_schema(self._schema))
+            else:
+                check_schema(arrow_schema(self._schema), self._options.content.format)
             stop_on_sigterm()
             self._coordinator = _start(self._options)
         return self._coordinator
