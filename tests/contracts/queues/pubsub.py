@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ import pytest
 
 from contracts.queues.backend import Backend, Clock
 from queue_source.messages import Received
-from queue_source.queues import Depth, Queue, open_queue
+from queue_source.queues import Capabilities, Depth, Queue, open_queue
 from queue_source.queues.pubsub_calls import EMULATOR
 from servers.pubsub import PubSubServer
 
@@ -78,6 +78,10 @@ class Watched:
     def receive(self, most: int, lease: float, wait: float) -> list[Received]:
         return self._queue.receive(most, lease, wait * self._pace)
 
+    @property
+    def capabilities(self) -> Capabilities:
+        return replace(self._queue.capabilities, tells_depth=True)
+
     def depth(self) -> Depth:
         return Depth(*self._server.depth(self._queue.name))
 
@@ -97,9 +101,6 @@ class PubSubBackend(Backend):
 
     def open_in_real_time(self) -> Queue:
         return self._open(1)
-
-    def open_another(self) -> Queue:
-        return self.open()
 
     def open_later(self, seconds: float) -> Queue:
         self.clock.advance(seconds)
