@@ -43,8 +43,8 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "py4j": ("queue_source.spark",),
     "boto3": ("queue_source.queues.sqs", "queue_source.queues.sqs_client"),
     "botocore": ("queue_source.queues.sqs", "queue_source.queues.sqs_client", "queue_source.queues.sqs_requests"),
-    "google": ("queue_source.queues.pubsub",),
-    "grpc": ("queue_source.queues.pubsub",),
+    "google": ("queue_source.queues.pubsub", "queue_source.queues.pubsub_calls", "queue_source.queues.pubsub_errors"),
+    "grpc": ("queue_source.queues.pubsub_calls",),
     "pika": ("queue_source.queues.rabbitmq",),
     "sqlalchemy": (
         "shard_store",

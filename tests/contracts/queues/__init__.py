@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from contracts.queues import sql, sqs
+from contracts.queues import pubsub, sql, sqs
 from contracts.queues.backend import Backend
 
 BACKENDS: Mapping[str, Callable[[pytest.FixtureRequest, Path], AbstractContextManager[Backend]]] = {
     **sql.BACKENDS,
+    **pubsub.BACKENDS,
     **sqs.BACKENDS,
 }
