@@ -414,7 +414,7 @@ def test_a_batch_may_hold_several_messages_of_a_group_in_order(queue: Queue) -> 
 
 
 @pytest.mark.needs("groups")
-@pytest.mark.parametrize("delay", [0, 20])
+@pytest.mark.parametrize("delay", [0, pytest.param(20, marks=pytest.mark.needs("delay"))])
 def test_a_group_given_back_comes_again_in_its_order(queue: Queue, clock: Clock, delay: float) -> None:
     for number in range(4):
         queue.publish([str(number)], group="a")
