@@ -1,7 +1,7 @@
-"""The contracts of store and queues on the servers that users have: Debian's MariaDB, PostgreSQL and RabbitMQ.
+"""The contracts on the servers that users have: Debian's MariaDB, PostgreSQL and RabbitMQ; SQS in full, on two servers.
 
-They are installed where that may be. CUESQUEUE_TEST_MYSQL_URL names another MySQL or MariaDB server instead, whose user
-may create databases.
+What Debian has is installed where that may be. CUESQUEUE_TEST_MYSQL_URL names another MySQL or MariaDB server instead,
+whose user may create databases.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import pytest
 from servers import postgres
 from servers.debian import NotInstalled, install
 from servers.mariadb import mariadb_server
+from servers.ministack import moto_server
 from servers.rabbitmq import rabbitmq_server
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -62,6 +63,17 @@ def test_every_contract_of_the_store_and_the_sql_queue_holds_on_the_systems_post
         except NotInstalled as error:
             pytest.skip(str(error))
     expect_contracts("postgresql", **{postgres.VARIABLE: "system"})
+
+
+@pytest.mark.timeout(1200)
+def test_every_contract_of_queues_holds_on_sqs_with_all_that_takes_long() -> None:
+    expect_contracts("sqs", CUESQUEUE_TEST_SQS="everything")
+
+
+@pytest.mark.timeout(1200)
+def test_every_contract_of_queues_that_moto_keeps_holds_on_moto() -> None:
+    with moto_server() as url:
+        expect_contracts("sqs", CUESQUEUE_TEST_SQS_URL=url)
 
 
 @pytest.mark.timeout(1200)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from queue_source.coordinator import Coordinator
-from queue_source.options import ReaderOptions, parse_reader_options
+from queue_source.options import ReaderOptions, connection_options, parse_reader_options
 from queue_source.queues import open_queue
 from shard_store.failpoints import reach
 from shard_store.model import Plan, Split
@@ -38,7 +38,8 @@ def reader_options(queue_url: str, store_url: str, **more: str) -> ReaderOptions
 
 def start_coordinator(options: ReaderOptions, *, driver: str = "") -> Coordinator:
     """As `spark/reader.py` does it; every object has 10 bytes."""
-    queues = {queue.name: queue for queue in (open_queue(url.reveal()) for url in options.queue.urls)}
+    opened = [open_queue(url.reveal(), **connection_options(url, options.queue)) for url in options.queue.urls]
+    queues = {queue.name: queue for queue in opened}
     coordinator = Coordinator(
         options, open_store(options.store.reveal()), queues, lambda uris: [10 for _ in uris], driver=driver
     )

@@ -41,10 +41,10 @@ Units of one layer do not know each other: a queue adapter knows nothing of file
 ONLY_IN: dict[str, tuple[str, ...]] = {
     "pyspark": ("queue_source.spark", "pyspark_cuesqueue"),
     "py4j": ("queue_source.spark",),
-    "boto3": ("queue_source.queues.sqs",),
-    "botocore": ("queue_source.queues.sqs",),
-    "google": ("queue_source.queues.pubsub",),
-    "grpc": ("queue_source.queues.pubsub",),
+    "boto3": ("queue_source.queues.sqs", "queue_source.queues.sqs_client"),
+    "botocore": ("queue_source.queues.sqs", "queue_source.queues.sqs_client", "queue_source.queues.sqs_requests"),
+    "google": ("queue_source.queues.pubsub", "queue_source.queues.pubsub_calls", "queue_source.queues.pubsub_errors"),
+    "grpc": ("queue_source.queues.pubsub_calls",),
     "pika": (
         "queue_source.queues.amqp",
         "queue_source.queues.amqp_address",

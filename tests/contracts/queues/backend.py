@@ -6,9 +6,10 @@ queue that is empty at first. Where the queue's clock can be set, tests move it;
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from queue_source.messages import Receipt, Received
@@ -25,6 +26,7 @@ class Clock:
     now: float = 1_700_000_000.0
     slept: list[float] = field(default_factory=list)
     precision = 0.001
+    slack = 10.0
 
     def __call__(self) -> float:
         return self.now
@@ -49,6 +51,7 @@ class RealClock(Clock):
     def __init__(self, pace: float) -> None:
         super().__init__()
         self.pace = pace
+        self.slack = 60 / pace
 
     def __call__(self) -> float:
         return time.monotonic() / self.pace
@@ -100,6 +103,7 @@ class Backend:
     shared: bool = False  # every view is the same object
     lacks: Mapping[str, str] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
+    many: int = 10_000  # messages of the tests with many
 
     def open(self) -> Queue:
         if self.shared and self.views:
@@ -115,9 +119,31 @@ class Backend:
         self.views.append(open_queue(self.url, **self.options))
         return self.views[-1]
 
+    def open_later(self, seconds: float) -> Queue:
+        """A view for which so much time has passed, by the queue's own clock."""
+        if isinstance(self.clock, RealClock):
+            self.clock.advance(seconds)
+            return self.open()
+        now = _time_of(self.open_in_real_time())
+        self.views.append(replace(self, clock=Clock(now + seconds), views=[]).open())
+        return self.views[-1]
+
+    def real_seconds(self, seconds: float) -> float:
+        """So many seconds of the tests, as a view in real time counts them before `open_later`."""
+        return seconds * self.clock.pace if isinstance(self.clock, RealClock) else seconds
+
     def close(self) -> None:
         for view in self.views:
             view.close()
+
+
+def _time_of(queue: Queue) -> float:
+    marker = f"marker-{os.urandom(4).hex()}"
+    queue.publish([marker])
+    (message,) = queue.receive(1, 60, 0)
+    queue.acknowledge([message.receipt])
+    assert message.sent_at is not None
+    return message.sent_at
 
 
 PROMISES = {
@@ -128,5 +154,6 @@ PROMISES = {
     "stale": "a receipt of an earlier delivery is told from the newest one, and changes nothing",
     "count": "the receive count tells each delivery",
     "depth": "the depth is exact, and tells leased from delayed messages",
+    "exclusive": "a leased message is given to nobody else, however many consumers there are",
     "places": "a message given back keeps its place",
 }
