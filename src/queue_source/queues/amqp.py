@@ -45,6 +45,7 @@ class AmqpQueue:
         self.capabilities = Capabilities(
             largest_batch=LARGEST_BATCH,
             lease_cap=address.longest_hold,
+            tells_depth=address.pool is not None or address.listener,
             holds_by_connection=True,
             loses_unheard=address.listener,
         )

@@ -163,11 +163,7 @@ class SimQueue(SqlQueue):
 
     def exists(self) -> bool:
         """Whether the pool is bound to the source; creates nothing."""
-        self._refuse_closed()
-        file = self._database.file()
-        if file is None or not file.exists():
-            return False
-        return self._database.read(lambda connection: sim_tables.exists(connection, self._sim.pool))
+        return self._looked(lambda connection: sim_tables.exists(connection, self._sim.pool))
 
     def create(self) -> None:
         self._opened()

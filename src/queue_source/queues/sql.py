@@ -19,7 +19,14 @@ from sqlalchemy import Connection
 from queue_source.errors import QueueConfigurationError, QueueError
 from queue_source.messages import Receipt, Received
 from queue_source.queues.base import Capabilities, Depth, Payload, encode_payloads, republished
-from queue_source.queues.sql_database import LONGEST_NAME, Address, create_table, open_database, parse_address
+from queue_source.queues.sql_database import (
+    LONGEST_NAME,
+    Address,
+    create_table,
+    has_table,
+    open_database,
+    parse_address,
+)
 from queue_source.queues.sql_rows import QueueRows, held, remove
 from shard_store.database import ROWS_PER_STATEMENT, Database, chunks
 
@@ -169,7 +176,21 @@ class SqlQueue:
 
     def exists(self) -> bool:
         """Whether it holds any message: a queue in a table is no more than its messages."""
-        return self._run(self._rows.exists, read=True)
+        return self._looked(lambda connection: has_table(connection) and self._rows.exists(connection))
+
+    def create(self) -> None:
+        """Make the table, when absent; the queue comes with its first message."""
+        self._opened()
+
+    def delete(self) -> None:
+        """The same as to purge it; the table stays, since other queues may be in it."""
+        self.purge()
+
+    def _looked(self, look: Callable[[Connection], bool]) -> bool:
+        """What a look says that creates neither a table nor a file."""
+        self._refuse_closed()
+        file = self._database.file()
+        return (file is None or file.exists()) and self._database.read(look)
 
     # --- transactions ------------------------------------------------------------------------------------------------
 

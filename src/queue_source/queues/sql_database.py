@@ -118,6 +118,10 @@ def create_table(database: Database) -> None:
     create_tables(database, metadata)
 
 
+def has_table(connection: Connection) -> bool:
+    return inspect(connection).has_table(messages.name)
+
+
 def create_tables(database: Database, wanted: MetaData) -> None:
     def absent(connection: Connection) -> bool:
         return not wanted.tables.keys() <= set(inspect(connection).get_table_names())
