@@ -15,6 +15,7 @@ from contracts.queues.backend import Clock
 from queue_source.errors import QueueConfigurationError, QueueUnavailable
 from queue_source.messages import Received
 from queue_source.queues import open_queue
+from queue_source.queues.log_ids import log_id
 from queue_source.queues.sim import Fault, SimQueue
 from queue_source.tags import matches
 from unit.tag_table import TABLE
@@ -147,6 +148,22 @@ def test_republished_messages_stay_in_their_pool(simulator: Simulators) -> None:
     one.publish(["x"], tag="a.b")
     assert one.republish(take(one)[0])
     assert (one.depth().total, two.depth().total) == (1, 1)
+
+
+def test_the_current_log_id_goes_along_under_the_name_that_the_url_gives(simulator: Simulators) -> None:
+    queue, plain = simulator(log_id_header="X-Ascent-Log-Id"), simulator()
+    with log_id("request-7"):
+        queue.publish(["stamped"])
+        queue.publish(["own"], headers={"X-Ascent-Log-Id": "mine", "k": "v"})
+        plain.publish(["plain"])
+    queue.publish(["outside"])
+    headers = {message.body: message.headers for message in take(queue)}
+    assert headers == {
+        b"stamped": {"X-Ascent-Log-Id": "request-7"},
+        b"own": {"X-Ascent-Log-Id": "mine", "k": "v"},
+        b"plain": {},
+        b"outside": {},
+    }
 
 
 def test_a_pool_exists_until_it_is_deleted(simulator: Simulators) -> None:

@@ -17,6 +17,7 @@ from queue_source.errors import QueueConfigurationError, QueueUnavailable
 from queue_source.messages import Receipt, Received
 from queue_source.queues import sim_tables
 from queue_source.queues.base import Depth, Payload
+from queue_source.queues.log_ids import stamped
 from queue_source.queues.sim_address import parse_address
 from queue_source.queues.sql import SqlQueue
 from queue_source.queues.sql_database import create_table, create_tables
@@ -131,7 +132,8 @@ class SimQueue(SqlQueue):
         """To every pool of the source whose filters let the tag pass. Raises when there is none, as RabbitMQ's does."""
         check_tag(tag)
         self._connected("publish")
-        return super().publish(payloads, tag=tag, headers=headers, group=group)
+        named = stamped(headers, self._sim.log_id_header)
+        return super().publish(payloads, tag=tag, headers=named, group=group)
 
     def _insert(
         self, connection: Connection, bodies: Sequence[bytes], tag: str, headers: Mapping[str, str], group: str | None

@@ -17,7 +17,7 @@ from queue_source.queues.urls import without_fragment
 from queue_source.tags import parse_filters
 from shard_store.redaction import redact_url
 
-_PARAMETERS = ("dir", "pool", "listener", "tags", "mandatory")
+_PARAMETERS = ("dir", "pool", "listener", "tags", "mandatory", "log_id_header")
 _NAME = re.compile(r"[\w.\-]{1,200}")
 _FORM = "write sim://SOURCE?dir=PATH, with &pool=NAME and &tags=FILTER where they are wanted"
 
@@ -33,6 +33,7 @@ class SimAddress:
     listener: bool
     filters: tuple[str, ...] | None
     mandatory: bool
+    log_id_header: str | None
 
 
 def parse_address(url: str) -> SimAddress:
@@ -70,4 +71,5 @@ def parse_address(url: str) -> SimAddress:
     folder = Path(given["dir"])
     database = URL.create("sqlite", database=str(folder / f"{source}.sim.db"))
     mandatory = given.get("mandatory", "true") == "true"
-    return SimAddress(Address(database, pool, name), folder, source, pool, listener, filters, mandatory)
+    table = Address(database, pool, name)
+    return SimAddress(table, folder, source, pool, listener, filters, mandatory, given.get("log_id_header"))
