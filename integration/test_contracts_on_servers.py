@@ -1,4 +1,4 @@
-"""The contracts on the servers that users have: Debian's MariaDB and PostgreSQL, and SQS in full and on a second server.
+"""The contracts on the servers that users have: Debian's MariaDB and PostgreSQL, and two that speak SQS.
 
 What Debian has is installed where that may be. CUESQUEUE_TEST_MYSQL_URL names another MySQL or MariaDB server instead,
 whose user may create databases.
