@@ -1,4 +1,4 @@
-"""The contracts on the servers that users have: Debian's MariaDB and PostgreSQL, and two that speak SQS.
+"""The contracts on the servers that users have: Debian's MariaDB, PostgreSQL and RabbitMQ; SQS in full, on two servers.
 
 What Debian has is installed where that may be. CUESQUEUE_TEST_MYSQL_URL names another MySQL or MariaDB server instead,
 whose user may create databases.
@@ -18,6 +18,7 @@ from servers import postgres
 from servers.debian import NotInstalled, install
 from servers.mariadb import mariadb_server
 from servers.ministack import moto_server
+from servers.rabbitmq import rabbitmq_server
 
 ROOT = Path(__file__).resolve().parents[1]
 VARIABLE = "CUESQUEUE_TEST_MYSQL_URL"
@@ -73,3 +74,12 @@ def test_every_contract_of_queues_holds_on_sqs_with_all_that_takes_long() -> Non
 def test_every_contract_of_queues_that_moto_keeps_holds_on_moto() -> None:
     with moto_server() as url:
         expect_contracts("sqs", CUESQUEUE_TEST_SQS_URL=url)
+
+
+@pytest.mark.timeout(1200)
+def test_every_contract_of_queues_holds_on_rabbitmq() -> None:
+    try:
+        with rabbitmq_server() as server:
+            expect_contracts("rabbitmq", CUESQUEUE_TEST_AMQP_URL=server.url)
+    except NotInstalled as error:
+        pytest.skip(str(error))

@@ -21,7 +21,7 @@ from shard_store.store import ShardStore, open_store
 
 
 def reader_options(queue_url: str, store_url: str, **more: str) -> ReaderOptions:
-    """Options for tests: short times, in their allowed order; `more` overrides."""
+    """Options for tests: short times, in their allowed order; `more` overrides, and "" leaves one out."""
     defaults = {
         "queueUrl": queue_url,
         "store": store_url,
@@ -33,7 +33,7 @@ def reader_options(queue_url: str, store_url: str, **more: str) -> ReaderOptions
         "waitTime": "100ms",
         "maxFilesPerTrigger": "100",
     }
-    return parse_reader_options({**defaults, **more})
+    return parse_reader_options({name: text for name, text in {**defaults, **more}.items() if text})
 
 
 def start_coordinator(options: ReaderOptions, *, driver: str = "") -> Coordinator:

@@ -23,7 +23,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("queue_source.globs", "queue_source.json_paths", "queue_source.shares"),
     ("queue_source.notifications", "queue_source.queues", "queue_source.content", "queue_source.planning"),
     ("queue_source.options",),
-    ("queue_source.leases", "queue_source.intake", "queue_source.reading"),
+    ("queue_source.leases", "queue_source.intake", "queue_source.reading", "queue_source.suitability"),
     ("queue_source.tracking",),
     ("queue_source.holding_pen",),
     ("queue_source.receiving", "queue_source.housekeeping"),
@@ -43,9 +43,18 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "py4j": ("queue_source.spark",),
     "boto3": ("queue_source.queues.sqs", "queue_source.queues.sqs_client"),
     "botocore": ("queue_source.queues.sqs", "queue_source.queues.sqs_client", "queue_source.queues.sqs_requests"),
-    "google": ("queue_source.queues.pubsub",),
-    "grpc": ("queue_source.queues.pubsub",),
-    "pika": ("queue_source.queues.rabbitmq",),
+    "google": ("queue_source.queues.pubsub", "queue_source.queues.pubsub_calls", "queue_source.queues.pubsub_errors"),
+    "grpc": ("queue_source.queues.pubsub_calls",),
+    "pika": (
+        "queue_source.queues.amqp",
+        "queue_source.queues.amqp_address",
+        "queue_source.queues.amqp_errors",
+        "queue_source.queues.amqp_link",
+        "queue_source.queues.amqp_messages",
+        "queue_source.queues.amqp_publisher",
+        "queue_source.queues.amqp_session",
+        "queue_source.queues.amqp_topology",
+    ),
     "sqlalchemy": (
         "shard_store",
         "queue_source.queues.sql",
@@ -62,6 +71,8 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
 """Third-party packages that have a place of their own, and the units that are it."""
 
 EXCEPTIONS: dict[tuple[str, str], str] = {
+    ("queue_source.commands.setup_aws", "boto3"): "makes queues and notifications, which no adapter does",
+    ("queue_source.commands.setup_aws", "botocore"): "makes queues and notifications, which no adapter does",
     ("queue_source.commands.demo_query", "pyspark"): "a driver script as a user would write it",
     ("queue_source.commands.demo_data", "pyarrow"): "writes objects without the source's own code",
     ("queue_source.commands.demo_proof", "pyarrow"): "compares rows without the source's own code",
