@@ -96,7 +96,7 @@ class PubSubQueue:
     # --- the verbs ---------------------------------------------------------------------------------------------------
 
     def receive(self, most: int, lease: float, wait: float) -> list[Received]:
-        """Pulls until something comes; then extends at once, unless the subscription's own deadline is the lease."""
+        """Pulls until something comes; then extends, since until that the subscription's own deadline counts."""
         seconds = _whole("lease", lease)
         self._calls.refuse_closed()
         try:
@@ -109,7 +109,7 @@ class PubSubQueue:
         until = started + subscription.ack_deadline
         self._remember(subscription, pulled, until)
         stale: set[Receipt] = set()
-        if pulled and seconds != subscription.ack_deadline:
+        if pulled:
             started = time.monotonic()
             try:
                 stale = self._extend([Receipt(item.ack_id) for item in pulled], seconds)
