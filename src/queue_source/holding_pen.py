@@ -42,13 +42,17 @@ class HoldingPen:
 
     def reserve(self, queue: str, most: int) -> int:
         """Room for up to `most` messages that a receive may bring; `put` settles it. 0: receive nothing now."""
+        room = min(most, self.room(queue))
+        self._reserved[queue] += room
+        return room
+
+    def room(self, queue: str) -> int:
+        """How many more messages of this queue may come."""
         if self._heavy():
             return 0
         of_queue = self._shares.room(queue, self._most) - self._of_queue[queue] - self._reserved[queue]
         in_all = self._most - len(self._inside) - sum(self._reserved.values())
-        room = max(0, min(most, of_queue, in_all))
-        self._reserved[queue] += room
-        return room
+        return max(0, min(of_queue, in_all))
 
     def idle(self) -> bool:
         """Nothing received waits to be opened."""

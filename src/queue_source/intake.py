@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from queue_source.errors import MalformedNotification
 from queue_source.json_paths import JsonPaths
@@ -119,4 +119,4 @@ def _fill_sizes(intake: Intake, stat: Stat) -> None:
     for contents in intake.contents.values():
         for index, content in enumerate(contents):
             if content.size is None:
-                contents[index] = replace(content, size=known[content.uri])
+                contents[index] = content._replace(size=known[content.uri])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import pyarrow as pa
@@ -29,13 +29,19 @@ class Work:
 Report = Callable[[Sequence[ErrorRecord]], None]
 
 
-def read_work(work: Work, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def read_work(work: Work, schema: pa.Schema, *, repeated: bool) -> Iterator[pa.RecordBatch]:
     """All rows of the task's objects. May run more than once for one plan: it writes nothing but errors, which are
-    idempotent. Raises what Spark should retry (ObjectStoreError), or BadObject where the options say `fail`."""
+    idempotent. Raises what Spark should retry (ObjectStoreError), or BadObject where the options say `fail`.
+
+    `repeated`: the task may have run before. What it found bad then stays bad, even if it could be read by now: the
+    error is written, and the shard is quarantined with the plan, so none of its rows may go out.
+    """
     if work.content.format is None:
         yield from _messages(work, schema)
-    else:
-        yield from read_ranges(work, schema, partial(_record, work))
+        return
+    if repeated:
+        work = _without_bad(work)
+    yield from read_ranges(work, schema, partial(_record, work))
 
 
 def _messages(work: Work, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -79,6 +85,14 @@ def _record(work: Work, records: Sequence[ErrorRecord]) -> None:
 
     with open_store(work.store.reveal()) as store:
         store.record_errors(work.identity.source, work.identity.token.pipeline, records)
+
+
+def _without_bad(work: Work) -> Work:
+    from shard_store.store import open_store
+
+    with open_store(work.store.reveal()) as store:
+        bad = store.found_bad(work.identity)
+    return replace(work, ranges=[r for r in work.ranges if (r.key, r.start) not in bad])
 
 
 def _error(entry: Range, identity: PlanIdentity, error: BadObject, *, skipped: bool) -> ErrorRecord:

@@ -91,7 +91,7 @@ def look(database: Database, connection: Connection, keys: Iterable[ShardKey]) -
     found: dict[ShardKey, Shard] = {}
     for chunk in chunks(keys):
         query = standing(database).where(database.dialect.among(shards.c.shard_key, chunk))
-        found.update((shard.key, shard) for shard in map(as_shard, connection.execute(query)))
+        found.update((shard.key, shard) for shard in map(as_shard, connection.execute(query).all()))
     return found
 
 
@@ -127,7 +127,7 @@ def acquire(
     ours: set[ShardKey] = set()
     for chunk in chunks(seen):
         query = sa.select(shards.c.shard_key).where(database.dialect.among(shards.c.shard_key, chunk), owned_by(token))
-        ours.update(ShardKey(bytes(key)) for key in connection.execute(query).scalars())
+        ours.update(ShardKey(key) for key in connection.execute(query).scalars().all())
     return ours
 
 
@@ -173,7 +173,7 @@ def standing(database: Database) -> sa.Select[Any]:
 def as_shard(row: Sequence[Any]) -> Shard:
     key, shard_id, uri, size, etag, queue, message_id, count, group, position, state, owner, incarnation, fresh = row
     return Shard(
-        key=ShardKey(bytes(key)),
+        key=ShardKey(key),
         content=Content(shard_id, shard_id if uri is None else uri, size, etag, queue, message_id, count, group),
         position=Position(position),
         state=ShardState(state),

@@ -172,7 +172,7 @@ class Model:
         self._world = world
         self._shards: dict[bytes, dict[str, Any]] = {}
         self._pipelines: dict[str, dict[str, Any]] = {}
-        self._snapshots: dict[tuple[str, int, int], str] = {}
+        self._snapshots: dict[tuple[str, int, int], tuple[str, str]] = {}
         self._attempts: dict[str, dict[str, Any]] = {}
         self._splits = 0
         self._visible: dict[bytes, list[tuple[str, str]]] = {}  # of the shard's present life
@@ -196,7 +196,9 @@ class Model:
 
     def _check_snapshots(self, step: str) -> None:
         """Invariant 3: what an offset stands for never changes, and is there until it is confirmed."""
-        found = {(r["pipeline"], r["seq"], r["chunk"]): r["ranges"] for r in self._world.table(snapshots)}
+        found = {
+            (r["pipeline"], r["seq"], r["chunk"]): (r["moves"], r["contents"]) for r in self._world.table(snapshots)
+        }
         for key, text in self._snapshots.items():
             if key in found:
                 assert found[key] == text

@@ -20,6 +20,7 @@ from queue_source.options import (
     ContentOptions,
     ReaderOptions,
     SecretUrl,
+    connection_options,
     parse_reader_options,
     parse_sink_options,
     parse_view_options,
@@ -102,7 +103,7 @@ COMPANIONS = {
 @pytest.mark.parametrize("change", [str, str.lower, str.upper])
 def test_every_option_of_the_reader_acts_in_any_case(option: Option, change: Any) -> None:
     text = option.example or SECRET
-    pairs = {"aws": "s3", "s3": "aws"}
+    pairs = {"aws": "s3", "s3": "aws", "sqs": "sqs"}
     given = {**LEAST, change(option.name): text}
     if option.kind.name == "secret":  # a key needs its other half
         prefix, _, name = option.name.partition(".")
@@ -115,9 +116,11 @@ def test_every_option_of_the_reader_acts_in_any_case(option: Option, change: Any
         del given["fileFormat"]
     options = parse_reader_options(given)
     expected = option.kind.parse(text)
+    forms = [expected]
     if option.kind.name == "secret":  # libraries want the text; the group does not show it
-        expected = expected.reveal()
-    assert expected in list(_leaves(options)), f"{option.name} ended nowhere"
+        forms.append(expected.reveal())
+    leaves = list(_leaves(options))
+    assert any(form in leaves for form in forms), f"{option.name} ended nowhere"
     if option.default is not None and option.name not in ("content", "deliverySemantics"):
         assert expected != option.kind.parse(option.default), "the example has to differ from the default"
 
@@ -126,6 +129,9 @@ def _leaves(value: Any) -> Any:
     if dataclasses.is_dataclass(value):
         for field in dataclasses.fields(value):
             yield from _leaves(getattr(value, field.name))
+    elif isinstance(value, dict):
+        for part in value.values():
+            yield from _leaves(part)
     else:
         yield value
 
@@ -296,6 +302,40 @@ def test_s3_options_override_aws_options_and_keys_come_in_pairs() -> None:
     assert options.content.storage.access_key == "k"
     assert "set both" in str(refusal({**LEAST, "aws.accessKeyId": "k"}))
     assert "set both" in str(refusal({**LEAST, "s3.secretAccessKey": "k"}))
+
+
+def test_a_queue_is_reached_by_the_options_of_its_kind_and_the_nearest_prefix_wins() -> None:
+    given = {
+        "aws.region": "eu-central-1",
+        "aws.endpointUrl": "http://localhost:9000",
+        "sqs.endpointUrl": "http://localhost:4566",
+        "aws.accessKeyId": "key",
+        "aws.secretAccessKey": SECRET,
+        "sqs.roleArn": "arn:aws:iam::123456789012:role/queues",
+        "s3.region": "us-east-1",
+    }
+    options = parse_reader_options({**LEAST, **given}).queue
+    expected = {
+        "region": "eu-central-1",
+        "endpoint_url": "http://localhost:4566",
+        "access_key_id": "key",
+        "secret_access_key": SECRET,
+        "role_arn": "arn:aws:iam::123456789012:role/queues",
+    }
+    for url in ("sqs://files", "https://sqs.eu-central-1.amazonaws.com/123456789012/files"):
+        assert connection_options(SecretUrl(url), options) == expected
+    for url in ("sim://files", "sql+sqlite:///jobs.db?queue=files", "package.module:factory", "nonsense://x"):
+        assert connection_options(SecretUrl(url), options) == {}
+    assert SECRET not in repr(options)
+    assert "set both" in str(refusal({**LEAST, "queueUrl": "sqs://files", "sqs.accessKeyId": "k"}))
+
+
+def test_object_storage_assumes_a_role_of_its_own_or_that_of_all_but_never_beside_keys() -> None:
+    storage = read(aws__roleArn="arn:one", s3__roleArn="arn:two", aws__roleExternalId="id").content.storage
+    assert (storage.role_arn, storage.external_id) == ("arn:two", "id")
+    keys = {"aws.accessKeyId": "k", "aws.secretAccessKey": "s"}
+    assert "sqs.roleArn" in refusal({**LEAST, **keys, "aws.roleArn": "arn:one"}).problem
+    assert parse_reader_options({**LEAST, **keys, "sqs.roleArn": "arn:one"}).content.storage.role_arn is None
 
 
 def test_secrets_are_not_shown_by_options_copies_or_errors() -> None:

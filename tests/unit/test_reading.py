@@ -10,8 +10,9 @@ import pytest
 
 from queue_source.errors import BadObject
 from queue_source.options import parse_reader_options
-from queue_source.reading import Work, read_ranges
+from queue_source.reading import Work, read_ranges, read_work
 from shard_store.model import BEGINNING, Content, ErrorRecord, PlanIdentity, PublishToken, Range, end_at, shard_key
+from shard_store.store import open_store
 
 SCHEMA = pa.schema([("a", pa.int64()), ("b", pa.string())])
 IDENTITY = PlanIdentity("files", PublishToken("p", 1), 0, 1, "f" * 64)
@@ -84,3 +85,20 @@ def test_a_skipped_object_is_reported_and_not_quarantined(bad: Path, good: Path)
     rows, errors = read(work(bad, good, onCorruptObject="skip"))
     assert rows == [{"a": 1, "b": "x"}]
     assert [(error.scope, error.cause) for error in errors] == [("skipped", "corrupt-object")]
+
+
+def test_a_repeated_task_does_not_read_what_was_found_bad_and_a_first_one_does(
+    good: Path, bad: Path, tmp_path: Path
+) -> None:
+    url = f"sqlite:///{tmp_path}/store.db"
+    task = work(bad, good, store=url)
+
+    def rows(*, repeated: bool) -> int:
+        return sum(batch.num_rows for batch in read_work(task, SCHEMA, repeated=repeated))
+
+    assert rows(repeated=False) == 1
+    bad.write_bytes(b"1,x\n" * 3)  # it was still being written, say
+    assert rows(repeated=True) == 1
+    assert rows(repeated=False) == 4
+    with open_store(url) as store:
+        assert store.found_bad(IDENTITY) == {(task.ranges[0].key, BEGINNING)}

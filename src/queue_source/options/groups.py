@@ -7,9 +7,10 @@ Durations are `timedelta`, sizes bytes. Secrets and URLs are `Secret`s: `str()` 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from queue_source.options.secrets import SecretUrl
 
@@ -20,9 +21,13 @@ if TYPE_CHECKING:  # they load pyarrow, which the commands can do without
 
 @dataclass(frozen=True, slots=True)
 class QueueOptions:
-    """How messages are received (reader process)."""
+    """How messages are received (reader process).
+
+    `connections`: kind of queue -> what its adapter is told of region, endpoint and credentials (`connections.py`).
+    """
 
     urls: tuple[SecretUrl, ...]
+    connections: Mapping[str, Mapping[str, Any]]
     receive_threads: int
     wait_time: timedelta
     max_in_flight_messages: int

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from queue_source.errors import OptionError
 from queue_source.options import groups, kinds
+from queue_source.options.connections import check_keys, connections
 from queue_source.options.secrets import SecretUrl
 from queue_source.options.table import (
     ALIASES,
@@ -57,7 +58,9 @@ def parse_reader_options(options: Mapping[str, str]) -> groups.ReaderOptions:
         source=source,
         pipeline=values["pipeline"] or source,
         store=values["store"],
-        queue=groups.QueueOptions(urls=urls, **_group(READER_OPTIONS, "queue", values)),
+        queue=groups.QueueOptions(
+            urls=urls, connections=connections(urls, values), **_group(READER_OPTIONS, "queue", values)
+        ),
         notifications=groups.NotificationOptions(**_group(READER_OPTIONS, "notifications", values)),
         batches=groups.BatchOptions(**_group(READER_OPTIONS, "batches", values)),
         leases=groups.LeaseOptions(**_group(READER_OPTIONS, "leases", values)),
@@ -236,7 +239,7 @@ def _format(values: Mapping[str, Any]) -> FormatOptions | None:
 
 
 def _storage(values: Mapping[str, Any]) -> StorageOptions:
-    """`s3.X`, else `aws.X`; a key without its other half is refused."""
+    """`s3.X`, else `aws.X`; a key without its other half is refused, and a role beside keys."""
 
     from queue_source.content.files import StorageOptions
 
@@ -244,17 +247,21 @@ def _storage(values: Mapping[str, Any]) -> StorageOptions:
         return values[f"s3.{name}"] or values[f"aws.{name}"]
 
     keys = {name: given(name) for name in ("accessKeyId", "secretAccessKey")}
-    for name, key in keys.items():
-        if key is None and any(keys.values()):
-            raise OptionError(
-                f"aws.{name}", "is missing while its other half is given; set both accessKeyId and secretAccessKey"
-            )
+    check_keys("aws", keys)
+    if given("roleArn") and any(keys.values()):
+        raise OptionError(
+            "s3.roleArn" if values["s3.roleArn"] else "aws.roleArn",
+            "cannot be assumed for object storage with keys from options; leave the keys to the SDK's own chain, or "
+            "name the role of the queue alone, with sqs.roleArn",
+        )
     revealed = {name: None if key is None else key.reveal() for name, key in keys.items()}
     return StorageOptions(
         endpoint=given("endpointUrl"),
         region=given("region"),
         access_key=revealed["accessKeyId"],
         secret_key=revealed["secretAccessKey"],
+        role_arn=given("roleArn"),
+        external_id=given("roleExternalId"),
     )
 
 

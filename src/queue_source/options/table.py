@@ -26,6 +26,10 @@ _BAD_OBJECT = choice("quarantine", "fail", "skip")
 _SEMANTICS = choice("exactly-once", later=("at-least-once", "at-most-once"))
 
 
+def snake_case(name: str) -> str:
+    return "".join(f"_{c.lower()}" if c.isupper() else c for c in name)
+
+
 @dataclass(frozen=True, slots=True)
 class Option:
     """One option. `default` is text as a user would write it; None: there is none, or `default_note` says what.
@@ -47,7 +51,7 @@ class Option:
     @property
     def field(self) -> str:
         """The name of its field in the group: snake_case, without the prefix."""
-        return "".join(f"_{c.lower()}" if c.isupper() else c for c in self.name.rpartition(".")[2])
+        return snake_case(self.name.rpartition(".")[2])
 
 
 def _later(name: str, group: str, help: str) -> Option:
@@ -89,14 +93,26 @@ _STORAGE = (
         "s3.secretAccessKey", "storage", kinds.SECRET, None,
         "As `aws.secretAccessKey`, for object storage only.", "", "`aws.secretAccessKey`",
     ),
+    Option(
+        "aws.roleArn", "storage", kinds.GIVEN_TEXT, None,
+        "Role to assume, and to assume again before its credentials end.", "arn:aws:iam::123456789012:role/reader",
+        "none",
+    ),
+    Option(
+        "aws.roleExternalId", "storage", kinds.GIVEN_TEXT, None, "External id that the role asks for.", "reader-1",
+        "none",
+    ),
+    Option(
+        "s3.roleArn", "storage", kinds.GIVEN_TEXT, None,
+        "As `aws.roleArn`, for object storage only; not together with keys.",
+        "arn:aws:iam::123456789012:role/files", "`aws.roleArn`",
+    ),
+    Option(
+        "s3.roleExternalId", "storage", kinds.GIVEN_TEXT, None, "As `aws.roleExternalId`, for object storage only.",
+        "files-1", "`aws.roleExternalId`",
+    ),
     *(
-        _later(f"{service}.{name}", "storage", help)
-        for name, help in (
-            ("profile", "Profile of the AWS configuration files."),
-            ("roleArn", "Role to assume."),
-            ("roleExternalId", "External id for the role."),
-        )
-        for service in ("aws", "s3")
+        _later(f"{service}.profile", "storage", "Profile of the AWS configuration files.") for service in ("aws", "s3")
     ),
 )  # fmt: skip
 
@@ -262,12 +278,37 @@ READER_OPTIONS = (
     _later("errorQueueUrl", "delivery", "Queue that receives what could not be processed."),
     *_STORAGE,
     *(
-        _later(f"sqs.{name}", "storage", f"As `aws.{name}`, for Amazon SQS only.")
-        for name in ("region", "endpointUrl", "accessKeyId", "secretAccessKey", "profile", "roleArn", "roleExternalId")
+        Option(
+            f"sqs.{name}", "storage", kind, None, f"As `aws.{name}`, for Amazon SQS only.", example, f"`aws.{name}`",
+        )
+        for name, kind, example in (
+            ("region", kinds.GIVEN_TEXT, "eu-central-1"),
+            ("endpointUrl", kinds.GIVEN_TEXT, "http://localhost:4566"),
+            ("accessKeyId", kinds.SECRET, ""),
+            ("secretAccessKey", kinds.SECRET, ""),
+            ("roleArn", kinds.GIVEN_TEXT, "arn:aws:iam::123456789012:role/queues"),
+            ("roleExternalId", kinds.GIVEN_TEXT, "queues-1"),
+        )
     ),
-    _later("gcp.project", "storage", "Google Cloud project."),
-    _later("gcp.credentialsFile", "storage", "File with the credentials of a service account."),
-    _later("gcp.endpoint", "storage", "Address of a service that speaks Google's protocols, such as an emulator."),
+    Option(
+        "sqs.profile", "storage", kinds.GIVEN_TEXT, None,
+        "Profile of the AWS configuration files for Amazon SQS; for objects, set `AWS_PROFILE` on all machines.",
+        "queues", "the SDK's own chain",
+    ),
+    Option(
+        "gcp.project", "storage", kinds.GIVEN_TEXT, None,
+        "Project of Pub/Sub subscriptions whose URL names none (`pubsub:///SUBSCRIPTION`).", "my-project", "the URL's",
+    ),
+    Option(
+        "gcp.credentialsFile", "storage", kinds.GIVEN_TEXT, None,
+        "Key file of a service account, for Pub/Sub; for objects, set `GOOGLE_APPLICATION_CREDENTIALS` on all machines.",
+        "/etc/keys/reader.json", "the SDK's own chain",
+    ),
+    Option(
+        "gcp.endpoint", "storage", kinds.GIVEN_TEXT, None,
+        "Where Pub/Sub is: `HOST:PORT` of a regional endpoint, or `http://HOST:PORT` of an emulator.",
+        "europe-west3-pubsub.googleapis.com:443", "`PUBSUB_EMULATOR_HOST`, else Google's own",
+    ),
 )  # fmt: skip
 """Everything that `spark.readStream.format("cuesqueue")` knows, in the order of the documentation."""
 
@@ -303,6 +344,9 @@ VIEW_OPTIONS = (
     *_STORAGE,
 )  # fmt: skip
 """Everything that `spark.read.format("cuesqueue")` knows."""
+
+CONNECTIONS = {"sqs": ("sqs", "aws"), "pubsub": ("gcp",)}
+"""How kinds of queues are reached: adapter -> the prefixes whose options it takes, the first that is given wins."""
 
 ALIASES = {
     "delimiter": "sep",

@@ -6,7 +6,8 @@ Synchronous pull, so that every lease is ours to keep. Where Pub/Sub promises le
 - Without exactly-once delivery the service takes expired receipts in silence: nothing is ever told to be stale.
 - It counts deliveries only for subscriptions with a dead-letter policy; else every receive count is 1.
 - It does not tell how many messages wait.
-- An empty answer to a short pull proves nothing, so that none is shorter than `shortest_wait`.
+- An empty answer to a short pull proves nothing, so that none is shorter than `shortest_wait`. What the service gives
+  out at the moment when a pull ends is lost for the subscription's own deadline.
 
 `pubsub_calls.py` makes the calls, `pubsub_errors.py` maps their errors.
 """
