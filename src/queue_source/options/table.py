@@ -299,9 +299,20 @@ READER_OPTIONS = (
         "Profile of the AWS configuration files for Amazon SQS; for objects, set `AWS_PROFILE` on all machines.",
         "queues", "the SDK's own chain",
     ),
-    _later("gcp.project", "storage", "Google Cloud project."),
-    _later("gcp.credentialsFile", "storage", "File with the credentials of a service account."),
-    _later("gcp.endpoint", "storage", "Address of a service that speaks Google's protocols, such as an emulator."),
+    Option(
+        "gcp.project", "storage", kinds.GIVEN_TEXT, None,
+        "Project of Pub/Sub subscriptions whose URL names none (`pubsub:///SUBSCRIPTION`).", "my-project", "the URL's",
+    ),
+    Option(
+        "gcp.credentialsFile", "storage", kinds.GIVEN_TEXT, None,
+        "Key file of a service account, for Pub/Sub; for objects, set `GOOGLE_APPLICATION_CREDENTIALS` on all machines.",
+        "/etc/keys/reader.json", "the SDK's own chain",
+    ),
+    Option(
+        "gcp.endpoint", "storage", kinds.GIVEN_TEXT, None,
+        "Where Pub/Sub is: `HOST:PORT` of a regional endpoint, or `http://HOST:PORT` of an emulator.",
+        "europe-west3-pubsub.googleapis.com:443", "`PUBSUB_EMULATOR_HOST`, else Google's own",
+    ),
 )  # fmt: skip
 """Everything that `spark.readStream.format("cuesqueue")` knows, in the order of the documentation."""
 
@@ -338,7 +349,7 @@ VIEW_OPTIONS = (
 )  # fmt: skip
 """Everything that `spark.read.format("cuesqueue")` knows."""
 
-CONNECTIONS = {"sqs": ("sqs", "aws")}
+CONNECTIONS = {"sqs": ("sqs", "aws"), "pubsub": ("gcp",)}
 """How kinds of queues are reached: adapter -> the prefixes whose options it takes, the first that is given wins."""
 
 ALIASES = {
