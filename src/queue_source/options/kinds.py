@@ -5,6 +5,7 @@ Every `parse` raises ValueError with a message that shows the value (redacted) a
 
 from __future__ import annotations
 
+import codecs
 import difflib
 import re
 from collections.abc import Callable, Sequence
@@ -153,6 +154,13 @@ def _store_url(text: str) -> SecretUrl:
     return SecretUrl(text.strip())
 
 
+def _encoding(text: str) -> str:
+    try:
+        return codecs.lookup(text.strip()).name
+    except (LookupError, ValueError):
+        raise ValueError(f"{shown(text)} is no character set that is known here; write one, as in UTF-8") from None
+
+
 def _text(text: str) -> str:
     return text
 
@@ -180,6 +188,7 @@ TIME_ZONE = Kind("time zone", "an IANA name, or an offset such as `+02:00`", _ti
 PREFIXES = Kind("prefixes", "prefixes of URIs, parted by commas", _prefixes)
 QUEUE_URLS = Kind("queue URLs", "URLs, parted by commas", split_queue_urls)
 STORE_URL = Kind("database URL", "an SQLAlchemy URL", _store_url)
+ENCODING = Kind("character set", "the name of a character set", _encoding)
 TEXT = Kind("text", "any text", _text)
 GIVEN_TEXT = Kind("text", "any text that is not empty", _given_text)
 SECRET = Kind("secret", "a secret; never shown", _secret)
