@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import re
+import shutil
+import socket
+import subprocess
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -519,6 +522,29 @@ def test_tls_to_a_port_that_speaks_none_is_refused(server: RabbitServer, name: s
         with pytest.raises(QueueConfigurationError, match="TLS failed") as told:
             queue.create()
     assert "hunter2" not in str(told.value)
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="makes its certificate with openssl")
+def test_tls_with_an_authority_of_ones_own(tmp_path: Path) -> None:
+    certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
+    command = (
+        "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -addext subjectAltName=IP:127.0.0.1"
+    )
+    subprocess.run([*command.split(), "-keyout", str(key), "-out", str(certificate)], check=True, capture_output=True)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    settings = f"listeners.ssl.1 = 127.0.0.1:{port}\nssl_options.verify = verify_none\n" + "".join(
+        f"ssl_options.{name} = {file}\n"
+        for name, file in (("cacertfile", certificate), ("certfile", certificate), ("keyfile", key))
+    )
+    with rabbitmq_server(settings):
+        url = f"amqps://guest:guest@127.0.0.1:{port}/?source=s&pool=p"
+        with AmqpQueue(f"{url}&ssl_options={{'ca_certs':'{certificate}'}}") as queue:
+            queue.publish(["x"] * 2000)
+            assert len(drained(queue)) == 2000
+        with AmqpQueue(url) as queue, pytest.raises(QueueConfigurationError, match=r"TLS failed.*ssl_options"):
+            queue.create()
 
 
 def permissions(name: str) -> dict[str, list[str]]:
