@@ -16,6 +16,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from queue_source.globs import name_matcher
 from queue_source.options.secrets import Secret, SecretUrl, shown
 from queue_source.options.units import parse_duration, parse_size
+from queue_source.uris import plain_prefix
 
 LONGEST_NAME = 200
 
@@ -126,7 +127,7 @@ def _prefixes(text: str) -> tuple[str, ...]:
             f"{shown(text)} holds an empty prefix, which would allow everything; write prefixes parted by commas, "
             "as in s3://landing/, file:///data/in/"
         )
-    return prefixes
+    return tuple(dict.fromkeys(map(plain_prefix, prefixes)))
 
 
 _QUEUE_URL = re.compile(r"[A-Za-z][\w+.\-]*://\S|[A-Za-z_]\w*(?:\.\w+)+:[A-Za-z_]")
