@@ -202,6 +202,15 @@ def test_a_uri_outside_the_allowed_prefixes_is_quarantined_not_read(world: World
         assert published(store) == {"s3://bucket/1": 1}
 
 
+def test_messages_of_which_the_glob_leaves_nothing_are_acknowledged_and_counted(world: World) -> None:
+    world.publish("s3://bucket/_SUCCESS", "s3://bucket/1.csv", '["s3://bucket/2.csv", "s3://bucket/2.crc"]')
+    with world.loop(pathGlobFilter="*.csv") as loop:
+        loop.drain()
+        assert loop.coordinator.metrics.snapshot()["ignored"] == 2
+    assert world.depth() == EMPTY
+    assert_published_once(world, ["s3://bucket/1.csv", "s3://bucket/2.csv"])
+
+
 def test_no_more_than_the_limit_is_in_flight(world: World) -> None:
     world.publish(*uris(100))
     with world.loop(maxInFlightMessages="10", maxFilesPerTrigger="5") as loop:
