@@ -54,7 +54,7 @@ class Housekeeper:
         self._clock = clock
         self._heartbeat = options.leases.heartbeat.total_seconds()
         self._stale_after = stale_after(options)
-        self.depth: int | None = None  # of all queues together, by the last look; None: not known
+        self.depth: int | None = None  # of all queues that tell, by the last look; None: not known
 
     def run(self, crew: Crew, token: PublishToken, owner: Owner) -> None:
         """The thread. Raises PipelineTakenOver when a newer incarnation runs: the query then stops."""
@@ -86,12 +86,12 @@ class Housekeeper:
     def _look_at_queues(self) -> None:
         """For the query's progress only: a queue that cannot tell now is no reason to stop."""
         try:
-            depths = [queue.depth() for queue in self._queues.values()]
+            depths = [queue.depth() for queue in self._queues.values() if queue.capabilities.tells_depth]
         except QueueUnavailable as error:
             logger.info("%s; its depth is not known", error)
             self.depth = None
         else:
-            self.depth = sum(depth.ready for depth in depths)
+            self.depth = sum(depth.ready for depth in depths) if depths else None
 
     def _prune(self, interval: float) -> None:
         """Debounced over all pipelines of the source by a lease row: one winner an interval."""

@@ -122,7 +122,8 @@ class LeaseKeeper:
             for key in self._take_due(now):
                 task = self._tasks[key]
                 lease = min(self._lease(key[0]), task.cap - now)
-                if lease > task.deadline - now:
+                blind = task.deadline <= now and not self._queues[key[0]].capabilities.tells_stale
+                if lease > task.deadline - now and not blind:
                     due.setdefault((key[0], lease), []).append(key[1])
                 elif task.deadline <= now:
                     over.append(key)

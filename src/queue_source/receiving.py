@@ -93,7 +93,7 @@ class Receivers:
 
     def drain(self) -> None:
         """From here on nothing newer counts, and a queue is dry only by a receive that begins later."""
-        depth = sum(queue.depth().ready for queue in self._queues.values())
+        depth = sum(queue.depth().ready for queue in self._queues.values() if queue.capabilities.tells_depth)
         with self._pen.changed:
             self._draining_since = self._clock()
             self._expected = depth

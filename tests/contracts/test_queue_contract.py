@@ -20,7 +20,7 @@ from contracts.queues import BACKENDS
 from contracts.queues.backend import PROMISES, Backend, Clock
 from queue_source.errors import QueueError
 from queue_source.messages import Receipt, Received
-from queue_source.queues import Payload, Queue
+from queue_source.queues import Payload, Queue, redact
 
 BODIES = {
     "a number that looks like JSON": b"123",
@@ -73,6 +73,13 @@ def receipts(messages: list[Received]) -> list[Receipt]:
     return [message.receipt for message in messages]
 
 
+def expect_depth(queue: Queue, **numbers: int) -> None:
+    """Where the queue tells its depth."""
+    if queue.capabilities.tells_depth:
+        depth = queue.depth()
+        assert {name: getattr(depth, name) for name in numbers} == numbers
+
+
 # --- sending and taking ----------------------------------------------------------------------------------------------
 
 
@@ -111,7 +118,7 @@ def test_text_is_sent_as_it_is_and_a_dict_as_json(queue: Queue, payload: Payload
 def test_what_cannot_be_sent_is_refused_and_nothing_else_of_the_call_is_sent(queue: Queue, payload: Payload) -> None:
     with pytest.raises((TypeError, ValueError)):
         queue.publish([b"good", payload])
-    assert queue.depth().total == 0
+    expect_depth(queue, total=0)
 
 
 def test_a_single_payload_without_a_list_is_refused(queue: Queue) -> None:
@@ -137,7 +144,7 @@ def test_no_more_than_asked_for_is_taken(queue: Queue) -> None:
     queue.publish([str(number) for number in range(7)])
     assert len(take(queue, 3)) == 3
     assert take(queue, 0) == []
-    assert queue.depth().ready == 4
+    expect_depth(queue, ready=4)
 
 
 def test_message_ids_are_all_different_and_in_the_order_of_the_payloads(queue: Queue) -> None:
@@ -164,7 +171,7 @@ def test_a_message_sent_while_waiting_ends_the_wait(backend: Backend) -> None:
 
 def test_closing_ends_the_wait_of_another_thread(backend: Backend) -> None:
     waiting = backend.open_in_real_time()
-    assert waiting.depth().total == 0
+    expect_depth(waiting, total=0)
     with ThreadPoolExecutor(1) as pool:
         received = pool.submit(waiting.receive, 10, 60, 300)
         with pytest.raises(NotDone):
@@ -235,12 +242,12 @@ def test_a_stale_receipt_is_told_and_changes_nothing(queue: Queue, other: Queue,
     assert queue.acknowledge([slow.receipt]) == {slow.receipt}
     queue.give_back([slow.receipt])
     queue.reject([slow.receipt])
-    assert queue.depth().in_flight == 1
+    expect_depth(queue, in_flight=1)
     assert take(queue) == []
     clock.advance(20)
     assert other.extend([fresh.receipt], 60) == set()
     assert other.acknowledge([fresh.receipt]) == set()
-    assert queue.depth().total == 0
+    expect_depth(queue, total=0)
 
 
 @pytest.mark.needs("expiry", "stale")
@@ -253,17 +260,17 @@ def test_of_many_receipts_only_the_stale_ones_are_told(queue: Queue, clock: Cloc
     everything = [*receipts(first), *receipts(rest)]
     assert queue.extend(everything, 60) == set(receipts(first))
     assert queue.acknowledge(everything) == set(receipts(first))
-    assert queue.depth().total == 0
+    expect_depth(queue, total=0)
 
 
-@pytest.mark.needs("stale")
+@pytest.mark.needs("stale", "unknown")
 def test_a_receipt_that_was_never_given_is_stale(queue: Queue) -> None:
     queue.publish(["x"])
     for nonsense in ("", "x", "1", "1.", "1.0", "-1.a", "9" * 40, "\u00b2.x", "1' OR 1=1"):
         receipt = Receipt(nonsense)
         assert queue.extend([receipt], 60) == {receipt}
         assert queue.acknowledge([receipt]) == {receipt}
-    assert queue.depth().ready == 1
+    expect_depth(queue, ready=1)
 
 
 def test_no_receipts_at_all_change_nothing(queue: Queue) -> None:
@@ -279,7 +286,7 @@ def test_an_acknowledged_message_never_comes_again(queue: Queue, other: Queue, c
     assert queue.acknowledge(receipts(take(queue, lease=20))) == set()
     clock.advance(40)
     assert take(other) == []
-    assert queue.depth().total == 0
+    expect_depth(queue, total=0)
 
 
 def test_acknowledging_twice_is_harmless(queue: Queue) -> None:
@@ -313,13 +320,16 @@ def test_given_back_with_a_delay_it_is_visible_after_it(queue: Queue, clock: Clo
 
 @pytest.mark.needs("stale")
 @pytest.mark.parametrize("delay", [0, 60])
-def test_what_was_given_back_can_no_longer_be_extended_or_acknowledged(queue: Queue, delay: float) -> None:
+def test_what_was_given_back_can_no_longer_be_extended_or_acknowledged(
+    queue: Queue, clock: Clock, delay: float
+) -> None:
     queue.publish(["x"])
     given = receipts(take(queue))
     queue.give_back(given, delay)
     assert queue.extend(given, 60) == set(given)
     assert queue.acknowledge(given) == set(given)
-    assert queue.depth().total == 1
+    clock.advance(2 * delay)
+    assert bodies(take(queue, wait=20)) == [b"x"]
 
 
 def test_a_rejected_message_never_comes_again(queue: Queue, clock: Clock) -> None:
@@ -343,7 +353,7 @@ def test_a_republished_message_goes_to_the_back_untouched_and_counted(queue: Que
     assert queue.republish(copy)
     (again,) = take(queue)
     assert again.headers["Republish-Count"] == "2"
-    assert queue.depth().total == 2
+    expect_depth(queue, total=2)
 
 
 @pytest.mark.needs("expiry", "stale")
@@ -353,7 +363,7 @@ def test_a_stale_message_is_not_republished(queue: Queue, other: Queue, clock: C
     clock.advance(40)
     assert len(take(other)) == 1
     assert queue.republish(slow) is False
-    assert queue.depth().total == 1
+    expect_depth(queue, total=1)
 
 
 def test_a_republish_count_that_is_no_number_starts_again(queue: Queue) -> None:
@@ -380,7 +390,7 @@ def test_messages_in_flight_stay_leased_when_their_consumer_closes(backend: Back
         leaving.publish(["held"])
         assert len(take(leaving, lease=40)) == 1
     assert take(watcher) == []
-    assert watcher.depth().in_flight == 1
+    expect_depth(watcher, in_flight=1)
     clock.advance(50)
     assert bodies(take(watcher)) == [b"held"]
 
@@ -407,7 +417,7 @@ def test_a_batch_may_hold_several_messages_of_a_group_in_order(queue: Queue) -> 
 
 
 @pytest.mark.needs("groups")
-@pytest.mark.parametrize("delay", [0, 20])
+@pytest.mark.parametrize("delay", [0, pytest.param(20, marks=pytest.mark.needs("delay"))])
 def test_a_group_given_back_comes_again_in_its_order(queue: Queue, clock: Clock, delay: float) -> None:
     for number in range(4):
         queue.publish([str(number)], group="a")
@@ -507,7 +517,7 @@ def test_processes_that_start_at_once_create_the_queue_and_never_share_a_message
     assert sorted(got, key=int) == sent
 
 
-@pytest.mark.needs("expiry", "count")
+@pytest.mark.needs("expiry")
 def test_what_a_killed_process_held_comes_again_after_its_lease(backend: Backend) -> None:
     queue = backend.open_in_real_time()
     queue.publish(["held by the dead"])
@@ -516,7 +526,8 @@ def test_what_a_killed_process_held_comes_again_after_its_lease(backend: Backend
     assert process.returncode == 9
     assert take(queue) == []
     (message,) = take(backend.open_later(61))
-    assert (message.body, message.receive_count) == (b"held by the dead", 2)
+    assert message.body == b"held by the dead"
+    assert message.receive_count == (1 if "count" in backend.lacks else 2)
 
 
 def test_thousands_of_messages_go_through_in_sets(backend: Backend) -> None:
@@ -529,10 +540,10 @@ def test_thousands_of_messages_go_through_in_sets(backend: Backend) -> None:
         assert queue.acknowledge(receipts(taken)) == set()
         seen += bodies(taken)
     assert sorted(map(int, seen)) == list(range(backend.many))
-    assert queue.depth().total == 0
+    expect_depth(queue, total=0)
 
 
 def test_every_queue_follows_the_protocol_and_names_itself_without_secrets(queue: Queue, backend: Backend) -> None:
     assert isinstance(queue, Queue)
-    assert queue.name == backend.url
+    assert queue.name == redact(backend.url)
     assert queue.capabilities.largest_batch >= 1

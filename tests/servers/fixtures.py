@@ -8,6 +8,8 @@ import pytest
 
 from servers.ministack import ministack_server
 from servers.postgres import NoPostgres, postgres_server
+from servers.pubsub import PubSubServer
+from servers.pubsub import pubsub_server as started_pubsub
 
 
 @pytest.fixture(scope="session")
@@ -25,3 +27,10 @@ def ministack_url() -> Iterator[str]:
     """The URL of a server for SQS, S3, SNS and EventBridge; `servers.ministack` makes queues and buckets on it."""
     with ministack_server() as url:
         yield url
+
+
+@pytest.fixture(scope="session")
+def pubsub_server() -> Iterator[PubSubServer]:
+    """A server that speaks Google Cloud Pub/Sub; it makes topics and subscriptions."""
+    with started_pubsub() as server:
+        yield server

@@ -15,12 +15,11 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
-from urllib.error import URLError
 
 import boto3
 from botocore.config import Config
@@ -36,8 +35,22 @@ _names = itertools.count(1)
 @contextmanager
 def ministack_server() -> Iterator[str]:
     """The URL of a server of one's own; it keeps everything in memory."""
-    with tempfile.TemporaryDirectory(prefix="cuesqueue-ministack-") as folder:
-        process, url = _start(Path(folder))
+    variables = {"BIND_HOST": "127.0.0.1", "MINISTACK_HOST": "127.0.0.1", "SERVICES": "sqs,s3,sns,events,sts"}
+    with _server(lambda port: ["-m", "ministack"], variables, "_ministack/health") as url:
+        yield url
+
+
+@contextmanager
+def moto_server() -> Iterator[str]:
+    """The same from moto: a second opinion on shallow queues. It may deliver a leased message again."""
+    with _server(lambda port: ["-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)], {}, "moto-api/") as url:
+        yield url
+
+
+@contextmanager
+def _server(arguments: Callable[[int], list[str]], variables: Mapping[str, str], health: str) -> Iterator[str]:
+    with tempfile.TemporaryDirectory(prefix="cuesqueue-aws-") as folder:
+        process, url = _start(Path(folder), arguments, variables, health)
         try:
             yield url
         finally:
@@ -77,45 +90,41 @@ def new_queue(url: str, *, fifo: bool = False, **attributes: str) -> str:
     name = new_name("queue") + (".fifo" if fifo else "")
     sqs = client(url, "sqs")
     try:
-        sqs.create_queue(QueueName=name, Attributes={**({"FifoQueue": "true"} if fifo else {}), **attributes})
+        made = sqs.create_queue(QueueName=name, Attributes={**({"FifoQueue": "true"} if fifo else {}), **attributes})
     finally:
         sqs.close()
-    return f"{url}/{ACCOUNT}/{name}"
+    return str(made["QueueUrl"])
 
 
-def _start(folder: Path) -> tuple[subprocess.Popen[bytes], str]:
+def _start(
+    folder: Path, arguments: Callable[[int], list[str]], variables: Mapping[str, str], health: str
+) -> tuple[subprocess.Popen[bytes], str]:
     log = folder / "log"
     for _ in range(3):  # somebody else may take the free port before the server does
         port = _free_port()
-        variables = {
-            "BIND_HOST": "127.0.0.1",
-            "MINISTACK_HOST": "127.0.0.1",
-            "GATEWAY_PORT": str(port),
-            "SERVICES": "sqs,s3,sns,events,sts",
-        }
         with log.open("ab") as output:
             process = subprocess.Popen(
-                [sys.executable, "-m", "ministack"],
+                [sys.executable, *arguments(port)],
                 cwd=folder,
-                env={**os.environ, **variables},
+                env={**os.environ, **variables, "GATEWAY_PORT": str(port)},
                 stdout=output,
                 stderr=subprocess.STDOUT,
             )
         url = f"http://127.0.0.1:{port}"
-        if _answers(process, url):
+        if _answers(process, f"{url}/{health}"):
             return process, url
         process.kill()
         process.wait()
-    raise RuntimeError(f"ministack did not start:\n{log.read_text(errors='replace')[-3000:]}")
+    raise RuntimeError(f"{arguments(0)} did not start:\n{log.read_text(errors='replace')[-3000:]}")
 
 
 def _answers(process: subprocess.Popen[bytes], url: str) -> bool:
     deadline = time.monotonic() + _START_SECONDS
     while process.poll() is None and time.monotonic() < deadline:
         try:
-            with urllib.request.urlopen(f"{url}/_ministack/health", timeout=5):
+            with urllib.request.urlopen(url, timeout=5):
                 return True
-        except (URLError, OSError):
+        except OSError:  # URLError is one
             time.sleep(0.02)
     return False
 

@@ -162,6 +162,15 @@ def test_a_message_held_to_its_cap_is_extended_up_to_it_and_then_told_as_lost() 
     assert scene.keeper.held() == 0
 
 
+def test_a_queue_that_takes_late_extensions_in_silence_is_not_believed() -> None:
+    scene = Scene(Capabilities(largest_batch=10, tells_stale=False))
+    scene.keeper.hold(scene.queue.deliver(1))
+    scene.now += LEASE + 1  # the process stood still
+    scene.keeper.tick()
+    assert scene.lost == [("q", "r0")]
+    assert scene.queue.calls == []
+
+
 def test_a_queue_that_does_not_answer_keeps_no_other_from_being_extended() -> None:
     slow, quick = LeasingQueue(time.monotonic, BATCHES_OF_TEN), LeasingQueue(time.monotonic, BATCHES_OF_TEN)
     answer, extended, stopping = threading.Event(), threading.Event(), threading.Event()
