@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 import benchmarks.competing
+import benchmarks.pruning
 import benchmarks.reading
 import benchmarks.store  # noqa: F401 -- these register themselves
 from benchmarks.registry import REGISTRY, Measurement, Settings
