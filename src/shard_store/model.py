@@ -31,6 +31,11 @@ def end_at(offset: int) -> Position:
     return Position(f"~{offset:0{_DIGITS}d}")
 
 
+def offset_of(position: Position) -> int:
+    """The units before a position, also before an end; the inverse of `position_at` and `end_at`."""
+    return int(position.lstrip("~") or 0)
+
+
 def is_end(position: Position) -> bool:
     return position.startswith("~")
 
@@ -65,11 +70,25 @@ class PublishToken:
         return f"{self.pipeline}/{self.incarnation}"
 
 
+class Payload(NamedTuple):
+    """A message that is itself the content (`content=message`). `sent_at` is seconds since 1970, None if not told.
+
+    `key` is the message key: the message's id, and how often it was republished.
+    """
+
+    value: bytes
+    key: str
+    tag: str = ""
+    headers: tuple[tuple[str, str], ...] = ()
+    sent_at: float | None = None
+
+
 class Content(NamedTuple):
     """What a shard stands for, as the notification told it: enough to read it later without the message.
 
     `shard_id` identifies the content; `uri` says where it is read from (they differ when versions are part of the
-    identity). `size` in bytes and `etag` are None when nobody told.
+    identity). `size` in bytes and `etag` are None when nobody told. `group`: contents of one group of a queue are
+    processed in order, in one partition. `payload` is kept by snapshots alone, not by the shard table.
     """
 
     shard_id: str
@@ -79,6 +98,8 @@ class Content(NamedTuple):
     queue: str = ""
     message_id: str = ""
     receive_count: int = 1
+    group: str | None = None
+    payload: Payload | None = None
 
 
 class Shard(NamedTuple):

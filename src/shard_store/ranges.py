@@ -6,15 +6,17 @@ column is all keys as one hexadecimal text.
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Sequence
+from itertools import repeat
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from shard_store.database import chunks
-from shard_store.model import Content, Move, PublishToken, Range, ShardKey, Snapshot
+from shard_store.model import Content, Move, Payload, PublishToken, Range, ShardKey, Snapshot
 from shard_store.schema import snapshots
 
 _KEY = 32
@@ -87,11 +89,28 @@ def _contents_text(contents: Sequence[Content]) -> str:
         [c.queue for c in contents],
         [c.message_id for c in contents],
         [c.receive_count for c in contents],
+        [c.group for c in contents] if any(c.group is not None for c in contents) else None,
+        [_payload_fields(c.payload) for c in contents] if any(c.payload is not None for c in contents) else None,
     ]
     return json.dumps(columns, separators=(",", ":"), ensure_ascii=False)
 
 
 def _contents(text: str) -> list[Content]:
-    ids, uris, *others = json.loads(text)
+    ids, uris, *others, groups, payloads = json.loads(text)
     uris = [shard_id if uri is None else uri for shard_id, uri in zip(ids, uris, strict=True)]
-    return list(map(Content, ids, uris, *others))
+    few = (repeat(None) if groups is None else groups, repeat(None) if payloads is None else map(_payload, payloads))
+    return list(map(Content, ids, uris, *others, *few))
+
+
+def _payload_fields(payload: Payload | None) -> list[object] | None:
+    if payload is None:
+        return None
+    value = base64.b64encode(payload.value).decode("ascii")
+    return [value, payload.key, payload.tag, payload.headers, payload.sent_at]
+
+
+def _payload(fields: list[Any] | None) -> Payload | None:
+    if fields is None:
+        return None
+    value, key, tag, headers, sent_at = fields
+    return Payload(base64.b64decode(value), key, tag, tuple((name, text) for name, text in headers), sent_at)

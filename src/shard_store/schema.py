@@ -105,6 +105,7 @@ shards = sa.Table(
     sa.Column("queue", AnyText, nullable=False),
     sa.Column("message_id", AnyText, nullable=False),
     sa.Column("receive_count", sa.Integer, nullable=False),
+    sa.Column("message_group", AnyText),  # NULL: not in an ordered group
     sa.Column("position", sa.String(21), nullable=False),
     sa.Column("state", sa.String(12), nullable=False),
     sa.Column("owner", Name),  # with incarnation: the publish token; NULL: released

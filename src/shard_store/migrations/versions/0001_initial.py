@@ -109,6 +109,7 @@ def upgrade() -> None:
         sa.Column("queue", LongText, nullable=False),
         sa.Column("message_id", LongText, nullable=False),
         sa.Column("receive_count", sa.Integer, nullable=False),
+        sa.Column("message_group", LongText),
         sa.Column("position", sa.String(21), nullable=False),
         sa.Column("state", sa.String(12), nullable=False),
         sa.Column("owner", sa.String(200)),
