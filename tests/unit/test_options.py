@@ -148,6 +148,7 @@ BAD: dict[str, list[str]] = {
     "character": ["ab", "\n"],
     "time zone": ["", "Mars/Olympus", "Europe", "+2", "+25:00", "../etc/passwd"],
     "prefixes": ["", "s3://a/,", ","],
+    "tag filter": ["", "a,", "x" * 300],
     "glob": ["", "[a", "{a,b", "a\\"],
     "shares": ["", "fair", "percentage:50,60", "percentage:100,0", "percentage:", "percentage:a,b"],
     "text": [""],

@@ -16,6 +16,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from queue_source.globs import name_matcher
 from queue_source.options.secrets import Secret, SecretUrl, shown
 from queue_source.options.units import parse_duration, parse_size
+from queue_source.tags import parse_filters
 
 LONGEST_NAME = 200
 
@@ -152,6 +153,13 @@ def _glob(text: str) -> re.Pattern[str]:
         raise ValueError(f"{shown(text)} {error}; write a glob of names, as in *.csv") from None
 
 
+def _tag_filter(text: str) -> tuple[str, ...]:
+    try:
+        return parse_filters(text)
+    except ValueError as error:
+        raise ValueError(f"{error}; write words parted by '.', as in orders.*.eu or orders.#") from None
+
+
 def _shares(text: str) -> str:
     word = "".join(text.split()).lower()
     if word in ("greedy", "round-robin"):
@@ -201,6 +209,7 @@ PREFIXES = Kind("prefixes", "prefixes of URIs, parted by commas", _prefixes)
 QUEUE_URLS = Kind("queue URLs", "URLs, parted by commas", split_queue_urls)
 STORE_URL = Kind("database URL", "an SQLAlchemy URL", _store_url)
 GLOB = Kind("glob", "a glob: `*`, `?`, `[a-z]`, `{a,b}`", _glob)
+TAG_FILTER = Kind("tag filter", "filters parted by commas; `*` is one word, `#` zero or more", _tag_filter)
 SHARES = Kind("shares", "`round-robin`, `greedy`, or `percentage:70,30` with one number a queue", _shares)
 TEXT = Kind("text", "any text", _text)
 GIVEN_TEXT = Kind("text", "any text that is not empty", _given_text)

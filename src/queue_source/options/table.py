@@ -151,7 +151,11 @@ READER_OPTIONS = (
         "Only objects whose name (the last part of the path) matches are read; others are counted as ignored.",
         "*.{csv,csv.gz}", "none",
     ),
-    _later("tagFilter", "notifications", "Only messages whose tag matches are read."),
+    Option(
+        "tagFilter", "notifications", kinds.TAG_FILTER, None,
+        "Only messages whose tag matches one of these are read (`*` is one word, `#` any number of them); others are "
+        "acknowledged and counted as ignored.", "orders.#,returns.*", "none",
+    ),
     Option(
         "uriPath", "notifications", kinds.GIVEN_TEXT, None,
         "Where the URI stands in notifications of form `json`: names parted by dots; lists are walked.",

@@ -104,12 +104,20 @@ def make_client(address: Address, access: Access, service: str = "sqs") -> Any:
         return made.client(service, region_name=region, endpoint_url=endpoint, config=config)
 
 
+@functools.cache
+def _descriptions() -> Any:
+    """botocore's descriptions of services, read once for all queues of the process."""
+    return session.Session().get_component("data_loader")
+
+
 def _session(access: Access, region: str | None) -> boto3.session.Session:
+    plain = session.Session(profile=access.profile)
+    plain.register_component("data_loader", _descriptions())
     made = boto3.session.Session(
+        botocore_session=plain,
         aws_access_key_id=access.access_key_id,
         aws_secret_access_key=access.secret_access_key,
         region_name=region,
-        profile_name=access.profile,
     )
     if access.role_arn is None:
         return made
