@@ -305,7 +305,7 @@ READER_OPTIONS = (
     ),
     Option(
         "gcp.credentialsFile", "storage", kinds.GIVEN_TEXT, None,
-        "Key file of a service account, for Pub/Sub; for objects, set `GOOGLE_APPLICATION_CREDENTIALS` on all machines.",
+        "Key file of a service account for Pub/Sub; for objects, set `GOOGLE_APPLICATION_CREDENTIALS` on all machines.",
         "/etc/keys/reader.json", "the SDK's own chain",
     ),
     Option(
