@@ -57,6 +57,9 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     ),
     "sqlalchemy": (
         "shard_store",
+        "queue_source.queues.sim",
+        "queue_source.queues.sim_address",
+        "queue_source.queues.sim_tables",
         "queue_source.queues.sql",
         "queue_source.queues.sql_database",
         "queue_source.queues.sql_rows",

@@ -5,6 +5,7 @@ Every `parse` raises ValueError with a message that shows the value (redacted) a
 
 from __future__ import annotations
 
+import codecs
 import difflib
 import re
 from collections.abc import Callable, Sequence
@@ -181,6 +182,13 @@ def _store_url(text: str) -> SecretUrl:
     return SecretUrl(text.strip())
 
 
+def _encoding(text: str) -> str:
+    try:
+        return codecs.lookup(text.strip()).name
+    except (LookupError, ValueError):
+        raise ValueError(f"{shown(text)} is no character set that is known here; write one, as in UTF-8") from None
+
+
 def _text(text: str) -> str:
     return text
 
@@ -211,6 +219,7 @@ STORE_URL = Kind("database URL", "an SQLAlchemy URL", _store_url)
 GLOB = Kind("glob", "a glob: `*`, `?`, `[a-z]`, `{a,b}`", _glob)
 TAG_FILTER = Kind("tag filter", "filters parted by commas; `*` is one word, `#` zero or more", _tag_filter)
 SHARES = Kind("shares", "`round-robin`, `greedy`, or `percentage:70,30` with one number a queue", _shares)
+ENCODING = Kind("character set", "the name of a character set", _encoding)
 TEXT = Kind("text", "any text", _text)
 GIVEN_TEXT = Kind("text", "any text that is not empty", _given_text)
 SECRET = Kind("secret", "a secret; never shown", _secret)

@@ -26,6 +26,7 @@ from queue_source.queues.amqp_link import IoThread, Link, Stopped
 from queue_source.queues.amqp_messages import checked_headers, properties_for, received
 from queue_source.queues.amqp_session import QueueGone, Session
 from queue_source.queues.base import Capabilities, Depth, Payload, encode_payloads
+from queue_source.queues.log_ids import stamped
 from queue_source.tags import check_tag
 
 LARGEST_BATCH = 1000
@@ -45,6 +46,7 @@ class AmqpQueue:
         self.capabilities = Capabilities(
             largest_batch=LARGEST_BATCH,
             lease_cap=address.longest_hold,
+            tells_depth=address.pool is not None or address.listener,
             holds_by_connection=True,
             loses_unheard=address.listener,
         )
@@ -116,7 +118,7 @@ class AmqpQueue:
         check_tag(tag)
         if group is not None:
             raise ValueError("RabbitMQ has no ordered groups; leave group out")
-        named = checked_headers(headers or {})
+        named = checked_headers(stamped(headers, self._address.log_id_header))
         if not bodies:
             return []
         messages = [(body, properties_for(named)) for body in bodies]

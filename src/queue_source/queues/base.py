@@ -130,6 +130,26 @@ class Queue(Protocol):
     ) -> None: ...
 
 
+@runtime_checkable
+class Administered(Protocol):
+    """What some kinds of queues can do beside the verbs, for people and the commands `cuesqueue queue ...`."""
+
+    def exists(self) -> bool:
+        """Whether it is there; creates nothing."""
+
+    def create(self) -> None:
+        """Make it as its URL says; what is there already is left as it is."""
+
+    def delete(self) -> None:
+        """Remove it with all its messages; fine when it is not there."""
+
+    def purge(self) -> int:
+        """Delete its messages; returns how many there were. What consumers hold may stay theirs."""
+
+    def peek(self, most: int) -> list[Received]:
+        """The next messages, which stay in the queue; their receipts are good for nothing."""
+
+
 REPUBLISH_COUNT = "Republish-Count"
 """The header that tells how often a message was put to the back; absent = never."""
 
