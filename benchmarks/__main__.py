@@ -17,6 +17,8 @@ from rich.console import Console
 from rich.table import Table
 
 import benchmarks.competing
+import benchmarks.leases
+import benchmarks.memory
 import benchmarks.reading
 import benchmarks.store  # noqa: F401 -- these register themselves
 from benchmarks.registry import REGISTRY, Measurement, Settings

@@ -11,7 +11,8 @@ from hypothesis import HealthCheck, settings
 import leaks
 import loopback
 
-pytest_plugins = ["pytester"]  # runs small test suites inside a test: tests/unit/test_house.py
+# pytester runs small test suites inside a test: tests/unit/test_house.py
+pytest_plugins = ["pytester", "servers.fixtures"]
 
 settings.register_profile("dev", deadline=None)
 settings.register_profile(

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from queue_source.coordinator import Coordinator
-from queue_source.options import ReaderOptions, parse_reader_options
+from queue_source.options import ReaderOptions, connection_options, parse_reader_options
 from queue_source.queues import open_queue
 from shard_store.failpoints import reach
 from shard_store.model import Plan, Split
@@ -21,7 +21,7 @@ from shard_store.store import ShardStore, open_store
 
 
 def reader_options(queue_url: str, store_url: str, **more: str) -> ReaderOptions:
-    """Options for tests: short times, in their allowed order; `more` overrides."""
+    """Options for tests: short times, in their allowed order; `more` overrides, and "" leaves one out."""
     defaults = {
         "queueUrl": queue_url,
         "store": store_url,
@@ -33,12 +33,13 @@ def reader_options(queue_url: str, store_url: str, **more: str) -> ReaderOptions
         "waitTime": "100ms",
         "maxFilesPerTrigger": "100",
     }
-    return parse_reader_options({**defaults, **more})
+    return parse_reader_options({name: text for name, text in {**defaults, **more}.items() if text})
 
 
 def start_coordinator(options: ReaderOptions, *, driver: str = "") -> Coordinator:
     """As `spark/reader.py` does it; every object has 10 bytes."""
-    queues = {queue.name: queue for queue in (open_queue(url.reveal()) for url in options.queue.urls)}
+    opened = [open_queue(url.reveal(), **connection_options(url, options.queue)) for url in options.queue.urls]
+    queues = {queue.name: queue for queue in opened}
     coordinator = Coordinator(
         options, open_store(options.store.reveal()), queues, lambda uris: [10 for _ in uris], driver=driver
     )

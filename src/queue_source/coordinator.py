@@ -13,14 +13,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from queue_source.crew import Crew
 from queue_source.errors import QueueError, QueueUnavailable
 from queue_source.holding_pen import HoldingPen
-from queue_source.housekeeping import Housekeeper, stale_after
-from queue_source.intake import Intake, Stat, take_in
-from queue_source.leases import LeaseKeeper, MessageKey, by_queue, key_of
+from queue_source.housekeeping import Housekeeper, stale_after, warn_of_retention
+from queue_source.intake import Intake, Stat, take_in, take_messages
+from queue_source.leases import LeaseKeeper, MessageKey, by_queue, key_of, longest_lease
 from queue_source.messages import Received
 from queue_source.metrics import Metrics
 from queue_source.options import ReaderOptions
 from queue_source.queues.base import Queue
 from queue_source.receiving import Receivers
+from queue_source.shares import shares_of
 from shard_store.database import ROWS_PER_STATEMENT
 from shard_store.errors import LostProgress, ShardStoreError
 from shard_store.failpoints import reach
@@ -59,10 +60,14 @@ class Coordinator:
         self._clock = clock
         self.metrics = Metrics()
         lease = options.leases.visibility_timeout.total_seconds()
-        self._pen = HoldingPen(options.queue.max_in_flight_messages)
+        self._pen = HoldingPen(
+            options.queue.max_in_flight_messages,
+            options.queue.max_in_flight_bytes,
+            shares_of(options.queue.queue_shares, queues),
+        )
         self._leases = LeaseKeeper(queues, lease, self._lost_leases, clock)
-        self._receivers = Receivers(list(queues.values()), options.queue, lease, self._pen, self._leases, self.metrics)
-        self._housekeeper = Housekeeper(options, store, self._pen, self.metrics, clock)
+        self._receivers = Receivers(queues, options.queue, lease, self._pen, self._leases, self.metrics)
+        self._housekeeper = Housekeeper(options, store, queues, self._pen, self.metrics, clock)
         self._crew = Crew(self._pen.wake)
         self._token: PublishToken
         self._confirmed = 0
@@ -73,6 +78,7 @@ class Coordinator:
 
     def start(self) -> None:
         """Start-up recovery (design.md section 2), then the threads. Idempotent over process deaths."""
+        warn_of_retention(self._queues, self._options.deduplication.deduplication_window)
         started = self._store.start(
             self._options.source, self._options.pipeline, driver=self._driver, stale_after=stale_after(self._options)
         )
@@ -154,8 +160,8 @@ class Coordinator:
         self._crew.check()
         self._receivers.drain()
 
-    def report(self) -> dict[str, int | str]:
-        """Counters for the query's progress."""
+    def report(self) -> dict[str, int | str | None]:
+        """Counters for the query's progress; `depth` is what waits in the queues, None while that is not known."""
         with self._pen.changed:
             tracker = self._pen.tracker
             state = {
@@ -164,7 +170,13 @@ class Coordinator:
                 "awaitingCommit": len(tracker.planned),
                 "held": len(tracker.foreign),
             }
-        return {"pipeline": self._options.pipeline, "seq": self._last_seq, **state, **self.metrics.snapshot()}
+        return {
+            "pipeline": self._options.pipeline,
+            "seq": self._last_seq,
+            "depth": self._housekeeper.depth,
+            **state,
+            **self.metrics.snapshot(),
+        }
 
     def stop(self) -> None:
         """A graceful end: what is in no plan becomes visible at once, what is planned gets a last extension."""
@@ -217,7 +229,7 @@ class Coordinator:
         reach("acknowledged")
         unfinished = [key for key in keys if key not in finished]
         if unfinished:  # lost to another pipeline, or to be continued
-            self.route(self._store.look(unfinished).values())
+            self.route(self._store.look(unfinished).values(), first=True)
 
     def _adopt(self, seq: int) -> None:
         """Spark knows an offset that the store never gave."""
@@ -247,8 +259,7 @@ class Coordinator:
                 self.metrics.add(acknowledged=len(receipts) - len(stale), lostLeases=len(stale))
         self._leases.stop(keys)
         with self._pen.changed:
-            self._pen.tracker.drop(keys)
-            self._pen.changed.notify_all()
+            self._pen.leave(keys)
 
     def _gather(self) -> None:
         """Wait until a whole batch is ready or the queues gave all they had.
@@ -288,7 +299,10 @@ class Coordinator:
 
     def _open_messages(self, messages: Sequence[Received]) -> None:
         """Parse, quarantine, open, and hang each message on what it announced."""
-        intake = take_in(messages, self._options.notifications, self._stat)
+        if self._options.content.content == "message":
+            intake = take_messages(messages, self._options.notifications)
+        else:
+            intake = take_in(messages, self._options.notifications, self._stat)
         self._store.record_errors(self._options.source, self._options.pipeline, list(intake.errors.values()))
         source = self._options.source
         contents = [content for some in intake.contents.values() for content in some]
@@ -299,8 +313,8 @@ class Coordinator:
         with self._pen.changed:
             for place, announced in intake.contents.items():
                 message = key_of(messages[place])
-                keys = {shard_key(source, content.shard_id) for content in announced}
-                pending = {key for key in keys if found[key].state is ShardState.OPEN}
+                keys = {shard_key(source, content.shard_id): content for content in announced}
+                pending = {key: content for key, content in keys.items() if found[key].state is ShardState.OPEN}
                 self._pen.tracker.hang(message, pending, now)
                 if not pending:
                     complete.append(message)
@@ -320,18 +334,18 @@ class Coordinator:
             duplicates=len(contents) - len(found) + known,
         )
 
-    def route(self, shards: Iterable[Shard]) -> None:
-        """Decide by owner and position (design.md section 4)."""
+    def route(self, shards: Iterable[Shard], *, first: bool = False) -> None:
+        """Decide by owner and position (design.md section 4). `first`: what is ready goes before what is new."""
         stale: dict[ShardKey, PublishToken | None] = {}
         finished: list[ShardKey] = []
         now = self._clock()
         shards = list(shards)
         with self._pen.changed:
-            for shard in shards:
+            for shard in reversed(shards) if first else shards:
                 if shard.state is not ShardState.OPEN:
                     finished.append(shard.key)
                 elif shard.token == self._token:
-                    self._pen.tracker.offer(shard, now)
+                    self._pen.tracker.offer(shard, now, first=first)
                 elif shard.stale:
                     stale[shard.key] = shard.token
                 else:
@@ -344,7 +358,7 @@ class Coordinator:
             self.metrics.add(acquired=len(won))
             logger.info("pipeline %s: acquired %d shard(s) whose owner's heartbeats stopped", self._token, len(won))
             with self._pen.changed:
-                for shard in shards:
+                for shard in reversed(shards):
                     if shard.key in won:
                         self._pen.tracker.offer(shard, now, first=True)
                     elif shard.key in stale:
@@ -359,15 +373,29 @@ class Coordinator:
             if self._receivers.draining:
                 return  # AvailableNow will take them; given back, they would only come again
             overdue = self._pen.tracker.overdue(before)
-            released = self._pen.tracker.forget(self._pen.tracker.drop(overdue))
+            released = self._pen.tracker.forget(self._pen.leave(overdue))
         if overdue:
             self._store.release(self._token, released)
             self._give_back(overdue)
 
-    def _give_back(self, keys: Sequence[MessageKey]) -> None:
+    def make_room(self) -> None:
+        """In a full pen most messages wait for other pipelines: they are given back until those may be done.
+
+        As long as the pen is full of our own work, there will be room by itself, and what is held costs no receive.
+        """
+        with self._pen.changed:
+            idle = self._pen.tracker.idle() if self._pen.full() else []
+            if 2 * len(idle) <= self._pen.held():
+                idle = []
+            self._pen.tracker.unwatch(self._pen.leave(idle))
+        if idle:
+            self._give_back(idle, stale_after(self._options))
+
+    def _give_back(self, keys: Sequence[MessageKey], delay: float = 0.0) -> None:
         self._leases.stop(keys)
-        for queue, receipts in by_queue(keys).items():
-            self._queues[queue].give_back(receipts)
+        for name, receipts in by_queue(keys).items():
+            queue = self._queues[name]
+            queue.give_back(receipts, longest_lease(delay, queue.capabilities) if queue.capabilities.can_delay else 0.0)
         self.metrics.add(givenBack=len(keys))
 
     def _lost_leases(self, keys: Sequence[MessageKey]) -> None:
@@ -375,8 +403,7 @@ class Coordinator:
         self.metrics.add(lostLeases=len(keys))
         logger.warning("pipeline %s: lost the lease of %d message(s)", self._token, len(keys))
         with self._pen.changed:
-            self._pen.tracker.unwatch(self._pen.tracker.drop(keys))
-            self._pen.changed.notify_all()
+            self._pen.tracker.unwatch(self._pen.leave(keys))
 
     def _let_go(self) -> None:
         """After the threads have ended: give messages back, and release shards that nothing else remembers."""
@@ -384,7 +411,7 @@ class Coordinator:
             tracker = self._pen.tracker
             unplanned = tracker.unplanned()
             planned = [key for key in tracker.messages if key not in set(unplanned)]
-            released = tracker.forget(tracker.drop(unplanned))
+            released = tracker.forget(self._pen.leave(unplanned))
             unopened = self._pen.empty_out()
         try:
             self._store.release(self._token, released)

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from datetime import timedelta
 from typing import Protocol
 
 from queue_source.crew import Crew
+from queue_source.errors import QueueUnavailable
 from queue_source.holding_pen import HoldingPen
 from queue_source.metrics import Metrics
 from queue_source.options import ReaderOptions
+from queue_source.options.units import format_duration
+from queue_source.queues.base import Queue
 from shard_store.model import PublishToken, Shard
 from shard_store.pruning import RetentionPolicy
 from shard_store.store import ShardStore
 
 logger = logging.getLogger("cuesqueue")
+
+_DEPTH_EVERY = 10.0  # seconds; a call to each queue's service
 
 
 class Owner(Protocol):
@@ -25,6 +31,8 @@ class Owner(Protocol):
 
     def replay(self, before: float) -> None: ...
 
+    def make_room(self) -> None: ...
+
 
 class Housekeeper:
     """Everything that happens by the clock, except visibility extensions, which nothing may delay (`leases`)."""
@@ -33,33 +41,40 @@ class Housekeeper:
         self,
         options: ReaderOptions,
         store: ShardStore,
+        queues: Mapping[str, Queue],
         pen: HoldingPen,
         metrics: Metrics,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._options = options
         self._store = store
+        self._queues = queues
         self._pen = pen
         self._metrics = metrics
         self._clock = clock
         self._heartbeat = options.leases.heartbeat.total_seconds()
         self._stale_after = stale_after(options)
+        self.depth: int | None = None  # of all queues that tell, by the last look; None: not known
 
     def run(self, crew: Crew, token: PublishToken, owner: Owner) -> None:
         """The thread. Raises PipelineTakenOver when a newer incarnation runs: the query then stops."""
         pending = self._options.leases.pending_timeout.total_seconds()
         prune_every = self._options.deduplication.prune_interval.total_seconds()
-        beat_at, prune_at = self._clock() + self._heartbeat, self._clock()
+        beat_at, prune_at, look_at = self._clock() + self._heartbeat, self._clock(), self._clock()
         while not crew.stopping.wait(min(1.0, self._heartbeat / 2)):
             now = self._clock()
             if now >= beat_at:
                 beat_at = now + self._heartbeat
                 self._store.heartbeat(token, self._stale_after)
                 self._look_again(owner)
+                owner.make_room()
             owner.replay(now - pending)
             if now >= prune_at:
                 prune_at = now + prune_every
                 self._prune(prune_every)
+            if now >= look_at:
+                look_at = now + _DEPTH_EVERY
+                self._look_at_queues()
 
     def _look_again(self, owner: Owner) -> None:
         """One statement for all shards that others own: finished ones end their messages, stale ones are acquired."""
@@ -67,6 +82,16 @@ class Housekeeper:
             keys = list(self._pen.tracker.foreign)
         if keys:
             owner.route(self._store.look(keys).values())
+
+    def _look_at_queues(self) -> None:
+        """For the query's progress only: a queue that cannot tell now is no reason to stop."""
+        try:
+            depths = [queue.depth() for queue in self._queues.values() if queue.capabilities.tells_depth]
+        except QueueUnavailable as error:
+            logger.info("%s; its depth is not known", error)
+            self.depth = None
+        else:
+            self.depth = sum(depth.ready for depth in depths) if depths else None
 
     def _prune(self, interval: float) -> None:
         """Debounced over all pipelines of the source by a lease row: one winner an interval."""
@@ -78,6 +103,20 @@ class Housekeeper:
         self._metrics.add(pruned=result.shards)
         if result.total:
             logger.info("source %s: %s", source, result)
+
+
+def warn_of_retention(queues: Mapping[str, Queue], window: timedelta) -> None:
+    """A message that outlives the memory of its shard would be published a second time."""
+    for queue in queues.values():
+        kept = queue.capabilities.retention
+        if kept is not None and kept > window.total_seconds():
+            logger.warning(
+                "queue %r keeps messages for %s, longer than deduplicationWindow = %s: one that is delivered again "
+                "after the window is published again; raise 'deduplicationWindow'",
+                queue.name,
+                format_duration(timedelta(seconds=kept)),
+                format_duration(window),
+            )
 
 
 def stale_after(options: ReaderOptions) -> float:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from queue_source.errors import MalformedNotification
-from queue_source.messages import ObjectNotice, Received
+from queue_source.json_paths import JsonPaths
+from queue_source.messages import MESSAGE_URI, ObjectNotice, Received
 from queue_source.notifications import parse_notification
 from queue_source.options import NotificationOptions
-from shard_store.model import Content, ErrorRecord
+from queue_source.queues.base import REPUBLISH_COUNT
+from queue_source.tags import matches_any
+from shard_store.model import Content, ErrorRecord, Payload
 
 Stat = Callable[[Sequence[str]], Sequence[int | None]]
 """Sizes in bytes of many URIs at once; None where an object is missing (the read will tell)."""
@@ -26,24 +29,66 @@ class Intake:
     ignored: list[int] = field(default_factory=list)
     ignored_records: int = 0
 
+    def ignore(self, place: int) -> None:
+        self.ignored.append(place)
+        self.ignored_records += 1
+
 
 def take_in(messages: Sequence[Received], options: NotificationOptions, stat: Stat) -> Intake:
     """Parse every message. A message of which any part is not understood is an error as a whole (invariant 8)."""
     intake = Intake()
+    paths = JsonPaths(options.bucket_path, options.key_path, options.uri_path)
     for place, message in enumerate(messages):
+        if not _tag_matches(message, options):
+            intake.ignore(place)
+            continue
         try:
-            announced = parse_notification(message.body, message.headers, options.notification_format)
-            contents = [_content(notice, message, options) for notice in announced.objects]
+            announced = parse_notification(message.body, message.headers, options.notification_format, paths)
+            wanted = [notice for notice in announced.objects if _wanted(notice, options)]
+            contents = [_content(notice, message, options) for notice in wanted]
         except MalformedNotification as error:
             intake.errors[place] = _malformed(message, str(error))
             continue
-        intake.ignored_records += announced.ignored
+        intake.ignored_records += announced.ignored + len(announced.objects) - len(wanted)
         if contents:
             intake.contents[place] = contents
         else:
             intake.ignored.append(place)
     _fill_sizes(intake, stat)
     return intake
+
+
+def take_messages(messages: Sequence[Received], options: NotificationOptions) -> Intake:
+    """The messages are the content (`content=message`): one shard each, whose id is its queue and its message key."""
+    intake = Intake()
+    for place, message in enumerate(messages):
+        if not _tag_matches(message, options):
+            intake.ignore(place)
+            continue
+        count = message.headers.get(REPUBLISH_COUNT)
+        key = message.message_id if count is None else f"{message.message_id}#{count}"
+        payload = Payload(message.body, key, message.tag, tuple(message.headers.items()), message.sent_at)
+        content = Content(
+            shard_id=f"{message.queue}#{key}",
+            uri=MESSAGE_URI,
+            size=len(message.body),
+            queue=message.queue,
+            message_id=message.message_id,
+            receive_count=message.receive_count,
+            group=message.group,
+            payload=payload,
+        )
+        intake.contents[place] = [content]
+    return intake
+
+
+def _tag_matches(message: Received, options: NotificationOptions) -> bool:
+    return options.tag_filter is None or matches_any(options.tag_filter, message.tag)
+
+
+def _wanted(notice: ObjectNotice, options: NotificationOptions) -> bool:
+    glob = options.path_glob_filter
+    return glob is None or glob.fullmatch(notice.uri.rpartition("/")[2]) is not None
 
 
 def _content(notice: ObjectNotice, message: Received, options: NotificationOptions) -> Content:
@@ -64,6 +109,7 @@ def _content(notice: ObjectNotice, message: Received, options: NotificationOptio
         queue=message.queue,
         message_id=message.message_id,
         receive_count=message.receive_count,
+        group=message.group,
     )
 
 
@@ -88,4 +134,4 @@ def _fill_sizes(intake: Intake, stat: Stat) -> None:
     for contents in intake.contents.values():
         for index, content in enumerate(contents):
             if content.size is None:
-                contents[index] = replace(content, size=known[content.uri])
+                contents[index] = content._replace(size=known[content.uri])

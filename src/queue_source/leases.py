@@ -1,4 +1,4 @@
-"""Visibility-extension tasks: one for each message from its receipt on, run by one thread in batches.
+"""Visibility-extension tasks: one for each message from its receipt on, run by few threads in batches.
 
 Each message has its own deadline and fate (Quickwit's visibility extension task); what is due goes out in the queue's
 batch size, so ten thousand messages cost ten thousand divided by that many calls a period, and no more threads.
@@ -10,15 +10,17 @@ import heapq
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from queue_source.errors import QueueUnavailable
 from queue_source.messages import Receipt, Received
-from queue_source.queues.base import Queue
+from queue_source.queues.base import Capabilities, Queue
 
 MessageKey = tuple[str, Receipt]
 """One delivery of one message: (queue name, receipt)."""
 
+_CALLERS = 3  # threads a reader that wait for answers to extensions: one slow queue does not delay the others much
 _EARLY = 0.5  # an extension is due when this part of the lease is left, so that a failed one can be tried again
 _GATHER = 0.1  # and goes out with others that would be due within this part of the lease
 
@@ -27,18 +29,27 @@ def key_of(message: Received) -> MessageKey:
     return message.queue, message.receipt
 
 
+def longest_lease(lease: float, capabilities: Capabilities) -> float:
+    """`lease`, or the longest that one call to the queue may ask for."""
+    return lease if capabilities.longest_lease is None else min(lease, capabilities.longest_lease)
+
+
 @dataclass(slots=True)
 class _Task:
-    """The extension task of one message: `deadline` is when the lease ends, by the monotonic clock."""
+    """The extension task of one message; times are those of the keeper's clock.
+
+    `deadline` is when the lease ends. `cap` is the end of the longest time that one delivery may be held in all: from
+    there on no extension helps, and the message will be delivered again.
+    """
 
     deadline: float
-    due: float
+    cap: float
 
 
 class LeaseKeeper:
     """Keeps messages invisible until told to stop; runs in the reader process.
 
-    `lease` is the visibility time-out in seconds. `lost` is called (on the keeper's thread) with the messages whose
+    `lease` is the visibility time-out in seconds. `lost` is called (on a thread of the keeper) with the messages whose
     lease ended against our will. All methods may be called from any thread.
     """
 
@@ -50,19 +61,22 @@ class LeaseKeeper:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._queues = queues
-        self._lease = lease
+        self._wanted = lease
         self._lost = lost
         self._clock = clock
         self._lock = threading.Lock()
         self._wake = threading.Condition(self._lock)
         self._tasks: dict[MessageKey, _Task] = {}
         self._order: list[tuple[float, MessageKey]] = []  # a heap of (due, key); entries of stopped tasks are skipped
+        self._failure: BaseException | None = None
 
     def hold(self, messages: Iterable[Received]) -> None:
         """Start the extension tasks of messages just received."""
         with self._wake:
             for message in messages:
-                self._plan(key_of(message), message.lease_until)
+                lease, cap = self._lease(message.queue), self._queues[message.queue].capabilities.lease_cap
+                end = float("inf") if cap is None else message.lease_until - lease + cap
+                self._plan(key_of(message), message.lease_until, end)
             self._wake.notify()
 
     def stop(self, keys: Iterable[MessageKey]) -> None:
@@ -79,74 +93,120 @@ class LeaseKeeper:
         """One last extension, after which the tasks end: the time in which somebody else must finish the work."""
         keys = list(keys)
         self.stop(keys)
-        for queue, receipts in by_queue(keys).items():
-            self._queues[queue].extend(receipts, seconds)
-
-    def tick(self) -> float:
-        """Extend what is due now; returns in how many seconds the next is due."""
-        now = self._clock()
-        due: list[MessageKey] = []
-        with self._lock:
-            while self._order and self._order[0][0] <= now + self._lease * _GATHER:
-                if self._order[0][0] > now and not due:
-                    break  # nothing is due yet
-                _, key = heapq.heappop(self._order)
-                if key in self._tasks:
-                    due.append(key)
-        lost: list[MessageKey] = []
-        for queue, receipts in by_queue(due).items():
-            lost += [(queue, receipt) for receipt in self._extend(queue, receipts)]
-        if lost:
-            self.stop(lost)
-            self._lost(lost)
-        with self._lock:
-            return max(0.0, self._order[0][0] - self._clock()) if self._order else self._lease * _EARLY
+        for name, receipts in by_queue(keys).items():
+            queue = self._queues[name]
+            queue.extend(receipts, longest_lease(seconds, queue.capabilities))
 
     def run(self, stopping: threading.Event) -> None:
         """The keeper's thread: tick whenever something is due, until `stopping`."""
-        while not stopping.is_set():
-            wait = self.tick()
+        callers = ThreadPoolExecutor(_CALLERS, "cuesqueue-extend")
+        try:
+            while not stopping.is_set():
+                wait = self.tick(callers.submit)
+                with self._wake:
+                    self._wake.wait(min(wait, 1.0))
+                if self._failure is not None:
+                    raise self._failure
+        finally:
+            callers.shutdown(cancel_futures=True)
+
+    def tick(self, call: Callable[..., object] | None = None) -> float:
+        """Extend what is due now; returns in how many seconds the next is due.
+
+        `call(function, *arguments)` makes one call to a queue, here or on another thread.
+        """
+        now = self._clock()
+        due: dict[tuple[str, float], list[Receipt]] = {}
+        over: list[MessageKey] = []
+        with self._lock:
+            for key in self._take_due(now):
+                task = self._tasks[key]
+                lease = min(self._lease(key[0]), task.cap - now)
+                blind = task.deadline <= now and not self._queues[key[0]].capabilities.tells_stale
+                if lease > task.deadline - now and not blind:
+                    due.setdefault((key[0], lease), []).append(key[1])
+                elif task.deadline <= now:
+                    over.append(key)
+                else:  # at its cap: nothing to do but to notice the end
+                    heapq.heappush(self._order, (task.deadline, key))
+        if over:
+            self._end(over)
+        for (queue, lease), receipts in due.items():
+            size = self._queues[queue].capabilities.largest_batch
+            for start in range(0, len(receipts), size):
+                batch = receipts[start : start + size]
+                if call is None:
+                    self._extend(queue, batch, lease)
+                else:
+                    call(self._guarded, queue, batch, lease)
+        with self._lock:
+            return max(0.0, self._order[0][0] - self._clock()) if self._order else self._wanted * _EARLY
+
+    def _take_due(self, now: float) -> list[MessageKey]:
+        """What is due, and with it what soon will be. Each task is in the heap once, so no key comes twice."""
+        due: list[MessageKey] = []
+        while self._order:
+            at, key = self._order[0]
+            if key in self._tasks and at > now and (not due or at > now + self._lease(key[0]) * _GATHER):
+                break
+            heapq.heappop(self._order)
+            if key in self._tasks:
+                due.append(key)
+        return due
+
+    def _guarded(self, queue: str, receipts: Sequence[Receipt], lease: float) -> None:
+        try:
+            self._extend(queue, receipts, lease)
+        except BaseException as error:  # noqa: BLE001 - kept, and raised by the keeper's thread
             with self._wake:
-                self._wake.wait(min(wait, 1.0))
+                self._failure = self._failure or error
+                self._wake.notify()
 
-    def _extend(self, queue: str, receipts: Sequence[Receipt]) -> list[Receipt]:
-        """Extend in the queue's batches; returns the receipts that are lost."""
-        lost: list[Receipt] = []
-        size = self._queues[queue].capabilities.largest_batch
-        for start in range(0, len(receipts), size):
-            batch = receipts[start : start + size]
-            asked = self._clock()
-            try:
-                gone = self._queues[queue].extend(batch, self._lease)
-            except QueueUnavailable:
-                lost += self._again(queue, batch)  # there is time for another try before the deadlines
-                continue
-            lost += gone
+    def _extend(self, queue: str, receipts: Sequence[Receipt], lease: float) -> None:
+        """One call to the queue; what became of it is each message's own fate."""
+        asked = self._clock()
+        try:
+            gone = self._queues[queue].extend(receipts, lease)
+        except QueueUnavailable:
+            over = self._again(queue, receipts)
+        else:
+            over = [(queue, receipt) for receipt in gone]
             with self._lock:
-                for receipt in batch:
-                    if receipt not in gone and (queue, receipt) in self._tasks:
-                        self._plan((queue, receipt), asked + self._lease)
-        return lost
+                for receipt in receipts:
+                    task = self._tasks.get((queue, receipt))
+                    if receipt not in gone and task is not None:
+                        self._plan((queue, receipt), asked + lease, task.cap)
+        if over:
+            self._end(over)
 
-    def _again(self, queue: str, receipts: Sequence[Receipt]) -> list[Receipt]:
+    def _again(self, queue: str, receipts: Sequence[Receipt]) -> list[MessageKey]:
         """Plan another try soon for leases that are still alive; returns those that are over."""
         now = self._clock()
-        over: list[Receipt] = []
+        over: list[MessageKey] = []
         with self._lock:
             for receipt in receipts:
                 task = self._tasks.get((queue, receipt))
                 if task is None:
                     continue
                 if task.deadline <= now:
-                    over.append(receipt)
+                    over.append((queue, receipt))
                 else:
-                    heapq.heappush(self._order, (now + min(1.0, self._lease * _GATHER), (queue, receipt)))
+                    heapq.heappush(self._order, (now + min(1.0, self._lease(queue) * _GATHER), (queue, receipt)))
         return over
 
-    def _plan(self, key: MessageKey, deadline: float) -> None:
-        due = deadline - self._lease * _EARLY
-        self._tasks[key] = _Task(deadline, due)
-        heapq.heappush(self._order, (due, key))
+    def _end(self, keys: Sequence[MessageKey]) -> None:
+        """These leases are lost, unless we have let go of them ourselves while the call was under way."""
+        with self._lock:
+            lost = [key for key in keys if self._tasks.pop(key, None) is not None]
+        if lost:
+            self._lost(lost)
+
+    def _plan(self, key: MessageKey, deadline: float, cap: float) -> None:
+        self._tasks[key] = _Task(deadline, cap)
+        heapq.heappush(self._order, (deadline - self._lease(key[0]) * _EARLY, key))
+
+    def _lease(self, queue: str) -> float:
+        return longest_lease(self._wanted, self._queues[queue].capabilities)
 
 
 def by_queue(keys: Iterable[MessageKey]) -> dict[str, list[Receipt]]:

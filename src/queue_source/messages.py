@@ -52,3 +52,7 @@ class Announcement:
 
     objects: tuple[ObjectNotice, ...]
     ignored: int = 0
+
+
+MESSAGE_URI = "message:"
+"""Stands where an object's URI would when the message is the content (`content=message`)."""

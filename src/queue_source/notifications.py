@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from urllib.parse import unquote, unquote_plus
 
 from queue_source.errors import MalformedNotification
+from queue_source.json_paths import JsonPaths, uris_at
 from queue_source.messages import Announcement, ObjectNotice
 
 _DEEPEST_ENVELOPE = 3  # SNS may carry an EventBridge event, a forwarder may wrap it once more
@@ -35,16 +36,24 @@ _GCS_EVENTS = ("OBJECT_DELETE", "OBJECT_ARCHIVE", "OBJECT_METADATA_UPDATE")
 Json = Mapping[str, object]
 
 
-def parse_notification(body: bytes, attributes: Mapping[str, str] | None = None, format: str = "auto") -> Announcement:
+def parse_notification(
+    body: bytes,
+    attributes: Mapping[str, str] | None = None,
+    format: str = "auto",
+    paths: JsonPaths | None = None,
+) -> Announcement:
     """What a message announces; raises `MalformedNotification` and nothing else, whatever the bytes.
 
     `attributes` are the message's headers (GCS says all that matters there). `format` is `auto` or one of `FORMATS`:
-    a message of another form is then malformed, and nothing is guessed.
+    a message of another form is then malformed, and nothing is guessed. `json` needs the `paths` of its objects.
     """
     if format != "auto" and format not in FORMATS:
         raise ValueError(f"unknown notification format {format!r}; use auto or one of {', '.join(FORMATS)}")
     try:
-        found = _parse(body, attributes or {}, format)
+        if format == "json":
+            found = _uris(uris_at(_json(_text(body)), paths or JsonPaths(uri="uri")))
+        else:
+            found = _parse(body, attributes or {}, "s3" if format == "minio" else format)
     except RecursionError:
         raise MalformedNotification("the JSON is nested too deeply") from None
     for notice in found.objects:
@@ -332,5 +341,5 @@ _DOCUMENTS: Mapping[str, tuple[Callable[[Json], bool], Callable[[Json], Announce
     ),
     "gcs": (lambda value: value.get("kind") == "storage#object", _gcs_payload),
 }
-FORMATS = ("s3", "sns", "eventbridge", "gcs", "uri")
-"""The forms that may be forced; `sns` is an SNS envelope with any form in it. S3 stands for MinIO and kin too."""
+FORMATS = ("s3", "sns", "eventbridge", "gcs", "minio", "uri", "json")
+"""The forms that may be forced; `sns` is an SNS envelope with any form in it, `minio` is S3's own form."""

@@ -12,8 +12,16 @@ T = TypeVar("T")
 
 
 def pack(ranges: Sequence[Range], min_partitions: int, max_bytes: int) -> list[list[Range]]:
-    """Spread the plan's objects over partitions; one of unknown size counts as empty."""
-    return pack_by_size([(r, r.content.size or 0) for r in ranges], min_partitions, max_bytes)
+    """Spread the plan's objects over partitions; one of unknown size counts as empty.
+
+    An ordered group of a queue stays in one partition, in its order.
+    """
+    items: dict[object, list[Range]] = {}
+    for place, entry in enumerate(ranges):
+        content = entry.content
+        items.setdefault(place if content.group is None else (content.queue, content.group), []).append(entry)
+    sized = [(item, sum(r.content.size or 0 for r in item)) for item in items.values()]
+    return [[entry for item in part for entry in item] for part in pack_by_size(sized, min_partitions, max_bytes)]
 
 
 def pack_by_size(items: Sequence[tuple[T, int]], min_partitions: int, max_bytes: int) -> list[list[T]]:

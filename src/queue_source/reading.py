@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import pyarrow as pa
 
+from queue_source.content.message_rows import message_batches
 from queue_source.content.metadata import ObjectMetadata
 from queue_source.content.objects import ExpectedObject, Part, read_object
 from queue_source.content.problems import Problems
@@ -29,21 +30,42 @@ class Work:
 Report = Callable[[Sequence[ErrorRecord]], None]
 
 
-def read_work(work: Work, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def read_work(work: Work, schema: pa.Schema, *, repeated: bool) -> Iterator[pa.RecordBatch]:
     """All rows of the task's objects. May run more than once for one plan: it writes nothing but errors, which are
-    idempotent. Raises what Spark should retry (ObjectStoreError), or BadObject where the options say `fail`."""
+    idempotent. Raises what Spark should retry (ObjectStoreError), or BadObject where the options say `fail`.
+
+    `repeated`: the task may have run before. What it found bad then stays bad, even if it could be read by now: the
+    error is written, and the shard is quarantined with the plan, so none of its rows may go out.
+    """
+    if work.content.format is None:
+        yield from _messages(work, schema)
+        return
+    if repeated:
+        work = _without_bad(work)
     yield from read_ranges(work, schema, partial(_record, work))
+
+
+def _messages(work: Work, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Their bodies came with the plan: nothing is read."""
+    messages = [
+        (entry.content.payload, _metadata(entry, work.identity))
+        for entry in work.ranges
+        if entry.content.payload is not None  # always, or the plan would not hold it
+    ]
+    return message_batches(messages, schema)
 
 
 def read_ranges(work: Work, schema: pa.Schema, report: Report) -> Iterator[pa.RecordBatch]:
     """As `read_work`, with errors given to `report`. No row of an object leaves that may turn out bad as a whole."""
+    format = work.content.format
+    assert format is not None
     for entry in work.ranges:
-        problems = Problems(work.content.format.mode)
+        problems = Problems(format.mode)
         try:
             yield from read_object(
                 entry.content.uri,
                 schema,
-                work.content.format,
+                format,
                 problems,
                 storage=work.content.storage,
                 expected=ExpectedObject(entry.content.size, entry.content.etag),
@@ -95,6 +117,14 @@ def _record(work: Work, records: Sequence[ErrorRecord]) -> None:
 
     with open_store(work.store.reveal()) as store:
         store.record_errors(work.identity.source, work.identity.token.pipeline, records)
+
+
+def _without_bad(work: Work) -> Work:
+    from shard_store.store import open_store
+
+    with open_store(work.store.reveal()) as store:
+        bad = store.found_bad(work.identity)
+    return replace(work, ranges=[r for r in work.ranges if (r.key, r.start) not in bad])
 
 
 def _error(entry: Range, identity: PlanIdentity, error: BadObject, *, skipped: bool) -> ErrorRecord:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import tenacity
 
 from queue_source.crew import Crew
 from queue_source.errors import QueueUnavailable
 from queue_source.holding_pen import HoldingPen
-from queue_source.leases import LeaseKeeper
+from queue_source.leases import LeaseKeeper, longest_lease
 from queue_source.messages import Received
 from queue_source.metrics import Metrics
 from queue_source.options import QueueOptions
@@ -18,6 +18,37 @@ from queue_source.queues.base import Queue
 
 _SHORT_WAIT = 0.2  # seconds of a receive for which somebody waits
 _TRIES = 6  # in a row: with waits of at most 1, 2, 4, 8 and 16 s, half of it on average
+
+
+class _Drought:
+    """Whether one queue has given all that it had. A receive that came back empty proves it, once every other that was
+    under way at that moment has ended and brought nothing: what was visible before is in somebody's hands by then.
+    """
+
+    def __init__(self) -> None:
+        self._under_way: set[int] = set()
+        self._awaited: set[int] | None = None  # None: no proof; else the receives whose end is waited for
+
+    def begin(self, receiver: int) -> None:
+        self._under_way.add(receiver)
+
+    def end(self, receiver: int, *, brought: bool, proves: bool) -> None:
+        self._under_way.discard(receiver)
+        if brought:
+            self._awaited = None
+        elif self._awaited is not None:
+            self._awaited.discard(receiver)
+        elif proves:
+            self._awaited = set(self._under_way)
+
+    def forget(self) -> None:
+        self._awaited = None
+
+    def proven(self) -> bool:
+        return self._awaited is not None and not self._awaited
+
+    def calm(self) -> bool:
+        return not self._under_way
 
 
 class Receivers:
@@ -28,7 +59,7 @@ class Receivers:
 
     def __init__(
         self,
-        queues: Sequence[Queue],
+        queues: Mapping[str, Queue],
         options: QueueOptions,
         lease: float,
         pen: HoldingPen,
@@ -43,7 +74,7 @@ class Receivers:
         self._leases = leases
         self._metrics = metrics
         self._clock = clock
-        self._emptied: dict[int, bool] = {}  # receiver -> its last receive that began in this round brought nothing
+        self._droughts = {name: _Drought() for name in queues}
         self._round = 0
         self._draining_since: float | None = None
         self._expected = 0
@@ -54,24 +85,31 @@ class Receivers:
         return self._draining_since is not None
 
     def start(self, crew: Crew) -> None:
-        for queue in self._queues:
+        number = 0
+        for name, queue in self._queues.items():
             for _ in range(self._options.receive_threads):
-                number = len(self._emptied)
-                self._emptied[number] = False
-                crew.start(f"receive-{number}", self._run, crew, queue, number)
+                crew.start(f"receive-{number}", self._run, crew, name, queue, number)
+                number += 1
 
     def drain(self) -> None:
-        """From here on nothing newer counts, and a receiver is empty only by a receive that begins later."""
-        depth = sum(queue.depth().ready for queue in self._queues)
+        """From here on nothing newer counts, and a queue is dry only by a receive that begins later."""
+        depth = sum(queue.depth().ready for queue in self._queues.values() if queue.capabilities.tells_depth)
         with self._pen.changed:
             self._draining_since = self._clock()
             self._expected = depth
             self._round += 1
-            self._emptied = dict.fromkeys(self._emptied, False)
+            for drought in self._droughts.values():
+                drought.forget()
 
     def dry(self) -> bool:
-        """Waiting brings nothing more: every receiver came back empty, or the pen is full. Needs the pen's lock."""
-        return self._pen.idle() and (self._pen.full() or all(self._emptied.values()))
+        """Waiting brings nothing more: the queues are dry, or there is no room. Needs the pen's lock."""
+        return self._pen.idle() and (
+            self._pen.full()
+            or all(
+                drought.proven() or (drought.calm() and self._pen.room(name) == 0)
+                for name, drought in self._droughts.items()
+            )
+        )
 
     def sort_out(self, messages: Sequence[Received]) -> Sequence[Received]:
         """Put aside what AvailableNow leaves for the next run: sent after its start, and beyond what was there.
@@ -97,7 +135,7 @@ class Receivers:
         since = self._draining_since
         return since is not None and self._expected <= 0 and message.sent_at is not None and message.sent_at > since
 
-    def _run(self, crew: Crew, queue: Queue, number: int) -> None:
+    def _run(self, crew: Crew, name: str, queue: Queue, number: int) -> None:
         capabilities = queue.capabilities
         receive = tenacity.Retrying(
             retry=tenacity.retry_if_exception_type(QueueUnavailable),
@@ -106,19 +144,21 @@ class Receivers:
             sleep=tenacity.sleep_using_event(crew.stopping),
             reraise=True,
         )
+        lease = longest_lease(self._lease, capabilities)
         longest = min(self._options.wait_time.total_seconds(), capabilities.longest_wait)
         while crew.working:
             with self._pen.changed:
-                room = self._pen.reserve(capabilities.largest_batch)
+                room = self._pen.reserve(name, capabilities.largest_batch)
                 if room == 0:
                     self._pen.changed.wait(0.5)
                     continue
                 began = self._round
+                self._droughts[name].begin(number)
                 wait = min(longest, _SHORT_WAIT) if self.hurried or self.draining else longest
-            messages = receive(queue.receive, room, self._lease, wait)
+            messages = receive(queue.receive, room, lease, wait)
             self._leases.hold(messages)
             self._metrics.add(received=len(messages))
             with self._pen.changed:
-                if began == self._round:
-                    self._emptied[number] = all(self._late(message) for message in messages)
-                self._pen.put(messages, room)
+                brought = not all(self._late(message) for message in messages)
+                self._droughts[name].end(number, brought=brought, proves=began == self._round)
+                self._pen.put(name, messages, room)

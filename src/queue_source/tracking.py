@@ -3,17 +3,20 @@
     message: held until every shard it announced is finished, then acknowledged (invariant 1)
     shard:   ready -> planned (in a snapshot) -> finished;  or foreign: owned by another pipeline, watched
 
-Pure bookkeeping without I/O or threads; the coordinator serialises access.
+Which shards a message still waits for is a set, not Onyx's XOR value: the same event twice changes a set once (decision
+0011). Pure bookkeeping without I/O or threads; the coordinator serialises access.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from queue_source.leases import MessageKey
-from shard_store.model import Content, Position, PublishToken, Range, Shard, ShardKey, Snapshot, end_at
+from queue_source.messages import MESSAGE_URI
+from queue_source.shares import Shares
+from shard_store.model import Content, Position, Range, Shard, ShardKey, Snapshot, end_at
 
 
 @dataclass(slots=True)
@@ -33,46 +36,123 @@ class _Ready:
 class Tracker:
     """Times are seconds of the coordinator's clock."""
 
+    shares: Shares = field(default_factory=Shares)
     messages: dict[MessageKey, _Message] = field(default_factory=dict)
     waiting: dict[ShardKey, set[MessageKey]] = field(default_factory=dict)  # shard -> messages that hang on it
+    bodies: dict[ShardKey, Content] = field(default_factory=dict)  # of shards whose message is the content
     ready: OrderedDict[ShardKey, _Ready] = field(default_factory=OrderedDict)
     planned: dict[ShardKey, int] = field(default_factory=dict)  # shard -> seq of its snapshot
     snapshots: dict[int, tuple[Range, ...]] = field(default_factory=dict)  # unconfirmed, by seq
-    foreign: dict[ShardKey, PublishToken | None] = field(default_factory=dict)
+    foreign: dict[ShardKey, Shard] = field(default_factory=dict)
+    bytes_held: int = 0  # of what is ready or planned
+    _sizes: dict[ShardKey, int] = field(default_factory=dict)
 
-    def hang(self, message: MessageKey, keys: Iterable[ShardKey], now: float) -> None:
+    # messages
+
+    def hang(self, message: MessageKey, contents: Mapping[ShardKey, Content], now: float) -> None:
         """`message` waits for these unfinished shards; with none it is finished at once."""
-        pending = set(keys)
-        self.messages[message] = _Message(pending, now)
-        for key in pending:
+        self.messages[message] = _Message(set(contents), now)
+        for key, content in contents.items():
             self.waiting.setdefault(key, set()).add(message)
+            if content.payload is not None:
+                self.bodies[key] = content
+
+    def finish(self, keys: Iterable[ShardKey]) -> list[MessageKey]:
+        """The shards are finished in the store; returns the messages that wait for nothing more."""
+        complete: list[MessageKey] = []
+        for key in keys:
+            self.foreign.pop(key, None)
+            self._not_ready(key)
+            self.bodies.pop(key, None)
+            for message in self.waiting.pop(key, ()):
+                entry = self.messages[message]
+                entry.pending.discard(key)
+                if not entry.pending:
+                    complete.append(message)
+        return complete
+
+    def drop(self, messages: Iterable[MessageKey]) -> list[ShardKey]:
+        """Forget messages (acknowledged, given back, lost); returns shards on which nothing hangs any more."""
+        bare: list[ShardKey] = []
+        for message in messages:
+            entry = self.messages.pop(message, None)
+            for key in () if entry is None else entry.pending:
+                hanging = self.waiting.get(key)
+                if hanging is not None:
+                    hanging.discard(message)
+                    if not hanging:
+                        del self.waiting[key]
+                        self.bodies.pop(key, None)
+                        bare.append(key)
+        return bare
+
+    def unplanned(self) -> list[MessageKey]:
+        """Messages of which no shard is in a snapshot."""
+        return [key for key, entry in self.messages.items() if entry.pending.isdisjoint(self.planned)]
+
+    def overdue(self, before: float) -> list[MessageKey]:
+        """Messages held since `before` with a ready shard and none in a snapshot: Onyx's replay timer."""
+        return [
+            key
+            for key, entry in self.messages.items()
+            if entry.since < before
+            and not entry.pending.isdisjoint(self.ready)
+            and entry.pending.isdisjoint(self.planned)
+        ]
+
+    def idle(self) -> list[MessageKey]:
+        """Messages that only wait for shards of other pipelines: the first to leave a full pen."""
+        return [key for key, entry in self.messages.items() if entry.pending and entry.pending <= self.foreign.keys()]
+
+    # shards
 
     def offer(self, shard: Shard, now: float, *, first: bool = False) -> bool:
-        """A shard of ours is ready to be read from its position; False if it is known already. Retries go first."""
+        """A shard of ours is ready to be read from its position; False if it is known already, or has to wait.
+
+        Retries go first (`first`). What is in an ordered group, or is a message itself, waits until the message that
+        announced it is in our hands: in a group the queue's order decides, and a message's body is nowhere else.
+        """
         self.foreign.pop(shard.key, None)
         if shard.key in self.planned or shard.key in self.ready:
             return False
-        self.ready[shard.key] = _Ready(shard.content, shard.position, now)
+        content = self.bodies.get(shard.key, shard.content)
+        needs_message = content.group is not None or content.uri == MESSAGE_URI
+        if needs_message and (shard.key not in self.waiting or (content.uri == MESSAGE_URI and not content.payload)):
+            return False
+        self.ready[shard.key] = _Ready(content, shard.position, now)
+        self._enter(shard.key, content)
         if first:
             self.ready.move_to_end(shard.key, last=False)
         return True
 
     def watch(self, shard: Shard) -> None:
         """Another pipeline owns the shard: look again later, as long as a message waits for it."""
-        self.ready.pop(shard.key, None)
+        self._not_ready(shard.key)
         if shard.key in self.waiting:
-            self.foreign[shard.key] = shard.token
+            self.foreign[shard.key] = shard
 
     def unwatch(self, keys: Iterable[ShardKey]) -> None:
         """No message in our hands waits for these any more."""
         for key in keys:
             self.foreign.pop(key, None)
 
+    def forget(self, keys: Iterable[ShardKey]) -> list[ShardKey]:
+        """Forget shards that are in no snapshot; returns those that were ours (ready), to be released."""
+        released: list[ShardKey] = []
+        for key in keys:
+            self.foreign.pop(key, None)
+            if key in self.ready:
+                self._not_ready(key)
+                released.append(key)
+        return released
+
+    # snapshots
+
     def take(self, max_files: int, max_bytes: int | None) -> list[Range]:
         """The next ready shards within both limits, at least one if there is any; they stay ready until `plan`."""
         taken: list[Range] = []
         total = 0
-        for key, entry in self.ready.items():
+        for key, entry in self._in_turn():
             size = entry.content.size or 0
             if taken and (len(taken) >= max_files or (max_bytes is not None and total + size > max_bytes)):
                 break
@@ -86,6 +166,7 @@ class Tracker:
         for entry in snapshot.ranges:
             self.ready.pop(entry.key, None)
             self.planned[entry.key] = snapshot.seq
+            self._enter(entry.key, entry.content)
 
     def settle(self, seq: int) -> list[ShardKey]:
         """Snapshots up to `seq` are confirmed; returns the shards that were in them."""
@@ -93,63 +174,34 @@ class Tracker:
         for done in [s for s in self.snapshots if s <= seq]:
             for entry in self.snapshots.pop(done):
                 self.planned.pop(entry.key, None)
+                self._leave(entry.key)
                 keys.append(entry.key)
         return keys
 
     def keys_until(self, seq: int) -> list[ShardKey]:
         return [entry.key for s, entries in self.snapshots.items() if s <= seq for entry in entries]
 
-    def finish(self, keys: Iterable[ShardKey]) -> list[MessageKey]:
-        """The shards are finished in the store; returns the messages that wait for nothing more."""
-        complete: list[MessageKey] = []
-        for key in keys:
-            self.ready.pop(key, None)
-            self.foreign.pop(key, None)
-            for message in self.waiting.pop(key, ()):
-                entry = self.messages[message]
-                entry.pending.discard(key)
-                if not entry.pending:
-                    complete.append(message)
-        return complete
-
-    def drop(self, messages: Iterable[MessageKey]) -> list[ShardKey]:
-        """Forget messages (acknowledged, given back, lost); returns shards on which nothing hangs any more."""
-        bare: list[ShardKey] = []
-        for message in messages:
-            entry = self.messages.pop(message, None)
-            if entry is None:
-                continue
-            for key in entry.pending:
-                hanging = self.waiting.get(key)
-                if hanging is not None:
-                    hanging.discard(message)
-                    if not hanging:
-                        del self.waiting[key]
-                        bare.append(key)
-        return bare
-
-    def forget(self, keys: Iterable[ShardKey]) -> list[ShardKey]:
-        """Forget shards that are in no snapshot; returns those that were ours (ready), to be released."""
-        released: list[ShardKey] = []
-        for key in keys:
-            self.foreign.pop(key, None)
-            if self.ready.pop(key, None) is not None:
-                released.append(key)
-        return released
-
-    def unplanned(self) -> list[MessageKey]:
-        """Messages of which no shard is in a snapshot."""
-        return [key for key, entry in self.messages.items() if not any(k in self.planned for k in entry.pending)]
-
-    def overdue(self, before: float) -> list[MessageKey]:
-        """Messages held since `before` with a ready shard and none in a snapshot: Onyx's replay timer."""
-        return [
-            key
-            for key, entry in self.messages.items()
-            if entry.since < before
-            and any(k in self.ready for k in entry.pending)
-            and not any(k in self.planned for k in entry.pending)
-        ]
-
     def ready_bytes(self) -> int:
-        return sum(entry.content.size or 0 for entry in self.ready.values())
+        return sum(self._sizes[key] for key in self.ready)
+
+    def _in_turn(self) -> Iterable[tuple[ShardKey, _Ready]]:
+        """What is ready, in the order in which it is to be taken; groups that wait for another pipeline are not."""
+        blocked = {(s.content.queue, s.content.group) for s in self.foreign.values() if s.content.group is not None}
+        queued: dict[str, list[tuple[ShardKey, _Ready]]] = {}
+        for key, entry in self.ready.items():
+            content = entry.content
+            if content.group is None or (content.queue, content.group) not in blocked:
+                queued.setdefault(content.queue, []).append((key, entry))
+        return self.shares.interleave(queued)
+
+    def _not_ready(self, key: ShardKey) -> None:
+        if self.ready.pop(key, None) is not None:
+            self._leave(key)
+
+    def _enter(self, key: ShardKey, content: Content) -> None:
+        if key not in self._sizes:
+            self._sizes[key] = content.size or 0
+            self.bytes_held += content.size or 0
+
+    def _leave(self, key: ShardKey) -> None:
+        self.bytes_held -= self._sizes.pop(key, 0)

@@ -15,6 +15,7 @@ from sqlalchemy import Insert, Table
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 
 from shard_store.row_sets import Bound, MySqlJson, PostgresJson, RowSetFactory
+from shard_store.schema import Digest
 
 
 class Trouble(Enum):
@@ -131,6 +132,19 @@ def _listed(column: sa.ColumnElement[Any], values: Sequence[Any]) -> sa.ColumnEl
     return column.in_(values)
 
 
+def _in_blob(column: sa.ColumnElement[Any], values: Sequence[Any]) -> sa.ColumnElement[bool]:
+    """Keys of one length travel as one value, which SQLite takes apart: a parameter for each costs twice the time."""
+    if not isinstance(column.type, Digest) or not values:
+        return column.in_(values)
+    size = len(values[0])
+    text = sa.text(
+        f"WITH RECURSIVE places(place) AS (SELECT 1 UNION ALL SELECT place + {size} FROM places "
+        f"WHERE place + {size} <= length(:keys)) SELECT substr(:keys, place, {size}) AS key FROM places"
+    )
+    given = text.bindparams(sa.bindparam("keys", b"".join(values), Digest())).columns(key=Digest()).subquery("given")
+    return column.in_(sa.select(given.c.key))
+
+
 class _Keys(sa.types.UserDefinedType[Any]):
     """An array of bytes whose text we write by ourselves: the driver escapes it in Python, value by value."""
 
@@ -159,7 +173,7 @@ _SQLITE = Dialect(
     trouble=_sqlite_trouble,
     in_transaction=lambda connection: bool(connection.in_transaction),
     row_set=Bound,
-    among=_listed,
+    among=_in_blob,
     begin_write="BEGIN IMMEDIATE",
     begin_read="BEGIN",
     on_connect=(

@@ -17,7 +17,7 @@ from shard_store.errors import PipelineTakenOver
 from shard_store.model import BEGINNING, Content, Position, PublishToken, Shard, ShardKey, ShardState, shard_key
 from shard_store.schema import pipelines, shards
 
-_GIVEN = ("shard_key", "shard_id", "uri", "size", "etag", "queue", "message_id", "receive_count")
+_GIVEN = ("shard_key", "shard_id", "uri", "size", "etag", "queue", "message_id", "receive_count", "message_group")
 """The columns that a notification fills, in the order of `_row`."""
 
 
@@ -91,7 +91,7 @@ def look(database: Database, connection: Connection, keys: Iterable[ShardKey]) -
     found: dict[ShardKey, Shard] = {}
     for chunk in chunks(keys):
         query = standing(database).where(database.dialect.among(shards.c.shard_key, chunk))
-        found.update((shard.key, shard) for shard in map(as_shard, connection.execute(query)))
+        found.update((shard.key, shard) for shard in map(as_shard, connection.execute(query).all()))
     return found
 
 
@@ -127,7 +127,7 @@ def acquire(
     ours: set[ShardKey] = set()
     for chunk in chunks(seen):
         query = sa.select(shards.c.shard_key).where(database.dialect.among(shards.c.shard_key, chunk), owned_by(token))
-        ours.update(ShardKey(bytes(key)) for key in connection.execute(query).scalars())
+        ours.update(ShardKey(key) for key in connection.execute(query).scalars().all())
     return ours
 
 
@@ -171,10 +171,10 @@ def standing(database: Database) -> sa.Select[Any]:
 
 
 def as_shard(row: Sequence[Any]) -> Shard:
-    key, shard_id, uri, size, etag, queue, message_id, receive_count, position, state, owner, incarnation, fresh = row
+    key, shard_id, uri, size, etag, queue, message_id, count, group, position, state, owner, incarnation, fresh = row
     return Shard(
-        key=ShardKey(bytes(key)),
-        content=Content(shard_id, shard_id if uri is None else uri, size, etag, queue, message_id, receive_count),
+        key=ShardKey(key),
+        content=Content(shard_id, shard_id if uri is None else uri, size, etag, queue, message_id, count, group),
         position=Position(position),
         state=ShardState(state),
         token=None if owner is None else PublishToken(owner, incarnation),
@@ -185,4 +185,4 @@ def as_shard(row: Sequence[Any]) -> Shard:
 def _row(key: ShardKey, content: Content) -> tuple[object, ...]:
     c = content
     uri = None if c.uri == c.shard_id else c.uri
-    return (key, c.shard_id, uri, c.size, c.etag, c.queue, c.message_id, c.receive_count)
+    return (key, c.shard_id, uri, c.size, c.etag, c.queue, c.message_id, c.receive_count, c.group)

@@ -9,15 +9,17 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
 from shard_store import ranges
 from shard_store.database import Database, chunks
+from shard_store.error_table import found_bad
 from shard_store.errors import LostProgress, PipelineTakenOver, ShardStoreError, StoreConfigurationError
 from shard_store.model import (
+    Move,
     Plan,
     PlanIdentity,
     Position,
@@ -28,8 +30,10 @@ from shard_store.model import (
     delivery_hash,
 )
 from shard_store.ownership import fence, owned_by
-from shard_store.publishing import Delivery, deliver
+from shard_store.publishing import Delivery, deliver, planned_moves
 from shard_store.schema import attempts, pipelines, shards
+
+Entry = TypeVar("Entry", Range, Move)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +44,7 @@ class Confirmed:
     """
 
     finished: frozenset[ShardKey]
-    lost: tuple[Range, ...] = ()
+    lost: tuple[Move, ...] = ()
 
 
 def write_snapshot(
@@ -56,7 +60,7 @@ def write_snapshot(
         )
     if row.last_seq == seq:
         # either an attempt of this very call, whose commit was not heard of, or a caller that counts wrongly
-        there = ranges.read(connection, row.source, token.pipeline, seq - 1, seq)
+        there = ranges.read(connection, token.pipeline, seq - 1, seq)
         if ranges.flatten(there) == list(entries):
             return
         raise ShardStoreError(f"pipeline {token.pipeline!r}: snapshot {seq} is there already, with other ranges")
@@ -140,7 +144,7 @@ def confirm(
     row = fence(connection, token)
     if end_seq > row.last_seq:
         raise lost_progress(token.pipeline, end_seq, row.last_seq)
-    lost: tuple[Range, ...] = ()
+    lost: tuple[Move, ...] = ()
     if end_seq > row.confirmed_seq:
         known = sa.select(sa.func.count()).where(attempts.c.pipeline == token.pipeline, attempts.c.end_seq == end_seq)
         if not connection.execute(known).scalar_one():
@@ -148,15 +152,7 @@ def confirm(
         connection.execute(
             pipelines.update().where(pipelines.c.pipeline == token.pipeline).values(confirmed_seq=end_seq)
         )
-    finished: set[ShardKey] = set()
-    for chunk in chunks(keys):
-        found = connection.execute(
-            sa.select(shards.c.shard_key).where(
-                database.dialect.among(shards.c.shard_key, chunk), shards.c.finished_at.is_not(None)
-            )
-        )
-        finished.update(ShardKey(bytes(key)) for key in found.scalars())
-    return Confirmed(frozenset(finished), lost)
+    return Confirmed(frozenset(_finished(database, connection, set(keys))), lost)
 
 
 def adopt_offset(connection: Connection, token: PublishToken, seq: int) -> None:
@@ -178,7 +174,7 @@ def lost_progress(pipeline: str, seq: int, last_seq: int) -> LostProgress:
 
 def _deliver_planned(
     database: Database, connection: Connection, row: Row[Any], token: PublishToken, end_seq: int
-) -> tuple[Range, ...]:
+) -> tuple[Move, ...]:
     """Record what another sink took: exactly the ranges that were planned, never what has become ours since.
 
     Returns those of them that are no longer ours.
@@ -190,10 +186,8 @@ def _deliver_planned(
         )
     identity = PlanIdentity(row.source, token, row.plan_start, end_seq, row.plan_hash)
     after = max(row.plan_start, row.confirmed_seq)  # as the plan was made
-    planned = ranges.read(connection, row.source, token.pipeline, after, end_seq)
-    left_out = set(json.loads(row.plan_left_out))
-    entries = [r for r in ranges.flatten(planned) if ranges.mark(r) not in left_out]
-    ours, others = _split(entries, _open_positions(database, connection, token, {r.key for r in entries}))
+    moves = planned_moves(connection, row, after, end_seq)
+    ours, others = _split(moves, _open_positions(database, connection, token, {m.key for m in moves}))
     deliver(database, connection, Delivery(identity, ours, lost=row.plan_lost + len(others)))
     return tuple(others)
 
@@ -221,23 +215,28 @@ def _make(
     """The plan of (start, end] as the store stands now, and the marks of what it leaves out."""
     # a new checkpoint begins at 0, wherever the store stands: what is final needs no look
     after = max(seqs[0], row.confirmed_seq)
-    planned = ranges.flatten(ranges.read(connection, row.source, token.pipeline, after, seqs[1]))
+    planned = ranges.flatten(ranges.read(connection, token.pipeline, after, seqs[1]))
     positions = _open_positions(database, connection, token, {r.key for r in planned})
-    again = [r for r in planned if not left_out_before or ranges.mark(r) not in left_out_before]
+    again = [r for r in planned if ranges.mark(r) not in left_out_before] if left_out_before else planned
     included, others = _split(again, positions)
-    taken = {(r.key, r.start) for r in included}
-    left_out = [r for r in planned if (r.key, r.start) not in taken]
+    left_out: list[Range] = []
+    if len(included) < len(planned):
+        taken = {(r.key, r.start) for r in included}
+        left_out = [r for r in planned if (r.key, r.start) not in taken]
     finished = _finished(database, connection, {r.key for r in others} - positions.keys())
     lost = [r for r in left_out if r.key not in finished and not positions.get(r.key, r.start) >= r.end]
     digest = delivery_hash(row.source, token.pipeline, included, seqs)
     identity = PlanIdentity(row.source, token, *seqs, digest)
+    if row.plan_hash == digest:  # an attempt at it was made before
+        bad = found_bad(connection, digest)
+        included = [r for r in included if (r.key, r.start) not in bad]
     return Plan(identity, tuple(included), tuple(lost)), [ranges.mark(r) for r in left_out]
 
 
-def _split(entries: Iterable[Range], positions: dict[ShardKey, Position]) -> tuple[list[Range], list[Range]]:
+def _split(entries: Iterable[Entry], positions: dict[ShardKey, Position]) -> tuple[list[Entry], list[Entry]]:
     """The ranges that begin where their shard stands, one after another, and the others."""
-    fitting: list[Range] = []
-    others: list[Range] = []
+    fitting: list[Entry] = []
+    others: list[Entry] = []
     reached = dict(positions)
     for entry in entries:
         if reached.get(entry.key) == entry.start:
@@ -259,7 +258,7 @@ def _open_positions(
                 database.dialect.among(shards.c.shard_key, chunk), owned_by(token)
             )
         )
-        found.update((ShardKey(bytes(key)), Position(position)) for key, position in rows)
+        found.update((ShardKey(key), Position(position)) for key, position in rows.all())
     return found
 
 
@@ -272,5 +271,5 @@ def _finished(database: Database, connection: Connection, keys: set[ShardKey]) -
                 database.dialect.among(shards.c.shard_key, chunk), shards.c.finished_at.is_(None)
             )
         )
-        still_open.update(ShardKey(bytes(key)) for key in rows.scalars())
+        still_open.update(ShardKey(key) for key in rows.scalars().all())
     return keys - still_open

@@ -6,19 +6,19 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection
+from sqlalchemy.engine import Connection, Row
 
 from shard_store import ranges
 from shard_store.database import Database, chunks
 from shard_store.errors import ShardsLost, ShardStoreError
 from shard_store.model import (
     AttemptKind,
+    Move,
     PlanIdentity,
-    Position,
     PublishToken,
-    Range,
     ShardKey,
     ShardState,
     Split,
@@ -41,13 +41,13 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """A plan that was carried out: its ranges, what was left out of it as lost, and what the sink made of it.
+    """A plan that was carried out: its moves, what was left out of it as lost, and what the sink made of it.
 
     `files` is None where another sink took the rows. `digest` is the attempt's hash where it is not the plan's own.
     """
 
     identity: PlanIdentity
-    entries: Sequence[Range]
+    moves: Sequence[Move]
     lost: int = 0
     files: Sequence[Split] | None = None
     row_schema: str | None = None
@@ -82,17 +82,23 @@ def publish(
             f"pipeline {identity.token.pipeline!r}: the batch to publish is not the one that was planned last; "
             "use one 'pipeline' name for one query only"
         )
-    left_out = set(json.loads(row.plan_left_out))
     after = max(identity.start_seq, row.confirmed_seq)  # as the plan was made
-    planned = ranges.flatten(ranges.read(connection, identity.source, identity.token.pipeline, after, identity.end_seq))
-    entries = [r for r in planned if not left_out or ranges.mark(r) not in left_out]
-    return deliver(database, connection, replace(delivery, entries=entries))
+    return deliver(
+        database, connection, replace(delivery, moves=planned_moves(connection, row, after, identity.end_seq))
+    )
+
+
+def planned_moves(connection: Connection, row: Row[Any], after: int, end_seq: int) -> list[Move]:
+    """What the plan on record in the pipeline's row moves: its snapshots without what it left out."""
+    moves = ranges.read_moves(connection, row.pipeline, after, end_seq)
+    left_out = set(json.loads(row.plan_left_out))
+    return [m for m in moves if ranges.mark(m) not in left_out] if left_out else moves
 
 
 def deliver(database: Database, connection: Connection, delivery: Delivery) -> Published:
     """Advance the shards, quarantine those with an object error, record splits and attempt."""
-    identity, entries = delivery.identity, delivery.entries
-    advanced = _advance(database, connection, identity, entries)
+    identity = delivery.identity
+    advanced = _advance(database, connection, identity, delivery.moves)
     count, bad = _errors_of(connection, identity.delivery_hash)
     quarantined = sorted(advanced & bad)
     for chunk in chunks(quarantined):
@@ -128,30 +134,34 @@ def _publish_without_shards(database: Database, connection: Connection, delivery
 
 
 def _advance(
-    database: Database, connection: Connection, identity: PlanIdentity, entries: Sequence[Range]
+    database: Database, connection: Connection, identity: PlanIdentity, planned: Sequence[Move]
 ) -> set[ShardKey]:
     """Move each shard from where the plan found it to where it ends, if it is still ours and there (invariant 2).
 
     One statement for 1,000 shards, wherever each of them ends.
     """
-    moves: dict[ShardKey, tuple[Position, Position, str]] = {}
-    for entry in entries:  # several ranges of one shard follow each other, and are one move
-        first = moves.get(entry.key)
-        moves[entry.key] = (entry.start if first is None else first[0], entry.end, entry.content.shard_id)
+    moves: dict[ShardKey, Move] = {}
+    for move in planned:  # several ranges of one shard follow each other, and are one move
+        before = moves.get(move.key)
+        moves[move.key] = move if before is None else before._replace(end=move.end)
     for ending in (True, False):
-        chosen = sorted((key, *move) for key, move in moves.items() if is_end(move[1]) is ending)
-        for chunk in chunks(chosen):
-            lost = _move(database, connection, identity, [row[:3] for row in chunk], ending)
+        for chunk in chunks(sorted(m for m in moves.values() if is_end(m.end) is ending)):
+            lost = _move(database, connection, identity, chunk, ending)
             if lost:
-                raise ShardsLost(identity.token.pipeline, [row[3] for row in chunk if row[0] in lost])
+                raise ShardsLost(identity.token.pipeline, _names(connection, identity, lost))
     return set(moves)
+
+
+def _names(connection: Connection, identity: PlanIdentity, keys: set[ShardKey]) -> list[str]:
+    parts = ranges.read(connection, identity.token.pipeline, identity.start_seq, identity.end_seq)
+    return sorted({r.content.shard_id for r in ranges.flatten(parts) if r.key in keys})
 
 
 def _move(
     database: Database,
     connection: Connection,
     identity: PlanIdentity,
-    rows: list[tuple[ShardKey, Position, Position]],
+    rows: Sequence[Move],
     ending: bool,
 ) -> set[ShardKey]:
     """Move the shards (key, from, to); returns those that could not be, and then the transaction must not commit."""
@@ -180,7 +190,7 @@ def _not_moved(
     database: Database,
     connection: Connection,
     identity: PlanIdentity,
-    rows: list[tuple[ShardKey, Position, Position]],
+    rows: Sequence[Move],
     ending: bool,
 ) -> set[ShardKey]:
     """Which of the rows did not come to their end by this transaction's own update."""
@@ -191,18 +201,16 @@ def _not_moved(
         shards.c.incarnation == token.incarnation,
         shards.c.end_seq == identity.end_seq if ending else shards.c.finished_at.is_(None),
     )
-    there = {(bytes(key), position) for key, position in connection.execute(query)}
+    there = {(key, position) for key, position in connection.execute(query)}
     return {key for key, _, end in rows if (key, end) not in there}
 
 
-def _not_there(
-    database: Database, connection: Connection, token: PublishToken, rows: list[tuple[ShardKey, Position, Position]]
-) -> set[ShardKey]:
+def _not_there(database: Database, connection: Connection, token: PublishToken, rows: Sequence[Move]) -> set[ShardKey]:
     """Look instead of counting, with the rows locked so that what was seen stays true."""
     query = sa.select(shards.c.shard_key, shards.c.position).where(
         database.dialect.among(shards.c.shard_key, [key for key, _, _ in rows]), owned_by(token)
     )
-    there = {(bytes(key), position) for key, position in connection.execute(query.with_for_update())}
+    there = {(key, position) for key, position in connection.execute(query.with_for_update())}
     return {key for key, start, _ in rows if (key, start) not in there}
 
 
@@ -217,7 +225,7 @@ def _errors_of(connection: Connection, digest: str) -> tuple[int, set[bytes]]:
     bad = connection.execute(
         sa.select(errors.c.shard_key).where(errors.c.delivery_hash == digest, errors.c.scope == "object")
     )
-    return sum(by_scope.values()), {bytes(key) for key in bad.scalars()}
+    return sum(by_scope.values()), set(bad.scalars())
 
 
 def _record(

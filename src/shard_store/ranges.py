@@ -1,83 +1,116 @@
-"""Snapshots as text: one JSON list a range, up to 1,000 ranges a row of the table."""
+"""Snapshots as text: which shards move from where to where, and what they stand for; up to 1,000 ranges a row.
+
+Both are JSON, column by column, and kept apart: publishing and confirming need the moves only. Of the moves the first
+column is all keys as one hexadecimal text.
+"""
 
 from __future__ import annotations
 
+import base64
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from itertools import repeat
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from shard_store.database import chunks
-from shard_store.model import Content, Position, PublishToken, Range, Snapshot, shard_key
-from shard_store.schema import pack, snapshots, unpack
+from shard_store.model import Content, Move, Payload, PublishToken, Range, ShardKey, Snapshot
+from shard_store.schema import snapshots
 
-
-def encode(ranges: Iterable[Range]) -> str:
-    """The ranges of one chunk; the key is left out, since source and id give it. ASCII, so any id fits anywhere."""
-    return json.dumps(
-        [
-            [
-                pack(r.content.shard_id),
-                None if r.content.uri == r.content.shard_id else pack(r.content.uri),
-                r.content.size,
-                None if r.content.etag is None else pack(r.content.etag),
-                pack(r.content.queue),
-                pack(r.content.message_id),
-                r.content.receive_count,
-                r.start,
-                r.end,
-            ]
-            for r in ranges
-        ],
-        separators=(",", ":"),
-    )
-
-
-def decode(source: str, text: str) -> list[Range]:
-    ranges = []
-    for packed, uri, size, etag, queue, message_id, receive_count, start, end in json.loads(text):
-        shard_id = unpack(packed)
-        content = Content(
-            shard_id,
-            shard_id if uri is None else unpack(uri),
-            size,
-            None if etag is None else unpack(etag),
-            unpack(queue),
-            unpack(message_id),
-            receive_count,
-        )
-        ranges.append(Range(shard_key(source, shard_id), content, Position(start), Position(end)))
-    return ranges
+_KEY = 32
 
 
 def write(connection: Connection, token: PublishToken, snapshot: Snapshot, now: sa.ColumnElement[int]) -> None:
     """Insert the snapshot, a row for each 1,000 ranges."""
     rows = [
-        {"chunk": number, "ranges": encode(chunk)}
+        {"chunk": number, "moves": _moves_text(chunk), "contents": _contents_text([r.content for r in chunk])}
         for number, chunk in enumerate(chunks(snapshot.ranges) if snapshot.ranges else [[]])
     ]
     fixed = {"pipeline": token.pipeline, "seq": snapshot.seq, "incarnation": token.incarnation, "created_at": now}
     connection.execute(snapshots.insert().values(**fixed), rows)
 
 
-def read(connection: Connection, source: str, pipeline: str, after: int, until: int) -> list[Snapshot]:
+def read(connection: Connection, pipeline: str, after: int, until: int) -> list[Snapshot]:
     """The snapshots with after < seq <= until, in order; pruned ones are missing."""
-    query = (
-        sa.select(snapshots.c.seq, snapshots.c.ranges)
-        .where(snapshots.c.pipeline == pipeline, snapshots.c.seq > after, snapshots.c.seq <= until)
-        .order_by(snapshots.c.seq, snapshots.c.chunk)
-    )
     found: dict[int, list[Range]] = {}
-    for seq, text in connection.execute(query):
-        found.setdefault(seq, []).extend(decode(source, text))
+    for seq, moves, contents in _rows(connection, pipeline, after, until, snapshots.c.moves, snapshots.c.contents):
+        both = zip(_moves(moves), _contents(contents), strict=True)
+        found.setdefault(seq, []).extend([Range(key, content, start, end) for (key, start, end), content in both])
     return [Snapshot(seq, tuple(ranges)) for seq, ranges in found.items()]
+
+
+def read_moves(connection: Connection, pipeline: str, after: int, until: int) -> list[Move]:
+    """As `read`, but only what moves, of all those snapshots one after the other."""
+    rows = _rows(connection, pipeline, after, until, snapshots.c.moves)
+    return [move for _, text in rows for move in _moves(text)]
 
 
 def flatten(parts: Sequence[Snapshot]) -> list[Range]:
     return [r for snapshot in parts for r in snapshot.ranges]
 
 
-def mark(entry: Range) -> str:
+def mark(entry: Range | Move) -> str:
     """Names one range within the snapshots of a pipeline: a plan keeps the marks of what it leaves out."""
     return f"{entry.key.hex()}:{entry.start}"
+
+
+def _rows(connection: Connection, pipeline: str, after: int, until: int, *columns: sa.Column[Any]) -> Sequence[Any]:
+    query = (
+        sa.select(snapshots.c.seq, *columns)
+        .where(snapshots.c.pipeline == pipeline, snapshots.c.seq > after, snapshots.c.seq <= until)
+        .order_by(snapshots.c.seq, snapshots.c.chunk)
+    )
+    return connection.execute(query).all()
+
+
+def _moves_text(ranges: Sequence[Range]) -> str:
+    keys = b"".join([r.key for r in ranges])
+    return json.dumps([keys.hex(), [r.start for r in ranges], [r.end for r in ranges]], separators=(",", ":"))
+
+
+def _moves(text: str) -> list[Move]:
+    together, starts, ends = json.loads(text)
+    keys = bytes.fromhex(together)
+    return [
+        Move(ShardKey(keys[place * _KEY : (place + 1) * _KEY]), start, end)
+        for place, (start, end) in enumerate(zip(starts, ends, strict=True))
+    ]
+
+
+def _contents_text(contents: Sequence[Content]) -> str:
+    """Any Unicode as it is: the column's type sees to it that the database takes it."""
+    columns = [
+        [c.shard_id for c in contents],
+        [None if c.uri == c.shard_id else c.uri for c in contents],
+        [c.size for c in contents],
+        [c.etag for c in contents],
+        [c.queue for c in contents],
+        [c.message_id for c in contents],
+        [c.receive_count for c in contents],
+        [c.group for c in contents] if any(c.group is not None for c in contents) else None,
+        [_payload_fields(c.payload) for c in contents] if any(c.payload is not None for c in contents) else None,
+    ]
+    return json.dumps(columns, separators=(",", ":"), ensure_ascii=False)
+
+
+def _contents(text: str) -> list[Content]:
+    ids, uris, *others, groups, payloads = json.loads(text)
+    uris = [shard_id if uri is None else uri for shard_id, uri in zip(ids, uris, strict=True)]
+    few = (repeat(None) if groups is None else groups, repeat(None) if payloads is None else map(_payload, payloads))
+    return list(map(Content, ids, uris, *others, *few))
+
+
+def _payload_fields(payload: Payload | None) -> list[object] | None:
+    if payload is None:
+        return None
+    value = base64.b64encode(payload.value).decode("ascii")
+    return [value, payload.key, payload.tag, payload.headers, payload.sent_at]
+
+
+def _payload(fields: list[Any] | None) -> Payload | None:
+    if fields is None:
+        return None
+    value, key, tag, headers, sent_at = fields
+    return Payload(base64.b64decode(value), key, tag, tuple((name, text) for name, text in headers), sent_at)

@@ -20,7 +20,19 @@ _TABLE: dict[str, Any] = {
 }
 
 Name = sa.String(200)  # pipelines and sources
-Hash = sa.LargeBinary(32).with_variant(mysql.BINARY(32), "mysql", "mariadb")
+
+
+class Digest(sa.LargeBinary):
+    """Bytes as the drivers give and take them, without SQLAlchemy's copy of each."""
+
+    def bind_processor(self, dialect: Dialect) -> None:
+        return None
+
+    def result_processor(self, dialect: Dialect, coltype: object) -> None:
+        return None
+
+
+Hash = Digest(32).with_variant(mysql.BINARY(32), "mysql", "mariadb")
 Hex = sa.String(64)
 LongText = sa.Text().with_variant(mysql.LONGTEXT(), "mysql", "mariadb")
 LongBlob = sa.LargeBinary().with_variant(mysql.LONGBLOB(), "mysql", "mariadb")
@@ -93,6 +105,7 @@ shards = sa.Table(
     sa.Column("queue", AnyText, nullable=False),
     sa.Column("message_id", AnyText, nullable=False),
     sa.Column("receive_count", sa.Integer, nullable=False),
+    sa.Column("message_group", AnyText),  # NULL: not in an ordered group
     sa.Column("position", sa.String(21), nullable=False),
     sa.Column("state", sa.String(12), nullable=False),
     sa.Column("owner", Name),  # with incarnation: the publish token; NULL: released
@@ -124,7 +137,8 @@ snapshots = sa.Table(
     sa.Column("seq", sa.BigInteger, primary_key=True),
     sa.Column("chunk", sa.Integer, primary_key=True),  # up to 1,000 ranges a row
     sa.Column("incarnation", sa.BigInteger, nullable=False),
-    sa.Column("ranges", LongText, nullable=False),  # JSON, see ranges.py
+    sa.Column("moves", LongText, nullable=False),  # JSON, as is `contents`: see ranges.py
+    sa.Column("contents", AnyText, nullable=False),
     sa.Column("created_at", sa.BigInteger, nullable=False),
     **_TABLE,
 )

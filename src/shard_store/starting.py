@@ -95,7 +95,7 @@ def start(
         token=token,
         confirmed_seq=confirmed,
         last_seq=row.last_seq,
-        unconfirmed=tuple(ranges.read(connection, source, pipeline, confirmed, row.last_seq)),
+        unconfirmed=tuple(ranges.read(connection, pipeline, confirmed, row.last_seq)),
         unfinished=tuple(as_shard(r) for r in connection.execute(unfinished)),
         previous_alive=bool(row.alive) and driver != "" and row.driver == driver,
     )

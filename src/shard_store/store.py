@@ -13,7 +13,18 @@ from sqlalchemy.engine import Connection
 
 from shard_store import error_table, installing, ownership, progress, publishing, starting, views
 from shard_store.database import Database
-from shard_store.model import Content, ErrorRecord, Plan, PlanIdentity, PublishToken, Range, Shard, ShardKey, Split
+from shard_store.model import (
+    Content,
+    ErrorRecord,
+    Plan,
+    PlanIdentity,
+    Position,
+    PublishToken,
+    Range,
+    Shard,
+    ShardKey,
+    Split,
+)
 from shard_store.progress import Confirmed
 from shard_store.pruning import PruneResult, RetentionPolicy, prune, win_interval
 from shard_store.publishing import Published
@@ -126,9 +137,16 @@ class ShardStore:
     # errors, views, housekeeping
 
     def record_errors(self, source: str, pipeline: str, records: Sequence[ErrorRecord]) -> None:
-        """Write errors where they happen; the same error twice is one. Runs in executors too."""
+        """Write errors where they happen; the same error twice is one. Runs in executors too.
+
+        Errors of a plan become final when it is published; what comes later is not written.
+        """
         if records:
             self.database.write(lambda c: error_table.record(self.database, c, source, pipeline, records))
+
+    def found_bad(self, identity: PlanIdentity) -> set[tuple[ShardKey, Position]]:
+        """The ranges, by key and start, that an attempt at this plan found bad: they are not read again."""
+        return self.database.read(lambda c: error_table.found_bad(c, identity.delivery_hash))
 
     def pages(
         self, view: str, *, source: str | None = None, pipeline: str | None = None

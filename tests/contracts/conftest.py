@@ -1,4 +1,4 @@
-"""Servers shared by the contract suites: started when the first test asks, ended with the session."""
+"""The stores that the contract suites run over; the servers are fixtures of `servers/fixtures.py`."""
 
 from __future__ import annotations
 
@@ -8,18 +8,8 @@ from pathlib import Path
 import pytest
 
 from contracts.store_backends import BACKENDS, MYSQL_URL, StoreBackend
-from servers.postgres import NoPostgres, new_database, postgres_server
+from servers.postgres import new_database
 from shard_store.store import ShardStore
-
-
-@pytest.fixture(scope="session")
-def postgres_url() -> Iterator[str]:
-    """The URL of a PostgreSQL server; `servers.postgres.new_database(url)` makes an empty database on it."""
-    try:
-        with postgres_server() as url:
-            yield url
-    except NoPostgres as error:
-        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="session")

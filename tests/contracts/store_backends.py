@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from contracts.queue_backends import Clock
+from contracts.queues.backend import Clock
 from shard_store.model import BEGINNING, Content, Plan, Position, PublishToken, Range, Shard, ShardKey, Split, end_at
 from shard_store.publishing import Published
 from shard_store.schema import metadata

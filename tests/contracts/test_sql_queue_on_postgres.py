@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import create_engine, text
 from sqlalchemy.engine import make_url
 
-from contracts.queue_backends import on_server
+from contracts.queues.sql import on_server
 from queue_source.errors import QueueConfigurationError
 from queue_source.queues.sql import SqlQueue
 from servers.postgres import new_database

@@ -6,7 +6,7 @@ import pytest
 
 from contracts.store_backends import STALE, Pipeline, StoreBackend, rows, whole
 from shard_store.errors import LostProgress, PipelineTakenOver, ShardStoreError, StoreConfigurationError
-from shard_store.model import BEGINNING, Plan, Position, Range, ShardState, Split, end_at, position_at
+from shard_store.model import BEGINNING, Plan, Position, Range, ShardState, Split, end_at, position_at, shard_key
 from shard_store.store import ShardStore
 
 
@@ -291,7 +291,7 @@ def test_what_was_lost_while_another_sink_took_it_is_told_and_left_to_its_owner(
     backend.clock.advance(STALE + 1)
     take(other, "a")
     confirmed = store.advance(us.token, confirm=1)
-    assert [r.content.shard_id for r in confirmed.lost] == ["a"]
+    assert [move.key for move in confirmed.lost] == [shard_key("s", "a")]
     assert us.look("a")["a"].token == other.token
     assert us.look("b")["b"].state is ShardState.DONE
 

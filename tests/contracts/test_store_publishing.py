@@ -9,7 +9,18 @@ import sqlalchemy as sa
 
 from contracts.store_backends import STALE, Pipeline, StoreBackend, rows
 from shard_store.errors import PipelineTakenOver, ShardsLost, ShardStoreError, StoreConfigurationError
-from shard_store.model import AttemptKind, ErrorRecord, Plan, Position, ShardState, Split, end_at
+from shard_store.model import (
+    BEGINNING,
+    AttemptKind,
+    ErrorRecord,
+    Plan,
+    Position,
+    Range,
+    ShardState,
+    Split,
+    end_at,
+    position_at,
+)
 from shard_store.store import ShardStore
 
 SPLIT = Split("/data/a.parquet", 7, 700)
@@ -145,6 +156,44 @@ def test_the_same_error_is_recorded_once_and_another_one_beside_it(store: ShardS
     store.record_errors("s", "p", [message, message])
     assert len(rows(store, "errors")) == 4
     store.record_errors("s", "p", [])
+
+
+def test_what_an_attempt_found_bad_is_not_read_by_another_attempt_at_its_plan(store: ShardStore) -> None:
+    """Rows of a shard that is quarantined with the plan must not go out, nor a shard count as done without its rows."""
+    us = Pipeline.start(store)
+    first = us.planned("a", "b", "c", "d")
+    skipped, record = bad(first, "b", "skipped"), bad(first, "c", "record")
+    store.record_errors("s", "p", [bad(first, "a"), skipped, record])
+    assert {key for key, _ in store.found_bad(first.identity)} == {r.key for r in first.ranges[:2]}
+    again = Pipeline.start(store)
+    second = again.plan()
+    assert [r.content.shard_id for r in second.ranges] == ["c", "d"]
+    assert (second.identity.delivery_hash, second.lost) == (first.identity.delivery_hash, ())
+    published = again.publish(second, SPLIT)
+    assert (published.shards, published.quarantined) == (4, 1)
+    states = {i: s.state for i, s in us.look("a", "b", "c", "d").items()}
+    assert states == {i: ShardState.QUARANTINED if i == "a" else ShardState.DONE for i in "abcd"}
+
+
+def test_a_later_part_of_a_bad_range_s_shard_is_judged_by_itself(store: ShardStore) -> None:
+    us = Pipeline.start(store)
+    (shard,) = us.open("a").values()
+    us.write(Range(shard.key, shard.content, BEGINNING, position_at(5)))
+    us.write(Range(shard.key, shard.content, position_at(5), end_at(10)))
+    plan = us.plan()
+    store.record_errors("s", "p", [bad(plan, "a", position=position_at(5))])
+    assert [r.start for r in us.plan().ranges] == [BEGINNING]
+
+
+def test_an_error_that_comes_after_the_publish_is_not_written(store: ShardStore) -> None:
+    """A copy of a task (speculation), or a task of a dead driver, is late: the plan is final without it."""
+    us = Pipeline.start(store)
+    plan = us.planned("a")
+    us.publish(plan, SPLIT)
+    message = ErrorRecord("message", "malformed-message", "why", "m1")
+    store.record_errors("s", "p", [bad(plan, "a"), message])
+    assert [row["scope"] for row in rows(store, "errors")] == ["message"]
+    assert us.look("a")["a"].state is ShardState.DONE
 
 
 def test_an_error_is_final_when_its_plan_is_published(store: ShardStore) -> None:

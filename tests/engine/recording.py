@@ -26,7 +26,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from queue_source.spark.compat import AvailableNow, read_all_available
-from queue_source.spark.process import driver_identity
+from queue_source.spark.process import driver_identity, is_repeated
 
 Call = dict[str, Any]
 
@@ -100,7 +100,9 @@ class Reader(AvailableNow, DataSourceStreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Rows)
-        write_down(self.log, "read", start=partition.first, end=partition.last)
+        write_down(self.log, "read", start=partition.first, end=partition.last, repeated=is_repeated())
+        if self.options.get("fails") == "once" and not is_repeated():
+            raise RuntimeError("told to fail once")
         wrong = self.options.get("wrong") == "true"
         kind = pa.int32() if wrong else pa.int64()
         yield pa.RecordBatch.from_arrays([pa.array(range(partition.first, partition.last), kind)], names=["n"])

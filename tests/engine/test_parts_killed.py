@@ -49,6 +49,23 @@ def test_a_worker_killed_after_writing_leaves_an_orphan_file_and_spark_tries_aga
     assert all(attempt["kind"] == "attempt-output" for attempt in world.view("attempts"))
 
 
+def test_an_object_found_bad_by_a_killed_attempt_is_not_read_by_the_next_which_could(
+    world: World, new_driver: DriverFactory
+) -> None:
+    rows = world.feed(0, 1)
+    late = world.root / "in" / "late.json"
+    late.write_text('{"id": 7, "name": "whole by now"\n\n', "utf-8")  # as long as it will be
+    world.publish([late.as_uri()])
+    driver = new_driver([described(world, minPartitions=1)], pause_at="split-written", once=True, master="local[2,3]")
+    (worker,) = driver.wait_paused()
+    late.write_text('{"id": 7, "name": "whole by now"}\n', "utf-8")
+    driver.kill_process(worker)
+    assert driver.wait_ended() == [None]
+    states = {Path(shard["shard_id"]).name: shard["state"] for shard in world.view("shards")}
+    assert states == {"0.json": "done", "late.json": "quarantined"}
+    assert world.published() == sorted(rows), "the shard is quarantined, so none of its rows may be there"
+
+
 def test_a_script_that_stops_its_query_gives_back_what_is_in_no_plan(
     spark: SparkSession, world: World, new_driver: DriverFactory
 ) -> None:

@@ -3,96 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
-from driver_loop import DriverLoop, published, reader_options, states, taken_by_foreign_sink, until
+from coordinator_world import EMPTY, World, assert_published_once, patiently, uris
+from driver_loop import DriverLoop, published, states, taken_by_foreign_sink, until
 from queue_source.queues import Depth, open_queue
 from shard_store.errors import LostProgress, PipelineTakenOver
-from shard_store.store import ShardStore, open_store
-
-EMPTY = Depth(ready=0, in_flight=0)
-
-
-@dataclass
-class World:
-    """One queue and one store in a folder of their own."""
-
-    folder: Path
-
-    @property
-    def queue_url(self) -> str:
-        return f"sql+sqlite:///{self.folder}/queue.db?queue=files"
-
-    @property
-    def store_url(self) -> str:
-        return f"sqlite:///{self.folder}/store.db"
-
-    def publish(self, *uris: str) -> None:
-        with open_queue(self.queue_url) as queue:
-            queue.publish(list(uris))
-
-    def depth(self) -> Depth:
-        with open_queue(self.queue_url) as queue:
-            return queue.depth()
-
-    @contextmanager
-    def loop(
-        self,
-        *,
-        checkpoint: str = "checkpoint",
-        publishes: bool = True,
-        tells_start: bool = True,
-        driver: str = "",
-        **options: str,
-    ) -> Iterator[DriverLoop]:
-        loop = DriverLoop(
-            reader_options(self.queue_url, self.store_url, **options),
-            self.folder / checkpoint,
-            self.folder / "output",
-            publishes=publishes,
-            tells_start=tells_start,
-            driver=driver,
-        )
-        try:
-            yield loop
-        finally:
-            loop.stop()
-
-    @contextmanager
-    def store(self) -> Iterator[ShardStore]:
-        with open_store(self.store_url) as store:
-            yield store
 
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
     return World(tmp_path)
-
-
-def uris(count: int, first: int = 0) -> list[str]:
-    return [f"s3://bucket/{number}" for number in range(first, first + count)]
-
-
-def patiently(loop: DriverLoop) -> Callable[[], None]:
-    """A trigger, and a moment in which leases may end."""
-
-    def step() -> None:
-        loop.batch()
-        time.sleep(0.05)
-
-    return step
-
-
-def assert_published_once(world: World, expected: list[str]) -> None:
-    with world.store() as store:
-        found = published(store)
-        assert found == dict.fromkeys(expected, 1)
-        assert states(store) == {"done": len(expected)}
 
 
 @pytest.mark.parametrize("tells_start", [True, False], ids=["spark 4.2+", "spark 4.0"])
@@ -301,15 +225,15 @@ def test_several_messages_for_one_shard_are_all_acknowledged_when_it_ends(world:
 def test_a_duplicate_of_a_shard_that_another_live_pipeline_owns_is_held_until_it_ends(world: World) -> None:
     world.publish("s3://bucket/1")
 
-    def loop(pipeline: str) -> AbstractContextManager[DriverLoop]:
+    def loop(pipeline: str, most: int) -> AbstractContextManager[DriverLoop]:
         return world.loop(
-            checkpoint=pipeline, pipeline=pipeline, source="files", commitTimeout="1s", maxInFlightMessages="1"
+            checkpoint=pipeline, pipeline=pipeline, source="files", commitTimeout="1s", maxInFlightMessages=str(most)
         )
 
-    with loop("first") as first:
+    with loop("first", 1) as first:
         first.coordinator.plan(0, first.coordinator.latest(0))
         world.publish("s3://bucket/1")
-        with loop("second") as second:
+        with loop("second", 10) as second:
             until(lambda: second.coordinator.report()["held"] == 1, patiently(second))
             plan = first.coordinator.plan(0, 1)
             first._deliver(plan, 0)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -12,16 +15,18 @@ from queue_source.messages import Receipt, Received
 from queue_source.queues.base import Capabilities
 
 LEASE = 60.0
+BATCHES_OF_TEN = Capabilities(largest_batch=10)
 
 
 class LeasingQueue:
     """Only what a lease keeper calls. A lease that has ended is lost; `down` makes every call fail."""
 
     name = "q"
-    capabilities = Capabilities(largest_batch=10)
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float], capabilities: Capabilities) -> None:
         self._clock = clock
+        self.capabilities = capabilities
+        self.asked: list[float] = []
         self.until: dict[Receipt, float] = {}
         self.calls: list[int] = []
         self.down = False
@@ -38,6 +43,7 @@ class LeasingQueue:
         if self.down:
             raise QueueUnavailable("q", "is down")
         self.calls.append(len(receipts))
+        self.asked.append(lease)
         lost = {r for r in receipts if self.until[r] <= self._clock()}
         for receipt in set(receipts) - lost:
             self.until[receipt] = self._clock() + lease
@@ -45,10 +51,10 @@ class LeasingQueue:
 
 
 class Scene:
-    def __init__(self) -> None:
+    def __init__(self, capabilities: Capabilities = BATCHES_OF_TEN) -> None:
         self.now = 1000.0
         self.lost: list[MessageKey] = []
-        self.queue = LeasingQueue(lambda: self.now)
+        self.queue = LeasingQueue(lambda: self.now, capabilities)
         self.keeper = LeaseKeeper({"q": self.queue}, LEASE, self.lost.extend, lambda: self.now)  # type: ignore[dict-item]
 
     def run(self, seconds: float) -> None:
@@ -132,3 +138,70 @@ def test_the_last_extension_ends_the_task(scene: Scene) -> None:
     scene.run(LEASE * 3)
     assert scene.queue.until[messages[0].receipt] == 1000 + 120
     assert scene.lost == []
+
+
+def test_no_more_is_asked_for_than_one_call_may_ask_for() -> None:
+    scene = Scene(Capabilities(largest_batch=10, longest_lease=20.0))
+    messages = scene.queue.deliver(10)
+    for message in messages:
+        scene.queue.until[message.receipt] = 1000 + 20
+    scene.keeper.hold([replace(message, lease_until=1020.0) for message in messages])
+    scene.run(200)
+    assert set(scene.queue.asked) == {20.0}
+    assert (scene.lost, scene.keeper.held()) == ([], 10)
+
+
+def test_a_message_held_to_its_cap_is_extended_up_to_it_and_then_told_as_lost() -> None:
+    scene = Scene(Capabilities(largest_batch=10, lease_cap=100.0))
+    scene.keeper.hold(scene.queue.deliver(2))
+    scene.run(99)
+    assert scene.lost == []
+    assert set(scene.queue.until.values()) == {1000.0 + 100}
+    scene.run(2)
+    assert sorted(scene.lost) == [("q", "r0"), ("q", "r1")]
+    assert scene.keeper.held() == 0
+
+
+def test_a_queue_that_takes_late_extensions_in_silence_is_not_believed() -> None:
+    scene = Scene(Capabilities(largest_batch=10, tells_stale=False))
+    scene.keeper.hold(scene.queue.deliver(1))
+    scene.now += LEASE + 1  # the process stood still
+    scene.keeper.tick()
+    assert scene.lost == [("q", "r0")]
+    assert scene.queue.calls == []
+
+
+def test_a_queue_that_does_not_answer_keeps_no_other_from_being_extended() -> None:
+    slow, quick = LeasingQueue(time.monotonic, BATCHES_OF_TEN), LeasingQueue(time.monotonic, BATCHES_OF_TEN)
+    answer, extended, stopping = threading.Event(), threading.Event(), threading.Event()
+
+    def hang(_: object, __: float) -> set[Receipt]:
+        answer.wait(20)
+        return set()
+
+    def extend(_: object, __: float) -> set[Receipt]:
+        extended.set()
+        return set()
+
+    slow.extend, quick.extend = hang, extend  # type: ignore[method-assign,assignment]
+    keeper = LeaseKeeper({"slow": slow, "quick": quick}, 0.2, lambda _: None)  # type: ignore[dict-item]
+    now = time.monotonic()
+    keeper.hold([Received(name, Receipt("r"), Receipt("r"), b"", 1, now + 0.1) for name in ("slow", "quick")])
+    thread = threading.Thread(target=keeper.run, args=(stopping,))
+    thread.start()
+    try:
+        assert extended.wait(20)
+        assert not answer.is_set()
+    finally:
+        answer.set()
+        stopping.set()
+        thread.join(20)
+
+
+def test_what_a_call_fails_with_ends_the_keeper_and_not_in_silence() -> None:
+    broken = LeasingQueue(time.monotonic, BATCHES_OF_TEN)
+    broken.until = {}  # an unknown receipt is a KeyError
+    keeper = LeaseKeeper({"q": broken}, 0.2, lambda _: None)  # type: ignore[dict-item]
+    keeper.hold([Received("q", "m", Receipt("r"), b"", 1, time.monotonic() + 0.1)])
+    with pytest.raises(KeyError):
+        keeper.run(threading.Event())

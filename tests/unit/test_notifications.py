@@ -85,9 +85,9 @@ def test_events_announce_what_their_senders_meant(name: str) -> None:
 
 @pytest.mark.parametrize("name", EXPECTED)
 def test_a_forced_format_reads_its_own_events_and_refuses_all_others(name: str) -> None:
-    own = name.partition("-")[0].replace("minio", "s3")
+    own = name.partition("-")[0]
     for format in FORMATS:
-        if format == own:
+        if format == own or {format, own} == {"s3", "minio"}:
             assert parse_notification(corpus(name), format=format) == EXPECTED[name]
         else:
             with pytest.raises(MalformedNotification):

@@ -20,6 +20,7 @@ from queue_source.options import (
     ContentOptions,
     ReaderOptions,
     SecretUrl,
+    connection_options,
     parse_reader_options,
     parse_sink_options,
     parse_view_options,
@@ -89,11 +90,20 @@ def test_several_queues_need_a_source_by_name() -> None:
     assert len(read(queueUrl="sim://a,sim://b").queue.urls) == 2
 
 
+COMPANIONS = {
+    "uriPath": {"notificationFormat": "json"},
+    "bucketPath": {"notificationFormat": "json", "keyPath": "k"},
+    "keyPath": {"notificationFormat": "json", "bucketPath": "b"},
+    "queueShares": {"queueUrl": "sim://a,sim://b", "source": "orders"},
+}
+"""What an option does not go without."""
+
+
 @pytest.mark.parametrize("option", working(READER_OPTIONS), ids=lambda option: option.name)
 @pytest.mark.parametrize("change", [str, str.lower, str.upper])
 def test_every_option_of_the_reader_acts_in_any_case(option: Option, change: Any) -> None:
     text = option.example or SECRET
-    pairs = {"aws": "s3", "s3": "aws"}
+    pairs = {"aws": "s3", "s3": "aws", "sqs": "sqs"}
     given = {**LEAST, **of_its_format(option), change(option.name): text}
     if option.kind.name == "secret":  # a key needs its other half
         prefix, _, name = option.name.partition(".")
@@ -101,11 +111,16 @@ def test_every_option_of_the_reader_acts_in_any_case(option: Option, change: Any
         given[f"{pairs[prefix]}.{other}"] = "other"
     if option.name in LEAST and change(option.name) != option.name:
         del given[option.name]
+    given |= COMPANIONS.get(option.name, {})
+    if option.name == "content":
+        del given["fileFormat"]
     options = parse_reader_options(given)
     expected = option.kind.parse(text)
+    forms = [expected]
     if option.kind.name == "secret":  # libraries want the text; the group does not show it
-        expected = expected.reveal()
-    assert expected in list(_leaves(options)), f"{option.name} ended nowhere"
+        forms.append(expected.reveal())
+    leaves = list(_leaves(options))
+    assert any(form in leaves for form in forms), f"{option.name} ended nowhere"
     if option.default is not None and option.name not in ("content", "deliverySemantics"):
         assert expected != option.kind.parse(option.default), "the example has to differ from the default"
 
@@ -119,6 +134,9 @@ def _leaves(value: Any) -> Any:
     if dataclasses.is_dataclass(value):
         for field in dataclasses.fields(value):
             yield from _leaves(getattr(value, field.name))
+    elif isinstance(value, dict):
+        for part in value.values():
+            yield from _leaves(part)
     else:
         yield value
 
@@ -136,6 +154,9 @@ BAD: dict[str, list[str]] = {
     "time zone": ["", "Mars/Olympus", "Europe", "+2", "+25:00", "../etc/passwd"],
     "character set": ["", "klingon"],
     "prefixes": ["", "s3://a/,", ","],
+    "tag filter": ["", "a,", "x" * 300],
+    "glob": ["", "[a", "{a,b", "a\\"],
+    "shares": ["", "fair", "percentage:50,60", "percentage:100,0", "percentage:", "percentage:a,b"],
     "text": [""],
     "secret": [""],
 }
@@ -176,10 +197,8 @@ def test_an_option_of_a_later_issue_is_refused_and_never_ignored(parse: Any, opt
 @pytest.mark.parametrize(
     ("option", "text"),
     [
-        ("content", "message"),
         ("fileFormat", "xml"),
         ("deliverySemantics", "at-least-once"),
-        ("notificationFormat", "minio"),
     ],
 )
 def test_a_value_of_a_later_issue_says_that_it_is_not_supported_yet(option: str, text: str) -> None:
@@ -224,6 +243,7 @@ def test_cloudfiles_names_are_taken_where_the_meaning_is_equal() -> None:
             "cloudFiles.awsSecretKey": SECRET,
         }
     )
+    assert options.content.format is not None
     assert options.content.format.file_format == "json"
     assert options.batches.max_files_per_trigger == 7
     assert options.queue.receive_threads == 5
@@ -291,6 +311,40 @@ def test_s3_options_override_aws_options_and_keys_come_in_pairs() -> None:
     assert "set both" in str(refusal({**LEAST, "s3.secretAccessKey": "k"}))
 
 
+def test_a_queue_is_reached_by_the_options_of_its_kind_and_the_nearest_prefix_wins() -> None:
+    given = {
+        "aws.region": "eu-central-1",
+        "aws.endpointUrl": "http://localhost:9000",
+        "sqs.endpointUrl": "http://localhost:4566",
+        "aws.accessKeyId": "key",
+        "aws.secretAccessKey": SECRET,
+        "sqs.roleArn": "arn:aws:iam::123456789012:role/queues",
+        "s3.region": "us-east-1",
+    }
+    options = parse_reader_options({**LEAST, **given}).queue
+    expected = {
+        "region": "eu-central-1",
+        "endpoint_url": "http://localhost:4566",
+        "access_key_id": "key",
+        "secret_access_key": SECRET,
+        "role_arn": "arn:aws:iam::123456789012:role/queues",
+    }
+    for url in ("sqs://files", "https://sqs.eu-central-1.amazonaws.com/123456789012/files"):
+        assert connection_options(SecretUrl(url), options) == expected
+    for url in ("sim://files", "sql+sqlite:///jobs.db?queue=files", "package.module:factory", "nonsense://x"):
+        assert connection_options(SecretUrl(url), options) == {}
+    assert SECRET not in repr(options)
+    assert "set both" in str(refusal({**LEAST, "queueUrl": "sqs://files", "sqs.accessKeyId": "k"}))
+
+
+def test_object_storage_assumes_a_role_of_its_own_or_that_of_all_but_never_beside_keys() -> None:
+    storage = read(aws__roleArn="arn:one", s3__roleArn="arn:two", aws__roleExternalId="id").content.storage
+    assert (storage.role_arn, storage.external_id) == ("arn:two", "id")
+    keys = {"aws.accessKeyId": "k", "aws.secretAccessKey": "s"}
+    assert "sqs.roleArn" in refusal({**LEAST, **keys, "aws.roleArn": "arn:one"}).problem
+    assert parse_reader_options({**LEAST, **keys, "sqs.roleArn": "arn:one"}).content.storage.role_arn is None
+
+
 def test_secrets_are_not_shown_by_options_copies_or_errors() -> None:
     given = {
         "queueUrl": f"sql+postgresql://user:{SECRET}@host/db?queue=files",
@@ -336,6 +390,31 @@ def test_options_cannot_be_changed_once_parsed() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         options.source = "other"  # type: ignore[misc]
     assert isinstance(options.content, ContentOptions)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"uriPath": "uri"},
+        {"notificationFormat": "json"},
+        {"notificationFormat": "json", "keyPath": "k"},
+        {"notificationFormat": "json", "keyPath": "k", "bucketPath": "b", "uriPath": "u"},
+    ],
+)
+def test_the_paths_of_json_notifications_are_given_whole_or_not_at_all(options: dict[str, str]) -> None:
+    assert refusal({**LEAST, **options}).option in ("uriPath", "notificationFormat")
+
+
+def test_shares_in_percent_name_each_queue() -> None:
+    error = refusal({**LEAST, "queueShares": "percentage:50,50"})
+    assert error.option == "queueShares"
+    assert "2 numbers for 1 queue" in error.problem
+
+
+def test_messages_need_no_file_format_and_take_none() -> None:
+    url = {"queueUrl": "sim://files"}
+    assert parse_reader_options({**url, "content": "message"}).content.format is None
+    assert refusal({**url, "content": "message", "fileFormat": "json"}).option == "fileFormat"
 
 
 def test_what_spark_can_and_this_source_cannot_is_refused_with_the_next_step() -> None:

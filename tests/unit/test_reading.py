@@ -13,7 +13,7 @@ import pytest
 from queue_source.content.problems import TOLD_ONE_BY_ONE
 from queue_source.errors import BadObject
 from queue_source.options import parse_reader_options
-from queue_source.reading import Work, read_ranges
+from queue_source.reading import Work, read_ranges, read_work
 from shard_store.model import (
     BEGINNING,
     Content,
@@ -25,6 +25,7 @@ from shard_store.model import (
     position_at,
     shard_key,
 )
+from shard_store.store import open_store
 
 SCHEMA = pa.schema([("a", pa.int64()), ("b", pa.string())])
 FAILFAST = {"mode": "FAILFAST"}
@@ -102,6 +103,23 @@ def test_a_skipped_object_is_reported_and_not_quarantined(bad: Path, good: Path)
     assert [(error.scope, error.cause) for error in errors] == [("skipped", "corrupt-object")]
 
 
+def test_a_repeated_task_does_not_read_what_was_found_bad_and_a_first_one_does(
+    good: Path, bad: Path, tmp_path: Path
+) -> None:
+    url = f"sqlite:///{tmp_path}/store.db"
+    task = work(bad, good, store=url, **FAILFAST)
+
+    def rows(*, repeated: bool) -> int:
+        return sum(batch.num_rows for batch in read_work(task, SCHEMA, repeated=repeated))
+
+    assert rows(repeated=False) == 1
+    bad.write_bytes(b"1,x\n" * 3)  # it was still being written, say
+    assert rows(repeated=True) == 1
+    assert rows(repeated=False) == 4
+    with open_store(url) as store:
+        assert store.found_bad(IDENTITY) == {(task.ranges[0].key, BEGINNING)}
+
+
 def test_a_bad_record_is_told_with_its_place_and_the_others_are_read(good: Path, tmp_path: Path) -> None:
     (tmp_path / "mixed").write_bytes(b"1,x\nbad,y\n2,z\n")
     rows, errors = read(work(tmp_path / "mixed", good, mode="DROPMALFORMED"))
@@ -133,8 +151,7 @@ def test_ranges_that_tile_an_object_read_each_record_once(tmp_path: Path) -> Non
         for step in (1, 2, 3, 7, 50, size):
             bounds = [*range(0, size, step), size]
             ranges = [
-                replace(
-                    whole.ranges[0],
+                whole.ranges[0]._replace(
                     start=position_at(a) if a else BEGINNING,
                     end=end_at(b) if b == size else position_at(b),
                 )

@@ -43,6 +43,8 @@ class StorageOptions:
     access_key: str | None = field(default=None, repr=False)
     secret_key: str | None = field(default=None, repr=False)
     session_token: str | None = field(default=None, repr=False)
+    role_arn: str | None = None
+    external_id: str | None = None
     anonymous: bool = False
 
 
@@ -219,6 +221,8 @@ def _s3(storage: StorageOptions, _process: int) -> pafs.FileSystem:
         "access_key": storage.access_key,
         "secret_key": storage.secret_key,
         "session_token": storage.session_token,
+        "role_arn": storage.role_arn,
+        "external_id": storage.external_id,
         "region": storage.region,
         "endpoint_override": host,
         "scheme": scheme,

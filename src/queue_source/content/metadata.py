@@ -5,6 +5,7 @@ Spark's own fields (`file_*`) mean what they mean in Spark; the others tell of t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 
@@ -79,4 +80,11 @@ def metadata_column(declared: pa.StructType, values: ObjectMetadata, rows: int) 
     """The column for `rows` rows: one value, repeated. Executor worker; `declared` passed `check_metadata_field`."""
     parts = [declared.field(i) for i in range(declared.num_fields)]
     arrays = [pa.repeat(pa.scalar(getattr(values, part.name), part.type), rows) for part in parts]
+    return pa.StructArray.from_arrays(arrays, fields=parts)
+
+
+def metadata_rows(declared: pa.StructType, values: Sequence[ObjectMetadata]) -> pa.StructArray:
+    """The column with a value of its own for each row."""
+    parts = [declared.field(i) for i in range(declared.num_fields)]
+    arrays = [pa.array([getattr(value, part.name) for value in values], part.type) for part in parts]
     return pa.StructArray.from_arrays(arrays, fields=parts)

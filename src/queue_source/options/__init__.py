@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from queue_source.options.connections import connection_options
 from queue_source.options.groups import (
     BatchOptions,
     ContentOptions,
@@ -32,6 +33,7 @@ __all__ = [
     "SecretUrl",
     "SinkOptions",
     "ViewOptions",
+    "connection_options",
     "parse_reader_options",
     "parse_sink_options",
     "parse_view_options",

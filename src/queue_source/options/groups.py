@@ -6,9 +6,11 @@ Durations are `timedelta`, sizes bytes. Secrets and URLs are `Secret`s: `str()` 
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from queue_source.options.secrets import SecretUrl
 
@@ -19,21 +21,32 @@ if TYPE_CHECKING:  # they load pyarrow, which the commands can do without
 
 @dataclass(frozen=True, slots=True)
 class QueueOptions:
-    """How messages are received (reader process)."""
+    """How messages are received (reader process).
+
+    `connections`: kind of queue -> what its adapter is told of region, endpoint and credentials (`connections.py`).
+    """
 
     urls: tuple[SecretUrl, ...]
+    connections: Mapping[str, Mapping[str, Any]]
     receive_threads: int
     wait_time: timedelta
     max_in_flight_messages: int
+    max_in_flight_bytes: int | None
+    queue_shares: str
 
 
 @dataclass(frozen=True, slots=True)
 class NotificationOptions:
-    """How a message becomes shards. `format` is `auto` or one of `NOTIFICATION_FORMS`."""
+    """How a message becomes shards. `format` is `auto` or one of `NOTIFICATION_FORMS`; `json` alone needs the paths."""
 
     notification_format: str
     allowed_prefixes: tuple[str, ...]
     allow_overwrites: bool
+    path_glob_filter: re.Pattern[str] | None
+    tag_filter: tuple[str, ...] | None
+    uri_path: str | None
+    bucket_path: str | None
+    key_path: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +92,15 @@ class DeliveryOptions:
 
 @dataclass(frozen=True, slots=True)
 class ContentOptions:
-    """What executors need to read objects: the only part of the reader's options that is sent to them."""
+    """What executors need to read content: the only part of the reader's options that is sent to them.
+
+    `format` is None where messages are read as they are.
+    """
 
     content: str
     on_missing_object: str
     on_corrupt_object: str
-    format: FormatOptions
+    format: FormatOptions | None
     storage: StorageOptions
 
 

@@ -14,8 +14,10 @@ from datetime import timedelta
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from queue_source.globs import name_matcher
 from queue_source.options.secrets import Secret, SecretUrl, shown
 from queue_source.options.units import parse_duration, parse_size
+from queue_source.tags import parse_filters
 
 LONGEST_NAME = 200
 
@@ -145,6 +147,32 @@ def split_queue_urls(text: str) -> tuple[SecretUrl, ...]:
     return tuple(SecretUrl(url) for url in urls)
 
 
+def _glob(text: str) -> re.Pattern[str]:
+    try:
+        return name_matcher(_given_text(text))
+    except ValueError as error:
+        raise ValueError(f"{shown(text)} {error}; write a glob of names, as in *.csv") from None
+
+
+def _tag_filter(text: str) -> tuple[str, ...]:
+    try:
+        return parse_filters(text)
+    except ValueError as error:
+        raise ValueError(f"{error}; write words parted by '.', as in orders.*.eu or orders.#") from None
+
+
+def _shares(text: str) -> str:
+    word = "".join(text.split()).lower()
+    if word in ("greedy", "round-robin"):
+        return word
+    if re.fullmatch(r"percentage:[0-9]{1,3}(,[0-9]{1,3})*", word):
+        numbers = [int(number) for number in word.partition(":")[2].split(",")]
+        if sum(numbers) == 100 and 0 not in numbers:
+            return word
+        raise ValueError(f"{shown(text)} does not add up to 100, or holds a 0; write one number a queue, as in 70,30")
+    raise ValueError(f"{shown(text)} is no way to share; write round-robin, greedy or percentage:70,30")
+
+
 def _store_url(text: str) -> SecretUrl:
     if not re.match(r"[A-Za-z][\w+.\-]*://", text.strip()):
         raise ValueError(
@@ -188,6 +216,9 @@ TIME_ZONE = Kind("time zone", "an IANA name, or an offset such as `+02:00`", _ti
 PREFIXES = Kind("prefixes", "prefixes of URIs, parted by commas", _prefixes)
 QUEUE_URLS = Kind("queue URLs", "URLs, parted by commas", split_queue_urls)
 STORE_URL = Kind("database URL", "an SQLAlchemy URL", _store_url)
+GLOB = Kind("glob", "a glob: `*`, `?`, `[a-z]`, `{a,b}`", _glob)
+TAG_FILTER = Kind("tag filter", "filters parted by commas; `*` is one word, `#` zero or more", _tag_filter)
+SHARES = Kind("shares", "`round-robin`, `greedy`, or `percentage:70,30` with one number a queue", _shares)
 ENCODING = Kind("character set", "the name of a character set", _encoding)
 TEXT = Kind("text", "any text", _text)
 GIVEN_TEXT = Kind("text", "any text that is not empty", _given_text)

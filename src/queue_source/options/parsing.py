@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from queue_source.errors import OptionError
 from queue_source.options import groups, kinds
+from queue_source.options.connections import check_keys, connections
 from queue_source.options.secrets import SecretUrl
 from queue_source.options.table import (
     ALIASES,
@@ -59,7 +60,9 @@ def parse_reader_options(options: Mapping[str, str]) -> groups.ReaderOptions:
         source=source,
         pipeline=values["pipeline"] or source,
         store=values["store"],
-        queue=groups.QueueOptions(urls=urls, **_group(READER_OPTIONS, "queue", values)),
+        queue=groups.QueueOptions(
+            urls=urls, connections=connections(urls, values), **_group(READER_OPTIONS, "queue", values)
+        ),
         notifications=groups.NotificationOptions(**_group(READER_OPTIONS, "notifications", values)),
         batches=groups.BatchOptions(**_group(READER_OPTIONS, "batches", values)),
         leases=groups.LeaseOptions(**_group(READER_OPTIONS, "leases", values)),
@@ -71,6 +74,9 @@ def parse_reader_options(options: Mapping[str, str]) -> groups.ReaderOptions:
             storage=_storage(values),
         ),
     )
+    _check_content(values)
+    _check_paths(parsed.notifications)
+    _check_shares(parsed.queue)
     _check_times(parsed)
     return parsed
 
@@ -196,7 +202,40 @@ def _group(table: Sequence[Option], group: str, values: Mapping[str, Any]) -> di
     return {option.field: values[option.name] for option in table if option.group == group and not option.later}
 
 
-def _format(values: Mapping[str, Any]) -> FormatOptions:
+def _check_content(values: Mapping[str, Any]) -> None:
+    """Objects need a format; messages are read as they are."""
+    option = next(option for option in READER_OPTIONS if option.name == "fileFormat")
+    if values["content"] == "object" and values["fileFormat"] is None:
+        raise OptionError("fileFormat", _missing("reader", option))
+    if values["content"] == "message" and values["fileFormat"] is not None:
+        raise OptionError(
+            "fileFormat", "is not supported yet with content = message; leave it out and parse the column `value`"
+        )
+
+
+def _check_paths(options: groups.NotificationOptions) -> None:
+    """Form `json` says where its objects stand, and no other form does."""
+    paths = {"uriPath": options.uri_path, "bucketPath": options.bucket_path, "keyPath": options.key_path}
+    given = [name for name, path in paths.items() if path is not None]
+    if options.notification_format != "json":
+        if given:
+            raise OptionError(given[0], "acts only on notificationFormat json; set that too, or leave it out")
+    elif given not in (["uriPath"], ["bucketPath", "keyPath"]):
+        raise OptionError("notificationFormat", "json needs the option uriPath, or bucketPath and keyPath together")
+
+
+def _check_shares(options: groups.QueueOptions) -> None:
+    kind, _, numbers = options.queue_shares.partition(":")
+    if kind == "percentage" and len(numbers.split(",")) != len(options.urls):
+        raise OptionError(
+            "queueShares",
+            f"gives {len(numbers.split(','))} numbers for {len(options.urls)} queue(s); write one a queue",
+        )
+
+
+def _format(values: Mapping[str, Any]) -> FormatOptions | None:
+    if values["fileFormat"] is None:
+        return None
     from queue_source.content.formats import FormatOptions  # here: it loads pyarrow, which the commands can do without
 
     fields = _group(READER_OPTIONS, "format", values)
@@ -204,7 +243,7 @@ def _format(values: Mapping[str, Any]) -> FormatOptions:
 
 
 def _storage(values: Mapping[str, Any]) -> StorageOptions:
-    """`s3.X`, else `aws.X`; a key without its other half is refused."""
+    """`s3.X`, else `aws.X`; a key without its other half is refused, and a role beside keys."""
 
     from queue_source.content.files import StorageOptions
 
@@ -212,17 +251,21 @@ def _storage(values: Mapping[str, Any]) -> StorageOptions:
         return values[f"s3.{name}"] or values[f"aws.{name}"]
 
     keys = {name: given(name) for name in ("accessKeyId", "secretAccessKey")}
-    for name, key in keys.items():
-        if key is None and any(keys.values()):
-            raise OptionError(
-                f"aws.{name}", "is missing while its other half is given; set both accessKeyId and secretAccessKey"
-            )
+    check_keys("aws", keys)
+    if given("roleArn") and any(keys.values()):
+        raise OptionError(
+            "s3.roleArn" if values["s3.roleArn"] else "aws.roleArn",
+            "cannot be assumed for object storage with keys from options; leave the keys to the SDK's own chain, or "
+            "name the role of the queue alone, with sqs.roleArn",
+        )
     revealed = {name: None if key is None else key.reveal() for name, key in keys.items()}
     return StorageOptions(
         endpoint=given("endpointUrl"),
         region=given("region"),
         access_key=revealed["accessKeyId"],
         secret_key=revealed["secretAccessKey"],
+        role_arn=given("roleArn"),
+        external_id=given("roleExternalId"),
     )
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from queue_source.options import kinds
 from queue_source.options.kinds import Kind, choice, number
 
-NOTIFICATION_FORMS = ("uri", "s3", "sns", "eventbridge", "gcs")
+NOTIFICATION_FORMS = ("uri", "s3", "minio", "sns", "eventbridge", "gcs", "json")
 """The notification forms that can be forced with `notificationFormat`; `auto` finds out by looking."""
 
 FILE_FORMATS = ("json", "csv", "parquet", "text", "orc", "avro", "binaryFile")
@@ -21,10 +21,14 @@ DEFAULT_ALLOWED_PREFIXES = "s3://,s3a://,s3n://,gs://,abfss://"
 _RECORDS = ("json", "csv")
 _LINES = ("json", "csv", "text")
 
-_FORM = choice("auto", *NOTIFICATION_FORMS, later=("minio", "json"))
+_FORM = choice("auto", *NOTIFICATION_FORMS)
 _FILE_FORMAT = choice(*FILE_FORMATS, later=("xml",))
 _BAD_OBJECT = choice("quarantine", "fail", "skip")
 _SEMANTICS = choice("exactly-once", later=("at-least-once", "at-most-once"))
+
+
+def snake_case(name: str) -> str:
+    return "".join(f"_{c.lower()}" if c.isupper() else c for c in name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +52,7 @@ class Option:
     @property
     def field(self) -> str:
         """The name of its field in the group: snake_case, without the prefix."""
-        plain = self.name.rpartition(".")[2].replace("NTZ", "Ntz")
-        return "".join(f"_{c.lower()}" if c.isupper() else c for c in plain)
+        return snake_case(self.name.rpartition(".")[2].replace("NTZ", "Ntz"))
 
 
 def _later(name: str, group: str, help: str) -> Option:
@@ -91,14 +94,26 @@ _STORAGE = (
         "s3.secretAccessKey", "storage", kinds.SECRET, None,
         "As `aws.secretAccessKey`, for object storage only.", "", "`aws.secretAccessKey`",
     ),
+    Option(
+        "aws.roleArn", "storage", kinds.GIVEN_TEXT, None,
+        "Role to assume, and to assume again before its credentials end.", "arn:aws:iam::123456789012:role/reader",
+        "none",
+    ),
+    Option(
+        "aws.roleExternalId", "storage", kinds.GIVEN_TEXT, None, "External id that the role asks for.", "reader-1",
+        "none",
+    ),
+    Option(
+        "s3.roleArn", "storage", kinds.GIVEN_TEXT, None,
+        "As `aws.roleArn`, for object storage only; not together with keys.",
+        "arn:aws:iam::123456789012:role/files", "`aws.roleArn`",
+    ),
+    Option(
+        "s3.roleExternalId", "storage", kinds.GIVEN_TEXT, None, "As `aws.roleExternalId`, for object storage only.",
+        "files-1", "`aws.roleExternalId`",
+    ),
     *(
-        _later(f"{service}.{name}", "storage", help)
-        for name, help in (
-            ("profile", "Profile of the AWS configuration files."),
-            ("roleArn", "Role to assume."),
-            ("roleExternalId", "External id for the role."),
-        )
-        for service in ("aws", "s3")
+        _later(f"{service}.profile", "storage", "Profile of the AWS configuration files.") for service in ("aws", "s3")
     ),
 )  # fmt: skip
 
@@ -132,15 +147,38 @@ READER_OPTIONS = (
         "Read an object again when it was overwritten: its version, ETag or generation becomes part of its identity.",
         "true",
     ),
-    _later("pathGlobFilter", "notifications", "Only objects whose name matches this glob are read."),
-    _later("tagFilter", "notifications", "Only messages whose tag matches are read."),
     Option(
-        "content", "content", choice("object", later=("message",)), "object",
-        "What is read: the objects that messages announce.", "object",
+        "pathGlobFilter", "notifications", kinds.GLOB, None,
+        "Only objects whose name (the last part of the path) matches are read; others are counted as ignored.",
+        "*.{csv,csv.gz}", "none",
     ),
     Option(
-        "fileFormat", "format", _FILE_FORMAT, None, "Format of the objects; `json` is one record a line.", "json",
-        required=True,
+        "tagFilter", "notifications", kinds.TAG_FILTER, None,
+        "Only messages whose tag matches one of these are read (`*` is one word, `#` any number of them); others are "
+        "acknowledged and counted as ignored.", "orders.#,returns.*", "none",
+    ),
+    Option(
+        "uriPath", "notifications", kinds.GIVEN_TEXT, None,
+        "Where the URI stands in notifications of form `json`: names parted by dots; lists are walked.",
+        "files.uri", "none",
+    ),
+    Option(
+        "bucketPath", "notifications", kinds.GIVEN_TEXT, None,
+        "The same for the bucket; with a scheme, as in `gs://b`, if it is not one of S3. Needs `keyPath`.",
+        "detail.bucket", "none",
+    ),
+    Option(
+        "keyPath", "notifications", kinds.GIVEN_TEXT, None, "The same for the key. Needs `bucketPath`.",
+        "detail.files.key", "none",
+    ),
+    Option(
+        "content", "content", choice("object", "message"), "object",
+        "What is read: the objects that messages announce, or the messages themselves.", "message",
+    ),
+    Option(
+        "fileFormat", "format", _FILE_FORMAT, None,
+        "Format of the objects; `json` is one record a line. Messages are read as they are.", "json",
+        "required for objects",
     ),
     Option(
         "onMissingObject", "content", _BAD_OBJECT, "quarantine",
@@ -256,8 +294,16 @@ READER_OPTIONS = (
         "maxInFlightMessages", "queue", number(1), "10000",
         "Most messages held at once; at the limit nothing is received.", "2000",
     ),
-    _later("maxInFlightBytes", "queue", "Most announced bytes held at once."),
-    _later("queueShares", "queue", "How several queues of one reader share it."),
+    Option(
+        "maxInFlightBytes", "queue", kinds.SIZE, None,
+        "Most bytes of announced objects (or of messages) held at once; at the limit nothing is received.",
+        "50g", "none",
+    ),
+    Option(
+        "queueShares", "queue", kinds.SHARES, "round-robin",
+        "How several queues of one reader share its batches: in turn, the first queue first, or by weight.",
+        "percentage:70,30",
+    ),
     Option(
         "visibilityTimeout", "leases", kinds.DURATION, "5m",
         "How long a message stays invisible to others; extended while it is worked on.", "10m",
@@ -295,12 +341,38 @@ READER_OPTIONS = (
     _later("errorQueueUrl", "delivery", "Queue that receives what could not be processed."),
     *_STORAGE,
     *(
-        _later(f"sqs.{name}", "storage", f"As `aws.{name}`, for Amazon SQS only.")
-        for name in ("region", "endpointUrl", "accessKeyId", "secretAccessKey", "profile", "roleArn", "roleExternalId")
+        Option(
+            f"sqs.{name}", "storage", kind, None, f"As `aws.{name}`, for Amazon SQS only.", example, f"`aws.{name}`",
+        )
+        for name, kind, example in (
+            ("region", kinds.GIVEN_TEXT, "eu-central-1"),
+            ("endpointUrl", kinds.GIVEN_TEXT, "http://localhost:4566"),
+            ("accessKeyId", kinds.SECRET, ""),
+            ("secretAccessKey", kinds.SECRET, ""),
+            ("roleArn", kinds.GIVEN_TEXT, "arn:aws:iam::123456789012:role/queues"),
+            ("roleExternalId", kinds.GIVEN_TEXT, "queues-1"),
+        )
     ),
-    _later("gcp.project", "storage", "Google Cloud project."),
-    _later("gcp.credentialsFile", "storage", "File with the credentials of a service account."),
-    _later("gcp.endpoint", "storage", "Address of a service that speaks Google's protocols, such as an emulator."),
+    Option(
+        "sqs.profile", "storage", kinds.GIVEN_TEXT, None,
+        "Profile of the AWS configuration files for Amazon SQS; for objects, set `AWS_PROFILE` on all machines.",
+        "queues", "the SDK's own chain",
+    ),
+    Option(
+        "gcp.project", "storage", kinds.GIVEN_TEXT, None,
+        "Project of Pub/Sub subscriptions whose URL names none (`pubsub:///SUBSCRIPTION`).", "my-project", "the URL's",
+    ),
+    Option(
+        "gcp.credentialsFile", "storage", kinds.GIVEN_TEXT, None,
+        "Key file of a service account, for Pub/Sub; for objects, set `GOOGLE_APPLICATION_CREDENTIALS` on all "
+        "machines.",
+        "/etc/keys/reader.json", "the SDK's own chain",
+    ),
+    Option(
+        "gcp.endpoint", "storage", kinds.GIVEN_TEXT, None,
+        "Where Pub/Sub is: `HOST:PORT` of a regional endpoint, or `http://HOST:PORT` of an emulator.",
+        "europe-west3-pubsub.googleapis.com:443", "`PUBSUB_EMULATOR_HOST`, else Google's own",
+    ),
 )  # fmt: skip
 """Everything that `spark.readStream.format("cuesqueue")` knows, in the order of the documentation."""
 
@@ -336,6 +408,9 @@ VIEW_OPTIONS = (
     *_STORAGE,
 )  # fmt: skip
 """Everything that `spark.read.format("cuesqueue")` knows."""
+
+CONNECTIONS = {"sqs": ("sqs", "aws"), "pubsub": ("gcp",)}
+"""How kinds of queues are reached: adapter -> the prefixes whose options it takes, the first that is given wins."""
 
 ALIASES = {
     "delimiter": "sep",

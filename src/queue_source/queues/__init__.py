@@ -18,7 +18,7 @@ from queue_source.queues.base import Capabilities, Depth, Payload, Queue
 from queue_source.queues.urls import factory_parts, queue_name, scheme
 from shard_store.redaction import redact_url as redact
 
-__all__ = ["Capabilities", "Depth", "Payload", "Queue", "open_queue", "queue_name", "redact"]
+__all__ = ["Capabilities", "Depth", "Payload", "Queue", "adapter_name", "open_queue", "queue_name", "redact"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +62,13 @@ def open_queue(url: str, **options: Any) -> Queue:
         raise QueueConfigurationError(redact(url), _unknown(kind))
     opened: Queue = getattr(_adapter(url, found), found.factory)(url, **options)
     return opened
+
+
+def adapter_name(url: str) -> str:
+    """The adapter that a URL picks, as `sqs` or `sql`; "" for a factory of the user's own and for an unknown kind."""
+    kind = scheme(url)
+    found = _KINDS.get("sql+" if kind.startswith("sql+") else kind)
+    return found.module.rpartition(".")[2] if found else ""
 
 
 def _adapter(url: str, kind: _Kind) -> Any:

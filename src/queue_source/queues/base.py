@@ -31,6 +31,10 @@ class Capabilities:
     can_delay: bool = True  # give_back(delay) is honoured
     tells_sent_at: bool = True
     retention: float | None = None  # how long the queue keeps a message, where it says so
+    tells_depth: bool = True  # else `depth` raises: no number is better than a wrong one
+    tells_stale: bool = True  # else receipts whose lease is over are taken in silence: only the caller's clock tells
+    holds_by_connection: bool = False  # a delivery is held as long as the consumer is connected; leases never end
+    loses_unheard: bool = False  # what arrives while nobody listens is gone: only at-most-once is an honest promise
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +68,8 @@ class Queue(Protocol):
         """Take up to `most` messages, invisible to others for `lease` seconds; wait up to `wait` s for the first.
 
         Returns early with what there is, those that have been visible longest first where the queue keeps an order.
-        An empty list means that nothing was visible during the wait, or that the queue was closed meanwhile.
+        An empty list means that nothing was visible during the wait, or that the queue was closed meanwhile. A service
+        that needs time to find out may be waited for longer than `wait`.
         """
 
     def extend(self, receipts: Sequence[Receipt], lease: float) -> set[Receipt]:
@@ -112,7 +117,8 @@ class Queue(Protocol):
         anything is sent.
         """
 
-    def depth(self) -> Depth: ...
+    def depth(self) -> Depth:
+        """How many messages there are. Raises `QueueConfigurationError` where `capabilities.tells_depth` is False."""
 
     def close(self) -> None:
         """Free connections. Messages in flight stay leased until their leases end; give back first."""
@@ -122,6 +128,26 @@ class Queue(Protocol):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
+
+
+@runtime_checkable
+class Administered(Protocol):
+    """What some kinds of queues can do beside the verbs, for people and the commands `cuesqueue queue ...`."""
+
+    def exists(self) -> bool:
+        """Whether it is there; creates nothing."""
+
+    def create(self) -> None:
+        """Make it as its URL says; what is there already is left as it is."""
+
+    def delete(self) -> None:
+        """Remove it with all its messages; fine when it is not there."""
+
+    def purge(self) -> int:
+        """Delete its messages; returns how many there were. What consumers hold may stay theirs."""
+
+    def peek(self, most: int) -> list[Received]:
+        """The next messages, which stay in the queue; their receipts are good for nothing."""
 
 
 REPUBLISH_COUNT = "Republish-Count"

@@ -131,10 +131,16 @@ class QueueRows:
         return connection.execute(query).first() is not None
 
     def insert(
-        self, connection: Connection, bodies: Sequence[bytes], tag: str, headers: Mapping[str, str], group: str | None
+        self,
+        connection: Connection,
+        bodies: Sequence[bytes],
+        tag: str,
+        headers: Mapping[str, str],
+        group: str | None,
+        ids: Sequence[str] = (),
     ) -> list[str]:
-        """Add one message a body at the back; returns their message ids."""
-        ids = [uuid.uuid4().hex for _ in bodies]
+        """Add one message a body at the back; returns their message ids, new ones unless they are given."""
+        ids = list(ids) or [uuid.uuid4().hex for _ in bodies]
         now = self.database.now()
         statement = insert(messages).values(
             queue=self.queue,
@@ -173,6 +179,12 @@ class QueueRows:
         """At once: back to the place where it was sent, so that a whole group comes back in its order."""
         visible = self.database.now() + micros(delay) if delay > 0 else _m.sent_at
         connection.execute(changed(ids, visible_at=visible, receipt=None))
+
+    def duplicate(self, connection: Connection, ids: Sequence[int]) -> None:
+        """Add the same messages once more, visible now: for the simulator."""
+        copied = [column for column in messages.columns if column.name not in ("id", "visible_at", "receipt")]
+        source = select(*copied, self.database.now()).where(_m.id.in_(ids))
+        connection.execute(insert(messages).from_select([*(column.name for column in copied), "visible_at"], source))
 
     def _received(self, row: Row[Any], receipt: Receipt, count: int, lease_until: float) -> Received:
         headers = json.loads(row.headers) if row.headers != "{}" else {}

@@ -28,6 +28,11 @@ def factory_parts(url: str) -> tuple[str, str]:
     return found["module"], found["attribute"]
 
 
+def without_fragment(url: str) -> str:
+    """The URL for a parser: a `#` in it is a wildcard of a tag filter, and starts no fragment."""
+    return url.replace("#", "%23")
+
+
 def queue_name(url: str) -> str:
     """The short name that stands for the queue where the user gives none (the default of option `source`)."""
     kind = scheme(url)
@@ -35,7 +40,7 @@ def queue_name(url: str) -> str:
         module, attribute = factory_parts(url)
         parameters = dict(parse_qsl(url.partition("?")[2]))
         return parameters.get("queue") or parameters.get("name") or f"{module}.{attribute}"
-    parts = urlsplit(redact_url(url).replace(_SHOWN_PASSWORD, "@"))
+    parts = urlsplit(without_fragment(redact_url(url).replace(_SHOWN_PASSWORD, "@")))
     parameters = dict(parse_qsl(parts.query))
     last = unquote(parts.path.rstrip("/").rpartition("/")[2])
     host = parts.netloc.rpartition("@")[2]
@@ -43,6 +48,8 @@ def queue_name(url: str) -> str:
         name = parameters.get("queue")
     elif kind.startswith("amqp"):
         name = parameters.get("pool") or parameters.get("source")
+    elif kind == "sim":
+        name = parameters.get("pool") or last or host
     else:
         name = last or host
     return name or last or host or redact_url(url)

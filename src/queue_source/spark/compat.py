@@ -48,6 +48,11 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     return arrow_types.to_arrow_schema(schema, timezone="UTC")
 
 
+def spark_schema(schema: pa.Schema) -> StructType:
+    """The columns of an Arrow schema as Spark knows them."""
+    return arrow_types.from_arrow_schema(schema)
+
+
 def as_batches(iterator: Iterable[Any], schema: StructType) -> Iterator[pa.RecordBatch]:
     """What a streaming writer is given, as batches in the Arrow form of `schema`."""
     target = arrow_schema(schema)

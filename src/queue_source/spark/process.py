@@ -8,6 +8,8 @@ import signal
 import threading
 from types import FrameType
 
+from pyspark import TaskContext
+
 
 def driver_identity() -> str:
     """The same text in every Python process that one driver (JVM) starts, another in every other driver's.
@@ -17,6 +19,15 @@ def driver_identity() -> str:
     """
     folders = os.environ.get("SPARK_LOCAL_DIRS", "")
     return hashlib.sha256(folders.encode()).hexdigest() if "blockmgr-" in folders else ""
+
+
+def is_repeated() -> bool:
+    """Whether the task that runs in this process may have run before.
+
+    A stage that runs again because its shuffle files were lost counts its tasks from 0: Spark does not tell that here.
+    """
+    context = TaskContext.get()
+    return context is None or context.attemptNumber() > 0
 
 
 def stop_on_sigterm() -> None:

@@ -21,13 +21,15 @@ from pyspark.sql.types import StructType
 
 from queue_source.content.files import stat_objects
 from queue_source.content.formats import check_schema
+from queue_source.content.message_rows import check_message_schema
 from queue_source.coordinator import Coordinator
-from queue_source.options import ReaderOptions
+from queue_source.options import ReaderOptions, connection_options
 from queue_source.planning import pack
 from queue_source.queues import open_queue
 from queue_source.reading import Work, read_work
 from queue_source.spark.compat import AvailableNow, arrow_schema, read_all_available
-from queue_source.spark.process import driver_identity, stop_on_sigterm
+from queue_source.spark.process import driver_identity, is_repeated, stop_on_sigterm
+from queue_source.suitability import check_suitability
 from shard_store.store import open_store
 
 
@@ -96,11 +98,14 @@ class CuesqueueStreamReader(AvailableNow, DataSourceStreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, WorkPartition)
-        return read_work(partition.work, arrow_schema(self._schema))
+        return read_work(partition.work, arrow_schema(self._schema), repeated=is_repeated())
 
     def _started(self) -> Coordinator:
         if self._coordinator is None:
-            check_schema(arrow_schema(self._schema), self._options.content.format)
+            if self._options.content.format is None:
+                check_message_schema(arrow_schema(self._schema))
+            else:
+                check_schema(arrow_schema(self._schema), self._options.content.format)
             stop_on_sigterm()
             self._coordinator = _start(self._options)
         return self._coordinator
@@ -119,8 +124,9 @@ def _start(options: ReaderOptions) -> Coordinator:
     store = open_store(options.store.reveal())
     queues: Mapping[str, Any] = {}
     try:
-        opened = [open_queue(url.reveal()) for url in options.queue.urls]
+        opened = [open_queue(url.reveal(), **connection_options(url, options.queue)) for url in options.queue.urls]
         queues = {queue.name: queue for queue in opened}
+        check_suitability(opened, options)
         coordinator = Coordinator(options, store, queues, stat, driver=driver_identity())
         coordinator.start()
     except BaseException:

@@ -23,8 +23,13 @@ class CuesqueueSource(DataSource):
             parse_reader_options(options)  # refuse what is wrong as early as Spark asks: before anything is received
 
     def schema(self) -> StructType:
-        """Asked only when the user gave none: views know theirs, a stream of objects does not yet."""
+        """Asked only when the user gave none: views and messages know theirs, a stream of objects does not yet."""
         if "queueurl" in {name.lower() for name in self.options}:
+            if parse_reader_options(self.options).content.content == "message":
+                from queue_source.content.message_rows import MESSAGE_SCHEMA
+                from queue_source.spark.compat import spark_schema
+
+                return spark_schema(MESSAGE_SCHEMA)
             raise OptionError("schema", 'a stream needs the columns of its objects: call .schema("id BIGINT, ...")')
         from queue_source.spark.views import view_schema
 

@@ -1,0 +1,68 @@
+"""`cuesqueue setup`: cloud resources, made once; `setup_aws.py` knows what they are."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from typing import Annotated
+
+import typer
+
+from queue_source.commands.output import Json, print_result, stderr
+from queue_source.errors import OptionError
+
+app = typer.Typer(no_args_is_help=True, help="Make what a cloud needs to announce objects to a queue.")
+
+
+@app.callback()
+def _group() -> None:
+    """Make what a cloud needs to announce objects to a queue."""
+
+
+@app.command()
+def aws(
+    prefix: Annotated[str, typer.Argument(metavar="PREFIX", help="What is announced, as s3://bucket/prefix.")],
+    queue: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Name of the queue; otherwise made of bucket and prefix.")
+    ] = None,
+    profile: Annotated[str | None, typer.Option(metavar="P", help="Profile of the AWS configuration files.")] = None,
+    endpoint_url: Annotated[
+        str | None, typer.Option(metavar="URL", help="Address of a service that speaks AWS's protocols.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what would be done as JSON, and do nothing.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Make an SQS queue with its dead-letter queue, and let the bucket announce new objects of the prefix to it.
+
+    What is there already stays as it is, other notifications of the bucket above all; a second run changes nothing.
+    The result ends with the options for the reader.
+    """
+    try:
+        from queue_source.commands.setup_aws import Setup, default_name, parse_prefix
+    except ModuleNotFoundError as error:
+        raise OptionError(
+            "aws", f"needs {error.name!r}, which is not installed: pip install 'cuesqueue[sqs]'"
+        ) from None
+
+    bucket, inner = parse_prefix(prefix)
+    with closing(Setup(bucket, inner, queue or default_name(bucket, inner), profile, endpoint_url)) as setup:
+        changes = setup.changes()
+        if not dry_run:
+            setup.apply(changes)
+        options = setup.reader_options()
+    if dry_run or as_json:
+        print_result({"changes": changes, "dry_run": dry_run, "options": options}, True, title="")
+        return
+    done = {f"{place}. {change['action']}": _about(change) for place, change in enumerate(changes, 1)}
+    print_result(done or {"nothing to change": "everything was there"}, False, title="done")
+    print_result(options, False, title="options of the reader")
+    if changes:
+        stderr().print("objects that were there before are not announced: publish them once", markup=False)
+
+
+def _about(change: dict[str, object]) -> str:
+    if "queue" in change:
+        return f"{change['queue']}: {json.dumps(change['attributes'])}"
+    return f"{change['bucket']}: {json.dumps(change['configuration'])}"

@@ -1,0 +1,232 @@
+"""RabbitMQ (AMQP 0-9-1) in Mercury's shape: sources, worker pools, listeners, tags.
+
+`amqp_address.py` has the URL, `amqp_topology.py` what is created, `amqp_session.py` what is done on a connection.
+AMQP knows no leases: a delivery is ours until it is ended or the connection is, and then it comes again at once. One
+that is held for nearly as long as the broker's consumer timeout is given back, or the broker would take them all.
+Who calls it: the reader process (many threads), commands, sinks on executors.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from types import TracebackType
+from typing import Any, TypeVar
+
+from pika.adapters.utils.connection_workflow import AMQPConnectorException
+from pika.exceptions import AMQPError
+
+from queue_source.errors import QueueConfigurationError, QueueUnavailable
+from queue_source.messages import Receipt, Received
+from queue_source.queues import amqp_topology as topology
+from queue_source.queues.amqp_address import parse_address
+from queue_source.queues.amqp_errors import translated
+from queue_source.queues.amqp_link import IoThread, Link, Stopped
+from queue_source.queues.amqp_messages import checked_headers, properties_for, received
+from queue_source.queues.amqp_session import QueueGone, Session
+from queue_source.queues.base import Capabilities, Depth, Payload, encode_payloads
+from queue_source.queues.log_ids import stamped
+from queue_source.tags import check_tag
+
+LARGEST_BATCH = 1000
+
+_Result = TypeVar("_Result")
+
+
+class AmqpQueue:
+    """The pool, the listener or only the source that an `amqp://` URL names, created when absent by the first use.
+
+    A lost connection raises `QueueUnavailable`, and the next call connects again; what was in flight is then stale here
+    and delivered again, to whomever. Acknowledging returns when the broker has seen it.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._address = address = parse_address(url)
+        self.capabilities = Capabilities(
+            largest_batch=LARGEST_BATCH,
+            lease_cap=address.longest_hold,
+            tells_depth=address.pool is not None or address.listener,
+            holds_by_connection=True,
+            loses_unheard=address.listener,
+        )
+        self._session = Session(address)
+        self._thread = IoThread(f"amqp {address.source}")
+        self._lock = threading.Lock()
+        self._closed = False
+
+    @property
+    def name(self) -> str:
+        return self._address.name
+
+    # --- the verbs ---------------------------------------------------------------------------------------------------
+
+    def receive(self, most: int, lease: float, wait: float) -> list[Received]:
+        """`lease` only sets `lease_until`: the delivery is ours as long as the connection lives."""
+        if not lease > 0:
+            raise ValueError(f"lease must be more than 0 seconds, not {lease!r}")
+        self._refuse_closed()
+        self._needs_queue("receive")
+        if most <= 0:
+            return []
+        started = time.monotonic()
+        try:
+            taken = self._run(self._session.receive(min(most, LARGEST_BATCH), wait))
+        except (QueueConfigurationError, QueueUnavailable):
+            if self._closed:
+                return []
+            raise
+        return [] if self._closed else [received(d, self.name, receipt, started + lease) for receipt, d in taken]
+
+    def extend(self, receipts: Sequence[Receipt], lease: float) -> set[Receipt]:
+        """Tells which deliveries are no longer ours; nothing is sent, since nothing ends by time."""
+        if not lease > 0:
+            raise ValueError(f"lease must be more than 0 seconds, not {lease!r}")
+
+        async def look() -> set[Receipt]:
+            return self._session.stale(receipts)
+
+        return self._run(look())
+
+    def acknowledge(self, receipts: Sequence[Receipt]) -> set[Receipt]:
+        return self._run(self._session.acknowledge(receipts))
+
+    def give_back(self, receipts: Sequence[Receipt], delay: float = 0.0) -> None:
+        """With a delay the messages stay with this connection until it is over, and come back early if it ends."""
+        self._run(self._session.give_back(receipts, delay))
+
+    def reject(self, receipts: Sequence[Receipt]) -> None:
+        """To the dead-letter exchange that the queue or a policy names; else they are gone."""
+        self._run(self._session.reject(receipts))
+
+    def republish(self, message: Received) -> bool:
+        return self._run(self._session.republish(message.receipt, message.body))
+
+    def publish(
+        self,
+        payloads: Sequence[Payload],
+        *,
+        tag: str = "",
+        headers: Mapping[str, str] | None = None,
+        group: str | None = None,
+    ) -> list[str]:
+        """To the source, which gives each of its pools and listeners a copy whose filter lets the tag pass.
+
+        Raises when no queue takes them, as they would be lost; with `mandatory=false` in the URL that is fine.
+        """
+        bodies = encode_payloads(payloads)
+        check_tag(tag)
+        if group is not None:
+            raise ValueError("RabbitMQ has no ordered groups; leave group out")
+        named = checked_headers(stamped(headers, self._address.log_id_header))
+        if not bodies:
+            return []
+        messages = [(body, properties_for(named)) for body in bodies]
+        outcome = self._run(self._session.send(tag, messages))
+        if outcome.refused:
+            raise QueueUnavailable(self.name, f"the broker refused {outcome.refused} of {len(messages)} messages")
+        if outcome.unrouted:
+            raise QueueConfigurationError(
+                self.name,
+                f"no pool of source {self._address.source!r} takes messages with the tag {tag!r}: "
+                f"{len(outcome.unrouted)} of {len(messages)} were not sent; create a pool whose filter lets it pass, "
+                "or add mandatory=false to the URL to send to nobody",
+            )
+        return [str(properties.message_id) for _, properties in messages]
+
+    def depth(self) -> Depth:
+        """What is ready, and what this connection holds: AMQP does not tell what others hold."""
+        self._needs_queue("tell its depth")
+        return self._run(self._depth())
+
+    def close(self) -> None:
+        """Also ends a `receive` that waits in another thread. Messages in flight are to be had again at once."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        self._thread.stop(self._session.end())
+
+    def __enter__(self) -> AmqpQueue:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # --- for people and commands: the pool that the URL names, else the source --------------------------------------
+
+    def exists(self) -> bool:
+        address = self._address
+        if address.pool is not None:
+            pool = address.pool
+            return self._look(lambda link: topology.pool_exists(link, pool))
+        return self._look(lambda link: topology.source_exists(link, address))
+
+    def create(self) -> None:
+        """The source, and the pool with its filters; what is there already is used as it is."""
+        self._run(self._session.open())
+
+    def delete(self) -> None:
+        """The pool with all its messages; a URL without a pool: the source, whose pools then get nothing more."""
+        address = self._address
+        if address.pool is not None:
+            pool = address.pool
+            self._look(lambda link: topology.delete_pool(link, pool))
+        else:
+            self._look(lambda link: topology.delete_source(link, address))
+
+    def purge(self) -> int:
+        """Delete what is ready; what consumers hold is not touched. Returns how many there were."""
+        pool = self._needs_queue("be emptied")
+        return self._look(lambda link: topology.purge(link, pool)) if pool else 0
+
+    def peek(self, most: int) -> list[Received]:
+        """The next messages, taken and given back: RabbitMQ marks them as redelivered."""
+        taken = self.receive(most, lease=60, wait=0)
+        self.give_back([message.receipt for message in taken])
+        return taken
+
+    # --- on the I/O thread -------------------------------------------------------------------------------------------
+
+    async def _depth(self) -> Depth:
+        link = await self._session.open()
+        return Depth(await topology.ready_messages(link, self._session.queue), *self._session.own_depth())
+
+    def _look(self, work: Callable[[Link], Awaitable[_Result]]) -> _Result:
+        """On a connection for this alone, which creates nothing."""
+
+        async def looking() -> _Result:
+            link = await Link.open(self._address.parameters())
+            try:
+                return await work(link)
+            finally:
+                await link.close()
+
+        return self._run(looking())
+
+    def _run(self, work: Coroutine[Any, Any, _Result]) -> _Result:
+        """Pika's errors become ours here, and nowhere else."""
+        try:
+            return self._thread.run(work)
+        except (AMQPError, AMQPConnectorException, OSError, QueueGone) as error:
+            if self._closed:
+                self._refuse_closed()
+            raise translated(error, self._address) from error
+        except Stopped:
+            raise self._is_closed() from None
+
+    def _needs_queue(self, what: str) -> str:
+        if self._address.pool is None and not self._address.listener:
+            raise QueueConfigurationError(
+                self.name, f"names only a source, which cannot {what}; add pool=NAME or listener=true to the URL"
+            )
+        return self._address.pool or ""
+
+    def _is_closed(self) -> QueueConfigurationError:
+        return QueueConfigurationError(self.name, "is closed; open it again")
+
+    def _refuse_closed(self) -> None:
+        if self._closed:
+            raise self._is_closed()

@@ -1,0 +1,173 @@
+"""The `amqp://` URL taken apart: pika's part says how to connect, ours says which source, pool and filters.
+
+amqp://USER:PASSWORD@HOST:PORT/VHOST?source=S&pool=P&tags=FILTER,FILTER
+amqp://USER:PASSWORD@HOST:PORT/VHOST?source=S&listener=true&tags=FILTER
+amqp://USER:PASSWORD@HOST:PORT/VHOST?source=S                              (to publish)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+import pika
+
+from queue_source.errors import QueueConfigurationError
+from queue_source.queues.urls import without_fragment
+from queue_source.tags import EVERYTHING, parse_filters
+from shard_store.redaction import redact_url
+
+_OURS = ("source", "pool", "listener", "tags", "queue_type", "consumer_timeout", "mandatory", "log_id_header")
+_PIKAS = (
+    "heartbeat",
+    "ssl_options",
+    "socket_timeout",
+    "stack_timeout",
+    "blocked_connection_timeout",
+    "channel_max",
+    "frame_max",
+    "client_properties",
+    "connection_attempts",
+    "retry_delay",
+    "locale",
+    "tcp_options",
+)
+_LONGEST_NAME = 255  # bytes of a name in AMQP
+_BLOCKED = 60  # seconds for which a broker short of memory or disk may hold a connection back
+_HOLD = 0.9  # of the consumer timeout, as the broker counts from a little earlier
+_CONSUMER_TIMEOUT = 1800  # RabbitMQ's default, in seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where the broker is, and what is read or written there. `filters` is None where the URL names none."""
+
+    name: str  # the URL for people, without secrets
+    connection: str  # the URL for pika
+    password: str | None
+    source: str
+    pool: str | None
+    listener: bool
+    filters: tuple[str, ...] | None
+    queue_type: str | None
+    consumer_timeout: float | None
+    mandatory: bool
+    log_id_header: str | None
+
+    @property
+    def bindings(self) -> tuple[str, ...]:
+        return self.filters or (EVERYTHING,)
+
+    @property
+    def longest_hold(self) -> float | None:
+        """Seconds for which a delivery may be held: before the broker ends the channel, and so all deliveries on it."""
+        return None if self.consumer_timeout is None else self.consumer_timeout * _HOLD
+
+    def parameters(self) -> Any:
+        """pika's own form of it. Trust files named in `ssl_options` are read here."""
+        found = pika.URLParameters(self.connection)
+        if found.blocked_connection_timeout is None:
+            found.blocked_connection_timeout = _BLOCKED
+        return found
+
+
+def parse_address(url: str) -> Address:
+    """Raises `QueueConfigurationError` for whatever is wrong with the URL; connects to nothing."""
+    name = redact_url(url)
+
+    def refused(problem: str) -> QueueConfigurationError:
+        return QueueConfigurationError(name, problem)
+
+    try:
+        parts = urlsplit(without_fragment(url))
+        pairs = parse_qsl(parts.query, keep_blank_values=True)
+        password = parts.password
+        _ = parts.port
+    except ValueError:  # from None, here and below: the texts hold the URL, with its password
+        raise refused("not a URL of RabbitMQ; write amqp://USER:PASSWORD@HOST/VHOST?source=S&pool=P") from None
+    given = _once(pairs, refused)
+    if "/" in parts.path[1:]:
+        raise refused("the URL has a / in the name of the virtual host; write it as %2F")
+    source = given.get("source", "")
+    if not source:
+        raise refused("the URL needs source=NAME (a topic exchange) and pool=NAME (a queue), or listener=true")
+    for what in ("source", "pool"):
+        if what in given:
+            _check_name(what, given[what], refused)
+    listener = _boolean("listener", given.get("listener", "false"), refused)
+    if listener and "pool" in given:
+        raise refused("a listener has a private queue and no pool; leave pool= or listener=true out")
+    try:
+        filters = parse_filters(given["tags"]) if "tags" in given else None
+    except ValueError as error:
+        raise refused(str(error)) from None
+    if filters is not None and not listener and "pool" not in given:
+        raise refused("tags= is the filter of a pool or a listener; add pool=NAME or listener=true")
+    if given.get("queue_type") not in (None, "classic", "quorum"):
+        raise refused(f"queue_type={given['queue_type']!r} is not known; write classic or quorum")
+    rest = [(key, value) for key, value in pairs if key not in _OURS]
+    user = parts.username is not None and parts.password is None
+    address = Address(
+        name=name,
+        connection=urlunsplit(
+            parts._replace(netloc=_with_password(parts.netloc) if user else parts.netloc, query=urlencode(rest))
+        ),
+        password=password,
+        source=source,
+        pool=given.get("pool"),
+        listener=listener,
+        filters=filters,
+        queue_type=given.get("queue_type"),
+        consumer_timeout=_seconds(given.get("consumer_timeout", str(_CONSUMER_TIMEOUT)), refused),
+        mandatory=_boolean("mandatory", given.get("mandatory", "true"), refused),
+        log_id_header=given.get("log_id_header") or None,
+    )
+    try:
+        address.parameters()
+    except (ValueError, TypeError, SyntaxError, OSError) as error:
+        shown = str(error) if isinstance(error, OSError) else type(error).__name__
+        names = ", ".join(key for key, _ in rest) or "the host or port"
+        raise refused(f"the broker cannot be named so ({shown}): look at {names}") from None
+    return address
+
+
+def _once(pairs: list[tuple[str, str]], refused: Any) -> Mapping[str, str]:
+    """The parameters by name; filters may be given several times, everything else once."""
+    given: dict[str, str] = {}
+    for key, value in pairs:
+        if key not in (*_OURS, *_PIKAS):
+            close = get_close_matches(key, [*_OURS, *_PIKAS], n=1)
+            hint = f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(_OURS)} and pika's own"
+            raise refused(f"unknown parameter {key!r}{hint}")
+        if key in given and key != "tags":
+            raise refused(f"the URL has several {key}= parameters; name one")
+        given[key] = f"{given[key]},{value}" if key in given else value
+    return given
+
+
+def _check_name(what: str, name: str, refused: Any) -> None:
+    if not name or len(name.encode()) > _LONGEST_NAME or not name.isprintable():
+        raise refused(f"{what}= needs 1 to {_LONGEST_NAME} bytes of printable text")
+    if name.startswith("amq."):
+        raise refused(f"{what}={name!r}: names that start with 'amq.' are the broker's own; choose another")
+
+
+def _boolean(what: str, text: str, refused: Any) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise refused(f"{what}={text!r} is neither true nor false")
+    return text.lower() == "true"
+
+
+def _seconds(text: str, refused: Any) -> float | None:
+    if not text.isascii() or not text.isdigit():
+        raise refused("consumer_timeout= is a number of seconds, 0 for none: the broker's own consumer_timeout")
+    return float(text) or None
+
+
+def _with_password(netloc: str) -> str:
+    """A user without a password: pika wants an empty one."""
+    user, _, host = netloc.rpartition("@")
+    return f"{user}:@{host}"

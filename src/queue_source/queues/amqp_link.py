@@ -1,0 +1,200 @@
+"""pika as coroutines: one thread with an event loop, one connection on it, channels whose methods are awaited.
+
+pika's connections belong to one thread. Here that thread runs an asyncio loop; heartbeats, deliveries and confirms
+are served there whatever the caller does, and other threads hand in coroutines (`IoThread.run`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Coroutine
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from pika.adapters.asyncio_connection import AsyncioConnection
+from pika.exceptions import AMQPError, ChannelClosedByBroker
+
+T = TypeVar("T")
+
+# without a logging configuration pika's lines would go to standard error, beside the error that we raise
+logging.getLogger("pika").addHandler(logging.NullHandler())
+
+FORBIDDEN, ABSENT, LOCKED, MISMATCH = 403, 404, 405, 406
+"""Reply codes with which a broker closes a channel: no permission, not there, somebody else's, not as it was made."""
+
+_CLOSING = 5.0  # seconds for the broker to agree to the end
+
+
+class Stopped(Exception):
+    """The thread takes no more work."""
+
+
+class IoThread:
+    """A thread that runs coroutines for others. Started by the first use; `stop` ends and joins it."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._stopped = False
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """The coroutine's result; when this thread is interrupted meanwhile, the coroutine is cancelled."""
+        with self._lock:
+            if self._stopped:
+                work.close()
+                raise Stopped
+            done = asyncio.run_coroutine_threadsafe(work, self._started())
+        try:
+            return done.result()
+        except BaseException:
+            done.cancel()
+            raise
+
+    def stop(self, last: Coroutine[Any, Any, None]) -> None:
+        """Run `last`, then end the thread. Other coroutines that still run are cancelled after it."""
+        with self._lock:
+            self._stopped = True
+            loop, thread = self._loop, self._thread
+        if loop is None or thread is None:
+            last.close()
+            return
+        asyncio.run_coroutine_threadsafe(last, loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+
+    def _started(self) -> asyncio.AbstractEventLoop:
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            self._thread = threading.Thread(target=_serve, args=(self._loop,), name=self._name, daemon=True)
+            self._thread.start()
+        return self._loop
+
+
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_forever()
+        left = asyncio.all_tasks(loop)
+        for task in left:
+            task.cancel()
+        loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+        loop.run_until_complete(loop.shutdown_default_executor())  # names are looked up on its threads
+    finally:
+        loop.close()
+
+
+class Link:
+    """An open connection. Everything here runs on the loop's thread."""
+
+    def __init__(self, connection: AsyncioConnection, closed: asyncio.Future[BaseException]) -> None:
+        self._connection = connection
+        self._closed = closed
+
+    @classmethod
+    async def open(cls, parameters: Any) -> Link:
+        """One try; raises what pika says."""
+        loop = asyncio.get_running_loop()
+        opened: asyncio.Future[AsyncioConnection] = loop.create_future()
+        closed: asyncio.Future[BaseException] = loop.create_future()
+        connection = AsyncioConnection(
+            parameters,
+            on_open_callback=lambda connection: settle(opened, connection),
+            on_open_error_callback=lambda _, error: fail(opened, error),
+            on_close_callback=lambda _, reason: settle(closed, reason),
+            custom_ioloop=loop,
+        )
+        try:
+            return cls(await opened, closed)
+        except asyncio.CancelledError:
+            with suppress(AMQPError):
+                connection.close()
+            raise
+
+    @property
+    def alive(self) -> bool:
+        return bool(self._connection.is_open)
+
+    async def channel(self) -> Channel:
+        opened: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        raw = self._connection.channel(on_open_callback=lambda raw: settle(opened, raw))
+        channel = Channel(raw)
+        channel.watch(opened)
+        await opened
+        return channel
+
+    async def once(self, method: str, **arguments: Any) -> Any:
+        """Call a method on a channel of its own, because a refusal closes the channel; returns the answer."""
+        channel = await self.channel()
+        answer = await channel.call(method, **arguments)
+        await channel.close()
+        return answer
+
+    async def close(self) -> None:
+        """Unacknowledged messages go back to their queues with it."""
+        if self._connection.is_open:
+            self._connection.close()
+        with suppress(asyncio.TimeoutError):  # a broker that does not answer finds out by itself
+            await asyncio.wait_for(asyncio.shield(self._closed), _CLOSING)
+
+
+class Channel:
+    """One channel. After it was closed, by whom ever, every use raises why."""
+
+    def __init__(self, raw: Any) -> None:
+        self.raw = raw
+        self._failure: BaseException | None = None
+        self._waiting: set[asyncio.Future[Any]] = set()
+        raw.add_on_close_callback(self._on_close)
+
+    @property
+    def alive(self) -> bool:
+        return self._failure is None and bool(self.raw.is_open)
+
+    async def call(self, method: str, /, *positional: Any, **arguments: Any) -> Any:
+        """A method that the broker answers; returns the answer's frame."""
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.watch(answer)
+        if not answer.done():
+            getattr(self.raw, method)(*positional, callback=lambda frame: settle(answer, frame), **arguments)
+        return await answer
+
+    def watch(self, future: asyncio.Future[Any]) -> None:
+        """Let the future fail when the channel does."""
+        if self._failure is not None:
+            fail(future, self._failure)
+            return
+        self._waiting.add(future)
+        future.add_done_callback(self._waiting.discard)
+
+    async def close(self) -> None:
+        if self.alive:
+            closed = asyncio.get_running_loop().create_future()
+            self.raw.add_on_close_callback(lambda *_: settle(closed, None))
+            self.raw.close()
+            await closed
+
+    def _on_close(self, _: Any, reason: BaseException) -> None:
+        self._failure = reason
+        for future in list(self._waiting):
+            fail(future, reason)
+
+
+def settle(future: asyncio.Future[Any], result: Any) -> None:
+    """Whoever waits goes on; nothing happens when it has failed or gone on already."""
+    if not future.done():
+        future.set_result(result)
+
+
+def fail(future: asyncio.Future[Any], error: BaseException) -> None:
+    if not future.done():
+        future.set_exception(error)
+        future.exception()  # somebody may have stopped waiting for it: no warning about that
+
+
+def was_closed_for(error: BaseException, code: int, text: str = "") -> bool:
+    """Whether the broker closed the channel with this reply code, and this in its words."""
+    return isinstance(error, ChannelClosedByBroker) and error.reply_code == code and text in error.reply_text

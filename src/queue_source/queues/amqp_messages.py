@@ -1,0 +1,131 @@
+"""Between AMQP's deliveries and `Received`: pure functions on properties and headers."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+import uuid
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from pika import BasicProperties
+
+from queue_source.messages import Receipt, Received
+from queue_source.queues.base import republished
+from queue_source.tags import LONGEST
+
+TAG_BEFORE = "Republish-Tag"
+"""Header of a republished message: it goes straight to the pool's queue, so the routing key no longer tells the tag."""
+
+_DELIVERIES = "x-delivery-count"  # deliveries that failed, as quorum queues count them
+_PERSISTENT = 2
+# The broker would send a copy to each queue named there, and refuse a copy that names another user.
+_NOT_COPIED = ("CC", "BCC", _DELIVERIES)
+
+
+class Delivery(NamedTuple):
+    """What pika hands over."""
+
+    method: Any  # spec.Basic.Deliver
+    properties: BasicProperties
+    body: bytes
+
+
+def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    """As text; raises ValueError for what AMQP cannot carry."""
+    found = {str(key): str(value) for key, value in headers.items()}
+    for key, value in found.items():
+        value.encode()  # UnicodeEncodeError, a ValueError, for lone surrogates
+        if len(key.encode()) > LONGEST:
+            raise ValueError(f"the name of the header {key[:50]!r}... is longer than {LONGEST} bytes")
+    return found
+
+
+def properties_for(headers: Mapping[str, str]) -> BasicProperties:
+    """Of a new message of ours: durable, with an id of its own and the time in whole seconds, as AMQP has it."""
+    return BasicProperties(
+        headers=dict(headers) or None,
+        delivery_mode=_PERSISTENT,
+        message_id=uuid.uuid4().hex,
+        timestamp=int(time.time()),
+    )
+
+
+def properties_of_copy(original: BasicProperties, tag: str) -> BasicProperties:
+    """Of a message put to the back: all as it was, but for its id, its count, and where its tag stands."""
+    before = original.headers or {}
+    kept = {key: value for key, value in before.items() if key not in _NOT_COPIED}
+    shown = {key: shown_header(value) for key, value in kept.items()}
+    count = {key: value for key, value in republished(shown).items() if shown.get(key) != value}
+    return BasicProperties(
+        headers={**kept, **count, TAG_BEFORE: tag},
+        delivery_mode=original.delivery_mode,
+        message_id=uuid.uuid4().hex,
+        timestamp=original.timestamp,
+        content_type=original.content_type,
+        content_encoding=original.content_encoding,
+        priority=original.priority,
+        correlation_id=original.correlation_id,
+        reply_to=original.reply_to,
+        expiration=original.expiration,
+        type=original.type,
+        app_id=original.app_id,
+    )
+
+
+def received(delivery: Delivery, queue: str, receipt: Receipt, lease_until: float) -> Received:
+    method, properties, body = delivery
+    given: Mapping[str, Any] = properties.headers or {}
+    headers = {str(key): shown_header(value) for key, value in given.items() if key not in (TAG_BEFORE, _DELIVERIES)}
+    tag = tag_of(delivery)
+    return Received(
+        queue=queue,
+        message_id=properties.message_id or _identity(tag, headers, properties.timestamp, body),
+        receipt=receipt,
+        body=body,
+        receive_count=_count(given.get(_DELIVERIES), method.redelivered),
+        lease_until=lease_until,
+        sent_at=None if properties.timestamp is None else float(properties.timestamp),
+        tag=tag,
+        headers=headers,
+    )
+
+
+def tag_of(delivery: Delivery) -> str:
+    """The routing key, or what it was before the message was put to the back."""
+    headers: Mapping[str, Any] = delivery.properties.headers or {}
+    if not delivery.method.exchange and TAG_BEFORE in headers:
+        return shown_header(headers[TAG_BEFORE])
+    return str(delivery.method.routing_key)
+
+
+def shown_header(value: object) -> str:
+    """Text as it is; what else AMQP's headers may hold as JSON."""
+    if isinstance(value, str):
+        return value
+    return _text(value) if isinstance(value, bytes | datetime) else json.dumps(value, ensure_ascii=False, default=_text)
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bytes):
+        return value.decode(errors="backslashreplace")
+    return value.isoformat() if isinstance(value, datetime) else str(value)
+
+
+def _count(failed: object, redelivered: bool) -> int:
+    """Quorum queues count; others only say that it was not the first time."""
+    if isinstance(failed, int):
+        return failed + 1
+    return 2 if redelivered else 1
+
+
+def _identity(tag: str, headers: Mapping[str, str], timestamp: int | None, body: bytes) -> str:
+    """Of a message that its sender gave no id: the same at each delivery, so it can only come from what it says.
+
+    Headers that brokers add on the way (x-...) are left out.
+    """
+    own = sorted((key, value) for key, value in headers.items() if not key.lower().startswith("x-"))
+    known = json.dumps([tag, own, timestamp]).encode()
+    return "content-" + hashlib.sha256(known + b"\0" + body).hexdigest()

@@ -1,0 +1,323 @@
+"""What an `AmqpQueue` does on its connection; every coroutine runs on the I/O thread, so nothing here needs a lock.
+
+A session connects when it is used, and again after the connection was lost. All deliveries belong to one channel; the
+*generation* in each receipt names it, so that a receipt of an earlier connection can never acknowledge another message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import Any
+
+from pika import BasicProperties
+from pika.exceptions import ChannelClosedByBroker
+
+from queue_source.messages import Receipt
+from queue_source.queues import amqp_topology as topology
+from queue_source.queues.amqp_address import Address
+from queue_source.queues.amqp_link import ABSENT, Channel, Link, fail, settle, was_closed_for
+from queue_source.queues.amqp_messages import Delivery, properties_of_copy, tag_of
+from queue_source.queues.amqp_publisher import Outcome, Publisher
+
+_UNROUTED_PAUSES = (0.05, 0.15, 0.3)  # seconds between a queue's declaration and its first binding, at the most
+_QUIET = 0.005  # seconds without a delivery after which a queue has sent what it had
+
+
+class QueueGone(Exception):
+    """A queue or an exchange that was there is not any more: somebody deleted it, or its node went away."""
+
+
+@dataclass(slots=True)
+class _Held:
+    """A delivery that the broker waits for. `receipt` is None once it was given back, or is being republished."""
+
+    receipt: Receipt | None
+    tag: str
+    properties: BasicProperties
+    since: float  # by the loop's clock
+    timer: asyncio.TimerHandle | None = None
+
+
+class Session:
+    """One connection at a time. `queue` is "" where the URL names only a source."""
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self._link: Link | None = None
+        self._reader: Channel | None = None
+        self._publisher: Publisher | None = None
+        self._generation = ""
+        self._held: dict[int, _Held] = {}  # by delivery tag, rising
+        self._longest = address.longest_hold
+        self._overdue: asyncio.TimerHandle | None = None  # looks at the oldest of what is held
+        self._consumers: dict[str, asyncio.Future[None]] = {}  # by consumer tag: done at the first delivery
+        self._opening = asyncio.Lock()
+        self._consuming = asyncio.Lock()
+        self._in_place = False  # what the URL names is there, as far as we know
+        self.queue = ""
+
+    async def open(self) -> Link:
+        """The connection, with all that the URL names in place. One try: waiting between tries is the caller's."""
+        async with self._opening:
+            lost = self._reader is not None and not self._reader.alive
+            if self._link is None or not self._link.alive or lost:
+                await self._disconnect()  # a reader that the broker closed has lost all that it held
+                self._link = await Link.open(self._address.parameters())
+            if not self._in_place:
+                self.queue = await topology.ensure(self._link, self._address)
+                self._in_place = True
+            return self._link
+
+    async def end(self) -> None:
+        """What is in flight is back in its queue when this returns, unless the broker does not answer."""
+        for arrived in self._consumers.values():
+            settle(arrived, None)
+        await self._disconnect()
+
+    async def _disconnect(self) -> None:
+        for held in self._held.values():
+            if held.timer is not None:
+                held.timer.cancel()
+        if self._overdue is not None:
+            self._overdue.cancel()
+            self._overdue = None
+        link, self._link, self._reader, self._publisher = self._link, None, None, None
+        self._held, self._in_place = {}, False
+        if link is not None:
+            await link.close()
+
+    # --- taking ------------------------------------------------------------------------------------------------------
+
+    async def receive(self, most: int, wait: float) -> list[tuple[Receipt, Delivery]]:
+        """By a consumer for this call alone, whose prefetch is `most`: others are kept from nothing we do not want."""
+        channel = await self._open_reader()
+        taken: list[tuple[Receipt, Delivery]] = []
+        arrived: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def deliver(_: object, method: Any, properties: BasicProperties, body: bytes) -> None:
+            delivery = Delivery(method, properties, body)
+            receipt = self._hold(delivery)
+            taken.append((receipt, delivery))
+            settle(arrived, None)
+
+        try:
+            async with self._consumer(channel, most, deliver, arrived):
+                await self._gather(channel, taken, most)  # what was ready when we came
+                if not taken:
+                    await asyncio.wait([arrived], timeout=max(0.0, wait))
+                    if arrived.done() and not arrived.exception():
+                        await self._gather(channel, taken, most)  # what came with the first
+        except asyncio.CancelledError:
+            await self.give_back([receipt for receipt, _ in taken])
+            raise
+        return taken
+
+    @asynccontextmanager
+    async def _consumer(
+        self, channel: Channel, most: int, deliver: Callable[..., None], arrived: asyncio.Future[None]
+    ) -> AsyncIterator[None]:
+        tag = f"cuesqueue-{secrets.token_hex(8)}"
+        channel.watch(arrived)
+        self._consumers[tag] = arrived
+        try:
+            async with self._consuming:  # the prefetch is that of the consumers that come after it
+                await channel.call("basic_qos", prefetch_count=most)
+                with self._gone_if_absent():
+                    await channel.call("basic_consume", self.queue, deliver, consumer_tag=tag)
+            yield
+            # What arrives from here on pika returns to its place. Where the broker has ended it there is no answer.
+            if tag in channel.raw.consumer_tags:
+                await channel.call("basic_cancel", tag)
+        finally:
+            del self._consumers[tag]
+            settle(arrived, None)
+        arrived.result()  # raises why nothing will come
+
+    async def _gather(self, channel: Channel, taken: Sequence[object], most: int) -> None:
+        """Wait until no more is on its way: classic queues are done with the answer, quorum queues send on for a bit.
+
+        What came later would be returned to the queue and be marked as redelivered.
+        """
+        before = -1
+        while before < len(taken) < most:
+            before = len(taken)
+            await self._settled(channel)
+            if before == len(taken):
+                await asyncio.sleep(_QUIET)
+
+    async def _settled(self, channel: Channel) -> None:
+        """The broker has done what was asked of it on this channel, and what it sent before it said so is here."""
+        async with self._consuming:
+            await channel.call("basic_qos", prefetch_count=1)
+
+    async def _open_reader(self) -> Channel:
+        link = await self.open()
+        async with self._opening:
+            if self._reader is None:
+                self._generation = secrets.token_hex(6)
+                self._reader = await link.channel()
+                self._reader.raw.add_on_cancel_callback(self._on_cancel)
+            return self._reader
+
+    def _hold(self, delivery: Delivery) -> Receipt:
+        number, loop = delivery.method.delivery_tag, asyncio.get_running_loop()
+        receipt = Receipt(f"{self._generation}.{number}")
+        self._held[number] = _Held(receipt, tag_of(delivery), delivery.properties, loop.time())
+        if self._longest is not None and self._overdue is None:
+            self._overdue = loop.call_later(self._longest, self._release_overdue)
+        return receipt
+
+    def _release_overdue(self) -> None:
+        """Give back what was held so long that the broker would take all of the channel's messages back."""
+        self._overdue = None
+        if self._longest is None or self._reader is None or not self._reader.alive:
+            return
+        loop = asyncio.get_running_loop()
+        before = loop.time() - self._longest
+        for tag in list(takewhile(lambda tag: self._held[tag].since <= before, self._held)):
+            held = self._held.pop(tag)
+            if held.timer is not None:
+                held.timer.cancel()
+            _requeue(self._reader, tag, False)
+        oldest = next(iter(self._held.values()), None)
+        if oldest is not None:
+            self._overdue = loop.call_at(oldest.since + self._longest, self._release_overdue)
+
+    def _on_cancel(self, frame: Any) -> None:
+        self._in_place = False
+        arrived = self._consumers.get(frame.method.consumer_tag)
+        if arrived is not None:
+            fail(arrived, QueueGone(f"the broker ended the consumer: was queue {self.queue!r} deleted?"))
+
+    # --- ending ------------------------------------------------------------------------------------------------------
+
+    def stale(self, receipts: Iterable[Receipt]) -> set[Receipt]:
+        """Those that hold nothing. They never reach the broker, which would close the channel for them."""
+        return {receipt for receipt in receipts if self._find(receipt) is None}
+
+    def own_depth(self) -> tuple[int, int]:
+        """Of what the broker waits for here: (leased, given back with a delay)."""
+        delayed = sum(held.timer is not None for held in self._held.values())
+        return len(self._held) - delayed, delayed
+
+    async def acknowledge(self, receipts: Sequence[Receipt]) -> set[Receipt]:
+        """Returns when the broker has seen it."""
+        stale = self.stale(receipts)
+        await self._finish(receipts, _acknowledge)
+        return stale
+
+    async def reject(self, receipts: Sequence[Receipt]) -> None:
+        await self._finish(receipts, _reject)
+
+    async def give_back(self, receipts: Sequence[Receipt], delay: float = 0.0) -> None:
+        """AMQP has no delay: until it is over the message stays with us, or until the connection ends."""
+        if delay <= 0:
+            await self._finish(receipts, _requeue)
+            return
+        loop = asyncio.get_running_loop()
+        for tag in self._tags(receipts):
+            self._held[tag].receipt = None
+            self._held[tag].timer = loop.call_later(delay, self._delay_over, tag)
+
+    def _delay_over(self, tag: int) -> None:
+        if self._reader is not None and self._reader.alive:
+            del self._held[tag]
+            _requeue(self._reader, tag, False)
+
+    async def _finish(self, receipts: Sequence[Receipt], say: Callable[[Channel, int, bool], None]) -> None:
+        """Once for each message: all from the oldest on in one frame, as far as they are all among these."""
+        tags = self._tags(receipts)
+        if not tags or self._reader is None:
+            return
+        channel, wanted = self._reader, set(tags)
+        oldest = list(takewhile(wanted.__contains__, self._held))
+        for tag in tags:
+            del self._held[tag]
+        if oldest:
+            say(channel, oldest[-1], True)
+        for tag in sorted(wanted.difference(oldest)):
+            say(channel, tag, False)
+        await self._settled(channel)
+
+    def _tags(self, receipts: Iterable[Receipt]) -> list[int]:
+        found = (self._find(receipt) for receipt in dict.fromkeys(receipts))
+        return [tag for tag in found if tag is not None]
+
+    def _find(self, receipt: Receipt) -> int | None:
+        """The delivery tag behind a receipt that still holds its message."""
+        generation, _, number = receipt.partition(".")
+        alive = self._reader is not None and self._reader.alive and generation == self._generation
+        if not alive or not (number.isascii() and number.isdigit() and len(number) < 19):
+            return None
+        held = self._held.get(int(number))
+        return None if held is None or held.receipt != receipt else int(number)
+
+    # --- sending -----------------------------------------------------------------------------------------------------
+
+    async def republish(self, receipt: Receipt, body: bytes) -> bool:
+        """To the queue and not to the source: other pools must not get a copy."""
+        tag = self._find(receipt)
+        if tag is None:
+            return False
+        held = self._held[tag]
+        held.receipt = None  # nobody else may end it meanwhile
+        try:
+            copy = properties_of_copy(held.properties, held.tag)
+            outcome = await self.publish("", self.queue, [(body, copy)])
+            if outcome.refused or outcome.unrouted:
+                raise QueueGone(f"queue {self.queue!r} did not take the copy of a message that was to be republished")
+        finally:
+            held.receipt = receipt  # which is stale by now if it was held for too long
+        return not await self.acknowledge([receipt])
+
+    async def send(self, tag: str, messages: Sequence[tuple[bytes, BasicProperties]]) -> Outcome:
+        """To the source. What no queue takes is tried again shortly, as its pool may just be in the making."""
+        mandatory = self._address.mandatory
+        refused, left = 0, messages
+        for pause in (*_UNROUTED_PAUSES, None):
+            outcome = await self.publish(self._address.source, tag, left, mandatory=mandatory)
+            refused += outcome.refused
+            left = [message for message in left if message[1].message_id in outcome.unrouted]
+            if not left or pause is None:
+                break
+            await asyncio.sleep(pause)
+        return Outcome(refused, outcome.unrouted)
+
+    async def publish(
+        self, exchange: str, key: str, messages: Sequence[tuple[bytes, BasicProperties]], *, mandatory: bool = True
+    ) -> Outcome:
+        link = await self.open()
+        async with self._opening:
+            if self._publisher is None or not self._publisher.alive:
+                self._publisher = await Publisher.open(link)
+            publisher = self._publisher
+        with self._gone_if_absent():
+            return await publisher.publish(exchange, key, messages, mandatory=mandatory)
+
+    @contextmanager
+    def _gone_if_absent(self) -> Iterator[None]:
+        """What was there is deleted: the next call puts it in place again."""
+        try:
+            yield
+        except ChannelClosedByBroker as error:
+            if not was_closed_for(error, ABSENT):
+                raise
+            self._in_place = False
+            raise QueueGone(error.reply_text) from error
+
+
+def _acknowledge(channel: Channel, tag: int, multiple: bool) -> None:
+    channel.raw.basic_ack(tag, multiple)
+
+
+def _reject(channel: Channel, tag: int, multiple: bool) -> None:
+    channel.raw.basic_nack(tag, multiple, requeue=False)
+
+
+def _requeue(channel: Channel, tag: int, multiple: bool) -> None:
+    channel.raw.basic_nack(tag, multiple, requeue=True)

@@ -1,0 +1,104 @@
+"""Mercury's constructs on a broker: a source is a durable topic exchange, a pool a durable queue bound to it.
+
+They are created when absent, and used as they are when they are there: a user who may not configure anything can work
+with what an administrator has made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from pika.exceptions import ChannelClosedByBroker
+
+from queue_source.queues.amqp_address import Address
+from queue_source.queues.amqp_link import ABSENT, FORBIDDEN, MISMATCH, Link, was_closed_for
+
+
+async def ensure(link: Link, address: Address) -> str:
+    """Everything that the URL names; returns the name of the queue to read, "" where it names none."""
+    await ensure_source(link, address)
+    if address.listener:
+        return await _listen(link, address)
+    if address.pool is not None:
+        await _ensure_pool(link, address, address.pool)
+    return address.pool or ""
+
+
+async def ensure_source(link: Link, address: Address) -> None:
+    try:
+        await link.once("exchange_declare", exchange=address.source, exchange_type="topic", durable=True)
+    except ChannelClosedByBroker as error:
+        as_it_is = was_closed_for(error, FORBIDDEN) or (
+            was_closed_for(error, MISMATCH) and not was_closed_for(error, MISMATCH, "'type'")
+        )
+        if not as_it_is or not await source_exists(link, address):
+            raise
+
+
+async def source_exists(link: Link, address: Address) -> bool:
+    return await _exists(link, "exchange_declare", exchange=address.source, passive=True)
+
+
+async def pool_exists(link: Link, queue: str) -> bool:
+    return await _exists(link, "queue_declare", queue=queue, passive=True)
+
+
+async def ready_messages(link: Link, queue: str) -> int:
+    answer = await link.once("queue_declare", queue=queue, passive=True)
+    return int(answer.method.message_count)
+
+
+async def delete_source(link: Link, address: Address) -> None:
+    """Its pools stay, bound to nothing."""
+    await link.once("exchange_delete", exchange=address.source)
+
+
+async def delete_pool(link: Link, queue: str) -> None:
+    """With all its messages, those in flight too."""
+    await link.once("queue_delete", queue=queue)
+
+
+async def purge(link: Link, queue: str) -> int:
+    answer = await link.once("queue_purge", queue=queue)
+    return int(answer.method.message_count)
+
+
+async def _ensure_pool(link: Link, address: Address, pool: str) -> None:
+    """Filters that the URL names are added to those that a pool has; one without filters takes everything at first.
+
+    A queue without a binding would be silent for ever, so its declaration and its first binding go out together.
+    """
+    there = await pool_exists(link, pool)
+    if there and address.filters is None:
+        return
+    channel = await link.channel()
+    if not there:
+        arguments = {"x-queue-type": address.queue_type} if address.queue_type else None
+        channel.raw.queue_declare(queue=pool, durable=True, arguments=arguments)  # no answer wanted
+    await asyncio.gather(
+        *(
+            channel.call("queue_bind", queue=pool, exchange=address.source, routing_key=tag_filter)
+            for tag_filter in address.bindings
+        )
+    )
+    await channel.close()
+
+
+async def _listen(link: Link, address: Address) -> str:
+    """A queue of this connection alone: it is gone with it. Not auto-delete: that would end with each consumer."""
+    answer = await link.once("queue_declare", queue="", exclusive=True)
+    queue = str(answer.method.queue)
+    for tag_filter in address.bindings:
+        await link.once("queue_bind", queue=queue, exchange=address.source, routing_key=tag_filter)
+    return queue
+
+
+async def _exists(link: Link, method: str, **arguments: Any) -> bool:
+    try:
+        await link.once(method, **arguments)
+    except ChannelClosedByBroker as error:
+        if was_closed_for(error, ABSENT):
+            return False
+        raise
+    return True

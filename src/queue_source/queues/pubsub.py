@@ -1,0 +1,317 @@
+"""Google Cloud Pub/Sub: a queue is one subscription; what is published goes to the topic it belongs to.
+
+Synchronous pull, so that every lease is ours to keep. Where Pub/Sub promises less than other queues:
+
+- There is no order, except for messages with an ordering key on a subscription with message ordering.
+- Without exactly-once delivery the service takes expired receipts in silence: nothing is ever told to be stale.
+- It counts deliveries only for subscriptions with a dead-letter policy; else every receive count is 1.
+- It does not tell how many messages wait.
+- An empty answer to a short pull proves nothing, so that none is shorter than `shortest_wait`. What the service gives
+  out at the moment when a pull ends is lost for the subscription's own deadline.
+
+`pubsub_calls.py` makes the calls, `pubsub_errors.py` maps their errors.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from types import TracebackType
+from typing import Any
+
+from google.pubsub_v1 import types
+
+from queue_source.errors import QueueConfigurationError, QueueError, QueueUnavailable
+from queue_source.messages import Receipt, Received
+from queue_source.queues.base import Capabilities, Depth, Payload, encode_payloads, republished
+from queue_source.queues.pubsub_calls import LARGEST_PULL, PubSubCalls, Subscription
+
+LONGEST_LEASE = 600
+TAG = "cuesqueue-tag"
+EMPTY = "cuesqueue-empty"
+"""Attributes of our own: the tag, and what a message without a body has, since Pub/Sub takes none without both."""
+
+_URL = re.compile(r"pubsub://(?P<project>[^/?#]*)/(?P<subscription>[A-Za-z][\w.~+%-]{2,254})", re.ASCII)
+_FORM = "pubsub://PROJECT/SUBSCRIPTION"
+_SHORTEST_WAIT = 2.0
+_PAUSE = 0.1  # seconds after an answer that came early, and empty
+_LARGEST_BODY = 10_000_000
+_MOST_ATTRIBUTES, _LONGEST_KEY, _LONGEST_VALUE, _LONGEST_GROUP = 100, 256, 1024, 1024
+
+_Message = Any  # google.pubsub.v1.PubsubMessage: the protobuf class itself, many times faster than Google's wrapper
+_new_message = types.PubsubMessage.pb()
+
+
+class PubSubQueue:
+    """The subscription of a URL `pubsub://PROJECT/SUBSCRIPTION`, which has to exist.
+
+    `project` stands in for one that the URL leaves out, `credentials_file` for Google's own search for credentials;
+    `endpoint` is `host:port` of another place that speaks Pub/Sub, with `http://` before it one without encryption
+    (an emulator). `shortest_wait`: seconds that a pull is given at least.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        project: str | None = None,
+        credentials_file: str | None = None,
+        endpoint: str | None = None,
+        shortest_wait: float = _SHORTEST_WAIT,
+    ) -> None:
+        found = _URL.fullmatch(url)
+        if found is None:
+            raise QueueConfigurationError(url, f"is not of the form {_FORM}")
+        owner = found["project"] or project
+        if not owner:
+            raise QueueConfigurationError(url, f"names no project; write {_FORM} or set option 'gcp.project'")
+        self._name = f"pubsub://{owner}/{found['subscription']}"
+        self._path = f"projects/{owner}/subscriptions/{found['subscription']}"
+        self._calls = PubSubCalls(self._name, self._path, credentials_file, endpoint)
+        self._shortest_wait = shortest_wait
+        self._lock = threading.Lock()
+        self._delayed: dict[Receipt, float] = {}  # given back with a delay: the service would still take the receipts
+        self._rejectable: dict[Receipt, tuple[float, _Message]] = {}  # until when, the message: see reject
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Asks the service at the first use."""
+        subscription = self._calls.subscription()
+        return Capabilities(
+            largest_batch=LARGEST_PULL,
+            longest_lease=LONGEST_LEASE,
+            ordered_groups=subscription.ordered,
+            retention=subscription.retention,
+            tells_depth=False,
+            tells_stale=subscription.exactly_once,
+        )
+
+    # --- the verbs ---------------------------------------------------------------------------------------------------
+
+    def receive(self, most: int, lease: float, wait: float) -> list[Received]:
+        """Pulls until something comes; then extends, since until that the subscription's own deadline counts."""
+        seconds = _whole("lease", lease)
+        self._calls.refuse_closed()
+        try:
+            subscription = self._calls.subscription()
+            started, pulled = self._pull(most, max(wait, self._shortest_wait))
+        except QueueError:
+            if self._calls.closed.is_set():
+                return []
+            raise
+        until = started + subscription.ack_deadline
+        self._remember(subscription, pulled, until)
+        stale: set[Receipt] = set()
+        if pulled:
+            started = time.monotonic()
+            try:
+                stale = self._extend([Receipt(item.ack_id) for item in pulled], seconds)
+                until = started + lease
+            except QueueUnavailable:
+                pass  # the messages are here, and their leases end so soon that the caller extends them at once
+        return [self._received(item, until) for item in pulled if item.ack_id not in stale]
+
+    def _pull(self, most: int, wait: float) -> tuple[float, Sequence[Any]]:
+        """What the first pull with an answer brought, and when it began."""
+        until = time.monotonic() + wait
+        while True:
+            started = time.monotonic()
+            pulled = self._calls.pull(most, until - started) if most > 0 and started < until else ()
+            left = until - time.monotonic()
+            if pulled or most <= 0 or left <= 0 or self._calls.closed.wait(min(left, _PAUSE)):
+                return started, pulled
+
+    def extend(self, receipts: Sequence[Receipt], lease: float) -> set[Receipt]:
+        """Without exactly-once delivery only receipts given back by us are found lost: the service tells nothing."""
+        return self._extend(receipts, _whole("lease", lease))
+
+    def acknowledge(self, receipts: Sequence[Receipt]) -> set[Receipt]:
+        alive, stale = self._sorted(receipts)
+        return stale | {Receipt(receipt) for receipt in self._calls.acknowledge(alive)}
+
+    def give_back(self, receipts: Sequence[Receipt], delay: float = 0.0) -> None:
+        """With a delay the lease is what is left of it, at most ten minutes; nobody else can tell it from a lease."""
+        alive, _ = self._sorted(receipts)
+        seconds = min(math.ceil(max(delay, 0.0)), LONGEST_LEASE)
+        self._calls.modify_deadline(alive, seconds)
+        if seconds:
+            now = time.monotonic()
+            with self._lock:
+                self._delayed = {receipt: until for receipt, until in self._delayed.items() if until > now}
+                self._delayed.update(dict.fromkeys(alive, now + seconds))
+
+    def reject(self, receipts: Sequence[Receipt]) -> None:
+        """Copy to the subscription's dead-letter topic, confirmed, and delete; without such a topic only delete.
+
+        Pub/Sub itself knows no rejection: it moves a message there when its deliveries are used up.
+        """
+        subscription = self._calls.subscription()
+        if not subscription.dead_letter_topic:
+            self.acknowledge(receipts)
+            return
+        with self._lock:
+            kept = {receipt: self._rejectable[receipt][1] for receipt in receipts if receipt in self._rejectable}
+        alive = list(kept)
+        if subscription.exactly_once and alive:
+            stale = self._extend(alive, LONGEST_LEASE)  # others may have them by now: then they are not ours to move
+            alive = [receipt for receipt in alive if receipt not in stale]
+        self._publish(subscription.dead_letter_topic, [self._dead(kept[receipt]) for receipt in alive])
+        self.acknowledge(alive)
+
+    def republish(self, message: Received) -> bool:
+        """To the subscription's topic: other subscriptions of that topic get the copy too.
+
+        Staleness is noticed with exactly-once delivery only.
+        """
+        subscription = self._calls.subscription()
+        _, stale = self._sorted([message.receipt], forget=False)
+        if stale or (subscription.exactly_once and self._extend([message.receipt], LONGEST_LEASE)):
+            return False
+        copy = _message(message.body, message.tag, republished(message.headers), message.group)
+        self._publish(subscription.topic, [copy])
+        self.acknowledge([message.receipt])
+        return True
+
+    def publish(
+        self,
+        payloads: Sequence[Payload],
+        *,
+        tag: str = "",
+        headers: Mapping[str, str] | None = None,
+        group: str | None = None,
+    ) -> list[str]:
+        """To the subscription's topic, up to 1,000 messages or 10 MB a request; a failure may leave the first sent."""
+        messages = [_message(body, tag, headers or {}, group) for body in encode_payloads(payloads)]
+        return self._publish(self._calls.subscription().topic, messages) if messages else []
+
+    def depth(self) -> Depth:
+        """Always refused: Pub/Sub tells it in another service only, minutes late."""
+        raise QueueConfigurationError(
+            self._name,
+            "Pub/Sub does not tell how many messages wait; look at subscription/num_undelivered_messages in Cloud "
+            "Monitoring",
+        )
+
+    def close(self) -> None:
+        """Also ends a `receive` that waits in another thread. A closed queue is not opened again."""
+        self._calls.close()
+
+    def __enter__(self) -> PubSubQueue:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # --- receipts ----------------------------------------------------------------------------------------------------
+
+    def _sorted(self, receipts: Sequence[Receipt], *, forget: bool = True) -> tuple[list[Receipt], set[Receipt]]:
+        """Those to ask the service about, once each, and those known to be stale. What is over may be forgotten."""
+        now = time.monotonic()
+        with self._lock:
+            stale = {receipt for receipt in receipts if not receipt or self._delayed.get(receipt, 0.0) > now}
+            if forget:
+                for receipt in receipts:
+                    self._rejectable.pop(receipt, None)
+        return [receipt for receipt in dict.fromkeys(receipts) if receipt not in stale], stale
+
+    def _extend(self, receipts: Sequence[Receipt], seconds: int) -> set[Receipt]:
+        alive, stale = self._sorted(receipts, forget=False)
+        until = time.monotonic() + seconds
+        stale |= {Receipt(receipt) for receipt in self._calls.modify_deadline(alive, seconds)}
+        with self._lock:
+            for receipt in receipts:
+                kept = self._rejectable.pop(receipt, None)
+                if kept is not None and receipt not in stale:
+                    self._rejectable[receipt] = (until, kept[1])
+        return stale
+
+    def _remember(self, subscription: Subscription, pulled: Sequence[Any], until: float) -> None:
+        """Keep the messages of a subscription with a dead-letter topic while they are leased, for `reject`."""
+        if not subscription.dead_letter_topic:
+            return
+        now = time.monotonic()
+        with self._lock:
+            self._rejectable.update({Receipt(item.ack_id): (until, item.message) for item in pulled})
+            while self._rejectable:  # in the order of their last extension: those that ran out come first
+                first = next(iter(self._rejectable))
+                if self._rejectable[first][0] > now:
+                    break
+                del self._rejectable[first]
+
+    # --- messages ----------------------------------------------------------------------------------------------------
+
+    def _received(self, pulled: Any, until: float) -> Received:
+        message = pulled.message
+        headers = dict(message.attributes)
+        tag = headers.pop(TAG, "")
+        headers.pop(EMPTY, None)
+        return Received(
+            queue=self._name,
+            message_id=message.message_id,
+            receipt=Receipt(pulled.ack_id),
+            body=message.data,
+            receive_count=pulled.delivery_attempt or 1,
+            lease_until=until,
+            sent_at=message.publish_time.seconds + message.publish_time.nanos / 1e9,
+            tag=tag,
+            headers=headers,
+            group=message.ordering_key or None,
+        )
+
+    def _dead(self, message: _Message) -> _Message:
+        """As the service itself would forward it: it says where the message came from."""
+        attributes = {
+            **message.attributes,
+            "CloudPubSubDeadLetterSourceSubscription": self._path.rpartition("/")[2],
+            "CloudPubSubDeadLetterSourceSubscriptionProject": self._path.split("/")[1],
+        }
+        return _new_message(data=message.data, attributes=attributes, ordering_key=message.ordering_key)
+
+    def _publish(self, topic: str, messages: Sequence[_Message]) -> list[str]:
+        """A request holds messages of one ordering key only."""
+        ids: list[str] = []
+        for _, group in groupby(messages, lambda message: message.ordering_key):
+            ids += self._calls.publish(topic, list(group))
+        return ids
+
+
+def _message(body: bytes, tag: str, headers: Mapping[str, str], group: str | None) -> _Message:
+    """Raises ValueError for what the service would refuse, before anything is sent."""
+    attributes = dict(headers)
+    for own in (TAG, EMPTY):
+        if own in attributes:
+            raise ValueError(f"the header {own!r} is cuesqueue's own")
+    if tag:
+        attributes[TAG] = tag
+    if not body and not attributes:
+        attributes[EMPTY] = "true"
+    if len(body) > _LARGEST_BODY:
+        raise ValueError(f"Pub/Sub takes bodies of up to {_LARGEST_BODY} bytes, not {len(body)}")
+    if len(attributes) > _MOST_ATTRIBUTES:
+        raise ValueError(f"Pub/Sub takes up to {_MOST_ATTRIBUTES} headers, not {len(attributes)}")
+    for key, value in attributes.items():
+        if not 0 < len(key.encode()) <= _LONGEST_KEY or len(value.encode()) > _LONGEST_VALUE:
+            raise ValueError(
+                f"Pub/Sub takes header names of 1 to {_LONGEST_KEY} bytes with values of up to {_LONGEST_VALUE}: "
+                f"{key[:50]!r} has {len(key.encode())} and {len(value.encode())}"
+            )
+    if len((group or "").encode()) > _LONGEST_GROUP:
+        raise ValueError(f"Pub/Sub takes groups (ordering keys) of up to {_LONGEST_GROUP} bytes: {group!r:.60}")
+    return _new_message(data=body, attributes=attributes, ordering_key=group or "")
+
+
+def _whole(what: str, seconds: float) -> int:
+    """Pub/Sub counts in whole seconds, and takes no more than ten minutes at once."""
+    if not 0 < seconds <= LONGEST_LEASE:
+        raise ValueError(f"{what} must be more than 0 and at most {LONGEST_LEASE} seconds, not {seconds!r}")
+    return math.ceil(seconds)

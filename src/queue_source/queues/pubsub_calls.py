@@ -1,0 +1,254 @@
+"""The calls to Google Cloud Pub/Sub: one channel, made at the first use, and requests under the service's limits.
+
+No call is repeated here but the first one: whoever calls knows what a second try costs, and when it comes too late.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+import google.auth
+import grpc
+from google.api_core import exceptions as api
+from google.api_core.retry import Retry, if_exception_type
+from google.auth.credentials import Credentials
+from google.auth.exceptions import GoogleAuthError
+from google.oauth2 import service_account
+from google.pubsub_v1 import types
+from google.pubsub_v1.services.publisher import PublisherClient
+from google.pubsub_v1.services.publisher.transports import PublisherGrpcTransport
+from google.pubsub_v1.services.subscriber import SubscriberClient
+from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransport
+
+from queue_source.errors import QueueConfigurationError, QueueUnavailable
+from queue_source.queues.pubsub_errors import mapped, our_error, receipt_failures
+
+EMULATOR = "PUBSUB_EMULATOR_HOST"
+LARGEST_PULL = 1000  # messages
+LARGEST_PUBLISH = (1000, 10_000_000)  # messages, bytes
+LARGEST_REQUEST = 524_288  # bytes of a request that acknowledges or extends
+MOST_RECEIPTS = 1000  # in one such request; those of today are about 200 bytes long
+
+_PATIENCE = 30.0  # seconds for an answer
+_FIRST_PATIENCE = 15.0  # and for the first one, tries included
+_SILENCE = 60.0  # seconds after which pulls that ended by our own deadline are no longer believed
+_ROUNDS = 4  # of a request of which some receipts fail for the moment
+_PAUSE = 0.1
+# as Google's own client: messages of 10 MB come a thousand at once; failures of receipts come as metadata
+_CHANNEL = [
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_metadata_size", 4 * 1024 * 1024),
+    ("grpc.keepalive_time_ms", 30_000),
+]
+_READ = Retry(
+    predicate=if_exception_type(api.Aborted, api.ServiceUnavailable, api.Unknown),
+    initial=0.1,
+    maximum=2.0,
+    timeout=_FIRST_PATIENCE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """What the service says of a subscription; times in seconds."""
+
+    topic: str
+    ack_deadline: float
+    ordered: bool
+    exactly_once: bool
+    retention: float
+    dead_letter_topic: str
+
+
+class PubSubCalls:
+    """The calls for one subscription. `name` stands for the queue in errors. All methods from any thread."""
+
+    def __init__(self, name: str, path: str, credentials_file: str | None, endpoint: str | None) -> None:
+        self._name = name
+        self._path = path
+        self._credentials_file = credentials_file
+        self._endpoint = endpoint
+        self._lock = threading.Lock()
+        self._channel: grpc.Channel | None = None
+        self._subscriber: SubscriberClient
+        self._publisher: PublisherClient
+        self._subscription: Subscription | None = None
+        self._heard = 0.0
+        self.closed = threading.Event()
+
+    def subscription(self) -> Subscription:
+        """What the subscription is like, read at the first use."""
+        if self._subscription is None:
+            self._subscription = self._read(_READ, _FIRST_PATIENCE)
+        return self._subscription
+
+    def _read(self, retry: Retry | None, patience: float) -> Subscription:
+        request = types.GetSubscriptionRequest(subscription=self._path)
+        with mapped(self._name, "read", self._path):
+            found = types.Subscription.pb(
+                self._open()[0].get_subscription(request=request, retry=retry, timeout=patience)
+            )
+        self._heard = time.monotonic()
+        return Subscription(
+            topic=found.topic,
+            ack_deadline=float(found.ack_deadline_seconds or 10),
+            ordered=found.enable_message_ordering,
+            exactly_once=found.enable_exactly_once_delivery,
+            retention=found.message_retention_duration.ToTimedelta().total_seconds(),
+            dead_letter_topic=found.dead_letter_policy.dead_letter_topic,
+        )
+
+    def pull(self, most: int, patience: float) -> Sequence[Any]:
+        """Up to `most` ReceivedMessages; none when nothing came within `patience` seconds.
+
+        Our own deadline ends a pull in the same way whether there is no message or no service: after a minute without
+        an answer the service is asked for one.
+        """
+        request = types.PullRequest(subscription=self._path, max_messages=min(most, LARGEST_PULL))
+        subscriber, _ = self._open()
+        with mapped(self._name, "receive", self._path):
+            try:
+                answer = subscriber.pull(request=request, retry=None, timeout=patience)
+            except api.DeadlineExceeded:
+                answer = None
+        if answer is None:
+            if time.monotonic() - self._heard > _SILENCE:
+                self._read(None, _PATIENCE)
+            return ()
+        self._heard = time.monotonic()
+        return types.PullResponse.pb(answer).received_messages  # type: ignore[no-any-return]
+
+    def acknowledge(self, receipts: Iterable[str]) -> set[str]:
+        """Returns those that the service refused, which it does only with exactly-once delivery."""
+
+        def send(chunk: list[str]) -> None:
+            request = types.AcknowledgeRequest(subscription=self._path, ack_ids=chunk)
+            self._open()[0].acknowledge(request=request, retry=None, timeout=_PATIENCE)
+
+        return self._change(receipts, send)
+
+    def modify_deadline(self, receipts: Iterable[str], seconds: int) -> set[str]:
+        """The leases end so many seconds from now; returns those that the service refused, as above."""
+
+        def send(chunk: list[str]) -> None:
+            request = types.ModifyAckDeadlineRequest(
+                subscription=self._path, ack_ids=chunk, ack_deadline_seconds=seconds
+            )
+            self._open()[0].modify_ack_deadline(request=request, retry=None, timeout=_PATIENCE)
+
+        return self._change(receipts, send)
+
+    def publish(self, topic: str, messages: Sequence[Any]) -> list[str]:
+        """Send PubsubMessages of one ordering key, confirmed; returns their ids in order."""
+        ids: list[str] = []
+        for chunk in _by_size(messages, *LARGEST_PUBLISH, size=lambda message: int(message.ByteSize()) + 8):
+            raw = types.PublishRequest.pb()(topic=topic, messages=chunk)
+            with mapped(self._name, "publish", topic):
+                answer = self._open()[1].publish(
+                    request=types.PublishRequest.wrap(raw), retry=None, timeout=2 * _PATIENCE
+                )
+            ids += types.PublishResponse.pb(answer).message_ids
+        return ids
+
+    def refuse_closed(self) -> None:
+        if self.closed.is_set():
+            raise QueueConfigurationError(self._name, "is closed; open it again")
+
+    def close(self) -> None:
+        """Ends the calls that wait in other threads."""
+        self.closed.set()
+        with self._lock:
+            if self._channel is not None:
+                self._channel.close()
+
+    # --- receipts that fail one by one -------------------------------------------------------------------------------
+
+    def _change(self, receipts: Iterable[str], send: Callable[[list[str]], None]) -> set[str]:
+        stale: set[str] = set()
+        room = LARGEST_REQUEST - len(self._path) - 64  # 64: the request's other fields
+        for chunk in _by_size(receipts, MOST_RECEIPTS, room, size=lambda receipt: len(receipt.encode()) + 4):
+            stale |= self._change_chunk(chunk, send)
+        return stale
+
+    def _change_chunk(self, receipts: list[str], send: Callable[[list[str]], None]) -> set[str]:
+        """Until the service takes all but those that it refuses for good; returns these.
+
+        An error that names failures is about these alone: the others of its request were taken.
+        """
+        stale: set[str] = set()
+        waiting = receipts
+        for _ in range(_ROUNDS):
+            with mapped(self._name, "receive", self._path):
+                try:
+                    send(waiting)
+                    return stale
+                except api.GoogleAPICallError as error:
+                    failures = receipt_failures(error)
+                    if failures.keys().isdisjoint(waiting):
+                        raise
+            failed = [receipt for receipt in waiting if receipt in failures]
+            waiting = [receipt for receipt in failed if failures[receipt].startswith("TRANSIENT_")]
+            stale |= set(failed) - set(waiting)
+            if not waiting:
+                return stale
+            self.closed.wait(_PAUSE)
+        raise QueueUnavailable(self._name, f"{len(waiting)} receipts were not taken: {failures[waiting[0]]}")
+
+    # --- the channel -------------------------------------------------------------------------------------------------
+
+    def _open(self) -> tuple[SubscriberClient, PublisherClient]:
+        with self._lock:
+            self.refuse_closed()
+            if self._channel is None:
+                channel = self._connect()
+                self._subscriber = SubscriberClient(transport=SubscriberGrpcTransport(channel=channel))
+                self._publisher = PublisherClient(transport=PublisherGrpcTransport(channel=channel))
+                self._channel = channel
+            return self._subscriber, self._publisher
+
+    def _connect(self) -> grpc.Channel:
+        """`http://` and an emulator are spoken to in the clear and without credentials."""
+        emulator = os.environ.get(EMULATOR)
+        endpoint = self._endpoint or (f"http://{emulator}" if emulator else "")
+        parts = urlsplit(endpoint if "://" in endpoint else f"https://{endpoint}")
+        if parts.scheme == "http":
+            return grpc.insecure_channel(parts.netloc, options=_CHANNEL)
+        return SubscriberGrpcTransport.create_channel(
+            parts.netloc or SubscriberGrpcTransport.DEFAULT_HOST, credentials=self._credentials(), options=_CHANNEL
+        )
+
+    def _credentials(self) -> Credentials:
+        scopes = SubscriberGrpcTransport.AUTH_SCOPES
+        try:
+            if self._credentials_file is None:
+                return google.auth.default(scopes=scopes)[0]
+            return service_account.Credentials.from_service_account_file(  # type: ignore[no-any-return,no-untyped-call]
+                self._credentials_file, scopes=scopes
+            )
+        except GoogleAuthError as error:
+            raise our_error(self._name, "read", self._path, error) from error
+        except (OSError, ValueError) as error:  # the file: not there, not JSON
+            problem = f"{self._credentials_file!r} is no key file of a service account: {error}"
+            raise QueueConfigurationError(self._name, f"{problem}; name one in option 'gcp.credentialsFile'") from error
+
+
+def _by_size(items: Iterable[Any], most: int, room: int, size: Callable[[Any], int]) -> Iterator[list[Any]]:
+    """Cut into lists of at most `most` items and `room` bytes; a single item may be larger than that."""
+    chunk: list[Any] = []
+    taken = 0
+    for item in items:
+        needed = size(item)
+        if chunk and (len(chunk) == most or taken + needed > room):
+            yield chunk
+            chunk, taken = [], 0
+        chunk.append(item)
+        taken += needed
+    if chunk:
+        yield chunk

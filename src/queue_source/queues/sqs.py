@@ -1,0 +1,332 @@
+"""Amazon SQS, standard and FIFO; `sqs_client.py` has the way to it, `sqs_messages.py` what a message carries.
+
+Who calls it: the reader process (many threads share one client), commands, sinks on executors.
+
+Receipts: a FIFO queue refuses a receipt whose lease ran out. A standard queue may take an old one for good, so a stale
+receipt is told only where SQS documents an error for it, and nothing may rest on being told.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+from queue_source.errors import QueueConfigurationError, QueueError, QueueUnavailable
+from queue_source.messages import Receipt, Received
+from queue_source.queues import sqs_messages
+from queue_source.queues.base import Capabilities, Depth, Payload, encode_payloads, republished
+from queue_source.queues.sqs_client import (
+    LONGEST_WAIT,
+    Access,
+    error_of,
+    is_passing,
+    is_stale,
+    make_client,
+    parse_address,
+    service_errors,
+)
+from queue_source.queues.sqs_requests import BATCH, Answers, Attributes, ask, attributes, in_batches, seconds
+
+LONGEST_LEASE = 43_200  # also the longest that one delivery may be held in all
+_SLICE = 4  # seconds of one long poll: nothing can interrupt it, and closing should not take long
+_MOVING = 30  # seconds in which a message that is copied elsewhere stays ours
+_FEW_RECEIVES = 10
+_REMEMBERED = 64 << 20  # bytes of bodies that are kept for the dead-letter queue
+
+_log = logging.getLogger(__name__)
+
+
+class SqsQueue:
+    """One SQS queue. Nothing is requested before the first use; that reads the URL and the attributes it needs."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        region: str | None = None,
+        endpoint_url: str | None = None,
+        access_key_id: str | None = None,
+        secret_access_key: str | None = None,
+        profile: str | None = None,
+        role_arn: str | None = None,
+        role_external_id: str | None = None,
+    ) -> None:
+        self._address = parse_address(url)
+        self._access = Access(
+            region, endpoint_url, access_key_id, secret_access_key, profile, role_arn, role_external_id
+        )
+        self._lock = threading.RLock()
+        self._closed = threading.Event()
+        self._made: Any = None
+        self._url = self._address.url
+        self._set: Attributes | None = None
+        self._dead_letter_url: str | None = None
+        self._leased = _Leased()
+
+    @property
+    def name(self) -> str:
+        return self._address.shown
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Reads the queue's attributes at its first use, and warns of a redrive policy that restarts would trigger."""
+        return Capabilities(
+            largest_batch=BATCH,
+            longest_lease=LONGEST_LEASE,
+            lease_cap=LONGEST_LEASE,
+            ordered_groups=self._address.fifo,
+            longest_wait=LONGEST_WAIT,
+            retention=self._attributes().retention,
+        )
+
+    # --- the verbs ---------------------------------------------------------------------------------------------------
+
+    def receive(self, most: int, lease: float, wait: float) -> list[Received]:
+        """Up to 10 messages, in long polls of a few seconds each; without `wait` SQS may overlook what is there."""
+        if not lease > 0:
+            raise ValueError(f"lease must be more than 0 seconds, not {lease!r}")
+        self._refuse_closed()
+        until = time.monotonic() + wait
+        try:
+            while most > 0:
+                left = until - time.monotonic()
+                messages = self._poll(min(most, BATCH), lease, seconds(left, _SLICE))
+                if self._closed.is_set():
+                    self._change([message.receipt for message in messages], 0)
+                    self._client().close()  # what that request opened again
+                    return []
+                if messages or time.monotonic() >= until:
+                    return messages
+        except QueueError:
+            if not self._closed.is_set():
+                raise
+        return []
+
+    def _poll(self, most: int, lease: float, wait: int) -> list[Received]:
+        client, url = self._client(), self._queue_url()
+        keeps = self._attributes().dead_letter is not None
+        started = time.monotonic()
+        with service_errors(self.name):
+            answer = client.receive_message(
+                QueueUrl=url,
+                MaxNumberOfMessages=most,
+                VisibilityTimeout=seconds(lease, LONGEST_LEASE),
+                WaitTimeSeconds=wait,
+                AttributeNames=["SentTimestamp", "ApproximateReceiveCount", "MessageGroupId"],
+                MessageAttributeNames=["All"],
+            )
+        until = started + min(lease, LONGEST_LEASE)
+        messages = [sqs_messages.received(self.name, told, until) for told in answer.get("Messages", [])]
+        if keeps:
+            self._leased.add(messages)
+        return messages
+
+    def extend(self, receipts: Sequence[Receipt], lease: float) -> set[Receipt]:
+        """One call for 10 messages. Told as lost also: those that SQS will hold no longer, after 12 hours."""
+        if not lease > 0:
+            raise ValueError(f"lease must be more than 0 seconds, not {lease!r}")
+        return self._change(receipts, seconds(lease, LONGEST_LEASE))
+
+    def acknowledge(self, receipts: Sequence[Receipt]) -> set[Receipt]:
+        stale = self._settle("delete_message_batch", receipts, {})
+        self._leased.take(receipts)
+        return stale
+
+    def give_back(self, receipts: Sequence[Receipt], delay: float = 0.0) -> None:
+        self._change(receipts, seconds(delay, LONGEST_LEASE))
+        self._leased.take(receipts)
+
+    def reject(self, receipts: Sequence[Receipt]) -> None:
+        """Copied to the dead-letter queue of the redrive policy, then deleted; without one, only deleted.
+
+        What is no longer remembered (`_REMEMBERED`) is given back: the redrive policy counts it out.
+        """
+        if self._attributes().dead_letter is None:
+            self.acknowledge(receipts)
+            return
+        wanted = dict.fromkeys(receipts)
+        stale = self._change(list(wanted), _MOVING)
+        mine = [receipt for receipt in wanted if receipt not in stale]
+        known = self._leased.take(mine)
+        if known:
+            url = self._dead_letter()
+            for message in known.values():
+                self._send(url, [message.body], message.tag, message.headers, message.group)
+            self.acknowledge(list(known))
+        self.give_back([receipt for receipt in mine if receipt not in known])
+
+    def republish(self, message: Received) -> bool:
+        """The copy is sent before the original is deleted; a process that dies between the two leaves both."""
+        if self._change([message.receipt], _MOVING):
+            return False
+        self._send(self._queue_url(), [message.body], message.tag, republished(message.headers), message.group)
+        self.acknowledge([message.receipt])
+        return True
+
+    def publish(
+        self,
+        payloads: Sequence[Payload],
+        *,
+        tag: str = "",
+        headers: Mapping[str, str] | None = None,
+        group: str | None = None,
+    ) -> list[str]:
+        """In batches of 10: after an error, those of earlier batches are in the queue, and the error says how many."""
+        bodies = encode_payloads(payloads)
+        return self._send(self._queue_url(), bodies, tag, headers or {}, group) if bodies else []
+
+    def depth(self) -> Depth:
+        """Approximate, as SQS says; messages given back with a delay count as in flight."""
+        names = [f"ApproximateNumberOfMessages{part}" for part in ("", "NotVisible", "Delayed")]
+        told = self._ask_attributes(names)
+        return Depth(*(int(told.get(name, 0)) for name in names))
+
+    def close(self) -> None:
+        """Also ends a `receive` that waits in another thread, within the few seconds of its poll."""
+        self._closed.set()
+        with self._lock:
+            if self._made is not None:
+                self._made.close()
+
+    def __enter__(self) -> SqsQueue:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # --- requests ----------------------------------------------------------------------------------------------------
+
+    def _send(
+        self, url: str, bodies: Sequence[bytes], tag: str, headers: Mapping[str, str], group: str | None
+    ) -> list[str]:
+        fifo = url.endswith(".fifo")
+        entries = sqs_messages.entries(bodies, tag=tag, headers=headers, group=group or None, fifo=fifo)
+        ids: list[str] = []
+        for places in in_batches([sqs_messages.size_of(entry) for entry in entries]):
+            batch = {place: entries[place] for place in places}
+            with service_errors(self.name):
+                done, failed = ask(self._client().send_message_batch, url, batch, self._pause)
+            if failed:
+                self._raise(failed, f"{len(ids) + len(done)} of {len(entries)} messages were sent before this: ")
+            ids += [done[place]["MessageId"] for place in places]
+        return ids
+
+    def _change(self, receipts: Sequence[Receipt], lease: int) -> set[Receipt]:
+        return self._settle("change_message_visibility_batch", receipts, {"VisibilityTimeout": lease})
+
+    def _settle(self, operation: str, receipts: Sequence[Receipt], more: Mapping[str, object]) -> set[Receipt]:
+        """Ask for each receipt, in batches; returns those that SQS said were stale."""
+        wanted = list(dict.fromkeys(receipt for receipt in receipts if receipt))
+        stale = {receipt for receipt in receipts if not receipt}
+        troubles: Answers = {}
+        for places in in_batches([0] * len(wanted)):
+            batch = {place: {"ReceiptHandle": wanted[place], **more} for place in places}
+            with service_errors(self.name):
+                _, failed = ask(getattr(self._client(), operation), self._queue_url(), batch, self._pause)
+            for place, told in failed.items():
+                if is_stale(told.get("Code", ""), told.get("Message", "")):
+                    stale.add(wanted[place])
+                else:
+                    troubles[place] = told
+        if troubles:  # raised at the end: the other batches are no worse for it
+            self._raise(troubles, f"{len(troubles)} of {len(wanted)} messages: ")
+        return stale
+
+    def _raise(self, failed: Answers, before: str) -> None:
+        """The worst that was said of single messages, as one error: what waiting does not help goes first."""
+        told = min(failed.values(), key=lambda told: is_passing(told.get("Code", "")))
+        error = error_of(self.name, told.get("Code", ""), told.get("Message", ""))
+        if told.get("SenderFault") is False and type(error) is QueueError:
+            raise QueueUnavailable(self.name, before + error.problem)
+        raise type(error)(self.name, before + error.problem)
+
+    def _pause(self, longest: float) -> None:
+        self._closed.wait(random.uniform(longest / 2, longest))
+
+    # --- what is read once -------------------------------------------------------------------------------------------
+
+    def _client(self) -> Any:
+        with self._lock:
+            if self._made is None:
+                self._refuse_closed()
+                self._made = make_client(self._address, self._access)
+            return self._made
+
+    def _queue_url(self) -> str:
+        with self._lock:
+            if self._url is None:
+                with service_errors(self.name):
+                    self._url = str(self._client().get_queue_url(QueueName=self._address.queue)["QueueUrl"])
+            return self._url
+
+    def _attributes(self) -> Attributes:
+        with self._lock:
+            if self._set is None:
+                found = attributes(self._ask_attributes(["All"]))
+                self._warn(found)
+                self._set = found
+            return self._set
+
+    def _warn(self, found: Attributes) -> None:
+        if found.dead_letter is None:
+            _log.warning("queue %r has no dead-letter queue: rejected messages are deleted", self.name)
+        elif found.most_receives is not None and found.most_receives < _FEW_RECEIVES:
+            _log.warning(
+                "queue %r moves a message to its dead-letter queue after %d receives, and each restart of a query is "
+                "one for every message in flight; raise maxReceiveCount of the redrive policy to %d or more",
+                self.name,
+                found.most_receives,
+                _FEW_RECEIVES,
+            )
+
+    def _ask_attributes(self, names: Sequence[str]) -> Mapping[str, str]:
+        client, url = self._client(), self._queue_url()
+        with service_errors(self.name):
+            told: Mapping[str, str] = client.get_queue_attributes(QueueUrl=url, AttributeNames=names)["Attributes"]
+        return told
+
+    def _dead_letter(self) -> str:
+        """The URL of the dead-letter queue, from its ARN."""
+        with self._lock:
+            if self._dead_letter_url is None:
+                account, queue = str(self._attributes().dead_letter).split(":")[-2:]
+                with service_errors(f"{self.name} (its dead-letter queue {queue})"):
+                    found = self._client().get_queue_url(QueueName=queue, QueueOwnerAWSAccountId=account)
+                self._dead_letter_url = str(found["QueueUrl"])
+            return self._dead_letter_url
+
+    def _refuse_closed(self) -> None:
+        if self._closed.is_set():
+            raise QueueConfigurationError(self.name, "is closed; open it again")
+
+
+class _Leased:
+    """The messages in flight, as far as they fit: SQS cannot move one to the dead-letter queue by its receipt."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._messages: OrderedDict[Receipt, Received] = OrderedDict()
+        self._bytes = 0
+
+    def add(self, messages: Sequence[Received]) -> None:
+        with self._lock:
+            for message in messages:
+                self._messages[message.receipt] = message
+                self._bytes += len(message.body)
+            while self._bytes > _REMEMBERED:
+                self._bytes -= len(self._messages.popitem(last=False)[1].body)
+
+    def take(self, receipts: Sequence[Receipt]) -> dict[Receipt, Received]:
+        with self._lock:
+            there = [receipt for receipt in dict.fromkeys(receipts) if receipt in self._messages]
+            found = {receipt: self._messages.pop(receipt) for receipt in there}
+            self._bytes -= sum(len(message.body) for message in found.values())
+            return found

@@ -1,0 +1,256 @@
+"""The way from a queue's URL and options to an SQS client, and from botocore's errors to ours.
+
+| URL | endpoint | region |
+|---|---|---|
+| `https://sqs.REGION.amazonaws.com/ACCOUNT/NAME` | of the region | in the URL |
+| `http(s)://HOST:PORT/ACCOUNT/NAME` (an emulator, an endpoint of a VPC) | `http(s)://HOST:PORT` | option, the SDK's own chain, us-east-1 |
+| `sqs://NAME` | of the region | option, the SDK's own chain |
+
+The option `endpointUrl` goes before the endpoint, the URL's region before the option.
+"""  # noqa: E501 - a table
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+from urllib.parse import urlsplit
+
+import boto3
+from botocore import credentials, exceptions, session
+from botocore.config import Config
+
+from queue_source.errors import QueueConfigurationError, QueueError, QueueUnavailable
+from shard_store.redaction import redact_text, redact_url
+
+LONGEST_WAIT = 20
+_AWS_HOST = re.compile(r"(?:[\w-]+\.)?sqs(?:-fips)?\.(?P<region>[a-z]{2}(?:-[a-z]+)+-\d+)\.(?P<domain>.+)")
+_STANDARD_DOMAINS = ("amazonaws.com", "amazonaws.com.cn")
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,80}|[A-Za-z0-9_-]{1,75}\.fifo")
+_DEFAULT_REGION = "us-east-1"  # of emulators, and of roles
+_FORMS = "https://sqs.REGION.amazonaws.com/ACCOUNT/NAME, http://HOST:PORT/ACCOUNT/NAME or sqs://NAME"
+_POOL = 300  # connections that are kept: more than there can be threads; they are made as they are needed
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How SQS is reached; None leaves it to the SDK's own chain. Secrets are not in its repr."""
+
+    region: str | None = None
+    endpoint_url: str | None = None
+    access_key_id: str | None = field(default=None, repr=False)
+    secret_access_key: str | None = field(default=None, repr=False)
+    profile: str | None = None
+    role_arn: str | None = None
+    role_external_id: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A queue's URL taken apart. `url` is None where only SQS knows it (`sqs://NAME`)."""
+
+    shown: str
+    queue: str
+    url: str | None
+    region: str | None
+    endpoint: str | None
+
+    @property
+    def fifo(self) -> bool:
+        """As documented: the name says it."""
+        return self.queue.endswith(".fifo")
+
+
+def parse_address(url: str) -> Address:
+    shown = redact_url(url)
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        raise QueueConfigurationError(shown, f"not a URL; write {_FORMS}") from None
+    if parts.query or parts.fragment or "@" in parts.netloc:
+        raise QueueConfigurationError(
+            shown, "the URL of an SQS queue has no parameters and no password; set the options sqs.* instead"
+        )
+    if parts.scheme == "sqs":
+        if not _NAME.fullmatch(parts.netloc) or parts.path.strip("/"):
+            raise QueueConfigurationError(shown, f"names no SQS queue; write {_FORMS}")
+        return Address(shown, parts.netloc, None, None, None)
+    _, _, rest = parts.path.partition("/")
+    account, _, queue = rest.partition("/")
+    if not account or not _NAME.fullmatch(queue) or not parts.hostname:
+        raise QueueConfigurationError(shown, f"names no SQS queue; write {_FORMS}")
+    aws = _AWS_HOST.fullmatch(parts.hostname)
+    if aws and aws["domain"] in _STANDARD_DOMAINS and port is None and parts.hostname.startswith("sqs."):
+        return Address(shown, queue, url, aws["region"], None)
+    return Address(shown, queue, url, aws["region"] if aws else None, f"{parts.scheme}://{parts.netloc}")
+
+
+def make_client(address: Address, access: Access, service: str = "sqs") -> Any:
+    """A client of the service; usable by all threads. No request is made yet, except for a role's credentials."""
+    with service_errors(address.shown):
+        made = _session(access, address.region or access.region)
+        endpoint = access.endpoint_url or address.endpoint
+        region = made.region_name or (_DEFAULT_REGION if endpoint else None)
+        config = Config(
+            max_pool_connections=_POOL,
+            connect_timeout=10,
+            read_timeout=LONGEST_WAIT + 20,
+            retries={"mode": "standard", "total_max_attempts": 2},  # the receivers back off themselves
+        )
+        return made.client(service, region_name=region, endpoint_url=endpoint, config=config)
+
+
+@functools.cache
+def _descriptions() -> Any:
+    """botocore's descriptions of services, read once for all queues of the process."""
+    return session.Session().get_component("data_loader")
+
+
+def _session(access: Access, region: str | None) -> boto3.session.Session:
+    plain = session.Session(profile=access.profile)
+    plain.register_component("data_loader", _descriptions())
+    made = boto3.session.Session(
+        botocore_session=plain,
+        aws_access_key_id=access.access_key_id,
+        aws_secret_access_key=access.secret_access_key,
+        region_name=region,
+    )
+    if access.role_arn is None:
+        return made
+    assumed = session.Session(profile=access.profile)
+    assumed.get_component("credential_provider").insert_before("env", _Role(made, access))
+    return boto3.session.Session(botocore_session=assumed, region_name=made.region_name)
+
+
+class _Role(credentials.CredentialProvider):  # type: ignore[misc]  # botocore is untyped
+    """Credentials of an assumed role, which botocore refreshes before they end."""
+
+    METHOD = "cuesqueue-role"
+    CANONICAL_NAME = "cuesqueue-role"
+
+    def __init__(self, source: boto3.session.Session, access: Access) -> None:
+        super().__init__()
+        self._source = source
+        self._access = access
+
+    def load(self) -> Any:
+        found = self._source.get_credentials()
+        if found is None:
+            raise exceptions.NoCredentialsError()
+        given = {"RoleSessionName": "cuesqueue", "ExternalId": self._access.role_external_id}
+        fetcher = credentials.AssumeRoleCredentialFetcher(
+            functools.partial(self._source.client, region_name=self._source.region_name or _DEFAULT_REGION),
+            found,
+            self._access.role_arn,
+            extra_args={name: value for name, value in given.items() if value is not None},
+        )
+        return credentials.DeferredRefreshableCredentials(fetcher.fetch_credentials, self.METHOD)
+
+
+# --- errors ----------------------------------------------------------------------------------------------------------
+
+_DENIED = "check the permissions of docs/how-to/sqs.md, the queue's policy and its KMS key"
+_CREDENTIALS = "set sqs.accessKeyId and sqs.secretAccessKey, sqs.profile, or what the AWS SDK looks for"
+_NEXT_STEPS = {
+    "QueueDoesNotExist": "create it, or check name, account and region of the URL",
+    "NonExistentQueue": "create it, or check name, account and region of the URL",
+    "InvalidAddress": "check name, account and region of the URL",
+    "AccessDenied": _DENIED,
+    "AccessDeniedException": _DENIED,
+    "KmsAccessDenied": _DENIED,
+    "KmsDisabled": "enable the queue's KMS key",
+    "KmsInvalidState": "check the state of the queue's KMS key",
+    "KmsNotFound": "the queue's KMS key is gone; give it another",
+    "KmsInvalidKeyUsage": "check the queue's KMS key",
+    "KmsOptInRequired": "check the queue's KMS key",
+    "OptInRequired": "enable the region for the account",
+    "InvalidClientTokenId": _CREDENTIALS,
+    "InvalidAccessKeyId": _CREDENTIALS,
+    "UnrecognizedClientException": _CREDENTIALS,
+    "AuthFailure": _CREDENTIALS,
+    "MissingAuthenticationToken": _CREDENTIALS,
+    "SignatureDoesNotMatch": "check sqs.secretAccessKey, and the clock of this machine",
+    "InvalidSignatureException": "check sqs.secretAccessKey, and the clock of this machine",
+    "ExpiredToken": "the credentials are over; renew them, or name a role that can be assumed again (sqs.roleArn)",
+    "ExpiredTokenException": "the credentials are over; renew them, or name a role that can be assumed again",
+    "InvalidSecurity": "write the URL with https",
+}
+"""Error codes for which waiting does not help, and what does."""
+
+_PASSING = frozenset(
+    {
+        "OverLimit",  # as many messages in flight as a queue may have: some will be done
+        "RequestThrottled", "Throttling", "ThrottlingException", "ThrottledException", "TooManyRequestsException",
+        "RequestLimitExceeded", "RequestThrottledException", "SlowDown", "KmsThrottled", "PriorRequestNotComplete",
+        "InternalError", "InternalFailure", "ServiceUnavailable", "ServiceUnavailableException", "RequestTimeout",
+        "RequestTimeoutException",
+    }
+)  # fmt: skip
+_CONNECTION = (
+    exceptions.ConnectionError, exceptions.HTTPClientError, exceptions.ConnectionClosedError,
+    exceptions.IncompleteReadError, exceptions.ResponseStreamingError, exceptions.MetadataRetrievalError,
+)  # fmt: skip
+_NO_CREDENTIALS = (
+    exceptions.NoCredentialsError, exceptions.PartialCredentialsError, exceptions.CredentialRetrievalError,
+    exceptions.TokenRetrievalError, exceptions.SSOError, exceptions.NoAuthTokenError,
+)  # fmt: skip
+_SPOILED = {"MessageNotInflight", "ReceiptHandleIsInvalid", "InvalidIdFormat"}
+_SPOILED_TEXTS = ("receipt handle has expired", "not available for visibility timeout", "beyond the limit")
+
+
+@contextmanager
+def service_errors(queue: str) -> Iterator[None]:
+    """The edge: what botocore raises leaves as one of our errors, without secrets."""
+    try:
+        yield
+    except exceptions.ClientError as error:
+        _raise_answer(queue, error)
+    except _CONNECTION as error:
+        raise QueueUnavailable(queue, f"cannot be reached: {redact_text(str(error))}") from error
+    except _NO_CREDENTIALS as error:
+        raise QueueConfigurationError(queue, f"{redact_text(str(error))}; {_CREDENTIALS}") from error
+    except exceptions.NoRegionError as error:
+        raise QueueConfigurationError(queue, "no region is known; set sqs.region, or name it in the URL") from error
+    except exceptions.ProfileNotFound as error:
+        raise QueueConfigurationError(queue, f"{error}; check sqs.profile") from error
+    except (exceptions.BotoCoreError, ValueError) as error:  # ValueError: an endpoint that is no URL
+        raise QueueConfigurationError(queue, f"{redact_text(str(error))}; check the options sqs.* and aws.*") from error
+
+
+def _raise_answer(queue: str, error: Any) -> NoReturn:
+    answer = error.response.get("Error", {})
+    status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    raise error_of(queue, answer.get("Code", ""), answer.get("Message", ""), status, error.operation_name) from error
+
+
+def error_of(queue: str, code: str, text: str, status: int = 0, operation: str = "") -> QueueError:
+    """Our error for what SQS answered, for a request or for one entry of it."""
+    short = short_code(code)
+    problem = f"{operation + ': ' if operation else ''}{short}: {redact_text(text).rstrip('.')}"
+    if is_passing(code) or status >= 500:
+        return QueueUnavailable(queue, problem)
+    if operation == "AssumeRole":
+        return QueueConfigurationError(queue, f"{problem}; check sqs.roleArn, its trust policy and sqs.roleExternalId")
+    if short in _NEXT_STEPS:
+        return QueueConfigurationError(queue, f"{problem}; {_NEXT_STEPS[short]}")
+    return QueueError(queue, problem)
+
+
+def short_code(code: str) -> str:
+    """`AWS.SimpleQueueService.NonExistentQueue`, `com.amazonaws.sqs#QueueDoesNotExist`: the last word."""
+    return re.split(r"[.#]", code)[-1]
+
+
+def is_passing(code: str) -> bool:
+    return short_code(code) in _PASSING
+
+
+def is_stale(code: str, text: str) -> bool:
+    """Whether the answer says that a receipt is no longer good. SQS does not always say so."""
+    if short_code(code) in _SPOILED:
+        return True
+    return short_code(code) == "InvalidParameterValue" and any(part in text.lower() for part in _SPOILED_TEXTS)

@@ -1,0 +1,153 @@
+"""What an SQS message carries: bytes, tag and headers as text and attributes, and back. Pure functions.
+
+SQS takes text of some characters only, never empty, and at most 10 attributes. What does not fit travels in base64 or
+JSON and says so in an attribute of ours (`cuesqueue.*`); what fits travels as it is, so that others can read it. Of
+messages that others sent, bodies stay untouched, and attributes appear as headers.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from queue_source.messages import Receipt, Received
+
+LARGEST = 1 << 20
+"""Most bytes of one message, and of one request with several, attributes included."""
+_MOST_ATTRIBUTES = 10
+
+_ENCODING = "cuesqueue.encoding"  # `base64`, or `empty` where the body has no bytes at all
+_TAG = "cuesqueue.tag"
+_HEADERS = "cuesqueue.headers"  # all headers as JSON, where one of them cannot be an attribute
+_NO_GROUP = "cuesqueue.none."  # a FIFO queue wants a group: a message that has none gets one of its own
+
+_FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_ATTRIBUTE_NAME = re.compile(r"(?!(?i:aws|amazon)\.)(?!cuesqueue\.)[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
+_GROUP = re.compile(r"""[A-Za-z0-9!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~]{1,128}""")
+
+Entry = dict[str, Any]
+"""The parameters of one message of a request, as boto3 takes them."""
+
+
+def entries(
+    bodies: Sequence[bytes], *, tag: str, headers: Mapping[str, str], group: str | None, fifo: bool
+) -> list[Entry]:
+    """One entry a body. Raises ValueError for what SQS cannot carry in any form."""
+    attributes = _attributes(tag, headers)
+    if group is not None and not _GROUP.fullmatch(group):
+        raise ValueError(f"group {group!r:.200} must be 1 to 128 ASCII letters, digits and punctuation for SQS")
+    made = []
+    for body in bodies:
+        text, encoding = _text(body)
+        entry: Entry = {"MessageBody": text}
+        everything = {**attributes, **({_ENCODING: _string(encoding)} if encoding else {})}
+        if everything:
+            entry["MessageAttributes"] = everything
+        if fifo:
+            entry["MessageGroupId"] = group or f"{_NO_GROUP}{uuid.uuid4().hex}"
+            entry["MessageDeduplicationId"] = uuid.uuid4().hex  # of the message, so that only a retry is a duplicate
+        elif group is not None:
+            entry["MessageGroupId"] = group
+        if (size := size_of(entry)) > LARGEST:
+            raise ValueError(f"a message of {len(body)} bytes takes {size} in SQS, which carries at most {LARGEST}")
+        made.append(entry)
+    return made
+
+
+def size_of(entry: Entry) -> int:
+    """The bytes that count: body, and names, types and values of attributes."""
+    attributes: Mapping[str, Any] = entry.get("MessageAttributes", {})
+    parts = (f"{name}{value['DataType']}{value['StringValue']}" for name, value in attributes.items())
+    return len(entry["MessageBody"].encode()) + sum(len(part.encode()) for part in parts)
+
+
+def received(queue: str, message: Mapping[str, Any], lease_until: float) -> Received:
+    """The delivery that SQS tells of."""
+    system: Mapping[str, str] = message.get("Attributes", {})
+    attributes = {name: _value(given) for name, given in message.get("MessageAttributes", {}).items()}
+    encoding, tag, packed = (attributes.pop(name, "") for name in (_ENCODING, _TAG, _HEADERS))
+    sent = system.get("SentTimestamp")
+    group = system.get("MessageGroupId")
+    return Received(
+        queue=queue,
+        message_id=message["MessageId"],
+        receipt=Receipt(message["ReceiptHandle"]),
+        body=_body(message["Body"], encoding),
+        receive_count=int(system.get("ApproximateReceiveCount", "1")),
+        lease_until=lease_until,
+        sent_at=None if sent is None else int(sent) / 1000,
+        tag=tag,
+        headers={**attributes, **_unpacked(packed)},
+        group=None if group is None or group.startswith(_NO_GROUP) else group,
+    )
+
+
+def _text(body: bytes) -> tuple[str, str]:
+    """The text that SQS carries for the bytes, and the name of the encoding if they are not the text itself."""
+    if not body:
+        return "-", "empty"
+    try:
+        text = body.decode()
+    except UnicodeDecodeError:
+        text = "\0"
+    if _FORBIDDEN.search(text):
+        return base64.b64encode(body).decode(), "base64"
+    return text, ""
+
+
+def _body(text: str, encoding: str) -> bytes:
+    if encoding == "empty":
+        return b""
+    if encoding == "base64":
+        try:
+            return base64.b64decode(text, validate=True)
+        except ValueError:
+            pass  # the marker is not ours after all: what came is what there is
+    return text.encode()
+
+
+def _attributes(tag: str, headers: Mapping[str, str]) -> dict[str, Any]:
+    attributes = {}
+    if tag:
+        tag.encode()  # UnicodeEncodeError, a ValueError, for lone surrogates
+        if _FORBIDDEN.search(tag):
+            raise ValueError(f"tag {tag!r:.200} holds a character that SQS does not carry")
+        attributes[_TAG] = _string(tag)
+    given = {str(name): str(value) for name, value in headers.items()}
+    room = _MOST_ATTRIBUTES - 2  # of ours there may be tag and encoding
+    if len(given) <= room and all(_fits(name, value) for name, value in given.items()):
+        return attributes | {name: _string(value) for name, value in given.items()}
+    "".join([*given, *given.values()]).encode()
+    return attributes | {_HEADERS: _string(json.dumps(given))}
+
+
+def _fits(name: str, value: str) -> bool:
+    return bool(value and len(name) <= 256 and _ATTRIBUTE_NAME.fullmatch(name) and not _FORBIDDEN.search(value))
+
+
+def _string(value: str) -> dict[str, str]:
+    return {"DataType": "String", "StringValue": value}
+
+
+def _value(attribute: Mapping[str, Any]) -> str:
+    """The value as a header: text and numbers as they are, bytes as base64."""
+    if "BinaryValue" in attribute:
+        return base64.b64encode(attribute["BinaryValue"]).decode()
+    return str(attribute.get("StringValue", ""))
+
+
+def _unpacked(packed: str) -> dict[str, str]:
+    """The headers of our own JSON attribute; another text under its name is kept as a header."""
+    if not packed:
+        return {}
+    try:
+        found = json.loads(packed)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        return {_HEADERS: packed}
+    return {str(name): str(value) for name, value in found.items()}

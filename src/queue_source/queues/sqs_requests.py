@@ -1,0 +1,96 @@
+"""Requests for many messages: in batches that SQS takes, with each message's own failure told apart."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from botocore.exceptions import ClientError
+
+from queue_source.queues.sqs_client import is_passing, short_code
+from queue_source.queues.sqs_messages import LARGEST, Entry
+
+BATCH = 10
+_PAUSES = (0.2, 0.8)  # seconds before failed messages of a batch are sent again; later tries are the caller's
+
+Answers = dict[int, Mapping[str, Any]]
+"""What SQS said of each message, by its place in what was asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attributes:
+    """What is set at a queue. Times are seconds; `dead_letter` is the ARN of its dead-letter queue."""
+
+    retention: float
+    visibility: float
+    dead_letter: str | None
+    most_receives: int | None
+
+
+def attributes(told: Mapping[str, str]) -> Attributes:
+    """From the answer of GetQueueAttributes; what is not told has the value that SQS documents for it."""
+    redrive = json.loads(told.get("RedrivePolicy") or "{}")
+    most = redrive.get("maxReceiveCount")
+    return Attributes(
+        float(told.get("MessageRetentionPeriod", 345_600)),
+        float(told.get("VisibilityTimeout", 30)),
+        redrive.get("deadLetterTargetArn"),
+        None if most is None else int(most),
+    )
+
+
+def in_batches(sizes: Sequence[int]) -> Iterator[range]:
+    """Ranges of neighbours that go into one request: at most 10, and together not too large."""
+    start, size = 0, 0
+    for place, more in enumerate(sizes):
+        if place - start == BATCH or (place > start and size + more > LARGEST):
+            yield range(start, place)
+            start, size = place, 0
+        size += more
+    if start < len(sizes):
+        yield range(start, len(sizes))
+
+
+def ask(
+    call: Callable[..., Mapping[str, Any]], url: str, entries: Mapping[int, Entry], pause: Callable[[float], object]
+) -> tuple[Answers, Answers]:
+    """One batch: what succeeded and what failed, by the keys of `entries`.
+
+    What failed by throttling or through SQS's own fault is asked again a few times. A batch that is too long for this
+    queue (some regions and emulators take less than others) goes in halves.
+    """
+    done: Answers = {}
+    failed: Answers = {}
+    waiting = dict(entries)
+    for wait in (*_PAUSES, None):
+        try:
+            answer = call(QueueUrl=url, Entries=[{"Id": str(place), **entry} for place, entry in waiting.items()])
+        except ClientError as error:
+            if short_code(error.response.get("Error", {}).get("Code", "")) != "BatchRequestTooLong" or len(waiting) < 2:
+                raise
+            places = list(waiting)
+            for half in (places[: len(places) // 2], places[len(places) // 2 :]):
+                better, worse = ask(call, url, {place: waiting[place] for place in half}, pause)
+                done |= better
+                failed |= worse
+            break
+        done |= {int(told["Id"]): told for told in answer.get("Successful", [])}
+        failed |= {int(told["Id"]): told for told in answer.get("Failed", [])}
+        waiting = {place: waiting[place] for place in waiting if place in failed and _worth_another(failed[place])}
+        if not waiting or wait is None:
+            break
+        pause(wait)
+        failed = {place: told for place, told in failed.items() if place not in waiting}
+    return done, failed
+
+
+def seconds(time: float, most: int) -> int:
+    """Whole seconds, as SQS counts: rounded up, so that no lease is shorter than it was asked for."""
+    return min(max(math.ceil(time), 0), most)
+
+
+def _worth_another(told: Mapping[str, Any]) -> bool:
+    return is_passing(told.get("Code", "")) or told.get("SenderFault") is False

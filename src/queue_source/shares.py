@@ -1,0 +1,62 @@
+"""How several queues of one reader share its batches and its room (option `queueShares`). Pure.
+
+The words are those of Onyx's schedulers: `greedy` empties the queues in their order, `round-robin` takes one of each
+in turn, `percentage:70,30` takes by weight. A queue that has nothing to give leaves its part to the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """`weights`: the part of each queue by name, all together 1; `greedy`: the first queue goes first."""
+
+    weights: Mapping[str, float] = field(default_factory=dict)
+    greedy: bool = False
+
+    def room(self, queue: str, most: int) -> int:
+        """How many of `most` messages one queue may hold, so that it cannot keep the others out."""
+        weight = self.weights.get(queue, 1.0)
+        return max(1, int(most * weight + 0.5))
+
+    def interleave(self, queued: Mapping[str, Sequence[T]]) -> Iterator[T]:
+        """The waiting items of all queues, in the order in which they are to be taken."""
+        if self.greedy or len(queued) == 1:
+            first = [name for name in self.weights if name in queued]
+            for name in (*first, *(name for name in queued if name not in self.weights)):
+                yield from queued[name]
+            return
+        yield from self._by_weight(queued)
+
+    def _by_weight(self, queued: Mapping[str, Sequence[T]]) -> Iterator[T]:
+        """Smooth weighted round-robin: at each step every queue earns its weight, and the richest pays for one item."""
+        iterators = {name: iter(items) for name, items in queued.items() if items}
+        earned = dict.fromkeys(iterators, 0.0)
+        while iterators:
+            for name in iterators:
+                earned[name] += self.weights.get(name, 1.0)
+            name = max(iterators, key=earned.__getitem__)
+            earned[name] -= sum(self.weights.get(other, 1.0) for other in iterators)
+            item = next(iterators[name], _END)
+            if item is _END:
+                del iterators[name]
+            else:
+                yield item  # type: ignore[misc]
+
+
+_END = object()
+
+
+def shares_of(text: str, queues: Iterable[str]) -> Shares:
+    """The shares that option `queueShares` (already checked) means for these queues."""
+    names = list(queues)
+    kind, _, numbers = text.partition(":")
+    if kind == "percentage":
+        return Shares({name: int(number) / 100 for name, number in zip(names, numbers.split(","), strict=True)})
+    return Shares({name: 1 / len(names) for name in names}, greedy=kind == "greedy")

@@ -1,0 +1,22 @@
+"""What a reader may ask of its queues: looked at once, when options and opened queues first come together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from queue_source.errors import OptionError
+from queue_source.options import ReaderOptions
+from queue_source.queues.base import Queue
+
+
+def check_suitability(queues: Iterable[Queue], options: ReaderOptions) -> None:
+    """Raises OptionError for a queue that cannot keep the promise of `deliverySemantics`."""
+    semantics = options.delivery.delivery_semantics
+    for queue in queues:
+        if queue.capabilities.loses_unheard and semantics != "at-most-once":
+            raise OptionError(
+                "queueUrl",
+                f"{queue.name} is a listener: what is sent while it is not connected is lost, so it can be read with "
+                f"deliverySemantics at-most-once and not with {semantics}; read a pool (pool=NAME instead of "
+                "listener=true), which keeps its messages",
+            )

@@ -1,0 +1,36 @@
+"""Servers shared by all suites: started when the first test asks, ended with the session."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from servers.ministack import ministack_server
+from servers.postgres import NoPostgres, postgres_server
+from servers.pubsub import PubSubServer
+from servers.pubsub import pubsub_server as started_pubsub
+
+
+@pytest.fixture(scope="session")
+def postgres_url() -> Iterator[str]:
+    """The URL of a PostgreSQL server; `servers.postgres.new_database(url)` makes an empty database on it."""
+    try:
+        with postgres_server() as url:
+            yield url
+    except NoPostgres as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def ministack_url() -> Iterator[str]:
+    """The URL of a server for SQS, S3, SNS and EventBridge; `servers.ministack` makes queues and buckets on it."""
+    with ministack_server() as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def pubsub_server() -> Iterator[PubSubServer]:
+    """A server that speaks Google Cloud Pub/Sub; it makes topics and subscriptions."""
+    with started_pubsub() as server:
+        yield server
