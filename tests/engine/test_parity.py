@@ -58,14 +58,15 @@ def read_ours(paths: list[Path], file_format: str, ddl: str, options: dict[str, 
     given = {"queueUrl": "sim://q", "fileFormat": file_format, **options}
     if file_format in ("csv", "json"):
         given.setdefault("timeZone", ZONE)
-    content = parse_reader_options(given).content
+    options_of_format = parse_reader_options(given).content.format
+    assert options_of_format is not None
     schema = arrow_schema(parsed(ddl))
-    check_schema(schema, content.format)
+    check_schema(schema, options_of_format)
     batches: list[pa.RecordBatch] = []
     bad = 0
     for path in paths:
-        problems = Problems(content.format.mode)
-        batches += read_object(str(path), schema, content.format, problems)
+        problems = Problems(options_of_format.mode)
+        batches += read_object(str(path), schema, options_of_format, problems)
         bad += problems.count
     return pa.Table.from_batches(batches, schema), bad
 
