@@ -51,7 +51,7 @@ def run_once(folder: Path, database: str, messages: int) -> float:
         start = time.perf_counter()
         for first in range(0, messages, 1000):
             queue.publish([f"s3://bucket/{n:08d}" for n in range(first, min(first + 1000, messages))])
-        while queue.depth().total:
+        while queue.peek(1):  # not its depth: to count 40,000 messages all the time would be part of the load
             time.sleep(0.05)
         taken = time.perf_counter() - start
     end.set()
