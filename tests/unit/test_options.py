@@ -337,6 +337,15 @@ def test_a_queue_is_reached_by_the_options_of_its_kind_and_the_nearest_prefix_wi
     assert "set both" in str(refusal({**LEAST, "queueUrl": "sqs://files", "sqs.accessKeyId": "k"}))
 
 
+def test_pubsub_is_reached_by_the_options_of_google() -> None:
+    given = {"gcp.project": "p", "gcp.credentialsFile": "/keys/reader.json", "gcp.endpoint": "http://localhost:8085"}
+    options = parse_reader_options({**LEAST, **given}).queue
+    expected = {"project": "p", "credentials_file": "/keys/reader.json", "endpoint": "http://localhost:8085"}
+    assert connection_options(SecretUrl("pubsub:///files"), options) == expected
+    assert connection_options(SecretUrl("sqs://files"), options) == {}
+    assert parse_reader_options({**LEAST, "cloudFiles.projectId": "p"}).queue.connections["pubsub"] == {"project": "p"}
+
+
 def test_object_storage_assumes_a_role_of_its_own_or_that_of_all_but_never_beside_keys() -> None:
     storage = read(aws__roleArn="arn:one", s3__roleArn="arn:two", aws__roleExternalId="id").content.storage
     assert (storage.role_arn, storage.external_id) == ("arn:two", "id")
