@@ -56,7 +56,7 @@ def url(server: RabbitServer, name: str) -> str:
 @contextmanager
 def native(server: RabbitServer) -> Iterator[Any]:
     """A channel of pika's own, as other programs have."""
-    connection = pika.BlockingConnection(pika.URLParameters(server.url))
+    connection = pika.BlockingConnection(pika.URLParameters(f"{server.url}?heartbeat=0"))  # idle for long
     try:
         yield connection.channel()
     finally:
