@@ -387,6 +387,18 @@ def test_what_is_held_too_long_goes_back_alone_before_the_broker_takes_everythin
         assert queue.acknowledge([late.receipt, again.receipt]) == set()
 
 
+def test_a_broker_that_takes_back_what_was_held_too_long_is_understood() -> None:
+    with rabbitmq_server("consumer_timeout = 1000\n", "-rabbit channel_tick_interval 1000") as server:
+        with AmqpQueue(f"{server.url}?source=s&pool=p&consumer_timeout=0") as unaware:
+            assert unaware.capabilities.lease_cap is None
+            unaware.publish(["held"])
+            (message,) = take(unaware)
+            with pytest.raises(QueueUnavailable, match=r"longer than its consumer_timeout.*consumer_timeout=SECONDS"):
+                unaware.receive(1, 60, 100)
+            assert unaware.acknowledge([message.receipt]) == {message.receipt}
+            assert drained(unaware) == [b"held"]
+
+
 # --- many, and at once -----------------------------------------------------------------------------------------------
 
 
