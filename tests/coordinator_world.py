@@ -29,9 +29,9 @@ class World:
     def store_url(self) -> str:
         return f"sqlite:///{self.folder}/store.db"
 
-    def publish(self, *uris: str, group: str | None = None) -> None:
+    def publish(self, *uris: str, group: str | None = None, tag: str = "") -> None:
         with open_queue(self.queue_url) as queue:
-            queue.publish(list(uris), group=group)
+            queue.publish(list(uris), group=group, tag=tag)
 
     def depth(self) -> Depth:
         with open_queue(self.queue_url) as queue:

@@ -300,7 +300,7 @@ class Coordinator:
     def _open_messages(self, messages: Sequence[Received]) -> None:
         """Parse, quarantine, open, and hang each message on what it announced."""
         if self._options.content.content == "message":
-            intake = take_messages(messages)
+            intake = take_messages(messages, self._options.notifications)
         else:
             intake = take_in(messages, self._options.notifications, self._stat)
         self._store.record_errors(self._options.source, self._options.pipeline, list(intake.errors.values()))
@@ -379,9 +379,14 @@ class Coordinator:
             self._give_back(overdue)
 
     def make_room(self) -> None:
-        """When the pen is full: messages that only wait for other pipelines are given back until those may be done."""
+        """In a full pen most messages wait for other pipelines: they are given back until those may be done.
+
+        As long as the pen is full of our own work, there will be room by itself, and what is held costs no receive.
+        """
         with self._pen.changed:
             idle = self._pen.tracker.idle() if self._pen.full() else []
+            if 2 * len(idle) <= self._pen.held():
+                idle = []
             self._pen.tracker.unwatch(self._pen.leave(idle))
         if idle:
             self._give_back(idle, stale_after(self._options))

@@ -11,6 +11,8 @@ from queue_source.messages import MESSAGE_URI, ObjectNotice, Received
 from queue_source.notifications import parse_notification
 from queue_source.options import NotificationOptions
 from queue_source.queues.base import REPUBLISH_COUNT
+from queue_source.tags import matches_any
+from queue_source.uris import climbs
 from shard_store.model import Content, ErrorRecord, Payload
 
 Stat = Callable[[Sequence[str]], Sequence[int | None]]
@@ -28,12 +30,21 @@ class Intake:
     ignored: list[int] = field(default_factory=list)
     ignored_records: int = 0
 
+    def ignore(self, place: int) -> None:
+        self.ignored.append(place)
+        self.ignored_records += 1
+
 
 def take_in(messages: Sequence[Received], options: NotificationOptions, stat: Stat) -> Intake:
     """Parse every message. A message of which any part is not understood is an error as a whole (invariant 8)."""
     intake = Intake()
-    paths = JsonPaths(options.bucket_path, options.key_path, options.uri_path)
+    paths = None
+    if options.notification_format == "json":
+        paths = JsonPaths(options.bucket_path, options.key_path, options.uri_path)
     for place, message in enumerate(messages):
+        if not _tag_matches(message, options):
+            intake.ignore(place)
+            continue
         try:
             announced = parse_notification(message.body, message.headers, options.notification_format, paths)
             wanted = [notice for notice in announced.objects if _wanted(notice, options)]
@@ -50,10 +61,13 @@ def take_in(messages: Sequence[Received], options: NotificationOptions, stat: St
     return intake
 
 
-def take_messages(messages: Sequence[Received]) -> Intake:
+def take_messages(messages: Sequence[Received], options: NotificationOptions) -> Intake:
     """The messages are the content (`content=message`): one shard each, whose id is its queue and its message key."""
     intake = Intake()
     for place, message in enumerate(messages):
+        if not _tag_matches(message, options):
+            intake.ignore(place)
+            continue
         count = message.headers.get(REPUBLISH_COUNT)
         key = message.message_id if count is None else f"{message.message_id}#{count}"
         payload = Payload(message.body, key, message.tag, tuple(message.headers.items()), message.sent_at)
@@ -71,6 +85,10 @@ def take_messages(messages: Sequence[Received]) -> Intake:
     return intake
 
 
+def _tag_matches(message: Received, options: NotificationOptions) -> bool:
+    return options.tag_filter is None or matches_any(options.tag_filter, message.tag)
+
+
 def _wanted(notice: ObjectNotice, options: NotificationOptions) -> bool:
     glob = options.path_glob_filter
     return glob is None or glob.fullmatch(notice.uri.rpartition("/")[2]) is not None
@@ -81,6 +99,10 @@ def _content(notice: ObjectNotice, message: Received, options: NotificationOptio
         raise MalformedNotification(
             f"{notice.uri[:300]!r} starts with none of the allowed prefixes; name its prefix in option "
             "'allowedPrefixes' and publish the message again"
+        )
+    if climbs(notice.uri):
+        raise MalformedNotification(
+            f"{notice.uri[:300]!r} has a segment '.' or '..', by which another object would be read; rename the object"
         )
     identity = notice.uri
     version = notice.version or notice.etag

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import pyarrow as pa
 
 from queue_source.content.message_rows import message_batches
 from queue_source.content.metadata import ObjectMetadata
-from queue_source.content.objects import ExpectedObject, load_object
+from queue_source.content.objects import ExpectedObject, Part, read_object
+from queue_source.content.problems import Problems
 from queue_source.errors import BadObject
 from queue_source.options import ContentOptions, SecretUrl
-from shard_store.model import ErrorRecord, PlanIdentity, Range
+from queue_source.planning import PieceOf
+from shard_store.model import ErrorRecord, PlanIdentity, Position, Range, is_end, offset_of, position_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +26,11 @@ class Work:
     ranges: Sequence[Range]
     content: ContentOptions
     store: SecretUrl
+    piece_of: PieceOf = field(default_factory=dict)
+
+    def planned_start(self, entry: Range) -> Position:
+        """Where the range of the plan begins that an entry is, or is a piece of."""
+        return self.piece_of.get((entry.key, entry.start), entry.start)
 
 
 Report = Callable[[Sequence[ErrorRecord]], None]
@@ -55,18 +62,21 @@ def _messages(work: Work, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
 
 
 def read_ranges(work: Work, schema: pa.Schema, report: Report) -> Iterator[pa.RecordBatch]:
-    """As `read_work`, with errors given to `report`. An object is read whole before its first row leaves."""
+    """As `read_work`, with errors given to `report`. No row of an object leaves that may turn out bad as a whole."""
     format = work.content.format
     assert format is not None
     for entry in work.ranges:
+        problems = Problems(format.mode)
         try:
-            batches = load_object(
+            yield from read_object(
                 entry.content.uri,
                 schema,
                 format,
+                problems,
                 storage=work.content.storage,
                 expected=ExpectedObject(entry.content.size, entry.content.etag),
                 metadata=_metadata(entry, work.identity),
+                part=_part(entry),
             )
         except BadObject as error:
             policy = work.content.on_missing_object
@@ -74,9 +84,37 @@ def read_ranges(work: Work, schema: pa.Schema, report: Report) -> Iterator[pa.Re
                 policy = work.content.on_corrupt_object
             if policy == "fail":
                 raise
-            report([_error(entry, work.identity, error, skipped=policy == "skip")])
-            continue
-        yield from batches
+            report([_error(entry, work, error, skipped=policy == "skip")])
+        if problems.count:
+            report(_bad_records(entry, work.identity, problems))
+
+
+def _part(entry: Range) -> Part:
+    """A range's positions as bytes (or row groups) of its object."""
+    return Part(offset_of(entry.start), None if is_end(entry.end) else offset_of(entry.end))
+
+
+def _bad_records(entry: Range, identity: PlanIdentity, problems: Problems) -> list[ErrorRecord]:
+    """The first ones, each at its position; and how many more there are, at the position of the last."""
+
+    def told(cause: str, offset: int, detail: str, record: bytes | None) -> ErrorRecord:
+        return ErrorRecord(
+            scope="record",
+            cause=cause,
+            detail=detail,
+            subject=entry.content.shard_id,
+            plan_hash=identity.delivery_hash,
+            position=position_at(offset),
+            queue=entry.content.queue,
+            message_id=entry.content.message_id,
+            input=record,
+        )
+
+    records = [told("bad-record", bad.offset, bad.reason, bad.record) for bad in problems.told]
+    if problems.untold:
+        detail = f"{problems.untold} more bad records, the last of them at byte {problems.last}"
+        records.append(told("bad-records", problems.last, detail, None))
+    return records
 
 
 def _record(work: Work, records: Sequence[ErrorRecord]) -> None:
@@ -92,18 +130,21 @@ def _without_bad(work: Work) -> Work:
 
     with open_store(work.store.reveal()) as store:
         bad = store.found_bad(work.identity)
-    return replace(work, ranges=[r for r in work.ranges if (r.key, r.start) not in bad])
+    return replace(work, ranges=[r for r in work.ranges if (r.key, work.planned_start(r)) not in bad])
 
 
-def _error(entry: Range, identity: PlanIdentity, error: BadObject, *, skipped: bool) -> ErrorRecord:
-    """Scope `object` quarantines the shard when its plan is published; `skipped` ones count as done."""
+def _error(entry: Range, work: Work, error: BadObject, *, skipped: bool) -> ErrorRecord:
+    """Scope `object` quarantines the shard when its plan is published; `skipped` ones count as done.
+
+    All pieces of a range say it at one position, so that it is one error, and a repeated plan knows its range again.
+    """
     return ErrorRecord(
         scope="skipped" if skipped else "object",
         cause=error.cause,
         detail=error.detail,
         subject=entry.content.shard_id,
-        plan_hash=identity.delivery_hash,
-        position=entry.start,
+        plan_hash=work.identity.delivery_hash,
+        position=work.planned_start(entry),
         queue=entry.content.queue,
         message_id=entry.content.message_id,
     )

@@ -31,6 +31,11 @@ def end_at(offset: int) -> Position:
     return Position(f"~{offset:0{_DIGITS}d}")
 
 
+def offset_of(position: Position) -> int:
+    """The units before a position, also before an end; the inverse of `position_at` and `end_at`."""
+    return int(position.lstrip("~") or 0)
+
+
 def is_end(position: Position) -> bool:
     return position.startswith("~")
 

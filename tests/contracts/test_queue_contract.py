@@ -263,7 +263,7 @@ def test_of_many_receipts_only_the_stale_ones_are_told(queue: Queue, clock: Cloc
     expect_depth(queue, total=0)
 
 
-@pytest.mark.needs("stale")
+@pytest.mark.needs("stale", "unknown")
 def test_a_receipt_that_was_never_given_is_stale(queue: Queue) -> None:
     queue.publish(["x"])
     for nonsense in ("", "x", "1", "1.", "1.0", "-1.a", "9" * 40, "\u00b2.x", "1' OR 1=1"):

@@ -47,8 +47,9 @@ def build_session(master: str = "local[2]") -> SparkSession:
 
 
 def start(spark: SparkSession, query: Query) -> StreamingQuery:
-    stream = spark.readStream.format("cuesqueue").schema(query.get("schema", SCHEMA))
-    return start_frame(stream.options(**query["source"]).load(), query)
+    stream = spark.readStream.format("cuesqueue").options(**query["source"])
+    schema = query.get("schema", SCHEMA)  # "": the source has one of its own
+    return start_frame((stream.schema(schema) if schema else stream).load(), query)
 
 
 def start_all(spark: SparkSession, queries: Iterable[Query]) -> list[StreamingQuery]:

@@ -69,6 +69,13 @@ class Checkpoint:
     done: int = 0
     batch: tuple[int, int] | None = None
     taken: dict[tuple[int, int], list[Range]] = field(default_factory=dict)  # by a foreign sink, once a batch
+    planned: dict[tuple[int, int], set[Range]] = field(default_factory=dict)  # what every attempt at a batch has had
+
+    def note(self, batch: tuple[int, int], plan: Plan) -> None:
+        """Decision 0004: what one attempt left out is left out by every later one, whoever owns it by then."""
+        before = self.planned.get(batch, set(plan.ranges))
+        assert before.issuperset(plan.ranges), "a range that an attempt left out came back to its plan"
+        self.planned[batch] = set(plan.ranges)
 
 
 @dataclass
@@ -138,14 +145,19 @@ class Actor:
                 return
             self.checkpoint.batch = (self.checkpoint.done, self.last_seq)
         self.plan = self.store.plan(self.token, *self.checkpoint.batch)
+        self.checkpoint.note(self.checkpoint.batch, self.plan)
+
+    def take(self) -> None:
+        """A foreign sink has the rows; of a batch that comes again it takes the first attempt only."""
+        if self.foreign and self.plan is not None and self.checkpoint.batch is not None:
+            self.checkpoint.taken.setdefault(self.checkpoint.batch, list(self.plan.ranges))
 
     def deliver(self) -> None:
         """The sink of this batch, and Spark's note that the batch is done."""
         if self.plan is None or self.checkpoint.batch is None:
             return
-        if self.foreign:
-            self.checkpoint.taken.setdefault(self.checkpoint.batch, list(self.plan.ranges))
-        else:
+        self.take()
+        if not self.foreign:
             self.store.publish(self.plan.identity, [Split(told(self.plan), 1, 1)], batch_id=self.checkpoint.batch[1])
         self.checkpoint.done, self.checkpoint.batch, self.plan = self.checkpoint.batch[1], None, None
 

@@ -94,6 +94,11 @@ class Pipelines(RuleBasedStateMachine):
     def plan(self, name: str, fault: int | str | None) -> None:
         self.act(name, "plan", Actor.make_plan, fault)
 
+    @rule(name=st.sampled_from(NAMES))
+    def take(self, name: str) -> None:
+        """The sink has it, and the driver does not know: the batch will come again."""
+        self.act(name, "take", Actor.take, None)
+
     @rule(name=st.sampled_from(NAMES), fault=FAULTS)
     def deliver(self, name: str, fault: int | str | None) -> None:
         self.act(name, "deliver", Actor.deliver, fault)
@@ -118,10 +123,14 @@ class Pipelines(RuleBasedStateMachine):
             self.act(name, step, call, None)
             self.model.check(*self.last, self.checkpoints)
 
-    @rule(thief=st.sampled_from(NAMES), back=st.booleans(), victim=st.sampled_from(NAMES))
-    def steal(self, thief: str, back: bool, victim: str) -> None:
-        """Everything passes to one pipeline when the others have paused for too long; perhaps it comes back."""
-        everything = sorted(self.announced) or IDS[:1]
+    @rule(thief=st.sampled_from(NAMES), back=st.booleans(), again=st.booleans(), victim=st.sampled_from(NAMES))
+    def steal(self, thief: str, back: bool, again: bool, victim: str) -> None:
+        """Everything passes to one pipeline when the others have paused for too long; perhaps it comes back.
+
+        Perhaps it comes back to a batch that is attempted again, after its sink has taken what the first attempt had.
+        """
+        self.announced.update(IDS[: not self.announced])  # at least one
+        everything = sorted(self.announced)
         steps: list[tuple[str, str, Callable[[Actor], None]]] = [
             (victim, "open", lambda actor: actor.open(everything)),
             (victim, "snapshot", lambda actor: actor.snapshot([end_at(SIZE)] * 3)),
@@ -136,6 +145,7 @@ class Pipelines(RuleBasedStateMachine):
                 (thief, "release", lambda actor: actor.release(len(IDS))),
                 (victim, "open", lambda actor: actor.open(everything)),
                 (victim, "acquire", Actor.acquire),
+                *([(victim, "take", Actor.take), (victim, "plan", Actor.make_plan)] if again else []),
                 (victim, "deliver", Actor.deliver),
                 (victim, "confirm", Actor.confirm),
             ]

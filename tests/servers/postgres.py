@@ -12,21 +12,20 @@ import itertools
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import create_engine, exc, text
+from sqlalchemy import create_engine, text
 from sqlalchemy.engine import make_url
+
+from servers import programs
 
 VARIABLE = "CUESQUEUE_TEST_POSTGRES"
 """`system`: the binaries of the system's package, not those from PyPI."""
-_START_SECONDS = 60
 _names = itertools.count(1)
 
 
@@ -37,8 +36,8 @@ class NoPostgres(Exception):
 class PostgresServer:
     """A running server: `url` names it, `restart` ends and starts it on the same port and data."""
 
-    def __init__(self, programs: Path, folder: Path, user: dict[str, Any]) -> None:
-        self._programs = programs
+    def __init__(self, binaries: Path, folder: Path, user: dict[str, Any]) -> None:
+        self._binaries = binaries
         self._folder = folder
         self._user = user
         self._log = folder / "log"
@@ -51,25 +50,11 @@ class PostgresServer:
 
     def start(self) -> None:
         for _ in range(3):  # somebody else may take the free port before the server does
-            self.port = self.port or _free_port()
-            command: list[str | Path] = [self._programs / "postgres", "-D", self._folder / "data"]
-            command += [
-                "-h",
-                "127.0.0.1",
-                "-p",
-                str(self.port),
-                "-k",
-                "",
-                "-c",
-                "fsync=off",
-                "-c",
-                "max_connections=100",
-            ]
-            with self._log.open("ab") as output:
-                self._process = subprocess.Popen(
-                    command, cwd=self._folder, stdout=output, stderr=subprocess.STDOUT, **self._user
-                )
-            if _answers(self._process, self.url):
+            self.port = self.port or programs.free_port()
+            command = [self._binaries / "postgres", "-D", self._folder / "data", "-h", "127.0.0.1", "-k", ""]
+            command += ["-p", str(self.port), "-c", "fsync=off", "-c", "max_connections=100"]
+            self._process = programs.start(command, self._folder, self._user)
+            if programs.answers(self._process, self.url):
                 return
             self.stop()
             self.port = 0
@@ -77,13 +62,7 @@ class PostgresServer:
 
     def stop(self, number: int = signal.SIGINT) -> None:
         """SIGINT is PostgreSQL's fast shutdown, SIGQUIT a crash that it recovers from at the next start."""
-        if self._process.poll() is None:
-            self._process.send_signal(number)
-            try:
-                self._process.wait(20)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-        self._process.wait()
+        programs.end(self._process, number)
 
     def restart(self, number: int = signal.SIGINT) -> None:
         self.stop(number)
@@ -99,10 +78,10 @@ def postgres() -> Iterator[PostgresServer]:
         if os.geteuid() == 0:
             user = {"user": "nobody", "group": "nogroup" if _group_exists("nogroup") else "nobody", "extra_groups": []}
             shutil.chown(folder, user["user"])
-        programs = _usable_programs(folder, user)
+        binaries = _usable_programs(folder, user)
         options = ["-A", "trust", "-E", "utf8", "--locale=C", "-U", "postgres", "--no-sync"]
-        _run([programs / "initdb", *options, "-D", folder / "data"], folder, user)
-        server = PostgresServer(programs, folder, user)
+        programs.run([binaries / "initdb", *options, "-D", folder / "data"], folder, user)
+        server = PostgresServer(binaries, folder, user)
         server.start()
         try:
             yield server
@@ -129,21 +108,6 @@ def new_database(server_url: str) -> str:
     finally:
         engine.dispose()
     return make_url(server_url).set(database=name).render_as_string(hide_password=False)
-
-
-def _answers(server: subprocess.Popen[bytes], url: str) -> bool:
-    engine = create_engine(url)
-    deadline = time.monotonic() + _START_SECONDS
-    try:
-        while server.poll() is None and time.monotonic() < deadline:
-            try:
-                with engine.connect():
-                    return True
-            except exc.OperationalError:
-                time.sleep(0.02)
-        return False
-    finally:
-        engine.dispose()
 
 
 def _usable_programs(folder: Path, user: dict[str, Any]) -> Path:
@@ -173,18 +137,6 @@ def _works(place: Path, user: dict[str, Any]) -> bool:
         return subprocess.run([place / "initdb", "--version"], capture_output=True, check=False, **user).returncode == 0
     except OSError:
         return False
-
-
-def _run(command: list[Any], folder: Path, user: dict[str, Any]) -> None:
-    done = subprocess.run(command, cwd=folder, capture_output=True, check=False, **user)
-    if done.returncode:
-        raise RuntimeError(f"{command[0]} failed:\n{(done.stdout + done.stderr).decode(errors='replace')}")
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _group_exists(name: str) -> bool:

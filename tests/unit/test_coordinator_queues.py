@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -127,32 +128,20 @@ def test_a_full_pen_gives_back_what_only_waits_for_others_and_goes_on(world: Wor
 
 def test_duplicates_held_by_four_pipelines_cost_no_healthy_message_a_receive(world: World) -> None:
     """Dropped until their lease ends, they would be received again and again, up to a dead-letter queue."""
-    world.publish(*uris(40) * 3)
-    common: dict[str, Any] = {
-        "source": "files",
-        "commitTimeout": "2s",
-        "maxFilesPerTrigger": "3",
-        "receiveThreads": "1",
-    }
-    failures: list[BaseException] = []
-    counts: list[int] = []
-
-    def run(name: str) -> None:
-        try:
-            with world.loop(pipeline=name, checkpoint=name, **common) as loop:
-                until(lambda: world.depth() == EMPTY, patiently(loop))
-                counts.append(loop.coordinator.metrics.snapshot()["received"])
-        except BaseException as error:  # noqa: BLE001 - shown by the test's own thread
-            failures.append(error)
-
-    threads = [threading.Thread(target=run, args=(f"p{number}",)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failures == []
-    assert_published_once(world, uris(40))
-    assert sum(counts) == 120, "each message was received once, and by one pipeline"
+    times = {"commitTimeout": "2s", "visibilityTimeout": "5m", "pendingTimeout": "2m"}
+    common: dict[str, Any] = {"source": "files", "maxInFlightMessages": "40", "maxFilesPerTrigger": "3", **times}
+    world.publish(*uris(160))
+    with ExitStack() as stack:
+        loops = [stack.enter_context(world.loop(pipeline=f"p{n}", checkpoint=f"p{n}", **common)) for n in range(4)]
+        for loop in loops:
+            ready(loop, 40)  # a part of the work each
+        world.publish(*uris(20))
+        with ThreadPoolExecutor(len(loops)) as pool:
+            for done in [pool.submit(until, lambda: world.depth() == EMPTY, patiently(loop)) for loop in loops]:
+                done.result()
+        assert sum(loop.coordinator.metrics.snapshot()["duplicates"] for loop in loops) == 20
+        assert sum(loop.coordinator.metrics.snapshot()["received"] for loop in loops) == 180
+    assert_published_once(world, uris(160))
 
 
 def test_a_message_that_is_the_content_is_published_once_however_often_it_is_delivered(world: World) -> None:
@@ -207,6 +196,17 @@ def test_a_message_opened_but_not_planned_by_a_dead_reader_waits_for_its_redeliv
         until(lambda: world.depth() == EMPTY, patiently(loop))
         with world.store() as store:
             assert sorted(published(store).values()) == [1, 1]
+
+
+@pytest.mark.parametrize("content", [{}, {"content": "message", "fileFormat": ""}], ids=["objects", "messages"])
+def test_messages_whose_tag_is_not_wanted_are_acknowledged_and_counted(world: World, content: dict[str, Any]) -> None:
+    world.publish("s3://bucket/1", tag="orders.eu")
+    world.publish("s3://bucket/2", "s3://bucket/3", tag="returns.eu")
+    world.publish("s3://bucket/4")
+    with world.loop(tagFilter="orders.*,other", **content) as loop:
+        until(lambda: world.depth() == EMPTY, patiently(loop))
+        assert loop.coordinator.metrics.snapshot()["ignored"] == 3
+        assert len(published(loop.coordinator._store)) == 1
 
 
 def test_a_queue_that_remembers_longer_than_the_store_is_warned_of(

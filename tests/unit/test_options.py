@@ -25,7 +25,7 @@ from queue_source.options import (
     parse_sink_options,
     parse_view_options,
 )
-from queue_source.options.table import ALIASES, MEANINGLESS, READER_OPTIONS, SINK_OPTIONS, VIEW_OPTIONS, Option
+from queue_source.options.table import ALIASES, CANNOT, MEANINGLESS, READER_OPTIONS, SINK_OPTIONS, VIEW_OPTIONS, Option
 
 LEAST = {"queueUrl": "sim://files", "source": "orders", "fileFormat": "csv"}
 SECRET = "n0t-t0-be-sh0wn"
@@ -62,7 +62,7 @@ def test_the_defaults_are_those_of_the_design() -> None:
     assert options.batches.max_bytes_per_trigger is None
     assert options.batches.min_partitions >= 1
     assert options.batches.max_partition_bytes == 128 << 20
-    assert options.notifications.allowed_prefixes == ("s3://", "s3a://", "s3n://", "gs://", "abfss://")
+    assert options.notifications.allowed_prefixes == ("s3://", "gs://", "abfss://")
     assert options.content.on_missing_object == "quarantine"
     assert options.content.storage == StorageOptions()
     assert options.delivery.delivery_semantics == "exactly-once"
@@ -104,7 +104,7 @@ COMPANIONS = {
 def test_every_option_of_the_reader_acts_in_any_case(option: Option, change: Any) -> None:
     text = option.example or SECRET
     pairs = {"aws": "s3", "s3": "aws", "sqs": "sqs"}
-    given = {**LEAST, change(option.name): text}
+    given = {**LEAST, **of_its_format(option), change(option.name): text}
     if option.kind.name == "secret":  # a key needs its other half
         prefix, _, name = option.name.partition(".")
         other = {"accessKeyId": "secretAccessKey", "secretAccessKey": "accessKeyId"}[name]
@@ -123,6 +123,11 @@ def test_every_option_of_the_reader_acts_in_any_case(option: Option, change: Any
     assert any(form in leaves for form in forms), f"{option.name} ended nowhere"
     if option.default is not None and option.name not in ("content", "deliverySemantics"):
         assert expected != option.kind.parse(option.default), "the example has to differ from the default"
+
+
+def of_its_format(option: Option) -> dict[str, str]:
+    """A file format on which the option acts."""
+    return {"fileFormat": option.formats[0]} if option.formats and "csv" not in option.formats else {}
 
 
 def _leaves(value: Any) -> Any:
@@ -147,7 +152,9 @@ BAD: dict[str, list[str]] = {
     "boolean": ["", "yes", "1"],
     "character": ["ab", "\n"],
     "time zone": ["", "Mars/Olympus", "Europe", "+2", "+25:00", "../etc/passwd"],
-    "prefixes": ["", "s3://a/,", ","],
+    "character set": ["", "klingon"],
+    "prefixes": ["", "s3://a/,", ",", "landing/", "s3:/a/", "file://elsewhere/"],
+    "tag filter": ["", "a,", "x" * 300],
     "glob": ["", "[a", "{a,b", "a\\"],
     "shares": ["", "fair", "percentage:50,60", "percentage:100,0", "percentage:", "percentage:a,b"],
     "text": [""],
@@ -161,11 +168,11 @@ BAD: dict[str, list[str]] = {
         pytest.param(option, text, id=f"{option.name}={text[:20]!r}")
         for option in working(READER_OPTIONS)
         for text in BAD[option.kind.name]
-        if option.name != "nullValue"  # any text is good
+        if option.name not in ("nullValue", "emptyValue", "nanValue", "positiveInf", "negativeInf")  # any text is good
     ],
 )
 def test_every_bad_value_is_refused_with_the_option_and_the_next_step(option: Option, text: str) -> None:
-    error = refusal({**LEAST, option.name: text})
+    error = refusal({**LEAST, **of_its_format(option), option.name: text})
     assert error.option == option.name
     assert any(step in error.problem for step in ("write", "leave")), error.problem
     assert error.problem[-1] not in ".!"
@@ -190,7 +197,7 @@ def test_an_option_of_a_later_issue_is_refused_and_never_ignored(parse: Any, opt
 @pytest.mark.parametrize(
     ("option", "text"),
     [
-        ("fileFormat", "binaryfile"),
+        ("fileFormat", "xml"),
         ("deliverySemantics", "at-least-once"),
     ],
 )
@@ -330,6 +337,15 @@ def test_a_queue_is_reached_by_the_options_of_its_kind_and_the_nearest_prefix_wi
     assert "set both" in str(refusal({**LEAST, "queueUrl": "sqs://files", "sqs.accessKeyId": "k"}))
 
 
+def test_pubsub_is_reached_by_the_options_of_google() -> None:
+    given = {"gcp.project": "p", "gcp.credentialsFile": "/keys/reader.json", "gcp.endpoint": "http://localhost:8085"}
+    options = parse_reader_options({**LEAST, **given}).queue
+    expected = {"project": "p", "credentials_file": "/keys/reader.json", "endpoint": "http://localhost:8085"}
+    assert connection_options(SecretUrl("pubsub:///files"), options) == expected
+    assert connection_options(SecretUrl("sqs://files"), options) == {}
+    assert parse_reader_options({**LEAST, "cloudFiles.projectId": "p"}).queue.connections["pubsub"] == {"project": "p"}
+
+
 def test_object_storage_assumes_a_role_of_its_own_or_that_of_all_but_never_beside_keys() -> None:
     storage = read(aws__roleArn="arn:one", s3__roleArn="arn:two", aws__roleExternalId="id").content.storage
     assert (storage.role_arn, storage.external_id) == ("arn:two", "id")
@@ -408,3 +424,19 @@ def test_messages_need_no_file_format_and_take_none() -> None:
     url = {"queueUrl": "sim://files"}
     assert parse_reader_options({**url, "content": "message"}).content.format is None
     assert refusal({**url, "content": "message", "fileFormat": "json"}).option == "fileFormat"
+
+
+def test_what_spark_can_and_this_source_cannot_is_refused_with_the_next_step() -> None:
+    for name, instead in CANNOT.items():
+        assert refusal({**LEAST, name: "true"}).problem == f"has no equal here: {instead}"
+        assert refusal({**LEAST, f"cloudFiles.{name}": "true"}).option == f"cloudFiles.{name}"
+
+
+@pytest.mark.parametrize(
+    "pattern", ["dd.MM.", "yyyy-MMM-dd", "yyyy-MM-dd'T", "yyyy yyyy", "yyyy-MM-dd hh:mm a", "yyyy[-MM"]
+)
+@pytest.mark.parametrize("option", ["dateFormat", "timestampFormat", "timestampNTZFormat"])
+def test_a_pattern_that_cannot_be_read_is_refused_before_the_query_starts(option: str, pattern: str) -> None:
+    error = refusal({**LEAST, option: pattern})
+    assert error.option == option
+    assert "write" in error.problem

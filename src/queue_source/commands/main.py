@@ -12,6 +12,7 @@ from queue_source.commands.migrate import migrate
 from queue_source.commands.output import Json, errors_as_exit_codes, print_result
 from queue_source.commands.prune import prune
 from queue_source.commands.publish import publish
+from queue_source.commands.queue import group as queue_group
 from queue_source.commands.setup import app as setup
 
 
@@ -35,6 +36,7 @@ app = typer.Typer(
 
 app.command()(demo)
 app.command()(publish)
+app.add_typer(queue_group)
 app.command()(prune)
 app.command()(migrate)
 app.add_typer(setup, name="setup")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -56,6 +56,18 @@ def print_result(result: Mapping[str, Any], as_json: bool, *, title: str) -> Non
     table = Table(title=title, title_justify="left", show_header=False)
     for name, value in result.items():
         table.add_row(Text(name.replace("_", " ")), Text(str(value)))
+    Console().print(table)
+
+
+def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Several results of one form, for people; `--json` prints them with `print_result`."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(*columns, title=Text(title), title_justify="left")
+    for row in rows:
+        table.add_row(*map(Text, row))
     Console().print(table)
 
 

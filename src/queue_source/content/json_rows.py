@@ -1,7 +1,10 @@
-"""JSON lines read in Python, a row at a time: what the values of each declared type may look like.
+"""JSON values in Python, one at a time: what the values of each declared type may look like.
 
 This is the slow way and the reference: the fast one (`json_lines.py`) either agrees with it or is not used.
 Numbers keep their text until the declared type is known, so decimals are exact and a STRING gets what was written.
+
+As in Spark, a field that is not of its type is null and its record bad, while the other fields stay: of a struct, in
+any depth, its good fields; an array or a map with one bad element is null.
 """
 
 from __future__ import annotations
@@ -10,18 +13,15 @@ import base64
 import binascii
 import json
 from collections.abc import Callable
-from datetime import datetime, timedelta, timezone
-from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.types as pt
 
-from queue_source.content.columns import match_names, shorten
-from queue_source.content.formats import is_bytes, is_text
-from queue_source.errors import BadObject
+from queue_source.content.formats import FormatOptions, is_bytes, is_text
+from queue_source.content.records import Record
+from queue_source.content.text_parsing import in_range, time_converter, to_decimal
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _SPECIAL = {
     "NaN": float("nan"),
     "Infinity": float("inf"),
@@ -31,8 +31,10 @@ _SPECIAL = {
     "+INF": float("inf"),
     "-INF": float("-inf"),
 }
+_LARGEST_MOMENT = 1 << 63
 
-Converter = Callable[[Any], Any]
+Converter = Callable[[Any, Record], Any]
+"""From a decoded value that is not null to what `pa.array` takes. Raises ValueError with the reason."""
 
 
 class _Number(str):
@@ -44,105 +46,125 @@ class _Number(str):
 _DECODER = json.JSONDecoder(parse_float=_Number, parse_int=_Number, parse_constant=_Number)
 
 
-def read_rows(lines: bytes, schema: pa.Schema) -> tuple[set[str], list[list[Any]], int]:
-    """The keys that occur, the values of each declared column in wire form, and the number of rows.
-
-    Raises BadObject("corrupt-object") that names line and column, with the offset of the line.
-    """
-    objects: list[tuple[int, int, dict[str, Any]]] = []
-    keys: set[str] = set()
-    offset = 0
-    for number, line in enumerate(lines.split(b"\n"), start=1):
-        if line.strip():
-            row = decode_line(line, number, offset)
-            keys.update(row)
-            objects.append((number, offset, row))
-        offset += len(line) + 1
-    matches = match_names(schema.names, keys)
-    columns: list[list[Any]] = []
-    for field in schema:
-        key, convert = matches.get(field.name), converter(field.type)
-        values: list[Any] = []
-        for number, at, row in objects:
-            value = None if key is None else row.get(key)
-            try:
-                values.append(None if value is None else convert(value))
-            except ValueError as error:
-                detail = shorten(f"line {number}: column {field.name!r}: {error}")
-                raise BadObject("corrupt-object", detail, at) from error
-        columns.append(values)
-    return keys, columns, len(objects)
-
-
-def decode_line(line: bytes, number: int, offset: int) -> dict[str, Any]:
-    """The object of one line; numbers are their text. Raises BadObject("corrupt-object")."""
+def decode(text: str) -> list[dict[str, Any]]:
+    """The objects of one record: an array holds several. Numbers are their text. Raises ValueError."""
     try:
-        row = _DECODER.decode(line.decode("utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise BadObject("corrupt-object", shorten(f"line {number}: {error}"), offset) from error
-    if not isinstance(row, dict):
-        raise BadObject("corrupt-object", f"line {number}: not a JSON object", offset)
-    return row
+        value = _DECODER.decode(text)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+    found = value if isinstance(value, list) else [value]
+    if not all(isinstance(one, dict) for one in found):
+        raise ValueError("not a JSON object")
+    return found
 
 
-def converter(kind: pa.DataType) -> Converter:
-    """From a decoded JSON value (not null) to the wire form of `kind`. What it returns raises ValueError."""
+class Objects:
+    """Reads decoded objects as the fields of a schema or struct."""
+
+    def __init__(self, fields: list[pa.Field], options: FormatOptions, path: str = "") -> None:
+        self._parts = [(field.name, f"{path}{field.name}", converter(field, options, path)) for field in fields]
+        self._names = {field.name for field in fields}
+        self._rescues = options.rescued_data_column is not None
+
+    def read(self, value: dict[str, Any], record: Record, rescued: dict[str, Any] | None) -> list[Any]:
+        """The fields' values; what is wrong goes into `record`, what has no place into `rescued` (None: nowhere)."""
+        values: list[Any] = []
+        for name, path, convert in self._parts:
+            found = value.get(name)
+            if found is not None:
+                inner: dict[str, Any] = {}
+                outer, record.rescued = record.rescued, inner
+                try:
+                    values.append(convert(found, record))
+                    if inner and rescued is not None:
+                        rescued[name] = inner
+                except ValueError as error:
+                    values.append(None)
+                    if not self._rescues:
+                        record.reasons.append(f"column {path!r}: {error}")
+                    elif rescued is not None:
+                        rescued[name] = found
+                finally:
+                    record.rescued = outer
+            else:
+                values.append(None)
+        if rescued is not None and self._rescues:
+            rescued.update({name: found for name, found in value.items() if name not in self._names})
+        return values
+
+
+def converter(field: pa.Field, options: FormatOptions, path: str = "") -> Converter:
+    """How values of a field's type are read."""
+    kind = field.type
     if pt.is_struct(kind):
-        return _struct([kind.field(i) for i in range(kind.num_fields)])
+        return _struct(kind, options, f"{path}{field.name}.")
     if pt.is_list(kind):
-        return _list(converter(kind.value_type))
+        return _list(converter(kind.value_field, options, f"{path}{field.name}."))
     if pt.is_map(kind):
-        return _map(converter(kind.item_type))
-    if is_text(kind):
-        return _text
-    if pt.is_boolean(kind):
-        return _boolean
-    if pt.is_integer(kind):
-        return _integer
-    if pt.is_floating(kind):
-        return _floating
-    if pt.is_decimal(kind):
-        return _decimal
-    if is_bytes(kind):
-        return _base64
-    if pt.is_timestamp(kind) and kind.tz is not None:
-        return _instant
-    return _string  # dates and timestamps without a zone
+        return _map(converter(kind.item_field, options, f"{path}{field.name}."))
+    leaf = _leaf(kind, options)
+    return lambda value, _record: leaf(value)
 
 
-def _struct(fields: list[pa.Field]) -> Converter:
-    parts = {field.name: converter(field.type) for field in fields}
+def _struct(kind: pa.StructType, options: FormatOptions, path: str) -> Converter:
+    fields = [kind.field(i) for i in range(kind.num_fields)]
+    names = [field.name for field in fields]
+    objects = Objects(fields, options, path)
 
-    def convert(value: Any) -> dict[str, Any]:
+    def convert(value: Any, record: Record) -> dict[str, Any]:
         if not isinstance(value, dict):
             raise _unexpected("an object", value)
-        found = ((name, part, value.get(name)) for name, part in parts.items())
-        return {name: None if inner is None else part(inner) for name, part, inner in found}
+        return dict(zip(names, objects.read(value, record, record.rescued), strict=True))
 
     return convert
 
 
 def _list(item: Converter) -> Converter:
-    def convert(value: Any) -> list[Any]:
+    def convert(value: Any, record: Record) -> list[Any]:
         if not isinstance(value, list):
             raise _unexpected("an array", value)
-        return [None if inner is None else item(inner) for inner in value]
+        return [None if inner is None else item(inner, record) for inner in value]
 
     return convert
 
 
 def _map(item: Converter) -> Converter:
-    def convert(value: Any) -> list[tuple[str, Any]]:
+    def convert(value: Any, record: Record) -> list[tuple[str, Any]]:
         if not isinstance(value, dict):
             raise _unexpected("an object", value)
-        return [(key, None if inner is None else item(inner)) for key, inner in value.items()]
+        return [(_encodable(key), None if inner is None else item(inner, record)) for key, inner in value.items()]
 
     return convert
 
 
+def _leaf(kind: pa.DataType, options: FormatOptions) -> Callable[[Any], Any]:
+    if is_text(kind):
+        return _text
+    if pt.is_boolean(kind):
+        return _boolean
+    if pt.is_integer(kind):
+        return lambda value: in_range(_integer(value), kind.bit_width)
+    if pt.is_floating(kind):
+        return _floating
+    if pt.is_decimal(kind):
+        return lambda value: _decimal(value, kind)
+    if is_bytes(kind):
+        return _base64
+    of_text = time_converter(kind, options)
+    if pt.is_timestamp(kind) and kind.tz is not None:
+        return lambda value: _instant(value, of_text)
+    return lambda value: of_text(_string(value))
+
+
 def _text(value: Any) -> str:
     """As Spark: a string as it is, anything else as its JSON."""
-    return str(value) if isinstance(value, str) else _dump(value)
+    return _encodable(value if isinstance(value, str) else dump(value))
+
+
+def _encodable(text: str) -> str:
+    """The text, as a plain str. Raises ValueError for half a surrogate pair, which is no character."""
+    text.encode("utf-8")
+    return str(text)
 
 
 def _boolean(value: Any) -> bool:
@@ -168,35 +190,27 @@ def _floating(value: Any) -> float:
     return float(value)
 
 
-def _decimal(value: Any) -> Decimal:
+def _decimal(value: Any, kind: pa.Decimal128Type) -> Any:
     if not isinstance(value, str):
         raise _unexpected("a number", value)
-    try:
-        number = Decimal(value)
-    except ArithmeticError as error:
-        raise _unexpected("a number", value) from error
-    if not number.is_finite():
-        raise _unexpected("a finite number", value)
-    return number
+    return to_decimal(value, kind)
 
 
-def _base64(value: Any) -> str:
-    text = _string(value)
+def _base64(value: Any) -> bytes:
     try:
-        base64.b64decode(text, validate=True)
+        return base64.b64decode(_string(value), validate=True)
     except binascii.Error as error:
         raise ValueError(f"not base64: {error}") from error
-    return text
 
 
-def _instant(value: Any) -> str:
-    """Text as it is; a whole number is seconds since 1970, as in Spark."""
-    if isinstance(value, _Number):
-        try:
-            return (_EPOCH + timedelta(seconds=_integer(value))).isoformat()
-        except OverflowError as error:
-            raise _unexpected("seconds since 1970", value) from error
-    return _string(value)
+def _instant(value: Any, of_text: Callable[[str], Any]) -> Any:
+    """Text; or a whole number of seconds since 1970, as in Spark."""
+    if not isinstance(value, _Number):
+        return of_text(_string(value))
+    microseconds = _integer(value) * 1_000_000
+    if abs(microseconds) >= _LARGEST_MOMENT:
+        raise _unexpected("seconds since 1970", value)
+    return microseconds
 
 
 def _string(value: Any) -> str:
@@ -205,16 +219,16 @@ def _string(value: Any) -> str:
     return value
 
 
-def _dump(value: Any) -> str:
+def dump(value: Any) -> str:
     """Compact JSON in which numbers keep their text."""
     if isinstance(value, _Number):
         return str(value)
     if isinstance(value, dict):
-        return "{" + ",".join(f"{_dump(str(key))}:{_dump(inner)}" for key, inner in value.items()) + "}"
+        return "{" + ",".join(f"{dump(str(key))}:{dump(inner)}" for key, inner in value.items()) + "}"
     if isinstance(value, list):
-        return "[" + ",".join(map(_dump, value)) + "]"
+        return "[" + ",".join(map(dump, value)) + "]"
     return json.dumps(value, ensure_ascii=False)
 
 
 def _unexpected(wanted: str, value: Any) -> ValueError:
-    return ValueError(f"expected {wanted}, found {_dump(value)}")
+    return ValueError(f"expected {wanted}, found {dump(value)}")

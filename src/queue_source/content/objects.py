@@ -1,7 +1,8 @@
-"""One object, whole: from its URI to Arrow batches in the declared schema, or a BadObject.
+"""One object, or a range of one: from its URI to Arrow batches in the declared schema, or a BadObject.
 
-The entry of the executor side. All or nothing: `load_object` returns when every row is known to be good. The formats
-take lines (or row groups) at a time, so that ranges of objects can be read by the same code.
+The entry of the executor side. All or nothing: no row leaves before the whole object is known to be good, where it may
+be bad in its middle (`holding.py`). Objects that cannot be (plain text whose bad records are told one by one) are
+streamed. Either way a worker's memory is bounded by blocks, not by the object.
 """
 
 from __future__ import annotations
@@ -11,14 +12,18 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from queue_source.content.csv_lines import read_csv
+from queue_source.content.avro import read_avro
+from queue_source.content.binary_file import read_binary_file
+from queue_source.content.compression import codec_of
 from queue_source.content.files import ObjectFile, StorageOptions, open_object, stat_object
-from queue_source.content.formats import FormatOptions, data_schema
-from queue_source.content.json_lines import read_json
-from queue_source.content.line_data import decompress
+from queue_source.content.formats import LINE_FORMATS, FormatOptions, data_schema
+from queue_source.content.holding import all_or_nothing
 from queue_source.content.metadata import METADATA_COLUMN, ObjectMetadata, metadata_column
+from queue_source.content.orc import read_orc
 from queue_source.content.parquet import read_parquet
-from queue_source.errors import BadObject
+from queue_source.content.problems import Problems
+from queue_source.content.text_objects import TextObject
+from queue_source.errors import BadObject, ObjectStoreError
 
 BATCH_ROWS = 65_536
 """Rows of the largest batch that is handed to Spark."""
@@ -32,42 +37,84 @@ class ExpectedObject:
     etag: str | None = None
 
 
-def load_object(
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Which part of an object is read: bytes of a line format, row groups of Parquet, stripes of ORC; None: the end."""
+
+    start: int = 0
+    end: int | None = None
+
+
+def may_be_cut(uri: str, options: FormatOptions) -> bool:
+    """Whether parts of the object may be read by several tasks: none of them may find it bad when others do not.
+
+    Driver, before anything is read. An object that is packed and does not say so in its name is read as a whole with
+    its first part.
+    """
+    return options.splittable and options.mode != "FAILFAST" and codec_of(uri, b"") is None
+
+
+def read_object(
     uri: str,
     schema: pa.Schema,
     options: FormatOptions,
+    problems: Problems,
     *,
     storage: StorageOptions | None = None,
     expected: ExpectedObject | None = None,
     metadata: ObjectMetadata | None = None,
-) -> list[pa.RecordBatch]:
-    """Every row of the object, in batches of exactly `schema`; no batch is empty, an empty object has none.
+    part: Part | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """The rows of the object (or part), in batches of exactly `schema`, none of them empty; bad records to `problems`.
 
     Executor worker. `metadata` fills the column `_metadata`, if `schema` has it; path, name, size and time that it
     leaves open are filled from the object. Raises BadObject (`missing-object`, `object-changed`, `corrupt-object`,
-    `wrong-columns`), and ObjectStoreError for what another try may cure.
+    `wrong-columns`) before the first batch or never, and ObjectStoreError for what another try may cure.
     """
+    part = part or Part()
     wanted = data_schema(schema)
+    given = False
     with open_object(uri, storage) as file:
         size = file.size()
         _check_unchanged(uri, file, size, expected or ExpectedObject())
-        table = _read(uri, file, size, wanted, options)
-    filled = None
-    if METADATA_COLUMN in schema.names:
-        filled = _complete(uri, size, schema, storage, metadata or ObjectMetadata())
-    return list(_batches(table, schema, filled))
+        if size == 0 and options.file_format != "binaryFile" and not options.whole_text:
+            return
+        filled = None
+        if METADATA_COLUMN in schema.names:
+            filled = _complete(uri, size, schema, storage, metadata or ObjectMetadata(), part)
+        tables, may_fail_late = _open(uri, file, size, wanted, options, storage, problems, part)
+        batches = _batches(tables, schema, filled)
+        try:
+            for batch in all_or_nothing(batches, schema) if may_fail_late else batches:
+                yield batch
+                given = True
+        except BadObject as error:
+            if given:  # it changed while it was read: another try sees it from its beginning
+                raise ObjectStoreError(f"{uri!r} became bad while it was read: {error}") from error
+            raise
 
 
-def _read(uri: str, file: ObjectFile, size: int, schema: pa.Schema, options: FormatOptions) -> pa.Table:
-    if size == 0:
-        return schema.empty_table()
+def _open(
+    uri: str,
+    file: ObjectFile,
+    size: int,
+    schema: pa.Schema,
+    options: FormatOptions,
+    storage: StorageOptions | None,
+    problems: Problems,
+    part: Part,
+) -> tuple[Iterator[pa.Table], bool]:
+    """The rows as tables, and whether they may turn out bad after the first of them."""
+    if options.file_format in LINE_FORMATS:
+        text = TextObject(uri, file, size, options, problems, part.start)
+        return text.tables(schema, part.start, part.end), text.may_fail_late
     if options.file_format == "parquet":
-        return read_parquet(file, schema, options)
-    data = file.read()
-    if len(data) != size:
-        raise BadObject("object-changed", f"{uri!r}: {len(data)} bytes were read of {size}")
-    read = read_csv if options.file_format == "csv" else read_json
-    return read(decompress(data, uri), schema, options)
+        return read_parquet(file, schema, options, part.start, part.end), True
+    if options.file_format == "orc":
+        return read_orc(file, schema, options, part.start, part.end), True
+    if options.file_format == "avro":
+        return read_avro(file, schema, options), True
+    return read_binary_file(uri, file, size, schema, storage), False
 
 
 def _check_unchanged(uri: str, file: ObjectFile, size: int, expected: ExpectedObject) -> None:
@@ -81,16 +128,17 @@ def _check_unchanged(uri: str, file: ObjectFile, size: int, expected: ExpectedOb
 
 
 def _complete(
-    uri: str, size: int, schema: pa.Schema, storage: StorageOptions | None, known: ObjectMetadata
+    uri: str, size: int, schema: pa.Schema, storage: StorageOptions | None, known: ObjectMetadata, part: Part
 ) -> ObjectMetadata:
     """`known`, with what the object itself tells where it is silent."""
+    end = size if part.end is None else part.end
     filled = replace(
         known,
         file_path=uri if known.file_path is None else known.file_path,
         file_name=uri.rpartition("/")[2] if known.file_name is None else known.file_name,
         file_size=size if known.file_size is None else known.file_size,
-        file_block_start=0 if known.file_block_start is None else known.file_block_start,
-        file_block_length=size if known.file_block_length is None else known.file_block_length,
+        file_block_start=part.start if known.file_block_start is None else known.file_block_start,
+        file_block_length=end - part.start if known.file_block_length is None else known.file_block_length,
     )
     declared = schema.field(METADATA_COLUMN).type
     if filled.file_modification_time is None and declared.get_field_index("file_modification_time") >= 0:
@@ -98,17 +146,20 @@ def _complete(
     return filled
 
 
-def _batches(table: pa.Table, schema: pa.Schema, metadata: ObjectMetadata | None) -> Iterator[pa.RecordBatch]:
-    for batch in table.to_batches(max_chunksize=BATCH_ROWS):
-        if batch.num_rows == 0:
-            continue
-        if metadata is None:
-            yield batch
-            continue
-        declared = schema.field(METADATA_COLUMN).type
-        data = iter(batch.columns)
-        columns = [
-            metadata_column(declared, metadata, batch.num_rows) if name == METADATA_COLUMN else next(data)
-            for name in schema.names
-        ]
-        yield pa.RecordBatch.from_arrays(columns, schema=schema)
+def _batches(
+    tables: Iterator[pa.Table], schema: pa.Schema, metadata: ObjectMetadata | None
+) -> Iterator[pa.RecordBatch]:
+    for table in tables:
+        for batch in table.to_batches(max_chunksize=BATCH_ROWS):
+            if batch.num_rows == 0:
+                continue
+            if metadata is None:
+                yield batch
+                continue
+            declared = schema.field(METADATA_COLUMN).type
+            data = iter(batch.columns)
+            columns = [
+                metadata_column(declared, metadata, batch.num_rows) if name == METADATA_COLUMN else next(data)
+                for name in schema.names
+            ]
+            yield pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -2,45 +2,71 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from queue_source.content.columns import conform_column, match_names, require_any, shorten, typed_leaf
+from queue_source.content.columns import match_names, require_any
 from queue_source.content.files import ObjectFile
 from queue_source.content.formats import FormatOptions
-from queue_source.errors import BadObject, ObjectStoreError
+from queue_source.content.typed_tables import conformed, damage_is_bad
+
+READ_AT_ONCE = 64 << 20
+"""Bytes (decoded) of row groups that are read in one go; a larger group is read in batches."""
+_ROWS = 65_536
 
 
 def read_parquet(
-    file: ObjectFile, schema: pa.Schema, options: FormatOptions, row_groups: Sequence[int] | None = None
-) -> pa.Table:
-    """The rows of the row groups (None: all) in exactly `schema`.
+    file: ObjectFile, schema: pa.Schema, options: FormatOptions, start: int = 0, end: int | None = None
+) -> Iterator[pa.Table]:
+    """The rows of the row groups from `start` to before `end` (None: the last) in exactly `schema`.
 
     Raises BadObject (`wrong-columns`, `corrupt-object`), and ObjectStoreError when the store fails in the middle.
     """
-    try:
+    with damage_is_bad(file, "Parquet"):
         reader = pq.ParquetFile(pa.PythonFile(file, "r"), pre_buffer=True, page_checksum_verification=True)
         present = reader.schema_arrow.names
         matches = match_names(schema.names, present)
         require_any(schema.names, matches, present)
         wanted = [matches[name] for name in schema.names if name in matches]
-        groups = range(reader.num_row_groups) if row_groups is None else row_groups
-        # no threads: Spark runs one worker a core; a group is only its declared columns
-        table = reader.read_row_groups(list(groups), columns=wanted, use_threads=False)
-        table.validate(full=True)  # a damaged page may decode into offsets out of bounds, or into no UTF-8
-    except (BadObject, ObjectStoreError):
-        raise
-    except (pa.ArrowException, OSError, ValueError, MemoryError, OverflowError) as error:
-        if file.failure is not None:
-            raise file.failure from error
-        raise BadObject("corrupt-object", shorten(f"not readable as Parquet: {error}")) from error
-    leaf = typed_leaf(options.timezone)
-    columns = [
-        conform_column(table.column(matches[field.name]), field, leaf)
-        if field.name in matches
-        else pa.chunked_array([pa.nulls(table.num_rows, field.type)])
-        for field in schema
-    ]
-    return pa.Table.from_arrays(columns, schema=schema) if columns else table
+        groups = range(start, reader.num_row_groups if end is None else min(end, reader.num_row_groups))
+        sizes = [reader.metadata.row_group(group).total_byte_size for group in groups]
+    for together in _by_size(list(groups), sizes):
+        for table in _tables(file, reader, together, wanted):
+            yield conformed(table, schema, matches, options)
+
+
+def _by_size(groups: list[int], sizes: list[int]) -> Iterator[list[int]]:
+    """Groups that are small enough together; one that is too large for it, alone."""
+    together: list[int] = []
+    total = 0
+    for group, size in zip(groups, sizes, strict=True):
+        if together and total + size > READ_AT_ONCE:
+            yield together
+            together, total = [], 0
+        together.append(group)
+        total += size
+    if together:
+        yield together
+
+
+def _tables(file: ObjectFile, reader: pq.ParquetFile, groups: list[int], wanted: list[str]) -> Iterator[pa.Table]:
+    # no threads: Spark runs one worker a core; a group is only its declared columns
+    if len(groups) > 1 or reader.metadata.row_group(groups[0]).total_byte_size <= READ_AT_ONCE:
+        with damage_is_bad(file, "Parquet"):
+            table = reader.read_row_groups(groups, columns=wanted, use_threads=False)
+            table.validate(full=True)  # a damaged page may decode into offsets out of bounds, or into no UTF-8
+        yield table
+        return
+    with damage_is_bad(file, "Parquet"):
+        # a reader of its own, which holds pages and not the group
+        unbuffered = pq.ParquetFile(pa.PythonFile(file, "r"), pre_buffer=False, page_checksum_verification=True)
+        batches = unbuffered.iter_batches(_ROWS, row_groups=groups, columns=wanted, use_threads=False)
+    while True:
+        with damage_is_bad(file, "Parquet"):
+            batch = next(batches, None)
+            if batch is None:
+                return
+            batch.validate(full=True)
+        yield pa.Table.from_batches([batch])

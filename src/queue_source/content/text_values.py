@@ -15,20 +15,24 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from queue_source.content.columns import LeafConverter
-from queue_source.content.formats import is_bytes, is_text
+from queue_source.content.formats import FormatOptions, is_bytes, is_text
+from queue_source.content.patterns import pattern_for, rewrite_column
 
 _ZONE = r"[T ].*(?:Z|[+-]\d{2}(?::?\d{2})?)$"
 _BEYOND_MICROSECONDS = r"(\.\d{6})\d+"
 
 
-def text_leaf(timezone: str) -> LeafConverter:
+def text_leaf(options: FormatOptions) -> LeafConverter:
     """For text formats: strings become what is declared; everything else may only be the same value, wider."""
 
     def convert(array: pa.Array, target: pa.DataType) -> pa.Array:
         if not is_text(array.type):
             return array.cast(target)
+        pattern = pattern_for(target, options)
+        if pattern is not None:
+            array = rewrite_column(array, pattern, target)
         if pt.is_timestamp(target):
-            return parse_timestamps(array, target, timezone)
+            return parse_timestamps(array, target, options.timezone)
         if is_bytes(target):
             return decode_base64(array).cast(target)
         if pt.is_boolean(target):

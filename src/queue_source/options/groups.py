@@ -43,6 +43,7 @@ class NotificationOptions:
     allowed_prefixes: tuple[str, ...]
     allow_overwrites: bool
     path_glob_filter: re.Pattern[str] | None
+    tag_filter: tuple[str, ...] | None
     uri_path: str | None
     bucket_path: str | None
     key_path: str | None

@@ -5,6 +5,7 @@ Every `parse` raises ValueError with a message that shows the value (redacted) a
 
 from __future__ import annotations
 
+import codecs
 import difflib
 import re
 from collections.abc import Callable, Sequence
@@ -16,6 +17,8 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from queue_source.globs import name_matcher
 from queue_source.options.secrets import Secret, SecretUrl, shown
 from queue_source.options.units import parse_duration, parse_size
+from queue_source.tags import parse_filters
+from queue_source.uris import plain_prefix
 
 LONGEST_NAME = 200
 
@@ -126,7 +129,7 @@ def _prefixes(text: str) -> tuple[str, ...]:
             f"{shown(text)} holds an empty prefix, which would allow everything; write prefixes parted by commas, "
             "as in s3://landing/, file:///data/in/"
         )
-    return prefixes
+    return tuple(dict.fromkeys(map(plain_prefix, prefixes)))
 
 
 _QUEUE_URL = re.compile(r"[A-Za-z][\w+.\-]*://\S|[A-Za-z_]\w*(?:\.\w+)+:[A-Za-z_]")
@@ -152,6 +155,13 @@ def _glob(text: str) -> re.Pattern[str]:
         raise ValueError(f"{shown(text)} {error}; write a glob of names, as in *.csv") from None
 
 
+def _tag_filter(text: str) -> tuple[str, ...]:
+    try:
+        return parse_filters(text)
+    except ValueError as error:
+        raise ValueError(f"{error}; write words parted by '.', as in orders.*.eu or orders.#") from None
+
+
 def _shares(text: str) -> str:
     word = "".join(text.split()).lower()
     if word in ("greedy", "round-robin"):
@@ -171,6 +181,13 @@ def _store_url(text: str) -> SecretUrl:
             "postgresql+psycopg://user:password@host/database"
         )
     return SecretUrl(text.strip())
+
+
+def _encoding(text: str) -> str:
+    try:
+        return codecs.lookup(text.strip()).name
+    except (LookupError, ValueError):
+        raise ValueError(f"{shown(text)} is no character set that is known here; write one, as in UTF-8") from None
 
 
 def _text(text: str) -> str:
@@ -201,7 +218,9 @@ PREFIXES = Kind("prefixes", "prefixes of URIs, parted by commas", _prefixes)
 QUEUE_URLS = Kind("queue URLs", "URLs, parted by commas", split_queue_urls)
 STORE_URL = Kind("database URL", "an SQLAlchemy URL", _store_url)
 GLOB = Kind("glob", "a glob: `*`, `?`, `[a-z]`, `{a,b}`", _glob)
+TAG_FILTER = Kind("tag filter", "filters parted by commas; `*` is one word, `#` zero or more", _tag_filter)
 SHARES = Kind("shares", "`round-robin`, `greedy`, or `percentage:70,30` with one number a queue", _shares)
+ENCODING = Kind("character set", "the name of a character set", _encoding)
 TEXT = Kind("text", "any text", _text)
 GIVEN_TEXT = Kind("text", "any text that is not empty", _given_text)
 SECRET = Kind("secret", "a secret; never shown", _secret)

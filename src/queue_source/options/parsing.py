@@ -21,6 +21,7 @@ from queue_source.options.connections import check_keys, connections
 from queue_source.options.secrets import SecretUrl
 from queue_source.options.table import (
     ALIASES,
+    CANNOT,
     MEANINGLESS,
     READER_OPTIONS,
     SINK_OPTIONS,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from queue_source.content.formats import FormatOptions
 
 _CLOUD_FILES = "cloudfiles."
+_CANNOT = {name.lower(): instead for name, instead in CANNOT.items()}
 _ALIASES = {alias.lower(): name for alias, name in ALIASES.items()}
 _MEANINGLESS = {name.lower() for name in MEANINGLESS}
 _SPARK_OWN = {name.lower() for name in SPARK_OWN}
@@ -150,6 +152,8 @@ def _resolve(place: str, table: Mapping[str, Option], written: str) -> Option | 
         if name in _NO_EQUAL:
             raise OptionError(written, f"has no equal here: {_NO_EQUAL[name]}")
     option = table.get(name.lower())
+    if option is None and place == "reader" and name.lower() in _CANNOT:
+        raise OptionError(written, f"has no equal here: {_CANNOT[name.lower()]}")
     if option is None:
         raise OptionError(written, _unknown(place, table, name))
     return option

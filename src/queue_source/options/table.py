@@ -14,14 +14,15 @@ from queue_source.options.kinds import Kind, choice, number
 NOTIFICATION_FORMS = ("uri", "s3", "minio", "sns", "eventbridge", "gcs", "json")
 """The notification forms that can be forced with `notificationFormat`; `auto` finds out by looking."""
 
-FILE_FORMATS = ("json", "csv", "parquet")
+FILE_FORMATS = ("json", "csv", "parquet", "text", "orc", "avro", "binaryFile")
 VIEWS = ("data", "splits", "shards", "attempts", "errors")
 DEFAULT_WINDOW = "30 days"
-DEFAULT_ALLOWED_PREFIXES = "s3://,s3a://,s3n://,gs://,abfss://"
-_TEXT_FORMATS = ("json", "csv")
+DEFAULT_ALLOWED_PREFIXES = "s3://,gs://,abfss://"
+_RECORDS = ("json", "csv")
+_LINES = ("json", "csv", "text")
 
 _FORM = choice("auto", *NOTIFICATION_FORMS)
-_FILE_FORMAT = choice(*FILE_FORMATS, later=("text", "avro", "orc", "binaryFile", "xml"))
+_FILE_FORMAT = choice(*FILE_FORMATS, later=("xml",))
 _BAD_OBJECT = choice("quarantine", "fail", "skip")
 _SEMANTICS = choice("exactly-once", later=("at-least-once", "at-most-once"))
 
@@ -51,7 +52,7 @@ class Option:
     @property
     def field(self) -> str:
         """The name of its field in the group: snake_case, without the prefix."""
-        return snake_case(self.name.rpartition(".")[2])
+        return snake_case(self.name.rpartition(".")[2].replace("NTZ", "Ntz"))
 
 
 def _later(name: str, group: str, help: str) -> Option:
@@ -138,8 +139,9 @@ READER_OPTIONS = (
     ),
     Option(
         "allowedPrefixes", "notifications", kinds.PREFIXES, DEFAULT_ALLOWED_PREFIXES,
-        "Only URIs that start with one of these are read. A plain comparison of text: end a bucket's name with `/`. "
-        "Local files are read only when named here.", "s3://landing/,file:///data/in/",
+        "Only URIs that start with one of these are read; all others go to the error table. Beyond the bucket's name "
+        "it is a comparison of text: end a folder with `/`. Local files are read only when named here.",
+        "s3://landing/,file:///data/in/",
     ),
     Option(
         "allowOverwrites", "notifications", kinds.BOOLEAN, "false",
@@ -151,7 +153,11 @@ READER_OPTIONS = (
         "Only objects whose name (the last part of the path) matches are read; others are counted as ignored.",
         "*.{csv,csv.gz}", "none",
     ),
-    _later("tagFilter", "notifications", "Only messages whose tag matches are read."),
+    Option(
+        "tagFilter", "notifications", kinds.TAG_FILTER, None,
+        "Only messages whose tag matches one of these are read (`*` is one word, `#` any number of them); others are "
+        "acknowledged and counted as ignored.", "orders.#,returns.*", "none",
+    ),
     Option(
         "uriPath", "notifications", kinds.GIVEN_TEXT, None,
         "Where the URI stands in notifications of form `json`: names parted by dots; lists are walked.",
@@ -185,7 +191,7 @@ READER_OPTIONS = (
     ),
     Option(
         "timeZone", "format", kinds.TIME_ZONE, "UTC",
-        "Zone of timestamps that are written without one.", "Europe/Berlin", formats=_TEXT_FORMATS,
+        "Zone of timestamps that are written without one.", "Europe/Berlin", formats=_RECORDS,
     ),
     Option(
         "header", "format", kinds.BOOLEAN, "false", "The first line holds the columns' names.", "true",
@@ -201,9 +207,67 @@ READER_OPTIONS = (
         formats=("csv",),
     ),
     Option("nullValue", "format", kinds.TEXT, "", "The text that stands for null.", "NULL", formats=("csv",)),
-    _later("mode", "format", "What happens with a bad record."),
-    _later("columnNameOfCorruptRecord", "format", "Column that receives bad records as text."),
-    _later("rescuedDataColumn", "format", "Column that receives what the schema has no place for."),
+    Option(
+        "emptyValue", "format", kinds.TEXT, "", "The text that an empty quoted field stands for.", "-",
+        formats=("csv",),
+    ),
+    Option(
+        "comment", "format", kinds.CHARACTER, "", "Lines that begin with this character are passed over.", "#",
+        formats=("csv",),
+    ),
+    Option(
+        "ignoreLeadingWhiteSpace", "format", kinds.BOOLEAN, "false", "Spaces before a field are no part of it.", "true",
+        formats=("csv",),
+    ),
+    Option(
+        "ignoreTrailingWhiteSpace", "format", kinds.BOOLEAN, "false", "Spaces behind a field are no part of it.",
+        "true", formats=("csv",),
+    ),
+    Option("nanValue", "format", kinds.TEXT, "NaN", "The text that is not a number.", "-", formats=("csv",)),
+    Option("positiveInf", "format", kinds.TEXT, "Inf", "The text of positive infinity.", "+oo", formats=("csv",)),
+    Option("negativeInf", "format", kinds.TEXT, "-Inf", "The text of negative infinity.", "-oo", formats=("csv",)),
+    Option(
+        "multiLine", "format", kinds.BOOLEAN, "false",
+        "json: an object is one document, an array of records or one record. csv: quoted fields may hold line ends. "
+        "Such objects are not cut into ranges.", "true", formats=_RECORDS,
+    ),
+    Option(
+        "wholeText", "format", kinds.BOOLEAN, "false", "An object is one row.", "true", formats=("text",),
+    ),
+    Option(
+        "lineSep", "format", kinds.TEXT, None, "What ends a record.", ";", r"`\n`, `\r\n` and `\r`", formats=_LINES,
+    ),
+    Option(
+        "encoding", "format", kinds.ENCODING, "UTF-8",
+        "Character set of the objects. Only UTF-8 is cut into ranges.", "ISO-8859-1", formats=_LINES,
+    ),
+    Option(
+        "dateFormat", "format", kinds.GIVEN_TEXT, None, "Form of dates, in Spark's letters for numbers.", "dd.MM.yyyy",
+        "`yyyy-MM-dd` and what Spark casts", formats=_RECORDS,
+    ),
+    Option(
+        "timestampFormat", "format", kinds.GIVEN_TEXT, None, "The same for TIMESTAMP.", "dd.MM.yyyy HH:mm:ss",
+        "ISO 8601 and what Spark casts", formats=_RECORDS,
+    ),
+    Option(
+        "timestampNTZFormat", "format", kinds.GIVEN_TEXT, None, "The same for TIMESTAMP_NTZ.", "dd.MM.yyyy HH:mm:ss",
+        "ISO 8601 and what Spark casts", formats=_RECORDS,
+    ),
+    Option(
+        "mode", "format", choice("PERMISSIVE", "DROPMALFORMED", "FAILFAST"), "PERMISSIVE",
+        "What happens with a bad record: it stays with what is good of it, it is left out, or its object is corrupt "
+        "(`onCorruptObject`). The first two are entries of the error table.", "DROPMALFORMED", formats=_LINES,
+    ),
+    Option(
+        "columnNameOfCorruptRecord", "format", kinds.GIVEN_TEXT, "_corrupt_record",
+        "The STRING column that holds bad records as they were written, if the schema has it.", "_bad",
+        formats=_RECORDS,
+    ),
+    Option(
+        "rescuedDataColumn", "format", kinds.GIVEN_TEXT, None,
+        "The STRING column of the schema that holds, as JSON, what the other columns have no place for.",
+        "_rescued_data", "none", formats=_RECORDS,
+    ),
     _later("schemaLocation", "format", "Where inferred schemas are kept."),
     _later("schemaHints", "format", "Types for some columns of an inferred schema."),
     Option(
@@ -295,9 +359,21 @@ READER_OPTIONS = (
         "Profile of the AWS configuration files for Amazon SQS; for objects, set `AWS_PROFILE` on all machines.",
         "queues", "the SDK's own chain",
     ),
-    _later("gcp.project", "storage", "Google Cloud project."),
-    _later("gcp.credentialsFile", "storage", "File with the credentials of a service account."),
-    _later("gcp.endpoint", "storage", "Address of a service that speaks Google's protocols, such as an emulator."),
+    Option(
+        "gcp.project", "storage", kinds.GIVEN_TEXT, None,
+        "Project of Pub/Sub subscriptions whose URL names none (`pubsub:///SUBSCRIPTION`).", "my-project", "the URL's",
+    ),
+    Option(
+        "gcp.credentialsFile", "storage", kinds.GIVEN_TEXT, None,
+        "Key file of a service account, for Pub/Sub; for objects, set `GOOGLE_APPLICATION_CREDENTIALS` on all "
+        "machines.",
+        "/etc/keys/reader.json", "the SDK's own chain",
+    ),
+    Option(
+        "gcp.endpoint", "storage", kinds.GIVEN_TEXT, None,
+        "Where Pub/Sub is: `HOST:PORT` of a regional endpoint, or `http://HOST:PORT` of an emulator.",
+        "europe-west3-pubsub.googleapis.com:443", "`PUBSUB_EMULATOR_HOST`, else Google's own",
+    ),
 )  # fmt: skip
 """Everything that `spark.readStream.format("cuesqueue")` knows, in the order of the documentation."""
 
@@ -334,11 +410,12 @@ VIEW_OPTIONS = (
 )  # fmt: skip
 """Everything that `spark.read.format("cuesqueue")` knows."""
 
-CONNECTIONS = {"sqs": ("sqs", "aws")}
+CONNECTIONS = {"sqs": ("sqs", "aws"), "pubsub": ("gcp",)}
 """How kinds of queues are reached: adapter -> the prefixes whose options it takes, the first that is given wins."""
 
 ALIASES = {
     "delimiter": "sep",
+    "charset": "encoding",
     "cloudFiles.format": "fileFormat",
     "cloudFiles.fetchParallelism": "receiveThreads",
     "cloudFiles.region": "aws.region",
@@ -349,6 +426,43 @@ ALIASES = {
     "cloudFiles.projectId": "gcp.project",
 }
 """Names of other sources with the same meaning as ours. Any other `cloudFiles.X` is taken as X."""
+
+_INFERENCE = "schemas are not inferred; declare the columns with .schema(...)"
+_RELAXED = "JSON is read as it is standardised; leave it out, and records that need it are bad records"
+_NO_LISTING = "the queue announces what is read, nothing is listed"
+CANNOT = {
+    "inferSchema": _INFERENCE,
+    "samplingRatio": _INFERENCE,
+    "mergeSchema": _INFERENCE,
+    "primitivesAsString": _INFERENCE,
+    "prefersDecimal": _INFERENCE,
+    "preferDate": _INFERENCE,
+    "dropFieldIfAllNull": _INFERENCE,
+    "avroSchema": _INFERENCE,
+    "enforceSchema": "columns of CSV are matched by the names of the header; leave it out",
+    "unescapedQuoteHandling": "a quote in the middle of a field is read as with STOP_AT_DELIMITER; leave it out",
+    "charToEscapeQuoteEscaping": "there is no second escape character; leave it out",
+    "maxColumns": "there is no limit of columns; leave it out",
+    "maxCharsPerColumn": "records are limited to 128 MB; leave it out",
+    "locale": "numbers and dates are read as in en-US; leave it out",
+    "allowComments": _RELAXED,
+    "allowUnquotedFieldNames": _RELAXED,
+    "allowSingleQuotes": _RELAXED,
+    "allowNumericLeadingZeros": _RELAXED,
+    "allowNonNumericNumbers": _RELAXED,
+    "allowBackslashEscapingAnyCharacter": _RELAXED,
+    "allowUnquotedControlChars": _RELAXED,
+    "datetimeRebaseMode": "dates are read as they stand, which is CORRECTED; leave it out",
+    "int96RebaseMode": "dates are read as they stand, which is CORRECTED; leave it out",
+    "ignoreCorruptFiles": "set onCorruptObject to quarantine or skip",
+    "ignoreMissingFiles": "set onMissingObject to quarantine or skip",
+    "recursiveFileLookup": _NO_LISTING,
+    "modifiedBefore": _NO_LISTING,
+    "modifiedAfter": _NO_LISTING,
+    "latestFirst": _NO_LISTING,
+    "maxFileAge": _NO_LISTING,
+}
+"""Options of Spark's own file sources that have no equal here, and what to do instead."""
 
 MEANINGLESS = ("cloudFiles.useNotifications", "cloudFiles.useManagedFileEvents")
 """Accepted with a warning: this source always works by notifications."""

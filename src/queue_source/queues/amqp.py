@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import CancelledError
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -26,6 +27,7 @@ from queue_source.queues.amqp_link import IoThread, Link, Stopped
 from queue_source.queues.amqp_messages import checked_headers, properties_for, received
 from queue_source.queues.amqp_session import QueueGone, Session
 from queue_source.queues.base import Capabilities, Depth, Payload, encode_payloads
+from queue_source.queues.log_ids import stamped
 from queue_source.tags import check_tag
 
 LARGEST_BATCH = 1000
@@ -45,7 +47,7 @@ class AmqpQueue:
         self.capabilities = Capabilities(
             largest_batch=LARGEST_BATCH,
             lease_cap=address.longest_hold,
-            holds_by_connection=True,
+            tells_depth=address.pool is not None or address.listener,
             loses_unheard=address.listener,
         )
         self._session = Session(address)
@@ -116,7 +118,7 @@ class AmqpQueue:
         check_tag(tag)
         if group is not None:
             raise ValueError("RabbitMQ has no ordered groups; leave group out")
-        named = checked_headers(headers or {})
+        named = checked_headers(stamped(headers, self._address.log_id_header))
         if not bodies:
             return []
         messages = [(body, properties_for(named)) for body in bodies]
@@ -212,7 +214,7 @@ class AmqpQueue:
             if self._closed:
                 self._refuse_closed()
             raise translated(error, self._address) from error
-        except Stopped:
+        except (Stopped, CancelledError):
             raise self._is_closed() from None
 
     def _needs_queue(self, what: str) -> str:

@@ -33,7 +33,6 @@ class Capabilities:
     retention: float | None = None  # how long the queue keeps a message, where it says so
     tells_depth: bool = True  # else `depth` raises: no number is better than a wrong one
     tells_stale: bool = True  # else receipts whose lease is over are taken in silence: only the caller's clock tells
-    holds_by_connection: bool = False  # a delivery is held as long as the consumer is connected; leases never end
     loses_unheard: bool = False  # what arrives while nobody listens is gone: only at-most-once is an honest promise
 
 
@@ -128,6 +127,26 @@ class Queue(Protocol):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
+
+
+@runtime_checkable
+class Administered(Protocol):
+    """What some kinds of queues can do beside the verbs, for people and the commands `cuesqueue queue ...`."""
+
+    def exists(self) -> bool:
+        """Whether it is there; creates nothing."""
+
+    def create(self) -> None:
+        """Make it as its URL says; what is there already is left as it is."""
+
+    def delete(self) -> None:
+        """Remove it with all its messages; fine when it is not there."""
+
+    def purge(self) -> int:
+        """Delete its messages; returns how many there were. What consumers hold may stay theirs."""
+
+    def peek(self, most: int) -> list[Received]:
+        """The next messages, which stay in the queue; their receipts are good for nothing."""
 
 
 REPUBLISH_COUNT = "Republish-Count"

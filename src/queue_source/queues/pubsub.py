@@ -6,7 +6,8 @@ Synchronous pull, so that every lease is ours to keep. Where Pub/Sub promises le
 - Without exactly-once delivery the service takes expired receipts in silence: nothing is ever told to be stale.
 - It counts deliveries only for subscriptions with a dead-letter policy; else every receive count is 1.
 - It does not tell how many messages wait.
-- An empty answer to a short pull proves nothing, so that none is shorter than `shortest_wait`.
+- An empty answer to a short pull proves nothing, so that none is shorter than `shortest_wait`. What the service gives
+  out at the moment when a pull ends is lost for the subscription's own deadline.
 
 `pubsub_calls.py` makes the calls, `pubsub_errors.py` maps their errors.
 """
@@ -96,7 +97,7 @@ class PubSubQueue:
     # --- the verbs ---------------------------------------------------------------------------------------------------
 
     def receive(self, most: int, lease: float, wait: float) -> list[Received]:
-        """Pulls until something comes; then extends at once, unless the subscription's own deadline is the lease."""
+        """Pulls until something comes; then extends, since until that the subscription's own deadline counts."""
         seconds = _whole("lease", lease)
         self._calls.refuse_closed()
         try:
@@ -109,7 +110,7 @@ class PubSubQueue:
         until = started + subscription.ack_deadline
         self._remember(subscription, pulled, until)
         stale: set[Receipt] = set()
-        if pulled and seconds != subscription.ack_deadline:
+        if pulled:
             started = time.monotonic()
             try:
                 stale = self._extend([Receipt(item.ack_id) for item in pulled], seconds)

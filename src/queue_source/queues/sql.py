@@ -19,8 +19,15 @@ from sqlalchemy import Connection
 from queue_source.errors import QueueConfigurationError, QueueError
 from queue_source.messages import Receipt, Received
 from queue_source.queues.base import Capabilities, Depth, Payload, encode_payloads, republished
-from queue_source.queues.sql_database import LONGEST_NAME, create_table, open_database, parse_address
-from queue_source.queues.sql_rows import QueueRows, held, remove
+from queue_source.queues.sql_database import (
+    LONGEST_NAME,
+    Address,
+    create_table,
+    has_table,
+    open_database,
+    parse_address,
+)
+from queue_source.queues.sql_rows import QueueRows
 from shard_store.database import ROWS_PER_STATEMENT, Database, chunks
 
 _POLL = (0.05, 0.2)  # seconds between two looks at an empty queue, drawn at random so that pollers do not march
@@ -40,13 +47,13 @@ class SqlQueue:
 
     def __init__(
         self,
-        url: str,
+        url: str | Address,
         *,
         clock: Callable[[], float] | None = None,
         sleep: Callable[[float], object] | None = None,
         patience: float = 30.0,
     ) -> None:
-        self._address = address = parse_address(url)
+        self._address = address = url if isinstance(url, Address) else parse_address(url)
         self._database = open_database(address, clock, patience)
         self._rows = QueueRows(address.queue, address.name, self._database)
         self._clock = clock
@@ -100,22 +107,22 @@ class SqlQueue:
         return self._change(receipts, lambda connection, ids: self._rows.extend(connection, ids, lease))
 
     def acknowledge(self, receipts: Sequence[Receipt]) -> set[Receipt]:
-        return self._change(receipts, remove)
+        return self._change(receipts, self._rows.remove)
 
     def give_back(self, receipts: Sequence[Receipt], delay: float = 0.0) -> None:
         self._change(receipts, lambda connection, ids: self._rows.give_back(connection, ids, delay))
 
     def reject(self, receipts: Sequence[Receipt]) -> None:
         """Drop the messages for good: there is no dead-letter queue here, so the caller keeps what it wants to keep."""
-        self._change(receipts, remove)
+        self._change(receipts, self._rows.remove)
 
     def republish(self, message: Received) -> bool:
         def copy(connection: Connection) -> bool:
-            leased = held(connection, [message.receipt])
+            leased = self._rows.held(connection, [message.receipt])
             if not leased:
                 return False
             self._rows.insert(connection, [message.body], message.tag, republished(message.headers), message.group)
-            remove(connection, list(leased.values()))
+            self._rows.remove(connection, list(leased.values()))
             return True
 
         return self._run(copy)
@@ -134,7 +141,12 @@ class SqlQueue:
             return []
         _check("tag", tag)
         _check("group", group or "", LONGEST_NAME)
-        return self._run(lambda connection: self._rows.insert(connection, bodies, tag, headers or {}, group or None))
+        return self._run(lambda connection: self._insert(connection, bodies, tag, headers or {}, group or None))
+
+    def _insert(
+        self, connection: Connection, bodies: Sequence[bytes], tag: str, headers: Mapping[str, str], group: str | None
+    ) -> list[str]:
+        return self._rows.insert(connection, bodies, tag, headers, group)
 
     def depth(self) -> Depth:
         return self._run(self._rows.depth, read=True)
@@ -164,7 +176,21 @@ class SqlQueue:
 
     def exists(self) -> bool:
         """Whether it holds any message: a queue in a table is no more than its messages."""
-        return self._run(self._rows.exists, read=True)
+        return self._looked(lambda connection: has_table(connection) and self._rows.exists(connection))
+
+    def create(self) -> None:
+        """Make the table, when absent; the queue comes with its first message."""
+        self._opened()
+
+    def delete(self) -> None:
+        """The same as to purge it; the table stays, since other queues may be in it."""
+        self.purge()
+
+    def _looked(self, look: Callable[[Connection], bool]) -> bool:
+        """What a look says that creates neither a table nor a file."""
+        self._refuse_closed()
+        file = self._database.file()
+        return (file is None or file.exists()) and self._database.read(look)
 
     # --- transactions ------------------------------------------------------------------------------------------------
 
@@ -175,7 +201,7 @@ class SqlQueue:
         def work(connection: Connection) -> set[Receipt]:
             stale: set[Receipt] = set()
             for chunk in chunks(wanted):
-                leased = held(connection, chunk)
+                leased = self._rows.held(connection, chunk)
                 stale |= set(chunk) - leased.keys()
                 if leased:
                     change(connection, list(leased.values()))
@@ -192,9 +218,12 @@ class SqlQueue:
         """The database, with our table in it."""
         self._refuse_closed()
         if not self._created:
-            create_table(self._database)
+            self._create()
             self._created = True
         return self._database
+
+    def _create(self) -> None:
+        create_table(self._database)
 
     def _refuse_closed(self) -> None:
         if self._closed.is_set():

@@ -115,10 +115,20 @@ def open_database(address: Address, clock: Callable[[], float] | None, patience:
 
 def create_table(database: Database) -> None:
     """Create the table when absent; several processes may do it at once."""
+    create_tables(database, metadata)
+
+
+def has_table(connection: Connection) -> bool:
+    return inspect(connection).has_table(messages.name)
+
+
+def create_tables(database: Database, wanted: MetaData) -> None:
+    def absent(connection: Connection) -> bool:
+        return not wanted.tables.keys() <= set(inspect(connection).get_table_names())
 
     def create(connection: Connection) -> None:
         with schema_lock(database, connection):
-            metadata.create_all(connection, checkfirst=True)
+            wanted.create_all(connection, checkfirst=True)
 
-    if not database.read(lambda connection: inspect(connection).has_table(messages.name)):
+    if database.read(absent):
         database.write(create)

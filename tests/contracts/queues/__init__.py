@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from contracts.queues import amqp, pubsub, sql, sqs
+from contracts.queues import amqp, pubsub, sim, sql, sqs
 from contracts.queues.backend import Backend
 
 BACKENDS: Mapping[str, Callable[[pytest.FixtureRequest, Path], AbstractContextManager[Backend]]] = {
     **sql.BACKENDS,
+    **sim.BACKENDS,
     **amqp.BACKENDS,
     **pubsub.BACKENDS,
     **sqs.BACKENDS,

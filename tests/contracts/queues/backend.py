@@ -152,6 +152,7 @@ PROMISES = {
     "expiry": "a lease ends by itself after its time",
     "delay": "a message given back with a delay is invisible for that long",
     "stale": "a receipt of an earlier delivery is told from the newest one, and changes nothing",
+    "unknown": "a receipt that was never given is told as stale",
     "count": "the receive count tells each delivery",
     "depth": "the depth is exact, and tells leased from delayed messages",
     "exclusive": "a leased message is given to nobody else, however many consumers there are",

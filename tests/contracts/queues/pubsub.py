@@ -1,6 +1,7 @@
-"""Pub/Sub subscriptions: plain, with exactly-once delivery, and with message ordering, on the tests' own server.
+"""Pub/Sub subscriptions: plain, with exactly-once delivery, and with message ordering.
 
-What Pub/Sub does not tell (how many messages there are), the server tells the tests. Its clock jumps when they say so.
+On the tests' own server, which tells them what Pub/Sub does not tell (how many messages there are), and whose clock
+jumps when they say so; and on Google's own emulator where one is named.
 """
 
 from __future__ import annotations
@@ -16,14 +17,19 @@ from typing import Any
 
 import pytest
 
-from contracts.queues.backend import Backend, Clock
+from contracts.queues.backend import Backend, Clock, RealClock
 from queue_source.messages import Received
 from queue_source.queues import Capabilities, Depth, Queue, open_queue
 from queue_source.queues.pubsub_calls import EMULATOR
 from servers.pubsub import PubSubServer
+from servers.pubsub_emulator import VARIABLE
 
 _PACE = 1 / 20  # of waiting: only that takes real time
+_OPTIONS = {"shortest_wait": 0.1}
 _names = itertools.count(1)
+
+GOOGLE = os.environ.get(VARIABLE, "")
+"""`host:port` of a running emulator of Google's."""
 
 _NO_ORDER = "Pub/Sub gives messages without ordering keys in any order"
 _NO_COUNT = "Pub/Sub counts deliveries only for subscriptions with a dead-letter policy"
@@ -37,6 +43,8 @@ _PLAIN = {
     "stale": _NOT_TOLD,
     "depth": _NO_DEPTH,
 }
+
+_GOOGLE = {"unknown": "it refuses the whole request, and does not tell the receipt"}
 
 
 def _without(lacks: Mapping[str, str], *promises: str) -> Mapping[str, str]:
@@ -112,27 +120,56 @@ class PubSubBackend(Backend):
         return self.views[-1]
 
 
+def _set_up(server: PubSubServer, counts: bool, config: Mapping[str, Any]) -> str:
+    """The URL of a new subscription of a new topic."""
+    number = f"{os.getpid()}-{next(_names)}"
+    topic = server.create_topic("contract", f"topic-{number}")
+    if counts:
+        dead = server.create_topic("contract", f"dead-{number}")
+        config = {**config, "dead_letter_policy": {"dead_letter_topic": dead, "max_delivery_attempts": 100}}
+    return server.create_subscription("contract", f"subscription-{number}", topic, **config)
+
+
+@contextmanager
+def _emulated(host: str) -> Iterator[None]:
+    """Pub/Sub is there, also for the processes that a test starts."""
+    before = os.environ.get(EMULATOR)
+    os.environ[EMULATOR] = host
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[EMULATOR]
+        else:
+            os.environ[EMULATOR] = before
+
+
 def _backend(
     lacks: Mapping[str, str], *, counts: bool = False, **config: Any
 ) -> Callable[[pytest.FixtureRequest, Path], AbstractContextManager[Backend]]:
     @contextmanager
     def make(request: pytest.FixtureRequest, _: Path) -> Iterator[Backend]:
         server: PubSubServer = request.getfixturevalue("pubsub_server")
-        number = next(_names)
-        topic = server.create_topic("contract", f"topic-{number}")
-        if counts:
-            dead = server.create_topic("contract", f"dead-{number}")
-            config["dead_letter_policy"] = {"dead_letter_topic": dead, "max_delivery_attempts": 100}
-        url = server.create_subscription("contract", f"subscription-{number}", topic, **config)
-        before = os.environ.get(EMULATOR)
-        os.environ[EMULATOR] = server.host  # also for the processes that a test starts
+        with _emulated(server.host):
+            url = _set_up(server, counts, config)
+            yield PubSubBackend(url, ServerClock(server), lacks=lacks, options=_OPTIONS, server=server)
+
+    return make
+
+
+def _google(
+    lacks: Mapping[str, str], *, counts: bool = False, **config: Any
+) -> Callable[[pytest.FixtureRequest, Path], AbstractContextManager[Backend]]:
+    @contextmanager
+    def make(_: pytest.FixtureRequest, __: Path) -> Iterator[Backend]:
+        server = PubSubServer(GOOGLE)
         try:
-            yield PubSubBackend(url, ServerClock(server), lacks=lacks, options={"shortest_wait": 0.1}, server=server)
+            with _emulated(GOOGLE):
+                url = _set_up(server, counts, config)
+                # it may answer late, and then a short pull finds nothing
+                yield Backend(url, RealClock(_PACE), lacks={**lacks, **_GOOGLE}, options={"shortest_wait": 0.5})
         finally:
-            if before is None:
-                del os.environ[EMULATOR]
-            else:
-                os.environ[EMULATOR] = before
+            server.close()
 
     return make
 
@@ -142,3 +179,11 @@ BACKENDS = {
     "pubsub-exactly-once": _backend(_without(_PLAIN, "stale", "count"), counts=True, enable_exactly_once_delivery=True),
     "pubsub-ordered": _backend(_without(_PLAIN, "groups"), enable_message_ordering=True),
 }
+if GOOGLE:
+    BACKENDS |= {
+        "google-emulator": _google(_PLAIN),
+        "google-emulator-exactly-once": _google(
+            _without(_PLAIN, "stale", "count"), counts=True, enable_exactly_once_delivery=True
+        ),
+        "google-emulator-ordered": _google(_without(_PLAIN, "groups"), enable_message_ordering=True),
+    }

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from queue_source.content import json_lines
+from queue_source.content import blocks, json_lines, text_objects
 from queue_source.content.formats import FormatOptions
 
 from .reading import UTC_MICROS, read_bytes, read_column, refused
@@ -69,7 +69,7 @@ def test_each_type_is_read_quickly_and_slowly_alike(
     kind: pa.DataType, text: str, value: Any, slowly: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if slowly:
-        monkeypatch.setattr(json_lines, "_parse", lambda *_: None)
+        monkeypatch.setattr(json_lines.JsonReader, "quickly", lambda *_: None)
     data = b'{"a":%b}\n{"a":null}\n{"other":1}\n' % text.encode()
     assert read_column(data, kind, JSON) == [value, None, None]
 
@@ -84,10 +84,9 @@ def test_each_type_is_read_quickly_and_slowly_alike(
         (pa.int64(), '"1"', "whole number"),
         (pa.int64(), "true", "whole number"),
         (pa.float64(), '"1.5"', "a number"),
-        (pa.decimal128(10, 2), "1.256", "column 'a'"),
         (pa.decimal128(4, 2), "100.00", "column 'a'"),
         (pa.decimal128(4, 2), '"x"', "a number"),
-        (pa.decimal128(4, 2), "NaN", "finite"),
+        (pa.decimal128(4, 2), "NaN", "does not fit"),
         (pa.bool_(), '"true"', "true or false"),
         (pa.bool_(), "1", "true or false"),
         (pa.string(), r'"\ud800"', "column 'a'"),
@@ -112,7 +111,8 @@ def test_a_value_that_is_not_of_its_type_makes_the_object_corrupt(kind: pa.DataT
     error = refused(b'{"a":null}\n{"a":%b}\n' % text.encode(), pa.schema([("a", kind)]), JSON)
     assert error.cause == "corrupt-object"
     assert reason in error.detail
-    assert "line 2" in error.detail or "column 'a'" in error.detail
+    assert error.offset == 11
+    assert "column 'a" in error.detail
 
 
 @pytest.mark.parametrize(
@@ -128,8 +128,8 @@ def test_a_value_that_is_not_of_its_type_makes_the_object_corrupt(kind: pa.DataT
         b'{"a":1} x',
         b'{"a":1} null',
         b"hello",
-        b"[]",
-        b'[{"a":1}]',
+        b"[1]",
+        b'[{"a":1},2]',
         b"1",
         b'"text"',
         b'{"a":"x\ty"}',
@@ -156,7 +156,8 @@ def test_a_line_that_is_no_object_makes_the_object_corrupt_wherever_it_stands(li
     }[where]
     error = refused(data, ONE, JSON)
     assert error.cause == "corrupt-object"
-    assert error.offset == (len(good) if where in ("middle", "last") else 0)
+    mark = 3 if line.startswith(b"\xef\xbb\xbf") else 0  # no part of the first record
+    assert error.offset == (len(good) if where in ("middle", "last") else mark)
 
 
 def test_an_object_over_several_lines_is_refused() -> None:
@@ -193,27 +194,22 @@ def test_extra_keys_are_ignored_and_missing_ones_are_null() -> None:
 @pytest.mark.parametrize(
     ("data", "values"),
     [
-        (b'{"A":1}\n', [1]),
-        (b'{"A":1}\n{"A":null}\n{"x":3}\n', [1, None, None]),
         (b'{"A":1,"a":2}\n{"A":1}\n', [2, None]),
-        (b'{"A":1,"n":{"a":5}}\n', [1]),
         (b'{"a":null,"n":{"A":5}}\n', [None]),
-        (b'{"A":1,"n":"a"}\n', [1]),
-        (b'{"A":1,"n":"A"}\n', [1]),
         (rb'{"\u0061":1}', [1]),
     ],
 )
-def test_a_key_that_differs_in_case_matches_when_none_matches_exactly(data: bytes, values: list[int | None]) -> None:
+def test_keys_match_exactly_as_in_spark(data: bytes, values: list[int | None]) -> None:
     assert read_column(data, pa.int64(), JSON) == values
 
 
-def test_two_keys_that_match_equally_well_are_refused() -> None:
-    schema = pa.schema([("ab", pa.int64())])
-    error = refused(b'{"Ab":1}\n{"aB":1}\n', schema, JSON)
-    assert (error.cause, "more than once" in error.detail) == ("wrong-columns", True)
+def test_an_array_of_objects_is_as_many_rows() -> None:
+    assert read_column(b'{"a":1}\n[{"a":2},{"a":3}]\n[]\n{"a":4}', pa.int64(), JSON) == [1, 2, 3, 4]
 
 
-@pytest.mark.parametrize("data", [b'{"x":1}\n', b"{}\n", b'{"x":{"a":1}}\n', b'{"x":"a"}\n{"y":"b"}', b'{"x":["A"]}\n'])
+@pytest.mark.parametrize(
+    "data", [b'{"x":1}\n', b"{}\n", b'{"x":{"a":1}}\n', b'{"x":"a"}\n{"y":"b"}', b'{"x":["A"]}\n', b'{"A":1}']
+)
 @pytest.mark.parametrize("kind", [pa.int64(), pa.map_(pa.string(), pa.string())])
 def test_an_object_without_any_declared_column_is_refused(data: bytes, kind: pa.DataType) -> None:
     assert refused(data, pa.schema([("a", kind), ("b", kind)]), JSON).cause == "wrong-columns"
@@ -230,12 +226,18 @@ def test_compressed_lines_are_read_and_refused_when_cut_off() -> None:
     assert refused(packed[:-3], ONE, JSON, "o.json.gz").cause == "corrupt-object"
 
 
-def test_a_line_longer_than_a_block_and_rows_over_many_blocks_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(json_lines, "BLOCK_SIZE", 1000)
-    lines = [b'{"a":%d}' % i for i in range(3000)]
-    assert read_column(b"\n".join(lines), pa.int64(), JSON) == list(range(3000))
-    lines[1500] = b'{"a":1500,"b":"%b"}' % (b"x" * 5000)
-    assert read_column(b"\n".join(lines), pa.int64(), JSON) == list(range(3000))
+@pytest.mark.parametrize("ours", [3, 1000, 1 << 20])
+@pytest.mark.parametrize("pyarrows", [1000, 1 << 20])
+def test_a_line_longer_than_a_block_and_rows_over_many_blocks_are_read(
+    ours: int, pyarrows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blocks, "BLOCK_SIZE", ours)
+    monkeypatch.setattr(text_objects, "BLOCK_SIZE", ours)
+    monkeypatch.setattr(json_lines, "BLOCK_SIZE", pyarrows)
+    lines = [b'{"a":%d}' % i for i in range(300)]
+    assert read_column(b"\n".join(lines), pa.int64(), JSON) == list(range(300))
+    lines[150] = b'{"a":150,"b":"%b"}' % (b"x" * 5000)
+    assert read_column(b"\n".join(lines), pa.int64(), JSON) == list(range(300))
 
 
 def test_a_line_of_null_at_the_beginning_of_a_later_block_does_not_end_the_process(

@@ -9,8 +9,9 @@ import pytest
 from queue_source.content.files import stat_object
 from queue_source.content.formats import FormatOptions
 from queue_source.content.metadata import METADATA_FIELDS, ObjectMetadata, check_metadata_field, metadata_column
-from queue_source.content.objects import load_object
 from queue_source.errors import OptionError
+
+from .reading import load_object
 
 ALL = pa.struct(
     [

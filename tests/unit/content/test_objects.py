@@ -12,8 +12,10 @@ import pytest
 from queue_source.content import objects
 from queue_source.content.files import ObjectFile
 from queue_source.content.formats import FormatOptions
-from queue_source.content.objects import ExpectedObject, load_object
+from queue_source.content.objects import ExpectedObject
 from queue_source.errors import BadObject
+
+from .reading import load_object
 
 SCHEMA = pa.schema([("a", pa.int64()), ("b", pa.string())])
 CSV = FormatOptions("csv")

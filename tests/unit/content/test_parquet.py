@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from queue_source.content import parquet as parquet_reader
 from queue_source.content.files import ObjectFile, open_object
 from queue_source.content.formats import FormatOptions
 from queue_source.content.parquet import read_parquet
@@ -197,8 +198,27 @@ def test_text_that_is_not_utf8_is_corrupt() -> None:
 def test_row_groups_can_be_read_one_by_one(tmp_path: Path) -> None:
     pq.write_table(pa.table({"a": list(range(10))}), tmp_path / "o", row_group_size=4)
     with open_object(f"{tmp_path}/o") as file:
-        groups = [read_parquet(file, ONE, PARQUET, [number]).column("a").to_pylist() for number in range(3)]
+        groups = [
+            [
+                value
+                for table in read_parquet(file, ONE, PARQUET, number, number + 1)
+                for value in table["a"].to_pylist()
+            ]
+            for number in range(3)
+        ]
     assert groups == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+
+
+@pytest.mark.parametrize("at_once", [1, 300, 1 << 20])
+def test_groups_that_are_large_are_read_in_batches(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parquet_reader, "READ_AT_ONCE", at_once)
+    monkeypatch.setattr(parquet_reader, "_ROWS", 7)
+    table = pa.table({"a": list(range(100))})
+    data = parquet(table, row_group_size=30, compression="none", use_dictionary=False, write_page_checksum=True)
+    assert read_column(data, pa.int64(), PARQUET) == list(range(100))
+    place = data.index((95).to_bytes(8, "little"))
+    with pytest.raises(BadObject):
+        read_column(data[:place] + data[place + 1 :], pa.int64(), PARQUET)
 
 
 def test_a_store_that_fails_in_the_middle_is_not_a_corrupt_object() -> None:
@@ -219,7 +239,7 @@ def test_a_store_that_fails_in_the_middle_is_not_a_corrupt_object() -> None:
 
     data = column(list(range(200_000)))
     with pytest.raises(ObjectStoreError, match="SLOW_DOWN"):
-        read_parquet(ObjectFile("s3://b/k", Failing(data)), ONE, PARQUET)
+        list(read_parquet(ObjectFile("s3://b/k", Failing(data)), ONE, PARQUET))
     assert Failing.reads > 1
 
 
@@ -229,5 +249,5 @@ def test_an_object_that_vanishes_in_the_middle_is_missing() -> None:
             raise FileNotFoundError("gone")
 
     with pytest.raises(BadObject) as caught:
-        read_parquet(ObjectFile("s3://b/k", Vanishing(column([1]))), ONE, PARQUET)
+        list(read_parquet(ObjectFile("s3://b/k", Vanishing(column([1]))), ONE, PARQUET))
     assert caught.value.cause == "missing-object"

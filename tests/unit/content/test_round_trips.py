@@ -18,11 +18,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from queue_source.content import csv_lines, json_lines
+from queue_source.content import blocks, csv_lines, json_lines, text_objects
+from queue_source.content.blocks import Block
 from queue_source.content.formats import FormatOptions
+from queue_source.content.problems import Problems
 from queue_source.errors import BadObject
 
-from .reading import UTC_MICROS, read_bytes
+from .reading import UTC_MICROS, read_bytes, read_with_problems
 
 UTC = dt.timezone.utc
 CALM = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -119,10 +121,10 @@ def test_json_written_by_python_is_read_back_equal(table: pa.Table, ascii_only: 
 @given(tables({k: v for k, v in {**COLUMNS, **NESTED}.items() if k != "map"}))
 def test_the_quick_and_the_slow_way_read_the_same_json(table: pa.Table) -> None:
     data = _json_bytes(table, ascii_only=True, blank=False)
-    quick = json_lines.read_json(data, table.schema, FormatOptions("json"))
-    if data.strip():
-        slow = json_lines._slowly(data, table.schema, FormatOptions("json"))
-        assert slow.equals(quick)
+    reader = json_lines.JsonReader(table.schema, FormatOptions("json"), Problems("FAILFAST"), "uri")
+    quick = reader.quickly(data)
+    assert quick is not None
+    assert reader.slowly(Block(0, data)).equals(quick)
 
 
 @CALM
@@ -176,24 +178,45 @@ def test_damaged_parquet_is_a_bad_object_or_good_rows_but_no_other_error(place: 
         assert rows == [] or set(rows[0]) == {"a", "b"}
 
 
+NOISE = st.lists(
+    st.sampled_from([*'{}[]":,\\ \n\t\r\0x', "null", '"a"', '"A"', "1", "1.5", "true", '{"a":1}\n', "é", '","', '""'])
+)
+
+
 @settings(CALM, max_examples=300)
-@given(st.lists(st.sampled_from([*'{}[]":,\\ \n\t\r\0', "null", '"a"', '"A"', "1", "1.5", "true", '{"a":1}\n', "é"])))
-def test_any_text_is_a_bad_object_or_as_many_rows_as_lines(parts: list[str]) -> None:
+@given(NOISE, st.sampled_from(["csv", "json"]))
+def test_any_text_is_as_many_rows_and_bad_records_as_lines(parts: list[str], file_format: str) -> None:
     data = "".join(parts).encode()
     lines = data.decode().replace("\r\n", "\n").replace("\r", "\n").split("\n")
     schema = pa.schema([("a", pa.string())])
-    try:
-        rows = read_bytes(data, schema, FormatOptions("json"))
-    except BadObject:
-        pass
-    else:
-        assert len(rows) == sum(1 for line in lines if line.strip())
-    try:
-        rows = read_bytes(data, schema, FormatOptions("csv"))
-    except BadObject:
-        pass
-    else:
-        assert len(rows) == sum(1 for line in lines if line)
+    records = sum(1 for line in lines if line.strip("".join(map(chr, range(33))) if file_format == "csv" else " \t"))
+    found = {}
+    for mode in ("PERMISSIVE", "DROPMALFORMED", "FAILFAST"):
+        try:
+            found[mode] = read_with_problems(data, schema, FormatOptions(file_format, mode=mode))
+        except BadObject as error:
+            if error.cause == "wrong-columns":
+                return
+            assert mode == "FAILFAST"
+    kept, dropped = found["PERMISSIVE"], found["DROPMALFORMED"]
+    assert kept.problems.count == dropped.problems.count
+    assert len(kept.rows) == len(dropped.rows) + dropped.problems.count
+    assert ("FAILFAST" in found) == (kept.problems.count == 0)
+    if file_format == "csv" or "[" not in "".join(parts):  # an array is several rows
+        assert len(kept.rows) == records
+
+
+@settings(CALM, max_examples=200)
+@given(NOISE, st.sampled_from([pa.string(), pa.int32(), pa.float64(), pa.decimal128(5, 2), pa.bool_()]))
+def test_what_is_read_quickly_from_csv_is_read_slowly_alike(parts: list[str], kind: pa.DataType) -> None:
+    data = "".join(parts).encode()
+    schema = pa.schema([("a", pa.string()), ("b", kind)])
+    problems = Problems("PERMISSIVE")
+    reader = csv_lines.CsvReader(schema, FormatOptions("csv"), problems, "uri")
+    quick = reader.quickly(data)
+    if quick is not None:
+        assert reader.slowly(Block(0, data)).equals(quick)
+        assert problems.count == 0
 
 
 @pytest.mark.parametrize("block", [32, 100, 1000])
@@ -206,7 +229,7 @@ def test_the_size_of_blocks_changes_nothing(block: int, table: pa.Table) -> None
     data = sink.getvalue()
     lines = _json_bytes(plain, ascii_only=False, blank=True)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(csv_lines, "BLOCK_SIZE", block)
-        patch.setattr(json_lines, "BLOCK_SIZE", block)
+        for module in (blocks, text_objects, csv_lines, json_lines):
+            patch.setattr(module, "BLOCK_SIZE", block)
         assert read_bytes(data, plain.schema, FormatOptions("csv", header=True, escape="")) == plain.to_pylist()
         assert read_bytes(lines, plain.schema, FormatOptions("json")) == plain.to_pylist()

@@ -1,0 +1,147 @@
+"""`cuesqueue queue info/create/delete/peek/purge`: to look at a queue of any kind, and to look after it."""
+
+from __future__ import annotations
+
+import base64
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from queue_source.commands.output import Json, print_result, print_table
+from queue_source.errors import OptionError, QueueConfigurationError
+
+if TYPE_CHECKING:
+    from queue_source.messages import Received
+    from queue_source.queues.base import Administered, Queue
+
+group = typer.Typer(
+    name="queue", no_args_is_help=True, rich_markup_mode=None, help="Look at queues, create, empty and delete them."
+)
+
+QueueUrl = Annotated[str, typer.Argument(metavar="QUEUE_URL", help="The queue, as in the option queueUrl.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+
+
+@group.command()
+def info(queue_url: QueueUrl, as_json: Json = False) -> None:
+    """Tell how many messages a queue has, and what its kind can do. Creates nothing."""
+    from queue_source.queues.base import Administered
+
+    with _opened(queue_url) as queue:
+        result: dict[str, Any] = {"queue": queue.name}
+        if isinstance(queue, Administered):
+            result["exists"] = queue.exists()
+        can = queue.capabilities
+        if result.get("exists", True) and can.tells_depth:
+            depth = queue.depth()
+            result |= {"ready": depth.ready, "in_flight": depth.in_flight, "delayed": depth.delayed}
+        result |= {"ordered_groups": can.ordered_groups, "largest_batch": can.largest_batch}
+        times = {"longest_lease": can.longest_lease, "lease_cap": can.lease_cap, "retention": can.retention}
+        result |= {f"{name}_seconds": seconds for name, seconds in times.items() if seconds is not None}
+        print_result(result, as_json, title="queue")
+
+
+@group.command()
+def create(queue_url: QueueUrl, as_json: Json = False) -> None:
+    """Create a queue as its URL says; what is there already is left as it is."""
+    with _administered(queue_url, "create") as (queue, administered):
+        there = administered.exists()
+        administered.create()
+        print_result({"queue": queue.name, "created": not there}, as_json, title="queue")
+
+
+@group.command()
+def delete(queue_url: QueueUrl, yes: Yes = False, as_json: Json = False) -> None:
+    """Delete a queue with all its messages; of RabbitMQ the pool, or the source where the URL names no pool."""
+    with _administered(queue_url, "delete") as (queue, administered):
+        there = administered.exists()
+        if there:
+            _sure(yes, f"Delete {queue.name} with all its messages?")
+            administered.delete()
+        print_result({"queue": queue.name, "deleted": there}, as_json, title="queue")
+
+
+@group.command()
+def purge(queue_url: QueueUrl, yes: Yes = False, as_json: Json = False) -> None:
+    """Delete all messages of a queue."""
+    with _administered(queue_url, "purge") as (queue, administered):
+        _sure(yes, f"Delete all messages of {queue.name}?")
+        print_result({"queue": queue.name, "messages": administered.purge()}, as_json, title="deleted")
+
+
+@group.command()
+def peek(
+    queue_url: QueueUrl,
+    most: Annotated[int, typer.Option("--most", min=1, max=1000, metavar="N", help="Show up to N messages.")] = 10,
+    as_json: Json = False,
+) -> None:
+    """Show the next messages of a queue, which stay there. RabbitMQ marks them as redelivered."""
+    with _administered(queue_url, "peek") as (queue, administered):
+        found = administered.exists()
+        shown = [_shown(message) for message in administered.peek(most)] if found else []
+        if as_json:
+            print_result({"queue": queue.name, "messages": shown}, as_json, title="messages")
+            return
+        rows = [
+            [message["sent_at"], message["tag"], str(message["receive_count"]), _text(message)] for message in shown
+        ]
+        print_table(f"{len(rows)} of {queue.name}", ("sent at", "tag", "receives", "body"), rows)
+
+
+def _shown(message: Received) -> dict[str, Any]:
+    """What is text as text; other bodies as base64 under another name."""
+    try:
+        body = {"body": message.body.decode()}
+    except UnicodeDecodeError:
+        body = {"body_base64": base64.b64encode(message.body).decode()}
+    sent = "" if message.sent_at is None else datetime.fromtimestamp(message.sent_at, timezone.utc).isoformat()
+    return {
+        "message_id": message.message_id,
+        "sent_at": sent,
+        "tag": message.tag,
+        "group": message.group,
+        "headers": dict(message.headers),
+        "receive_count": message.receive_count,
+        **body,
+    }
+
+
+def _text(message: Mapping[str, Any]) -> str:
+    body = str(message.get("body", message.get("body_base64")))
+    return body if len(body) <= 200 else body[:200] + "..."
+
+
+@contextmanager
+def _opened(url: str) -> Iterator[Queue]:
+    from queue_source import queues
+
+    with queues.open_queue(url) as queue:
+        yield queue
+
+
+@contextmanager
+def _administered(url: str, verb: str) -> Iterator[tuple[Queue, Administered]]:
+    from queue_source.queues.base import Administered
+
+    with _opened(url) as queue:
+        if not isinstance(queue, Administered):
+            raise QueueConfigurationError(
+                queue.name, f"cuesqueue cannot {verb} queues of this kind; use the service's own console or tools"
+            )
+        yield queue, queue
+
+
+def _sure(yes: bool, question: str) -> None:
+    if yes:
+        return
+    if not _on_a_terminal():
+        raise OptionError("--yes", "nobody can be asked here; add --yes to do it without a question")
+    typer.confirm(question, abort=True, err=True)
+
+
+def _on_a_terminal() -> bool:
+    return sys.stdin.isatty()

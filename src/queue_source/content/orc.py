@@ -1,0 +1,46 @@
+"""ORC: stripes to Arrow, only the declared columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pyarrow.types as pt
+
+from queue_source.content.columns import match_names, require_any
+from queue_source.content.files import ObjectFile
+from queue_source.content.formats import FormatOptions
+from queue_source.content.typed_tables import conformed, damage_is_bad
+
+
+def read_orc(
+    file: ObjectFile, schema: pa.Schema, options: FormatOptions, start: int = 0, end: int | None = None
+) -> Iterator[pa.Table]:
+    """The rows of the stripes from `start` to before `end` (None: the last) in exactly `schema`.
+
+    Raises BadObject (`wrong-columns`, `corrupt-object`), and ObjectStoreError when the store fails in the middle.
+    """
+    from pyarrow.orc import ORCFile  # here: a library of its own, which the other formats can do without
+
+    with damage_is_bad(file, "ORC"):
+        reader = ORCFile(pa.PythonFile(file, "r"))
+        present = reader.schema.names
+        matches = match_names(schema.names, present)
+        require_any(schema.names, matches, present)
+        wanted = [matches[name] for name in schema.names if name in matches]
+        stripes = range(start, reader.nstripes if end is None else min(end, reader.nstripes))
+    for stripe in stripes:
+        with damage_is_bad(file, "ORC"):
+            batch = reader.read_stripe(stripe, columns=wanted or None)
+            batch.validate(full=True)
+        table = _with_times(pa.Table.from_batches([batch]), schema, matches)
+        yield conformed(table if wanted else table.select([]), schema, matches, options)
+
+
+def _with_times(table: pa.Table, schema: pa.Schema, matches: dict[str, str]) -> pa.Table:
+    """Spark writes TIMESTAMP_NTZ as a whole number of microseconds."""
+    for name, written in matches.items():
+        place, kind = table.column_names.index(written), schema.field(name).type
+        if pt.is_timestamp(kind) and kind.tz is None and pt.is_int64(table.column(place).type):
+            table = table.set_column(place, written, table.column(place).cast(kind))
+    return table

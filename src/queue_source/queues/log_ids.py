@@ -1,0 +1,32 @@
+"""Log ids: the header by which log lines of one request are found over many services (Mercury's X-Ascent-Log-Id).
+
+    with log_id(message.headers["X-Ascent-Log-Id"]):
+        queue.publish([...])        # a queue whose URL says log_id_header=X-Ascent-Log-Id
+
+What is received has it among its headers, what is republished keeps it, and what is published inside gets it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+_current: ContextVar[str | None] = ContextVar("cuesqueue_log_id", default=None)
+
+
+@contextmanager
+def log_id(value: str) -> Iterator[None]:
+    """Messages published inside carry this log id; in this thread or task only."""
+    before = _current.set(value)
+    try:
+        yield
+    finally:
+        _current.reset(before)
+
+
+def stamped(headers: Mapping[str, str] | None, header: str | None) -> dict[str, str]:
+    """The headers with the current log id; one that is given stays."""
+    value = _current.get()
+    stamp = {header: value} if header and value is not None else {}
+    return {**stamp, **(headers or {})}

@@ -1,0 +1,205 @@
+"""The simulator: a source with its pools in a SQLite file, for tests of pipelines, with faults to order.
+
+`sim://SOURCE?dir=PATH&pool=P&tags=FILTER,FILTER` is the SQL queue in every verb, with RabbitMQ's shape on top: what is
+published goes to each pool of the source whose filters let its tag pass. Several processes may use it at once; a test
+orders faults in its own process for the reader that Spark runs in another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from enum import Enum
+
+from sqlalchemy import Connection
+
+from queue_source.errors import QueueConfigurationError, QueueUnavailable
+from queue_source.messages import Receipt, Received
+from queue_source.queues import sim_tables
+from queue_source.queues.base import Depth, Payload
+from queue_source.queues.log_ids import stamped
+from queue_source.queues.sim_address import parse_address
+from queue_source.queues.sql import SqlQueue
+from queue_source.queues.sql_database import create_table, create_tables
+from queue_source.queues.sql_rows import QueueRows
+from queue_source.tags import check_tag, matches_any
+
+
+class Fault(str, Enum):
+    """What can be ordered. Each message or call that meets one uses one up."""
+
+    LOST_ACKNOWLEDGEMENT = "lost-acknowledgement"
+    """A message is acknowledged, as it seems, and comes again after its lease."""
+    DUPLICATE_DELIVERY = "duplicate-delivery"
+    """A message is delivered a second time, whatever becomes of the first delivery."""
+    EARLY_EXPIRY = "early-expiry"
+    """A message's lease ends `seconds` after it was received, however long a lease was asked for."""
+    SLOW_RECEIVE = "slow-receive"
+    """A receive takes `seconds` longer."""
+    DISCONNECT = "disconnect"
+    """A call fails with QueueUnavailable and does nothing."""
+
+
+class SimQueue(SqlQueue):
+    """One pool of a source; without `pool=` the one that has the source's name; or a private one with `listener=true`.
+
+    `clock` and `sleep` are those of `SqlQueue`: with them no test has to wait for a lease to end.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        clock: Callable[[], float] | None = None,
+        sleep: Callable[[float], object] | None = None,
+        patience: float = 30.0,
+    ) -> None:
+        self._sim = parse_address(url)
+        super().__init__(self._sim.table, clock=clock, sleep=sleep, patience=patience)
+        self.capabilities = replace(SqlQueue.capabilities, loses_unheard=self._sim.listener)
+
+    # --- faults ------------------------------------------------------------------------------------------------------
+
+    def order(self, fault: Fault, times: int = 1, *, seconds: float = 0.0, verb: str | None = None) -> None:
+        """Let the next `times` messages (or calls) of this pool, in whatever process, meet the fault.
+
+        `verb` limits a disconnect to one of the protocol's methods, as in `verb="acknowledge"`.
+        """
+        self._run(
+            lambda connection: sim_tables.order(
+                connection, self._sim.pool, Fault(fault).value, verb, times, float(seconds)
+            )
+        )
+
+    def ordered(self) -> dict[Fault, int]:
+        """How often each fault is still to come."""
+        left = self._run(lambda connection: sim_tables.ordered(connection, self._sim.pool), read=True)
+        return {Fault(fault): times for fault, times in left.items()}
+
+    # --- the verbs ---------------------------------------------------------------------------------------------------
+
+    def receive(self, most: int, lease: float, wait: float) -> list[Received]:
+        self._refuse_closed()
+        if self._faulty():
+            self._connected("receive")
+            for seconds in self._met(Fault.SLOW_RECEIVE, "receive", 1):
+                self._sleep(seconds)
+        taken = super().receive(most, lease, wait)
+        if taken and self._faulty():
+            self._spoil([message.receipt for message in taken])
+        return taken
+
+    def _spoil(self, receipts: Sequence[Receipt]) -> None:
+        twice = len(self._met(Fault.DUPLICATE_DELIVERY, "receive", len(receipts)))
+        self._change(receipts[:twice], self._rows.duplicate)
+        for receipt, seconds in zip(receipts, self._met(Fault.EARLY_EXPIRY, "receive", len(receipts)), strict=False):
+            self._change([receipt], lambda connection, ids, s=seconds: self._rows.extend(connection, ids, s))  # type: ignore[misc]
+
+    def extend(self, receipts: Sequence[Receipt], lease: float) -> set[Receipt]:
+        self._connected("extend")
+        return super().extend(receipts, lease)
+
+    def acknowledge(self, receipts: Sequence[Receipt]) -> set[Receipt]:
+        self._connected("acknowledge")
+        if self._faulty():
+            leased = self._run(lambda connection: self._rows.held(connection, receipts))
+            alive = [receipt for receipt in dict.fromkeys(receipts) if receipt in leased]
+            lost = alive[: len(self._met(Fault.LOST_ACKNOWLEDGEMENT, "acknowledge", len(alive)))]
+            receipts = [receipt for receipt in receipts if receipt not in lost]
+        return super().acknowledge(receipts)
+
+    def give_back(self, receipts: Sequence[Receipt], delay: float = 0.0) -> None:
+        self._connected("give_back")
+        super().give_back(receipts, delay)
+
+    def reject(self, receipts: Sequence[Receipt]) -> None:
+        self._connected("reject")
+        super().reject(receipts)
+
+    def republish(self, message: Received) -> bool:
+        """To this pool only, as everywhere."""
+        self._connected("republish")
+        return super().republish(message)
+
+    def publish(
+        self,
+        payloads: Sequence[Payload],
+        *,
+        tag: str = "",
+        headers: Mapping[str, str] | None = None,
+        group: str | None = None,
+    ) -> list[str]:
+        """To every pool of the source whose filters let the tag pass. Raises when there is none, as RabbitMQ's does."""
+        check_tag(tag)
+        self._connected("publish")
+        named = stamped(headers, self._sim.log_id_header)
+        return super().publish(payloads, tag=tag, headers=named, group=group)
+
+    def _insert(
+        self, connection: Connection, bodies: Sequence[bytes], tag: str, headers: Mapping[str, str], group: str | None
+    ) -> list[str]:
+        ids: list[str] = []
+        for pool, filters in sim_tables.pools(connection).items():
+            if matches_any(filters, tag):
+                rows = QueueRows(pool, self.name, self._database)
+                ids = rows.insert(connection, bodies, tag, headers, group, ids)
+        if not ids and self._sim.mandatory:
+            raise QueueConfigurationError(
+                self.name,
+                f"no pool of source {self._sim.source!r} takes messages with the tag {tag!r}: {len(bodies)} were not "
+                "sent; create a pool whose filter lets it pass, or add mandatory=false to the URL to send to nobody",
+            )
+        return ids or [""] * len(bodies)
+
+    def depth(self) -> Depth:
+        self._connected("depth")
+        return super().depth()
+
+    def close(self) -> None:
+        """A listener's queue is gone with it."""
+        if self._sim.listener and self._created and not self._closed.is_set():
+            self.delete()
+        super().close()
+
+    # --- for people and commands -------------------------------------------------------------------------------------
+
+    def exists(self) -> bool:
+        """Whether the pool is bound to the source; creates nothing."""
+        return self._looked(lambda connection: sim_tables.exists(connection, self._sim.pool))
+
+    def create(self) -> None:
+        self._opened()
+
+    def delete(self) -> None:
+        """The pool, its messages, and what faults were ordered for it."""
+
+        def remove(connection: Connection) -> None:
+            self._rows.purge(connection)
+            sim_tables.unbind(connection, self._sim.pool)
+            sim_tables.forget(connection, self._sim.pool)
+
+        if self.exists():
+            self._run(remove)
+        self._created = False
+
+    # --- inside ------------------------------------------------------------------------------------------------------
+
+    def _create(self) -> None:
+        self._sim.folder.mkdir(parents=True, exist_ok=True)
+        create_table(self._database)
+        create_tables(self._database, sim_tables.metadata)
+        pool, filters = self._sim.pool, self._sim.filters
+        if not self._database.read(lambda connection: sim_tables.is_bound(connection, pool, filters)):
+            self._database.write(lambda connection: sim_tables.bind(connection, pool, filters))
+
+    def _connected(self, verb: str) -> None:
+        if self._faulty() and self._met(Fault.DISCONNECT, verb, 1):
+            raise QueueUnavailable(self.name, f"was disconnected during {verb}, as ordered")
+
+    def _met(self, fault: Fault, verb: str, most: int) -> list[float]:
+        """Use up what was ordered; returns the seconds of each."""
+        return self._run(lambda connection: sim_tables.take(connection, self._sim.pool, fault.value, verb, most))
+
+    def _faulty(self) -> bool:
+        """A look without a lock: mostly nothing is ordered."""
+        return self._run(lambda connection: bool(sim_tables.ordered(connection, self._sim.pool)), read=True)

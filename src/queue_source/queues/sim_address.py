@@ -1,0 +1,75 @@
+"""The `sim://` URL taken apart."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from urllib.parse import parse_qsl, urlsplit
+
+from sqlalchemy.engine import URL
+
+from queue_source.errors import QueueConfigurationError
+from queue_source.queues.sql_database import Address
+from queue_source.queues.urls import without_fragment
+from queue_source.tags import parse_filters
+from shard_store.redaction import redact_url
+
+_PARAMETERS = ("dir", "pool", "listener", "tags", "mandatory", "log_id_header")
+_NAME = re.compile(r"[\w.\-]{1,200}")
+_FORM = "write sim://SOURCE?dir=PATH, with &pool=NAME and &tags=FILTER where they are wanted"
+
+
+@dataclass(frozen=True, slots=True)
+class SimAddress:
+    """`table` is where the messages of this pool are; `filters` is None where the URL names none."""
+
+    table: Address
+    folder: Path
+    source: str
+    pool: str
+    listener: bool
+    filters: tuple[str, ...] | None
+    mandatory: bool
+    log_id_header: str | None
+
+
+def parse_address(url: str) -> SimAddress:
+    """Raises `QueueConfigurationError` for whatever is wrong with the URL; touches no file."""
+    name = redact_url(url)
+
+    def refused(problem: str) -> QueueConfigurationError:
+        return QueueConfigurationError(name, f"{problem}; {_FORM}")
+
+    parts = urlsplit(without_fragment(url))
+    pairs = parse_qsl(parts.query, keep_blank_values=True)
+    given = dict(pairs)
+    for key in given:
+        if key not in _PARAMETERS:
+            close = get_close_matches(key, _PARAMETERS, n=1)
+            raise refused(f"unknown parameter {key!r}" + (f", did you mean {close[0]!r}?" if close else ""))
+    if len(pairs) > len(given):
+        raise refused("a parameter is given twice")
+    source, pool = parts.netloc, given.get("pool", parts.netloc)
+    if parts.path not in ("", "/") or not _NAME.fullmatch(source) or not _NAME.fullmatch(pool):
+        raise refused("source and pool are named by letters, digits, '.', '-' and '_'")
+    if not given.get("dir"):
+        raise refused("it needs dir=PATH, a folder of this machine for the simulator's file")
+    for key in ("listener", "mandatory"):
+        if given.get(key, "true") not in ("true", "false"):
+            raise refused(f"{key}={given[key]!r} is neither true nor false")
+    listener = given.get("listener") == "true"
+    if listener and "pool" in given:
+        raise refused("a listener has a private queue and no pool")
+    try:
+        filters = parse_filters(given["tags"]) if "tags" in given else None
+    except ValueError as error:
+        raise refused(str(error)) from None
+    pool = f"listener-{uuid.uuid4().hex}" if listener else pool
+    folder = Path(given["dir"])
+    database = URL.create("sqlite", database=str(folder / f"{source}.sim.db"))
+    mandatory = given.get("mandatory", "true") == "true"
+    table = Address(database, pool, name)
+    return SimAddress(table, folder, source, pool, listener, filters, mandatory, given.get("log_id_header"))

@@ -1,0 +1,122 @@
+"""`cuesqueue queue ...`: over the simulator and a SQL queue, and what it says where a kind cannot do it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+import queue_source.queues
+from queue_source.commands.main import app
+from queue_source.commands.output import WRONG_USE
+from queue_source.queues import open_queue
+from queue_source.queues.base import Administered, Capabilities, Depth
+
+
+def cuesqueue(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["queue", *arguments])
+
+
+def result_of(*arguments: str) -> dict[str, Any]:
+    done = cuesqueue(*arguments, "--json")
+    assert done.exit_code == 0, done.output
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+KINDS: dict[str, Callable[[Path], str]] = {
+    "simulator": lambda folder: f"sim://orders?dir={folder}&pool=p&tags=a.#",
+    "sql": lambda folder: f"sql+sqlite:///{folder / 'jobs.db'}?queue=files",
+}
+
+
+@pytest.fixture(params=KINDS)
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return KINDS[request.param](tmp_path / "queues")
+
+
+def test_looking_at_a_queue_that_is_not_there_says_so_and_creates_nothing(url: str, tmp_path: Path) -> None:
+    assert result_of("info", url)["exists"] is False
+    assert result_of("peek", url)["messages"] == []
+    assert result_of("delete", url, "--yes")["deleted"] is False
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_queue_is_created_looked_at_emptied_and_deleted(url: str, tmp_path: Path) -> None:
+    (tmp_path / "queues").mkdir()
+    assert result_of("create", url)["created"] is True
+    with open_queue(url) as queue:
+        assert isinstance(queue, Administered)
+        queue.publish(["text", b"\xff"], tag="a.b", headers={"k": "v"})
+        told = result_of("info", url)
+        assert (told["exists"], told["ready"], told["in_flight"], told["delayed"]) == (True, 2, 0, 0)
+        (first, second) = result_of("peek", url)["messages"]
+        assert (first["body"], first["tag"], first["headers"], first["receive_count"]) == ("text", "a.b", {"k": "v"}, 0)
+        assert second["body_base64"] == "/w=="
+        assert len(result_of("peek", url, "--most", "1")["messages"]) == 1
+        assert queue.depth() == Depth(2, 0)
+        assert result_of("purge", url, "--yes")["messages"] == 2
+        assert queue.depth().total == 0
+        queue.publish(["more"], tag="a")
+    assert result_of("delete", url, "--yes")["deleted"] is True
+    assert result_of("info", url)["exists"] is False
+
+
+def test_people_get_tables(url: str, tmp_path: Path) -> None:
+    (tmp_path / "queues").mkdir()
+    with open_queue(url) as queue:
+        queue.publish(["hello " * 100], tag="a.b")
+    assert "largest batch" in cuesqueue("info", url).stdout
+    shown = cuesqueue("peek", url).stdout
+    assert "a.b" in shown
+    assert "hello" in shown
+
+
+@pytest.mark.parametrize("command", ["purge", "delete"])
+def test_what_cannot_be_undone_needs_a_yes_where_nobody_can_be_asked(url: str, tmp_path: Path, command: str) -> None:
+    (tmp_path / "queues").mkdir()
+    with open_queue(url) as queue:
+        queue.publish(["kept"], tag="a")
+        done = cuesqueue(command, url)
+        assert done.exit_code == WRONG_USE
+        assert "add --yes" in done.output
+        assert queue.depth().ready == 1
+
+
+@pytest.mark.parametrize("answer", ["y", "n"])
+def test_on_a_terminal_it_asks(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
+    (tmp_path / "queues").mkdir()
+    monkeypatch.setattr("queue_source.commands.queue._on_a_terminal", lambda: True)
+    with open_queue(url) as queue:
+        queue.publish(["x"], tag="a")
+        done = CliRunner().invoke(app, ["queue", "purge", url], input=f"{answer}\n")
+        assert "Delete all messages of" in done.output
+        assert queue.depth().ready == (0 if answer == "y" else 1)
+        assert done.exit_code == (0 if answer == "y" else 1)
+
+
+class Plain:
+    """A queue of a kind that only has the verbs."""
+
+    name = "plain://q"
+    capabilities = Capabilities(largest_batch=10, tells_depth=False, retention=60.0)
+
+    def __enter__(self) -> Plain:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return
+
+
+def test_a_kind_that_cannot_do_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue_source.queues, "open_queue", lambda url: Plain())
+    told = result_of("info", "plain://q")
+    assert told == {"queue": "plain://q", "ordered_groups": False, "largest_batch": 10, "retention_seconds": 60.0}
+    for command in ("create", "delete", "purge", "peek"):
+        done = cuesqueue(command, "plain://q")
+        assert done.exit_code == WRONG_USE
+        assert f"cuesqueue cannot {command} queues of this kind" in done.output
