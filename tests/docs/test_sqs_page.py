@@ -87,5 +87,6 @@ def test_setup_asks_for_what_the_page_allows_and_no_more(ministack_url: str, mon
     with closing(Setup(bucket, "in/", f"{bucket}-files", None, ministack_url)) as setup:
         setup._session.events.register("before-call.*.*", lambda model, **_: calls.append(model))
         setup.apply(setup.changes())
+        assert setup.changes() == []
         setup.reader_options()
     assert as_actions(calls) == actions(1)
