@@ -62,7 +62,7 @@ def test_the_defaults_are_those_of_the_design() -> None:
     assert options.batches.max_bytes_per_trigger is None
     assert options.batches.min_partitions >= 1
     assert options.batches.max_partition_bytes == 128 << 20
-    assert options.notifications.allowed_prefixes == ("s3://", "s3a://", "s3n://", "gs://", "abfss://")
+    assert options.notifications.allowed_prefixes == ("s3://", "gs://", "abfss://")
     assert options.content.on_missing_object == "quarantine"
     assert options.content.storage == StorageOptions()
     assert options.delivery.delivery_semantics == "exactly-once"
@@ -153,7 +153,7 @@ BAD: dict[str, list[str]] = {
     "character": ["ab", "\n"],
     "time zone": ["", "Mars/Olympus", "Europe", "+2", "+25:00", "../etc/passwd"],
     "character set": ["", "klingon"],
-    "prefixes": ["", "s3://a/,", ","],
+    "prefixes": ["", "s3://a/,", ",", "landing/", "s3:/a/", "file://elsewhere/"],
     "tag filter": ["", "a,", "x" * 300],
     "glob": ["", "[a", "{a,b", "a\\"],
     "shares": ["", "fair", "percentage:50,60", "percentage:100,0", "percentage:", "percentage:a,b"],
