@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 import uuid
@@ -305,6 +306,47 @@ def test_what_was_published_is_there_at_least_once_when_the_connection_ends_in_t
         seen = drained(other)
     assert len(bodies) < len(seen) < 2 * len(bodies)
     assert set(seen) == {body.encode() for body in bodies}
+
+
+def test_a_broker_that_falls_silent_is_noticed_by_its_heartbeats(server: RabbitServer, url: str) -> None:
+    with AmqpQueue(f"{url}&heartbeat=2&stack_timeout=3&socket_timeout=3") as queue:
+        queue.publish(["x"])
+        (message,) = take(queue)
+        server.freeze()
+        try:
+            with pytest.raises(QueueUnavailable):
+                queue.receive(10, 60, 60)
+            assert queue.acknowledge([message.receipt]) == {message.receipt}
+            with pytest.raises(QueueUnavailable):
+                queue.depth()
+        finally:
+            server.thaw()
+        assert patiently(lambda: drained(queue)) == [b"x"]
+
+
+def test_a_broker_short_of_memory_refuses_to_be_sent_to(server: RabbitServer, url: str) -> None:
+    with AmqpQueue(f"{url}&blocked_connection_timeout=1") as queue:
+        queue.create()
+        server.control("set_vm_memory_high_watermark", "0")
+        try:
+            with pytest.raises(QueueUnavailable):
+                queue.publish(["x"])
+        finally:
+            server.control("set_vm_memory_high_watermark", "0.4")
+        patiently(lambda: queue.publish(["x"]))
+        assert b"x" in drained(queue)
+
+
+def test_an_interrupted_receive_gives_back_what_it_took_and_takes_no_more(url: str) -> None:
+    with AmqpQueue(url) as queue, AmqpQueue(url) as other:
+        other.create()
+        waiting = asyncio.run_coroutine_threadsafe(queue._session.receive(10, 60), queue._thread._started())
+        time.sleep(0.5)
+        waiting.cancel()
+        time.sleep(0.2)
+        other.publish(["x"] * 20)
+        assert len(drained(other)) == 20
+        assert queue.depth().total == 0
 
 
 def test_a_broker_that_was_stopped_and_started_again_is_used_again() -> None:
