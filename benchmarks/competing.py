@@ -13,7 +13,7 @@ from pathlib import Path
 
 from benchmarks.registry import Measurement, Settings, benchmark
 from driver_loop import DriverLoop, published, reader_options
-from queue_source.queues import open_queue
+from queue_source.queues.sql import SqlQueue
 from servers.postgres import new_database, postgres
 from shard_store.store import open_store
 
@@ -46,7 +46,7 @@ def run_once(folder: Path, database: str, messages: int) -> float:
     ]
     for process in processes:
         process.start()
-    with open_queue(queue_url) as queue:
+    with SqlQueue(queue_url) as queue:
         begun.wait()
         start = time.perf_counter()
         for first in range(0, messages, 1000):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import pyarrow as pa
@@ -14,7 +14,8 @@ from queue_source.content.objects import ExpectedObject, Part, read_object
 from queue_source.content.problems import Problems
 from queue_source.errors import BadObject
 from queue_source.options import ContentOptions, SecretUrl
-from shard_store.model import ErrorRecord, PlanIdentity, Range, is_end, offset_of, position_at
+from queue_source.planning import PieceOf
+from shard_store.model import ErrorRecord, PlanIdentity, Position, Range, is_end, offset_of, position_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,11 @@ class Work:
     ranges: Sequence[Range]
     content: ContentOptions
     store: SecretUrl
+    piece_of: PieceOf = field(default_factory=dict)
+
+    def planned_start(self, entry: Range) -> Position:
+        """Where the range of the plan begins that an entry is, or is a piece of."""
+        return self.piece_of.get((entry.key, entry.start), entry.start)
 
 
 Report = Callable[[Sequence[ErrorRecord]], None]
@@ -78,7 +84,7 @@ def read_ranges(work: Work, schema: pa.Schema, report: Report) -> Iterator[pa.Re
                 policy = work.content.on_corrupt_object
             if policy == "fail":
                 raise
-            report([_error(entry, work.identity, error, skipped=policy == "skip")])
+            report([_error(entry, work, error, skipped=policy == "skip")])
         if problems.count:
             report(_bad_records(entry, work.identity, problems))
 
@@ -124,18 +130,21 @@ def _without_bad(work: Work) -> Work:
 
     with open_store(work.store.reveal()) as store:
         bad = store.found_bad(work.identity)
-    return replace(work, ranges=[r for r in work.ranges if (r.key, r.start) not in bad])
+    return replace(work, ranges=[r for r in work.ranges if (r.key, work.planned_start(r)) not in bad])
 
 
-def _error(entry: Range, identity: PlanIdentity, error: BadObject, *, skipped: bool) -> ErrorRecord:
-    """Scope `object` quarantines the shard when its plan is published; `skipped` ones count as done."""
+def _error(entry: Range, work: Work, error: BadObject, *, skipped: bool) -> ErrorRecord:
+    """Scope `object` quarantines the shard when its plan is published; `skipped` ones count as done.
+
+    All pieces of a range say it at one position, so that it is one error, and a repeated plan knows its range again.
+    """
     return ErrorRecord(
         scope="skipped" if skipped else "object",
         cause=error.cause,
         detail=error.detail,
         subject=entry.content.shard_id,
-        plan_hash=identity.delivery_hash,
-        position=entry.start,
+        plan_hash=work.identity.delivery_hash,
+        position=work.planned_start(entry),
         queue=entry.content.queue,
         message_id=entry.content.message_id,
     )

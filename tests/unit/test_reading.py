@@ -13,6 +13,7 @@ import pytest
 from queue_source.content.problems import TOLD_ONE_BY_ONE
 from queue_source.errors import BadObject
 from queue_source.options import parse_reader_options
+from queue_source.planning import LEAST_PIECE, cut
 from queue_source.reading import Work, read_ranges, read_work
 from shard_store.model import (
     BEGINNING,
@@ -160,3 +161,47 @@ def test_ranges_that_tile_an_object_read_each_record_once(tmp_path: Path) -> Non
             rows, errors = read(replace(whole, ranges=ranges))
             assert [row["a"] for row in rows] == list(range(100))
             assert errors == []
+
+
+@pytest.mark.parametrize("file_format", ["csv", "json", "text"])
+def test_pieces_of_an_object_with_a_header_or_a_mark_read_each_record_once(tmp_path: Path, file_format: str) -> None:
+    path = tmp_path / "o"
+    lines = {"csv": "b,a\ny{0},{0}", "json": '{{"a":{0},"b":"y{0}"}}', "text": "y{0}"}[file_format].split("\n")
+    options = {"header": "true"} if file_format == "csv" else {}
+    schema = pa.schema([("value", pa.string())]) if file_format == "text" else SCHEMA
+    text = "".join([*(f"{line}\n" for line in lines[:-1]), *(lines[-1].format(i) + "\n" for i in range(50))])
+    path.write_bytes(b"\xef\xbb\xbf" + text.encode() + b"bad\n")
+    size = path.stat().st_size
+    task = work(path, fileFormat=file_format, mode="DROPMALFORMED", **options)
+    for step in range(1, 40):
+        bounds = [*range(0, size, step), size]
+        pieces: list[Range] = []
+        for a, b in itertools.pairwise(bounds):
+            end = end_at(b) if b == size else position_at(b)
+            pieces.append(task.ranges[0]._replace(start=position_at(a) if a else BEGINNING, end=end))
+        errors: list[ErrorRecord] = []
+        batches = list(read_ranges(replace(task, ranges=pieces), schema, errors.extend))
+        found = [row for batch in batches for row in batch.to_pylist()]
+        if file_format == "text":
+            assert [row["value"] for row in found] == [*(f"y{i}" for i in range(50)), "bad"]
+        else:
+            assert [(row["a"], row["b"]) for row in found] == [(i, f"y{i}") for i in range(50)]
+            assert [error.position for error in errors] == [position_at(size - 4)]
+
+
+def test_pieces_of_a_bad_object_are_one_error_and_none_is_read_by_a_repeated_task(tmp_path: Path) -> None:
+    gone = work(tmp_path / "gone", mode="DROPMALFORMED", store=f"sqlite:///{tmp_path / 'store.db'}")
+    pieces, piece_of = cut([gone.ranges[0]._replace(end=end_at(3 * LEAST_PIECE))], 3, 1 << 30, lambda _: True)
+    assert pieces == [gone.ranges[0]._replace(end=end_at(3 * LEAST_PIECE))]  # of unknown size
+    content = gone.ranges[0].content._replace(size=3 * LEAST_PIECE)
+    planned = gone.ranges[0]._replace(content=content, end=end_at(3 * LEAST_PIECE))
+    pieces, piece_of = cut([planned], 3, 1 << 30, lambda _: True)
+    assert len(pieces) == 3
+    task = replace(gone, ranges=pieces, piece_of=piece_of)
+    _, errors = read(task)
+    assert {(error.scope, error.position) for error in errors} == {("object", BEGINNING)}
+    with open_store(task.store.reveal()) as store:
+        store.record_errors("files", "p", errors[:1])
+    (tmp_path / "gone").write_bytes(b"1,x\n" * (3 * LEAST_PIECE // 4))
+    assert list(read_work(task, SCHEMA, repeated=True)) == []
+    assert sum(batch.num_rows for batch in read_work(task, SCHEMA, repeated=False)) == 3 * LEAST_PIECE // 4

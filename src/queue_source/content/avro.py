@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import IO, Any, cast
+from typing import IO, Any, NamedTuple, cast
 
 import pyarrow as pa
 
-from queue_source.content.columns import conform_column, match_names, require_any, typed_leaf
+from queue_source.content.columns import match_names, require_any
 from queue_source.content.files import ObjectFile
 from queue_source.content.formats import FormatOptions, require_fastavro
-from queue_source.content.typed_tables import damage_is_bad
+from queue_source.content.typed_tables import conformed, damage_is_bad
 
 _ROWS = 16_384
 
@@ -25,30 +25,91 @@ def read_avro(file: ObjectFile, schema: pa.Schema, options: FormatOptions) -> It
     import fastavro
 
     with damage_is_bad(file, "Avro"):
-        records: Any = fastavro.reader(cast("IO[bytes]", file))
-        present = _fields(records.writer_schema)
-        matches = match_names(schema.names, present)
-        require_any(schema.names, matches, present)
-    leaf = typed_leaf(options.timezone)
+        records: Any = fastavro.reader(cast(IO[bytes], file))
+        written = _written(records.writer_schema)
+        matches = match_names(schema.names, written)
+        require_any(schema.names, matches, written)
+        kinds = {name: _kind(written[name]) for name in matches.values()}
     while True:
         with damage_is_bad(file, "Avro"):
-            rows: list[dict[str, Any]] = list(islice(records, _ROWS))
+            rows = list(islice(records, _ROWS))
+            columns = [
+                pa.array([None if row[name] is None else kind.convert(row[name]) for row in rows], kind.arrow)
+                for name, kind in kinds.items()
+            ]
         if not rows:
             return
-        columns = []
-        for field in schema:
-            name = matches.get(field.name)
-            with damage_is_bad(file, "Avro"):
-                values = pa.array([None if name is None else row[name] for row in rows])
-            columns.append(conform_column(pa.chunked_array([values]), field, leaf))
-        if columns:
-            yield pa.Table.from_arrays(columns, schema=schema)
-        else:
-            yield pa.table({"": pa.nulls(len(rows))}).select([])
+        table = pa.Table.from_arrays(columns, names=list(kinds))
+        yield conformed(table if columns else pa.table({"": pa.nulls(len(rows))}).select([]), schema, matches, options)
 
 
-def _fields(writer_schema: Any) -> list[str]:
-    """The names of the top-level record's fields."""
-    if not isinstance(writer_schema, dict) or writer_schema.get("type") != "record":
+class _Kind(NamedTuple):
+    """What a written type is in Arrow, and how fastavro's values become those that `pa.array` takes."""
+
+    arrow: pa.DataType
+    convert: Callable[[Any], Any]
+
+
+def _written(schema: Any) -> dict[str, Any]:
+    """The fields of the top-level record."""
+    if not isinstance(schema, dict) or schema.get("type") != "record":
         raise ValueError("the objects are not records")
-    return [field["name"] for field in writer_schema["fields"]]
+    return {field["name"]: field["type"] for field in schema["fields"]}
+
+
+def _kind(schema: Any) -> _Kind:
+    """What a type of the writer's schema is. Raises ValueError for one that has no equal."""
+    if isinstance(schema, list):
+        others = [one for one in schema if one != "null"]
+        if len(others) > 1:
+            raise ValueError(f"a union of {len(others)} types has no column type")
+        return _kind(others[0]) if others else _Kind(pa.null(), _same)
+    if isinstance(schema, str):
+        schema = {"type": schema}
+    name, logical = schema["type"], schema.get("logicalType")
+    if isinstance(name, (dict, list)):
+        return _kind(name)
+    if logical == "decimal":
+        return _Kind(pa.decimal128(schema["precision"], schema.get("scale", 0)), _same)
+    if logical in _LOGICAL:
+        return _Kind(_LOGICAL[logical], str if logical == "uuid" else _same)
+    if name in _PLAIN:
+        return _Kind(_PLAIN[name], _same)
+    if name == "record":
+        return _record(schema)
+    if name == "array":
+        items = _kind(schema["items"])
+        return _Kind(pa.list_(items.arrow), lambda value: [_given(items, one) for one in value])
+    if name == "map":
+        values = _kind(schema["values"])
+        arrow = pa.map_(pa.string(), values.arrow)
+        return _Kind(arrow, lambda value: [(key, _given(values, one)) for key, one in value.items()])
+    raise ValueError(f"the type {name!r} has no column type")  # a record within itself, for one
+
+
+def _record(schema: Any) -> _Kind:
+    fields = {name: _kind(kind) for name, kind in _written(schema).items()}
+    arrow = pa.struct([(name, kind.arrow) for name, kind in fields.items()])
+    return _Kind(arrow, lambda value: {name: _given(kind, value[name]) for name, kind in fields.items()})
+
+
+def _given(kind: _Kind, value: Any) -> Any:
+    return None if value is None else kind.convert(value)
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+_PLAIN = {
+    "null": pa.null(), "boolean": pa.bool_(), "int": pa.int32(), "long": pa.int64(), "float": pa.float32(),
+    "double": pa.float64(), "bytes": pa.binary(), "fixed": pa.binary(), "string": pa.string(), "enum": pa.string(),
+}  # fmt: skip
+_LOGICAL = {
+    "date": pa.date32(),
+    "timestamp-millis": pa.timestamp("us", tz="UTC"),
+    "timestamp-micros": pa.timestamp("us", tz="UTC"),
+    "local-timestamp-millis": pa.timestamp("us"),
+    "local-timestamp-micros": pa.timestamp("us"),
+    "uuid": pa.string(),
+}

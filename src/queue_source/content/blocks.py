@@ -157,11 +157,14 @@ def text_blocks(
     while offset < last:
         wanted = min(BLOCK_SIZE, last - offset - len(rest))
         wanted = wanted if wanted > 0 else _NEXT_PIECE
+        if skip_mark:
+            wanted = max(wanted, len(_BOM))
         more = stream.read(wanted)
         final = len(more) < wanted
         data = rest + more if rest else more
         if skip_mark and data.startswith(_BOM):
             offset, data = len(_BOM), data[len(_BOM) :]
+            last = max(last, offset + 1)  # the first record begins with its mark
         skip_mark = False
         if offset + len(data) >= last:
             end = separator.first_end(data, last - offset)

@@ -60,6 +60,17 @@ def shorten(text: str) -> str:
     return text if len(text) <= _DETAIL_LIMIT else text[: _DETAIL_LIMIT - 3] + "..."
 
 
+def check_decimals(table: pa.Table) -> None:
+    """Raise pa.ArrowInvalid for decimals of more digits than their type has: pyarrow's parsers let some through."""
+    for column in table.columns:
+        if _has_decimals(column.type):
+            column.validate(full=True)
+
+
+def _has_decimals(kind: pa.DataType) -> bool:
+    return bool(pt.is_decimal(kind)) or any(_has_decimals(kind.field(i).type) for i in range(kind.num_fields))
+
+
 def conform_column(column: pa.ChunkedArray, target: pa.Field, leaf: LeafConverter) -> pa.ChunkedArray:
     """The column in exactly the declared type. Raises BadObject("corrupt-object") naming column and reason."""
     try:

@@ -22,7 +22,7 @@ import pyarrow.csv as pc_csv
 import pyarrow.types as pt
 
 from queue_source.content.blocks import BLOCK_SIZE, Block, Exactly, LineEnds, OutsideQuotes
-from queue_source.content.columns import conform_column, match_names, require_any
+from queue_source.content.columns import check_decimals, conform_column, match_names, require_any
 from queue_source.content.csv_tokens import tokenizer
 from queue_source.content.formats import FormatOptions, is_bytes, is_text
 from queue_source.content.line_data import count_lines, is_utf8, unified
@@ -88,6 +88,7 @@ class CsvReader:
             table = self._parse(lines)
             if not self._options.multi_line and count_lines(lines, table.num_rows, strip=False) != table.num_rows:
                 return None
+            check_decimals(table)
             return self._shape.assemble(self._conformed(table))
         except (pa.ArrowException, UnicodeDecodeError, BadObject):
             return None  # the slow way finds out what is wrong
@@ -238,8 +239,6 @@ class CsvReader:
                 column = _apply_nulls(column, options)
             if is_text(column.type):
                 column = self._of_text(column, field.type)
-            if pt.is_decimal(field.type):
-                column.validate(full=True)  # pyarrow lets through what has too many digits
             columns.append(conform_column(column, field, self._leaf))
         if not columns:
             return table.select([])  # keeps the number of rows

@@ -14,7 +14,7 @@ import pyarrow.json as pa_json
 import pyarrow.types as pt
 
 from queue_source.content.blocks import BLOCK_SIZE, Block, Exactly, LineEnds
-from queue_source.content.columns import conform_column, require_any
+from queue_source.content.columns import check_decimals, conform_column, require_any
 from queue_source.content.formats import FormatOptions, is_bytes
 from queue_source.content.json_rows import Objects, decode, dump
 from queue_source.content.line_data import count_lines, is_utf8, unified
@@ -56,6 +56,7 @@ class JsonReader:
             parsed = self._parse(lines)
             if count_lines(lines, parsed.num_rows, strip=True) != parsed.num_rows:
                 return None  # two objects in a line, or one over two
+            check_decimals(parsed)
             columns = [conform_column(parsed.column(i), field, self._leaf) for i, field in enumerate(self._shape.data)]
         except (pa.ArrowException, UnicodeDecodeError, BadObject):
             return None  # the slow way finds out what is wrong, if anything is

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from queue_source.content.avro import read_avro
 from queue_source.content.binary_file import read_binary_file
+from queue_source.content.compression import codec_of
 from queue_source.content.files import ObjectFile, StorageOptions, open_object, stat_object
 from queue_source.content.formats import LINE_FORMATS, FormatOptions, data_schema
 from queue_source.content.holding import all_or_nothing
@@ -43,9 +44,14 @@ class Part:
     start: int = 0
     end: int | None = None
 
-    @property
-    def whole(self) -> bool:
-        return self.start == 0 and self.end is None
+
+def may_be_cut(uri: str, options: FormatOptions) -> bool:
+    """Whether parts of the object may be read by several tasks: none of them may find it bad when others do not.
+
+    Driver, before anything is read. An object that is packed and does not say so in its name is read as a whole with
+    its first part.
+    """
+    return options.splittable and options.mode != "FAILFAST" and codec_of(uri, b"") is None
 
 
 def read_object(
@@ -100,7 +106,7 @@ def _open(
 ) -> tuple[Iterator[pa.Table], bool]:
     """The rows as tables, and whether they may turn out bad after the first of them."""
     if options.file_format in LINE_FORMATS:
-        text = TextObject(uri, file, size, options, problems)
+        text = TextObject(uri, file, size, options, problems, part.start)
         return text.tables(schema, part.start, part.end), text.may_fail_late
     if options.file_format == "parquet":
         return read_parquet(file, schema, options, part.start, part.end), True

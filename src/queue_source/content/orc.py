@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pyarrow as pa
+import pyarrow.types as pt
 
 from queue_source.content.columns import match_names, require_any
 from queue_source.content.files import ObjectFile
@@ -32,5 +33,14 @@ def read_orc(
         with damage_is_bad(file, "ORC"):
             batch = reader.read_stripe(stripe, columns=wanted or None)
             batch.validate(full=True)
-        table = pa.Table.from_batches([batch])
+        table = _with_times(pa.Table.from_batches([batch]), schema, matches)
         yield conformed(table if wanted else table.select([]), schema, matches, options)
+
+
+def _with_times(table: pa.Table, schema: pa.Schema, matches: dict[str, str]) -> pa.Table:
+    """Spark writes TIMESTAMP_NTZ as a whole number of microseconds."""
+    for name, written in matches.items():
+        place, kind = table.column_names.index(written), schema.field(name).type
+        if pt.is_timestamp(kind) and kind.tz is None and pt.is_int64(table.column(place).type):
+            table = table.set_column(place, written, table.column(place).cast(kind))
+    return table

@@ -17,19 +17,23 @@ from queue_source.content.problems import Problems
 from queue_source.content.records import read_block
 from queue_source.content.text_lines import TextReader
 
+_AHEAD = 64 << 10
 _BOM = b"\xef\xbb\xbf"
 
 
 class TextObject:
     """An open object of a text format."""
 
-    def __init__(self, uri: str, file: ObjectFile, size: int, options: FormatOptions, problems: Problems) -> None:
+    def __init__(
+        self, uri: str, file: ObjectFile, size: int, options: FormatOptions, problems: Problems, start: int
+    ) -> None:
+        """`start` is where reading will begin: what is read ahead here is more than a header only at the beginning."""
         self._uri = uri
         self._file = file
         self._size = size
         self._options = options
         self._problems = problems
-        self._first = file.read(min(size, BLOCK_SIZE))
+        self._first = file.read(min(size, _AHEAD if start else BLOCK_SIZE))
         self._codec = codec_of(uri, self._first)
         self.may_fail_late = self._codec is not None or problems.fails
 

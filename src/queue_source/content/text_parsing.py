@@ -27,8 +27,8 @@ _FLOAT = re.compile(r"[ \t]*[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)
 _SPECIAL_FLOAT = re.compile(r"[ \t]*[+-]?(?:inf|infinity|nan)[ \t]*", re.IGNORECASE)
 _MOMENT = re.compile(
     r"\s*(?P<year>\d{4})(?:-(?P<month>\d{1,2})(?:-(?P<day>\d{1,2})"
-    r"(?:[ T](?:(?P<hour>\d{1,2})(?::(?P<minute>\d{1,2})(?::(?P<second>\d{1,2})(?:\.(?P<fraction>\d*))?)?)?"
-    r"\s*(?P<zone>[A-Za-z+-][\w+:/-]*)?)?)?)?)?\s*",
+    r"(?:[ T](?P<hour>\d{1,2})(?::(?P<minute>\d{1,2})(?::(?P<second>\d{1,2})(?:\.(?P<fraction>\d*))?)?)?"
+    r"\s*(?P<zone>[A-Za-z+-][\w+:/-]*)?)?)?)?\s*",
     re.ASCII,
 )
 _DAY = re.compile(

@@ -20,7 +20,7 @@ def damage_is_bad(file: ObjectFile, format_name: str) -> Iterator[None]:
         yield
     except CuesqueueError:
         raise
-    except (pa.ArrowException, OSError, ValueError, MemoryError, OverflowError, TypeError, KeyError) as error:
+    except Exception as error:
         if file.failure is not None:
             raise file.failure from error
         raise BadObject("corrupt-object", shorten(f"not readable as {format_name}: {error}")) from error

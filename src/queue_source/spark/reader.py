@@ -22,14 +22,16 @@ from pyspark.sql.types import StructType
 from queue_source.content.files import stat_objects
 from queue_source.content.formats import check_schema
 from queue_source.content.message_rows import check_message_schema
+from queue_source.content.objects import may_be_cut
 from queue_source.coordinator import Coordinator
 from queue_source.options import ReaderOptions, connection_options
-from queue_source.planning import pack
+from queue_source.planning import cut, pack
 from queue_source.queues import open_queue
 from queue_source.reading import Work, read_work
 from queue_source.spark.compat import AvailableNow, arrow_schema, read_all_available
 from queue_source.spark.process import driver_identity, is_repeated, stop_on_sigterm
 from queue_source.suitability import check_suitability
+from shard_store.model import Range
 from shard_store.store import open_store
 
 
@@ -78,12 +80,26 @@ class CuesqueueStreamReader(AvailableNow, DataSourceStreamReader):
         plan = self._started().plan(int(start["seq"]), int(end["seq"]))
         ranges = () if plan.published else plan.ranges
         batches = self._options.batches
-        packed = pack(ranges, batches.min_partitions, batches.max_partition_bytes)
+        limits = batches.min_partitions, batches.max_partition_bytes
+        pieces, piece_of = cut(ranges, *limits, self._may_be_cut)
+        packed = pack(pieces, *limits)
         # a plan without content still needs a task: its commit message tells the sink which plan is published
         return [
-            WorkPartition(Work(plan.identity, part, self._options.content, self._options.store))
+            WorkPartition(
+                Work(
+                    plan.identity,
+                    part,
+                    self._options.content,
+                    self._options.store,
+                    {place: piece_of[place] for r in part if (place := (r.key, r.start)) in piece_of},
+                )
+            )
             for part in packed or [[]]
         ]
+
+    def _may_be_cut(self, entry: Range) -> bool:
+        format = self._options.content.format
+        return format is not None and may_be_cut(entry.content.uri, format)
 
     def commit(self, end: dict[str, Any]) -> None:
         self._started().confirm(int(end["seq"]))

@@ -1,0 +1,129 @@
+"""Every codec is found by suffix or first bytes, read in pieces, and refused when it is damaged or a bomb."""
+
+from __future__ import annotations
+
+import bz2
+import contextlib
+import gzip
+import struct
+import tracemalloc
+import zlib
+from collections.abc import Callable
+
+import pyarrow as pa
+import pytest
+
+from queue_source.content import blocks, compression
+from queue_source.content.formats import FormatOptions
+from queue_source.errors import BadObject
+
+from .reading import read_bytes, read_with_problems, refused
+
+TEXT = pa.schema([("value", pa.string())])
+LINES = FormatOptions("text")
+CONTENT = b"".join(b"%d,%d\n" % (i, i * 7919 % 1000) for i in range(20_000))
+
+
+def hadoop(data: bytes, codec: str, block: int = 9_000, chunk: int = 9_000) -> bytes:
+    """As Hadoop's block codecs write: (length, (length, packed) ...) ..."""
+    packed = b""
+    for at in range(0, len(data), block):
+        piece = data[at : at + block]
+        packed += struct.pack(">I", len(piece))
+        for part in (piece[i : i + chunk] for i in range(0, len(piece), chunk)):
+            compressed = pa.Codec(codec).compress(part, asbytes=True)
+            packed += struct.pack(">I", len(compressed)) + compressed
+    return packed
+
+
+def snappy_frames(data: bytes) -> bytes:
+    frames = b"\xff\x06\x00\x00sNaPpY"
+    for number, at in enumerate(range(0, len(data), 60_000)):
+        piece = data[at : at + 60_000]
+        kind, body = (1, piece) if number % 2 else (0, pa.Codec("snappy").compress(piece, asbytes=True))
+        frames += bytes([kind]) + (len(body) + 4).to_bytes(3, "little") + b"\0\0\0\0" + body
+    return frames + b"\xfe\x03\x00\x00pad"
+
+
+def lz4_frame(data: bytes) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(sink, "lz4") as stream:
+        stream.write(data)
+    return bytes(sink.getvalue().to_pybytes())
+
+
+PACKERS: dict[str, Callable[[bytes], bytes]] = {
+    ".gz": gzip.compress,
+    ".GZIP": gzip.compress,
+    ".bz2": bz2.compress,
+    ".zst": lambda data: bytes(pa.Codec("zstd").compress(data, asbytes=True)),
+    ".deflate": zlib.compress,
+    ".lz4": lz4_frame,
+    ".hadoop.lz4": lambda data: hadoop(data, "lz4_raw"),
+    ".snappy": lambda data: hadoop(data, "snappy"),
+    ".chunks.snappy": lambda data: hadoop(data, "snappy", chunk=1_000),
+    ".sz": snappy_frames,
+}
+BY_MAGIC = [".gz", ".bz2", ".zst", ".lz4", ".sz"]
+
+
+@pytest.mark.parametrize("suffix", PACKERS)
+def test_every_codec_is_known_by_its_suffix_and_refused_when_cut_off(suffix: str) -> None:
+    packed = PACKERS[suffix](CONTENT)
+    expected = CONTENT.decode().splitlines()
+    for data, times in ((packed, 1), (packed + packed, 2)):
+        rows = read_bytes(data, TEXT, LINES, f"o{suffix}")
+        assert [row["value"] for row in rows] == expected * times
+    assert read_bytes(b"", TEXT, LINES, f"o{suffix}") == []
+    ends = {len(packed) // 2, 5} if suffix == ".sz" else {len(packed) - 1, len(packed) // 2, 5}
+    for cut in (*(packed[:end] for end in ends), b"plain,text\n"):
+        assert refused(cut, TEXT, LINES, f"o{suffix}").cause == "corrupt-object"
+        with pytest.raises(BadObject):  # in every mode: an object is the smallest thing that can be packed
+            read_with_problems(cut, TEXT, LINES, f"o{suffix}")
+
+
+@pytest.mark.parametrize("suffix", BY_MAGIC)
+@pytest.mark.parametrize("name", ["object", "o.csv", "o.gz.json"])
+def test_a_codec_is_known_by_its_first_bytes(suffix: str, name: str) -> None:
+    assert len(read_bytes(PACKERS[suffix](CONTENT), TEXT, LINES, name)) == 20_000
+
+
+@pytest.mark.parametrize("suffix", PACKERS)
+def test_damage_anywhere_is_a_bad_object_or_other_text_but_no_other_error(suffix: str) -> None:
+    packed = PACKERS[suffix](CONTENT[:2000])
+    for at in range(0, len(packed), max(1, len(packed) // 60)):
+        for byte in (0x00, 0xFF):
+            damaged = packed[:at] + bytes([byte]) + packed[at + 1 :]
+            with contextlib.suppress(BadObject):  # any other error fails this test, and a crash all of them
+                read_with_problems(damaged, TEXT, LINES, f"o{suffix}")
+
+
+def test_a_bomb_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compression, "ALWAYS_ALLOWED", 1 << 20)
+    bomb = gzip.compress(b"x\n" * (10 << 20))
+    error = refused(bomb, TEXT, LINES, "o.gz")
+    assert "expand to more than" in error.detail
+    assert len(read_bytes(gzip.compress(b"x\n" * 1000), TEXT, LINES, "o.gz")) == 1000
+
+
+def test_a_record_that_never_ends_costs_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocks, "LONGEST_RECORD", 1 << 20)
+    monkeypatch.setattr(blocks, "BLOCK_SIZE", 1 << 20)
+    bomb = gzip.compress(b"0" * (100 << 20), 1)
+    tracemalloc.start()
+    try:
+        found = read_with_problems(bomb + gzip.compress(b"\nlast\n"), TEXT, LINES, "o.gz")
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert ([row["value"] for row in found.rows], found.problems.count) == (["last"], 1)
+    assert peak < 20 << 20
+
+
+def test_packed_objects_that_only_their_bytes_give_away_are_read_with_their_first_range() -> None:
+    from queue_source.content.objects import Part
+
+    packed = gzip.compress(CONTENT)
+    parts = [Part(0, 100), Part(100, 2000), Part(2000, None)]
+    counts = [len(read_with_problems(packed, TEXT, LINES, "object", part=part).rows) for part in parts]
+    assert counts == [20_000, 0, 0]
