@@ -19,6 +19,8 @@ from rich.table import Table
 import benchmarks.competing
 import benchmarks.leases
 import benchmarks.memory
+import benchmarks.pruning
+import benchmarks.queues
 import benchmarks.reading
 import benchmarks.store  # noqa: F401 -- these register themselves
 from benchmarks.registry import REGISTRY, Measurement, Settings

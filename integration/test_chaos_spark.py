@@ -102,7 +102,7 @@ def test_two_spark_drivers_that_are_killed_and_frozen_at_random_publish_every_ro
     counts = {"kills": 0, "freezes": 0, "restarts of the database": 0}
     rows: list[tuple[int, str]] = []
     objects = 0
-    end = time.monotonic() + SECONDS
+    restart_by, end = time.monotonic() + SECONDS / 2, time.monotonic() + SECONDS
     try:
         while time.monotonic() < end:
             uris, written = world.write(objects, 10)
@@ -118,7 +118,8 @@ def test_two_spark_drivers_that_are_killed_and_frozen_at_random_publish_every_ro
             elif dice < 0.7:
                 victim.replace_frozen()
                 counts["freezes"] += 1
-            elif dice < 0.8:
+            late = not counts["restarts of the database"] and time.monotonic() > restart_by
+            if 0.7 <= dice < 0.8 or late:
                 server.restart(signal.SIGQUIT)
                 counts["restarts of the database"] += 1
             for pipeline in pipelines:
@@ -138,4 +139,5 @@ def test_two_spark_drivers_that_are_killed_and_frozen_at_random_publish_every_ro
                 pipeline.close()
     print(counts, f"{objects} objects")
     assert counts["kills"] >= 3
+    assert counts["restarts of the database"] >= 1
     assert world.published() == sorted(rows)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
 import time
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pika
@@ -14,6 +18,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from docs.snippets import ROOT, blocks
+from docs.test_pages import Reader
 from queue_source.errors import QueueConfigurationError, QueueUnavailable
 from queue_source.messages import Receipt, Received
 from queue_source.queues.amqp import AmqpQueue
@@ -302,6 +308,47 @@ def test_what_was_published_is_there_at_least_once_when_the_connection_ends_in_t
     assert set(seen) == {body.encode() for body in bodies}
 
 
+def test_a_broker_that_falls_silent_is_noticed_by_its_heartbeats(server: RabbitServer, url: str) -> None:
+    with AmqpQueue(f"{url}&heartbeat=2&stack_timeout=3&socket_timeout=3") as queue:
+        queue.publish(["x"])
+        (message,) = take(queue)
+        server.freeze()
+        try:
+            with pytest.raises(QueueUnavailable):
+                queue.receive(10, 60, 60)
+            assert queue.acknowledge([message.receipt]) == {message.receipt}
+            with pytest.raises(QueueUnavailable):
+                queue.depth()
+        finally:
+            server.thaw()
+        assert patiently(lambda: drained(queue)) == [b"x"]
+
+
+def test_a_broker_short_of_memory_refuses_to_be_sent_to(server: RabbitServer, url: str) -> None:
+    with AmqpQueue(f"{url}&blocked_connection_timeout=1") as queue:
+        queue.create()
+        server.control("set_vm_memory_high_watermark", "0")
+        try:
+            with pytest.raises(QueueUnavailable):
+                queue.publish(["x"])
+        finally:
+            server.control("set_vm_memory_high_watermark", "0.4")
+        patiently(lambda: queue.publish(["x"]))
+        assert b"x" in drained(queue)
+
+
+def test_an_interrupted_receive_gives_back_what_it_took_and_takes_no_more(url: str) -> None:
+    with AmqpQueue(url) as queue, AmqpQueue(url) as other:
+        other.create()
+        waiting = asyncio.run_coroutine_threadsafe(queue._session.receive(10, 60), queue._thread._started())
+        time.sleep(0.5)
+        waiting.cancel()
+        time.sleep(0.2)
+        other.publish(["x"] * 20)
+        assert len(drained(other)) == 20
+        assert queue.depth().total == 0
+
+
 def test_a_broker_that_was_stopped_and_started_again_is_used_again() -> None:
     with rabbitmq_server() as server, AmqpQueue(f"{server.url}?source=s&pool=p") as queue:
         queue.publish([str(number) for number in range(100)])
@@ -474,31 +521,55 @@ def test_tls_to_a_port_that_speaks_none_is_refused(server: RabbitServer, name: s
     assert "hunter2" not in str(told.value)
 
 
+def permissions(name: str) -> dict[str, list[str]]:
+    """Who -> (configure, write, read), as the page has it, for a source and a pool of these names."""
+    page = (ROOT / "docs" / "how-to" / "rabbitmq.md").read_text("utf-8")
+    table = page[page.index("| who | configure") :].partition("\n\n")[0].replace("\\|", "OR")
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]
+    named = {row[0]: [re.sub(r"`|\s", "", cell).replace("OR", "|") for cell in row[1:]] for row in rows}
+    assert len(named) == 4
+    return {
+        who: [cell.replace("uploads", name).replace("loader", f"{name}-p") for cell in cells]
+        for who, cells in named.items()
+    }
+
+
 def test_the_permissions_that_the_page_names_are_enough_and_each_is_needed(server: RabbitServer, name: str) -> None:
-    """docs/how-to/rabbitmq.md: reader = read the queue; sender = write the source; both made by an administrator."""
-    with AmqpQueue(f"{server.url}?source={name}&pool={name}-p") as admin:
+    urls = []
+    for number, cells in enumerate(permissions(name).values()):
+        server.control("add_user", f"{name}-{number}", "hunter2")
+        server.control("set_permissions", f"{name}-{number}", *cells)
+        urls.append(f"amqp://{name}-{number}:hunter2@127.0.0.1:{server.port}/?source={name}")
+    publisher, reader, republisher, creator = urls
+    pool = f"&pool={name}-p"
+    expect_refusal(publisher, "lacks a permission", "configure")  # nothing is there yet
+    expect_refusal(reader + pool, "lacks a permission", "configure")
+    with AmqpQueue(creator + pool) as admin:
         admin.create()
-
-    def url(user: str) -> str:
-        return f"amqp://{name}-{user}:hunter2@127.0.0.1:{server.port}/?source={name}"
-
-    def user(user: str, configure: str, write: str, read: str) -> None:
-        server.control("add_user", f"{name}-{user}", "hunter2")
-        server.control("set_permissions", f"{name}-{user}", configure, write, read)
-
-    user("sender", "^$", f"^{name}$", "^$")
-    user("reader", "^$", "^$", f"^{name}-p$")
-    with AmqpQueue(url("sender")) as sender, AmqpQueue(f"{url('reader')}&pool={name}-p") as reader:
+    with AmqpQueue(publisher) as sender, AmqpQueue(reader + pool) as taker:
         sender.publish(["x"], tag="a")
-        (message,) = take(reader)
-        assert message.body == b"x"
-        assert reader.depth().in_flight == 1
-        with pytest.raises(QueueConfigurationError, match=r"lacks a permission.*amq.default"):
-            reader.republish(message)
-        assert reader.acknowledge([message.receipt]) == set()
+        (message,) = take(taker)
+        assert taker.depth().in_flight == 1
+        with pytest.raises(QueueConfigurationError, match=r"lacks a permission.*amq\.default"):
+            taker.republish(message)
+        assert taker.acknowledge([message.receipt]) == set()
         with pytest.raises(QueueConfigurationError, match="lacks a permission"):
-            reader.publish(["x"])
-    with AmqpQueue(f"{url('sender')}&pool={name}-p") as sender:
-        with pytest.raises(QueueConfigurationError, match="lacks a permission"):
-            take(sender)
-    expect_refusal(f"{url('reader')}&pool={name}-other", "lacks a permission", "configure")
+            taker.publish(["x"])
+        sender.publish(["y"])
+    with AmqpQueue(republisher + pool) as queue:
+        assert queue.republish(take(queue)[0])
+        assert drained(queue) == [b"y"]
+    with AmqpQueue(publisher + pool) as queue, pytest.raises(QueueConfigurationError, match="lacks a permission"):
+        take(queue)
+    expect_refusal(f"{reader}&pool={name}-other", "lacks a permission", "configure")
+
+
+def test_what_the_page_shows_runs(server: RabbitServer, tmp_path: Path) -> None:
+    here = Reader(tmp_path)
+    page = blocks(ROOT / "docs" / "how-to" / "rabbitmq.md")
+    local = [replace(b, text=b.text.replace("localhost:5672", f"127.0.0.1:{server.port}")) for b in page[:2]]
+    assert [block.language for block in local] == ["bash", "python"]
+    here.follow(local)
+    with AmqpQueue(f"{server.url}?source=uploads&pool=loader") as queue:
+        assert queue.exists()
+        assert queue.depth().total == 0

@@ -17,7 +17,7 @@ import signal
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from multiprocessing.process import BaseProcess
@@ -65,8 +65,9 @@ class Report:
 class Crowd:
     """The pipelines' processes; a pipeline may have two of them while one is paused."""
 
-    def __init__(self, place: Place, names: list[str]) -> None:
+    def __init__(self, place: Place, names: list[str], options: Mapping[str, str] | None = None) -> None:
         self.place = place
+        self._options = dict(options or {})
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(["integration.chaos.pipeline"])
         self.current: dict[str, BaseProcess] = {}
@@ -74,7 +75,7 @@ class Crowd:
         self.names = names
 
     def start(self, name: str) -> None:
-        process = self._context.Process(target=run, args=(self.place, name, {}), daemon=True)
+        process = self._context.Process(target=run, args=(self.place, name, self._options), daemon=True)
         process.start()
         self.current[name] = process
 

@@ -60,6 +60,7 @@ class Housekeeper:
         """The thread. Raises PipelineTakenOver when a newer incarnation runs: the query then stops."""
         pending = self._options.leases.pending_timeout.total_seconds()
         prune_every = self._options.deduplication.prune_interval.total_seconds()
+        pruning = False
         beat_at, prune_at, look_at = self._clock() + self._heartbeat, self._clock(), self._clock()
         while not crew.stopping.wait(min(1.0, self._heartbeat / 2)):
             now = self._clock()
@@ -71,7 +72,8 @@ class Housekeeper:
             owner.replay(now - pending)
             if now >= prune_at:
                 prune_at = now + prune_every
-                self._prune(prune_every)
+                pruning = self._wins_pruning(prune_every)
+            pruning = pruning and self._prune(min(1.0, self._heartbeat / 2))
             if now >= look_at:
                 look_at = now + _DEPTH_EVERY
                 self._look_at_queues()
@@ -93,16 +95,19 @@ class Housekeeper:
         else:
             self.depth = sum(depth.ready for depth in depths) if depths else None
 
-    def _prune(self, interval: float) -> None:
+    def _wins_pruning(self, interval: float) -> bool:
         """Debounced over all pipelines of the source by a lease row: one winner an interval."""
+        return self._store.win_interval(f"prune {self._options.source}", interval)
+
+    def _prune(self, seconds: float) -> bool:
+        """Prune for so long at most, since heartbeats wait for it; returns whether more is left."""
         source, deduplication = self._options.source, self._options.deduplication
-        if not self._store.win_interval(f"prune {source}", interval):
-            return
         policy = RetentionPolicy(deduplication.deduplication_window, deduplication.deduplication_max_shards, source)
-        result = self._store.prune(policy)
+        result = self._store.prune(policy, time_out=seconds)
         self._metrics.add(pruned=result.shards)
         if result.total:
             logger.info("source %s: %s", source, result)
+        return result.timed_out
 
 
 def warn_of_retention(queues: Mapping[str, Queue], window: timedelta) -> None:

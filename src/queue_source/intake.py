@@ -12,6 +12,7 @@ from queue_source.notifications import parse_notification
 from queue_source.options import NotificationOptions
 from queue_source.queues.base import REPUBLISH_COUNT
 from queue_source.tags import matches_any
+from queue_source.uris import climbs
 from shard_store.model import Content, ErrorRecord, Payload
 
 Stat = Callable[[Sequence[str]], Sequence[int | None]]
@@ -37,7 +38,9 @@ class Intake:
 def take_in(messages: Sequence[Received], options: NotificationOptions, stat: Stat) -> Intake:
     """Parse every message. A message of which any part is not understood is an error as a whole (invariant 8)."""
     intake = Intake()
-    paths = JsonPaths(options.bucket_path, options.key_path, options.uri_path)
+    paths = None
+    if options.notification_format == "json":
+        paths = JsonPaths(options.bucket_path, options.key_path, options.uri_path)
     for place, message in enumerate(messages):
         if not _tag_matches(message, options):
             intake.ignore(place)
@@ -96,6 +99,10 @@ def _content(notice: ObjectNotice, message: Received, options: NotificationOptio
         raise MalformedNotification(
             f"{notice.uri[:300]!r} starts with none of the allowed prefixes; name its prefix in option "
             "'allowedPrefixes' and publish the message again"
+        )
+    if climbs(notice.uri):
+        raise MalformedNotification(
+            f"{notice.uri[:300]!r} has a segment '.' or '..', by which another object would be read; rename the object"
         )
     identity = notice.uri
     version = notice.version or notice.etag

@@ -13,11 +13,15 @@ from queue_source.errors import MalformedNotification
 
 @dataclass(frozen=True, slots=True)
 class JsonPaths:
-    """Either `uri`, or `key` with `bucket`; a bucket without a scheme is one of S3."""
+    """Either `uri`, or `key` with `bucket`; a bucket without a scheme is one of S3. Else ValueError."""
 
     bucket: str | None = None
     key: str | None = None
     uri: str | None = None
+
+    def __post_init__(self) -> None:
+        if (self.bucket is None) != (self.key is None) or (self.uri is None) == (self.key is None):
+            raise ValueError("either the path of the URI, or those of bucket and key")
 
 
 def uris_at(value: object, paths: JsonPaths) -> list[str]:

@@ -5,32 +5,32 @@ records would lose the bad one (invariant 8). A message that announces nothing *
 a delete event) has `ignored` > 0. One that lists zero records is malformed: no sender makes such an event, so what it
 once announced was lost on the way, and nobody would notice if it were acknowledged.
 
-URIs come out raw, never encoded: `s3://bucket/key`, `gs://bucket/key` and `file:///path` take everything after the
-bucket (or `file://`) literally, `%`, `+`, `?` and `#` included.
+URIs come out raw, never encoded, whatever the form does with its keys (`queue_source.uris`).
 """
 
 from __future__ import annotations
 
 import json
-import posixpath
-import re
 from collections.abc import Callable, Mapping
-from urllib.parse import unquote, unquote_plus
 
 from queue_source.errors import MalformedNotification
 from queue_source.json_paths import JsonPaths, uris_at
 from queue_source.messages import Announcement, ObjectNotice
+from queue_source.uris import looks_like_uri, plain_uri, unquoted
 
 _DEEPEST_ENVELOPE = 3  # SNS may carry an EventBridge event, a forwarder may wrap it once more
 _LARGEST_SIZE = 2**63 - 1
-_URI = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]{0,31}):(?P<rest>//.+|/.+)", re.DOTALL)
-_S3_SCHEMES = ("s3a", "s3n")  # Hadoop's names for the same objects
 # Changes of an object's metadata, which MinIO sends in the family of ObjectCreated
 _METADATA_ONLY = ("PutRetention", "PutLegalHold", "PutTagging", "DeleteTagging")
-# What else S3 and MinIO tell. A name of another shape is not understood, and so not ignored
-_NOT_CREATED = re.compile(
-    r"(?:Object|Bucket|Lifecycle|Replication|IntelligentTiering|Scanner)\w*(?::.*)?|ReducedRedundancyLostObject|TestEvent"
-)
+# What else S3, MinIO and Ceph tell. A family that is not known here may announce objects, and so it is not ignored
+_NOT_CREATED = frozenset(
+    (
+        "BucketCreated", "BucketRemoved", "IntelligentTiering", "LifecycleDelMarkerExpiration", "LifecycleExpiration",
+        "LifecycleTransition", "ObjectAccessed", "ObjectAcl", "ObjectAnnotation", "ObjectLifecycle", "ObjectRemoved",
+        "ObjectRestore", "ObjectSynced", "ObjectTagging", "ObjectTransition", "ReducedRedundancyLostObject",
+        "Replication", "Scanner", "TestEvent"
+    )
+)  # fmt: skip
 _GCS_EVENTS = ("OBJECT_DELETE", "OBJECT_ARCHIVE", "OBJECT_METADATA_UPDATE")
 
 Json = Mapping[str, object]
@@ -46,12 +46,15 @@ def parse_notification(
 
     `attributes` are the message's headers (GCS says all that matters there). `format` is `auto` or one of `FORMATS`:
     a message of another form is then malformed, and nothing is guessed. `json` needs the `paths` of its objects.
+    ValueError is the caller's mistake: an unknown `format`, or `json` without `paths`.
     """
     if format != "auto" and format not in FORMATS:
         raise ValueError(f"unknown notification format {format!r}; use auto or one of {', '.join(FORMATS)}")
+    if format == "json" and paths is None:
+        raise ValueError("format json needs the paths of its objects")
     try:
-        if format == "json":
-            found = _uris(uris_at(_json(_text(body)), paths or JsonPaths(uri="uri")))
+        if format == "json" and paths is not None:
+            found = _uris(uris_at(_json(_text(body)), paths))
         else:
             found = _parse(body, attributes or {}, "s3" if format == "minio" else format)
     except RecursionError:
@@ -62,11 +65,13 @@ def parse_notification(
 
 
 def _parse(body: bytes, attributes: Mapping[str, str], format: str) -> Announcement:
-    told = "eventType" in attributes and (format == "gcs" or (format == "auto" and "bucketId" in attributes))
-    if told:
+    event = attributes.get("eventType")
+    if event is not None and (
+        format == "gcs" or (format == "auto" and ("bucketId" in attributes or event.startswith("OBJECT_")))
+    ):
         return _gcs(body, attributes)
     text = _text(body)
-    if format == "uri" or (format == "auto" and _looks_like_uri(text)):
+    if format == "uri" or (format == "auto" and looks_like_uri(text)):
         return _uris(_json(text)) if text.startswith("[") else _uri(text)
     return _document(_json(text), format, _DEEPEST_ENVELOPE)
 
@@ -82,7 +87,7 @@ def _document(value: object, format: str, envelopes: int) -> Announcement:
         if envelopes == 0:
             raise MalformedNotification("too many SNS envelopes, one in another")
         message = _string(value, "Message").strip()
-        if _looks_like_uri(message):
+        if looks_like_uri(message):
             return _uri(message)
         return _document(_json(message), "auto", envelopes - 1)
     for name, (recognises, parse) in _DOCUMENTS.items():
@@ -94,7 +99,7 @@ def _document(value: object, format: str, envelopes: int) -> Announcement:
     raise MalformedNotification(f"not a notification of {wanted}; it has the fields {_fields(value)}")
 
 
-# --- S3 (AWS, MinIO and kin) -----------------------------------------------------------------------------------------
+# --- S3 (AWS, MinIO, Ceph and kin) -----------------------------------------------------------------------------------
 
 
 def _s3(event: Json) -> Announcement:
@@ -121,12 +126,17 @@ def _s3_record(record: object) -> ObjectNotice | None:
     name = _string(record, "eventName").removeprefix("s3:")
     part = _object(record, "s3")
     family, _, how = name.partition(":")
-    if family != "ObjectCreated" or how in _METADATA_ONLY:
-        if _NOT_CREATED.fullmatch(name) is None:
-            raise MalformedNotification(f"unknown event name {name[:50]!r}")
+    created = name == "ObjectSynced:Create" or (family == "ObjectCreated" and how not in _METADATA_ONLY)
+    if not created and family not in (*_NOT_CREATED, "ObjectCreated"):
+        raise MalformedNotification(f"unknown event name {name[:50]!r}")
+    if not created:
         return None
-    item = _object(part, "object")
-    key = _unquoted(_string(item, "key"), plus=True)
+    item, sender = _object(part, "object"), record.get("eventSource")
+    key = _string(item, "key")
+    if sender != "ceph:s3":  # Ceph alone sends keys as they are
+        key = unquoted(key, plus=True)
+    if sender == "minio:s3":  # it leaves out a size of zero
+        item = {"size": 0, **item}
     return _notice("s3", _string(_object(part, "bucket"), "name"), key, item, etag="eTag", version="versionId")
 
 
@@ -179,33 +189,12 @@ def _gcs_payload(payload: Json) -> Announcement:
 # --- plain URIs ------------------------------------------------------------------------------------------------------
 
 
-def _looks_like_uri(text: str) -> bool:
-    return text.startswith("/") or _URI.fullmatch(text) is not None
-
-
 def _uri(text: str) -> Announcement:
     """A URI, or the absolute path of a local file; text or a JSON string (a JSON list of several: `_uris`)."""
     if text.startswith('"'):
         value = _json(text)
         text = value if isinstance(value, str) else ""
-    text = text.strip()
-    if any(ord(character) < 32 for character in text):
-        raise MalformedNotification("a URI holds no control characters; send one message for each URI")
-    if text.startswith("/"):
-        return Announcement((_local(text),))
-    found = _URI.fullmatch(text)
-    if found is None:
-        raise MalformedNotification("not a URI (scheme://bucket/key) and not an absolute path")
-    scheme, rest = found["scheme"].lower(), found["rest"]
-    if scheme == "file":
-        host, slash, path = rest[2:].partition("/") if rest.startswith("//") else ("", "/", rest[1:])
-        if host not in ("", "localhost") or not slash:
-            raise MalformedNotification("a file URI names a path of this machine: file:///path")
-        return Announcement((_local("/" + _unquoted(path)),))
-    bucket, _, key = rest[2:].partition("/")
-    if not rest.startswith("//") or not bucket or not key:
-        raise MalformedNotification("the URI names no object: scheme://bucket/key")
-    return Announcement((ObjectNotice(f"{'s3' if scheme in _S3_SCHEMES else scheme}://{bucket}/{key}"),))
+    return Announcement((ObjectNotice(plain_uri(text)),))
 
 
 def _uris(value: object) -> Announcement:
@@ -217,18 +206,10 @@ def _uris(value: object) -> Announcement:
         try:
             if not isinstance(item, str):
                 raise MalformedNotification(f"a URI is text, not {_kind(item)}")
-            found.extend(_uri(item).objects)
+            found.append(ObjectNotice(plain_uri(item)))
         except MalformedNotification as error:
             raise MalformedNotification(f"URI {number + 1} of {len(value)}: {error}") from None
     return Announcement(tuple(found))
-
-
-def _local(path: str) -> ObjectNotice:
-    # no `..` is left, or a path could leave the folders that are allowed
-    plain = posixpath.normpath(path).lstrip("/")
-    if not plain:
-        raise MalformedNotification("the path names no file")
-    return ObjectNotice(f"file:///{plain}")
 
 
 # --- the small parts -------------------------------------------------------------------------------------------------
@@ -276,13 +257,6 @@ def _object(parent: Json, name: str) -> Json:
     if not isinstance(value, dict):
         raise MalformedNotification(f"{name!r} has to be an object, not {_kind(value, missing=name not in parent)}")
     return value
-
-
-def _unquoted(text: str, plus: bool = False) -> str:
-    try:
-        return (unquote_plus if plus else unquote)(text, errors="strict")
-    except UnicodeError:
-        raise MalformedNotification("a key is not UTF-8 once its %XX are decoded") from None
 
 
 def _text(body: bytes) -> str:

@@ -4,7 +4,7 @@
     shard:   ready -> planned (in a snapshot) -> finished;  or foreign: owned by another pipeline, watched
 
 Which shards a message still waits for is a set, not Onyx's XOR value: the same event twice changes a set once (decision
-0011). Pure bookkeeping without I/O or threads; the coordinator serialises access.
+0012). Pure bookkeeping without I/O or threads; the coordinator serialises access.
 """
 
 from __future__ import annotations

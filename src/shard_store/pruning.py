@@ -63,10 +63,14 @@ def prune(
     dry_run: bool = False,
     limit: int = ROWS_PER_STATEMENT,
     time_out: float = 60.0,
+    share: float = 0.1,
     clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
 ) -> PruneResult:
     """Remove what the policy lets go, `limit` rows a transaction, for at most `time_out` seconds.
 
+    Its transactions take `share` of that time, and pauses between them the rest: pipelines that publish meanwhile
+    would otherwise share the disk with it, and on SQLite wait for its lock each time.
     Never removes what is open (invariant 6) or an unconfirmed snapshot. `now` defaults to the database's clock.
     Any process may run it at any time; running twice at once is harmless.
     """
@@ -84,11 +88,12 @@ def prune(
         return PruneResult(**removed)
     timed_out = False
     for target in _targets(database, policy, cutoff):
-        while clock() < deadline:
+        while (began := clock()) < deadline:
             found, gone = database.write(lambda c, t=target: _remove(database, c, t, limit))  # type: ignore[misc]
             removed[target.name] += gone
             if found < limit:
                 break
+            sleep((clock() - began) * (1 / share - 1))
         else:
             timed_out = True
     return PruneResult(timed_out=timed_out, **removed)

@@ -166,8 +166,15 @@ class ShardStore:
         holder = uuid.uuid4().hex
         return win_interval(self.database, name, holder, interval)
 
-    def prune(self, policy: RetentionPolicy, now: datetime | None = None, *, dry_run: bool = False) -> PruneResult:
-        return prune(self.database, policy, now, dry_run=dry_run)
+    def prune(
+        self,
+        policy: RetentionPolicy,
+        now: datetime | None = None,
+        *,
+        dry_run: bool = False,
+        time_out: float = 60.0,
+    ) -> PruneResult:
+        return prune(self.database, policy, now, dry_run=dry_run, time_out=time_out)
 
 
 def open_store(

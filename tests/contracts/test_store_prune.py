@@ -116,10 +116,19 @@ def test_it_goes_in_batches_until_its_time_is_over_and_says_that_more_is_left(ba
     us.deliver(*(f"k{i}" for i in range(25)))
     backend.clock.advance(8 * DAY)
     seconds = iter(range(1000))
-    result = prune(store.database, WEEK, limit=10, time_out=2.5, clock=lambda: float(next(seconds)))
+    result = prune(store.database, WEEK, limit=10, time_out=4.5, share=1.0, clock=lambda: float(next(seconds)))
     assert (result.shards, result.timed_out) == (20, True)
     result = prune(store.database, WEEK, limit=10)
     assert (result.shards, result.attempts, result.timed_out) == (5, 1, False)
+
+
+def test_it_rests_between_batches_so_that_publishing_goes_on(backend: StoreBackend) -> None:
+    store = backend.open()
+    Pipeline.start(store).deliver(*(f"k{i}" for i in range(25)))
+    backend.clock.advance(8 * DAY)
+    seconds, rests = iter(range(1000)), list[float]()
+    prune(store.database, WEEK, limit=10, share=0.2, clock=lambda: float(next(seconds)), sleep=rests.append)
+    assert rests == [4.0, 4.0], "after a batch that took a second, by this clock, and not after the last"
 
 
 def test_a_shard_that_was_pruned_and_comes_again_is_read_and_published_again(backend: StoreBackend) -> None:

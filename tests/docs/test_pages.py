@@ -166,6 +166,16 @@ def test_what_the_page_of_the_shared_store_shows_runs(tmp_path: Path) -> None:
     Reader(tmp_path).follow(blocks(ROOT / "docs" / "how-to" / "shared-store.md"))
 
 
+@pytest.mark.engine
+def test_the_script_of_the_page_about_messages_prints_what_it_shows(tmp_path: Path) -> None:
+    Reader(tmp_path).follow(blocks(ROOT / "docs" / "how-to" / "messages.md"))
+
+
+@pytest.mark.engine
+def test_the_test_that_the_page_about_testing_shows_passes(tmp_path: Path) -> None:
+    Reader(tmp_path).follow(blocks(ROOT / "docs" / "how-to" / "testing.md"))
+
+
 def test_messages_that_troubleshooting_quotes_are_messages_of_the_code() -> None:
     """The fixed parts of quoted messages stand in the sources, so that searching for one finds it."""
     page = (ROOT / "docs" / "troubleshooting.md").read_text("utf-8")

@@ -14,13 +14,15 @@ from engine.harness import Driver, environment
 from engine.queries import Query, build_session
 from engine.recording import RecordingSource
 from engine.world import World
+from servers.gcs import VARIABLE as GCS
+from servers.gcs import GcsServer
 
 DriverFactory = Callable[..., Driver]
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
-    os.environ.update(environment())
+def spark(gcs_server: GcsServer) -> Iterator[SparkSession]:
+    os.environ.update({**environment(), GCS: gcs_server.url})  # what Spark's processes know is settled here
     session = build_session()
     session.dataSource.register(RecordingSource)
     yield session

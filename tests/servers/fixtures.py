@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from servers.gcs import GcsServer
+from servers.gcs import gcs_server as started_gcs
 from servers.ministack import ministack_server
 from servers.postgres import NoPostgres, postgres_server
 from servers.pubsub import PubSubServer
@@ -27,6 +29,13 @@ def ministack_url() -> Iterator[str]:
     """The URL of a server for SQS, S3, SNS and EventBridge; `servers.ministack` makes queues and buckets on it."""
     with ministack_server() as url:
         yield url
+
+
+@pytest.fixture(scope="session")
+def gcs_server() -> Iterator[GcsServer]:
+    """A server that speaks Google Cloud Storage; whoever is to find it by its variable has to start later."""
+    with started_gcs() as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

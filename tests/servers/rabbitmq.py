@@ -92,6 +92,15 @@ class RabbitServer:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
 
+    def freeze(self) -> None:
+        """Connections stay open and nobody answers, until `thaw`."""
+        assert self._process is not None
+        os.killpg(self._process.pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        assert self._process is not None
+        os.killpg(self._process.pid, signal.SIGCONT)
+
     def end(self) -> None:
         """Stop for good, with the port mapper that the node has started."""
         self.stop()

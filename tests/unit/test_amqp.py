@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
 from types import SimpleNamespace
 from typing import Any
@@ -90,7 +91,6 @@ def test_a_wrong_url_says_what_to_write_and_keeps_the_password(rest: str, proble
 def test_opening_connects_to_nothing_and_starts_nothing() -> None:
     with open_queue("amqp://me:hunter2@rabbit/vhost?source=s&pool=p") as queue:
         assert isinstance(queue, Administered)
-        assert queue.capabilities.holds_by_connection
         assert queue.capabilities.lease_cap == 1620
     with pytest.raises(QueueConfigurationError, match="closed"):
         queue.depth()
@@ -102,6 +102,17 @@ def test_a_port_that_accepts_and_says_nothing_is_given_up() -> None:
         with open_queue(url) as queue, pytest.raises(QueueUnavailable) as told:
             queue.publish(["x"])
     assert "hunter2" not in str(told.value)
+
+
+def test_closing_ends_a_call_that_is_still_connecting() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent, ThreadPoolExecutor(1) as pool:
+        queue = open_queue(f"amqp://127.0.0.1:{silent.getsockname()[1]}/?source=s&pool=p&stack_timeout=600")
+        calling = pool.submit(queue.depth)
+        connection, _ = silent.accept()
+        with connection:
+            queue.close()
+            with pytest.raises(QueueConfigurationError, match="closed"):
+                calling.result(20)
 
 
 def test_what_amqp_cannot_carry_is_refused_before_anything_is_sent() -> None:

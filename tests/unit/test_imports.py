@@ -20,7 +20,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("shard_store",),
     ("queue_source.errors",),
     ("queue_source.messages", "queue_source.metrics", "queue_source.tags", "queue_source.crew"),
-    ("queue_source.globs", "queue_source.json_paths", "queue_source.shares"),
+    ("queue_source.globs", "queue_source.json_paths", "queue_source.shares", "queue_source.uris"),
     ("queue_source.notifications", "queue_source.queues", "queue_source.content", "queue_source.planning"),
     ("queue_source.options",),
     ("queue_source.leases", "queue_source.intake", "queue_source.reading", "queue_source.suitability"),

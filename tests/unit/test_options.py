@@ -62,7 +62,7 @@ def test_the_defaults_are_those_of_the_design() -> None:
     assert options.batches.max_bytes_per_trigger is None
     assert options.batches.min_partitions >= 1
     assert options.batches.max_partition_bytes == 128 << 20
-    assert options.notifications.allowed_prefixes == ("s3://", "s3a://", "s3n://", "gs://", "abfss://")
+    assert options.notifications.allowed_prefixes == ("s3://", "gs://", "abfss://")
     assert options.content.on_missing_object == "quarantine"
     assert options.content.storage == StorageOptions()
     assert options.delivery.delivery_semantics == "exactly-once"
@@ -153,7 +153,7 @@ BAD: dict[str, list[str]] = {
     "character": ["ab", "\n"],
     "time zone": ["", "Mars/Olympus", "Europe", "+2", "+25:00", "../etc/passwd"],
     "character set": ["", "klingon"],
-    "prefixes": ["", "s3://a/,", ","],
+    "prefixes": ["", "s3://a/,", ",", "landing/", "s3:/a/", "file://elsewhere/"],
     "tag filter": ["", "a,", "x" * 300],
     "glob": ["", "[a", "{a,b", "a\\"],
     "shares": ["", "fair", "percentage:50,60", "percentage:100,0", "percentage:", "percentage:a,b"],
@@ -335,6 +335,15 @@ def test_a_queue_is_reached_by_the_options_of_its_kind_and_the_nearest_prefix_wi
         assert connection_options(SecretUrl(url), options) == {}
     assert SECRET not in repr(options)
     assert "set both" in str(refusal({**LEAST, "queueUrl": "sqs://files", "sqs.accessKeyId": "k"}))
+
+
+def test_pubsub_is_reached_by_the_options_of_google() -> None:
+    given = {"gcp.project": "p", "gcp.credentialsFile": "/keys/reader.json", "gcp.endpoint": "http://localhost:8085"}
+    options = parse_reader_options({**LEAST, **given}).queue
+    expected = {"project": "p", "credentials_file": "/keys/reader.json", "endpoint": "http://localhost:8085"}
+    assert connection_options(SecretUrl("pubsub:///files"), options) == expected
+    assert connection_options(SecretUrl("sqs://files"), options) == {}
+    assert parse_reader_options({**LEAST, "cloudFiles.projectId": "p"}).queue.connections["pubsub"] == {"project": "p"}
 
 
 def test_object_storage_assumes_a_role_of_its_own_or_that_of_all_but_never_beside_keys() -> None:

@@ -30,6 +30,9 @@ _S3_SCHEMES = frozenset({"s3", "s3a", "s3n"})
 _NO_SUCH_NAME = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.EISDIR, errno.ELOOP})
 _STAT_THREADS = 32
 
+GCS_EMULATOR = "STORAGE_EMULATOR_HOST"
+"""Names an emulator of Google Cloud Storage (`http://host:port` or `host:port`), as it does to Google's own clients."""
+
 
 @dataclass(frozen=True, slots=True)
 class StorageOptions:
@@ -233,9 +236,12 @@ def _s3(storage: StorageOptions, _process: int) -> pafs.FileSystem:
 
 @lru_cache(maxsize=32)
 def _gcs(storage: StorageOptions, _process: int) -> pafs.FileSystem:
-    scheme, host = _endpoint(storage.endpoint)
+    emulator = "" if storage.endpoint else os.environ.get(GCS_EMULATOR, "")
+    if emulator and "://" not in emulator:
+        emulator = f"http://{emulator}"
+    scheme, host = _endpoint(storage.endpoint or emulator or None)
     options: dict[str, Any] = {} if host is None else {"endpoint_override": host, "scheme": scheme}
-    return _optional("GcsFileSystem")(anonymous=storage.anonymous, **options)
+    return _optional("GcsFileSystem")(anonymous=storage.anonymous or bool(emulator), **options)
 
 
 @lru_cache(maxsize=32)

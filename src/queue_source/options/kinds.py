@@ -18,6 +18,7 @@ from queue_source.globs import name_matcher
 from queue_source.options.secrets import Secret, SecretUrl, shown
 from queue_source.options.units import parse_duration, parse_size
 from queue_source.tags import parse_filters
+from queue_source.uris import plain_prefix
 
 LONGEST_NAME = 200
 
@@ -128,7 +129,7 @@ def _prefixes(text: str) -> tuple[str, ...]:
             f"{shown(text)} holds an empty prefix, which would allow everything; write prefixes parted by commas, "
             "as in s3://landing/, file:///data/in/"
         )
-    return prefixes
+    return tuple(dict.fromkeys(map(plain_prefix, prefixes)))
 
 
 _QUEUE_URL = re.compile(r"[A-Za-z][\w+.\-]*://\S|[A-Za-z_]\w*(?:\.\w+)+:[A-Za-z_]")

@@ -17,7 +17,7 @@ NOTIFICATION_FORMS = ("uri", "s3", "minio", "sns", "eventbridge", "gcs", "json")
 FILE_FORMATS = ("json", "csv", "parquet", "text", "orc", "avro", "binaryFile")
 VIEWS = ("data", "splits", "shards", "attempts", "errors")
 DEFAULT_WINDOW = "30 days"
-DEFAULT_ALLOWED_PREFIXES = "s3://,s3a://,s3n://,gs://,abfss://"
+DEFAULT_ALLOWED_PREFIXES = "s3://,gs://,abfss://"
 _RECORDS = ("json", "csv")
 _LINES = ("json", "csv", "text")
 
@@ -139,8 +139,9 @@ READER_OPTIONS = (
     ),
     Option(
         "allowedPrefixes", "notifications", kinds.PREFIXES, DEFAULT_ALLOWED_PREFIXES,
-        "Only URIs that start with one of these are read. A plain comparison of text: end a bucket's name with `/`. "
-        "Local files are read only when named here.", "s3://landing/,file:///data/in/",
+        "Only URIs that start with one of these are read; all others go to the error table. Beyond the bucket's name "
+        "it is a comparison of text: end a folder with `/`. Local files are read only when named here.",
+        "s3://landing/,file:///data/in/",
     ),
     Option(
         "allowOverwrites", "notifications", kinds.BOOLEAN, "false",

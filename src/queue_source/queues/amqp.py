@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import CancelledError
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -47,7 +48,6 @@ class AmqpQueue:
             largest_batch=LARGEST_BATCH,
             lease_cap=address.longest_hold,
             tells_depth=address.pool is not None or address.listener,
-            holds_by_connection=True,
             loses_unheard=address.listener,
         )
         self._session = Session(address)
@@ -214,7 +214,7 @@ class AmqpQueue:
             if self._closed:
                 self._refuse_closed()
             raise translated(error, self._address) from error
-        except Stopped:
+        except (Stopped, CancelledError):
             raise self._is_closed() from None
 
     def _needs_queue(self, what: str) -> str:

@@ -20,7 +20,7 @@ from pika.exceptions import ChannelClosedByBroker
 from queue_source.messages import Receipt
 from queue_source.queues import amqp_topology as topology
 from queue_source.queues.amqp_address import Address
-from queue_source.queues.amqp_link import ABSENT, Channel, Link, fail, settle, was_closed_for
+from queue_source.queues.amqp_link import ABSENT, Channel, Link, Stopped, fail, settle, was_closed_for
 from queue_source.queues.amqp_messages import Delivery, properties_of_copy, tag_of
 from queue_source.queues.amqp_publisher import Outcome, Publisher
 
@@ -59,11 +59,14 @@ class Session:
         self._opening = asyncio.Lock()
         self._consuming = asyncio.Lock()
         self._in_place = False  # what the URL names is there, as far as we know
+        self._ended = False
         self.queue = ""
 
     async def open(self) -> Link:
         """The connection, with all that the URL names in place. One try: waiting between tries is the caller's."""
         async with self._opening:
+            if self._ended:
+                raise Stopped
             lost = self._reader is not None and not self._reader.alive
             if self._link is None or not self._link.alive or lost:
                 await self._disconnect()  # a reader that the broker closed has lost all that it held
@@ -75,6 +78,7 @@ class Session:
 
     async def end(self) -> None:
         """What is in flight is back in its queue when this returns, unless the broker does not answer."""
+        self._ended = True
         for arrived in self._consumers.values():
             settle(arrived, None)
         await self._disconnect()
@@ -136,6 +140,8 @@ class Session:
         finally:
             del self._consumers[tag]
             settle(arrived, None)
+            if channel.alive and tag in channel.raw.consumer_tags:  # the caller was interrupted
+                channel.raw.basic_cancel(tag)
         arrived.result()  # raises why nothing will come
 
     async def _gather(self, channel: Channel, taken: Sequence[object], most: int) -> None:

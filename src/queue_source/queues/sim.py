@@ -21,7 +21,7 @@ from queue_source.queues.log_ids import stamped
 from queue_source.queues.sim_address import parse_address
 from queue_source.queues.sql import SqlQueue
 from queue_source.queues.sql_database import create_table, create_tables
-from queue_source.queues.sql_rows import QueueRows, held
+from queue_source.queues.sql_rows import QueueRows
 from queue_source.tags import check_tag, matches_any
 
 
@@ -102,7 +102,7 @@ class SimQueue(SqlQueue):
     def acknowledge(self, receipts: Sequence[Receipt]) -> set[Receipt]:
         self._connected("acknowledge")
         if self._faulty():
-            leased = self._run(lambda connection: held(connection, receipts))
+            leased = self._run(lambda connection: self._rows.held(connection, receipts))
             alive = [receipt for receipt in dict.fromkeys(receipts) if receipt in leased]
             lost = alive[: len(self._met(Fault.LOST_ACKNOWLEDGEMENT, "acknowledge", len(alive)))]
             receipts = [receipt for receipt in receipts if receipt not in lost]

@@ -27,7 +27,7 @@ from queue_source.queues.sql_database import (
     open_database,
     parse_address,
 )
-from queue_source.queues.sql_rows import QueueRows, held, remove
+from queue_source.queues.sql_rows import QueueRows
 from shard_store.database import ROWS_PER_STATEMENT, Database, chunks
 
 _POLL = (0.05, 0.2)  # seconds between two looks at an empty queue, drawn at random so that pollers do not march
@@ -107,22 +107,22 @@ class SqlQueue:
         return self._change(receipts, lambda connection, ids: self._rows.extend(connection, ids, lease))
 
     def acknowledge(self, receipts: Sequence[Receipt]) -> set[Receipt]:
-        return self._change(receipts, remove)
+        return self._change(receipts, self._rows.remove)
 
     def give_back(self, receipts: Sequence[Receipt], delay: float = 0.0) -> None:
         self._change(receipts, lambda connection, ids: self._rows.give_back(connection, ids, delay))
 
     def reject(self, receipts: Sequence[Receipt]) -> None:
         """Drop the messages for good: there is no dead-letter queue here, so the caller keeps what it wants to keep."""
-        self._change(receipts, remove)
+        self._change(receipts, self._rows.remove)
 
     def republish(self, message: Received) -> bool:
         def copy(connection: Connection) -> bool:
-            leased = held(connection, [message.receipt])
+            leased = self._rows.held(connection, [message.receipt])
             if not leased:
                 return False
             self._rows.insert(connection, [message.body], message.tag, republished(message.headers), message.group)
-            remove(connection, list(leased.values()))
+            self._rows.remove(connection, list(leased.values()))
             return True
 
         return self._run(copy)
@@ -201,7 +201,7 @@ class SqlQueue:
         def work(connection: Connection) -> set[Receipt]:
             stale: set[Receipt] = set()
             for chunk in chunks(wanted):
-                leased = held(connection, chunk)
+                leased = self._rows.held(connection, chunk)
                 stale |= set(chunk) - leased.keys()
                 if leased:
                     change(connection, list(leased.values()))

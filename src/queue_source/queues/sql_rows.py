@@ -77,7 +77,7 @@ class QueueRows:
                     "receive_count": _m.receive_count + 1,
                     "receipt": cast(_m.id, String(20)) + f".{token}",
                 }
-                connection.execute(changed([row.id for row in rows], **values))
+                self._change(connection, [row.id for row in rows], **values)
                 until = started + lease
                 taken += [
                     self._received(row, Receipt(f"{row.id}.{token}"), row.receive_count + 1, until) for row in rows
@@ -173,18 +173,32 @@ class QueueRows:
         return connection.execute(select(_m.id).where(_m.queue == self.queue).limit(1)).first() is not None
 
     def extend(self, connection: Connection, ids: Sequence[int], lease: float) -> None:
-        connection.execute(changed(ids, visible_at=self.database.now() + micros(lease)))
+        self._change(connection, ids, visible_at=self.database.now() + micros(lease))
 
     def give_back(self, connection: Connection, ids: Sequence[int], delay: float) -> None:
         """At once: back to the place where it was sent, so that a whole group comes back in its order."""
         visible = self.database.now() + micros(delay) if delay > 0 else _m.sent_at
-        connection.execute(changed(ids, visible_at=visible, receipt=None))
+        self._change(connection, ids, visible_at=visible, receipt=None)
 
     def duplicate(self, connection: Connection, ids: Sequence[int]) -> None:
         """Add the same messages once more, visible now: for the simulator."""
         copied = [column for column in messages.columns if column.name not in ("id", "visible_at", "receipt")]
         source = select(*copied, self.database.now()).where(_m.id.in_(ids))
         connection.execute(insert(messages).from_select([*(column.name for column in copied), "visible_at"], source))
+
+    def held(self, connection: Connection, receipts: Sequence[Receipt]) -> dict[Receipt, int]:
+        """The ids of the messages that the receipts hold, locked. A receipt starts with its id, so both tests agree."""
+        ids = [int(head) for head in (receipt.partition(".")[0] for receipt in receipts) if _is_id(head)]
+        among = self.database.dialect.among
+        query = select(_m.receipt, _m.id).where(among(_m.id, sorted(ids)), among(_m.receipt, receipts))
+        found = connection.execute(query.with_for_update()).all()
+        return {Receipt(str(receipt)): number for receipt, number in found}
+
+    def remove(self, connection: Connection, ids: Sequence[int]) -> None:
+        connection.execute(delete(messages).where(self.database.dialect.among(_m.id, ids)))
+
+    def _change(self, connection: Connection, ids: Sequence[int], **values: object) -> None:
+        connection.execute(update(messages).where(self.database.dialect.among(_m.id, ids)).values(**values))
 
     def _received(self, row: Row[Any], receipt: Receipt, count: int, lease_until: float) -> Received:
         headers = json.loads(row.headers) if row.headers != "{}" else {}
@@ -202,23 +216,8 @@ class QueueRows:
         )
 
 
-def held(connection: Connection, receipts: Sequence[Receipt]) -> dict[Receipt, int]:
-    """The ids of the messages that the receipts hold, locked. A receipt starts with its id, so both tests agree."""
-    ids = [int(head) for head in (receipt.partition(".")[0] for receipt in receipts) if _is_id(head)]
-    query = select(_m.receipt, _m.id).where(_m.id.in_(sorted(ids)), _m.receipt.in_(receipts)).with_for_update()
-    return {Receipt(str(row.receipt)): row.id for row in connection.execute(query)}
-
-
 def _is_id(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) < 19
-
-
-def changed(ids: Sequence[int], **values: object) -> Any:
-    return update(messages).where(_m.id.in_(ids)).values(**values)
-
-
-def remove(connection: Connection, ids: Sequence[int]) -> None:
-    connection.execute(delete(messages).where(_m.id.in_(ids)))
 
 
 def micros(seconds: float) -> int:

@@ -13,7 +13,8 @@ import random
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any
 
@@ -37,6 +38,7 @@ LONGEST_LEASE = 43_200  # also the longest that one delivery may be held in all
 _SLICE = 4  # seconds of one long poll: nothing can interrupt it, and closing should not take long
 _MOVING = 30  # seconds in which a message that is copied elsewhere stays ours
 _FEW_RECEIVES = 10
+_SIDE_BY_SIDE = 8  # batches of one call
 _REMEMBERED = 64 << 20  # bytes of bodies that are kept for the dead-letter queue
 
 _log = logging.getLogger(__name__)
@@ -68,6 +70,7 @@ class SqsQueue:
         self._set: Attributes | None = None
         self._dead_letter_url: str | None = None
         self._leased = _Leased()
+        self._workers: ThreadPoolExecutor | None = None
 
     @property
     def name(self) -> str:
@@ -191,6 +194,8 @@ class SqsQueue:
         """Also ends a `receive` that waits in another thread, within the few seconds of its poll."""
         self._closed.set()
         with self._lock:
+            if self._workers is not None:
+                self._workers.shutdown(wait=False)
             if self._made is not None:
                 self._made.close()
 
@@ -227,10 +232,13 @@ class SqsQueue:
         wanted = list(dict.fromkeys(receipt for receipt in receipts if receipt))
         stale = {receipt for receipt in receipts if not receipt}
         troubles: Answers = {}
-        for places in in_batches([0] * len(wanted)):
+
+        def settle(places: range) -> Answers:
             batch = {place: {"ReceiptHandle": wanted[place], **more} for place in places}
             with service_errors(self.name):
-                _, failed = ask(getattr(self._client(), operation), self._queue_url(), batch, self._pause)
+                return ask(getattr(self._client(), operation), self._queue_url(), batch, self._pause)[1]
+
+        for failed in self._at_once(settle, list(in_batches([0] * len(wanted)))):
             for place, told in failed.items():
                 if is_stale(told.get("Code", ""), told.get("Message", "")):
                     stale.add(wanted[place])
@@ -239,6 +247,14 @@ class SqsQueue:
         if troubles:  # raised at the end: the other batches are no worse for it
             self._raise(troubles, f"{len(troubles)} of {len(wanted)} messages: ")
         return stale
+
+    def _at_once(self, settle: Callable[[range], Answers], batches: Sequence[range]) -> Iterable[Answers]:
+        """Several batches go out side by side: each call is mostly waiting for SQS."""
+        if len(batches) < 2 or self._closed.is_set():
+            return map(settle, batches)
+        with self._lock:
+            self._workers = self._workers or ThreadPoolExecutor(_SIDE_BY_SIDE, "cuesqueue-sqs")
+        return self._workers.map(settle, batches)
 
     def _raise(self, failed: Answers, before: str) -> None:
         """The worst that was said of single messages, as one error: what waiting does not help goes first."""

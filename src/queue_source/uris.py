@@ -1,0 +1,85 @@
+"""URIs in their one form: scheme in small letters, `s3` for Hadoop's names of it, local files as `file:///path`. Pure.
+
+What stands after the bucket (or `file://`) is never encoded: `%`, `+`, `?` and `#` mean themselves. Only a URI that
+comes in as `file:` is decoded, since that is how such a URI names a path.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from urllib.parse import unquote, unquote_plus
+
+from queue_source.errors import MalformedNotification
+
+_URI = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]{0,31}):(?P<rest>//.+|/.+)", re.DOTALL)
+_PREFIX = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]{0,31})://(?P<bucket>[^/]*)(?P<rest>(?:/.*)?)", re.DOTALL)
+_S3_SCHEMES = ("s3a", "s3n")  # Hadoop's names for the same objects
+_LITERAL_KEYS = ("gs",)  # their keys travel encoded as one word, slashes too
+
+
+def looks_like_uri(text: str) -> bool:
+    """Whether a text means to be a URI or an absolute path, good or bad."""
+    return text.startswith("/") or _URI.fullmatch(text) is not None
+
+
+def plain_uri(text: str) -> str:
+    """The URI of an object, or of a local file by its absolute path. Raises MalformedNotification."""
+    if any(ord(character) < 32 for character in text):
+        raise MalformedNotification("a URI holds no control characters; send one message for each URI")
+    if text.startswith("/"):
+        return _local(text)
+    found = _URI.fullmatch(text)
+    if found is None:
+        raise MalformedNotification("not a URI (scheme://bucket/key) and not an absolute path")
+    scheme, rest = _scheme(found["scheme"]), found["rest"]
+    if scheme == "file":
+        host, slash, path = rest[2:].partition("/") if rest.startswith("//") else ("", "/", rest[1:])
+        if host not in ("", "localhost") or not slash:
+            raise MalformedNotification("a file URI names a path of this machine: file:///path")
+        return _local("/" + unquoted(path))
+    bucket, _, key = rest[2:].partition("/")
+    if not rest.startswith("//") or not bucket or not key:
+        raise MalformedNotification("the URI names no object: scheme://bucket/key")
+    return f"{scheme}://{bucket}/{key}"
+
+
+def plain_prefix(text: str) -> str:
+    """A prefix in the same form, so that comparing texts is enough: `s3a://b` is `s3://b/`, and never `s3://b-other/`.
+
+    Raises ValueError for what no URI begins with.
+    """
+    if text.startswith("/"):
+        return f"file://{text}"
+    found = _PREFIX.fullmatch(text)
+    if found is None or (found["bucket"] and _scheme(found["scheme"]) == "file"):
+        raise ValueError(f"no URI begins with {text!r}; write scheme://bucket/ or file:///folder/")
+    rest = found["rest"] or ("/" if found["bucket"] else "")
+    return f"{_scheme(found['scheme'])}://{found['bucket']}{rest}"
+
+
+def climbs(uri: str) -> bool:
+    """Whether a segment `.` or `..` makes clients ask for another object: HTTP resolves them, over buckets too."""
+    scheme, _, path = uri.partition("://")
+    return scheme not in _LITERAL_KEYS and any(part in (".", "..") for part in path.split("/"))
+
+
+def unquoted(text: str, plus: bool = False) -> str:
+    """The text with its `%XX` decoded, and `+` as a space where `plus` is true. Raises MalformedNotification."""
+    try:
+        return (unquote_plus if plus else unquote)(text, errors="strict")
+    except UnicodeError:
+        raise MalformedNotification("a key is not UTF-8 once its %XX are decoded") from None
+
+
+def _scheme(written: str) -> str:
+    scheme = written.lower()
+    return "s3" if scheme in _S3_SCHEMES else scheme
+
+
+def _local(path: str) -> str:
+    # no `..` is left, or a path could leave the folders that are allowed
+    plain = posixpath.normpath(path).lstrip("/")
+    if not plain:
+        raise MalformedNotification("the path names no file")
+    return f"file:///{plain}"

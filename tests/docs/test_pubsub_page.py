@@ -1,0 +1,46 @@
+"""What the page of Pub/Sub shows runs, on the tests' own server; Google's command line is not part of the tests."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+from docs.snippets import ROOT, blocks
+from docs.test_pages import Reader
+from queue_source.options import parse_reader_options
+from queue_source.queues.pubsub_calls import EMULATOR
+from servers.pubsub import PubSubServer
+
+PAGE = blocks(ROOT / "docs" / "how-to" / "pubsub.md")
+
+
+def test_the_commands_and_the_script_of_the_page_work(tmp_path: Path, pubsub_server: PubSubServer) -> None:
+    topic = pubsub_server.create_topic("my-project", "landing")
+    url = pubsub_server.create_subscription("my-project", "landing", topic, enable_exactly_once_delivery=True)
+    reader = Reader(tmp_path)
+    reader.environment[EMULATOR] = pubsub_server.host
+    commands = next(block.text for block in PAGE if block.language == "bash")
+    assert url in commands
+    reader.run(commands)
+    assert pubsub_server.depth(url) == (1, 0)
+    script = next(block.text for block in PAGE if block.language == "python" and "open_queue" in block.text)
+    (tmp_path / "script.py").write_text(script, "utf-8")
+    printed = reader.run("python script.py")
+    assert "gs://my-bucket/in/1.json" in printed
+    assert "OBJECT_FINALIZE" in printed
+    assert pubsub_server.depth(url) == (0, 0)
+
+
+def test_the_options_of_the_page_are_options() -> None:
+    query = next(block.text for block in PAGE if block.language == "python" and "readStream" in block.text)
+    calls = [node for node in ast.walk(ast.parse(query)) if isinstance(node, ast.Call)]
+    given = {
+        call.args[0].value: call.args[1].value
+        for call in calls
+        if isinstance(call.func, ast.Attribute)
+        and call.func.attr == "option"
+        and isinstance(call.args[0], ast.Constant)
+        and isinstance(call.args[1], ast.Constant)
+    }
+    assert parse_reader_options({str(name): str(value) for name, value in given.items()}).source == "landing"
+    assert len(given) == 4
