@@ -1,7 +1,8 @@
 """The reader process's engine: opens shards, hands out snapshots, confirms, acknowledges.
 
 receivers (threads) -> pen -> opener (thread) -> tracker <- latest / plan / confirm (Spark's calls)
-lease keeper (thread): visibility extensions      housekeeper (thread): heartbeats, shards of others, pruning
+lease keeper (threads): visibility extensions     housekeeper (thread): heartbeats, shards of others, pruning
+acknowledger (thread): what needs no batch, since its shards are finished already
 """
 
 from __future__ import annotations
@@ -10,22 +11,22 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from queue_source.acknowledging import Acknowledger
 from queue_source.crew import Crew
-from queue_source.errors import QueueError, QueueUnavailable
+from queue_source.errors import QueueError
 from queue_source.holding_pen import HoldingPen
 from queue_source.housekeeping import Housekeeper, stale_after, warn_of_retention
-from queue_source.intake import Intake, Stat, take_in, take_messages
-from queue_source.leases import LeaseKeeper, MessageKey, by_queue, key_of, longest_lease
-from queue_source.messages import Received
+from queue_source.intake import Stat
+from queue_source.leases import LeaseKeeper, MessageKey, by_queue, longest_lease
 from queue_source.metrics import Metrics
+from queue_source.opening import Opener
 from queue_source.options import ReaderOptions
 from queue_source.queues.base import Queue
 from queue_source.receiving import Receivers, with_back_off
 from queue_source.shares import shares_of
-from shard_store.database import ROWS_PER_STATEMENT
 from shard_store.errors import LostProgress, ShardStoreError
 from shard_store.failpoints import reach
-from shard_store.model import Plan, PublishToken, Shard, ShardKey, ShardState, Snapshot, shard_key
+from shard_store.model import Plan, PublishToken, Shard, ShardKey, ShardState, Snapshot
 from shard_store.store import ShardStore
 
 logger = logging.getLogger("cuesqueue")
@@ -55,7 +56,6 @@ class Coordinator:
         self._options = options
         self._store = store
         self._queues = queues
-        self._stat = stat
         self._driver = driver
         self._clock = clock
         self.metrics = Metrics()
@@ -67,6 +67,8 @@ class Coordinator:
         )
         self._leases = LeaseKeeper(queues, lease, self._lost_leases, clock)
         self._receivers = Receivers(queues, options.queue, lease, self._pen, self._leases, self.metrics)
+        self._acknowledger = Acknowledger(queues, self._leases, self._pen, self.metrics)
+        self._opener = Opener(options, store, stat, self._pen, self._receivers, self._acknowledger, self.metrics, clock)
         self._housekeeper = Housekeeper(options, store, queues, self._pen, self.metrics, clock)
         self._crew = Crew(self._pen.wake)
         self._token: PublishToken
@@ -97,7 +99,8 @@ class Coordinator:
             tracker.offer(shard, now, first=True)
         self._crew.start("leases", self._leases.run, self._crew.stopping)
         self._crew.start("housekeeping", self._housekeeper.run, self._crew, self._token, self)
-        self._crew.start("open", self._open)
+        self._crew.start("open", self._opener.run, self._crew, self._token, self)
+        self._crew.start("acknowledge", self._acknowledger.run, self._crew)
         self._receivers.start(self._crew)
 
     def check(self) -> None:
@@ -226,7 +229,7 @@ class Coordinator:
         with self._pen.changed:
             keys = self._pen.tracker.settle(seq)
             complete = self._pen.tracker.finish(finished)
-        self._acknowledge(complete)
+        self._acknowledger.now(complete)
         reach("acknowledged")
         unfinished = [key for key in keys if key not in finished]
         if unfinished:  # lost to another pipeline, or to be continued
@@ -247,20 +250,6 @@ class Coordinator:
             keys = self._pen.tracker.settle(seq)
         self._confirmed = self._last_seq = seq
         self.route(self._store.look(keys).values())
-
-    def _acknowledge(self, keys: Sequence[MessageKey]) -> None:
-        """Delete the messages for good. Never tried again: redelivery is the retry, and finds the shards at EOF."""
-        for queue, receipts in by_queue(keys).items():
-            try:
-                stale = self._queues[queue].acknowledge(receipts)
-            except QueueUnavailable as error:
-                self.metrics.add(acknowledgeFailures=len(receipts))
-                logger.warning("%s; %d messages will be delivered again", error, len(receipts))
-            else:
-                self.metrics.add(acknowledged=len(receipts) - len(stale), lostLeases=len(stale))
-        self._leases.stop(keys)
-        with self._pen.changed:
-            self._pen.leave(keys)
 
     def _gather(self) -> None:
         """Wait until a whole batch is ready or the queues gave all they had.
@@ -283,57 +272,7 @@ class Coordinator:
         self._receivers.hurried = False
         self._crew.check()
 
-    # opening
-
-    def _open(self) -> None:
-        """The opener thread: turns what was received into shards, up to 1,000 messages a transaction."""
-        pen = self._pen
-        while self._crew.working:
-            with pen.changed:
-                messages = pen.begin_opening(ROWS_PER_STATEMENT)
-                if not messages:
-                    pen.changed.wait(0.5)
-                    continue
-            self._open_messages(self._receivers.sort_out(messages))
-            with pen.changed:
-                pen.end_opening()
-
-    def _open_messages(self, messages: Sequence[Received]) -> None:
-        """Parse, quarantine, open, and hang each message on what it announced."""
-        if self._options.content.content == "message":
-            intake = take_messages(messages, self._options.notifications)
-        else:
-            intake = take_in(messages, self._options.notifications, self._stat)
-        self._store.record_errors(self._options.source, self._options.pipeline, list(intake.errors.values()))
-        source = self._options.source
-        contents = [content for some in intake.contents.values() for content in some]
-        found = self._store.open_shards(self._token, source, contents) if contents else {}
-        self._count(intake, contents, found)
-        complete = [key_of(messages[place]) for place in (*intake.errors, *intake.ignored)]
-        now = self._clock()
-        with self._pen.changed:
-            for place, announced in intake.contents.items():
-                message = key_of(messages[place])
-                keys = {shard_key(source, content.shard_id): content for content in announced}
-                pending = {key: content for key, content in keys.items() if found[key].state is ShardState.OPEN}
-                self._pen.tracker.hang(message, pending, now)
-                if not pending:
-                    complete.append(message)
-        self.route(found.values())
-        self._acknowledge(complete)
-
-    def _count(self, intake: Intake, contents: Sequence[object], found: Mapping[ShardKey, Shard]) -> None:
-        with self._pen.changed:
-            known = sum(
-                1
-                for key, shard in found.items()
-                if shard.state is not ShardState.OPEN or key in self._pen.tracker.waiting or shard.token != self._token
-            )
-        self.metrics.add(
-            quarantined=len(intake.errors),
-            ignored=intake.ignored_records,
-            duplicates=len(contents) - len(found) + known,
-        )
+    # owning
 
     def route(self, shards: Iterable[Shard], *, first: bool = False) -> None:
         """Decide by owner and position (design.md section 4). `first`: what is ready goes before what is new."""
@@ -353,7 +292,7 @@ class Coordinator:
                     self._pen.tracker.watch(shard)
             complete = self._pen.tracker.finish(finished)
             self._pen.changed.notify_all()
-        self._acknowledge(complete)
+        self._acknowledger.later(complete)
         if stale:
             won = self._store.acquire(self._token, stale)
             self.metrics.add(acquired=len(won))
@@ -408,6 +347,10 @@ class Coordinator:
 
     def _let_go(self) -> None:
         """After the threads have ended: give messages back, and release shards that nothing else remembers."""
+        try:
+            self._acknowledger.rest()
+        except QueueError as error:
+            logger.warning("%s; what was done will be delivered again, and found done", error)
         with self._pen.changed:
             tracker = self._pen.tracker
             unplanned = tracker.unplanned()

@@ -80,8 +80,9 @@ class HoldingPen:
         self._aside += [key_of(message) for message in messages]
 
     def begin_opening(self, most: int) -> list[Received]:
-        """Up to `most` received messages; they count as held until they leave."""
-        self._opening = [self._inbox.popleft() for _ in range(min(most, len(self._inbox)))]
+        """Up to `most` received messages; they count as held until they leave. Those that have left are skipped."""
+        taken = (self._inbox.popleft() for _ in range(min(most, len(self._inbox))))
+        self._opening = [message for message in taken if key_of(message) in self._inside]
         return self._opening
 
     def end_opening(self) -> None:

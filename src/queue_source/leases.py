@@ -20,7 +20,7 @@ from queue_source.queues.base import Capabilities, Queue
 MessageKey = tuple[str, Receipt]
 """One delivery of one message: (queue name, receipt)."""
 
-_CALLERS = 3  # threads a reader that wait for answers to extensions: one slow queue does not delay the others much
+_CALLERS = 2  # threads that wait for answers to extensions: one slow queue does not delay the others
 _EARLY = 0.5  # an extension is due when this part of the lease is left, so that a failed one can be tried again
 _GATHER = 0.1  # and goes out with others that would be due within this part of the lease
 

@@ -1,0 +1,76 @@
+"""Deleting messages for good, in the queue's batches, on the caller's thread or behind its back."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Mapping, Sequence
+
+from queue_source.crew import Crew
+from queue_source.errors import QueueUnavailable
+from queue_source.holding_pen import HoldingPen
+from queue_source.leases import LeaseKeeper, MessageKey, by_queue
+from queue_source.metrics import Metrics
+from queue_source.queues.base import Queue
+
+logger = logging.getLogger("cuesqueue")
+
+_BATCHES = 10  # of the queue, in one call of ours: leases of what waits for the next call are still kept
+
+
+class Acknowledger:
+    """Acknowledges what is done (invariant 1). Never tried again: redelivery is the retry, and finds the shards at EOF.
+
+    A lease is kept until its message's turn comes, and not while it is deleted: the extension of a message that is gone
+    would look like a lease that was lost.
+    """
+
+    def __init__(self, queues: Mapping[str, Queue], leases: LeaseKeeper, pen: HoldingPen, metrics: Metrics) -> None:
+        self._queues = queues
+        self._leases = leases
+        self._pen = pen
+        self._metrics = metrics
+        self._waiting: deque[MessageKey] = deque()
+        self._filled = threading.Condition()
+
+    def later(self, keys: Sequence[MessageKey]) -> None:
+        """Acknowledge on the own thread: whoever opens or receives must not wait for a queue's answers."""
+        if keys:
+            with self._filled:
+                self._waiting.extend(keys)
+                self._filled.notify()
+
+    def run(self, crew: Crew) -> None:
+        """The thread; it ends with the crew. What waits then is for `rest`."""
+        while crew.working:
+            with self._filled:
+                if not self._waiting:
+                    self._filled.wait(0.5)
+                keys = list(self._waiting)
+                self._waiting.clear()
+            self.now(keys)
+
+    def rest(self) -> None:
+        """After the thread has ended."""
+        keys, self._waiting = list(self._waiting), deque()
+        self.now(keys)
+
+    def now(self, keys: Sequence[MessageKey]) -> None:
+        """Acknowledge before returning."""
+        for name, receipts in by_queue(keys).items():
+            queue = self._queues[name]
+            size = queue.capabilities.largest_batch * _BATCHES
+            for start in range(0, len(receipts), size):
+                chunk = receipts[start : start + size]
+                done = [(name, receipt) for receipt in chunk]
+                self._leases.stop(done)
+                try:
+                    stale = queue.acknowledge(chunk)
+                except QueueUnavailable as error:
+                    self._metrics.add(acknowledgeFailures=len(chunk))
+                    logger.warning("%s; %d messages will be delivered again", error, len(chunk))
+                else:
+                    self._metrics.add(acknowledged=len(chunk) - len(stale), lostLeases=len(stale))
+                with self._pen.changed:
+                    self._pen.leave(done)

@@ -1,0 +1,99 @@
+"""The opener thread: what was received becomes shards of ours, errors, or nothing to do."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Protocol
+
+from queue_source.acknowledging import Acknowledger
+from queue_source.crew import Crew
+from queue_source.holding_pen import HoldingPen
+from queue_source.intake import Intake, Stat, take_in, take_messages
+from queue_source.leases import key_of
+from queue_source.messages import Received
+from queue_source.metrics import Metrics
+from queue_source.options import ReaderOptions
+from queue_source.receiving import Receivers
+from shard_store.database import ROWS_PER_STATEMENT
+from shard_store.model import PublishToken, Shard, ShardKey, ShardState, shard_key
+from shard_store.store import ShardStore
+
+
+class Router(Protocol):
+    """What the opener asks of the coordinator: to decide what becomes of shards as they stand."""
+
+    def route(self, shards: Iterable[Shard]) -> None: ...
+
+
+class Opener:
+    """Up to 1,000 messages a transaction: all their shards are opened in one statement (Quickwit's OpenShards)."""
+
+    def __init__(
+        self,
+        options: ReaderOptions,
+        store: ShardStore,
+        stat: Stat,
+        pen: HoldingPen,
+        receivers: Receivers,
+        acknowledger: Acknowledger,
+        metrics: Metrics,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._options = options
+        self._store = store
+        self._stat = stat
+        self._pen = pen
+        self._receivers = receivers
+        self._acknowledger = acknowledger
+        self._metrics = metrics
+        self._clock = clock
+
+    def run(self, crew: Crew, token: PublishToken, router: Router) -> None:
+        pen = self._pen
+        while crew.working:
+            with pen.changed:
+                messages = pen.begin_opening(ROWS_PER_STATEMENT)
+                if not messages:
+                    pen.changed.wait(0.5)
+                    continue
+            self._open(self._receivers.sort_out(messages), token, router)
+            with pen.changed:
+                pen.end_opening()
+
+    def _open(self, messages: Sequence[Received], token: PublishToken, router: Router) -> None:
+        """Parse, quarantine, open, and hang each message on what it announced."""
+        source, pipeline = self._options.source, self._options.pipeline
+        if self._options.content.content == "message":
+            intake = take_messages(messages, self._options.notifications)
+        else:
+            intake = take_in(messages, self._options.notifications, self._stat)
+        self._store.record_errors(source, pipeline, list(intake.errors.values()))
+        contents = [content for some in intake.contents.values() for content in some]
+        found = self._store.open_shards(token, source, contents) if contents else {}
+        self._count(intake, len(contents), found, token)
+        complete = [key_of(messages[place]) for place in (*intake.errors, *intake.ignored)]
+        now = self._clock()
+        with self._pen.changed:
+            for place, announced in intake.contents.items():
+                message = key_of(messages[place])
+                keys = {shard_key(source, content.shard_id): content for content in announced}
+                pending = {key: content for key, content in keys.items() if found[key].state is ShardState.OPEN}
+                self._pen.tracker.hang(message, pending, now)
+                if not pending:
+                    complete.append(message)
+        router.route(found.values())
+        self._acknowledger.later(complete)
+
+    def _count(self, intake: Intake, announced: int, found: Mapping[ShardKey, Shard], token: PublishToken) -> None:
+        with self._pen.changed:
+            waiting = self._pen.tracker.waiting
+            known = sum(
+                shard.state is not ShardState.OPEN or key in waiting or shard.token != token
+                for key, shard in found.items()
+            )
+        self._metrics.add(
+            quarantined=len(intake.errors),
+            ignored=intake.ignored_records,
+            duplicates=announced - len(found) + known,
+        )
