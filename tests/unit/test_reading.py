@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from queue_source import reading
+from queue_source.content.objects import read_object as read_object_of_the_store
 from queue_source.content.problems import TOLD_ONE_BY_ONE
-from queue_source.errors import BadObject
+from queue_source.errors import BadObject, ObjectStoreError
 from queue_source.options import parse_reader_options
 from queue_source.planning import LEAST_PIECE, cut
 from queue_source.reading import Work, read_ranges, read_work
@@ -205,3 +208,40 @@ def test_pieces_of_a_bad_object_are_one_error_and_none_is_read_by_a_repeated_tas
     (tmp_path / "gone").write_bytes(b"1,x\n" * (3 * LEAST_PIECE // 4))
     assert list(read_work(task, SCHEMA, repeated=True)) == []
     assert sum(batch.num_rows for batch in read_work(task, SCHEMA, repeated=False)) == 3 * LEAST_PIECE // 4
+
+
+def test_in_isolation_a_read_that_never_ended_or_failed_unknown_counts_against_its_object_alone(
+    good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "poison").write_bytes(b"2,y\n")
+    task = replace(work(tmp_path / "poison", good, store=f"sqlite:///{tmp_path}/store.db"), max_attempts=3)
+    failure: list[Exception] = []
+    read_it = read_object_of_the_store
+
+    def read_object(uri: str, *arguments: Any, **keywords: Any) -> Iterator[pa.RecordBatch]:
+        if failure and uri.endswith("poison"):
+            raise failure[0]
+        return read_it(uri, *arguments, **keywords)
+
+    monkeypatch.setattr(reading, "read_object", read_object)
+
+    def rows() -> list[int]:
+        return [row["a"] for batch in read_work(task, SCHEMA, repeated=False) for row in batch.to_pylist()]
+
+    failure[:] = [ObjectStoreError("the network is down")]
+    for _ in range(5):  # nobody's fault, however often
+        with pytest.raises(ObjectStoreError):
+            rows()
+    failure[:] = [KeyError("a bug")]
+    for _ in range(2):
+        with pytest.raises(KeyError):
+            rows()
+    failure.clear()
+    assert rows() == [2, 1]  # it has not happened often enough, and now it goes well
+    failure[:] = [KeyError("a bug")]
+    for _ in range(3):
+        with pytest.raises(KeyError):
+            rows()
+    assert rows() == [1]
+    with open_store(f"sqlite:///{tmp_path}/store.db") as store:
+        assert store.found_bad(IDENTITY) == {(task.ranges[0].key, BEGINNING)}
