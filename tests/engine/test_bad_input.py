@@ -11,9 +11,14 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import AnalysisException, PySparkException, StreamingQueryException
 from pyspark.sql import SparkSession
+from pyspark.sql.functions import count as count_of
+from pyspark.sql.functions import sum as sum_of
 
 from engine.queries import Query, described, run, run_until_settled
 from engine.world import World
+from poison import DDL, good
+from poison import corpus as poison_corpus
+from queue_source.planning import LEAST_PIECE
 
 pytestmark = pytest.mark.engine
 
@@ -101,7 +106,7 @@ def test_bad_objects_and_messages_go_to_the_errors_and_all_else_is_published(spa
     ]
     world.publish([*plain, f"file://{folder}/empty.json"])
     world.publish([f"file://{folder}/broken.json", gone, elsewhere, *bodies])
-    run_until_settled(spark, [(world, described(world, allowedPrefixes=f"file://{folder}/"))])
+    run_until_settled(spark, [(world, described(world, allowedPrefixes=f"file://{folder}/", mode="FAILFAST"))])
     assert world.published() == sorted(rows)
     errors = world.view("errors")
     assert all(error["final"] for error in errors)
@@ -165,3 +170,51 @@ def test_a_missing_object_fails_the_query_when_told_so_and_is_named(spark: Spark
     query["source"]["onMissingObject"] = "skip"
     run_until_settled(spark, [(world, query)])
     assert world.published() == sorted(rows)
+
+
+def test_bad_records_are_told_and_final_and_large_objects_are_read_in_pieces(spark: SparkSession, world: World) -> None:
+    folder = world.root / "in"
+    folder.mkdir()
+    count = 3 * LEAST_PIECE // 16
+    lines = [f"{i:07},name{i % 1000:03}" for i in range(count)]
+    lines[count // 2] = "x" + lines[count // 2][1:]
+    (folder / "large.csv").write_text("".join(f"{line}\n" for line in lines))
+    schema = "id BIGINT, name STRING, _metadata STRUCT<file_block_start: BIGINT, file_block_length: BIGINT>"
+    query = {**described(world, fileFormat="csv", mode="DROPMALFORMED", minPartitions="3"), "schema": schema}
+    world.publish([(folder / "large.csv").as_uri()])
+    run_until_settled(spark, [(world, query)])  # type: ignore[list-item]
+    data = spark.read.format("cuesqueue").option("store", world.store_url).load()
+    by_piece = data.groupBy("_metadata").agg(*(count_of("*"), sum_of("id"))).collect()
+    assert len(by_piece) == 3
+    assert sum(row["_metadata"]["file_block_length"] for row in by_piece) == 16 * count
+    assert sum(row[1] for row in by_piece) == count - 1
+    assert sum(row[2] for row in by_piece) == count * (count - 1) // 2 - count // 2
+    (error,) = world.view("errors")
+    assert (error["scope"], error["cause"], error["final"]) == ("record", "bad-record", True)
+    assert int(error["position"]) == 16 * (count // 2)
+    assert [shard["state"] for shard in world.view("shards")] == ["done"]
+
+
+@pytest.mark.parametrize("file_format", ["csv", "json", "parquet"])
+def test_no_poison_of_the_corpus_stops_a_stream(spark: SparkSession, world: World, file_format: str) -> None:
+    folder = world.root / "in"
+    folder.mkdir()
+    poisons = [poison for poison in poison_corpus() if poison.file_format == file_format and "bomb" not in poison.name]
+    for number, poison in enumerate(poisons):
+        (folder / f"{number:03} {poison.name}").write_bytes(poison.data)
+    (folder / "good").write_bytes(good(file_format))
+    world.publish([f"file://{file}" for file in sorted(folder.iterdir())])
+    modes = {} if file_format == "parquet" else {"mode": "DROPMALFORMED"}
+    query = {**described(world, fileFormat=file_format, **modes), "schema": DDL}
+    run_until_settled(spark, [(world, query)])  # type: ignore[list-item]
+    data = spark.read.format("cuesqueue").option("store", world.store_url).load()
+    assert data.where("id = 7 AND name = 'good'").count() == 1
+    verdicts: dict[str, set[str]] = {}
+    for error in world.view("errors"):
+        assert error["final"]
+        verdicts.setdefault(Path(error["subject"]).name[4:], set()).add(error["scope"])
+    expected = {"fine": None, "records": {"record"}, "object": {"object"}}
+    for poison in poisons:
+        assert verdicts.get(poison.name) == expected[poison.verdict], poison.name
+    states = {Path(shard["shard_id"]).name[4:]: shard["state"] for shard in world.view("shards")}
+    assert all((states[p.name] == "quarantined") == (p.verdict == "object") for p in poisons)

@@ -37,6 +37,7 @@ _TRUE = ["true", "True", "TRUE"]
 _FALSE = ["false", "False", "FALSE"]
 _HEXADECIMAL = r"^[ \t]*-?0[xX]"
 _BLANK_LINE = re.compile(rb"^[\0-\x09\x0b-\x20]+$", re.MULTILINE)
+_NOT_BLANK = re.compile(rb"[^\n]")
 _CONTROLS = bytes(range(33))
 _MAX_BLOCK = (1 << 31) - 1
 
@@ -79,7 +80,7 @@ class CsvReader:
         lines = self._as_pyarrow_wants(data)
         if lines is None:
             return None
-        if not lines.strip(b"\n"):
+        if not _NOT_BLANK.search(lines):
             return self._shape.full.empty_table()
         if not self._present:  # no column is declared: only the rows are wanted
             rows = sum(1 for _, line in self.separator.split(data) if self._is_record(line))
@@ -178,7 +179,8 @@ class CsvReader:
     def _parse(self, lines: bytes) -> pa.Table:
         options, data = self._options, self._shape.data
         names = [_name(i) for i in range(len(self._present))]
-        wanted = {_name(at): self._wire_type(data.field(i).type, lines) for i, at in self._positions.items()}
+        as_text = _may_be_hexadecimal(lines) and any(pt.is_integer(data.field(i).type) for i in self._positions)
+        wanted = {_name(at): self._wire_type(data.field(i).type, as_text) for i, at in self._positions.items()}
         types = wanted or {names[0]: pa.string()}  # no column at all: still count the rows
         nulls_differ = options.null_value != options.empty_value
         convert = pc_csv.ConvertOptions(
@@ -215,14 +217,14 @@ class CsvReader:
             ignore_empty_lines=True,
         )
 
-    def _wire_type(self, kind: pa.DataType, lines: bytes) -> pa.DataType:
+    def _wire_type(self, kind: pa.DataType, integers_as_text: bool) -> pa.DataType:
         """What pyarrow shall read a column as; timestamps come as text, because it wants all or none to have a zone."""
         options = self._options
         as_text = (
             options.null_value != options.empty_value
             or pt.is_timestamp(kind)
             or pattern_for(kind, options) is not None
-            or (pt.is_integer(kind) and (b"0x" in lines or b"0X" in lines))
+            or (integers_as_text and pt.is_integer(kind))
             or (pt.is_floating(kind) and (options.nan_value, options.positive_inf, options.negative_inf) != _SPECIAL)
         )
         return pa.string() if as_text else kind
@@ -261,6 +263,15 @@ class CsvReader:
 
 _SPECIAL = ("NaN", "Inf", "-Inf")
 _PLAIN = ("nan", "inf", "-inf")
+
+
+def _may_be_hexadecimal(lines: bytes) -> bool:
+    """Whether `0x` stands anywhere: pyarrow takes it for the beginning of a number. A search for the two is slow."""
+    if b"x" not in lines and b"X" not in lines:
+        return False
+    characters = np.frombuffer(lines, np.uint8)
+    zeros = characters[:-1] == ord("0")
+    return bool((zeros & ((characters[1:] == ord("x")) | (characters[1:] == ord("X")))).any())
 
 
 def _regular_quotes(lines: bytes, quote: bytes, options: FormatOptions) -> bool:
