@@ -50,7 +50,8 @@ def open_shards(
     wanted: dict[ShardKey, Content] = {}
     for content in contents:
         wanted.setdefault(shard_key(source, content.shard_id), content)
-    found = look(database, connection, wanted)
+    # nearly all are new: where the insert counts them, it alone says so
+    found = {} if _counts_inserts(database) else look(database, connection, wanted)
     # a shard of another pipeline may be finished and pruned between our insert and our look: then it is new again
     while absent := [(key, wanted[key]) for key in sorted(wanted.keys() - found.keys())]:
         found |= _insert(database, connection, token, source, absent)
@@ -64,7 +65,7 @@ def _insert(
     source: str,
     absent: Sequence[tuple[ShardKey, Content]],
 ) -> dict[ShardKey, Shard]:
-    """Open what nobody else has opened meanwhile, in the order of keys: then two pipelines do not deadlock."""
+    """Open what nobody else has opened, and tell how all stand; in the order of keys: then two do not deadlock."""
     found: dict[ShardKey, Shard] = {}
     for chunk in chunks(absent):
         rows = database.dialect.row_set({name: shards.c[name].type for name in _GIVEN})
@@ -78,12 +79,16 @@ def _insert(
         }
         insert = rows.insert(database.dialect.insert_if_absent(shards), fixed)
         result = rows.execute(connection, insert, [_row(key, content) for key, content in chunk])
-        if database.trusts_rowcount and database.dialect.counts_inserts and result.rowcount == len(chunk):
+        if _counts_inserts(database) and result.rowcount == len(chunk):
             for key, content in chunk:
                 found[key] = Shard(key, content, BEGINNING, ShardState.OPEN, token, stale=False)
-        else:  # another pipeline has opened some of them since we looked
+        else:  # some are there already
             found |= look(database, connection, [key for key, _ in chunk])
     return found
+
+
+def _counts_inserts(database: Database) -> bool:
+    return database.trusts_rowcount and database.dialect.counts_inserts
 
 
 def look(database: Database, connection: Connection, keys: Iterable[ShardKey]) -> dict[ShardKey, Shard]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import sqlalchemy as sa
@@ -45,8 +46,9 @@ class AnyText(sa.types.TypeDecorator[str]):
     impl = LongText
     cache_ok = True
 
-    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
-        return value if value is None else pack(value)
+    def bind_processor(self, dialect: Dialect) -> Callable[[str | None], str | None]:
+        """Instead of `process_bind_param`, which would make three calls for each text of a thousand shards."""
+        return lambda value: value if value is None else pack(value)
 
     def process_result_value(self, value: str | None, dialect: Dialect) -> str | None:
         return value if value is None or value[:1] != '"' else unpack(value)
