@@ -47,8 +47,8 @@ def test_an_empty_object_that_was_announced_with_content_has_changed(tmp_path: P
 
 
 class _Tagged(io.BytesIO):
-    def metadata(self) -> dict[bytes, bytes]:
-        return {b"ETag": b'"abc-2"', b"Content-Length": b"4"}
+    def metadata(self) -> dict[str, bytes]:
+        return {"ETag": b'"abc-2"', "Content-Length": b"4"}
 
     def size(self) -> int:
         return len(self.getvalue())
