@@ -285,6 +285,17 @@ def test_every_type_is_read_as_spark_reads_it(spark: SparkSession, tmp_path: Pat
         assert (len(ours), bad) == (3, 0)
 
 
+@pytest.mark.parametrize("file_format", ["csv", "json", "text", "parquet", "orc", "binaryFile"])
+def test_an_empty_object_is_no_rows_as_in_spark(spark: SparkSession, tmp_path: Path, file_format: str) -> None:
+    path = tmp_path / "empty"
+    path.touch()
+    ddl = {"text": "value STRING", "binaryFile": "length BIGINT"}.get(file_format, SINGLES)
+    ours, bad = read_ours([path], file_format, ddl, {})
+    read = spark.read.format(file_format)
+    theirs = (read if file_format == "binaryFile" else read.schema(ddl)).load(str(path))
+    assert (theirs.count(), ours.num_rows, bad) == (0, 0, 0)
+
+
 def test_binary_files_are_read_as_spark_reads_them(spark: SparkSession, tmp_path: Path) -> None:
     path = tmp_path / "a b"
     path.write_bytes(b"\0\xff")
