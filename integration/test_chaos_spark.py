@@ -92,7 +92,7 @@ def server() -> Iterator[PostgresServer]:
 
 
 @pytest.mark.engine
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1200)
 def test_two_spark_drivers_that_are_killed_and_frozen_at_random_publish_every_row_once(
     tmp_path: Path, server: PostgresServer
 ) -> None:
@@ -132,12 +132,12 @@ def test_two_spark_drivers_that_are_killed_and_frozen_at_random_publish_every_ro
                 pipeline.revive()
             return world.settled()
 
-        eventually("an empty queue and no open shard", settled, 240)
+        eventually("an empty queue and no open shard", settled, 480)
     finally:
+        print(counts, f"{objects} objects; left: {world.depth()}, {len(world.open_shards())} open shards")
         for pipeline in pipelines:
             with suppress(psutil.NoSuchProcess):
                 pipeline.close()
-    print(counts, f"{objects} objects")
     assert counts["kills"] >= 3
     assert counts["restarts of the database"] >= 1
     assert world.published() == sorted(rows)

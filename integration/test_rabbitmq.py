@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import re
+import shutil
+import socket
+import subprocess
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -53,7 +56,7 @@ def url(server: RabbitServer, name: str) -> str:
 @contextmanager
 def native(server: RabbitServer) -> Iterator[Any]:
     """A channel of pika's own, as other programs have."""
-    connection = pika.BlockingConnection(pika.URLParameters(server.url))
+    connection = pika.BlockingConnection(pika.URLParameters(f"{server.url}?heartbeat=0"))  # idle for long
     try:
         yield connection.channel()
     finally:
@@ -384,6 +387,18 @@ def test_what_is_held_too_long_goes_back_alone_before_the_broker_takes_everythin
         assert queue.acknowledge([late.receipt, again.receipt]) == set()
 
 
+def test_a_broker_that_takes_back_what_was_held_too_long_is_understood() -> None:
+    with rabbitmq_server("consumer_timeout = 1000\n", "-rabbit channel_tick_interval 1000") as server:
+        with AmqpQueue(f"{server.url}?source=s&pool=p&consumer_timeout=0") as unaware:
+            assert unaware.capabilities.lease_cap is None
+            unaware.publish(["held"])
+            (message,) = take(unaware)
+            with pytest.raises(QueueUnavailable, match=r"longer than its consumer_timeout.*consumer_timeout=SECONDS"):
+                unaware.receive(1, 60, 100)
+            assert unaware.acknowledge([message.receipt]) == {message.receipt}
+            assert drained(unaware) == [b"held"]
+
+
 # --- many, and at once -----------------------------------------------------------------------------------------------
 
 
@@ -519,6 +534,29 @@ def test_tls_to_a_port_that_speaks_none_is_refused(server: RabbitServer, name: s
         with pytest.raises(QueueConfigurationError, match="TLS failed") as told:
             queue.create()
     assert "hunter2" not in str(told.value)
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="makes its certificate with openssl")
+def test_tls_with_an_authority_of_ones_own(tmp_path: Path) -> None:
+    certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
+    command = (
+        "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -addext subjectAltName=IP:127.0.0.1"
+    )
+    subprocess.run([*command.split(), "-keyout", str(key), "-out", str(certificate)], check=True, capture_output=True)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    settings = f"listeners.ssl.1 = 127.0.0.1:{port}\nssl_options.verify = verify_none\n" + "".join(
+        f"ssl_options.{name} = {file}\n"
+        for name, file in (("cacertfile", certificate), ("certfile", certificate), ("keyfile", key))
+    )
+    with rabbitmq_server(settings):
+        url = f"amqps://guest:guest@127.0.0.1:{port}/?source=s&pool=p"
+        with AmqpQueue(f"{url}&ssl_options={{'ca_certs':'{certificate}'}}") as queue:
+            queue.publish(["x"] * 2000)
+            assert len(drained(queue)) == 2000
+        with AmqpQueue(url) as queue, pytest.raises(QueueConfigurationError, match=r"TLS failed.*ssl_options"):
+            queue.create()
 
 
 def permissions(name: str) -> dict[str, list[str]]:

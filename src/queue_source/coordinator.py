@@ -20,7 +20,7 @@ from queue_source.messages import Received
 from queue_source.metrics import Metrics
 from queue_source.options import ReaderOptions
 from queue_source.queues.base import Queue
-from queue_source.receiving import Receivers
+from queue_source.receiving import Receivers, with_back_off
 from queue_source.shares import shares_of
 from shard_store.database import ROWS_PER_STATEMENT
 from shard_store.errors import LostProgress, ShardStoreError
@@ -78,7 +78,8 @@ class Coordinator:
 
     def start(self) -> None:
         """Start-up recovery (design.md section 2), then the threads. Idempotent over process deaths."""
-        warn_of_retention(self._queues, self._options.deduplication.deduplication_window)
+        patiently = with_back_off(self._crew.stopping)
+        patiently(warn_of_retention, self._queues, self._options.deduplication.deduplication_window)
         started = self._store.start(
             self._options.source, self._options.pipeline, driver=self._driver, stale_after=stale_after(self._options)
         )

@@ -18,6 +18,11 @@ from shard_store.model import Content, ErrorRecord, Payload
 Stat = Callable[[Sequence[str]], Sequence[int | None]]
 """Sizes in bytes of many URIs at once; None where an object is missing (the read will tell)."""
 
+_NO_ID = (
+    "the message has no id of its own, so a second delivery cannot be told from a second message that is equal; let "
+    "its sender set one (AMQP: the property message_id), or set option 'messageIdentity' to content to take equal ones "
+    "for one"
+)
 _INPUT_KEPT = 65_536  # bytes of a bad message that the error table keeps
 
 
@@ -50,7 +55,7 @@ def take_in(messages: Sequence[Received], options: NotificationOptions, stat: St
             wanted = [notice for notice in announced.objects if _wanted(notice, options)]
             contents = [_content(notice, message, options) for notice in wanted]
         except MalformedNotification as error:
-            intake.errors[place] = _malformed(message, str(error))
+            intake.errors[place] = _error(message, "malformed-message", str(error))
             continue
         intake.ignored_records += announced.ignored + len(announced.objects) - len(wanted)
         if contents:
@@ -67,6 +72,9 @@ def take_messages(messages: Sequence[Received], options: NotificationOptions) ->
     for place, message in enumerate(messages):
         if not _tag_matches(message, options):
             intake.ignore(place)
+            continue
+        if not message.has_id and options.message_identity == "required":
+            intake.errors[place] = _error(message, "no-message-id", _NO_ID)
             continue
         count = message.headers.get(REPUBLISH_COUNT)
         key = message.message_id if count is None else f"{message.message_id}#{count}"
@@ -120,10 +128,10 @@ def _content(notice: ObjectNotice, message: Received, options: NotificationOptio
     )
 
 
-def _malformed(message: Received, detail: str) -> ErrorRecord:
+def _error(message: Received, cause: str, detail: str) -> ErrorRecord:
     return ErrorRecord(
         scope="message",
-        cause="malformed-message",
+        cause=cause,
         detail=detail,
         subject=message.message_id,
         queue=message.queue,

@@ -18,7 +18,8 @@ class Received:
     """One delivery, body untouched. `queue` is the queue's name, `message_id` is stable over redeliveries.
 
     `sent_at` is seconds since 1970 (UTC) by the queue's clock, None where the queue does not tell. `lease_until` is
-    `time.monotonic()` seconds counted from the *start* of the receive request (design section 6, leases).
+    `time.monotonic()` seconds counted from the *start* of the receive request (design section 6, leases). `has_id` is
+    False where neither sender nor queue gave an id: `message_id` then comes from the content, so equal ones share it.
     """
 
     queue: str
@@ -31,6 +32,7 @@ class Received:
     tag: str = ""
     headers: Mapping[str, str] = field(default_factory=dict)
     group: str | None = None
+    has_id: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import sys
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -13,6 +14,9 @@ T = TypeVar("T")
 
 PieceOf = dict[tuple[ShardKey, Position], Position]
 """For pieces, by key and start: where the range of the plan begins that each is a piece of."""
+
+ISOLATED_FROM = 3
+"""The attempt at a plan from which on its objects are read in isolation: it has failed twice."""
 
 LEAST_PIECE = 4 << 20
 """Bytes below which an object is not worth another task."""
@@ -39,6 +43,11 @@ def cut(
         pieces += [entry._replace(start=a, end=b) for a, b in itertools.pairwise(bounds)]
         piece_of.update({(entry.key, bound): entry.start for bound in bounds[:-1]})
     return pieces, piece_of
+
+
+def isolate(ranges: Sequence[Range]) -> list[list[Range]]:
+    """A partition for each object, or ordered group: to find the one that kills its reader."""
+    return pack(ranges, max(1, len(ranges)), sys.maxsize)
 
 
 def _size(entry: Range) -> int:

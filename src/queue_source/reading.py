@@ -12,9 +12,10 @@ from queue_source.content.message_rows import message_batches
 from queue_source.content.metadata import ObjectMetadata
 from queue_source.content.objects import ExpectedObject, Part, read_object
 from queue_source.content.problems import Problems
-from queue_source.errors import BadObject
+from queue_source.errors import BadObject, ObjectStoreError
 from queue_source.options import ContentOptions, SecretUrl
 from queue_source.planning import PieceOf
+from shard_store.failpoints import reach
 from shard_store.model import ErrorRecord, PlanIdentity, Position, Range, is_end, offset_of, position_at
 
 
@@ -27,6 +28,7 @@ class Work:
     content: ContentOptions
     store: SecretUrl
     piece_of: PieceOf = field(default_factory=dict)
+    max_attempts: int | None = None  # set: the plan failed before, and what kills its reader is looked for
 
     def planned_start(self, entry: Range) -> Position:
         """Where the range of the plan begins that an entry is, or is a piece of."""
@@ -48,7 +50,39 @@ def read_work(work: Work, schema: pa.Schema, *, repeated: bool) -> Iterator[pa.R
         return
     if repeated:
         work = _without_bad(work)
-    yield from read_ranges(work, schema, partial(_record, work))
+    if work.max_attempts is None:
+        yield from read_ranges(work, schema, partial(_record, work))
+    else:
+        yield from _read_in_isolation(work, schema, work.max_attempts)
+
+
+def _read_in_isolation(work: Work, schema: pa.Schema, max_attempts: int) -> Iterator[pa.RecordBatch]:
+    """Each range is marked in the store before it is read: a mark that stays behind tells what killed the reader.
+
+    So does one of a read that ended with an error that nobody knows, which would fail this plan for ever.
+    """
+    from shard_store.store import open_store
+
+    for entry in work.ranges:
+        with open_store(work.store.reveal()) as store:
+            killed = store.begin_read(work.identity, entry)
+        if killed >= max_attempts:
+            _record(work, [_poison(entry, work, killed)])
+            continue
+        alone = replace(work, ranges=[entry])
+        try:
+            yield from read_ranges(alone, schema, partial(_record, alone))
+        except (ObjectStoreError, BadObject, GeneratorExit):  # known errors; or what takes the rows has failed
+            _ended(work, entry)
+            raise
+        _ended(work, entry)
+
+
+def _ended(work: Work, entry: Range) -> None:
+    from shard_store.store import open_store
+
+    with open_store(work.store.reveal()) as store:
+        store.end_read(work.identity, entry)
 
 
 def _messages(work: Work, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -67,6 +101,7 @@ def read_ranges(work: Work, schema: pa.Schema, report: Report) -> Iterator[pa.Re
     assert format is not None
     for entry in work.ranges:
         problems = Problems(format.mode)
+        reach("object-read", entry.content.shard_id)
         try:
             yield from read_object(
                 entry.content.uri,
@@ -148,6 +183,14 @@ def _error(entry: Range, work: Work, error: BadObject, *, skipped: bool) -> Erro
         queue=entry.content.queue,
         message_id=entry.content.message_id,
     )
+
+
+def _poison(entry: Range, work: Work, killed: int) -> ErrorRecord:
+    detail = (
+        f"{killed} readers died or failed in a way nobody knows while they read this object alone (memory, a crash of "
+        "native code, a bug); read it with more memory, or report it; 'maxAttempts' says how many are let die"
+    )
+    return _error(entry, work, BadObject("kills-its-reader", detail), skipped=False)
 
 
 def _metadata(entry: Range, identity: PlanIdentity) -> ObjectMetadata:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 import tenacity
@@ -18,6 +20,20 @@ from queue_source.queues.base import Queue
 
 _SHORT_WAIT = 0.2  # seconds of a receive for which somebody waits
 _TRIES = 6  # in a row: with waits of at most 1, 2, 4, 8 and 16 s, half of it on average
+
+
+def with_back_off(stopping: threading.Event) -> tenacity.Retrying:
+    """Calls that wait longer and longer while a queue is unavailable (design section 6), until `stopping`.
+
+    Base 1 s, doubled, at most 30 s, full jitter; then the error of the last call, which names the queue.
+    """
+    return tenacity.Retrying(
+        retry=tenacity.retry_if_exception_type(QueueUnavailable),
+        wait=tenacity.wait_random_exponential(multiplier=1.0, max=30.0),
+        stop=tenacity.stop_any(tenacity.stop_after_attempt(_TRIES), tenacity.stop_when_event_set(stopping)),
+        sleep=tenacity.sleep_using_event(stopping),
+        reraise=True,
+    )
 
 
 class _Drought:
@@ -77,7 +93,7 @@ class Receivers:
         self._droughts = {name: _Drought() for name in queues}
         self._round = 0
         self._draining_since: float | None = None
-        self._expected = 0
+        self._expected: Counter[str] = Counter()
         self.hurried = True  # somebody waits for what is there: poll, do not wait long
 
     @property
@@ -93,7 +109,8 @@ class Receivers:
 
     def drain(self) -> None:
         """From here on nothing newer counts, and a queue is dry only by a receive that begins later."""
-        depth = sum(queue.depth().ready for queue in self._queues.values() if queue.capabilities.tells_depth)
+        telling = {name: queue for name, queue in self._queues.items() if queue.capabilities.tells_depth}
+        depth = Counter({name: queue.depth().ready for name, queue in telling.items()})
         with self._pen.changed:
             self._draining_since = self._clock()
             self._expected = depth
@@ -124,7 +141,7 @@ class Receivers:
             if self._late(message):
                 late.append(message)
             else:
-                self._expected -= 1
+                self._expected[message.queue] -= 1
                 kept.append(message)
         with self._pen.changed:
             self._pen.put_aside(late)
@@ -133,17 +150,13 @@ class Receivers:
     def _late(self, message: Received) -> bool:
         """AvailableNow leaves it: or a queue that is written to all the time would never be empty."""
         since = self._draining_since
-        return since is not None and self._expected <= 0 and message.sent_at is not None and message.sent_at > since
+        if since is None or message.sent_at is None:
+            return False
+        return self._expected[message.queue] <= 0 and message.sent_at > since
 
     def _run(self, crew: Crew, name: str, queue: Queue, number: int) -> None:
-        capabilities = queue.capabilities
-        receive = tenacity.Retrying(
-            retry=tenacity.retry_if_exception_type(QueueUnavailable),
-            wait=tenacity.wait_random_exponential(multiplier=1.0, max=30.0),
-            stop=tenacity.stop_any(tenacity.stop_after_attempt(_TRIES), tenacity.stop_when_event_set(crew.stopping)),
-            sleep=tenacity.sleep_using_event(crew.stopping),
-            reraise=True,
-        )
+        patiently = with_back_off(crew.stopping)
+        capabilities = patiently(getattr, queue, "capabilities")  # some queues ask their service for them
         lease = longest_lease(self._lease, capabilities)
         longest = min(self._options.wait_time.total_seconds(), capabilities.longest_wait)
         while crew.working:
@@ -155,7 +168,7 @@ class Receivers:
                 began = self._round
                 self._droughts[name].begin(number)
                 wait = min(longest, _SHORT_WAIT) if self.hurried or self.draining else longest
-            messages = receive(queue.receive, room, lease, wait)
+            messages = patiently(queue.receive, room, lease, wait)
             self._leases.hold(messages)
             self._metrics.add(received=len(messages))
             with self._pen.changed:

@@ -3,7 +3,7 @@
 `CUESQUEUE_FAILPOINTS` holds `NAME=ACTION` pairs parted by `;`. Actions: `pause:FILE` writes its process id to FILE and
 then stands still until FILE is removed, for the test to kill what it likes (`{pid}` in FILE is the process id; a FILE
 that is there already stops nobody), `exit` ends the process as SIGKILL would, `raise` raises FailpointReached.
-`NAME@3=...` acts at the third time the place is reached in a process.
+`NAME@3=...` acts at the third time the place is reached in a process, `NAME~TEXT=...` only where it is about TEXT.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ POINTS = (
     "snapshot-written",  # reader: the snapshot is durable, Spark does not know the offset yet
     "offset-logged",  # reader: Spark has logged the offset, nothing is planned
     "plan-made",  # reader: the plan is durable, no task runs yet
+    "object-read",  # executor: an object is about to be read; about its id
     "split-written",  # executor: a task's split is on disk, the driver does not know it yet
     "before-publish",  # sink commit: all splits are written, nothing is published
     "published",  # sink commit: the transaction is committed, Spark has no commit log yet
@@ -31,14 +32,15 @@ class FailpointReached(Exception):
     """Raised by the action `raise`; only tests ever see it."""
 
 
-def _parse(text: str) -> dict[str, tuple[int, str]]:
+def _parse(text: str) -> dict[str, tuple[int, str, str]]:
     armed = {}
     for part in filter(None, text.split(";")):
         place, _, action = part.partition("=")
+        place, _, wanted = place.partition("~")
         name, _, nth = place.partition("@")
         if name not in POINTS:
             raise ValueError(f"{VARIABLE}: there is no point {name!r}; points are {', '.join(POINTS)}")
-        armed[name] = (int(nth or 1), action)
+        armed[name] = (int(nth or 1), wanted, action)
     return armed
 
 
@@ -46,11 +48,13 @@ _armed = _parse(os.environ.get(VARIABLE, ""))
 _reached: dict[str, int] = {}
 
 
-def reach(name: str) -> None:
-    """Mark that the code has come to the place `name`."""
+def reach(name: str, about: str = "") -> None:
+    """Mark that the code has come to the place `name`, with what `about` names."""
     if name not in _armed:
         return
-    nth, action = _armed[name]
+    nth, wanted, action = _armed[name]
+    if wanted not in about:
+        return
     _reached[name] = _reached.get(name, 0) + 1
     if _reached[name] != nth:
         return

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple, NewType
 
@@ -154,13 +154,15 @@ class Plan:
     """The snapshots of one micro-batch: what is to be read (`ranges`), what was lost to others meanwhile (`lost`).
 
     What an earlier attempt at the same plan found bad belongs to it and is not read again: it is not in `ranges`.
-    `published` is true when an earlier attempt has already delivered this plan: nothing is read again.
+    `published` is true when an earlier attempt has already delivered this plan: nothing is read again. `attempt`
+    counts how often the plan was made: each time but the first says that the one before it failed.
     """
 
     identity: PlanIdentity
     ranges: tuple[Range, ...]
     lost: tuple[Range, ...] = ()
     published: bool = False
+    attempt: int = field(default=1, compare=False)  # the same plan, however often
 
 
 @dataclass(frozen=True, slots=True)

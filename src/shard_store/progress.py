@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
@@ -31,7 +31,7 @@ from shard_store.model import (
 )
 from shard_store.ownership import fence, owned_by
 from shard_store.publishing import Delivery, deliver, planned_moves
-from shard_store.schema import attempts, pipelines, shards
+from shard_store.schema import attempts, pipelines, reads, shards
 
 Entry = TypeVar("Entry", Range, Move)
 
@@ -87,9 +87,13 @@ def plan(database: Database, connection: Connection, token: PublishToken, start_
                 f"pipeline {token.pipeline!r}: a plan from {start_seq} was asked for, but only what is up to "
                 f"{row.confirmed_seq} is confirmed (report this as a bug)"
             )
-        before = set(json.loads(row.plan_left_out)) if (row.plan_start, row.plan_end) == (start_seq, end_seq) else set()
+        again = (row.plan_start, row.plan_end) == (start_seq, end_seq)
+        before = set(json.loads(row.plan_left_out)) if again else set()
         made, marks = _make(database, connection, row, token, (start_seq, end_seq), before)
+        made = replace(made, attempt=row.plan_attempt + 1 if again else 1)
         left_out = json.dumps(marks)
+        if not again and (row.plan_attempt or 1) > 1:  # that one is done with: so are the marks of its reads
+            connection.execute(reads.delete().where(reads.c.delivery_hash == row.plan_hash))
     connection.execute(
         pipelines.update()
         .where(pipelines.c.pipeline == token.pipeline)
@@ -100,6 +104,7 @@ def plan(database: Database, connection: Connection, token: PublishToken, start_
             plan_end=end_seq,
             plan_left_out=left_out or "[]",
             plan_lost=len(made.lost),
+            plan_attempt=made.attempt,
         )
     )
     return made

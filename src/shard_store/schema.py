@@ -88,6 +88,7 @@ pipelines = sa.Table(
     sa.Column("plan_end", sa.BigInteger),
     sa.Column("plan_left_out", LongText),
     sa.Column("plan_lost", sa.BigInteger),
+    sa.Column("plan_attempt", sa.BigInteger),  # how often that plan was made: 1, until it failed
     sa.Column("row_schema", LongText),  # of what the sink published last, as Spark's JSON
     sa.Column("created_at", sa.BigInteger, nullable=False),
     **_TABLE,
@@ -202,6 +203,18 @@ errors = sa.Table(
 )
 sa.Index("cuesqueue_errors_hash", errors.c.delivery_hash, errors.c.scope)
 sa.Index("cuesqueue_errors_occurred", errors.c.occurred_at)
+
+reads = sa.Table(
+    "cuesqueue_reads",  # in isolation, under way or never ended: see poison.py
+    metadata,
+    sa.Column("delivery_hash", Hex, primary_key=True),
+    sa.Column("shard_key", Hash, primary_key=True),
+    sa.Column("position", sa.String(21), primary_key=True),
+    sa.Column("unended", sa.Integer, nullable=False),
+    sa.Column("began_at", sa.BigInteger, nullable=False),
+    **_TABLE,
+)
+sa.Index("cuesqueue_reads_began", reads.c.began_at)
 
 leases = sa.Table(
     "cuesqueue_leases",

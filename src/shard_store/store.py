@@ -11,7 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from shard_store import error_table, installing, ownership, progress, publishing, starting, views
+from shard_store import error_table, installing, ownership, poison, progress, publishing, starting, views
 from shard_store.database import Database
 from shard_store.model import (
     Content,
@@ -147,6 +147,17 @@ class ShardStore:
     def found_bad(self, identity: PlanIdentity) -> set[tuple[ShardKey, Position]]:
         """The ranges, by key and start, that an attempt at this plan found bad: they are not read again."""
         return self.database.read(lambda c: error_table.found_bad(c, identity.delivery_hash))
+
+    def begin_read(self, identity: PlanIdentity, entry: Range) -> int:
+        """Mark a range as being read in isolation; returns how many earlier reads of it have never ended.
+
+        Called by executors, for plans that have failed before: what kills its reader leaves its mark behind.
+        """
+        return self.database.write(lambda c: poison.begin(self.database, c, identity, entry))
+
+    def end_read(self, identity: PlanIdentity, entry: Range) -> None:
+        """The reader of the range is alive, whatever it found."""
+        self.database.write(lambda c: poison.end(c, identity, entry))
 
     def pages(
         self, view: str, *, source: str | None = None, pipeline: str | None = None

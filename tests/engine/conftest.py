@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -40,9 +41,8 @@ def new_driver(tmp_path: Path) -> Iterator[DriverFactory]:
     numbers = count(1)
     drivers: list[Driver] = []
 
-    def make(queries: Sequence[Query], *, pause_at: str = "", once: bool = False, master: str = "local[2]") -> Driver:
-        folder = tmp_path / f"driver-{next(numbers)}"
-        drivers.append(Driver(folder, queries, pause_at=pause_at, once=once, master=master))
+    def make(queries: Sequence[Query], **how: Any) -> Driver:
+        drivers.append(Driver(tmp_path / f"driver-{next(numbers)}", queries, **how))
         return drivers[-1]
 
     yield make

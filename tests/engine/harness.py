@@ -52,13 +52,17 @@ class Driver:
         *,
         pause_at: str = "",
         once: bool = False,
+        fail: str = "",
         master: str = "local[2]",
     ) -> None:
-        """`pause_at`: the named place at which every process stands still, or (`once`) only the first to come."""
+        """`pause_at`: the named place at which every process stands still, or (`once`) only the first to come.
+
+        `fail`: failpoints as they are written, instead.
+        """
         self.folder = folder
         folder.mkdir(parents=True)
         (folder / "queries.json").write_text(json.dumps({"master": master, "queries": list(queries)}), "utf-8")
-        armed = pause_at and f"{pause_at}=pause:{folder}/at-{'once' if once else '{pid}'}"
+        armed = fail or (pause_at and f"{pause_at}=pause:{folder}/at-{'once' if once else '{pid}'}")
         with (folder / "output").open("wb") as output:
             self._script = subprocess.Popen(
                 [sys.executable, str(Path(__file__).with_name("driver.py")), str(folder)],

@@ -35,7 +35,15 @@ class GoogleWorld(World):
         return self.subscription
 
     def source(self, **options: object) -> dict[str, str]:
-        own = {"allowedPrefixes": f"gs://{BUCKET}/", "source": "files", "gcp.endpoint": f"http://{self.pubsub.host}"}
+        own = {
+            "allowedPrefixes": f"gs://{BUCKET}/",
+            "source": "files",
+            "gcp.endpoint": f"http://{self.pubsub.host}",
+            # nothing is killed here: a busy machine is not to lose leases
+            "visibilityTimeout": "60s",
+            "pendingTimeout": "40s",
+            "commitTimeout": "40s",
+        }
         return super().source(**{**own, **options})
 
     def depth(self) -> Depth:

@@ -31,7 +31,7 @@ _CONTROL = _SERVER.with_name("rabbitmqctl")
 class RabbitServer:
     """One node. `stop` and `start` keep its data and its port; `control` runs `rabbitmqctl` on it."""
 
-    def __init__(self, folder: Path, settings: str = "") -> None:
+    def __init__(self, folder: Path, settings: str, arguments: str) -> None:
         self._folder = folder
         self.port = _free_port()
         self._epmd_port = _free_port()
@@ -54,7 +54,7 @@ class RabbitServer:
             "RABBITMQ_PID_FILE": str(folder / "pid"),
             "RABBITMQ_CONFIG_FILE": str(folder / "rabbitmq"),
             "RABBITMQ_ENABLED_PLUGINS_FILE": str(folder / "plugins"),
-            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1}",
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": f"-kernel inet_dist_use_interface {{127,0,0,1}} {arguments}",
         }
 
     @property
@@ -130,14 +130,14 @@ class RabbitServer:
 
 
 @contextmanager
-def rabbitmq_server(settings: str = "") -> Iterator[RabbitServer]:
-    """A server of one's own, `settings` being lines of its rabbitmq.conf; the data is gone when the block ends."""
+def rabbitmq_server(settings: str = "", arguments: str = "") -> Iterator[RabbitServer]:
+    """A server of one's own, with more lines of rabbitmq.conf and arguments of Erlang; its data ends with the block."""
     if not _SERVER.exists():
         debian.install("rabbitmq-server")
     if not _SERVER.exists():
         raise NotInstalled(f"rabbitmq-server is not installed: there is no {_SERVER}")
     folder = Path(tempfile.mkdtemp(prefix="cuesqueue-rabbitmq-"))
-    server = RabbitServer(folder, settings)
+    server = RabbitServer(folder, settings, arguments)
     try:
         server.start()
         yield server

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
-from queue_source.intake import Intake, take_in
+from queue_source.intake import Intake, take_in, take_messages
 from queue_source.messages import Receipt, Received
 from queue_source.options import parse_reader_options
 
@@ -170,3 +171,15 @@ def test_a_version_is_part_of_the_identity_only_when_overwrites_are_read() -> No
     )
     identities = [take(event, allowOverwrites=flag).contents[0][0].shard_id for flag in ("false", "true")]
     assert identities == ["s3://b/k", "s3://b/k#v"]
+
+
+def test_a_message_without_an_id_is_content_only_where_the_user_says_what_makes_it_one() -> None:
+    """Two equal messages may be two events: to take them for one silently would lose data that cannot be re-sent."""
+    messages = [received("tick"), replace(received("tick"), message_id="content-1", has_id=False)]
+    options = {"queueUrl": LEAST["queueUrl"], "content": "message"}
+    strict = take_messages(messages, parse_reader_options(options).notifications)
+    assert list(strict.contents) == [0]
+    assert strict.errors[1].cause == "no-message-id"
+    assert strict.errors[1].input == b"tick"
+    lenient = take_messages(messages, parse_reader_options({**options, "messageIdentity": "content"}).notifications)
+    assert (list(lenient.contents), lenient.errors) == ([0, 1], {})

@@ -44,6 +44,7 @@ class NotificationOptions:
     allow_overwrites: bool
     path_glob_filter: re.Pattern[str] | None
     tag_filter: tuple[str, ...] | None
+    message_identity: str
     uri_path: str | None
     bucket_path: str | None
     key_path: str | None
@@ -84,10 +85,11 @@ class DeduplicationOptions:
 
 @dataclass(frozen=True, slots=True)
 class DeliveryOptions:
-    """The guarantee, and what happens when the store was lost."""
+    """The guarantee, and what happens when the store was lost or objects kill their readers."""
 
     delivery_semantics: str
     fail_on_data_loss: bool
+    max_attempts: int
 
 
 @dataclass(frozen=True, slots=True)

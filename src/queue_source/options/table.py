@@ -159,6 +159,11 @@ READER_OPTIONS = (
         "acknowledged and counted as ignored.", "orders.#,returns.*", "none",
     ),
     Option(
+        "messageIdentity", "notifications", choice("required", "content"), "required",
+        "With `content` = `message`, of messages that have no id (RabbitMQ's property `message_id`): into the error "
+        "table, or `content`: those that are equal in everything are one.", "content",
+    ),
+    Option(
         "uriPath", "notifications", kinds.GIVEN_TEXT, None,
         "Where the URI stands in notifications of form `json`: names parted by dots; lists are walked.",
         "files.uri", "none",
@@ -343,7 +348,11 @@ READER_OPTIONS = (
         "failOnDataLoss", "delivery", kinds.BOOLEAN, "true",
         "Fail when the checkpoint knows more than the store, that is, when the store was lost or exchanged.", "false",
     ),
-    _later("maxAttempts", "delivery", "Failures after which the shard that causes them is quarantined."),
+    Option(
+        "maxAttempts", "delivery", number(1, 1000), "3",
+        "Readers that an object may kill before it is quarantined, counted from the third attempt at a micro-batch on, "
+        "when each object is read in a task of its own.", "5",
+    ),
     _later("errorQueueUrl", "delivery", "Queue that receives what could not be processed."),
     *_STORAGE,
     *(

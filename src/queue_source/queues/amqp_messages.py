@@ -90,6 +90,7 @@ def received(delivery: Delivery, queue: str, receipt: Receipt, lease_until: floa
         sent_at=None if properties.timestamp is None else float(properties.timestamp),
         tag=tag,
         headers=headers,
+        has_id=bool(properties.message_id),
     )
 
 

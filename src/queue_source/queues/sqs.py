@@ -12,7 +12,6 @@ import logging
 import random
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
@@ -32,14 +31,13 @@ from queue_source.queues.sqs_client import (
     parse_address,
     service_errors,
 )
-from queue_source.queues.sqs_requests import BATCH, Answers, Attributes, ask, attributes, in_batches, seconds
+from queue_source.queues.sqs_requests import BATCH, Answers, Attributes, Leased, ask, attributes, in_batches, seconds
 
 LONGEST_LEASE = 43_200  # also the longest that one delivery may be held in all
 _SLICE = 4  # seconds of one long poll: nothing can interrupt it, and closing should not take long
 _MOVING = 30  # seconds in which a message that is copied elsewhere stays ours
 _FEW_RECEIVES = 10
 _SIDE_BY_SIDE = 8  # batches of one call
-_REMEMBERED = 64 << 20  # bytes of bodies that are kept for the dead-letter queue
 
 _log = logging.getLogger(__name__)
 
@@ -69,7 +67,7 @@ class SqsQueue:
         self._url = self._address.url
         self._set: Attributes | None = None
         self._dead_letter_url: str | None = None
-        self._leased = _Leased()
+        self._leased = Leased()
         self._workers: ThreadPoolExecutor | None = None
 
     @property
@@ -148,7 +146,7 @@ class SqsQueue:
     def reject(self, receipts: Sequence[Receipt]) -> None:
         """Copied to the dead-letter queue of the redrive policy, then deleted; without one, only deleted.
 
-        What is no longer remembered (`_REMEMBERED`) is given back: the redrive policy counts it out.
+        What is no longer remembered (`Leased`) is given back: the redrive policy counts it out.
         """
         if self._attributes().dead_letter is None:
             self.acknowledge(receipts)
@@ -322,27 +320,3 @@ class SqsQueue:
     def _refuse_closed(self) -> None:
         if self._closed.is_set():
             raise QueueConfigurationError(self.name, "is closed; open it again")
-
-
-class _Leased:
-    """The messages in flight, as far as they fit: SQS cannot move one to the dead-letter queue by its receipt."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._messages: OrderedDict[Receipt, Received] = OrderedDict()
-        self._bytes = 0
-
-    def add(self, messages: Sequence[Received]) -> None:
-        with self._lock:
-            for message in messages:
-                self._messages[message.receipt] = message
-                self._bytes += len(message.body)
-            while self._bytes > _REMEMBERED:
-                self._bytes -= len(self._messages.popitem(last=False)[1].body)
-
-    def take(self, receipts: Sequence[Receipt]) -> dict[Receipt, Received]:
-        with self._lock:
-            there = [receipt for receipt in dict.fromkeys(receipts) if receipt in self._messages]
-            found = {receipt: self._messages.pop(receipt) for receipt in there}
-            self._bytes -= sum(len(message.body) for message in found.values())
-            return found

@@ -1,19 +1,23 @@
-"""Requests for many messages: in batches that SQS takes, with each message's own failure told apart."""
+"""Requests for many messages: batches that SQS takes, each message's failure told apart, and what is kept in flight."""
 
 from __future__ import annotations
 
 import json
 import math
+import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from botocore.exceptions import ClientError
 
+from queue_source.messages import Receipt, Received
 from queue_source.queues.sqs_client import is_passing, short_code
 from queue_source.queues.sqs_messages import LARGEST, Entry
 
 BATCH = 10
+_REMEMBERED = 64 << 20  # bytes that are kept for the dead-letter queue
 _PAUSES = (0.2, 0.8)  # seconds before failed messages of a batch are sent again; later tries are the caller's
 
 Answers = dict[int, Mapping[str, Any]]
@@ -94,3 +98,31 @@ def seconds(time: float, most: int) -> int:
 
 def _worth_another(told: Mapping[str, Any]) -> bool:
     return is_passing(told.get("Code", "")) or told.get("SenderFault") is False
+
+
+class Leased:
+    """The messages in flight, up to `_REMEMBERED`: SQS cannot move one to the dead-letter queue by its receipt."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._messages: OrderedDict[Receipt, Received] = OrderedDict()
+        self._bytes = 0
+
+    def add(self, messages: Sequence[Received]) -> None:
+        with self._lock:
+            for message in messages:
+                self._messages[message.receipt] = message
+                self._bytes += _weight(message)
+            while self._bytes > _REMEMBERED:
+                self._bytes -= _weight(self._messages.popitem(last=False)[1])
+
+    def take(self, receipts: Sequence[Receipt]) -> dict[Receipt, Received]:
+        with self._lock:
+            there = [receipt for receipt in dict.fromkeys(receipts) if receipt in self._messages]
+            found = {receipt: self._messages.pop(receipt) for receipt in there}
+            self._bytes -= sum(map(_weight, found.values()))
+            return found
+
+
+def _weight(message: Received) -> int:
+    return len(message.body) + 1024  # what there is beside the body

@@ -25,7 +25,7 @@ from queue_source.content.message_rows import check_message_schema
 from queue_source.content.objects import may_be_cut
 from queue_source.coordinator import Coordinator
 from queue_source.options import ReaderOptions, connection_options
-from queue_source.planning import cut, pack
+from queue_source.planning import ISOLATED_FROM, PieceOf, cut, isolate, pack
 from queue_source.queues import open_queue
 from queue_source.reading import Work, read_work
 from queue_source.spark.compat import AvailableNow, arrow_schema, read_all_available
@@ -79,10 +79,14 @@ class CuesqueueStreamReader(AvailableNow, DataSourceStreamReader):
             return []
         plan = self._started().plan(int(start["seq"]), int(end["seq"]))
         ranges = () if plan.published else plan.ranges
-        batches = self._options.batches
+        batches, max_attempts = self._options.batches, None
+        piece_of: PieceOf = {}
         limits = batches.min_partitions, batches.max_partition_bytes
-        pieces, piece_of = cut(ranges, *limits, self._may_be_cut)
-        packed = pack(pieces, *limits)
+        if plan.attempt >= ISOLATED_FROM:
+            packed, max_attempts = isolate(ranges), self._options.delivery.max_attempts
+        else:
+            pieces, piece_of = cut(ranges, *limits, self._may_be_cut)
+            packed = pack(pieces, *limits)
         # a plan without content still needs a task: its commit message tells the sink which plan is published
         return [
             WorkPartition(
@@ -92,6 +96,7 @@ class CuesqueueStreamReader(AvailableNow, DataSourceStreamReader):
                     self._options.content,
                     self._options.store,
                     {place: piece_of[place] for r in part if (place := (r.key, r.start)) in piece_of},
+                    max_attempts,
                 )
             )
             for part in packed or [[]]

@@ -93,11 +93,23 @@ def upgrade() -> None:
         sa.Column("plan_end", sa.BigInteger),
         sa.Column("plan_left_out", LongText),
         sa.Column("plan_lost", sa.BigInteger),
+        sa.Column("plan_attempt", sa.BigInteger),
         sa.Column("row_schema", LongText),
         sa.Column("created_at", sa.BigInteger, nullable=False),
         sa.PrimaryKeyConstraint("pipeline"),
         **TABLE,
     )
+    op.create_table(
+        "cuesqueue_reads",
+        sa.Column("delivery_hash", sa.String(64), nullable=False),
+        sa.Column("shard_key", Hash, nullable=False),
+        sa.Column("position", sa.String(21), nullable=False),
+        sa.Column("unended", sa.Integer, nullable=False),
+        sa.Column("began_at", sa.BigInteger, nullable=False),
+        sa.PrimaryKeyConstraint("delivery_hash", "shard_key", "position"),
+        **TABLE,
+    )
+    op.create_index("cuesqueue_reads_began", "cuesqueue_reads", ["began_at"])
     op.create_table(
         "cuesqueue_shards",
         sa.Column("shard_key", Hash, nullable=False),

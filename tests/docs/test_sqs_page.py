@@ -1,0 +1,92 @@
+"""The page about SQS: its commands run, and its lists of permissions are what is really asked for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from docs.snippets import ROOT, blocks
+from docs.test_pages import Reader
+from queue_source.commands.setup_aws import Setup
+from queue_source.queues import open_queue
+from queue_source.queues.sqs import SqsQueue
+from servers.ministack import ACCOUNT, KEYS, REGION, client, new_name, new_queue
+
+PAGE = blocks(ROOT / "docs" / "how-to" / "sqs.md")
+
+
+def actions(place: int) -> set[str]:
+    """The actions of a policy on the page."""
+    policy = json.loads([block.text for block in PAGE if block.language == "json"][place])
+    found: set[str] = set()
+    for statement in policy["Statement"]:
+        named = statement["Action"]
+        found |= {named} if isinstance(named, str) else set(named)
+    return found
+
+
+def as_actions(calls: Iterable[Any]) -> set[str]:
+    """The names that policies have for calls."""
+    names = set()
+    for model in calls:
+        name = str(model.name).removesuffix("Batch")
+        if "BucketNotification" in name:
+            name = name.removesuffix("Configuration")
+        names.add(f"{model.service_model.service_name}:{name}")
+    return names - {"sts:GetCallerIdentity"}  # is allowed to everybody
+
+
+def test_the_commands_of_the_page_make_a_queue_and_publish_to_it(ministack_url: str, tmp_path: Path) -> None:
+    with closing(client(ministack_url, "s3")) as s3:
+        s3.create_bucket(Bucket="landing")
+    reader = Reader(tmp_path)
+    reader.environment |= {
+        "AWS_ENDPOINT_URL": ministack_url,
+        "AWS_DEFAULT_REGION": REGION,
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+    }
+    for block in PAGE:
+        if block.language == "bash":
+            reader.run(block.text)
+    with open_queue(f"{ministack_url}/{ACCOUNT}/cuesqueue-landing-orders", **KEYS) as queue:
+        bodies = [json.loads(message.body) for message in queue.receive(10, 30, 1)]
+    keys = [record["s3"]["object"]["key"] for body in bodies for record in body.get("Records", [])]
+    assert keys == ["orders/old.json"]
+
+
+def test_the_reader_asks_for_what_the_page_allows_and_no_more(ministack_url: str) -> None:
+    target = new_queue(ministack_url)
+    arn = f"arn:aws:sqs:{REGION}:{ACCOUNT}:{target.rpartition('/')[2]}"
+    policy = json.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": 50})
+    url = new_queue(ministack_url, RedrivePolicy=policy)
+    calls: list[Any] = []
+    with SqsQueue(f"sqs://{url.rpartition('/')[2]}", region=REGION, endpoint_url=ministack_url, **KEYS) as queue:
+        queue.publish(["a", "b", "c"])
+        queue._client().meta.events.register("before-call.*.*", lambda model, **_: calls.append(model))
+        queue.depth()
+        one, two, three = (message.receipt for message in queue.receive(10, 30, 0))
+        queue.extend([one], 30)
+        queue.give_back([two])
+        queue.reject([three])
+        queue.acknowledge([one])
+    asked = as_actions(calls) | {"sqs:GetQueueUrl"}  # the client was made by that one
+    assert asked == {action for action in actions(0) if action.startswith("sqs:")}
+
+
+def test_setup_asks_for_what_the_page_allows_and_no_more(ministack_url: str, monkeypatch: Any) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    bucket = new_name("bucket")
+    with closing(client(ministack_url, "s3")) as s3:
+        s3.create_bucket(Bucket=bucket)
+    calls: list[Any] = []
+    with closing(Setup(bucket, "in/", f"{bucket}-files", None, ministack_url)) as setup:
+        setup._session.events.register("before-call.*.*", lambda model, **_: calls.append(model))
+        setup.apply(setup.changes())
+        assert setup.changes() == []
+        setup.reader_options()
+    assert as_actions(calls) == actions(1)
