@@ -30,9 +30,11 @@ from pyspark.sql import DataFrame, SparkSession
 from benchmarks.registry import Measurement, Settings, alternate, benchmark
 from queue_source.queues import open_queue
 
-FORMATS = ("csv", "json", "parquet")
+FORMATS = ("csv", "json", "text", "parquet")
 CORES = 2
 SCHEMA = "id BIGINT, customer STRING, amount DOUBLE, quantity INT, country STRING, at TIMESTAMP"
+SCHEMAS = {"text": "value STRING"}
+"""What is declared where it is not `SCHEMA`."""
 _ARROW = pa.schema(
     [
         ("id", pa.int64()),
@@ -114,7 +116,7 @@ def _our_stream(spark: SparkSession, format: str, folder: Path) -> DataFrame:
         queue.publish([f"file://{path}" for path in sorted(folder.iterdir())])
     return (
         spark.readStream.format("cuesqueue")
-        .schema(SCHEMA)
+        .schema(SCHEMAS.get(format, SCHEMA))
         .option("queueUrl", url)
         .option("store", f"sqlite:///{state / 'store.db'}")
         .option("fileFormat", format)
@@ -124,7 +126,7 @@ def _our_stream(spark: SparkSession, format: str, folder: Path) -> DataFrame:
 
 
 def _file_stream(spark: SparkSession, format: str, folder: Path) -> DataFrame:
-    return spark.readStream.format(format).schema(SCHEMA).load(str(folder))
+    return spark.readStream.format(format).schema(SCHEMAS.get(format, SCHEMA)).load(str(folder))
 
 
 def _floor(format: str, folder: Path) -> float:
@@ -151,9 +153,20 @@ def _read_json(path: Path) -> pa.Table:
     )
 
 
+def _read_lines(path: Path) -> pa.Table:
+    """pyarrow has no reader of lines: CSV of one column, parted by what does not occur."""
+    return pa_csv.read_csv(
+        path,
+        read_options=pa_csv.ReadOptions(use_threads=False, column_names=["value"]),
+        parse_options=pa_csv.ParseOptions(delimiter="\x01", quote_char=False),
+        convert_options=pa_csv.ConvertOptions(column_types={"value": pa.string()}),
+    )
+
+
 _READ: dict[str, Callable[[Path], pa.Table]] = {
     "csv": _read_csv,
     "json": _read_json,
+    "text": _read_lines,
     "parquet": lambda path: pq.read_table(path, use_threads=False),
 }
 
@@ -169,7 +182,7 @@ def write_files(folder: Path, format: str, files: int, rows_each: int) -> None:
             continue
         text = table.set_column(5, "at", pa.array([_iso(value) for value in table.column("at").to_pylist()]))
         lines = zip(*text.to_pydict().values(), strict=True)
-        if format == "csv":
+        if format in ("csv", "text"):
             path.write_text("".join(",".join(map(str, line)) + "\n" for line in lines))
         else:
             path.write_text("".join(json.dumps(dict(zip(_ARROW.names, line, strict=True))) + "\n" for line in lines))

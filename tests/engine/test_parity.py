@@ -285,6 +285,34 @@ def test_every_type_is_read_as_spark_reads_it(spark: SparkSession, tmp_path: Pat
         assert (len(ours), bad) == (3, 0)
 
 
+def test_columns_of_the_path_are_read_as_spark_reads_them(spark: SparkSession, tmp_path: Path) -> None:
+    frame = spark.sql(
+        """
+        SELECT 1 a, DATE'2020-01-01' day, 'a b/c=ä%' s, -7 n, TIMESTAMP'2020-07-01 12:00:00.5' t
+        UNION ALL SELECT 2, null, null, null, null
+        """
+    )
+    columns = ["day", "s", "n", "t"]
+    frame.coalesce(1).write.partitionBy(*columns).json((tmp_path / "in").as_uri())
+    ddl = "a INT, day DATE, s STRING, n INT, t TIMESTAMP"
+    paths = [path for path in (tmp_path / "in").rglob("part-*") if path.is_file()]
+    ours, bad = read_ours(paths, "json", ddl, {"partitionColumns": ",".join(columns)})
+    theirs = spark.read.schema(ddl).json((tmp_path / "in").as_uri()).select(*ours.schema.names)
+    assert shown(ours) == shown(theirs.toArrow().cast(ours.schema)) == shown(frame.toArrow().cast(ours.schema))
+    assert bad == 0
+
+
+@pytest.mark.parametrize("file_format", ["csv", "json", "text", "parquet", "orc", "binaryFile"])
+def test_an_empty_object_is_no_rows_as_in_spark(spark: SparkSession, tmp_path: Path, file_format: str) -> None:
+    path = tmp_path / "empty"
+    path.touch()
+    ddl = {"text": "value STRING", "binaryFile": "length BIGINT"}.get(file_format, SINGLES)
+    ours, bad = read_ours([path], file_format, ddl, {})
+    read = spark.read.format(file_format)
+    theirs = (read if file_format == "binaryFile" else read.schema(ddl)).load(str(path))
+    assert (theirs.count(), ours.num_rows, bad) == (0, 0, 0)
+
+
 def test_binary_files_are_read_as_spark_reads_them(spark: SparkSession, tmp_path: Path) -> None:
     path = tmp_path / "a b"
     path.write_bytes(b"\0\xff")

@@ -153,6 +153,7 @@ BAD: dict[str, list[str]] = {
     "character": ["ab", "\n"],
     "time zone": ["", "Mars/Olympus", "Europe", "+2", "+25:00", "../etc/passwd"],
     "character set": ["", "klingon"],
+    "names": [",", "a,,b", "a,a"],
     "prefixes": ["", "s3://a/,", ",", "landing/", "s3:/a/", "file://elsewhere/"],
     "tag filter": ["", "a,", "x" * 300],
     "glob": ["", "[a", "{a,b", "a\\"],

@@ -25,6 +25,8 @@ def read_binary_file(
         if size > LARGEST:
             raise BadObject("corrupt-object", f"{size} bytes are more than a column of type BINARY can hold")
         values["content"] = file.read(size)
+        if len(values["content"]) != size:
+            raise BadObject("object-changed", f"{len(values['content'])} bytes were read of {size}")
     if not schema.names:
         yield pa.table({"": pa.nulls(1)}).select([])
         return

@@ -46,26 +46,35 @@ def codec_of(uri: str, first: bytes) -> str | None:
     return next((codec for magic, codec in _MAGIC.items() if first.startswith(magic)), None)
 
 
-class Rewound:
-    """An object whose first bytes were looked at, from its beginning: a request to a store is not made twice."""
+class Stored:
+    """The bytes of an object as they are stored, from `place` on; those that were read ahead are not asked for again.
 
-    def __init__(self, first: bytes, file: ObjectFile) -> None:
-        self.first = first
+    `read` raises BadObject("object-changed") when the object ends before its `size`: it was exchanged meanwhile.
+    """
+
+    def __init__(self, file: ObjectFile, size: int, first: bytes = b"", place: int = 0) -> None:
         self.file = file
-        self._place = 0
+        self.first = first
+        self._size = size
+        self._place = place  # of the object; `first` begins where this began
+        self._ahead = memoryview(first)
 
     def read(self, size: int) -> bytes:
-        if self._place >= len(self.first):
-            return self.file.read(size)
-        if self._place == 0 and size == len(self.first):
-            self._place = size
-            return self.first
-        part = self.first[self._place : self._place + size]
-        self._place += len(part)
-        return part if len(part) == size else part + self.file.read(size - len(part))
+        wanted = min(size, self._size - self._place)  # nothing is asked for behind the end
+        if wanted == len(self.first) == len(self._ahead):
+            data = self.first
+        else:
+            data = bytes(self._ahead[:wanted])
+            if len(data) < wanted:
+                data += self.file.read(wanted - len(data))
+        self._ahead = self._ahead[size:]
+        self._place += len(data)
+        if len(data) < wanted:
+            raise BadObject("object-changed", f"it ends at byte {self._place}, and had {self._size} when it was opened")
+        return data
 
 
-def decompressed(packed: Rewound, codec: str, size: int) -> Readable:
+def decompressed(packed: Stored, codec: str, size: int) -> Readable:
     """The content of an object of `size` compressed bytes. Its `read` raises BadObject("corrupt-object")."""
     if codec == "snappy":
         framed = packed.first.startswith(_SNAPPY_FRAMES)

@@ -38,7 +38,7 @@ GCS_EMULATOR = "STORAGE_EMULATOR_HOST"
 class StorageOptions:
     """How object stores are reached; None leaves it to the SDK's own chain. Picklable; secrets are not in its repr.
 
-    `endpoint` is a URL (`http://localhost:9000`) or `host:port` (then https). `anonymous` sends no credentials at all.
+    `endpoint`, of S3, is a URL (`http://localhost:9000`) or `host:port` (then https). `anonymous` sends no credentials.
     """
 
     endpoint: str | None = None
@@ -143,8 +143,10 @@ class ObjectFile:
     def etag(self) -> str | None:
         """The ETag that came with the opening request, without quotes; None where the store has none."""
         metadata = self._guarded(self._native.metadata)
-        value = metadata.get(b"ETag") if metadata else None
-        return value.decode("utf-8", "replace").strip('"') if value else None
+        value = (metadata.get("ETag") or metadata.get(b"ETag")) if metadata else None  # pyarrow says text, or bytes
+        if isinstance(value, bytes):
+            value = value.decode("utf-8", "replace")
+        return value.strip('"') if value else None
 
     def read(self, size: int | None = None) -> bytes:
         data: bytes = self._guarded(lambda: self._native.read(size))
@@ -236,10 +238,10 @@ def _s3(storage: StorageOptions, _process: int) -> pafs.FileSystem:
 
 @lru_cache(maxsize=32)
 def _gcs(storage: StorageOptions, _process: int) -> pafs.FileSystem:
-    emulator = "" if storage.endpoint else os.environ.get(GCS_EMULATOR, "")
+    emulator = os.environ.get(GCS_EMULATOR, "")  # the options' endpoint is one of S3
     if emulator and "://" not in emulator:
         emulator = f"http://{emulator}"
-    scheme, host = _endpoint(storage.endpoint or emulator or None)
+    scheme, host = _endpoint(emulator or None)
     options: dict[str, Any] = {} if host is None else {"endpoint_override": host, "scheme": scheme}
     return _optional("GcsFileSystem")(anonymous=storage.anonymous or bool(emulator), **options)
 

@@ -63,6 +63,7 @@ class FormatOptions:
     date_format: str | None = None
     timestamp_format: str | None = None
     timestamp_ntz_format: str | None = None
+    partition_columns: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.file_format not in FILE_FORMATS:
@@ -125,8 +126,9 @@ def check_schema(schema: pa.Schema, options: FormatOptions) -> None:
     if options.file_format == "avro":
         require_fastavro()
     _check_special_columns(schema, options)
-    _check_fixed_columns(data_schema(schema), options)
-    for column in data_schema(schema):
+    _check_fixed_columns(data_schema(schema, options), options)
+    _check_path_columns(schema, options)
+    for column in data_schema(schema, options):
         problem = _unsupported(column.type, options.file_format)
         if problem:
             raise OptionError("schema", f"column {column.name!r}: {options.file_format} cannot fill {problem}")
@@ -159,6 +161,15 @@ def _check_special_columns(schema: pa.Schema, options: FormatOptions) -> None:
             raise OptionError(option, f"column {name!r} is {schema.field(name).type} in the schema; declare it STRING")
 
 
+def _check_path_columns(schema: pa.Schema, options: FormatOptions) -> None:
+    for name in options.partition_columns:
+        if name not in schema.names:
+            raise OptionError("partitionColumns", f"the schema has no column {name!r}: add it, or leave it out here")
+        problem = _unsupported(schema.field(name).type, "csv")
+        if problem or name in (METADATA_COLUMN, options.column_name_of_corrupt_record, options.rescued_data_column):
+            raise OptionError("partitionColumns", f"column {name!r} cannot come from a path; leave it out here")
+
+
 def _check_fixed_columns(schema: pa.Schema, options: FormatOptions) -> None:
     """`text` has one column, and `binaryFile` those that Spark gives it."""
     if options.file_format == "text" and not (len(schema) == 1 and is_text(schema.field(0).type)):
@@ -176,9 +187,10 @@ def _check_fixed_columns(schema: pa.Schema, options: FormatOptions) -> None:
             raise OptionError("schema", f"column {column.name!r} is {BINARY_FILE.field(place).type}, not {column.type}")
 
 
-def data_schema(schema: pa.Schema) -> pa.Schema:
-    """The columns that come from the object: all but `_metadata`."""
-    return pa.schema([column for column in schema if column.name != METADATA_COLUMN])
+def data_schema(schema: pa.Schema, options: FormatOptions) -> pa.Schema:
+    """The columns that come from the object: all but `_metadata` and those in its path."""
+    elsewhere = {METADATA_COLUMN, *options.partition_columns}
+    return pa.schema([column for column in schema if column.name not in elsewhere])
 
 
 def is_text(kind: pa.DataType) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-HELD_BYTES = 128 << 20
+HELD_BYTES = 64 << 20
 """Bytes of rows that are held in memory."""
 
 

@@ -21,6 +21,7 @@ from queue_source.content.holding import all_or_nothing
 from queue_source.content.metadata import METADATA_COLUMN, ObjectMetadata, metadata_column
 from queue_source.content.orc import read_orc
 from queue_source.content.parquet import read_parquet
+from queue_source.content.path_columns import path_columns
 from queue_source.content.problems import Problems
 from queue_source.content.text_objects import TextObject
 from queue_source.errors import BadObject, ObjectStoreError
@@ -72,18 +73,19 @@ def read_object(
     `wrong-columns`) before the first batch or never, and ObjectStoreError for what another try may cure.
     """
     part = part or Part()
-    wanted = data_schema(schema)
+    wanted = data_schema(schema, options)
+    from_path = path_columns(uri, schema, options)
     given = False
     with open_object(uri, storage) as file:
         size = file.size()
         _check_unchanged(uri, file, size, expected or ExpectedObject())
-        if size == 0 and options.file_format != "binaryFile" and not options.whole_text:
+        if size == 0:  # no rows in any format, as in Spark
             return
         filled = None
         if METADATA_COLUMN in schema.names:
             filled = _complete(uri, size, schema, storage, metadata or ObjectMetadata(), part)
         tables, may_fail_late = _open(uri, file, size, wanted, options, storage, problems, part)
-        batches = _batches(tables, schema, filled)
+        batches = _batches(tables, schema, filled, from_path)
         try:
             for batch in all_or_nothing(batches, schema) if may_fail_late else batches:
                 yield batch
@@ -147,19 +149,23 @@ def _complete(
 
 
 def _batches(
-    tables: Iterator[pa.Table], schema: pa.Schema, metadata: ObjectMetadata | None
+    tables: Iterator[pa.Table], schema: pa.Schema, metadata: ObjectMetadata | None, from_path: dict[str, pa.Scalar]
 ) -> Iterator[pa.RecordBatch]:
+    """Batches of bounded size, with the columns that are the same for every row."""
     for table in tables:
         for batch in table.to_batches(max_chunksize=BATCH_ROWS):
             if batch.num_rows == 0:
                 continue
-            if metadata is None:
+            if metadata is None and not from_path:
                 yield batch
                 continue
-            declared = schema.field(METADATA_COLUMN).type
             data = iter(batch.columns)
-            columns = [
-                metadata_column(declared, metadata, batch.num_rows) if name == METADATA_COLUMN else next(data)
-                for name in schema.names
-            ]
+            columns = []
+            for field in schema:
+                if metadata is not None and field.name == METADATA_COLUMN:
+                    columns.append(metadata_column(field.type, metadata, batch.num_rows))
+                elif field.name in from_path:
+                    columns.append(pa.repeat(from_path[field.name], batch.num_rows))
+                else:
+                    columns.append(next(data))
             yield pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -15,6 +15,7 @@ from queue_source.content.typed_tables import conformed, damage_is_bad
 READ_AT_ONCE = 64 << 20
 """Bytes (decoded) of row groups that are read in one go; a larger group is read in batches."""
 _ROWS = 65_536
+_BUFFER = 1 << 20
 
 
 def read_parquet(
@@ -61,7 +62,9 @@ def _tables(file: ObjectFile, reader: pq.ParquetFile, groups: list[int], wanted:
         return
     with damage_is_bad(file, "Parquet"):
         # a reader of its own, which holds pages and not the group
-        unbuffered = pq.ParquetFile(pa.PythonFile(file, "r"), pre_buffer=False, page_checksum_verification=True)
+        unbuffered = pq.ParquetFile(
+            pa.PythonFile(file, "r"), pre_buffer=False, buffer_size=_BUFFER, page_checksum_verification=True
+        )
         batches = unbuffered.iter_batches(_ROWS, row_groups=groups, columns=wanted, use_threads=False)
     while True:
         with damage_is_bad(file, "Parquet"):

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from queue_source.content.blocks import BLOCK_SIZE, LONGEST_RECORD, Block, text_blocks
-from queue_source.content.compression import Readable, Rewound, codec_of, decompressed
+from queue_source.content.compression import Readable, Stored, codec_of, decompressed
 from queue_source.content.csv_lines import CsvReader
 from queue_source.content.files import ObjectFile
 from queue_source.content.formats import FormatOptions
@@ -53,8 +53,8 @@ class TextObject:
             return
         yield from self._read(schema, self._whole(), start, end)
 
-    def _whole(self) -> Rewound:
-        return Rewound(self._first, self._file)
+    def _whole(self) -> Stored:
+        return Stored(self._file, self._size, self._first)
 
     def _read(self, schema: pa.Schema, stream: Readable, start: int, end: int | None) -> Iterator[pa.Table]:
         options = self._options
@@ -118,7 +118,7 @@ class TextObject:
         if start == 0:
             return stream
         self._file.seek(start - before)
-        return self._file
+        return Stored(self._file, self._size, place=start - before)
 
     def _one_block(self, stream: Readable) -> Iterator[Block]:
         """The object as one record."""

@@ -183,6 +183,15 @@ def _store_url(text: str) -> SecretUrl:
     return SecretUrl(text.strip())
 
 
+def _names(text: str) -> tuple[str, ...]:
+    names = tuple(part.strip() for part in text.split(",")) if text.strip() else ()
+    if not all(names) or len(set(names)) < len(names):
+        raise ValueError(
+            f"{shown(text)} holds an empty name or one twice; write names parted by commas, as in day,country"
+        )
+    return names
+
+
 def _encoding(text: str) -> str:
     try:
         return codecs.lookup(text.strip()).name
@@ -220,6 +229,7 @@ STORE_URL = Kind("database URL", "an SQLAlchemy URL", _store_url)
 GLOB = Kind("glob", "a glob: `*`, `?`, `[a-z]`, `{a,b}`", _glob)
 TAG_FILTER = Kind("tag filter", "filters parted by commas; `*` is one word, `#` zero or more", _tag_filter)
 SHARES = Kind("shares", "`round-robin`, `greedy`, or `percentage:70,30` with one number a queue", _shares)
+NAMES = Kind("names", "names of columns, parted by commas", _names)
 ENCODING = Kind("character set", "the name of a character set", _encoding)
 TEXT = Kind("text", "any text", _text)
 GIVEN_TEXT = Kind("text", "any text that is not empty", _given_text)

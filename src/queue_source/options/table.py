@@ -273,6 +273,11 @@ READER_OPTIONS = (
         "The STRING column of the schema that holds, as JSON, what the other columns have no place for.",
         "_rescued_data", "none", formats=_RECORDS,
     ),
+    Option(
+        "partitionColumns", "format", kinds.NAMES, "",
+        "Columns of the schema whose values are folders of the object's path (`.../day=2020-01-01/...`).",
+        "day,country", "none",
+    ),
     _later("schemaLocation", "format", "Where inferred schemas are kept."),
     _later("schemaHints", "format", "Types for some columns of an inferred schema."),
     Option(

@@ -9,11 +9,11 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 import pytest
 
-from queue_source.content import objects
+from queue_source.content import blocks, objects, text_objects
 from queue_source.content.files import ObjectFile
-from queue_source.content.formats import FormatOptions
-from queue_source.content.objects import ExpectedObject
-from queue_source.errors import BadObject
+from queue_source.content.formats import BINARY_FILE, FormatOptions
+from queue_source.content.objects import ExpectedObject, Part
+from queue_source.errors import BadObject, ObjectStoreError
 
 from .reading import load_object
 
@@ -47,8 +47,8 @@ def test_an_empty_object_that_was_announced_with_content_has_changed(tmp_path: P
 
 
 class _Tagged(io.BytesIO):
-    def metadata(self) -> dict[bytes, bytes]:
-        return {b"ETag": b'"abc-2"', b"Content-Length": b"4"}
+    def metadata(self) -> dict[str, bytes]:
+        return {"ETag": b'"abc-2"', "Content-Length": b"4"}
 
     def size(self) -> int:
         return len(self.getvalue())
@@ -96,3 +96,20 @@ def test_batches_are_bounded_in_order_and_complete(
     batches = load_object(f"{tmp_path}/o", SCHEMA, FormatOptions(name))
     assert max(batch.num_rows for batch in batches) <= objects.BATCH_ROWS
     assert pa.Table.from_batches(batches).equals(table)
+
+
+@pytest.mark.parametrize("part", [Part(), Part(0, 20_000), Part(5_000, None)])
+@pytest.mark.parametrize("name", ["csv", "json", "text", "binaryFile"])
+def test_an_object_that_ends_too_early_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, part: Part
+) -> None:
+    """It is exchanged for a shorter one after it was opened: what is there of it is not all of it."""
+    line = {"json": b'{"a":1,"b":"x"}\n'}.get(name, b"1,x\n")
+    (tmp_path / "o").write_bytes(line * 1000)
+    monkeypatch.setattr(ObjectFile, "size", lambda _: 100_000)
+    schema = {"text": pa.schema([("value", pa.string())]), "binaryFile": BINARY_FILE}.get(name, SCHEMA)
+    for block in (1_000, 1 << 20):
+        monkeypatch.setattr(blocks, "BLOCK_SIZE", block)
+        monkeypatch.setattr(text_objects, "BLOCK_SIZE", block)
+        with pytest.raises((BadObject, ObjectStoreError), match="object-changed"):
+            load_object(f"{tmp_path}/o", schema, FormatOptions(name), part=part)

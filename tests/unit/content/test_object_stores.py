@@ -1,0 +1,140 @@
+"""Objects in S3 and Google Cloud Storage, over HTTP: by the options a user would set."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from queue_source.content.files import StorageOptions, stat_objects
+from queue_source.content.formats import FormatOptions
+from queue_source.content.objects import ExpectedObject, Part, read_object
+from queue_source.content.problems import Problems
+from queue_source.errors import BadObject, ObjectStoreError
+from queue_source.options import parse_reader_options
+from servers.gcs import VARIABLE, GcsServer
+from servers.ministack import client, new_name
+
+SCHEMA = pa.schema([("a", pa.int64()), ("b", pa.string())])
+CSV = FormatOptions("csv")
+KEYS = ["plain.csv", "a b+c/ä%20=.csv", "🦆/x&y.csv", "deep/" * 20 + "k.csv"]
+META = pa.schema([*SCHEMA, ("_metadata", pa.struct([("file_modification_time", pa.timestamp("us", tz="UTC"))]))])
+
+
+def storage(**options: str) -> StorageOptions:
+    return parse_reader_options({"queueUrl": "sim://q", "fileFormat": "csv", **options}).content.storage
+
+
+def rows(uri: str, options: FormatOptions, store: StorageOptions, schema: pa.Schema = SCHEMA, **more: Any) -> list[Any]:
+    problems = Problems(options.mode)
+    batches = read_object(uri, schema, options, problems, storage=store, **more)
+    return [row for batch in batches for row in batch.to_pylist()]
+
+
+@pytest.fixture(scope="module")
+def s3(ministack_url: str) -> Iterator[tuple[Any, str, StorageOptions]]:
+    """(a client, a bucket, the options to read it)."""
+    bucket = new_name("bucket")
+    made = client(ministack_url, "s3")
+    made.create_bucket(Bucket=bucket)
+    options = {"aws.region": "us-east-1", "aws.accessKeyId": "test", "aws.secretAccessKey": "test"}
+    yield made, bucket, storage(**options, **{"s3.endpointUrl": ministack_url})
+    made.close()
+
+
+@pytest.mark.parametrize("scheme", ["s3", "s3a", "s3n"])
+@pytest.mark.parametrize("key", KEYS)
+def test_objects_of_s3_are_read(s3: tuple[Any, str, StorageOptions], key: str, scheme: str) -> None:
+    made, bucket, store = s3
+    etag = made.put_object(Bucket=bucket, Key=key, Body=b"1,x\n2,y\n")["ETag"]
+    uri = f"{scheme}://{bucket}/{key}"
+    assert rows(uri, CSV, store) == [{"a": 1, "b": "x"}, {"a": 2, "b": "y"}]
+    assert len(rows(uri, CSV, store, expected=ExpectedObject(8, etag))) == 2
+    for wrong in (ExpectedObject(7), ExpectedObject(8, "0" * 32)):
+        with pytest.raises(BadObject, match="object-changed"):
+            rows(uri, CSV, store, expected=wrong)
+    (first, _) = rows(uri, CSV, store, META)
+    assert first["_metadata"]["file_modification_time"].tzinfo is not None
+
+
+def test_parts_and_parquet_of_s3_are_read(s3: tuple[Any, str, StorageOptions]) -> None:
+    made, bucket, store = s3
+    table = pa.table({"a": list(range(1000)), "b": ["x"] * 1000})
+    made.put_object(Bucket=bucket, Key="lines", Body="".join(f"{i},x\n" for i in range(1000)))
+    size = made.head_object(Bucket=bucket, Key="lines")["ContentLength"]
+    bounds = [0, 1, 777, 3000, size]
+    found = [
+        row["a"]
+        for start, end in itertools.pairwise(bounds)
+        for row in rows(f"s3://{bucket}/lines", CSV, store, part=Part(start, end))
+    ]
+    assert found == list(range(1000))
+    sink = io.BytesIO()
+    pq.write_table(table, sink, row_group_size=100)
+    made.put_object(Bucket=bucket, Key="p", Body=sink.getvalue())
+    assert rows(f"s3://{bucket}/p", FormatOptions("parquet"), store) == table.to_pylist()
+
+
+def test_what_is_not_in_s3_is_missing(s3: tuple[Any, str, StorageOptions]) -> None:
+    _, bucket, store = s3
+    for uri in (f"s3://{bucket}/no such", f"s3://{new_name('none')}/key"):
+        with pytest.raises(BadObject, match="missing-object"):
+            rows(uri, CSV, store)
+    assert stat_objects([f"s3://{bucket}/no", f"s3://{bucket}/such"], store) == [None, None]
+
+
+@pytest.fixture
+def gcs(gcs_server: GcsServer, monkeypatch: pytest.MonkeyPatch) -> tuple[GcsServer, StorageOptions]:
+    monkeypatch.setenv(VARIABLE, gcs_server.url)
+    # an endpoint of S3 is none of Google's; and no other test has a file system of these options
+    return gcs_server, storage(**{"s3.endpointUrl": "http://127.0.0.1:9", "s3.region": "gcs"})
+
+
+def test_objects_of_google_cloud_storage_are_read(gcs: tuple[GcsServer, StorageOptions]) -> None:
+    server, store = gcs
+    bucket = new_name("bucket")
+    server.create_bucket(bucket)
+    for key in KEYS:
+        server.put(bucket, key, b"1,x\n2,y\n")
+        uri = f"gs://{bucket}/{key}"
+        assert rows(uri, CSV, store) == [{"a": 1, "b": "x"}, {"a": 2, "b": "y"}]
+        assert [stat and stat.size for stat in stat_objects([uri], store)] == [8]
+        with pytest.raises(BadObject, match="object-changed"):
+            rows(uri, CSV, store, expected=ExpectedObject(7))
+        with pytest.raises(BadObject, match="missing-object"):
+            rows(f"{uri}.no", CSV, store)
+
+
+class _Refusing(BaseHTTPRequestHandler):
+    """A store that knows every object and gives none."""
+
+    def do_HEAD(self) -> None:
+        self.send_response(403)
+        self.end_headers()
+
+    do_GET = do_HEAD
+
+    def log_message(self, *_: object) -> None:
+        """Nothing: tests are quiet."""
+
+
+def test_access_denied_is_not_a_missing_object() -> None:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Refusing)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        keys = {"s3.accessKeyId": "test", "s3.secretAccessKey": "test", "s3.region": "us-east-1"}
+        store = storage(**keys, **{"s3.endpointUrl": f"http://127.0.0.1:{server.server_port}"})
+        with pytest.raises(ObjectStoreError, match="ACCESS_DENIED"):
+            rows("s3://bucket/key", CSV, store)
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
