@@ -202,8 +202,8 @@ def delivery_hash(source: str, pipeline: str, ranges: Iterable[Range], seqs: tup
     pruned, or put back after quarantine) would bring back the hash of a plan that was delivered long ago.
     """
     digest = hashlib.sha256()
-    for field in (source, pipeline):
-        digest.update(field.encode("utf-8", "surrogatepass") + b"\0")
+    for name in (source, pipeline):
+        digest.update(name.encode("utf-8", "surrogatepass") + b"\0")
     digest.update(f"{seqs[0]} {seqs[1]}\0".encode())
     moves = sorted((r.key, r.start, r.end) for r in ranges)
     digest.update(b"".join([key + f"\0{start}\0{end}\0".encode() for key, start, end in moves]))
