@@ -63,7 +63,7 @@ def prune(
     dry_run: bool = False,
     limit: int = ROWS_PER_STATEMENT,
     time_out: float = 60.0,
-    share: float = 0.1,
+    share: float = 0.03,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> PruneResult:

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from queue_source.errors import QueueConfigurationError, QueueUnavailable
-from queue_source.queues import pubsub_calls
 from queue_source.queues.pubsub import PubSubQueue
-from queue_source.queues.pubsub_calls import LARGEST_REQUEST
+from queue_source.queues.pubsub import calls as pubsub_calls
+from queue_source.queues.pubsub.calls import LARGEST_REQUEST
 from servers.pubsub import PubSubServer, pubsub_server
 
 Open = Callable[..., PubSubQueue]

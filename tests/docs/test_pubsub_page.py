@@ -8,7 +8,7 @@ from pathlib import Path
 from docs.snippets import ROOT, blocks
 from docs.test_pages import Reader
 from queue_source.options import parse_reader_options
-from queue_source.queues.pubsub_calls import EMULATOR
+from queue_source.queues.pubsub.calls import EMULATOR
 from servers.pubsub import PubSubServer
 
 PAGE = blocks(ROOT / "docs" / "how-to" / "pubsub.md")

@@ -23,8 +23,8 @@ import queue_source
 from queue_source.errors import QueueConfigurationError, QueueUnavailable
 from queue_source.queues import open_queue
 from queue_source.queues.pubsub import PubSubQueue
-from queue_source.queues.pubsub_calls import LARGEST_REQUEST, MOST_RECEIPTS, PubSubCalls
-from queue_source.queues.pubsub_errors import LASTING, NEEDED, PASSING, our_error, receipt_failures
+from queue_source.queues.pubsub.calls import LARGEST_REQUEST, MOST_RECEIPTS, PubSubCalls
+from queue_source.queues.pubsub.errors import LASTING, NEEDED, PASSING, our_error, receipt_failures
 
 PATH = "projects/p/subscriptions/files"
 
@@ -171,7 +171,7 @@ MAY_PASS = {
 
 @pytest.mark.parametrize("kind", CALL_ERRORS, ids=lambda kind: kind.__name__)
 def test_every_error_class_of_googles_library_has_a_place(kind: type[api.GoogleAPICallError]) -> None:
-    assert issubclass(kind, (*PASSING, *LASTING)), f"put {kind.__name__} into a table of pubsub_errors.py"
+    assert issubclass(kind, (*PASSING, *LASTING)), f"put {kind.__name__} into a table of pubsub/errors.py"
 
 
 @pytest.mark.parametrize("code", [code for code in grpc.StatusCode if code is not grpc.StatusCode.OK])

@@ -21,8 +21,8 @@ from sqlalchemy.pool import QueuePool
 
 from queue_source.errors import QueueConfigurationError, QueueError, QueueUnavailable
 from queue_source.queues.sql import SqlQueue
-from queue_source.queues.sql_database import open_database, parse_address
-from queue_source.queues.sql_rows import QueueRows
+from queue_source.queues.sql.database import open_database, parse_address
+from queue_source.queues.sql.rows import QueueRows
 from shard_store.dialects import Trouble
 
 

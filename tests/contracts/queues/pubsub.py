@@ -20,7 +20,7 @@ import pytest
 from contracts.queues.backend import Backend, Clock, RealClock
 from queue_source.messages import Received
 from queue_source.queues import Capabilities, Depth, Queue, open_queue
-from queue_source.queues.pubsub_calls import EMULATOR
+from queue_source.queues.pubsub.calls import EMULATOR
 from servers.pubsub import PubSubServer
 from servers.pubsub_emulator import VARIABLE
 

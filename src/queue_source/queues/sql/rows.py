@@ -35,7 +35,7 @@ from sqlalchemy import (
 
 from queue_source.messages import Receipt, Received
 from queue_source.queues.base import Depth
-from queue_source.queues.sql_database import messages
+from queue_source.queues.sql.database import messages
 from shard_store.database import ROWS_PER_STATEMENT, Database, chunks
 
 _MICROSECONDS = 1_000_000

@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl, urlsplit
 from sqlalchemy.engine import URL
 
 from queue_source.errors import QueueConfigurationError
-from queue_source.queues.sql_database import Address
+from queue_source.queues.sql.database import Address
 from queue_source.queues.urls import without_fragment
 from queue_source.tags import parse_filters
 from shard_store.redaction import redact_url

@@ -22,7 +22,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.sqlite import insert
 
-from queue_source.queues.sql_database import LONGEST_NAME
+from queue_source.queues.sql.database import LONGEST_NAME
 from queue_source.tags import EVERYTHING
 
 metadata = MetaData()

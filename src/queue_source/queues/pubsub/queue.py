@@ -9,7 +9,7 @@ Synchronous pull, so that every lease is ours to keep. Where Pub/Sub promises le
 - An empty answer to a short pull proves nothing, so that none is shorter than `shortest_wait`. What the service gives
   out at the moment when a pull ends is lost for the subscription's own deadline.
 
-`pubsub_calls.py` makes the calls, `pubsub_errors.py` maps their errors.
+`calls.py` makes the calls, `errors.py` maps their errors.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from google.pubsub_v1 import types
 from queue_source.errors import QueueConfigurationError, QueueError, QueueUnavailable
 from queue_source.messages import Receipt, Received
 from queue_source.queues.base import Capabilities, Depth, Payload, encode_payloads, republished
-from queue_source.queues.pubsub_calls import LARGEST_PULL, PubSubCalls, Subscription
+from queue_source.queues.pubsub.calls import LARGEST_PULL, PubSubCalls, Subscription
 
 LONGEST_LEASE = 600
 TAG = "cuesqueue-tag"

@@ -1,6 +1,6 @@
 """RabbitMQ (AMQP 0-9-1) in Mercury's shape: sources, worker pools, listeners, tags.
 
-`amqp_address.py` has the URL, `amqp_topology.py` what is created, `amqp_session.py` what is done on a connection.
+`address.py` has the URL, `topology.py` what is created, `session.py` what is done on a connection.
 AMQP knows no leases: a delivery is ours until it is ended or the connection is, and then it comes again at once. One
 that is held for nearly as long as the broker's consumer timeout is given back, or the broker would take them all.
 Who calls it: the reader process (many threads), commands, sinks on executors.
@@ -20,12 +20,12 @@ from pika.exceptions import AMQPError
 
 from queue_source.errors import QueueConfigurationError, QueueUnavailable
 from queue_source.messages import Receipt, Received
-from queue_source.queues import amqp_topology as topology
-from queue_source.queues.amqp_address import parse_address
-from queue_source.queues.amqp_errors import translated
-from queue_source.queues.amqp_link import IoThread, Link, Stopped
-from queue_source.queues.amqp_messages import checked_headers, properties_for, received
-from queue_source.queues.amqp_session import QueueGone, Session
+from queue_source.queues.amqp import topology as topology
+from queue_source.queues.amqp.address import parse_address
+from queue_source.queues.amqp.errors import translated
+from queue_source.queues.amqp.link import IoThread, Link, Stopped
+from queue_source.queues.amqp.messages import checked_headers, properties_for, received
+from queue_source.queues.amqp.session import QueueGone, Session
 from queue_source.queues.base import Capabilities, Depth, Payload, encode_payloads
 from queue_source.queues.log_ids import stamped
 from queue_source.tags import check_tag

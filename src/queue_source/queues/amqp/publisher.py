@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from pika import BasicProperties
 
-from queue_source.queues.amqp_link import Channel, Link, settle
+from queue_source.queues.amqp.link import Channel, Link, settle
 
 _AT_ONCE = 200  # messages between two turns of the loop, which sends, reads, and serves others
 

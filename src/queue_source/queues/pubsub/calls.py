@@ -27,7 +27,7 @@ from google.pubsub_v1.services.subscriber import SubscriberClient
 from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransport
 
 from queue_source.errors import QueueConfigurationError, QueueUnavailable
-from queue_source.queues.pubsub_errors import mapped, our_error, receipt_failures
+from queue_source.queues.pubsub.errors import mapped, our_error, receipt_failures
 
 EMULATOR = "PUBSUB_EMULATOR_HOST"
 LARGEST_PULL = 1000  # messages

@@ -13,8 +13,8 @@ from typing import Any
 from botocore.exceptions import ClientError
 
 from queue_source.messages import Receipt, Received
-from queue_source.queues.sqs_client import is_passing, short_code
-from queue_source.queues.sqs_messages import LARGEST, Entry
+from queue_source.queues.sqs.client import is_passing, short_code
+from queue_source.queues.sqs.messages import LARGEST, Entry
 
 BATCH = 10
 _REMEMBERED = 64 << 20  # bytes that are kept for the dead-letter queue

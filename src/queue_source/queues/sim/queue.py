@@ -15,13 +15,13 @@ from sqlalchemy import Connection
 
 from queue_source.errors import QueueConfigurationError, QueueUnavailable
 from queue_source.messages import Receipt, Received
-from queue_source.queues import sim_tables
 from queue_source.queues.base import Depth, Payload
 from queue_source.queues.log_ids import stamped
-from queue_source.queues.sim_address import parse_address
+from queue_source.queues.sim import tables as sim_tables
+from queue_source.queues.sim.address import parse_address
 from queue_source.queues.sql import SqlQueue
-from queue_source.queues.sql_database import create_table, create_tables
-from queue_source.queues.sql_rows import QueueRows
+from queue_source.queues.sql.database import create_table, create_tables
+from queue_source.queues.sql.rows import QueueRows
 from queue_source.tags import check_tag, matches_any
 
 

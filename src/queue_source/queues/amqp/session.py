@@ -18,11 +18,11 @@ from pika import BasicProperties
 from pika.exceptions import ChannelClosedByBroker
 
 from queue_source.messages import Receipt
-from queue_source.queues import amqp_topology as topology
-from queue_source.queues.amqp_address import Address
-from queue_source.queues.amqp_link import ABSENT, Channel, Link, Stopped, fail, settle, was_closed_for
-from queue_source.queues.amqp_messages import Delivery, properties_of_copy, tag_of
-from queue_source.queues.amqp_publisher import Outcome, Publisher
+from queue_source.queues.amqp import topology as topology
+from queue_source.queues.amqp.address import Address
+from queue_source.queues.amqp.link import ABSENT, Channel, Link, Stopped, fail, settle, was_closed_for
+from queue_source.queues.amqp.messages import Delivery, properties_of_copy, tag_of
+from queue_source.queues.amqp.publisher import Outcome, Publisher
 
 _UNROUTED_PAUSES = (0.05, 0.15, 0.3)  # seconds between a queue's declaration and its first binding, at the most
 _QUIET = 0.005  # seconds without a delivery after which a queue has sent what it had

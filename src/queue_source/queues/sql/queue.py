@@ -1,7 +1,7 @@
 """A queue in a table (`cuesqueue_messages`): the embedded default on SQLite, and real on PostgreSQL and MySQL.
 
-Every verb is one transaction, with statements for up to 1,000 messages each; `sql_rows.py` has the statements and says
-how the columns make a queue, `sql_database.py` has the table.
+Every verb is one transaction, with statements for up to 1,000 messages each; `rows.py` has the statements and says
+how the columns make a queue, `database.py` has the table.
 Who calls it: the reader process (many threads), commands, sinks on executors.
 """
 
@@ -19,7 +19,7 @@ from sqlalchemy import Connection
 from queue_source.errors import QueueConfigurationError, QueueError
 from queue_source.messages import Receipt, Received
 from queue_source.queues.base import Capabilities, Depth, Payload, encode_payloads, republished
-from queue_source.queues.sql_database import (
+from queue_source.queues.sql.database import (
     LONGEST_NAME,
     Address,
     create_table,
@@ -27,7 +27,7 @@ from queue_source.queues.sql_database import (
     open_database,
     parse_address,
 )
-from queue_source.queues.sql_rows import QueueRows
+from queue_source.queues.sql.rows import QueueRows
 from shard_store.database import ROWS_PER_STATEMENT, Database, chunks
 
 _POLL = (0.05, 0.2)  # seconds between two looks at an empty queue, drawn at random so that pollers do not march

@@ -1,4 +1,4 @@
-"""Amazon SQS, standard and FIFO; `sqs_client.py` has the way to it, `sqs_messages.py` what a message carries.
+"""Amazon SQS, standard and FIFO; `client.py` has the way to it, `messages.py` what a message carries.
 
 Who calls it: the reader process (many threads share one client), commands, sinks on executors.
 
@@ -19,9 +19,9 @@ from typing import Any
 
 from queue_source.errors import QueueConfigurationError, QueueError, QueueUnavailable
 from queue_source.messages import Receipt, Received
-from queue_source.queues import sqs_messages
 from queue_source.queues.base import Capabilities, Depth, Payload, encode_payloads, republished
-from queue_source.queues.sqs_client import (
+from queue_source.queues.sqs import messages as sqs_messages
+from queue_source.queues.sqs.client import (
     LONGEST_WAIT,
     Access,
     error_of,
@@ -31,7 +31,7 @@ from queue_source.queues.sqs_client import (
     parse_address,
     service_errors,
 )
-from queue_source.queues.sqs_requests import BATCH, Answers, Attributes, Leased, ask, attributes, in_batches, seconds
+from queue_source.queues.sqs.requests import BATCH, Answers, Attributes, Leased, ask, attributes, in_batches, seconds
 
 LONGEST_LEASE = 43_200  # also the longest that one delivery may be held in all
 _SLICE = 4  # seconds of one long poll: nothing can interrupt it, and closing should not take long

@@ -10,8 +10,8 @@ from pika import exceptions as pika
 from pika.adapters.utils.connection_workflow import AMQPConnectionWorkflowFailed
 
 from queue_source.errors import QueueConfigurationError, QueueError, QueueUnavailable
-from queue_source.queues.amqp_address import Address
-from queue_source.queues.amqp_link import ABSENT, FORBIDDEN, LOCKED, MISMATCH
+from queue_source.queues.amqp.address import Address
+from queue_source.queues.amqp.link import ABSENT, FORBIDDEN, LOCKED, MISMATCH
 from shard_store.redaction import without_password
 
 _REPLY = re.compile(r"\(\d{3}\) '([^']+)'")  # the broker's words inside pika's

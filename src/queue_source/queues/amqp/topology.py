@@ -11,8 +11,8 @@ from typing import Any
 
 from pika.exceptions import ChannelClosedByBroker
 
-from queue_source.queues.amqp_address import Address
-from queue_source.queues.amqp_link import ABSENT, FORBIDDEN, MISMATCH, Link, was_closed_for
+from queue_source.queues.amqp.address import Address
+from queue_source.queues.amqp.link import ABSENT, FORBIDDEN, MISMATCH, Link, was_closed_for
 
 
 async def ensure(link: Link, address: Address) -> str:
