@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from queue_source.acknowledging import Acknowledger
+from queue_source.content.objects import may_be_cut
 from queue_source.crew import Crew
 from queue_source.errors import QueueError
 from queue_source.holding_pen import HoldingPen
@@ -26,7 +27,7 @@ from queue_source.receiving import Receivers, with_back_off
 from queue_source.shares import shares_of
 from shard_store.errors import LostProgress, ShardStoreError
 from shard_store.failpoints import reach
-from shard_store.model import Plan, PublishToken, Shard, ShardKey, ShardState, Snapshot
+from shard_store.model import Content, Plan, PublishToken, Shard, ShardKey, ShardState, Snapshot
 from shard_store.store import ShardStore
 
 logger = logging.getLogger("cuesqueue")
@@ -122,15 +123,24 @@ class Coordinator:
         if self._receivers.draining or self._receivers.hurried:
             self._confirm(done)
             self._gather()
-        batches = self._options.batches
         with self._pen.changed:
-            ranges = self._pen.tracker.take(batches.max_files_per_trigger, batches.max_bytes_per_trigger)
+            continues = self._pen.tracker.continues(done)
+        if continues:  # the next part of a large object is ready when this one is final
+            self._confirm(done)
+        batches = self._options.batches
+        limits = batches.max_files_per_trigger, batches.max_bytes_per_trigger
+        with self._pen.changed:
+            ranges = self._pen.tracker.take(*limits, self._may_be_cut)
         if not ranges:
             self._confirm(done)
             return self._last_seq if start is None else start
         snapshot = Snapshot(self._last_seq + 1, tuple(ranges))
         self._confirm(done, snapshot)
         return snapshot.seq
+
+    def _may_be_cut(self, content: Content) -> bool:
+        format = self._options.content.format
+        return format is not None and may_be_cut(content.uri, format)
 
     def plan(self, start: int, end: int) -> Plan:
         """The plan of one micro-batch; Spark's call proves that everything up to `start` is done."""

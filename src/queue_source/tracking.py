@@ -10,13 +10,24 @@ Which shards a message still waits for is a set, not Onyx's XOR value: the same 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from queue_source.leases import MessageKey
 from queue_source.messages import MESSAGE_URI
 from queue_source.shares import Shares
-from shard_store.model import Content, Position, Range, Shard, ShardKey, Snapshot, end_at
+from shard_store.model import (
+    Content,
+    Position,
+    Range,
+    Shard,
+    ShardKey,
+    Snapshot,
+    end_at,
+    is_end,
+    offset_of,
+    position_at,
+)
 
 
 @dataclass(slots=True)
@@ -148,17 +159,31 @@ class Tracker:
 
     # snapshots
 
-    def take(self, max_files: int, max_bytes: int | None) -> list[Range]:
-        """The next ready shards within both limits, at least one if there is any; they stay ready until `plan`."""
+    def take(
+        self, max_files: int, max_bytes: int | None, may_be_cut: Callable[[Content], bool] = lambda _: False
+    ) -> list[Range]:
+        """The next ready shards within both limits, at least one if there is any; they stay ready until `plan`.
+
+        A shard that is larger than `max_bytes` comes alone, and if it may be cut, as many bytes of it as that: it is
+        offered again, from its new position, when these are published.
+        """
         taken: list[Range] = []
         total = 0
         for key, entry in self._in_turn():
-            size = entry.content.size or 0
+            content, start = entry.content, offset_of(entry.position)
+            size = max((content.size or 0) - start, 0)
             if taken and (len(taken) >= max_files or (max_bytes is not None and total + size > max_bytes)):
                 break
-            taken.append(Range(key, entry.content, entry.position, end_at(size)))
+            end = end_at(content.size or 0)
+            if max_bytes is not None and size > max_bytes and content.group is None and may_be_cut(content):
+                end = position_at(start + max_bytes)
+            taken.append(Range(key, content, entry.position, end))
             total += size
         return taken
+
+    def continues(self, seq: int) -> bool:
+        """Whether a shard in a snapshot up to `seq` goes on after it: it is ready again once that is confirmed."""
+        return any(not is_end(entry.end) for s, entries in self.snapshots.items() if s <= seq for entry in entries)
 
     def plan(self, snapshot: Snapshot) -> None:
         """The ranges are in a durable snapshot now."""

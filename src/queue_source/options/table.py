@@ -285,7 +285,8 @@ READER_OPTIONS = (
     ),
     Option(
         "maxBytesPerTrigger", "batches", kinds.SIZE, None,
-        "Most bytes in one micro-batch; at least one object is always taken. Both limits hold.", "10g", "none",
+        "Most bytes in one micro-batch; at least one object is always taken, of a larger one of plain lines as many "
+        "bytes as that. Both limits hold.", "10g", "none",
     ),
     Option(
         "minPartitions", "batches", number(1), None,
