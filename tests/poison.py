@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Iterator
 from typing import NamedTuple
 
+import fastavro
 import pyarrow as pa
 import pyarrow.orc as pa_orc
 import pyarrow.parquet as pq
@@ -35,7 +36,7 @@ class Poison(NamedTuple):
 
 
 def corpus() -> list[Poison]:
-    return [*_csv(), *_json(), *_text(), *_packed(), *_parquet(), *_orc()]
+    return [*_csv(), *_json(), *_text(), *_packed(), *_parquet(), *_orc(), *_avro()]
 
 
 def good(file_format: str) -> bytes:
@@ -43,6 +44,8 @@ def good(file_format: str) -> bytes:
     one = pa.table({"id": [7], "name": ["good"]}, schema=SCHEMA)
     if file_format in ("parquet", "orc"):
         return _parquet_bytes(one) if file_format == "parquet" else _orc_bytes(one)
+    if file_format == "avro":
+        return _avro_bytes(one)
     return {"csv": b"7,good\n", "json": b'{"id":7,"name":"good"}\n', "text": b"good\n"}[file_format]
 
 
@@ -207,6 +210,31 @@ def _orc() -> Iterator[Poison]:
             "damaged": (whole[:20] + b"\xff" * 60 + whole[80:], "object"),
         },
     )
+
+
+def _avro() -> Iterator[Poison]:
+    whole = _avro_bytes(TABLE)
+    middle = len(whole) // 2
+    yield from _of(
+        "avro",
+        {
+            "empty": (b"", "fine"),
+            "cut": (whole[:middle], "object"),
+            "magic alone": (b"Obj\x01", "object"),
+            "damaged": (whole[:middle] + b"\xff" * 40 + whole[middle + 40 :], "object"),
+            "csv": (b"1,a\n", "object"),
+            "nul bytes": (b"\0" * 5000, "object"),
+            "other columns": (_avro_bytes(pa.table({"x": [1]})), "object"),
+        },
+    )
+
+
+def _avro_bytes(table: pa.Table) -> bytes:
+    kinds = {"id": "long", "name": "string", "x": "long"}
+    fields = [{"name": name, "type": kinds[name]} for name in table.column_names]
+    sink = io.BytesIO()
+    fastavro.writer(sink, {"type": "record", "name": "r", "fields": fields}, table.to_pylist(), codec="deflate")
+    return sink.getvalue()
 
 
 def _parquet_bytes(table: pa.Table) -> bytes:

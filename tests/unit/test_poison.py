@@ -23,7 +23,7 @@ def poisons() -> dict[str, Poison]:
 
 
 def read(paths: list[Path], file_format: str, mode: str) -> tuple[list[dict[str, object]], list[ErrorRecord]]:
-    modes = {} if file_format in ("parquet", "orc") else {"mode": mode}
+    modes = {} if file_format in ("parquet", "orc", "avro") else {"mode": mode}
     parsed = parse_reader_options({"queueUrl": "sim://files", "fileFormat": file_format, **modes})
     ranges = []
     for path in paths:
@@ -69,4 +69,4 @@ def test_a_bad_object_is_told_in_every_mode_and_its_neighbours_are_read(
 
 def test_the_corpus_is_large_and_of_all_formats() -> None:
     assert len(poisons()) >= 60
-    assert {poison.file_format for poison in poisons().values()} == {"csv", "json", "text", "parquet", "orc"}
+    assert {poison.file_format for poison in poisons().values()} == {"csv", "json", "text", "parquet", "orc", "avro"}
