@@ -3,7 +3,8 @@
     CuesqueueError
     |-- OptionError            an option is unknown, missing or has a bad value: raised before the query starts
     |-- QueueError             a queue failed; carries the queue's name
-    |   |-- QueueConfigurationError   it does not exist, or we may not use it: fails at once
+    |   |-- QueueConfigurationError   we may not use it, or not in this way: fails at once
+    |   |   `-- QueueNotFound         it does not exist, where its kind tells that apart
     |   `-- QueueUnavailable          passing trouble: retried with back-off, then the query fails
     |-- MalformedNotification  the body is not a notification of any known form: quarantined
     |-- BadObject              an object cannot be read as what it should be: quarantined, skipped or fatal by option
@@ -45,6 +46,10 @@ class QueueError(CuesqueueError):
 
 class QueueConfigurationError(QueueError):
     """The queue is missing, forbidden or wrongly named: waiting does not help."""
+
+
+class QueueNotFound(QueueConfigurationError):
+    """The queue, or what it belongs to, does not exist."""
 
 
 class QueueUnavailable(QueueError):

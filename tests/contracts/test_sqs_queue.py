@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from botocore.stub import Stubber
 
-from queue_source.errors import QueueConfigurationError, QueueError, QueueUnavailable
+from queue_source.errors import QueueConfigurationError, QueueError, QueueNotFound, QueueUnavailable
 from queue_source.messages import Receipt
 from queue_source.queues import open_queue
 from queue_source.queues.sqs import SqsQueue
@@ -313,8 +313,8 @@ def test_a_batch_that_is_too_long_for_the_queue_goes_in_halves() -> None:
         ("ThrottlingException", 400, QueueUnavailable, "Throttling"),
         ("OverLimit", 403, QueueUnavailable, "OverLimit"),
         ("Strange", 503, QueueUnavailable, "Strange"),
-        ("AWS.SimpleQueueService.NonExistentQueue", 400, QueueConfigurationError, "create it, or check name"),
-        ("com.amazonaws.sqs#QueueDoesNotExist", 400, QueueConfigurationError, "create it, or check name"),
+        ("AWS.SimpleQueueService.NonExistentQueue", 400, QueueNotFound, "create it, or check name"),
+        ("com.amazonaws.sqs#QueueDoesNotExist", 400, QueueNotFound, "create it, or check name"),
         ("AccessDenied", 403, QueueConfigurationError, "docs/how-to/sqs.md"),
         ("KmsAccessDenied", 400, QueueConfigurationError, "KMS"),
         ("InvalidClientTokenId", 403, QueueConfigurationError, "sqs.accessKeyId"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 from docs.snippets import ROOT, blocks
@@ -29,6 +30,18 @@ def test_the_commands_and_the_script_of_the_page_work(tmp_path: Path, pubsub_ser
     assert "gs://my-bucket/in/1.json" in printed
     assert "OBJECT_FINALIZE" in printed
     assert pubsub_server.depth(url) == (0, 0)
+
+
+def test_the_subscription_that_the_page_tries_is_made_and_deleted_again(
+    tmp_path: Path, pubsub_server: PubSubServer
+) -> None:
+    reader = Reader(tmp_path)
+    reader.environment[EMULATOR] = pubsub_server.host
+    (commands,) = [block.text for block in PAGE if block.language == "bash" and "queue create" in block.text]
+    printed = reader.run(commands)
+    assert re.search(r"created\W+True", printed)
+    assert re.search(r"messages\W+unknown", printed)
+    assert re.search(r"deleted\W+True", printed)
 
 
 def test_the_options_of_the_page_are_options() -> None:

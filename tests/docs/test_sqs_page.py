@@ -77,6 +77,19 @@ def test_the_reader_asks_for_what_the_page_allows_and_no_more(ministack_url: str
     assert asked == {action for action in actions(0) if action.startswith("sqs:")}
 
 
+def test_looking_after_a_queue_asks_for_what_the_page_allows_and_no_more(ministack_url: str) -> None:
+    calls: list[Any] = []
+    with SqsQueue(f"sqs://{new_name()}", region=REGION, endpoint_url=ministack_url, **KEYS) as queue:
+        queue._client().meta.events.register("before-call.*.*", lambda model, **_: calls.append(model))
+        queue.create()
+        queue.peek(1)
+        queue.publish(["x"])
+        queue.peek(1)
+        queue.purge()
+        queue.delete()
+    assert as_actions(calls) - {"sqs:SendMessage"} == actions(2)
+
+
 def test_setup_asks_for_what_the_page_allows_and_no_more(ministack_url: str, monkeypatch: Any) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")

@@ -160,6 +160,7 @@ class _Server:
                 lambda r, _: service.delete_subscription(r.subscription),
                 types.DeleteSubscriptionRequest.pb(),
             ),
+            "Subscriber/Seek": (self._seek, types.SeekRequest.pb()),
             "Subscriber/Pull": (self._pull, types.PullRequest.pb()),
             "Subscriber/Acknowledge": (self._acknowledge, types.AcknowledgeRequest.pb()),
             "Subscriber/ModifyAckDeadline": (self._modify, types.ModifyAckDeadlineRequest.pb()),
@@ -227,6 +228,11 @@ class _Server:
     def _modify(self, request: Any, _: Any) -> None:
         _check_size(request)
         self._service.modify(request.subscription, request.ack_ids, request.ack_deadline_seconds)
+
+    def _seek(self, request: Any, _: Any) -> None:
+        if not request.HasField("time"):
+            raise Refused("UNIMPLEMENTED", "There are no snapshots here.")
+        self._service.seek(request.subscription, request.time.ToNanoseconds())
 
 
 def _check_size(request: Any) -> None:

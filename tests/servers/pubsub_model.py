@@ -121,6 +121,15 @@ class Service:
             self._find(name)
             del self._subscriptions[name]
 
+    def seek(self, name: str, nanoseconds: int) -> None:
+        """What was published before is acknowledged; nothing comes back, since nothing acknowledged is retained."""
+        with self.changed:
+            subscription = self._find(name)
+            for message_id, held in list(subscription.messages.items()):
+                if held.message.publish_time.ToNanoseconds() < nanoseconds:
+                    del subscription.messages[message_id]
+            self.changed.notify_all()
+
     def _find(self, name: str) -> Subscription:
         if name not in self._subscriptions:
             raise Refused("NOT_FOUND", f"Resource not found (resource={name.rpartition('/')[2]}).")

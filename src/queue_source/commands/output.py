@@ -55,7 +55,7 @@ def print_result(result: Mapping[str, Any], as_json: bool, *, title: str) -> Non
 
     table = Table(title=title, title_justify="left", show_header=False)
     for name, value in result.items():
-        table.add_row(Text(name.replace("_", " ")), Text(str(value)))
+        table.add_row(Text(name.replace("_", " ")), Text("unknown" if value is None else str(value)))
     Console().print(table)
 
 

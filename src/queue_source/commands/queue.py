@@ -35,8 +35,11 @@ def info(queue_url: QueueUrl, as_json: Json = False) -> None:
         result: dict[str, Any] = {"queue": queue.name}
         if isinstance(queue, Administered):
             result["exists"] = queue.exists()
+        if not result.get("exists", True):
+            print_result(result, as_json, title="queue")
+            return
         can = queue.capabilities
-        if result.get("exists", True) and can.tells_depth:
+        if can.tells_depth:
             depth = queue.depth()
             result |= {"ready": depth.ready, "in_flight": depth.in_flight, "delayed": depth.delayed}
         result |= {"ordered_groups": can.ordered_groups, "largest_batch": can.largest_batch}
@@ -56,7 +59,10 @@ def create(queue_url: QueueUrl, as_json: Json = False) -> None:
 
 @group.command()
 def delete(queue_url: QueueUrl, yes: Yes = False, as_json: Json = False) -> None:
-    """Delete a queue with all its messages; of RabbitMQ the pool, or the source where the URL names no pool."""
+    """Delete a queue with all its messages; of RabbitMQ the pool, or the source where the URL names no pool.
+
+    Of Pub/Sub the subscription; its topic stays.
+    """
     with _administered(queue_url, "delete") as (queue, administered):
         there = administered.exists()
         if there:
@@ -79,7 +85,10 @@ def peek(
     most: Annotated[int, typer.Option("--most", min=1, max=1000, metavar="N", help="Show up to N messages.")] = 10,
     as_json: Json = False,
 ) -> None:
-    """Show the next messages of a queue, which stay there. RabbitMQ marks them as redelivered."""
+    """Show the next messages of a queue, which stay there.
+
+    RabbitMQ marks them as redelivered; SQS and Pub/Sub count it as a delivery, as their dead-letter policies do.
+    """
     with _administered(queue_url, "peek") as (queue, administered):
         found = administered.exists()
         shown = [_shown(message) for message in administered.peek(most)] if found else []

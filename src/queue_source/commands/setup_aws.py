@@ -22,8 +22,8 @@ from botocore.exceptions import BotoCoreError, ClientError, ConnectionError, HTT
 
 from queue_source.errors import CuesqueueError, OptionError
 from queue_source.options.secrets import redact_text
+from queue_source.queues.sqs.creation import RETENTION
 
-RETENTION = "1209600"  # 14 days, the longest there is: a pipeline may stand still for a while
 MOST_RECEIVES = 50  # restarts of a pipeline count as receives of every message in flight
 _EVENTS = ["s3:ObjectCreated:*"]
 _LONGEST_NAME = 80

@@ -142,11 +142,34 @@ class Administered(Protocol):
     def delete(self) -> None:
         """Remove it with all its messages; fine when it is not there."""
 
-    def purge(self) -> int:
-        """Delete its messages; returns how many there were. What consumers hold may stay theirs."""
+    def purge(self) -> int | None:
+        """Delete its messages; returns how many there were, as `depth` tells it, or None where nobody does.
+
+        What consumers hold may stay theirs.
+        """
 
     def peek(self, most: int) -> list[Received]:
-        """The next messages, which stay in the queue; their receipts are good for nothing."""
+        """The next messages, which stay in the queue; their receipts are good for nothing.
+
+        Where a service shows messages only to who takes them, this counts as a delivery (`taken_for_a_look`).
+        """
+
+
+_LOOK = 60.0  # seconds after which messages come back by themselves, should their looker die
+
+
+def taken_for_a_look(queue: Queue, most: int, wait: float = 0.0) -> list[Received]:
+    """`peek` of a queue that can only deliver: takes up to `most` messages, and gives all of them back.
+
+    Nobody else gets them meanwhile. Ends with the first receive that brings nothing in `wait` seconds.
+    """
+    taken: list[Received] = []
+    try:
+        while more := queue.receive(most - len(taken), _LOOK, wait):
+            taken += more
+    finally:
+        queue.give_back([message.receipt for message in taken])
+    return taken
 
 
 REPUBLISH_COUNT = "Republish-Count"

@@ -9,7 +9,9 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -26,7 +28,7 @@ from google.pubsub_v1.services.publisher.transports import PublisherGrpcTranspor
 from google.pubsub_v1.services.subscriber import SubscriberClient
 from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransport
 
-from queue_source.errors import QueueConfigurationError, QueueUnavailable
+from queue_source.errors import QueueConfigurationError, QueueNotFound, QueueUnavailable
 from queue_source.queues.pubsub.errors import mapped, our_error, receipt_failures
 
 EMULATOR = "PUBSUB_EMULATOR_HOST"
@@ -156,6 +158,55 @@ class PubSubCalls:
                 )
             ids += types.PublishResponse.pb(answer).message_ids
         return ids
+
+    # --- the subscription itself -------------------------------------------------------------------------------------
+
+    def exists(self) -> bool:
+        """Asked anew each time."""
+        try:
+            self._subscription = self._read(_READ, _FIRST_PATIENCE)
+        except QueueNotFound:
+            self._subscription = None
+        return self._subscription is not None
+
+    def create(self) -> None:
+        """The subscription, and a topic of the same name where there is none; both stay as they are if there."""
+        topic = self._path.replace("/subscriptions/", "/topics/")
+        try:
+            self._subscribe(topic)
+        except QueueNotFound:
+            publisher = self._open()[1]
+            with mapped(self._name, "create", topic), suppress(api.AlreadyExists):
+                publisher.create_topic(request=types.Topic(name=topic), retry=None, timeout=_PATIENCE)
+            self._subscribe(topic)
+
+    def _subscribe(self, topic: str) -> None:
+        request = types.Subscription(
+            name=self._path,
+            topic=topic,
+            ack_deadline_seconds=60,
+            enable_exactly_once_delivery=True,
+            expiration_policy=types.ExpirationPolicy(),  # without a time in it: never, however long nobody reads
+        )
+        subscriber, _ = self._open()
+        with mapped(self._name, "create", self._path), suppress(api.AlreadyExists):
+            subscriber.create_subscription(request=request, retry=None, timeout=_PATIENCE)
+
+    def delete(self) -> None:
+        request = types.DeleteSubscriptionRequest(subscription=self._path)
+        subscriber, _ = self._open()
+        with mapped(self._name, "delete", self._path), suppress(api.NotFound):
+            subscriber.delete_subscription(request=request, retry=None, timeout=_PATIENCE)
+        self._subscription = None
+
+    def seek_to_now(self) -> None:
+        """Everything published before is done, by the clock of this machine."""
+        request = types.SeekRequest(subscription=self._path, time=datetime.now(timezone.utc))
+        subscriber, _ = self._open()
+        with mapped(self._name, "receive", self._path):
+            subscriber.seek(request=request, retry=None, timeout=_PATIENCE)
+
+    # --- the end -----------------------------------------------------------------------------------------------------
 
     def refuse_closed(self) -> None:
         if self.closed.is_set():

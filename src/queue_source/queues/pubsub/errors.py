@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from google.api_core import exceptions as api
 from google.auth import exceptions as auth
 
-from queue_source.errors import QueueConfigurationError, QueueError, QueueUnavailable
+from queue_source.errors import QueueConfigurationError, QueueError, QueueNotFound, QueueUnavailable
 
 PASSING: tuple[type[api.GoogleAPICallError], ...] = (
     api.Aborted,
@@ -38,6 +38,9 @@ NEEDED: Mapping[str, str] = {
     "read": "pubsub.subscriptions.get (role roles/pubsub.viewer on the subscription)",
     "receive": "pubsub.subscriptions.consume (role roles/pubsub.subscriber on the subscription)",
     "publish": "pubsub.topics.publish (role roles/pubsub.publisher on the topic)",
+    "create": "pubsub.subscriptions.create, pubsub.topics.attachSubscription, and for a new topic pubsub.topics.create "
+    "(role roles/pubsub.editor on the project)",
+    "delete": "pubsub.subscriptions.delete (role roles/pubsub.editor on the subscription)",
 }
 """What the calls of each kind need to be allowed."""
 
@@ -71,7 +74,8 @@ def our_error(name: str, kind: str, what: str, error: Exception) -> QueueError:
         return QueueUnavailable(name, f"{what}: {type(error).__name__}: {told}")
     if isinstance(error, api.Forbidden):
         step = f"the credentials lack {NEEDED[kind]}"
-    return QueueConfigurationError(name, f"{what}: {type(error).__name__}: {told}; {step}")
+    kind_of_ours = QueueNotFound if isinstance(error, api.NotFound) else QueueConfigurationError
+    return kind_of_ours(name, f"{what}: {type(error).__name__}: {told}; {step}")
 
 
 def _next_step(error: Exception) -> str | None:

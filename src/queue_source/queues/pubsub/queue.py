@@ -27,7 +27,7 @@ from google.pubsub_v1 import types
 
 from queue_source.errors import QueueConfigurationError, QueueError, QueueUnavailable
 from queue_source.messages import Receipt, Received
-from queue_source.queues.base import Capabilities, Depth, Payload, encode_payloads, republished
+from queue_source.queues.base import Capabilities, Depth, Payload, encode_payloads, republished, taken_for_a_look
 from queue_source.queues.pubsub.calls import LARGEST_PULL, PubSubCalls, Subscription
 
 LONGEST_LEASE = 600
@@ -211,6 +211,27 @@ class PubSubQueue:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    # --- for people and commands: the subscription, never its topic --------------------------------------------------
+
+    def exists(self) -> bool:
+        return self._calls.exists()
+
+    def create(self) -> None:
+        """Of the topic with the subscription's name, which is made where there is none; see `PubSubCalls.create`."""
+        if not self._calls.exists():
+            self._calls.create()
+
+    def delete(self) -> None:
+        self._calls.delete()
+
+    def purge(self) -> None:
+        """What was published until now, by the clock of this machine; Pub/Sub does not tell how much that was."""
+        self._calls.seek_to_now()
+
+    def peek(self, most: int) -> list[Received]:
+        """Counts as a delivery, for the dead-letter policy too."""
+        return taken_for_a_look(self, most)
 
     # --- receipts ----------------------------------------------------------------------------------------------------
 

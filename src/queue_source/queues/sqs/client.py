@@ -23,7 +23,7 @@ import boto3
 from botocore import credentials, exceptions, session
 from botocore.config import Config
 
-from queue_source.errors import QueueConfigurationError, QueueError, QueueUnavailable
+from queue_source.errors import QueueConfigurationError, QueueError, QueueNotFound, QueueUnavailable
 from shard_store.redaction import redact_text, redact_url
 
 LONGEST_WAIT = 20
@@ -156,8 +156,6 @@ class _Role(credentials.CredentialProvider):  # type: ignore[misc]  # botocore i
 _DENIED = "check the permissions of docs/how-to/sqs.md, the queue's policy and its KMS key"
 _CREDENTIALS = "set sqs.accessKeyId and sqs.secretAccessKey, sqs.profile, or what the AWS SDK looks for"
 _NEXT_STEPS = {
-    "QueueDoesNotExist": "create it, or check name, account and region of the URL",
-    "NonExistentQueue": "create it, or check name, account and region of the URL",
     "InvalidAddress": "check name, account and region of the URL",
     "AccessDenied": _DENIED,
     "AccessDeniedException": _DENIED,
@@ -180,6 +178,13 @@ _NEXT_STEPS = {
     "InvalidSecurity": "write the URL with https",
 }
 """Error codes for which waiting does not help, and what does."""
+
+_MISSING = frozenset({"QueueDoesNotExist", "NonExistentQueue"})
+_WAITS = {
+    "PurgeQueueInProgress": "SQS empties a queue once in 60 seconds; try again after that time",
+    "QueueDeletedRecently": "SQS makes a queue of the same name 60 seconds after the last one was deleted; try again",
+}
+"""Error codes for which a minute helps, and nothing else."""
 
 _PASSING = frozenset(
     {
@@ -233,6 +238,10 @@ def error_of(queue: str, code: str, text: str, status: int = 0, operation: str =
     problem = f"{operation + ': ' if operation else ''}{short}: {redact_text(text).rstrip('.')}"
     if is_passing(code) or status >= 500:
         return QueueUnavailable(queue, problem)
+    if short in _WAITS:
+        return QueueUnavailable(queue, f"{problem}; {_WAITS[short]}")
+    if short in _MISSING:
+        return QueueNotFound(queue, f"{problem}; create it, or check name, account and region of the URL")
     if operation == "AssumeRole":
         return QueueConfigurationError(queue, f"{problem}; check sqs.roleArn, its trust policy and sqs.roleExternalId")
     if short in _NEXT_STEPS:

@@ -14,12 +14,13 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
-from queue_source.errors import QueueConfigurationError, QueueError, QueueUnavailable
+from queue_source.errors import QueueConfigurationError, QueueError, QueueNotFound, QueueUnavailable
 from queue_source.messages import Receipt, Received
-from queue_source.queues.base import Capabilities, Depth, Payload, encode_payloads, republished
+from queue_source.queues.base import Capabilities, Depth, Payload, encode_payloads, republished, taken_for_a_look
 from queue_source.queues.sqs import messages as sqs_messages
 from queue_source.queues.sqs.client import (
     LONGEST_WAIT,
@@ -31,6 +32,7 @@ from queue_source.queues.sqs.client import (
     parse_address,
     service_errors,
 )
+from queue_source.queues.sqs.creation import create
 from queue_source.queues.sqs.requests import BATCH, Answers, Attributes, Leased, ask, attributes, in_batches, seconds
 
 LONGEST_LEASE = 43_200  # also the longest that one delivery may be held in all
@@ -204,6 +206,40 @@ class SqsQueue:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    # --- for people and commands -------------------------------------------------------------------------------------
+
+    def exists(self) -> bool:
+        try:
+            self._ask_attributes(["QueueArn"])
+        except QueueNotFound:
+            return False
+        return True
+
+    def create(self) -> None:
+        """A FIFO queue where the name says so; 14 days of retention, all else as SQS has it by itself."""
+        if not self.exists():
+            made = create(self._client(), self._address)
+            with self._lock:
+                self._url = self._url or made
+
+    def delete(self) -> None:
+        """SQS takes up to a minute for it."""
+        with suppress(QueueNotFound), service_errors(self.name):
+            self._client().delete_queue(QueueUrl=self._queue_url())
+        with self._lock:
+            self._url, self._set, self._dead_letter_url = self._address.url, None, None
+
+    def purge(self) -> int:
+        """Those in flight too. SQS takes up to a minute for it, in which new messages may be deleted as well."""
+        there = self.depth().total
+        with service_errors(self.name):
+            self._client().purge_queue(QueueUrl=self._queue_url())
+        return there
+
+    def peek(self, most: int) -> list[Received]:
+        """Counts as a receive, for the redrive policy too. Of one group of a FIFO queue there are ten at most."""
+        return taken_for_a_look(self, most, wait=1)  # a receive that does not wait may overlook messages
 
     # --- requests ----------------------------------------------------------------------------------------------------
 
