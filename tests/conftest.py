@@ -32,6 +32,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(loopback.LoopbackPlugin(), "loopback")
 
 
+@pytest.hookimpl(tryfirst=True)  # before the groups are read
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     engine = [item for item in items if item.get_closest_marker("engine")]
     for item in engine:  # where tests run side by side, one process has the Spark, and the other all else
