@@ -29,6 +29,9 @@ from shard_store.model import (
     position_at,
 )
 
+LEAST_PART = 256 << 10
+"""Bytes of an object below which a part of it is not worth a micro-batch."""
+
 
 @dataclass(slots=True)
 class _Message:
@@ -48,6 +51,7 @@ class Tracker:
     """Times are seconds of the coordinator's clock."""
 
     shares: Shares = field(default_factory=Shares)
+    least_part: int = LEAST_PART
     messages: dict[MessageKey, _Message] = field(default_factory=dict)
     waiting: dict[ShardKey, set[MessageKey]] = field(default_factory=dict)  # shard -> messages that hang on it
     bodies: dict[ShardKey, Content] = field(default_factory=dict)  # of shards whose message is the content
@@ -164,19 +168,20 @@ class Tracker:
     ) -> list[Range]:
         """The next ready shards within both limits, at least one if there is any; they stay ready until `plan`.
 
-        A shard that is larger than `max_bytes` comes alone, and if it may be cut, as many bytes of it as that: it is
-        offered again, from its new position, when these are published.
+        A shard that is larger than `max_bytes` comes alone, and if it may be cut, as many bytes of it as that (or as
+        are worth a micro-batch): it is offered again, from its new position, when these are published.
         """
         taken: list[Range] = []
         total = 0
+        part = None if max_bytes is None else max(max_bytes, self.least_part)
         for key, entry in self._in_turn():
             content, start = entry.content, offset_of(entry.position)
             size = max((content.size or 0) - start, 0)
             if taken and (len(taken) >= max_files or (max_bytes is not None and total + size > max_bytes)):
                 break
             end = end_at(content.size or 0)
-            if max_bytes is not None and size > max_bytes and content.group is None and may_be_cut(content):
-                end = position_at(start + max_bytes)
+            if part is not None and size > part and content.group is None and may_be_cut(content):
+                end = position_at(start + part)
             taken.append(Range(key, content, entry.position, end))
             total += size
         return taken

@@ -11,7 +11,7 @@ from engine.world import World
 
 pytestmark = pytest.mark.engine
 
-ROWS = 5_000
+ROWS = 70_000  # more than 1 MB: four parts of the least size
 STREAM = {"processingTime": "0 seconds"}
 
 
@@ -28,7 +28,7 @@ def test_a_large_object_goes_on_where_its_last_batch_ended(
     spark: SparkSession, world: World, new_driver: DriverFactory, place: str
 ) -> None:
     rows = write_large(world)
-    query = described(world, trigger=STREAM, fileFormat="csv", maxBytesPerTrigger="20k")
+    query = described(world, trigger=STREAM, fileFormat="csv", maxBytesPerTrigger="1k")
     driver = new_driver([query], pause_at=place)
     driver.wait_paused(1)
     driver.kill()

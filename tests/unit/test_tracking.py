@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from queue_source.shares import shares_of
-from queue_source.tracking import Tracker
+from queue_source.tracking import LEAST_PART, Tracker
 from shard_store.model import (
     BEGINNING,
     Content,
@@ -29,7 +29,7 @@ def shard(name: str, size: int | None, position: Position = BEGINNING) -> Shard:
 
 @pytest.fixture
 def tracker() -> Tracker:
-    return Tracker(shares=shares_of("round-robin", ["q"]))
+    return Tracker(shares=shares_of("round-robin", ["q"]), least_part=1)
 
 
 def ends(ranges: list[Range]) -> list[tuple[str, Position, Position]]:
@@ -66,3 +66,9 @@ def test_the_rest_of_a_large_shard_counts_by_what_is_left_of_it(tracker: Tracker
 def test_what_may_not_be_cut_is_taken_whole(tracker: Tracker, size: int | None, limit: int | None, cut: bool) -> None:
     tracker.offer(shard("large", size), 0.0)
     assert ends(tracker.take(10, limit, lambda _: cut)) == [("large", BEGINNING, end_at(size or 0))]
+
+
+def test_small_objects_are_taken_whole_however_few_bytes_are_asked_for() -> None:
+    tracker = Tracker(shares=shares_of("round-robin", ["q"]))
+    tracker.offer(shard("small", LEAST_PART), 0.0)
+    assert ends(tracker.take(10, 1, lambda _: True)) == [("small", BEGINNING, end_at(LEAST_PART))]
