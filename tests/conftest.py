@@ -32,11 +32,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(loopback.LoopbackPlugin(), "loopback")
 
 
-@pytest.hookimpl(tryfirst=True)  # before the groups are read
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     engine = [item for item in items if item.get_closest_marker("engine")]
-    for item in engine:  # where tests run side by side, one process has the Spark, and the other all else
-        item.add_marker(pytest.mark.xdist_group("engine"))
     if engine and version("pyspark").startswith("4.0."):
         # PySpark 4.0 leaves the socket of each collect() to the garbage collector; newer ones close it
         for item in engine:
