@@ -56,7 +56,8 @@ def test_an_object_found_bad_by_a_killed_attempt_is_not_read_by_the_next_which_c
     late = world.root / "in" / "late.json"
     late.write_text('{"id": 7, "name": "whole by now"\n\n', "utf-8")  # as long as it will be
     world.publish([late.as_uri()])
-    driver = new_driver([described(world, minPartitions=1)], pause_at="split-written", once=True, master="local[2,3]")
+    query = described(world, minPartitions=1, mode="FAILFAST")  # a bad record makes the object bad
+    driver = new_driver([query], pause_at="split-written", once=True, master="local[2,3]")
     (worker,) = driver.wait_paused()
     late.write_text('{"id": 7, "name": "whole by now"}\n', "utf-8")
     driver.kill_process(worker)

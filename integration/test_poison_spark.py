@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from pyspark.sql import SparkSession
 
-from engine.conftest import DriverFactory
+from engine.conftest import DriverFactory, new_driver, spark
 from engine.queries import described, run_until_settled
 from engine.world import World
 
-pytestmark = pytest.mark.engine
+__all__ = ["new_driver", "spark"]  # the fixtures
 
 
 def test_what_kills_its_reader_is_quarantined_and_its_neighbours_are_published(
