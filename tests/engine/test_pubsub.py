@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import pytest
@@ -15,6 +16,7 @@ from queue_source.queues import Depth
 from queue_source.queues.pubsub import PubSubQueue
 from servers.gcs import GcsServer
 from servers.pubsub import PubSubServer
+from servers.pubsub import pubsub_server as started_pubsub
 
 pytestmark = pytest.mark.engine
 
@@ -77,6 +79,13 @@ def attributes(resource: dict[str, str], event: str, payload_format: str) -> dic
         "objectGeneration": resource["generation"],
         "eventTime": resource["updated"],
     }
+
+
+@pytest.fixture(scope="module")
+def pubsub_server() -> Iterator[PubSubServer]:
+    """One of its own: the contract tests move the clock of theirs, and AvailableNow leaves what was sent later."""
+    with started_pubsub() as server:
+        yield server
 
 
 @pytest.fixture
