@@ -21,7 +21,11 @@ from shard_store.store import ShardStore
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One micro-batch as its sink sees it: the plans whose rows it brings, one for each pipeline of the query."""
+    """One micro-batch as its sink sees it: the plans whose rows it brings, one for each pipeline of the query.
+
+    They stand in the order of the option `pipeline`. The plan of a pipeline that is idle in this batch is the one that
+    it delivered last.
+    """
 
     plans: tuple[PlanIdentity, ...]
 
