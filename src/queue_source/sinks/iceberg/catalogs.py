@@ -17,14 +17,11 @@ from pyiceberg.typedef import Properties
 from sqlalchemy.engine import Connection
 
 from queue_source.content.files import StorageOptions, resolve
-from queue_source.errors import OptionError
 from queue_source.options import TableOptions
 from shard_store.database import Database
 from shard_store.installing import schema_lock
 
 _STORAGE = "cuesqueue.storage."
-_DATABASES = ("sqlite", "postgresql")
-"""Where PyIceberg's catalog tables can be made. Those of MySQL and MariaDB have no keys as long as its names."""
 
 
 class CatalogFactory:
@@ -38,12 +35,6 @@ class CatalogFactory:
             self._properties["warehouse"] = _as_uri(options.warehouse)
         if self.in_store or storage != StorageOptions():  # another catalog may hand out access to files by itself
             self._properties |= _file_properties(storage)
-        if self.in_store and database.dialect.name not in _DATABASES:
-            raise OptionError(
-                "table",
-                f"the Iceberg catalog cannot be kept in {database.name!r}: PyIceberg's catalog tables need SQLite or "
-                "PostgreSQL; use such a store, or another catalog, with the options catalog.type and catalog.uri",
-            )
 
     def open(self, connection: Connection) -> Catalog:
         """The catalog; the one in the store's database reads and writes in the transaction of `connection`."""
