@@ -20,7 +20,6 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from itertools import groupby
-from types import TracebackType
 from typing import Any
 
 from google.pubsub_v1 import types
@@ -29,6 +28,7 @@ from queue_source.errors import QueueConfigurationError, QueueError, QueueUnavai
 from queue_source.messages import Outgoing, Receipt, Received
 from queue_source.queues.base import (
     Capabilities,
+    ClosedAtExit,
     Depth,
     Payload,
     encode_payloads,
@@ -54,7 +54,7 @@ _Message = Any  # google.pubsub.v1.PubsubMessage: the protobuf class itself, man
 _new_message = types.PubsubMessage.pb()
 
 
-class PubSubQueue:
+class PubSubQueue(ClosedAtExit):
     """The subscription of a URL `pubsub://PROJECT/SUBSCRIPTION`, which has to exist.
 
     `project` stands in for one that the URL leaves out, `credentials_file` for Google's own search for credentials;
@@ -204,9 +204,7 @@ class PubSubQueue:
         """To the subscription's topic, all those of one group together."""
         made = made_of_each(messages, lambda m: _message(m.body, m.tag, m.headers, m.group))
         if made:
-            self._publish(
-                self._calls.subscription().topic, sorted(made, key=lambda message: str(message.ordering_key))
-            )
+            self._publish(self._calls.subscription().topic, sorted(made, key=lambda message: str(message.ordering_key)))
 
     def depth(self) -> Depth:
         """Always refused: Pub/Sub tells it in another service only, minutes late."""
@@ -219,14 +217,6 @@ class PubSubQueue:
     def close(self) -> None:
         """Also ends a `receive` that waits in another thread. A closed queue is not opened again."""
         self._calls.close()
-
-    def __enter__(self) -> PubSubQueue:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     # --- for people and commands: the subscription, never its topic --------------------------------------------------
 

@@ -15,13 +15,13 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from types import TracebackType
 from typing import Any, TypeVar
 
 from queue_source.errors import QueueConfigurationError, QueueError, QueueNotFound, QueueUnavailable
 from queue_source.messages import Outgoing, Receipt, Received
 from queue_source.queues.base import (
     Capabilities,
+    ClosedAtExit,
     Depth,
     Payload,
     encode_payloads,
@@ -53,7 +53,7 @@ _log = logging.getLogger(__name__)
 _Result = TypeVar("_Result")
 
 
-class SqsQueue:
+class SqsQueue(ClosedAtExit):
     """One SQS queue. Nothing is requested before the first use; that reads the URL and the attributes it needs."""
 
     def __init__(
@@ -213,14 +213,6 @@ class SqsQueue:
                 self._workers.shutdown(wait=False)
             if self._made is not None:
                 self._made.close()
-
-    def __enter__(self) -> SqsQueue:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     # --- for people and commands -------------------------------------------------------------------------------------
 
