@@ -44,6 +44,7 @@ class Delivery:
     """A plan that was carried out: its moves, what was left out of it as lost, and what the sink made of it.
 
     `files` is None where another sink took the rows. `digest` is the attempt's hash where it is not the plan's own.
+    `elsewhere`: rows and bytes that become visible with the transaction, in another place than splits.
     """
 
     identity: PlanIdentity
@@ -53,6 +54,15 @@ class Delivery:
     row_schema: str | None = None
     batch_id: int | None = None
     digest: str = ""
+    elsewhere: tuple[int, int] = (0, 0)
+
+    @property
+    def rows(self) -> int | None:
+        return None if self.files is None else self.elsewhere[0] + sum(file.rows for file in self.files)
+
+    @property
+    def size(self) -> int | None:
+        return None if self.files is None else self.elsewhere[1] + sum(file.size for file in self.files)
 
 
 def publish(
@@ -63,6 +73,7 @@ def publish(
     *,
     row_schema: str | None = None,
     batch_id: int | None = None,
+    elsewhere: tuple[int, int] = (0, 0),
 ) -> Published:
     """Splits, positions and attempt in the caller's transaction; once for each plan (invariants 2 and 4).
 
@@ -74,7 +85,7 @@ def publish(
     ).one_or_none()
     if known is not None and batch_id in (None, known.batch_id):
         return Published(identity.delivery_hash, already=True)
-    delivery = Delivery(identity, (), row.plan_lost or 0, files, row_schema, batch_id)
+    delivery = Delivery(identity, (), row.plan_lost or 0, files, row_schema, batch_id, elsewhere=elsewhere)
     if known is not None or identity.start_seq == identity.end_seq:
         return _publish_without_shards(database, connection, delivery)
     if (row.plan_hash, row.plan_incarnation) != (identity.delivery_hash, identity.token.incarnation):
@@ -108,7 +119,7 @@ def deliver(database: Database, connection: Connection, delivery: Delivery) -> P
             .values(state=ShardState.QUARANTINED.value, finished_at=database.now(), end_seq=identity.end_seq)
         )
     kind = AttemptKind.OUTPUT
-    rows = None if delivery.files is None else sum(f.rows for f in delivery.files)
+    rows = delivery.rows
     if rows == 0 or (rows is None and len(quarantined) == len(advanced)):
         kind = AttemptKind.ERROR if count else AttemptKind.NIL
     _record(database, connection, delivery, kind, len(advanced), count)
@@ -121,13 +132,13 @@ def _publish_without_shards(database: Database, connection: Connection, delivery
     Its plan is the one before, already delivered under another batch id, or after a restart the empty one with which
     a pipeline starts: so its own hash is made of what both have in common, the offset at which it ran, and its id.
     """
-    identity, files = delivery.identity, delivery.files or ()
+    identity = delivery.identity
     key = f"{identity.source}\0{identity.token.pipeline}\0state {identity.end_seq} {delivery.batch_id}"
     digest = hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
     known = connection.execute(sa.select(sa.func.count()).where(attempts.c.delivery_hash == digest)).scalar_one()
     if known:
         return Published(digest, already=True)
-    kind = AttemptKind.OUTPUT if any(f.rows for f in files) else AttemptKind.NIL
+    kind = AttemptKind.OUTPUT if delivery.rows else AttemptKind.NIL
     own = replace(delivery, identity=replace(identity, start_seq=identity.end_seq), lost=0, digest=digest)
     _record(database, connection, own, kind, 0, 0)
     return Published(digest, False, kind)
@@ -255,8 +266,8 @@ def _record(
             lost=delivery.lost,
             errors=errors,
             splits=len(files or ()),
-            rows=None if files is None else sum(f.rows for f in files),
-            bytes=None if files is None else sum(f.size for f in files),
+            rows=delivery.rows,
+            bytes=delivery.size,
         )
     )
     if delivery.row_schema is not None:

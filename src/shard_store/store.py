@@ -126,11 +126,17 @@ class ShardStore:
         *,
         row_schema: str | None = None,
         batch_id: int | None = None,
+        elsewhere: tuple[int, int] = (0, 0),
         connection: Connection | None = None,
     ) -> Published:
-        """Make the splits visible and advance the shards, once for each plan; fenced by the token (section 2)."""
+        """Make the splits visible and advance the shards, once for each plan; fenced by the token (section 2).
+
+        `elsewhere`: how many rows and bytes become visible with this transaction in another place than splits.
+        """
         return self.database.write(
-            lambda c: publishing.publish(self.database, c, identity, splits, row_schema=row_schema, batch_id=batch_id),
+            lambda c: publishing.publish(
+                self.database, c, identity, splits, row_schema=row_schema, batch_id=batch_id, elsewhere=elsewhere
+            ),
             connection,
         )
 

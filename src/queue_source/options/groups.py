@@ -1,6 +1,7 @@
 """The options as frozen groups, built once by `parsing`. Plain dataclasses: what executors unpickle needs no library.
 
-Only `ContentOptions` (reader) and `StorageOptions` (sink, views) travel to executors; all else stays on the driver.
+Only `ContentOptions` (reader), `SinkOptions` and `StorageOptions` (views) travel to executors; all else stays on the
+driver.
 Durations are `timedelta`, sizes bytes. Secrets and URLs are `Secret`s: `str()` is for people, `reveal()` for libraries.
 """
 
@@ -123,14 +124,26 @@ class ReaderOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class TargetQueue:
+    """The queue that a sink sends to; `connections` as in `QueueOptions`."""
+
+    url: SecretUrl
+    connections: Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """All options of the cuesqueue sink. `path` is a URI, or an absolute local path; no slash at its end."""
+    """All options of the cuesqueue sink. `path` is a URI, or an absolute local path; no slash at its end.
+
+    Rows go to one of `path` and `queue`; the other is "" or None.
+    """
 
     pipeline: str
     store: SecretUrl
     path: str
     compression: str
     storage: StorageOptions
+    queue: TargetQueue | None = None
 
 
 @dataclass(frozen=True, slots=True)

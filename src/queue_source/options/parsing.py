@@ -84,15 +84,18 @@ def parse_reader_options(options: Mapping[str, str]) -> groups.ReaderOptions:
 def parse_sink_options(options: Mapping[str, str]) -> groups.SinkOptions:
     """The options of `df.writeStream.format("cuesqueue")`; names in any case. Raises OptionError."""
     values = _read("sink", options)
-    path: str = values["path"]
-    if "://" not in path:  # executors may stand in another folder
+    _check_target(values)
+    path: str = values["path"] or ""
+    if path and "://" not in path:  # executors may stand in another folder
         path = str(Path(path).absolute())
+    url: SecretUrl | None = values["queueUrl"]
     return groups.SinkOptions(
         pipeline=values["pipeline"],
         store=values["store"],
         path=path.rstrip("/") or path,
         compression=values["compression"],
         storage=_storage(values),
+        queue=None if url is None else groups.TargetQueue(url, connections([url], values)),
     )
 
 
@@ -175,7 +178,6 @@ def _missing(place: str, option: Option) -> str:
     hint = {
         "fileFormat": "the objects need a format",
         "pipeline": "name the pipeline whose progress is published with the rows, as in the reader's option pipeline",
-        "path": "name the folder of the data files, here or in start()",
     }.get(option.name, "name the queue to read")
     return f"is required: {hint}; write .option({option.name!r}, {option.example!r}) after {_CALLS[place]}"
 
@@ -222,6 +224,22 @@ def _check_paths(options: groups.NotificationOptions) -> None:
             raise OptionError(given[0], "acts only on notificationFormat json; set that too, or leave it out")
     elif given not in (["uriPath"], ["bucketPath", "keyPath"]):
         raise OptionError("notificationFormat", "json needs the option uriPath, or bucketPath and keyPath together")
+
+
+_TARGETS = ("path", "queueUrl")
+
+
+def _check_target(values: Mapping[str, Any]) -> None:
+    """Rows go to one place."""
+    given = [name for name in _TARGETS if values[name] is not None]
+    if not given:
+        raise OptionError(
+            "path",
+            "is required: name the folder of the data files, here or in start(), or the queue that receives the rows "
+            "in option 'queueUrl'; write .option('path', 's3://lake/orders') after writeStream",
+        )
+    if len(given) > 1:
+        raise OptionError(given[1], f"cannot be given beside {given[0]!r}: rows go to one place; leave one of them out")
 
 
 def _check_shares(options: groups.QueueOptions) -> None:

@@ -21,9 +21,13 @@ from shard_store.store import ShardStore
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One micro-batch as its sink sees it: the plans whose rows it brings, one for each pipeline of the query."""
+    """One micro-batch as its sink sees it: the plans whose rows it brings, one for each pipeline of the query.
+
+    `task`, in an executor only: the task's name among all of the query, the same at every attempt at it.
+    """
 
     plans: tuple[PlanIdentity, ...]
+    task: str = ""
 
     @property
     def digest(self) -> str:
@@ -34,6 +38,9 @@ class Batch:
 
 class Sink(Protocol):
     """Where rows go. Pickled to the executors; a sink that is new in the commit process knows only its options."""
+
+    def check(self, schema: pa.Schema) -> None:
+        """Planning: refuse columns that the target does not take, before anything is read. Raises OptionError."""
 
     def write(self, batches: Iterator[pa.RecordBatch], schema: pa.Schema, batch: Batch) -> Any:
         """Executor, once for each task attempt: one task's rows, not visible to anybody yet.
@@ -57,12 +64,15 @@ class Sink(Protocol):
         """
 
 
-_SINKS = {"path": ("queue_source.sinks.splits", "SplitSink")}
-"""The option that names the target -> module and class; loaded only when used, since each may need an extra."""
+_SINKS = {
+    "path": ("queue_source.sinks.splits", "SplitSink"),
+    "queue": ("queue_source.sinks.queue", "QueueSink"),
+}
+"""What names the target -> module and class; loaded only when used, since each may need an extra."""
 
 
 def open_sink(options: SinkOptions) -> Sink:
     """The sink that the options ask for. Does no work: nothing is opened."""
-    module, name = _SINKS["path"]
+    module, name = _SINKS["path" if options.queue is None else "queue"]
     sink: Sink = getattr(importlib.import_module(module), name)(options)
     return sink

@@ -19,7 +19,8 @@ class CuesqueueSource(DataSource):
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
         names = {name.lower() for name in options}
-        if names & {"queueurl", "cloudfiles.queueurl", "fileformat", "cloudfiles.format"} and "path" not in names:
+        sinks = {"path", "checkpointlocation"}  # a sink may have a queueUrl too
+        if names & {"queueurl", "cloudfiles.queueurl", "fileformat", "cloudfiles.format"} and not names & sinks:
             parse_reader_options(options)  # refuse what is wrong as early as Spark asks: before anything is received
 
     def schema(self) -> StructType:

@@ -8,7 +8,7 @@ that knows nothing: so the plan's identity travels in the commit messages (desig
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark.sql.datasource import WriterCommitMessage
@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 from queue_source.options import SinkOptions
 from queue_source.sinks.base import Batch, open_sink
 from queue_source.spark.compat import ArrowStreamWriter, arrow_schema, as_batches
-from queue_source.spark.process import driver_identity
+from queue_source.spark.process import driver_identity, task_name
 from shard_store.errors import ShardStoreError
 from shard_store.failpoints import reach
 from shard_store.store import open_store
@@ -42,6 +42,7 @@ class CuesqueueStreamWriter(ArrowStreamWriter):
     def __getstate__(self) -> dict[str, Any]:
         """Pickled at planning only: the batch's plan was made a moment ago by the reader of the same driver."""
         if self._batch is None:
+            open_sink(self._options).check(arrow_schema(self._schema))
             with open_store(self._options.store.reveal()) as store:
                 self._batch = Batch((store.current_plan(self._options.pipeline, driver_identity() or None),))
         return self.__dict__
@@ -52,7 +53,8 @@ class CuesqueueStreamWriter(ArrowStreamWriter):
             raise ShardStoreError("the sink's writer reached an executor without its plan; report this as a bug")
         sink = open_sink(self._options)
         batches = as_batches(iterator, self._schema)
-        return TaskWritten(self._batch, sink.write(batches, arrow_schema(self._schema), self._batch))
+        mine = replace(self._batch, task=task_name())
+        return TaskWritten(self._batch, sink.write(batches, arrow_schema(self._schema), mine))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Commit process: publish what all tasks wrote; a second commit of one plan does nothing."""

@@ -127,13 +127,15 @@ def has_table(connection: Connection) -> bool:
     return inspect(connection).has_table(messages.name)
 
 
-def create_tables(database: Database, wanted: MetaData) -> None:
+def create_tables(database: Database, *wanted: MetaData) -> None:
     def absent(connection: Connection) -> bool:
-        return not wanted.tables.keys() <= set(inspect(connection).get_table_names())
+        there = set(inspect(connection).get_table_names())
+        return any(not some.tables.keys() <= there for some in wanted)
 
     def create(connection: Connection) -> None:
         with schema_lock(database, connection):
-            wanted.create_all(connection, checkfirst=True)
+            for some in wanted:
+                some.create_all(connection, checkfirst=True)
 
     if database.read(absent):
         database.write(create)

@@ -30,9 +30,9 @@ from sqlalchemy import (
 from queue_source.errors import QueueError
 from queue_source.messages import Outgoing
 from queue_source.queues.base import made_of_each
-from queue_source.queues.sql.database import Address, create_table, create_tables, messages, open_database
+from queue_source.queues.sql.database import Address, create_tables, messages, open_database
 from queue_source.queues.sql.rows import QueueRows, checked
-from shard_store.database import ROWS_PER_STATEMENT, Database, chunks
+from shard_store.database import ROWS_PER_STATEMENT, chunks
 from shard_store.dialects import Trouble
 
 metadata = MetaData()
@@ -78,12 +78,15 @@ class Staging:
     def close(self) -> None:
         self._database.close()
 
+    def prepare(self) -> None:
+        """Make the tables, when absent: not in a transaction of others, which some databases would end for it."""
+        create_tables(self._database, messages.metadata, metadata)
+
     # executors
 
     def begin(self) -> str:
         """Enter a new attempt; returns its name."""
-        create_table(self._database)
-        create_tables(self._database, metadata)
+        self.prepare()
         name = uuid.uuid4().hex
         values = {"name": name, "owner": self._owner, "rows": 0, "abandoned": 0, "staged_at": self._database.now()}
 
@@ -119,41 +122,38 @@ class Staging:
 
     # the commit process
 
-    def show(self, connection: Connection, names: Sequence[str]) -> None:
-        """Move the messages of these attempts to the queue; all others of the owner are abandoned."""
-        database, now = self._database, self._database.now()
+    def show(self, connection: Connection, names: Sequence[str]) -> list[str]:
+        """Move the messages of these attempts to the queue; all others of the owner are abandoned, and returned."""
+        now = self._database.now()
         for chunk in chunks(names):
-            expected = connection.execute(
-                select(func.sum(_s.rows)).where(_s.name.in_(chunk), _s.owner == self._owner, _s.abandoned == 0)
-            ).scalar_one()
+            entries = _s.name.in_(chunk), _s.owner == self._owner, _s.abandoned == 0
+            there, counted = connection.execute(select(func.count(), func.sum(_s.rows)).where(*entries)).one()
             hidden = messages.c.queue.in_([hidden_queue(name) for name in chunk])
-            there = expected
-            if not database.trusts_rowcount:
-                there = connection.execute(select(func.count()).where(hidden)).scalar_one()
-            moved = connection.execute(
+            found = connection.execute(
                 update(messages).where(hidden).values(queue=self._address.queue, sent_at=now, visible_at=now)
             ).rowcount
-            if database.trusts_rowcount:
-                there = moved
-            if there != expected:
+            if (there, int(counted or 0)) != (len(chunk), found):
                 raise QueueError(
-                    self._address.name, f"{there} of {expected} staged messages are there; the batch has to run again"
+                    self._address.name,
+                    f"of {len(chunk)} tasks that staged messages {there} are known with {counted or 0} messages, and "
+                    f"{found} are there; nothing was published, the batch has to run again",
                 )
             connection.execute(delete(staged).where(_s.name.in_(chunk)))
-        self.abandon(connection)
+        return self.abandon(connection)
 
-    def abandon(self, connection: Connection) -> None:
-        """What the owner has staged is not going to be shown."""
+    def abandon(self, connection: Connection) -> list[str]:
+        """What else the owner has staged is never going to be shown; returns the attempts that are to be cleaned."""
         connection.execute(update(staged).where(_s.owner == self._owner, _s.abandoned == 0).values(abandoned=1))
+        return list(connection.execute(select(_s.name).where(_s.owner == self._owner)).scalars())
 
-    def clean(self) -> int:
-        """Remove abandoned messages, some a transaction; returns how many. What a crash leaves, the next call removes.
+    def clean(self, abandoned: Sequence[str]) -> int:
+        """Remove the messages of abandoned attempts, some a transaction; returns how many.
 
-        Their entry goes last: while it is there nobody can add to it, and the messages are not forgotten.
+        What a crash leaves is abandoned for the next batch too. The entry goes last: while it is there nobody can add
+        to it, and its messages are not forgotten.
         """
-        wanted = select(_s.name).where(_s.owner == self._owner, _s.abandoned == 1)
         removed = 0
-        for name in self._database.read(lambda connection: connection.execute(wanted).scalars().all()):
+        for name in abandoned:
             while gone := self._database.write(lambda connection, n=name: self._remove(connection, n)):  # type: ignore[misc]
                 removed += gone
         return removed
@@ -166,8 +166,3 @@ class Staging:
         else:
             connection.execute(delete(staged).where(_s.name == name))
         return len(ids)
-
-
-def is_in(database: Database, address: Address) -> bool:
-    """Whether a queue's table lies in this database, so that one transaction can be over both."""
-    return database.holds(address.url)
