@@ -26,6 +26,7 @@ from queue_source.sinks.base import Batch
 from queue_source.sinks.queue_rows import Messages, RowRefused, check_columns
 from shard_store.database import Database
 from shard_store.failpoints import reach
+from shard_store.publishing import publish
 from shard_store.same_database import same_database
 from shard_store.store import ShardStore
 
@@ -116,7 +117,8 @@ class QueueSink:
             staging.prepare()
 
             def work(connection: Connection) -> list[str]:
-                published = store.publish(plan, (), batch_id=batch_id, elsewhere=brought, connection=connection)
+                # not `store.publish(connection=...)`: passing trouble inside of it would not be tried again
+                published = publish(store.database, connection, plan, (), batch_id=batch_id, elsewhere=brought)
                 if published.already:
                     return staging.abandon(connection)
                 left = staging.show(connection, names)
