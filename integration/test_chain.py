@@ -29,7 +29,7 @@ from servers.postgres import PostgresServer, new_database, postgres
 KILLS = 50
 QUEUES = ("first", "second", "third")
 STREAM = {"processingTime": "0 seconds"}
-PARTS = ("reader", "worker", "jvm", "script")
+PARTS = ("reader", "reader", "worker", "worker", "jvm", "script", "all")
 SEED = int(os.environ.get("CUESQUEUE_CHAIN_SEED", "1"))
 
 
@@ -49,6 +49,9 @@ class ChainWorld(World):
     def url_of(self, queue: str) -> str:
         return f"sql+{self.database}?queue={queue}"
 
+    def batches(self, pipeline: str) -> int:
+        return sum(attempt["pipeline"] == pipeline for attempt in self.view("attempts"))
+
     def depth_of(self, queue: str) -> int:
         with open_queue(self.url_of(queue)) as opened:
             return opened.depth().total
@@ -61,6 +64,7 @@ class Hop:
         self.name = f"{source}-{target}"
         self._world = world
         self.started = 0
+        self.batches = 0  # when it was killed last
         self._query: Query = described(
             world,
             checkpoint=f"{self.name}-checkpoint",
@@ -84,23 +88,23 @@ class Hop:
 
     def _start(self) -> Driver:
         self.started += 1
-        return Driver(self._world.root / f"{self.name}-{self.started}", [self._query], master="local[2]")
+        return Driver(self._world.root / f"{self.name}-{self.started}", [self._query], restarts=True)
 
-    def kill(self, chance: random.Random) -> str:
-        """The power fails, or one part of the driver dies; then all of it is replaced when it has ended."""
-        part = chance.choice(["power", "power", *PARTS])
-        if part == "power":
+    def kill(self, part: str) -> None:
+        """The power fails, or one part of the driver dies: its script starts a query that fails again."""
+        self.batches = self._world.batches(self.name)
+        if part == "all":
             self.driver.close()
             self.driver = self._start()
         else:
             self.driver.kill_part(part)
-        return part
 
-    def revive(self) -> None:
-        """A driver that has lost a part ends by itself, sooner or later; what it leaves is killed."""
-        if (self.driver.folder / "ended.json").exists() or not self.driver.pids("script"):
+    def works(self) -> bool:
+        """Whether it has delivered a batch since it was killed; one that is dead is replaced."""
+        if not self.driver.pids("script"):
             self.driver.close()
             self.driver = self._start()
+        return self._world.batches(self.name) > self.batches
 
 
 @pytest.fixture
@@ -124,19 +128,32 @@ def test_fifty_random_kills_lose_and_double_no_message_between_two_queries(
     try:
         hops += [Hop(world, *pair) for pair in itertools.pairwise(QUEUES)]
         with open_queue(world.queue_url) as queue:
-            while sum(kills.values()) < KILLS:
-                bodies = [f"message {sum(sent.values()) + n}" for n in range(chance.randint(5, 30))]
+
+            def feed() -> None:
+                if world.depth_of("first") > 100:
+                    return  # enough for the batches that are to be disturbed
+                bodies = [f"message {sum(sent.values()) + n}" for n in range(chance.randint(3, 25))]
                 bodies += bodies[:2]  # equal ones are two messages all the same
                 queue.publish([*bodies], tag="chain.test", headers={"trace": "1"})
                 sent.update(bodies)
-                time.sleep(chance.uniform(2, 7))  # a driver needs seconds to come to its first batch
-                kills[chance.choice(hops).kill(chance)] += 1
-                for hop in hops:
-                    hop.revive()
+
+            def all_work() -> bool:
+                feed()
+                working = [hop.works() for hop in hops]  # each is looked after
+                return all(working)
+
+            while sum(kills.values()) < KILLS:
+                feed()
+                if chance.random() < 0.7:  # else also while a driver or a query starts
+                    eventually("a batch of each query", all_work, 300)
+                time.sleep(chance.uniform(0, 2))  # anywhere in a batch, or between two
+                part = chance.choice(PARTS)
+                chance.choice(hops).kill(part)
+                kills[part] += 1
 
         def through() -> bool:
             for hop in hops:
-                hop.revive()
+                hop.works()
             return not world.depth_of("first") and not world.depth_of("second") and not world.open_shards()
 
         eventually("everything in the last queue", through, 600)
@@ -155,7 +172,7 @@ def test_fifty_random_kills_lose_and_double_no_message_between_two_queries(
         "arrived": sum(came.values()),
         "lost": sum((sent - came).values()),
         "doubled": sum((came - sent).values()),
-        "batches": {hop.name: sum(a["pipeline"] == hop.name for a in world.view("attempts")) for hop in hops},
+        "batches": {hop.name: world.batches(hop.name) for hop in hops},
         "seconds": round(time.monotonic() - began),
     }
     print(json.dumps(numbers))
