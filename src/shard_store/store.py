@@ -133,12 +133,37 @@ class ShardStore:
 
         `elsewhere`: how many rows and bytes become visible with this transaction in another place than splits.
         """
-        return self.database.write(
-            lambda c: publishing.publish(
-                self.database, c, identity, splits, row_schema=row_schema, batch_id=batch_id, elsewhere=elsewhere
-            ),
-            connection,
+        return self.publish_all(
+            (identity,),
+            splits,
+            row_schema=row_schema,
+            batch_id=batch_id,
+            elsewhere=elsewhere,
+            connection=connection,
         )
+
+    def publish_all(
+        self,
+        identities: Sequence[PlanIdentity],
+        splits: Sequence[Split],
+        *,
+        row_schema: str | None = None,
+        batch_id: int | None = None,
+        elsewhere: tuple[int, int] = (0, 0),
+        connection: Connection | None = None,
+    ) -> Published:
+        """Publish a micro-batch of several pipelines as one: all advance, or none. The first one has the splits.
+
+        A pipeline that is idle in this batch comes with the plan that it delivered last, and stays as it is. The
+        result's hash is that of the first one's attempt, its counts are over all.
+        """
+
+        def work(c: Connection) -> Published:
+            return publishing.publish(
+                self.database, c, identities, splits, row_schema=row_schema, batch_id=batch_id, elsewhere=elsewhere
+            )
+
+        return self.database.write(work, connection)
 
     # errors, views, housekeeping
 

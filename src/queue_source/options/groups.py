@@ -135,10 +135,11 @@ class TargetQueue:
 class SinkOptions:
     """All options of the cuesqueue sink. `path` is a URI, or an absolute local path; no slash at its end.
 
-    Rows go to one of `path` and `queue`; the other is "" or None.
+    Rows go to one of `path` and `queue`; the other is "" or None. They are recorded under the first of the `pipelines`;
+    a query that joins or unions sources has several.
     """
 
-    pipeline: str
+    pipelines: tuple[str, ...]
     store: SecretUrl
     path: str
     compression: str

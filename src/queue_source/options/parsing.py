@@ -90,7 +90,7 @@ def parse_sink_options(options: Mapping[str, str]) -> groups.SinkOptions:
         path = str(Path(path).absolute())
     url: SecretUrl | None = values["queueUrl"]
     return groups.SinkOptions(
-        pipeline=values["pipeline"],
+        pipelines=values["pipeline"],
         store=values["store"],
         path=path.rstrip("/") or path,
         compression=values["compression"],

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 from sqlalchemy.engine import Connection
 
-from queue_source.errors import QueueError
+from queue_source.errors import CuesqueueError, QueueError
 from queue_source.messages import Outgoing
 from queue_source.options import SinkOptions, TargetQueue, connection_options
 from queue_source.queues import Queue, adapter_name, open_queue
@@ -61,6 +61,8 @@ class QueueSink:
 
     def write(self, batches: Iterator[pa.RecordBatch], schema: pa.Schema, batch: Batch) -> Written:
         """Returns when all rows of the task are staged, or confirmed by the queue."""
+        if not batch.task:  # stamps would not be unique
+            raise CuesqueueError("Spark does not tell which task this is; report this as a bug, with Spark's version")
         address = self._address_in_store()
         messages = Messages(batch.digest, batch.task, by_content=address is None).of(batches)
         if address is None:
@@ -103,13 +105,12 @@ class QueueSink:
         batch_id: int,
     ) -> None:
         """Without `row_schema`: it tells readers of the view `data` what splits hold, and there are none."""
-        (plan,) = batch.plans
         brought = sum(task.rows for task in written), sum(task.size for task in written)
         names = [task.staged for task in written if task.staged]
         address = self._address_in_store()
         if address is None and not names:
             self._say_what_holds(batch_id)
-            store.publish(plan, (), batch_id=batch_id, elsewhere=brought)
+            store.publish_all(batch.plans, (), batch_id=batch_id, elsewhere=brought)
             return
         # what tasks have staged is shown or the batch fails, whatever this process would have done in their place
         address = address or parse_address(self._target.url.reveal())
@@ -117,8 +118,8 @@ class QueueSink:
             staging.prepare()
 
             def work(connection: Connection) -> list[str]:
-                # not `store.publish(connection=...)`: passing trouble inside of it would not be tried again
-                published = publish(store.database, connection, plan, (), batch_id=batch_id, elsewhere=brought)
+                # not `store.publish_all(connection=...)`: passing trouble inside of it would not be tried again
+                published = publish(store.database, connection, batch.plans, (), batch_id=batch_id, elsewhere=brought)
                 if published.already:
                     return staging.abandon(connection)
                 left = staging.show(connection, names)

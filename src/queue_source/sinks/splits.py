@@ -46,8 +46,7 @@ class SplitSink:
         batch_id: int,
     ) -> None:
         splits = [split for task in written for split in task]
-        (plan,) = batch.plans
-        store.publish(plan, splits, row_schema=row_schema, batch_id=batch_id)
+        store.publish_all(batch.plans, splits, row_schema=row_schema, batch_id=batch_id)
 
 
 def write_split(

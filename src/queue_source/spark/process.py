@@ -31,12 +31,13 @@ def is_repeated() -> bool:
 
 
 def task_name() -> str:
-    """The task that runs in this process: its micro-batch and its number there, the same at every attempt at it."""
+    """The task that runs in this process: its micro-batch and its number there, the same at every attempt at it.
+
+    Empty where Spark does not tell.
+    """
     context = TaskContext.get()
     batch = None if context is None else context.getLocalProperty("streaming.sql.batchId")
-    if context is None or batch is None:
-        raise RuntimeError("Spark does not tell which task this is; report this as a bug, with Spark's version")
-    return f"{batch}.{context.partitionId()}"
+    return "" if context is None or batch is None else f"{batch}.{context.partitionId()}"
 
 
 def stop_on_sigterm() -> None:

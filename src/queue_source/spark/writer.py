@@ -40,11 +40,12 @@ class CuesqueueStreamWriter(ArrowStreamWriter):
         self._batch: Batch | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickled at planning only: the batch's plan was made a moment ago by the reader of the same driver."""
+        """Pickled at planning only: the batch's plans were made a moment ago by the readers of the same driver."""
         if self._batch is None:
             open_sink(self._options).check(arrow_schema(self._schema))
+            driver = driver_identity() or None
             with open_store(self._options.store.reveal()) as store:
-                self._batch = Batch((store.current_plan(self._options.pipeline, driver_identity() or None),))
+                self._batch = Batch(tuple(store.current_plan(name, driver) for name in self._options.pipelines))
         return self.__dict__
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
@@ -67,7 +68,8 @@ class CuesqueueStreamWriter(ArrowStreamWriter):
                 f"batch {batchId}: expected commit messages of one plan and got {len(batches)}; "
                 "use one 'pipeline' name for one query only"
             )
-        reach("before-publish")
+        about = ",".join(self._options.pipelines)
+        reach("before-publish", about)
         with open_store(self._options.store.reveal()) as store:
             open_sink(self._options).commit(
                 store,
@@ -77,7 +79,7 @@ class CuesqueueStreamWriter(ArrowStreamWriter):
                 row_schema=self._schema.json(),
                 batch_id=batchId,
             )
-        reach("published")
+        reach("published", about)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Nothing to undo: files that no transaction names are invisible, and `vacuum` removes them."""
