@@ -1,6 +1,6 @@
-"""queue -> Spark -> queue -> Spark -> queue, over SQL queues in the store's database, with drivers killed at random.
+"""queue -> Spark -> queue -> Spark -> queue, over SQL queues in the store's database, with processes killed at random.
 
-Two drivers, a query each. What went in has to come out of the last queue: every message once, and nothing else.
+What went in has to come out of the last queue: every message once, and nothing else.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ import random
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
-import psutil
 import pytest
+import sqlalchemy as sa
 
 from engine.harness import Driver
 from engine.queries import Query, described
@@ -25,18 +24,25 @@ from queue_source.queues import open_queue
 from queue_source.queues.sql import SqlQueue
 from queue_source.sinks.queue_rows import HASH_HEADER, INDEX_HEADER
 from servers.postgres import PostgresServer, new_database, postgres
+from shard_store.schema import attempts
+from shard_store.store import open_store
 
 KILLS = 50
 QUEUES = ("first", "second", "third")
 STREAM = {"processingTime": "0 seconds"}
-PARTS = ("reader", "reader", "worker", "worker", "jvm", "script", "all")
+PARTS = (*["reader"] * 4, *["worker"] * 4, "jvm", "script", "all")
 SEED = int(os.environ.get("CUESQUEUE_CHAIN_SEED", "1"))
 
 
 class ChainWorld(World):
     """Store and queues in one PostgreSQL database."""
 
-    database = ""
+    def __init__(self, root: Path, database: str) -> None:
+        super().__init__(root)
+        self.database = database
+        with open_store(database):
+            pass  # the tables are there
+        self.engine = sa.create_engine(database)
 
     @property
     def queue_url(self) -> str:
@@ -49,62 +55,70 @@ class ChainWorld(World):
     def url_of(self, queue: str) -> str:
         return f"sql+{self.database}?queue={queue}"
 
-    def batches(self, pipeline: str) -> int:
-        return sum(attempt["pipeline"] == pipeline for attempt in self.view("attempts"))
+    def batches(self) -> Counter[str]:
+        """How many were delivered by each pipeline."""
+        query = sa.select(attempts.c.pipeline, sa.func.count()).group_by(attempts.c.pipeline)
+        with self.engine.connect() as connection:
+            return Counter({name: count for name, count in connection.execute(query)})
 
     def depth_of(self, queue: str) -> int:
         with open_queue(self.url_of(queue)) as opened:
             return opened.depth().total
 
 
-class Hop:
-    """The query from one queue to the next, run by a driver of its own that is started again when it has died."""
+class Chain:
+    """One driver with a query from each queue to the next; queries that fail are started again, and so is it."""
 
-    def __init__(self, world: ChainWorld, source: str, target: str) -> None:
-        self.name = f"{source}-{target}"
+    def __init__(self, world: ChainWorld) -> None:
         self._world = world
+        self.hops = [f"{source}-{target}" for source, target in itertools.pairwise(QUEUES)]
+        self._queries = [self._query(*pair) for pair in itertools.pairwise(QUEUES)]
+        self._delivered = world.batches()  # when something was killed last
         self.started = 0
-        self.batches = 0  # when it was killed last
-        self._query: Query = described(
+        self.driver = self._start()
+
+    def _query(self, source: str, target: str) -> Query:
+        world, name = self._world, f"{source}-{target}"
+        query = described(
             world,
-            checkpoint=f"{self.name}-checkpoint",
+            checkpoint=f"{name}-checkpoint",
             trigger=STREAM,
             queueUrl=world.url_of(source),
-            source=self.name,
-            pipeline=self.name,
+            source=name,
+            pipeline=name,
             content="message",
             fileFormat=None,
             allowedPrefixes=None,
             maxFilesPerTrigger=20,
             commitTimeout="3s",
         )
-        self._query["schema"] = ""
-        self._query["sink_options"] = {
-            "store": world.store_url,
-            "pipeline": self.name,
-            "queueUrl": world.url_of(target),
-        }
-        self.driver = self._start()
+        query["schema"] = ""
+        query["sink_options"] = {"store": world.store_url, "pipeline": name, "queueUrl": world.url_of(target)}
+        return query
 
     def _start(self) -> Driver:
         self.started += 1
-        return Driver(self._world.root / f"{self.name}-{self.started}", [self._query], restarts=True)
+        return Driver(self._world.root / f"driver-{self.started}", self._queries, restarts=True)
 
-    def kill(self, part: str) -> None:
-        """The power fails, or one part of the driver dies: its script starts a query that fails again."""
-        self.batches = self._world.batches(self.name)
+    def kill(self, part: str, chance: random.Random) -> bool:
+        """All processes at once, or one of them; tells whether there was one."""
+        pids = self.driver.pids("script" if part == "all" else part)
+        if not pids:
+            return False
+        self._delivered = self._world.batches()
         if part == "all":
-            self.driver.close()
-            self.driver = self._start()
+            self.driver.kill()
         else:
-            self.driver.kill_part(part)
+            self.driver.kill_process(chance.choice(pids))
+        return True
 
     def works(self) -> bool:
-        """Whether it has delivered a batch since it was killed; one that is dead is replaced."""
+        """Whether both queries have delivered a batch since the last kill; a driver that is dead is replaced."""
         if not self.driver.pids("script"):
             self.driver.close()
             self.driver = self._start()
-        return self._world.batches(self.name) > self.batches
+        now = self._world.batches()
+        return all(now[hop] > self._delivered[hop] for hop in self.hops)
 
 
 @pytest.fixture
@@ -119,18 +133,16 @@ def test_fifty_random_kills_lose_and_double_no_message_between_two_queries(
     tmp_path: Path, server: PostgresServer
 ) -> None:
     chance = random.Random(SEED)
-    world = ChainWorld(tmp_path)
-    world.database = new_database(server.url)
+    world = ChainWorld(tmp_path, new_database(server.url))
     kills: Counter[str] = Counter()
     sent: Counter[str] = Counter()
-    hops: list[Hop] = []
     began = time.monotonic()
+    chain = Chain(world)
     try:
-        hops += [Hop(world, *pair) for pair in itertools.pairwise(QUEUES)]
         with open_queue(world.queue_url) as queue:
 
             def feed() -> None:
-                if world.depth_of("first") > 100:
+                if queue.depth().ready > 100:
                     return  # enough for the batches that are to be disturbed
                 bodies = [f"message {sum(sent.values()) + n}" for n in range(chance.randint(3, 25))]
                 bodies += bodies[:2]  # equal ones are two messages all the same
@@ -139,40 +151,37 @@ def test_fifty_random_kills_lose_and_double_no_message_between_two_queries(
 
             def all_work() -> bool:
                 feed()
-                working = [hop.works() for hop in hops]  # each is looked after
-                return all(working)
+                return chain.works()
 
             while sum(kills.values()) < KILLS:
                 feed()
                 if chance.random() < 0.7:  # else also while a driver or a query starts
-                    eventually("a batch of each query", all_work, 300)
+                    eventually("a batch of each query", all_work, 600)
                 time.sleep(chance.uniform(0, 2))  # anywhere in a batch, or between two
                 part = chance.choice(PARTS)
-                chance.choice(hops).kill(part)
-                kills[part] += 1
+                kills[part] += chain.kill(part, chance)
+                chain.works()
 
         def through() -> bool:
-            for hop in hops:
-                hop.works()
+            chain.works()
             return not world.depth_of("first") and not world.depth_of("second") and not world.open_shards()
 
         eventually("everything in the last queue", through, 600)
     finally:
-        for hop in hops:
-            with suppress(psutil.NoSuchProcess):
-                hop.driver.close()
+        chain.driver.close()
+        world.engine.dispose()
     with SqlQueue(world.url_of("third")) as last:
         arrived = last.peek(10_000_000)
     came = Counter(message.body.decode() for message in arrived)
     numbers = {
         "seed": SEED,
         "kills": dict(kills),
-        "starts": {hop.name: hop.started for hop in hops},
+        "drivers": chain.started,
         "messages": sum(sent.values()),
         "arrived": sum(came.values()),
         "lost": sum((sent - came).values()),
         "doubled": sum((came - sent).values()),
-        "batches": {hop.name: world.batches(hop.name) for hop in hops},
+        "batches": dict(Counter(attempt["pipeline"] for attempt in world.view("attempts"))),
         "seconds": round(time.monotonic() - began),
     }
     print(json.dumps(numbers))
