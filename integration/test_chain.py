@@ -59,7 +59,7 @@ class ChainWorld(World):
         """How many were delivered by each pipeline."""
         query = sa.select(attempts.c.pipeline, sa.func.count()).group_by(attempts.c.pipeline)
         with self.engine.connect() as connection:
-            return Counter({name: count for name, count in connection.execute(query)})
+            return Counter({row[0]: row[1] for row in connection.execute(query)})
 
     def depth_of(self, queue: str) -> int:
         with open_queue(self.url_of(queue)) as opened:
