@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import itertools
 import json
+import multiprocessing
 import os
 import random
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,8 @@ import sqlalchemy as sa
 from engine.harness import Driver
 from engine.queries import Query, described
 from engine.world import World, eventually
+from queue_chain import Hop
+from queue_source.messages import Received
 from queue_source.queues import open_queue
 from queue_source.queues.sql import SqlQueue
 from queue_source.sinks.queue_rows import HASH_HEADER, INDEX_HEADER
@@ -27,7 +31,7 @@ from servers.postgres import PostgresServer, new_database, postgres
 from shard_store.schema import attempts
 from shard_store.store import open_store
 
-KILLS = 50
+KILLS = int(os.environ.get("CUESQUEUE_CHAIN_KILLS", "50"))
 QUEUES = ("first", "second", "third")
 STREAM = {"processingTime": "0 seconds"}
 PARTS = (*["reader"] * 4, *["worker"] * 4, "jvm", "script", "all")
@@ -129,7 +133,7 @@ def server() -> Iterator[PostgresServer]:
 
 @pytest.mark.engine
 @pytest.mark.timeout(3000)
-def test_fifty_random_kills_lose_and_double_no_message_between_two_queries(
+def test_fifty_random_kills_of_parts_of_spark_lose_and_double_no_message_between_two_queries(
     tmp_path: Path, server: PostgresServer
 ) -> None:
     chance = random.Random(SEED)
@@ -170,23 +174,94 @@ def test_fifty_random_kills_lose_and_double_no_message_between_two_queries(
     finally:
         chain.driver.close()
         world.engine.dispose()
-    with SqlQueue(world.url_of("third")) as last:
-        arrived = last.peek(10_000_000)
-    came = Counter(message.body.decode() for message in arrived)
     numbers = {
         "seed": SEED,
         "kills": dict(kills),
         "drivers": chain.started,
+        "batches": dict(Counter(attempt["pipeline"] for attempt in world.view("attempts"))),
+        "seconds": round(time.monotonic() - began),
+    }
+    arrived = compared(world, sent, numbers)
+    hashes = {message.headers[HASH_HEADER] for message in arrived}
+    assert hashes <= {attempt["delivery_hash"] for attempt in world.view("attempts")}
+
+
+def run_hop(folder: Path, database: str, source: str, target: str) -> None:
+    """A process: one query until it is killed; what disturbs it that is ours ends it, and it is started again."""
+    urls = [f"sql+{database}?queue={queue}" for queue in (source, target)]
+    name = f"{source}-{target}"
+    hop = Hop(folder, name, database, *urls, work=lambda: time.sleep(random.expovariate(30)))
+    while True:
+        hop.batch()
+
+
+@pytest.mark.timeout(1200)
+def test_two_hundred_random_kills_lose_and_double_no_message_between_two_queries_without_spark(
+    tmp_path: Path, server: PostgresServer
+) -> None:
+    """Spark's loop as the tests play it, where a start takes a second: more kills, in more places."""
+    chance = random.Random(SEED)
+    world = ChainWorld(tmp_path, new_database(server.url))
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["integration.test_chain"])
+    running: dict[tuple[str, str], BaseProcess] = {}
+    sent: Counter[str] = Counter()
+    kills = starts = 0
+    began = time.monotonic()
+
+    def revive() -> None:
+        nonlocal starts
+        for pair in itertools.pairwise(QUEUES):
+            if pair not in running or not running[pair].is_alive():
+                running[pair] = context.Process(target=run_hop, args=(tmp_path, world.database, *pair), daemon=True)
+                running[pair].start()
+                starts += 1
+
+    try:
+        with open_queue(world.queue_url) as queue:
+            while kills < 4 * KILLS:
+                revive()
+                if queue.depth().ready < 100:
+                    bodies = [f"message {sum(sent.values()) + n}" for n in range(chance.randint(3, 40))]
+                    bodies += bodies[:2]
+                    queue.publish([*bodies], tag="chain.test", headers={"trace": "1"})
+                    sent.update(bodies)
+                time.sleep(chance.uniform(0.2, 2.5))
+                victim = running[chance.choice(list(running))]
+                if victim.is_alive():
+                    victim.kill()
+                    victim.join()
+                    kills += 1
+
+        def through() -> bool:
+            revive()
+            return not world.depth_of("first") and not world.depth_of("second") and not world.open_shards()
+
+        eventually("everything in the last queue", through, 300)
+    finally:
+        for process in running.values():
+            process.kill()
+            process.join()
+        world.engine.dispose()
+    batches = dict(Counter(attempt["pipeline"] for attempt in world.view("attempts")))
+    numbers = {"kills": kills, "starts": starts, "batches": batches, "seconds": round(time.monotonic() - began)}
+    compared(world, sent, numbers)
+
+
+def compared(world: ChainWorld, sent: Counter[str], about: Mapping[str, object]) -> list[Received]:
+    """What is in the last queue, once it is found to be what was sent; prints the numbers of the run."""
+    with SqlQueue(world.url_of("third")) as last:
+        arrived = last.peek(10_000_000)
+    came = Counter(message.body.decode() for message in arrived)
+    numbers = {
+        **about,
         "messages": sum(sent.values()),
         "arrived": sum(came.values()),
         "lost": sum((sent - came).values()),
         "doubled": sum((came - sent).values()),
-        "batches": dict(Counter(attempt["pipeline"] for attempt in world.view("attempts"))),
-        "seconds": round(time.monotonic() - began),
     }
     print(json.dumps(numbers))
     assert came == sent, numbers
     assert all(message.tag == "chain.test" and message.headers["trace"] == "1" for message in arrived)
-    stamps = {(message.headers[HASH_HEADER], message.headers[INDEX_HEADER]) for message in arrived}
-    assert len(stamps) == len(arrived)
-    assert {hash for hash, _ in stamps} <= {attempt["delivery_hash"] for attempt in world.view("attempts")}
+    assert len({(message.headers[HASH_HEADER], message.headers[INDEX_HEADER]) for message in arrived}) == len(arrived)
+    return arrived

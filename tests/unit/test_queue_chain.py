@@ -5,54 +5,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from driver_loop import DriverLoop, reader_options, until
-from queue_source.content.message_rows import MESSAGE_SCHEMA
+from driver_loop import until
+from queue_chain import Hop
 from queue_source.messages import Received
-from queue_source.options import parse_sink_options
 from queue_source.queues import open_queue
-from queue_source.reading import Work, read_work
-from queue_source.sinks.base import Batch, open_sink
 from queue_source.sinks.queue_rows import HASH_HEADER, INDEX_HEADER
 from shard_store import failpoints
-from shard_store.failpoints import FailpointReached, reach
-from shard_store.model import Plan
-from shard_store.store import open_store
+from shard_store.failpoints import FailpointReached
 
-TIMES = {"commitTimeout": "1s", "pendingTimeout": "1s", "visibilityTimeout": "2s", "waitTime": "50ms"}
 BODIES = [b"1", b"2", b"2", b"", b"\xff\x00", *(f"number {n}".encode() for n in range(20))]
 STEPS = ("rows-staged", "rows-staged@2", "before-publish", "rows-shown", "published")
-
-
-class Hop(DriverLoop):
-    """One query, as Spark would run it with two tasks: the messages of a queue become messages of another."""
-
-    def __init__(self, root: Path, source: str, target: str) -> None:
-        self._name = source
-        store = f"sqlite:///{root}/store.db"
-        self._sink = parse_sink_options({"store": store, "pipeline": source, "queueUrl": url(root, target)})
-        given = {"content": "message", "fileFormat": "", "allowedPrefixes": "", "source": source, "pipeline": source}
-        options = reader_options(url(root, source), store, maxFilesPerTrigger="20", **given, **TIMES)
-        super().__init__(options, root / source, root / "unused")
-
-    def _deliver(self, plan: Plan, number: int) -> None:
-        reach("plan-made")
-        sink, batch = open_sink(self._sink), Batch((plan.identity,))
-        ranges = () if plan.published else plan.ranges
-        written = []
-        for task, some in enumerate((ranges[::2], ranges[1::2])):
-            work = Work(plan.identity, some, self.options.content, self.options.store)
-            rows = read_work(work, MESSAGE_SCHEMA, repeated=True)
-            written.append(sink.write(rows, MESSAGE_SCHEMA, replace(batch, task=f"{number}.{task}")))
-        reach("before-publish")
-        with open_store(self.options.store.reveal()) as store:
-            sink.commit(store, batch, written, MESSAGE_SCHEMA, row_schema="", batch_id=number)
-        reach("published")
 
 
 def url(root: Path, queue: str) -> str:
@@ -70,7 +37,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, step: str) -> Iterator[None]:
 
 def drive(root: Path, source: str, target: str) -> None:
     """Until the source is empty; what a failure leaves leased has to come back first."""
-    hop = Hop(root, source, target)
+    hop = Hop(root, source, f"sqlite:///{root}/store.db", url(root, source), url(root, target))
     try:
         for _ in range(200):
             hop.drain()
@@ -83,7 +50,7 @@ def drive(root: Path, source: str, target: str) -> None:
 
 
 def drive_until_it_fails(root: Path, source: str, target: str) -> None:
-    hop = Hop(root, source, target)
+    hop = Hop(root, source, f"sqlite:///{root}/store.db", url(root, source), url(root, target))
     try:
         with pytest.raises(FailpointReached):
             until(lambda: False, hop.drain)
