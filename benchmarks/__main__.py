@@ -20,6 +20,7 @@ import benchmarks.competing
 import benchmarks.leases
 import benchmarks.memory
 import benchmarks.pruning
+import benchmarks.queue_sink
 import benchmarks.queues
 import benchmarks.reading
 import benchmarks.sinks

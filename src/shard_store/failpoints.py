@@ -20,6 +20,9 @@ POINTS = (
     "offset-logged",  # reader: Spark has logged the offset, nothing is planned
     "plan-made",  # reader: the plan is durable, no task runs yet
     "object-read",  # executor: an object is about to be read; about its id
+    "rows-staged",  # executor: a task's messages are in the store's database, where nobody sees them
+    "rows-sent",  # executor: a task's messages are in a queue elsewhere, confirmed
+    "rows-shown",  # sink commit: staged messages are visible when the transaction is committed, which it is not
     "split-written",  # executor: a task's split is on disk, the driver does not know it yet
     "table-files-written",  # executor: the same of a task's files of an Iceberg table
     "before-publish",  # sink commit: all splits are written, nothing is published

@@ -126,10 +126,21 @@ class ShardStore:
         *,
         row_schema: str | None = None,
         batch_id: int | None = None,
+        elsewhere: tuple[int, int] = (0, 0),
         connection: Connection | None = None,
     ) -> Published:
-        """Make the splits visible and advance the shards, once for each plan; fenced by the token (section 2)."""
-        return self.publish_all((identity,), splits, row_schema=row_schema, batch_id=batch_id, connection=connection)
+        """Make the splits visible and advance the shards, once for each plan; fenced by the token (section 2).
+
+        `elsewhere`: how many rows and bytes become visible with this transaction in another place than splits.
+        """
+        return self.publish_all(
+            (identity,),
+            splits,
+            row_schema=row_schema,
+            batch_id=batch_id,
+            elsewhere=elsewhere,
+            connection=connection,
+        )
 
     def publish_all(
         self,
@@ -138,6 +149,7 @@ class ShardStore:
         *,
         row_schema: str | None = None,
         batch_id: int | None = None,
+        elsewhere: tuple[int, int] = (0, 0),
         connection: Connection | None = None,
     ) -> Published:
         """Publish a micro-batch of several pipelines as one: all advance, or none. The first one has the splits.
@@ -147,7 +159,9 @@ class ShardStore:
         """
 
         def work(c: Connection) -> Published:
-            return publishing.publish(self.database, c, identities, splits, row_schema=row_schema, batch_id=batch_id)
+            return publishing.publish(
+                self.database, c, identities, splits, row_schema=row_schema, batch_id=batch_id, elsewhere=elsewhere
+            )
 
         return self.database.write(work, connection)
 

@@ -14,6 +14,7 @@ from queue_source.options.groups import (
     ReaderOptions,
     SinkOptions,
     TableOptions,
+    TargetQueue,
     ViewOptions,
 )
 from queue_source.options.parsing import parse_reader_options, parse_sink_options, parse_view_options
@@ -34,6 +35,7 @@ __all__ = [
     "SecretUrl",
     "SinkOptions",
     "TableOptions",
+    "TargetQueue",
     "ViewOptions",
     "connection_options",
     "parse_reader_options",

@@ -1,6 +1,7 @@
 """The options as frozen groups, built once by `parsing`. Plain dataclasses: what executors unpickle needs no library.
 
-Only `ContentOptions` (reader) and `StorageOptions` (sink, views) travel to executors; all else stays on the driver.
+Only `ContentOptions` (reader), `SinkOptions` and `StorageOptions` (views) travel to executors; all else stays on the
+driver.
 Durations are `timedelta`, sizes bytes. Secrets and URLs are `Secret`s: `str()` is for people, `reveal()` for libraries.
 """
 
@@ -135,11 +136,19 @@ class TableOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class TargetQueue:
+    """The queue that a sink sends to; `connections` as in `QueueOptions`."""
+
+    url: SecretUrl
+    connections: Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
 class SinkOptions:
     """All options of the cuesqueue sink. `path` is a URI, or an absolute local path; no slash at its end.
 
-    With `table` the rows go there, and `path` is empty. Rows are recorded under the first of the `pipelines`; a query
-    that joins or unions sources has several.
+    Rows go to one of `path`, `table` and `queue`; the others are "" or None. They are recorded under the first of the
+    `pipelines`; a query that joins or unions sources has several.
     """
 
     pipelines: tuple[str, ...]
@@ -148,6 +157,7 @@ class SinkOptions:
     compression: str
     storage: StorageOptions
     table: TableOptions | None = None
+    queue: TargetQueue | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,6 +117,42 @@ _STORAGE = (
     ),
 )  # fmt: skip
 
+_QUEUE_ACCESS = (
+    *(
+        Option(
+            f"sqs.{name}", "storage", kind, None, f"As `aws.{name}`, for Amazon SQS only.", example, f"`aws.{name}`",
+        )
+        for name, kind, example in (
+            ("region", kinds.GIVEN_TEXT, "eu-central-1"),
+            ("endpointUrl", kinds.GIVEN_TEXT, "http://localhost:4566"),
+            ("accessKeyId", kinds.SECRET, ""),
+            ("secretAccessKey", kinds.SECRET, ""),
+            ("roleArn", kinds.GIVEN_TEXT, "arn:aws:iam::123456789012:role/queues"),
+            ("roleExternalId", kinds.GIVEN_TEXT, "queues-1"),
+        )
+    ),
+    Option(
+        "sqs.profile", "storage", kinds.GIVEN_TEXT, None,
+        "Profile of the AWS configuration files for Amazon SQS; for objects, set `AWS_PROFILE` on all machines.",
+        "queues", "the SDK's own chain",
+    ),
+    Option(
+        "gcp.project", "storage", kinds.GIVEN_TEXT, None,
+        "Project of Pub/Sub subscriptions whose URL names none (`pubsub:///SUBSCRIPTION`).", "my-project", "the URL's",
+    ),
+    Option(
+        "gcp.credentialsFile", "storage", kinds.GIVEN_TEXT, None,
+        "Key file of a service account, for Pub/Sub; for objects, set `GOOGLE_APPLICATION_CREDENTIALS` on all "
+        "machines.",
+        "/etc/keys/reader.json", "the SDK's own chain",
+    ),
+    Option(
+        "gcp.endpoint", "storage", kinds.GIVEN_TEXT, None,
+        "Where Pub/Sub is: `HOST:PORT` of a regional endpoint, or `http://HOST:PORT` of an emulator.",
+        "europe-west3-pubsub.googleapis.com:443", "`PUBSUB_EMULATOR_HOST`, else Google's own",
+    ),
+)  # fmt: skip
+
 READER_OPTIONS = (
     Option(
         "queueUrl", "names", kinds.QUEUE_URLS, None,
@@ -356,39 +392,7 @@ READER_OPTIONS = (
     ),
     _later("errorQueueUrl", "delivery", "Queue that receives what could not be processed."),
     *_STORAGE,
-    *(
-        Option(
-            f"sqs.{name}", "storage", kind, None, f"As `aws.{name}`, for Amazon SQS only.", example, f"`aws.{name}`",
-        )
-        for name, kind, example in (
-            ("region", kinds.GIVEN_TEXT, "eu-central-1"),
-            ("endpointUrl", kinds.GIVEN_TEXT, "http://localhost:4566"),
-            ("accessKeyId", kinds.SECRET, ""),
-            ("secretAccessKey", kinds.SECRET, ""),
-            ("roleArn", kinds.GIVEN_TEXT, "arn:aws:iam::123456789012:role/queues"),
-            ("roleExternalId", kinds.GIVEN_TEXT, "queues-1"),
-        )
-    ),
-    Option(
-        "sqs.profile", "storage", kinds.GIVEN_TEXT, None,
-        "Profile of the AWS configuration files for Amazon SQS; for objects, set `AWS_PROFILE` on all machines.",
-        "queues", "the SDK's own chain",
-    ),
-    Option(
-        "gcp.project", "storage", kinds.GIVEN_TEXT, None,
-        "Project of Pub/Sub subscriptions whose URL names none (`pubsub:///SUBSCRIPTION`).", "my-project", "the URL's",
-    ),
-    Option(
-        "gcp.credentialsFile", "storage", kinds.GIVEN_TEXT, None,
-        "Key file of a service account, for Pub/Sub; for objects, set `GOOGLE_APPLICATION_CREDENTIALS` on all "
-        "machines.",
-        "/etc/keys/reader.json", "the SDK's own chain",
-    ),
-    Option(
-        "gcp.endpoint", "storage", kinds.GIVEN_TEXT, None,
-        "Where Pub/Sub is: `HOST:PORT` of a regional endpoint, or `http://HOST:PORT` of an emulator.",
-        "europe-west3-pubsub.googleapis.com:443", "`PUBSUB_EMULATOR_HOST`, else Google's own",
-    ),
+    *_QUEUE_ACCESS,
 )  # fmt: skip
 """Everything that `spark.readStream.format("cuesqueue")` knows, in the order of the documentation."""
 
@@ -402,7 +406,7 @@ SINK_OPTIONS = (
     Option(
         "path", "files", kinds.GIVEN_TEXT, None,
         "Folder of the data files; also the argument of `start()`. A relative path counts from the driver's folder.",
-        "s3://lake/orders", "required, but for a table",
+        "s3://lake/orders", "required, or `table`, or `queueUrl`",
     ),
     Option(
         "compression", "files", choice("zstd", "snappy", later=("gzip", "lz4", "none")), "zstd",
@@ -429,8 +433,12 @@ SINK_OPTIONS = (
         "Properties of a catalog elsewhere, as PyIceberg knows them: `catalog.type`, `catalog.uri`, "
         "`catalog.credential` ...", "", "the catalog in the store's database",
     ),
-    _later("queueUrl", "files", "Queue that receives the rows as messages."),
+    Option(
+        "queueUrl", "sending", kinds.QUEUE_URL, None,
+        "Queue that receives the rows as messages, instead of files.", "sqs://orders", "none",
+    ),
     *_STORAGE,
+    *_QUEUE_ACCESS,
 )  # fmt: skip
 """Everything that `df.writeStream.format("cuesqueue")` knows."""
 
@@ -518,5 +526,6 @@ GROUP_TITLES = {
     "delivery": "Delivery and errors",
     "files": "Files",
     "iceberg": "Iceberg table",
+    "sending": "Sending",
     "storage": "Storage and credentials",
 }
