@@ -9,14 +9,15 @@ from typing import Protocol
 from queue_source.acknowledging import Acknowledger
 from queue_source.crew import Crew
 from queue_source.holding_pen import HoldingPen
-from queue_source.intake import Intake, Stat, take_in, take_messages
+from queue_source.intake import Intake, Stat, set_apart, take_in, take_messages
 from queue_source.leases import key_of
 from queue_source.messages import Received
 from queue_source.metrics import Metrics
 from queue_source.options import ReaderOptions
 from queue_source.receiving import Receivers
 from shard_store.database import ROWS_PER_STATEMENT
-from shard_store.model import PublishToken, Shard, ShardKey, ShardState, shard_key
+from shard_store.model import BEGINNING, Content, PublishToken, Shard, ShardKey, ShardState, shard_key
+from shard_store.semantics import Semantics
 from shard_store.store import ShardStore
 
 
@@ -41,6 +42,7 @@ class Opener:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._options = options
+        self._semantics = Semantics(options.delivery.delivery_semantics)
         self._store = store
         self._stat = stat
         self._pen = pen
@@ -68,9 +70,11 @@ class Opener:
             intake = take_messages(messages, self._options.notifications)
         else:
             intake = take_in(messages, self._options.notifications, self._stat)
+        if not self._semantics.keeps_shards:
+            set_apart(intake)
         self._store.record_errors(source, pipeline, list(intake.errors.values()))
         contents = [content for some in intake.contents.values() for content in some]
-        found = self._store.open_shards(token, source, contents) if contents else {}
+        found = self._open_shards(contents, token) if contents else {}
         self._count(intake, len(contents), found, token)
         complete = [key_of(messages[place]) for place in (*intake.errors, *intake.ignored)]
         now = self._clock()
@@ -84,6 +88,14 @@ class Opener:
                     complete.append(message)
         router.route(found.values())
         self._acknowledger.later(complete)
+
+    def _open_shards(self, contents: Sequence[Content], token: PublishToken) -> Mapping[ShardKey, Shard]:
+        """How the shards stand in the store; where it keeps none, each is new and ours."""
+        source = self._options.source
+        if self._semantics.keeps_shards:
+            return self._store.open_shards(token, source, contents)
+        keyed = {shard_key(source, content.shard_id): content for content in contents}
+        return {key: Shard(key, c, BEGINNING, ShardState.OPEN, token, stale=False) for key, c in keyed.items()}
 
     def _count(self, intake: Intake, announced: int, found: Mapping[ShardKey, Shard], token: PublishToken) -> None:
         with self._pen.changed:

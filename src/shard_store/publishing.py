@@ -26,6 +26,7 @@ from shard_store.model import (
 )
 from shard_store.ownership import fence, owned_by
 from shard_store.schema import attempts, errors, pipelines, shards, splits
+from shard_store.semantics import Semantics
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,7 @@ class Delivery:
     """
 
     identity: PlanIdentity
+    semantics: Semantics
     moves: Sequence[Move]
     lost: int = 0
     files: Sequence[Split] | None = None
@@ -74,7 +76,8 @@ def publish(
     ).one_or_none()
     if known is not None and batch_id in (None, known.batch_id):
         return Published(identity.delivery_hash, already=True)
-    delivery = Delivery(identity, (), row.plan_lost or 0, files, row_schema, batch_id)
+    semantics = Semantics(row.semantics)
+    delivery = Delivery(identity, semantics, (), row.plan_lost or 0, files, row_schema, batch_id)
     if known is not None or identity.start_seq == identity.end_seq:
         return _publish_without_shards(database, connection, delivery)
     if (row.plan_hash, row.plan_incarnation) != (identity.delivery_hash, identity.token.incarnation):
@@ -97,11 +100,13 @@ def planned_moves(connection: Connection, row: Row[Any], after: int, end_seq: in
 
 def deliver(database: Database, connection: Connection, delivery: Delivery) -> Published:
     """Advance the shards, quarantine those with an object error, record splits and attempt."""
-    identity = delivery.identity
-    advanced = _advance(database, connection, identity, delivery.moves)
+    identity, semantics = delivery.identity, delivery.semantics
+    advanced = {move.key for move in delivery.moves}
+    if semantics.final_at_delivery:
+        advance_shards(database, connection, identity, delivery.moves)
     count, bad = _errors_of(connection, identity.delivery_hash)
     quarantined = sorted(advanced & bad)
-    for chunk in chunks(quarantined):
+    for chunk in chunks(quarantined if semantics.keeps_shards else ()):
         connection.execute(
             shards.update()
             .where(database.dialect.among(shards.c.shard_key, chunk))
@@ -133,9 +138,7 @@ def _publish_without_shards(database: Database, connection: Connection, delivery
     return Published(digest, False, kind)
 
 
-def _advance(
-    database: Database, connection: Connection, identity: PlanIdentity, planned: Sequence[Move]
-) -> set[ShardKey]:
+def advance_shards(database: Database, connection: Connection, identity: PlanIdentity, planned: Sequence[Move]) -> None:
     """Move each shard from where the plan found it to where it ends, if it is still ours and there (invariant 2).
 
     One statement for 1,000 shards, wherever each of them ends.
@@ -149,7 +152,6 @@ def _advance(
             lost = _move(database, connection, identity, chunk, ending)
             if lost:
                 raise ShardsLost(identity.token.pipeline, _names(connection, identity, lost))
-    return set(moves)
 
 
 def _names(connection: Connection, identity: PlanIdentity, keys: set[ShardKey]) -> list[str]:

@@ -13,6 +13,7 @@ from shard_store.errors import StoreConfigurationError
 from shard_store.model import PublishToken, Shard, Snapshot
 from shard_store.ownership import as_shard, owned_by, standing
 from shard_store.schema import Name, attempts, pipelines, shards
+from shard_store.semantics import Semantics
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +42,18 @@ def check_name(option: str, name: str) -> None:
 
 
 def start(
-    database: Database, connection: Connection, source: str, pipeline: str, driver: str, stale_after: float
+    database: Database,
+    connection: Connection,
+    source: str,
+    pipeline: str,
+    driver: str,
+    stale_after: float,
+    semantics: Semantics,
 ) -> Started:
-    """Raise the incarnation, take over what the one before had open, settle what is published already."""
+    """Raise the incarnation, take over what the one before had open, settle what is published already.
+
+    The newest attempt is compared with the snapshots: those up to its end are delivered, those after it are not.
+    """
     now = database.now()
     connection.execute(
         database.dialect.insert_if_absent(pipelines).values(
@@ -53,6 +63,8 @@ def start(
             driver="",
             last_seq=0,
             confirmed_seq=0,
+            semantics=semantics.value,
+            begun_seq=0,
             heartbeat_at=0,
             stale_at=0,
             created_at=now,
@@ -74,6 +86,8 @@ def start(
         )
     ).scalar()
     confirmed = row.confirmed_seq if published is None else published
+    if row.semantics != semantics.value:
+        _refuse_unfinished(connection, pipeline, Semantics(row.semantics), semantics, row.last_seq - confirmed)
     connection.execute(
         pipelines.update()
         .where(pipelines.c.pipeline == pipeline)
@@ -81,6 +95,7 @@ def start(
             incarnation=token.incarnation,
             driver=driver,
             confirmed_seq=confirmed,
+            semantics=semantics.value,
             heartbeat_at=now,
             stale_at=now + int(stale_after * 1_000_000),
         )
@@ -99,3 +114,17 @@ def start(
         unfinished=tuple(as_shard(r) for r in connection.execute(unfinished)),
         previous_alive=bool(row.alive) and driver != "" and row.driver == driver,
     )
+
+
+def _refuse_unfinished(
+    connection: Connection, pipeline: str, before: Semantics, semantics: Semantics, snapshots: int
+) -> None:
+    """What was begun under one promise cannot be ended under another."""
+    mine = sa.select(sa.func.count()).where(shards.c.owner == pipeline, shards.c.finished_at.is_(None))
+    unfinished = connection.execute(mine).scalar_one()
+    if snapshots or unfinished:
+        raise StoreConfigurationError(
+            f"option 'deliverySemantics': pipeline {pipeline!r} was run with {before.value}, and of that {snapshots} "
+            f"snapshot(s) and {unfinished} shard(s) are not finished; run it with {before.value} until nothing is left "
+            f"(trigger availableNow), and then with {semantics.value}; or give the new query another 'pipeline'"
+        )
