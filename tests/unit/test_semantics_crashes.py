@@ -1,7 +1,7 @@
 """A driver dies at each named place, under each semantics, into each kind of sink; another goes on.
 
-Six objects in batches of two, so that the first batch is where the driver dies and the others are bystanders. The foreign
-sink here takes every attempt at a batch anew, which no exactly-once can be had from: at-most-once can.
+Six objects in batches of two: the driver dies at the first, and the others are bystanders. The foreign sink here takes
+every attempt at a batch anew: from it nobody can have exactly-once, but at-most-once.
 """
 
 from __future__ import annotations
