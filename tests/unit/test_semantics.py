@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from contracts.store_backends import rows
 from coordinator_world import EMPTY, World, patiently, uris
 from driver_loop import published, states, taken_by_foreign_sink, until
 from queue_source.queues import Depth, open_queue
@@ -39,8 +40,8 @@ def read(world: World) -> Counter[str]:
 def attempts(world: World) -> list[tuple[str, int, int]]:
     """(kind, shards, lost) of each, in the order of their ends."""
     with world.store() as store:
-        rows = [row for page in store.pages("attempts") for row in page]
-    return [(row[7], row[8], row[9]) for row in sorted(rows, key=lambda row: row[5])]
+        found = sorted(rows(store, "attempts"), key=lambda row: row["end_seq"])
+    return [(row["kind"], row["shards"], row["lost"]) for row in found]
 
 
 # --- at-least-once ---

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from contracts.store_backends import rows
 from coordinator_world import EMPTY, World, patiently, uris
 from driver_loop import published, states, taken_by_foreign_sink, until
 from shard_store import failpoints
@@ -78,7 +79,7 @@ class Case:
 
     def told_lost(self) -> int:
         with self.world.store() as store:
-            return sum(row[9] for page in store.pages("attempts") for row in page)
+            return sum(row["lost"] for row in rows(store, "attempts"))
 
     def shards(self) -> Counter[str]:
         with self.world.store() as store:
