@@ -19,7 +19,7 @@ from queue_source.queues import Depth, open_queue
 from shard_store.errors import PipelineTakenOver, StoreConfigurationError
 from shard_store.model import BEGINNING, Position, end_at, position_at
 
-AT_LEAST: dict[str, Any] = {"deliverySemantics": "at-least-once"}
+AT_LEAST: dict[str, Any] = {"deliverySemantics": "at-least-once", "visibilityTimeout": "5m"}  # none comes again unasked
 AT_MOST: dict[str, Any] = {"deliverySemantics": "at-most-once"}
 
 
@@ -47,9 +47,10 @@ def attempts(world: World) -> list[tuple[str, int, int]]:
 # --- at-least-once ---
 
 
-def test_at_least_once_every_announcement_is_read_and_no_shard_row_is_written(world: World) -> None:
+@pytest.mark.parametrize("tells_start", [True, False], ids=["spark 4.2+", "spark 4.0"])
+def test_at_least_once_every_announcement_is_read_and_no_shard_row_is_written(world: World, tells_start: bool) -> None:
     world.publish(*uris(30), *uris(10))
-    with world.loop(**AT_LEAST) as loop:
+    with world.loop(tells_start=tells_start, **AT_LEAST) as loop:
         loop.drain()
         assert world.depth() == EMPTY
     assert read(world) == Counter(uris(30)) + Counter(uris(10))
@@ -136,10 +137,14 @@ def test_at_most_once_a_message_is_acknowledged_before_spark_sees_the_offset(wor
             assert states(store) == {"done": 3, "open": 2}
 
 
+@pytest.mark.parametrize("tells_start", [True, False], ids=["spark 4.2+", "spark 4.0"])
 @pytest.mark.parametrize("publishes", [True, False], ids=["cuesqueue", "foreign"])
-def test_at_most_once_without_a_failure_every_object_is_read_once(world: World, publishes: bool) -> None:
+def test_at_most_once_without_a_failure_every_object_is_read_once(
+    world: World, publishes: bool, tells_start: bool
+) -> None:
     world.publish(*uris(30), *uris(10))
-    with world.loop(publishes=publishes, idempotent=False, maxFilesPerTrigger="7", **AT_MOST) as loop:
+    how: dict[str, Any] = {"publishes": publishes, "idempotent": False, "tells_start": tells_start, **AT_MOST}
+    with world.loop(maxFilesPerTrigger="7", **how) as loop:
         loop.drain()
         assert loop.coordinator.metrics.snapshot()["lostShards"] == 0
     assert world.depth() == EMPTY
@@ -177,6 +182,18 @@ def test_at_most_once_a_snapshot_that_was_never_begun_is_not_lost(world: World) 
     with world.loop(**AT_MOST) as loop:
         loop.drain()
     assert read(world) == Counter(uris(5))
+
+
+def test_at_most_once_a_message_that_is_acknowledged_lives_on_in_its_snapshot(world: World) -> None:
+    world.publish("a", "b", "c")
+    options: dict[str, Any] = {"content": "message", "fileFormat": "", "allowedPrefixes": "", **AT_MOST}
+    with world.loop(**options) as loop:
+        loop.coordinator.latest(0)
+        loop.die()
+    assert world.depth() == EMPTY
+    with world.loop(**options) as loop:
+        plan = loop.coordinator.plan(0, 1)
+        assert [r.content.payload.value for r in plan.ranges if r.content.payload] == [b"a", b"b", b"c"]
 
 
 def test_at_most_once_a_plan_made_twice_by_one_reader_is_the_same_plan(world: World) -> None:

@@ -122,7 +122,7 @@ def test_at_least_once_repeats_a_batch_whose_messages_were_not_acknowledged(
     before = case.result()
     assert sorted(before.values()) == [1, 1]
     case.go_on()
-    assert [case.result()[uri] for uri in before] == [2, 2]
+    assert all(case.result()[uri] > 1 for uri in before)
 
 
 def test_at_least_once_into_a_sink_that_is_not_idempotent_repeats_a_batch_that_spark_repeats(
@@ -130,5 +130,7 @@ def test_at_least_once_into_a_sink_that_is_not_idempotent_repeats_a_batch_that_s
 ) -> None:
     case = Case(tmp_path / "case", "at-least-once", publishes=False)
     case.die_at("published", monkeypatch)
+    before = case.result()
+    assert sorted(before.values()) == [1, 1]
     case.go_on()
-    assert sum(times > 1 for times in case.result().values()) == 2
+    assert all(case.result()[uri] > 1 for uri in before)
