@@ -15,6 +15,7 @@ from pathlib import Path
 from queue_source.coordinator import Coordinator
 from queue_source.options import ReaderOptions, connection_options, parse_reader_options
 from queue_source.queues import open_queue
+from queue_source.suitability import check_suitability
 from shard_store.failpoints import reach
 from shard_store.model import Plan, Split
 from shard_store.store import ShardStore, open_store
@@ -39,6 +40,7 @@ def reader_options(queue_url: str, store_url: str, **more: str) -> ReaderOptions
 def start_coordinator(options: ReaderOptions, *, driver: str = "") -> Coordinator:
     """As `spark/reader.py` does it; every object has 10 bytes."""
     opened = [open_queue(url.reveal(), **connection_options(url, options.queue)) for url in options.queue.urls]
+    check_suitability(opened, options)
     queues = {queue.name: queue for queue in opened}
     coordinator = Coordinator(
         options, open_store(options.store.reveal()), queues, lambda uris: [10 for _ in uris], driver=driver

@@ -272,6 +272,21 @@ def test_at_most_once_what_passed_to_another_pipeline_is_not_in_the_snapshot(wor
     assert read(world) == Counter(uris(5))
 
 
+def test_at_most_once_a_listener_reads_what_it_hears_and_no_more(world: World) -> None:
+    """Mercury's private listener: what is sent while it is away is lost, and nothing is left behind."""
+    url = f"sim://uploads?dir={world.folder}"
+    options: dict[str, Any] = {"queueUrl": f"{url}&listener=true", "source": "files", **AT_MOST}
+    with open_queue(f"{url}&mandatory=false") as sender:
+        for heard in (5, 10):
+            sender.publish(uris(5, first=100 + heard))  # nobody listens
+            with world.loop(**options) as loop:
+                assert not loop.batch()  # from here on it listens
+                sender.publish(uris(heard) * 2)
+                until(lambda: len(read(world)) == heard, patiently(loop))  # noqa: B023 - called at once
+                loop.batch()
+    assert read(world) == Counter(uris(10))
+
+
 # --- changing ---
 
 
