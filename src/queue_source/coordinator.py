@@ -36,6 +36,7 @@ logger = logging.getLogger("cuesqueue")
 _TAKEOVER_PAUSE = 2.0  # see start(): longer than any planning of a micro-batch stands still in a live driver
 _FIRST_GATHER = 10.0
 _STOP_PATIENCE = 5.0
+_REMEMBERED_LEASES = 3.0  # after a reader's end its messages come again within one lease, to whoever runs by then
 
 
 class Coordinator:
@@ -62,7 +63,7 @@ class Coordinator:
         self._driver = driver
         self._clock = clock
         self.metrics = Metrics()
-        lease = options.leases.visibility_timeout.total_seconds()
+        self._lease = lease = options.leases.visibility_timeout.total_seconds()
         self._pen = HoldingPen(
             options.queue.max_in_flight_messages,
             options.queue.max_in_flight_bytes,
@@ -92,6 +93,7 @@ class Coordinator:
             driver=self._driver,
             stale_after=stale_after(self._options),
             semantics=self._semantics,
+            remembered=_REMEMBERED_LEASES * max(self._lease, stale_after(self._options)),
         )
         self._token = started.token
         if started.previous_alive:
@@ -101,6 +103,7 @@ class Coordinator:
         self._confirmed, self._last_seq = started.confirmed_seq, started.last_seq
         now = self._clock()
         tracker = self._pen.tracker
+        tracker.awaited |= started.recent
         for snapshot in started.unconfirmed:
             tracker.plan(snapshot)
         for shard in reversed(started.unfinished):
@@ -263,6 +266,8 @@ class Coordinator:
         reach("confirmed")
         with self._pen.changed:
             keys = self._pen.tracker.settle(seq)
+            if not self._semantics.keeps_shards:
+                self._pen.tracker.await_messages(keys)
             complete = self._pen.tracker.finish(finished)
         self._acknowledger.now(complete)
         reach("acknowledged")

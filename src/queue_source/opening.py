@@ -16,7 +16,7 @@ from queue_source.metrics import Metrics
 from queue_source.options import ReaderOptions
 from queue_source.receiving import Receivers
 from shard_store.database import ROWS_PER_STATEMENT
-from shard_store.model import BEGINNING, Content, PublishToken, Shard, ShardKey, ShardState, shard_key
+from shard_store.model import BEGINNING, PublishToken, Shard, ShardKey, ShardState, shard_key
 from shard_store.semantics import Semantics
 from shard_store.store import ShardStore
 
@@ -74,7 +74,10 @@ class Opener:
             set_apart(intake)
         self._store.record_errors(source, pipeline, list(intake.errors.values()))
         contents = [content for some in intake.contents.values() for content in some]
-        found = self._open_shards(contents, token) if contents else {}
+        if self._semantics.keeps_shards:
+            found = self._store.open_shards(token, source, contents) if contents else {}
+        else:
+            found = self._open_unkept(intake, messages, token)
         self._count(intake, len(contents), found, token)
         complete = [key_of(messages[place]) for place in (*intake.errors, *intake.ignored)]
         now = self._clock()
@@ -89,13 +92,22 @@ class Opener:
         router.route(found.values())
         self._acknowledger.later(complete)
 
-    def _open_shards(self, contents: Sequence[Content], token: PublishToken) -> Mapping[ShardKey, Shard]:
-        """How the shards stand in the store; where it keeps none, each is new and ours."""
-        source = self._options.source
-        if self._semantics.keeps_shards:
-            return self._store.open_shards(token, source, contents)
-        keyed = {shard_key(source, content.shard_id): content for content in contents}
-        return {key: Shard(key, c, BEGINNING, ShardState.OPEN, token, stale=False) for key, c in keyed.items()}
+    def _open_unkept(self, intake: Intake, messages: Sequence[Received], token: PublishToken) -> dict[ShardKey, Shard]:
+        """Where the store keeps no shards, each is new and ours, unless this very message was awaited.
+
+        One without an id of its own cannot be told from another that is equal.
+        """
+        found: dict[ShardKey, Shard] = {}
+        with self._pen.changed:
+            awaited = self._pen.tracker.awaited
+            for place, contents in intake.contents.items():
+                for content in contents:
+                    key = shard_key(self._options.source, content.shard_id)
+                    done = messages[place].has_id and key in awaited
+                    awaited.discard(key)
+                    state = ShardState.DONE if done else ShardState.OPEN
+                    found[key] = Shard(key, content, BEGINNING, state, token, stale=False)
+        return found
 
     def _count(self, intake: Intake, announced: int, found: Mapping[ShardKey, Shard], token: PublishToken) -> None:
         with self._pen.changed:

@@ -10,7 +10,7 @@ from sqlalchemy.engine import Connection
 from shard_store import ranges
 from shard_store.database import Database
 from shard_store.errors import StoreConfigurationError
-from shard_store.model import PublishToken, Shard, Snapshot
+from shard_store.model import PublishToken, Shard, ShardKey, Snapshot
 from shard_store.ownership import as_shard, owned_by, standing
 from shard_store.schema import Name, attempts, pipelines, shards
 from shard_store.semantics import Semantics
@@ -21,7 +21,8 @@ class Started:
     """What a pipeline finds when it starts: where it stood, and what the incarnation before left unfinished.
 
     `unfinished` are its own open shards, those inside `unconfirmed` snapshots included; `previous_alive` tells that
-    the incarnation before still had a fresh heartbeat in the same driver.
+    the incarnation before still had a fresh heartbeat in the same driver. `recent`, where no shards are kept: what was
+    delivered a short while ago, perhaps without its messages being acknowledged.
     """
 
     token: PublishToken
@@ -30,6 +31,7 @@ class Started:
     unconfirmed: tuple[Snapshot, ...]
     unfinished: tuple[Shard, ...]
     previous_alive: bool
+    recent: frozenset[ShardKey] = frozenset()
 
 
 def check_name(option: str, name: str) -> None:
@@ -49,6 +51,7 @@ def start(
     driver: str,
     stale_after: float,
     semantics: Semantics,
+    remembered: float,
 ) -> Started:
     """Raise the incarnation, take over what the one before had open, settle what is published already.
 
@@ -106,6 +109,9 @@ def start(
         .values(incarnation=token.incarnation)
     )
     unfinished = standing(database).where(owned_by(token)).order_by(shards.c.opened_at, shards.c.shard_key)
+    recent = frozenset[ShardKey]()
+    if not semantics.keeps_shards:
+        recent = _recent(database, connection, pipeline, confirmed, remembered)
     return Started(
         token=token,
         confirmed_seq=confirmed,
@@ -113,7 +119,22 @@ def start(
         unconfirmed=tuple(ranges.read(connection, pipeline, confirmed, row.last_seq)),
         unfinished=tuple(as_shard(r) for r in connection.execute(unfinished)),
         previous_alive=bool(row.alive) and driver != "" and row.driver == driver,
+        recent=recent,
     )
+
+
+def _recent(
+    database: Database, connection: Connection, pipeline: str, confirmed: int, remembered: float
+) -> frozenset[ShardKey]:
+    """The shards of the attempts of the last `remembered` seconds, from the snapshots that they delivered."""
+    since = database.now() - int(remembered * 1_000_000)
+    young = sa.select(sa.func.min(attempts.c.start_seq)).where(
+        attempts.c.pipeline == pipeline, attempts.c.published_at > since
+    )
+    first = connection.execute(young).scalar()
+    if first is None:
+        return frozenset()
+    return frozenset(move.key for move in ranges.read_moves(connection, pipeline, first, confirmed))
 
 
 def _refuse_unfinished(

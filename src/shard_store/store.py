@@ -70,12 +70,16 @@ class ShardStore:
         driver: str = "",
         stale_after: float = 120.0,
         semantics: Semantics = Semantics.EXACTLY_ONCE,
+        remembered: float = 0.0,
     ) -> Started:
-        """Begin a new incarnation of the pipeline; fences the one before. Idempotent but for the number."""
+        """Begin a new incarnation of the pipeline; fences the one before. Idempotent but for the number.
+
+        `remembered`: with at-least-once, the seconds for which what was delivered is told as `recent`.
+        """
         starting.check_name("source", source)
         starting.check_name("pipeline", pipeline)
         return self.database.write(
-            lambda c: starting.start(self.database, c, source, pipeline, driver, stale_after, semantics)
+            lambda c: starting.start(self.database, c, source, pipeline, driver, stale_after, semantics, remembered)
         )
 
     def heartbeat(self, token: PublishToken, stale_after: float) -> None:

@@ -104,6 +104,36 @@ def test_at_least_once_a_snapshot_that_is_not_confirmed_is_replayed_with_the_sam
         assert after.attempt == 2
 
 
+def test_at_least_once_short_runs_in_a_row_acknowledge_what_they_read_and_do_not_repeat_it(world: World) -> None:
+    """Before 4.2 an AvailableNow run has one batch, of which only the next run learns that it is done."""
+    world.publish(*uris(5))
+    times = {"visibilityTimeout": "20s", "commitTimeout": "300ms"}  # what is planned is kept 600 ms after the end
+    for _ in range(2):
+        with world.loop(tells_start=False, **{**AT_LEAST, **times}) as loop:
+            loop.batch()
+    assert world.depth().total == 5
+    until(lambda: world.depth().ready == 5, lambda: time.sleep(0.05))
+    with world.loop(tells_start=False, **{**AT_LEAST, **times}) as loop:
+        until(lambda: world.depth() == EMPTY, patiently(loop))
+        loop.batch()
+    assert read(world) == Counter(uris(5))
+
+
+def test_at_least_once_what_was_read_is_acknowledged_when_its_lost_message_comes_again(world: World) -> None:
+    world.publish(*uris(5))
+    with world.loop(**AT_LEAST) as loop:
+        loop.batch()
+        with loop.coordinator._pen.changed:
+            held = list(loop.coordinator._pen.tracker.messages)
+        loop.coordinator._leases.stop(held)
+        loop.coordinator._lost_leases(held)
+        loop.batch()
+        loop.coordinator._give_back(held)  # as the queue does at the end of their leases
+        until(lambda: world.depth() == EMPTY, patiently(loop))
+        loop.batch()
+    assert read(world) == Counter(uris(5))
+
+
 def test_at_least_once_a_large_object_is_read_whole_in_one_batch(world: World) -> None:
     """Nothing would remember how far it was read; tasks still share it."""
     world.publish("s3://bucket/large")
