@@ -13,6 +13,7 @@ from queue_source.options.groups import (
     QueueOptions,
     ReaderOptions,
     SinkOptions,
+    TableOptions,
     ViewOptions,
 )
 from queue_source.options.parsing import parse_reader_options, parse_sink_options, parse_view_options
@@ -32,6 +33,7 @@ __all__ = [
     "Secret",
     "SecretUrl",
     "SinkOptions",
+    "TableOptions",
     "ViewOptions",
     "connection_options",
     "parse_reader_options",
