@@ -121,7 +121,7 @@ def test_every_option_of_the_reader_acts_in_any_case(option: Option, change: Any
         forms.append(expected.reveal())
     leaves = list(_leaves(options))
     assert any(form in leaves for form in forms), f"{option.name} ended nowhere"
-    if option.default is not None and option.name not in ("content", "deliverySemantics"):
+    if option.default is not None and option.name != "content":
         assert expected != option.kind.parse(option.default), "the example has to differ from the default"
 
 
@@ -199,7 +199,6 @@ def test_an_option_of_a_later_issue_is_refused_and_never_ignored(parse: Any, opt
     ("option", "text"),
     [
         ("fileFormat", "xml"),
-        ("deliverySemantics", "at-least-once"),
     ],
 )
 def test_a_value_of_a_later_issue_says_that_it_is_not_supported_yet(option: str, text: str) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from queue_source.options import kinds
 from queue_source.options.kinds import Kind, choice, number
+from shard_store.semantics import Semantics
 
 NOTIFICATION_FORMS = ("uri", "s3", "minio", "sns", "eventbridge", "gcs", "json")
 """The notification forms that can be forced with `notificationFormat`; `auto` finds out by looking."""
@@ -24,7 +25,7 @@ _LINES = ("json", "csv", "text")
 _FORM = choice("auto", *NOTIFICATION_FORMS)
 _FILE_FORMAT = choice(*FILE_FORMATS, later=("xml",))
 _BAD_OBJECT = choice("quarantine", "fail", "skip")
-_SEMANTICS = choice("exactly-once", later=("at-least-once", "at-most-once"))
+_SEMANTICS = choice(*(semantics.value for semantics in Semantics))
 
 
 def snake_case(name: str) -> str:
@@ -378,8 +379,10 @@ READER_OPTIONS = (
         "How often what is older than the window is removed, by one of all pipelines.", "10m",
     ),
     Option(
-        "deliverySemantics", "delivery", _SEMANTICS, "exactly-once", "The guarantee that the reader gives.",
-        "exactly-once",
+        "deliverySemantics", "delivery", _SEMANTICS, "exactly-once",
+        "What is promised of each row. at-least-once remembers no announcement: rows come again when a message does. "
+        "at-most-once gives up the rows of a micro-batch that fails. [All three](../explanation/exactly-once.md).",
+        "at-least-once",
     ),
     Option(
         "failOnDataLoss", "delivery", kinds.BOOLEAN, "true",
