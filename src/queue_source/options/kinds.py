@@ -14,11 +14,12 @@ from datetime import timedelta
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from queue_source.errors import MalformedNotification
 from queue_source.globs import name_matcher
 from queue_source.options.secrets import Secret, SecretUrl, shown
 from queue_source.options.units import parse_duration, parse_size
 from queue_source.tags import parse_filters
-from queue_source.uris import plain_prefix
+from queue_source.uris import plain_prefix, plain_uri
 
 LONGEST_NAME = 200
 
@@ -162,6 +163,14 @@ def _tag_filter(text: str) -> tuple[str, ...]:
         raise ValueError(f"{error}; write words parted by '.', as in orders.*.eu or orders.#") from None
 
 
+def _uris(text: str) -> tuple[str, ...]:
+    uris = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
+    try:
+        return tuple(map(plain_uri, uris))
+    except MalformedNotification as error:
+        raise ValueError(f"{shown(text)}: {error}; write URIs of objects, as in s3://landing/sample.json") from None
+
+
 def _shares(text: str) -> str:
     word = "".join(text.split()).lower()
     if word in ("greedy", "round-robin"):
@@ -229,6 +238,7 @@ STORE_URL = Kind("database URL", "an SQLAlchemy URL", _store_url)
 GLOB = Kind("glob", "a glob: `*`, `?`, `[a-z]`, `{a,b}`", _glob)
 TAG_FILTER = Kind("tag filter", "filters parted by commas; `*` is one word, `#` zero or more", _tag_filter)
 SHARES = Kind("shares", "`round-robin`, `greedy`, or `percentage:70,30` with one number a queue", _shares)
+URIS = Kind("URIs", "URIs of objects, parted by commas", _uris)
 NAMES = Kind("names", "names of columns, parted by commas", _names)
 ENCODING = Kind("character set", "the name of a character set", _encoding)
 TEXT = Kind("text", "any text", _text)

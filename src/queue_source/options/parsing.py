@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from queue_source.content.formats import FormatOptions
 
 _CLOUD_FILES = "cloudfiles."
+_RESCUED = "_rescued_data"
 _CANNOT = {name.lower(): instead for name, instead in CANNOT.items()}
 _ALIASES = {alias.lower(): name for alias, name in ALIASES.items()}
 _MEANINGLESS = {name.lower() for name in MEANINGLESS}
@@ -72,6 +73,7 @@ def parse_reader_options(options: Mapping[str, str]) -> groups.ReaderOptions:
             **_group(READER_OPTIONS, "content", values),
             format=_format(values),
             storage=_storage(values),
+            schema=_schema(values),
         ),
     )
     _check_content(values)
@@ -203,14 +205,16 @@ def _group(table: Sequence[Option], group: str, values: Mapping[str, Any]) -> di
 
 
 def _check_content(values: Mapping[str, Any]) -> None:
-    """Objects need a format; messages are read as they are."""
+    """Objects need a format; messages may have one."""
     option = next(option for option in READER_OPTIONS if option.name == "fileFormat")
     if values["content"] == "object" and values["fileFormat"] is None:
         raise OptionError("fileFormat", _missing("reader", option))
-    if values["content"] == "message" and values["fileFormat"] is not None:
+    if values["content"] == "message" and values["fileFormat"] == "binaryFile":
         raise OptionError(
-            "fileFormat", "is not supported yet with content = message; leave it out and parse the column `value`"
+            "fileFormat", "binaryFile is for objects; leave it out, and the column `value` is the message"
         )
+    if values["content"] == "message" and values["partitionColumns"]:
+        raise OptionError("partitionColumns", "come from paths of objects, which messages do not have; leave it out")
 
 
 def _check_paths(options: groups.NotificationOptions) -> None:
@@ -239,7 +243,58 @@ def _format(values: Mapping[str, Any]) -> FormatOptions | None:
     from queue_source.content.formats import FormatOptions  # here: it loads pyarrow, which the commands can do without
 
     fields = _group(READER_OPTIONS, "format", values)
-    return FormatOptions(timezone=fields.pop("time_zone"), **fields)
+    mode = _evolution_mode(values)
+    inferred_text = values["schemaLocation"] is not None and mode != "none" and values["fileFormat"] in ("json", "csv")
+    if fields["rescued_data_column"] is None and (mode == "rescue" or inferred_text):
+        fields["rescued_data_column"] = _RESCUED
+    watch = mode in ("addNewColumns", "failOnNewColumns")
+    return FormatOptions(timezone=fields.pop("time_zone"), watch_new_columns=watch, **fields)
+
+
+def _evolution_mode(values: Mapping[str, Any]) -> str:
+    given: str | None = values["schemaEvolutionMode"]
+    if given is None:
+        return "none" if values["schemaLocation"] is None else "addNewColumns"
+    if given == "addNewColumns" and values["schemaLocation"] is None:
+        raise OptionError(
+            "schemaEvolutionMode",
+            "addNewColumns widens an inferred schema: leave .schema(...) out and set schemaLocation; with a declared "
+            "schema, write rescue or failOnNewColumns",
+        )
+    return given
+
+
+def check_declared(options: groups.SchemaOptions) -> None:
+    """Refuse what acts only on inferred schemas beside a declared one."""
+    for name, given in (("schemaLocation", options.schema_location), ("schemaHints", options.schema_hints.strip())):
+        if given:
+            raise OptionError(
+                name,
+                "is for schemas that are inferred, and this one is declared with .schema(...); leave one of them out",
+            )
+
+
+def _schema(values: Mapping[str, Any]) -> groups.SchemaOptions:
+    fields = _group(READER_OPTIONS, "schema", values)
+    if fields["schema_hints"].strip():
+        from queue_source.content.schemas.ddl import parse_fields  # here: it loads pyarrow
+
+        try:
+            parse_fields(fields["schema_hints"])
+        except ValueError as error:
+            raise OptionError("schemaHints", f"{error}; write columns as in id BIGINT, tags.key STRING") from error
+    location: str | None = fields["schema_location"]
+    if location is not None:  # executors may stand in another folder
+        location = (location if "://" in location else str(Path(location).absolute())).rstrip("/")
+    types = fields["infer_column_types"]
+    return groups.SchemaOptions(
+        **{
+            **fields,
+            "schema_location": location,
+            "schema_evolution_mode": _evolution_mode(values),
+            "infer_column_types": values["fileFormat"] != "csv" if types is None else types,
+        }
+    )
 
 
 def _storage(values: Mapping[str, Any]) -> StorageOptions:
