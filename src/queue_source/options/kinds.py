@@ -171,6 +171,19 @@ def _uris(text: str) -> tuple[str, ...]:
         raise ValueError(f"{shown(text)}: {error}; write URIs of objects, as in s3://landing/sample.json") from None
 
 
+def _columns(text: str) -> str:
+    from queue_source.content.schemas.ddl import (
+        parse_fields,
+    )  # here: it loads pyarrow, which the commands can do without
+
+    try:
+        if not parse_fields(text):
+            raise ValueError("there are no columns")
+    except ValueError as error:
+        raise ValueError(f"{error}; write columns with their types, as in id BIGINT, tags.key STRING") from None
+    return text
+
+
 def _shares(text: str) -> str:
     word = "".join(text.split()).lower()
     if word in ("greedy", "round-robin"):
@@ -238,6 +251,7 @@ STORE_URL = Kind("database URL", "an SQLAlchemy URL", _store_url)
 GLOB = Kind("glob", "a glob: `*`, `?`, `[a-z]`, `{a,b}`", _glob)
 TAG_FILTER = Kind("tag filter", "filters parted by commas; `*` is one word, `#` zero or more", _tag_filter)
 SHARES = Kind("shares", "`round-robin`, `greedy`, or `percentage:70,30` with one number a queue", _shares)
+COLUMNS = Kind("columns", "columns with types, as Spark's DDL has them", _columns)
 URIS = Kind("URIs", "URIs of objects, parted by commas", _uris)
 NAMES = Kind("names", "names of columns, parted by commas", _names)
 ENCODING = Kind("character set", "the name of a character set", _encoding)

@@ -266,7 +266,7 @@ def _evolution_mode(values: Mapping[str, Any]) -> str:
 
 def check_declared(options: groups.SchemaOptions) -> None:
     """Refuse what acts only on inferred schemas beside a declared one."""
-    for name, given in (("schemaLocation", options.schema_location), ("schemaHints", options.schema_hints.strip())):
+    for name, given in (("schemaLocation", options.schema_location), ("schemaHints", options.schema_hints)):
         if given:
             raise OptionError(
                 name,
@@ -276,13 +276,6 @@ def check_declared(options: groups.SchemaOptions) -> None:
 
 def _schema(values: Mapping[str, Any]) -> groups.SchemaOptions:
     fields = _group(READER_OPTIONS, "schema", values)
-    if fields["schema_hints"].strip():
-        from queue_source.content.schemas.ddl import parse_fields  # here: it loads pyarrow
-
-        try:
-            parse_fields(fields["schema_hints"])
-        except ValueError as error:
-            raise OptionError("schemaHints", f"{error}; write columns as in id BIGINT, tags.key STRING") from error
     location: str | None = fields["schema_location"]
     if location is not None:  # executors may stand in another folder
         location = (location if "://" in location else str(Path(location).absolute())).rstrip("/")
@@ -291,6 +284,8 @@ def _schema(values: Mapping[str, Any]) -> groups.SchemaOptions:
         **{
             **fields,
             "schema_location": location,
+            "schema_hints": fields["schema_hints"] or "",
+            "schema_sample": fields["schema_sample"] or (),
             "schema_evolution_mode": _evolution_mode(values),
             "infer_column_types": values["fileFormat"] != "csv" if types is None else types,
         }

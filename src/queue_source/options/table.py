@@ -287,9 +287,9 @@ READER_OPTIONS = (
         "have to reach it.", "s3://lake/schemas/orders", "none", formats=_INFERRED,
     ),
     Option(
-        "schemaHints", "schema", kinds.TEXT, "",
+        "schemaHints", "schema", kinds.COLUMNS, None,
         "Types of some columns of an inferred schema, as Spark's DDL; dots lead into columns.",
-        "id BIGINT, tags.key STRING",
+        "id BIGINT, tags.key STRING", "none",
     ),
     Option(
         "schemaEvolutionMode", "schema",
@@ -304,8 +304,8 @@ READER_OPTIONS = (
         "`true` for json, `false` for csv, as in Spark", formats=_RECORDS,
     ),
     Option(
-        "schemaSample", "schema", kinds.URIS, "", "Objects to infer from, instead of those that the queue announces.",
-        "s3://landing/orders/1.json", formats=_INFERRED,
+        "schemaSample", "schema", kinds.URIS, None, "Objects to infer from, instead of those that the queue announces.",
+        "s3://landing/orders/1.json", "none", formats=_INFERRED,
     ),
     Option(
         "schemaSampleFiles", "schema", number(1, 1000), "10", "Most objects (or messages) to infer from.", "100",

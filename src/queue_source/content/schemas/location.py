@@ -1,8 +1,8 @@
 """`schemaLocation`: a folder in which inferred schemas are kept, `_schemas/VERSION-HASH.json`, never overwritten.
 
-No store has to do more than to write an object whole: a file's name says what it holds (the hash is of its columns),
-so writing it twice is writing it once, and two drivers that write one version at the same time leave two files, which
-are read as one: all columns of both.
+No store has to do more than to write an object whole, and nobody has to be the only writer: a file's name says what it
+holds (the hash is of its columns), so writing it twice is writing it once; and what is kept is all columns of all
+versions, each in its first type, so what one driver adds no other takes away.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _FORM = "cuesqueue schema 1"
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """The newest schema of a location."""
+    """What a location holds: the number of its newest version, and the columns of all of them."""
 
     version: int
     schema: pa.Schema
@@ -46,22 +46,18 @@ class SchemaLocation:
         self._storage = storage
 
     def latest(self) -> Recorded | None:
-        """The newest version; None while there is none. Raises OptionError for a file that holds no schema."""
+        """What is kept; None while there is nothing. Raises OptionError for a file that holds no schema."""
         filesystem, folder = resolve(self._folder, self._storage)
         with self._mapped(self._folder):
             found = filesystem.get_file_info(pafs.FileSelector(folder, allow_not_found=True))
         numbers = {info.base_name: int(name[1]) for info in found if (name := _NAME.fullmatch(info.base_name))}
         if not numbers:
             return None
-        version = max(numbers.values())
-        names = sorted(name for name, number in numbers.items() if number == version)
-        return Recorded(version, reduce(widened, [self._read(filesystem, folder, name) for name in names]))
+        names = sorted(numbers, key=lambda name: (numbers[name], name))
+        return Recorded(numbers[names[-1]], reduce(widened, [self._read(filesystem, folder, name) for name in names]))
 
     def record(self, schema: pa.Schema) -> Recorded:
-        """Keep what `schema` has beside the newest version, as the next version; nothing when it has nothing.
-
-        Whoever calls it, and however often: the columns are in the newest version when it returns.
-        """
+        """Keep the columns that are not kept yet, in a next version; idempotent, and safe for any number of callers."""
         latest = self.latest()
         if latest is not None:
             schema = widened(latest.schema, schema)
