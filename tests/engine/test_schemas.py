@@ -38,7 +38,10 @@ def test_new_columns_end_the_query_and_a_restart_goes_on_with_them(spark: SparkS
     query = inferred(world)
     run(spark, query)
     assert world.settled()
-    wide = [{"id": 10, "name": "x", "price": 1.5, "tags": {"eu": True}}, {"id": 11, "name": None, "price": 2.5}]
+    wide: list[dict[str, Any]] = [
+        {"id": 10, "name": "x", "price": 1.5, "tags": {"eu": True}},
+        {"id": 11, "name": None, "price": 2.5},
+    ]
     put(world, "10.json", *wide)
     put(world, "11.json", {"id": 12, "name": "y"})
     with pytest.raises(Exception, match="'price', 'tags'; version 1 in schemaLocation"):
@@ -46,7 +49,7 @@ def test_new_columns_end_the_query_and_a_restart_goes_on_with_them(spark: SparkS
     assert sum(split["rows"] for split in world.view("splits")) == 3
     run(spark, query)
     assert world.settled()
-    nothing = {"price": None, "tags": None, "_rescued_data": None}
+    nothing: dict[str, Any] = {"price": None, "tags": None, "_rescued_data": None}
     expected = [
         *({**nothing, "id": number, "name": f"n{number}"} for number in range(3)),
         *({**nothing, **row} for row in wide),

@@ -67,6 +67,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
 EXCEPTIONS: dict[tuple[str, str], str] = {
     ("queue_source.commands.setup_aws", "boto3"): "makes queues and notifications, which no adapter does",
     ("queue_source.commands.setup_aws", "botocore"): "makes queues and notifications, which no adapter does",
+    ("queue_source.content.aws_profiles", "botocore"): "reads profiles for pyarrow, which knows few kinds of them",
     ("queue_source.commands.demo_query", "pyspark"): "a driver script as a user would write it",
     ("queue_source.commands.demo_data", "pyarrow"): "writes objects without the source's own code",
     ("queue_source.commands.demo_proof", "pyarrow"): "compares rows without the source's own code",

@@ -32,6 +32,7 @@ from queue_source.options.table import (
 from queue_source.options.units import format_duration
 
 if TYPE_CHECKING:
+    from queue_source.content.azure import AzureOptions
     from queue_source.content.files import StorageOptions
     from queue_source.content.formats import FormatOptions
 
@@ -293,8 +294,8 @@ def _schema(values: Mapping[str, Any]) -> groups.SchemaOptions:
 
 
 def _storage(values: Mapping[str, Any]) -> StorageOptions:
-    """`s3.X`, else `aws.X`; a key without its other half is refused, and a role beside keys."""
-
+    """`s3.X`, else `aws.X`; a key without its other half is refused, and a role or a profile beside keys."""
+    from queue_source.content.azure import AzureOptions
     from queue_source.content.files import StorageOptions
 
     def given(name: str) -> Any:
@@ -308,6 +309,15 @@ def _storage(values: Mapping[str, Any]) -> StorageOptions:
             "cannot be assumed for object storage with keys from options; leave the keys to the SDK's own chain, or "
             "name the role of the queue alone, with sqs.roleArn",
         )
+    # the narrower name wins: s3.profile over the keys of aws., keys of s3. over aws.profile
+    profile = values["s3.profile"] or values["aws.profile"]
+    own = values["s3.profile"], values["s3.accessKeyId"]
+    if profile and any(keys.values()) and own[0] is None and own[1] is not None:
+        profile = None
+    if profile and (any(keys.values()) or given("roleArn")):
+        name = "s3.profile" if values["s3.profile"] else "aws.profile"
+        other = "keys" if any(keys.values()) else "roleArn"
+        raise OptionError(name, f"and {other} contradict each other for object storage; leave one of them out")
     revealed = {name: None if key is None else key.reveal() for name, key in keys.items()}
     return StorageOptions(
         endpoint=given("endpointUrl"),
@@ -316,6 +326,30 @@ def _storage(values: Mapping[str, Any]) -> StorageOptions:
         secret_key=revealed["secretAccessKey"],
         role_arn=given("roleArn"),
         external_id=given("roleExternalId"),
+        profile=profile,
+        azure=_azure(AzureOptions, values),
+    )
+
+
+def _azure(build: type[AzureOptions], values: Mapping[str, Any]) -> AzureOptions:
+    """A key and a token exclude each other, and a secret needs all of its principal."""
+    if values["azure.accountKey"] and values["azure.sasToken"]:
+        raise OptionError("azure.sasToken", "and azure.accountKey exclude each other; leave one of them out")
+    if values["azure.clientSecret"] and not (values["azure.clientId"] and values["azure.tenantId"]):
+        raise OptionError("azure.clientSecret", "needs azure.clientId and azure.tenantId; set all three")
+
+    def revealed(name: str) -> str | None:
+        secret = values[f"azure.{name}"]
+        return None if secret is None else str(secret.reveal())
+
+    return build(
+        account_name=values["azure.accountName"],
+        account_key=revealed("accountKey"),
+        sas_token=revealed("sasToken"),
+        tenant_id=values["azure.tenantId"],
+        client_id=values["azure.clientId"],
+        client_secret=revealed("clientSecret"),
+        endpoint=values["azure.endpointUrl"],
     )
 
 

@@ -113,8 +113,36 @@ _STORAGE = (
         "s3.roleExternalId", "storage", kinds.GIVEN_TEXT, None, "As `aws.roleExternalId`, for object storage only.",
         "files-1", "`aws.roleExternalId`",
     ),
-    *(
-        _later(f"{service}.profile", "storage", "Profile of the AWS configuration files.") for service in ("aws", "s3")
+    Option(
+        "aws.profile", "storage", kinds.GIVEN_TEXT, None,
+        "Profile of the AWS configuration files, of any kind that botocore knows (needs the extra `sqs`); not together "
+        "with keys.", "reader", "the SDK's own chain",
+    ),
+    Option(
+        "s3.profile", "storage", kinds.GIVEN_TEXT, None,
+        "As `aws.profile`, for object storage only; a role that is assumed for objects stands in the profile.", "files",
+        "`aws.profile`",
+    ),
+    Option(
+        "azure.accountName", "storage", kinds.GIVEN_TEXT, None,
+        "Storage account of `az://CONTAINER/PATH`, and of the credentials; "
+        "`abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PATH` names its own.", "lake", "the URI's",
+    ),
+    Option("azure.accountKey", "storage", kinds.SECRET, None, "Key of the account.", "", "Azure's default credential"),
+    Option("azure.sasToken", "storage", kinds.SECRET, None, "SAS token, instead of a key.", "", "none"),
+    Option(
+        "azure.tenantId", "storage", kinds.GIVEN_TEXT, None, "Tenant of a service principal.",
+        "00000000-0000-0000-0000-000000000000", "none",
+    ),
+    Option(
+        "azure.clientId", "storage", kinds.GIVEN_TEXT, None,
+        "Service principal (with `azure.tenantId` and `azure.clientSecret`), or a managed identity.",
+        "00000000-0000-0000-0000-000000000000", "none",
+    ),
+    Option("azure.clientSecret", "storage", kinds.SECRET, None, "Secret of the service principal.", "", "none"),
+    Option(
+        "azure.endpointUrl", "storage", kinds.GIVEN_TEXT, None, "Address of an emulator, such as Azurite.",
+        "http://localhost:10000", "Azure",
     ),
 )  # fmt: skip
 
@@ -406,8 +434,7 @@ READER_OPTIONS = (
     ),
     Option(
         "sqs.profile", "storage", kinds.GIVEN_TEXT, None,
-        "Profile of the AWS configuration files for Amazon SQS; for objects, set `AWS_PROFILE` on all machines.",
-        "queues", "the SDK's own chain",
+        "As `aws.profile`, for Amazon SQS only.", "queues", "`aws.profile`",
     ),
     Option(
         "gcp.project", "storage", kinds.GIVEN_TEXT, None,
