@@ -18,6 +18,7 @@ from xml.sax.saxutils import escape
 _DATE = "Fri, 20 Nov 2026 00:00:00 GMT"
 _HEADERS = {  # the SDK takes them for granted: without one of them it ends the process
     "Last-Modified": _DATE,
+    "Connection": "close",
     "Content-Type": "application/octet-stream",
     "x-ms-version": "2024-01-01",
     "x-ms-server-encrypted": "true",
@@ -133,6 +134,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, status: int, body: bytes, headers: dict[str, str]) -> None:
         self.send_response(status)
+        self.close_connection = True  # or its thread would wait for the next request
         for name, value in (_HEADERS | headers).items():
             self.send_header(name, value)
         self.send_header("Content-Length", str(len(body)))

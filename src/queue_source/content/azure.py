@@ -53,7 +53,7 @@ def azure_arguments(account: str, domain: str, options: AzureOptions) -> dict[st
     given: dict[str, Any] = {
         "account_name": account,
         "account_key": options.account_key,
-        "sas_token": options.sas_token,
+        "sas_token": None if options.sas_token is None else f"?{options.sas_token.lstrip('?')}",  # put behind a URL
         "tenant_id": options.tenant_id,
         "client_id": options.client_id,
         "client_secret": options.client_secret,

@@ -28,6 +28,7 @@ from queue_source.content.aws_profiles import keys_of
 from queue_source.content.azure import SCHEMES, AzureOptions, azure_arguments, azure_place
 from queue_source.errors import BadObject, ObjectStoreError
 from queue_source.uris import climbs
+from shard_store.redaction import redact_text
 
 _S3_SCHEMES = frozenset({"s3", "s3a", "s3n"})
 _NO_SUCH_NAME = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.EISDIR, errno.ELOOP})
@@ -206,17 +207,19 @@ def _mapped(uri: str) -> Iterator[None]:
 
 def raise_mapped(uri: str, error: Exception) -> NoReturn:
     """Raise `error` of a file system under our name: missing is the object's fault, all else is the store's."""
+    said = str(error)
+    text = redact_text(said)
+    cause = error if text == said else None  # a chain of causes would show the token that Azure has in its URLs
     if isinstance(error, (ArrowInvalid, UnicodeError)):
         # a NUL, a lone surrogate, or `a//b` on S3, which pyarrow refuses as a path: no try will ever succeed
-        raise BadObject("missing-object", f"pyarrow cannot address {uri!r}: {error}") from error
+        raise BadObject("missing-object", f"pyarrow cannot address {uri!r}: {text}") from cause
     if isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError) or (
         isinstance(error, OSError) and error.errno in _NO_SUCH_NAME
     ):
-        raise BadObject("missing-object", f"{uri!r}: {error}") from error
-    text = str(error)
+        raise BadObject("missing-object", f"{uri!r}: {text}") from cause
     if "is a directory" in text or text.startswith("Not a regular file"):  # these two come without an errno
-        raise BadObject("missing-object", f"{uri!r}: {error}") from error
-    raise ObjectStoreError(f"{uri!r} cannot be read: {text}") from error
+        raise BadObject("missing-object", f"{uri!r}: {text}") from cause
+    raise ObjectStoreError(f"{uri!r} cannot be read: {text}") from cause
 
 
 @lru_cache(maxsize=4)

@@ -18,7 +18,7 @@ from queue_source.content.formats import FormatOptions, data_schema
 from queue_source.content.json_lines import JsonReader
 from queue_source.content.json_rows import decode
 from queue_source.content.metadata import METADATA_COLUMN, ObjectMetadata, metadata_column, metadata_rows
-from queue_source.content.objects import open_tables
+from queue_source.content.objects import Part, open_tables
 from queue_source.content.problems import Problems
 from queue_source.content.records import RecordReader
 from queue_source.content.text_lines import TextReader
@@ -126,7 +126,8 @@ class _Bodies:
             # an object in several lines: which no body of a record a line can be taken for
             options = replace(options, multi_line=True, line_sep=None)
         file = ObjectFile("", pa.BufferReader(body))
-        tables, _ = open_tables("", file, len(body), schema, options, problems)
+        # as a part: of a single record nobody asks whether it has any of the declared columns
+        tables, _ = open_tables("", file, len(body), schema, options, problems, Part(0, len(body)))
         return tables
 
     def _batches(self, table: pa.Table, metadata: Sequence[ObjectMetadata]) -> Iterator[pa.RecordBatch]:

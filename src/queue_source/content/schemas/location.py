@@ -23,6 +23,7 @@ from queue_source.content.files import StorageOptions, resolve
 from queue_source.content.schemas.ddl import format_columns, parse_columns
 from queue_source.content.schemas.merging import news, widened
 from queue_source.errors import ObjectStoreError, OptionError
+from shard_store.redaction import redact_text
 
 _FOLDER = "_schemas"
 _NAME = re.compile(r"([0-9]{1,9})-[0-9a-f]{12}\.json")
@@ -101,4 +102,6 @@ class SchemaLocation:
         try:
             yield
         except (OSError, ValueError, NotImplementedError) as error:
-            raise ObjectStoreError(f"schemaLocation: {uri!r} cannot be read or written: {error}") from error
+            raise ObjectStoreError(
+                f"schemaLocation: {uri!r} cannot be read or written: {redact_text(str(error))}"
+            ) from None
