@@ -129,10 +129,27 @@ class ShardStore:
         connection: Connection | None = None,
     ) -> Published:
         """Make the splits visible and advance the shards, once for each plan; fenced by the token (section 2)."""
-        return self.database.write(
-            lambda c: publishing.publish(self.database, c, identity, splits, row_schema=row_schema, batch_id=batch_id),
-            connection,
-        )
+        return self.publish_all((identity,), splits, row_schema=row_schema, batch_id=batch_id, connection=connection)
+
+    def publish_all(
+        self,
+        identities: Sequence[PlanIdentity],
+        splits: Sequence[Split],
+        *,
+        row_schema: str | None = None,
+        batch_id: int | None = None,
+        connection: Connection | None = None,
+    ) -> Published:
+        """Publish a micro-batch of several pipelines as one: all advance, or none. The first one has the splits.
+
+        A pipeline that is idle in this batch comes with the plan that it delivered last, and stays as it is. The
+        result's hash is that of the first one's attempt, its counts are over all.
+        """
+
+        def work(c: Connection) -> Published:
+            return publishing.publish(self.database, c, identities, splits, row_schema=row_schema, batch_id=batch_id)
+
+        return self.database.write(work, connection)
 
     # errors, views, housekeeping
 
