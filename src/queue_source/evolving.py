@@ -6,7 +6,7 @@ The reader that meets one raises `NewColumns`; here the schema is widened and ke
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 
 import pyarrow as pa
@@ -26,12 +26,12 @@ _NAMED = 20  # columns in a message
 
 
 def schema_changed(
-    noticed: NewColumns, schema: pa.Schema, content: ContentOptions, rest: Iterable[Content]
+    noticed: NewColumns, schema: pa.Schema, content: ContentOptions, contents: Sequence[Content]
 ) -> SchemaChanged:
     """The error that ends the query; with `addNewColumns`, once the wider schema is kept.
 
-    `rest` is what the task has still to read, from the object on that was met: looked at within the limits of samples,
-    so that one restart brings more than one new column. May run many times, in many tasks: it only adds columns.
+    `contents` is all that the task reads: looked at within the limits of samples, the one that was met first, so that
+    one restart brings more than one new column. May run many times, in many tasks: it only adds columns.
     """
     format = content.format
     assert format is not None
@@ -47,7 +47,8 @@ def schema_changed(
     location = SchemaLocation(options.schema_location, content.storage)
     kept = location.latest()
     base = declared if kept is None else kept.schema
-    wide = widened(base, _found(noticed, content, format, rest), no_data(format))
+    contents = sorted(contents, key=lambda one: noticed.where not in (one.uri, one.shard_id))
+    wide = widened(base, _found(noticed, content, format, contents), no_data(format))
     wide = with_hints(wide, parse_fields(options.schema_hints))
     recorded = location.record(wide)
     names = news(declared, widened(declared, recorded.schema, no_data(format)))

@@ -19,7 +19,7 @@ from queue_source.evolving import schema_changed
 from queue_source.options import ContentOptions, SecretUrl
 from queue_source.planning import PieceOf
 from shard_store.failpoints import reach
-from shard_store.model import Content, ErrorRecord, PlanIdentity, Position, Range, is_end, offset_of, position_at
+from shard_store.model import ErrorRecord, PlanIdentity, Position, Range, is_end, offset_of, position_at
 
 _INPUT_KEPT = 65_536  # bytes of a bad message that the error table keeps
 
@@ -109,12 +109,18 @@ def read_ranges(work: Work, schema: pa.Schema, report: Report) -> Iterator[pa.Re
 
     Raises SchemaChanged for columns that the schema lacks, where the options ask for it.
     """
-    if work.content.content == "message":
-        yield from _read_messages(work, schema, report)
-        return
+    read = _read_messages if work.content.content == "message" else _read_objects
+    try:
+        yield from read(work, schema, report)
+    except NewColumns as noticed:
+        contents = {entry.key: entry.content for entry in work.ranges}  # each once, though pieces follow each other
+        raise schema_changed(noticed, schema, work.content, list(contents.values())) from None
+
+
+def _read_objects(work: Work, schema: pa.Schema, report: Report) -> Iterator[pa.RecordBatch]:
     format = work.content.format
     assert format is not None
-    for place, entry in enumerate(work.ranges):
+    for entry in work.ranges:
         problems = Problems(format.mode)
         reach("object-read", entry.content.shard_id)
         try:
@@ -128,8 +134,6 @@ def read_ranges(work: Work, schema: pa.Schema, report: Report) -> Iterator[pa.Re
                 metadata=_metadata(entry, work.identity),
                 part=_part(entry),
             )
-        except NewColumns as noticed:
-            raise schema_changed(noticed, schema, work.content, _contents(work.ranges[place:])) from None
         except BadObject as error:
             _tell(entry, work, error, report)
         if problems.count:
@@ -139,26 +143,15 @@ def read_ranges(work: Work, schema: pa.Schema, report: Report) -> Iterator[pa.Re
 def _read_messages(work: Work, schema: pa.Schema, report: Report) -> Iterator[pa.RecordBatch]:
     format = work.content.format
     assert format is not None
-    place = 0
 
-    def finished(at: int, problems: Problems, error: BadObject | None) -> None:
-        nonlocal place
-        place = at
-        entry = work.ranges[at]
+    def finished(place: int, problems: Problems, error: BadObject | None) -> None:
+        entry = work.ranges[place]
         if error is not None:
             _tell(entry, work, error, report)
         if problems.count:
             report(_bad_records(entry, work.identity, problems))
 
-    try:
-        yield from parsed_messages(_messages(work), schema, format, finished)
-    except NewColumns as noticed:
-        raise schema_changed(noticed, schema, work.content, _contents(work.ranges[place:])) from None
-
-
-def _contents(ranges: Sequence[Range]) -> list[Content]:
-    """What the ranges are of, each once: pieces of one object follow each other."""
-    return list({entry.key: entry.content for entry in ranges}.values())
+    return parsed_messages(_messages(work), schema, format, finished)
 
 
 def _tell(entry: Range, work: Work, error: BadObject, report: Report) -> None:

@@ -21,6 +21,7 @@ from queue_source.content.metadata import METADATA_COLUMN, ObjectMetadata, metad
 from queue_source.content.objects import Part, open_tables
 from queue_source.content.problems import Problems
 from queue_source.content.records import RecordReader
+from queue_source.content.schemas.new_columns import NewColumns
 from queue_source.content.text_lines import TextReader
 from queue_source.errors import BadObject
 from shard_store.model import Payload
@@ -110,6 +111,9 @@ class _Bodies:
         problems = Problems(self.options.mode)
         try:
             tables = list(self._tables(payload.value, problems))
+        except NewColumns as noticed:
+            noticed.where = metadata.shard_id
+            raise
         except BadObject as error:
             self.finished(place, problems, error)
             return

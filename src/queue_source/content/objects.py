@@ -23,6 +23,7 @@ from queue_source.content.orc import read_orc
 from queue_source.content.parquet import read_parquet
 from queue_source.content.path_columns import path_columns
 from queue_source.content.problems import Problems
+from queue_source.content.schemas.new_columns import NewColumns
 from queue_source.content.text_objects import TextObject
 from queue_source.errors import BadObject, ObjectStoreError
 from queue_source.messages import MESSAGE_URI
@@ -93,6 +94,9 @@ def read_object(
             for batch in all_or_nothing(batches, schema) if may_fail_late else batches:
                 yield batch
                 given = True
+        except NewColumns as noticed:
+            noticed.where = uri
+            raise
         except BadObject as error:
             if given:  # it changed while it was read: another try sees it from its beginning
                 raise ObjectStoreError(f"{uri!r} became bad while it was read: {error}") from error

@@ -24,11 +24,12 @@ class NewColumns(CuesqueueError):
     """An object has columns that the stream's schema lacks, and its options want to know.
 
     Raised and caught in one task (`evolving.py`). `found`: the object's columns; or `record`: the JSON object that has
-    them.
+    them. `where`: the object's URI or the message's shard id, where it is known.
     """
 
     def __init__(self, found: pa.Schema | None = None, record: Mapping[str, Any] | None = None) -> None:
         self.found, self.record = found, record
+        self.where: str | None = None
         super().__init__("there are columns that the schema has not")
 
 
