@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
+from queue_source.content.blocks import Block
+from queue_source.content.compression import codec_of
 from queue_source.content.csv_lines import CsvReader
 from queue_source.content.files import ObjectFile
 from queue_source.content.formats import FormatOptions, data_schema
@@ -30,7 +32,9 @@ TOGETHER = 16 << 20
 """Bytes of bodies that are parsed at once."""
 _ROWS = 65_536
 _BOM = b"\xef\xbb\xbf"
-_ALONE = 4  # bodies that are not worth another try together
+_ALONE = 16  # bodies that are not worth another try together
+_SMALL = 64 << 10  # bytes of JSON that Python has read before pyarrow has begun
+_BREAKS = bytes.maketrans(b"\r\n", b"\t\t")
 
 Message = tuple[Payload, ObjectMetadata]
 Finished = Callable[[int, Problems, BadObject | None], None]
@@ -80,7 +84,11 @@ class _Bodies:
         """A row a message, or None where that cannot be had."""
         reader = self._record_reader()
         bodies = [payload.value for payload, _ in messages]
-        if reader is None or reader.only_slowly or not all(map(self._is_a_record, bodies)):
+        if reader is None or reader.only_slowly:
+            return None
+        if self.options.file_format == "json":  # line breaks in texts stay what they are there: bad
+            bodies = [body.strip().translate(_BREAKS) for body in bodies]
+        if not all(map(self._is_a_record, bodies)):
             return None
         table = reader.quickly(b"\n".join(bodies))
         return table if table is not None and table.num_rows == len(messages) else None
@@ -126,9 +134,14 @@ class _Bodies:
         options, schema = self.options, data_schema(self.schema, self.options)
         if not body:
             return iter(())
-        if options.file_format == "json" and not options.multi_line and _is_document(body):
-            # an object in several lines: which no body of a record a line can be taken for
-            options = replace(options, multi_line=True, line_sep=None)
+        if options.file_format == "json":
+            # an object in several lines, which no body of a record a line can be taken for
+            document = options.multi_line or _is_document(body)
+            if options.plain_utf8 and len(body) <= _SMALL and codec_of("", body) is None:
+                reader, block = JsonReader(schema, options, problems, ""), Block(0, body.removeprefix(_BOM))
+                return iter([reader.whole(block) if document else reader.slowly(block)])
+            if document:
+                options = replace(options, multi_line=True, line_sep=None)
         file = ObjectFile("", pa.BufferReader(body))
         # as a part: of a single record nobody asks whether it has any of the declared columns
         tables, _ = open_tables("", file, len(body), schema, options, problems, Part(0, len(body)))

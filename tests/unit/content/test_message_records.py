@@ -117,18 +117,23 @@ def test_files_in_messages_are_read_by_their_format() -> None:
 
 _BODIES = st.lists(
     st.sampled_from(
-        [b'{"a": 1}', b'{"b": "x", "c": 1}', b"{}", b"[]", b'{"a": 1}\n', b"{", b"", b"null", b'{"a":"}{"}']
+        [
+            b'{"a": 1}', b'{"a":\n 1}', b'{"b": "x\ny"}', b'{"a": 1}\n{"a": 2}', b'{"b": "x", "c": 1}', b"{}", b"[]",
+            b'{"a": 1}\n', b"{", b"", b"null", b'{"a":"}{"}', b'{"a": "no number"}',
+        ]
     ),
     max_size=30,
-)
+)  # fmt: skip
 
 
-@given(_BODIES, st.sampled_from(["PERMISSIVE", "DROPMALFORMED", "FAILFAST"]), st.booleans())
+@given(_BODIES, st.sampled_from(["PERMISSIVE", "DROPMALFORMED", "FAILFAST"]), st.booleans(), st.sampled_from([0, 1000]))
 @settings(deadline=None, max_examples=60)
-def test_together_or_alone_the_rows_are_the_same(bodies: list[bytes], mode: str, rescues: bool) -> None:
+def test_together_or_alone_the_rows_are_the_same(bodies: list[bytes], mode: str, rescues: bool, small: int) -> None:
     schema = pa.schema([*SCHEMA, ("_rescued_data", pa.string())]) if rescues else SCHEMA
     options = FormatOptions("json", mode=mode, rescued_data_column="_rescued_data" if rescues else None)
-    together = read(bodies, options, schema)
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(message_records, "_ALONE", 1)
+        together = read(bodies, options, schema)
         patch.setattr(message_records, "_ALONE", 1000)
+        patch.setattr(message_records, "_SMALL", small)
         assert read(bodies, options, schema) == together
