@@ -95,6 +95,7 @@ COMPANIONS = {
     "bucketPath": {"notificationFormat": "json", "keyPath": "k"},
     "keyPath": {"notificationFormat": "json", "bucketPath": "b"},
     "queueShares": {"queueUrl": "sim://a,sim://b", "source": "orders"},
+    "azure.clientSecret": {"azure.clientId": "c", "azure.tenantId": "t"},
 }
 """What an option does not go without."""
 
@@ -105,8 +106,8 @@ def test_every_option_of_the_reader_acts_in_any_case(option: Option, change: Any
     text = option.example or SECRET
     pairs = {"aws": "s3", "s3": "aws", "sqs": "sqs"}
     given = {**LEAST, **of_its_format(option), change(option.name): text}
-    if option.kind.name == "secret":  # a key needs its other half
-        prefix, _, name = option.name.partition(".")
+    prefix, _, name = option.name.partition(".")
+    if option.kind.name == "secret" and prefix in pairs:  # a key needs its other half
         other = {"accessKeyId": "secretAccessKey", "secretAccessKey": "accessKeyId"}[name]
         given[f"{pairs[prefix]}.{other}"] = "other"
     if option.name in LEAST and change(option.name) != option.name:
