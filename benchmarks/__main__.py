@@ -22,6 +22,7 @@ import benchmarks.memory
 import benchmarks.pruning
 import benchmarks.queues
 import benchmarks.reading
+import benchmarks.sinks
 import benchmarks.store  # noqa: F401 -- these register themselves
 from benchmarks.registry import REGISTRY, Measurement, Settings
 

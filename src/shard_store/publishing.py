@@ -266,6 +266,7 @@ def _record(
 ) -> None:
     now = database.now()
     identity, files = delivery.identity, delivery.files
+    listed = [f for f in files or () if f.path]
     pipeline = identity.token.pipeline
     common = {
         "delivery_hash": delivery.digest or identity.delivery_hash,
@@ -273,7 +274,7 @@ def _record(
         "pipeline": pipeline,
         "published_at": now,
     }
-    for chunk in chunks(files or ()):
+    for chunk in chunks(listed):
         given = database.dialect.row_set({name: splits.c[name].type for name in ("path", "rows", "bytes")})
         given.execute(connection, given.insert(splits.insert(), common), [(f.path, f.rows, f.size) for f in chunk])
     connection.execute(
@@ -288,7 +289,7 @@ def _record(
             shards=shard_count,
             lost=delivery.lost,
             errors=errors,
-            splits=len(files or ()),
+            splits=len(listed),
             rows=None if files is None else sum(f.rows for f in files),
             bytes=None if files is None else sum(f.size for f in files),
         )

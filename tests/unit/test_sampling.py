@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from queue_source.options import parse_reader_options
 from queue_source.queues import open_queue
 from queue_source.reading import Work, read_ranges
 from queue_source.sampling import inferred_schema
+from servers.ministack import KEYS, new_queue
 from shard_store.model import (
     BEGINNING,
     Content,
@@ -197,3 +199,27 @@ def test_a_bad_message_keeps_its_body_in_its_error(place: Place) -> None:
     assert (error.scope, error.position, error.input) == ("record", position_at(0), b"no")
     with pytest.raises(BadObject):
         read(place.work(contents, content="message", mode="FAILFAST", onCorruptObject="fail"))
+
+
+def test_the_first_message_of_a_queue_is_waited_for_and_given_back(place: Place) -> None:
+    uri = place.put("1.json", {"id": 1})
+    sender = threading.Timer(0.5, place.publish, [uri])
+    sender.start()
+    assert place.columns(waitTime="30s") == "id BIGINT, _rescued_data STRING"
+    sender.join()
+    with open_queue(place.queue) as queue:
+        assert (queue.depth().ready, queue.depth().in_flight) == (1, 0)
+
+
+def test_messages_of_sqs_are_back_at_once(place: Place, ministack_url: str) -> None:
+    url = new_queue(ministack_url)
+    place.given |= {
+        "queueUrl": url,
+        "sqs.accessKeyId": "test",
+        "sqs.secretAccessKey": "test",
+        "sqs.region": "us-east-1",
+    }
+    with open_queue(url, **KEYS) as queue:
+        queue.publish([place.put(f"{number}.json", {"id": number}) for number in range(3)])
+        assert place.columns(source="files") == "id BIGINT, _rescued_data STRING"
+        assert (queue.depth().ready, queue.depth().in_flight) == (3, 0)

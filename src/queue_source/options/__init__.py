@@ -14,6 +14,7 @@ from queue_source.options.groups import (
     ReaderOptions,
     SchemaOptions,
     SinkOptions,
+    TableOptions,
     ViewOptions,
 )
 from queue_source.options.parsing import check_declared, parse_reader_options, parse_sink_options, parse_view_options
@@ -34,6 +35,7 @@ __all__ = [
     "Secret",
     "SecretUrl",
     "SinkOptions",
+    "TableOptions",
     "ViewOptions",
     "check_declared",
     "connection_options",

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from queue_source.options.secrets import SecretUrl
+from queue_source.options.partitioning import PartitionField
+from queue_source.options.secrets import Secret, SecretUrl
 
 if TYPE_CHECKING:  # they load pyarrow, which the commands can do without
     from queue_source.content.files import StorageOptions
@@ -140,10 +141,22 @@ class ReaderOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class TableOptions:
+    """An Iceberg table: in the catalog in the store's database, or in another one, which `properties` describe."""
+
+    name: str
+    catalog: str
+    properties: Mapping[str, Secret]
+    warehouse: str | None
+    partition_by: tuple[PartitionField, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class SinkOptions:
     """All options of the cuesqueue sink. `path` is a URI, or an absolute local path; no slash at its end.
 
-    Rows are recorded under the first of the `pipelines`; a query that joins or unions sources has several.
+    With `table` the rows go there, and `path` is empty. Rows are recorded under the first of the `pipelines`; a query
+    that joins or unions sources has several.
     """
 
     pipelines: tuple[str, ...]
@@ -151,6 +164,7 @@ class SinkOptions:
     path: str
     compression: str
     storage: StorageOptions
+    table: TableOptions | None = None
 
 
 @dataclass(frozen=True, slots=True)

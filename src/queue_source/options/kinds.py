@@ -16,6 +16,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from queue_source.errors import MalformedNotification
 from queue_source.globs import name_matcher
+from queue_source.options.partitioning import parse_partitioning
 from queue_source.options.secrets import Secret, SecretUrl, shown
 from queue_source.options.units import parse_duration, parse_size
 from queue_source.tags import parse_filters
@@ -244,6 +245,13 @@ def _secret(text: str) -> Secret:
     return Secret(text.strip())
 
 
+def _table_name(text: str) -> str:
+    parts = text.strip().split(".")
+    if len(parts) < 2 or not all(part and part == part.strip() and part.isprintable() for part in parts):
+        raise ValueError(f"{shown(text)} is not the name of a table in a namespace; write both, as in db.events")
+    return ".".join(parts)
+
+
 DURATION = Kind("duration", "a duration: `500ms`, `90s`, `5m`, `2h`, `15 days`", _positive_duration)
 WAIT = Kind("duration", "a duration, which may be `0s`", parse_duration)
 SIZE = Kind("size", "a size: `10kb`, `128m`, `1g`, or plain bytes", _positive_size)
@@ -262,6 +270,12 @@ SHARES = Kind("shares", "`round-robin`, `greedy`, or `percentage:70,30` with one
 COLUMNS = Kind("columns", "columns with types, as Spark's DDL has them", _columns)
 URIS = Kind("URIs", "URIs of objects, parted by commas", _uris)
 NAMES = Kind("names", "names of columns, parted by commas", _names)
+TABLE = Kind("table", "a namespace and a name, parted by a dot", _table_name)
+PARTITIONING = Kind(
+    "partitioning",
+    "columns, and `year`, `month`, `day`, `hour`, `bucket(N, ...)`, `truncate(N, ...)` of columns, parted by commas",
+    parse_partitioning,
+)
 ENCODING = Kind("character set", "the name of a character set", _encoding)
 TEXT = Kind("text", "any text", _text)
 GIVEN_TEXT = Kind("text", "any text that is not empty", _given_text)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from queue_source.errors import OptionError
 from queue_source.options import groups, kinds
 from queue_source.options.connections import check_keys, connections
-from queue_source.options.secrets import SecretUrl
+from queue_source.options.secrets import Secret, SecretUrl
 from queue_source.options.table import (
     ALIASES,
     CANNOT,
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 _CLOUD_FILES = "cloudfiles."
 _RESCUED = "_rescued_data"
+_CATALOG = "catalog."
 _CANNOT = {name.lower(): instead for name, instead in CANNOT.items()}
 _ALIASES = {alias.lower(): name for alias, name in ALIASES.items()}
 _MEANINGLESS = {name.lower() for name in MEANINGLESS}
@@ -86,16 +87,44 @@ def parse_reader_options(options: Mapping[str, str]) -> groups.ReaderOptions:
 
 def parse_sink_options(options: Mapping[str, str]) -> groups.SinkOptions:
     """The options of `df.writeStream.format("cuesqueue")`; names in any case. Raises OptionError."""
-    values = _read("sink", options)
-    path: str = values["path"]
-    if "://" not in path:  # executors may stand in another folder
-        path = str(Path(path).absolute())
+    of_catalog = {name: text for name, text in options.items() if name.lower().startswith(_CATALOG)}
+    values = _read("sink", {name: text for name, text in options.items() if name not in of_catalog})
+    table = _table(values, of_catalog)
+    path = "" if table else _folder(values["path"])
+    if not path and not table:
+        raise OptionError("path", _missing("sink", next(option for option in SINK_OPTIONS if option.name == "path")))
     return groups.SinkOptions(
         pipelines=values["pipeline"],
         store=values["store"],
-        path=path.rstrip("/") or path,
+        path=path,
         compression=values["compression"],
         storage=_storage(values),
+        table=table,
+    )
+
+
+def _folder(path: str | None) -> str:
+    if path and "://" not in path:  # executors may stand in another folder
+        path = str(Path(path).absolute())
+    return (path or "").rstrip("/") or path or ""
+
+
+def _table(values: Mapping[str, Any], of_catalog: Mapping[str, str]) -> groups.TableOptions | None:
+    """The Iceberg table, where one is named; its warehouse may also be the argument of `start()`."""
+    warehouse, path = _folder(values["warehouse"]), _folder(values["path"])
+    if values["table"] is None:
+        given = {"warehouse": warehouse, "partitionBy": values["partitionBy"], **of_catalog}
+        if alone := next((name for name, value in given.items() if value), None):
+            raise OptionError(alone, "acts only on an Iceberg table; name it with the option table, or leave this out")
+        return None
+    if warehouse and path and warehouse != path:
+        raise OptionError("path", "of a table is its warehouse, which is given too; keep one of them")
+    return groups.TableOptions(
+        name=values["table"],
+        catalog=values["catalog"],
+        properties={name[len(_CATALOG) :].lower(): Secret(text) for name, text in of_catalog.items()},
+        warehouse=warehouse or path or None,
+        partition_by=values["partitionBy"],
     )
 
 
@@ -178,7 +207,7 @@ def _missing(place: str, option: Option) -> str:
     hint = {
         "fileFormat": "the objects need a format",
         "pipeline": "name the pipeline whose progress is published with the rows, as in the reader's option pipeline",
-        "path": "name the folder of the data files, here or in start()",
+        "path": "name the folder of the data files, here or in start(), or an Iceberg table with the option table",
     }.get(option.name, "name the queue to read")
     return f"is required: {hint}; write .option({option.name!r}, {option.example!r}) after {_CALLS[place]}"
 

@@ -464,13 +464,33 @@ SINK_OPTIONS = (
     Option(
         "path", "files", kinds.GIVEN_TEXT, None,
         "Folder of the data files; also the argument of `start()`. A relative path counts from the driver's folder.",
-        "s3://lake/orders", required=True,
+        "s3://lake/orders", "required, but for a table",
     ),
     Option(
         "compression", "files", choice("zstd", "snappy", later=("gzip", "lz4", "none")), "zstd",
         "Compression of the Parquet files.", "snappy",
     ),
-    _later("table", "files", "Apache Iceberg table to append to."),
+    Option(
+        "table", "iceberg", kinds.TABLE, None,
+        "Apache Iceberg table that the rows are appended to; made from their schema if it is not there.", "db.events",
+        "none",
+    ),
+    Option(
+        "warehouse", "iceberg", kinds.GIVEN_TEXT, None,
+        "Folder of a table that is yet to be made; also the argument of `start()`.", "s3://lake/warehouse",
+        "the catalog's",
+    ),
+    Option(
+        "partitionBy", "iceberg", kinds.PARTITIONING, "",
+        "Partitioning of a table that is yet to be made; an existing table must have it.",
+        "day(ts), bucket(16, id), country",
+    ),
+    Option("catalog", "iceberg", kinds.NAME, "cuesqueue", "Name of the catalog.", "lake"),
+    Option(
+        "catalog.*", "iceberg", kinds.SECRET, None,
+        "Properties of a catalog elsewhere, as PyIceberg knows them: `catalog.type`, `catalog.uri`, "
+        "`catalog.credential` ...", "", "the catalog in the store's database",
+    ),
     _later("queueUrl", "files", "Queue that receives the rows as messages."),
     *_STORAGE,
 )  # fmt: skip
@@ -560,5 +580,6 @@ GROUP_TITLES = {
     "deduplication": "Deduplication",
     "delivery": "Delivery and errors",
     "files": "Files",
+    "iceberg": "Iceberg table",
     "storage": "Storage and credentials",
 }
