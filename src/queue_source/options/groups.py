@@ -95,6 +95,22 @@ class DeliveryOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class SchemaOptions:
+    """How a schema that nobody declared is found, and what happens when objects outgrow it.
+
+    `schema_location` is a URI or an absolute path, None where the columns are declared. `schema_hints` is DDL.
+    """
+
+    schema_location: str | None
+    schema_hints: str
+    schema_evolution_mode: str
+    infer_column_types: bool
+    schema_sample: tuple[str, ...]
+    schema_sample_files: int
+    schema_sample_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class ContentOptions:
     """What executors need to read content: the only part of the reader's options that is sent to them.
 
@@ -106,6 +122,7 @@ class ContentOptions:
     on_corrupt_object: str
     format: FormatOptions | None
     storage: StorageOptions
+    schema: SchemaOptions
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ DEFAULT_WINDOW = "30 days"
 DEFAULT_ALLOWED_PREFIXES = "s3://,gs://,abfss://"
 _RECORDS = ("json", "csv")
 _LINES = ("json", "csv", "text")
+_INFERRED = ("json", "csv", "parquet", "orc", "avro")
 
 _FORM = choice("auto", *NOTIFICATION_FORMS)
 _FILE_FORMAT = choice(*FILE_FORMATS, later=("xml",))
@@ -113,8 +114,36 @@ _STORAGE = (
         "s3.roleExternalId", "storage", kinds.GIVEN_TEXT, None, "As `aws.roleExternalId`, for object storage only.",
         "files-1", "`aws.roleExternalId`",
     ),
-    *(
-        _later(f"{service}.profile", "storage", "Profile of the AWS configuration files.") for service in ("aws", "s3")
+    Option(
+        "aws.profile", "storage", kinds.GIVEN_TEXT, None,
+        "Profile of the AWS configuration files, of any kind that botocore knows (needs the extra `sqs`); not together "
+        "with keys.", "reader", "the SDK's own chain",
+    ),
+    Option(
+        "s3.profile", "storage", kinds.GIVEN_TEXT, None,
+        "As `aws.profile`, for object storage only; a role that is assumed for objects stands in the profile.", "files",
+        "`aws.profile`",
+    ),
+    Option(
+        "azure.accountName", "storage", kinds.GIVEN_TEXT, None,
+        "Storage account of `az://CONTAINER/PATH`, and of the credentials; "
+        "`abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PATH` names its own.", "lake", "the URI's",
+    ),
+    Option("azure.accountKey", "storage", kinds.SECRET, None, "Key of the account.", "", "Azure's default credential"),
+    Option("azure.sasToken", "storage", kinds.SECRET, None, "SAS token, instead of a key.", "", "none"),
+    Option(
+        "azure.tenantId", "storage", kinds.GIVEN_TEXT, None, "Tenant of a service principal.",
+        "00000000-0000-0000-0000-000000000000", "none",
+    ),
+    Option(
+        "azure.clientId", "storage", kinds.GIVEN_TEXT, None,
+        "Service principal (with `azure.tenantId` and `azure.clientSecret`), or a managed identity.",
+        "00000000-0000-0000-0000-000000000000", "none",
+    ),
+    Option("azure.clientSecret", "storage", kinds.SECRET, None, "Secret of the service principal.", "", "none"),
+    Option(
+        "azure.endpointUrl", "storage", kinds.GIVEN_TEXT, None, "Address of an emulator, such as Azurite.",
+        "http://localhost:10000", "Azure",
     ),
 )  # fmt: skip
 
@@ -134,8 +163,7 @@ _QUEUE_ACCESS = (
     ),
     Option(
         "sqs.profile", "storage", kinds.GIVEN_TEXT, None,
-        "Profile of the AWS configuration files for Amazon SQS; for objects, set `AWS_PROFILE` on all machines.",
-        "queues", "the SDK's own chain",
+        "As `aws.profile`, for Amazon SQS only.", "queues", "`aws.profile`",
     ),
     Option(
         "gcp.project", "storage", kinds.GIVEN_TEXT, None,
@@ -220,8 +248,8 @@ READER_OPTIONS = (
     ),
     Option(
         "fileFormat", "format", _FILE_FORMAT, None,
-        "Format of the objects; `json` is one record a line. Messages are read as they are.", "json",
-        "required for objects",
+        "Format of the objects, or of messages; `json` is one record a line. Messages without it are read as they are.",
+        "json", "required for objects",
     ),
     Option(
         "onMissingObject", "content", _BAD_OBJECT, "quarantine",
@@ -307,16 +335,50 @@ READER_OPTIONS = (
     ),
     Option(
         "rescuedDataColumn", "format", kinds.GIVEN_TEXT, None,
-        "The STRING column of the schema that holds, as JSON, what the other columns have no place for.",
-        "_rescued_data", "none", formats=_RECORDS,
+        "The STRING column of the schema that holds, as JSON, what the other columns have no place for. An inferred "
+        "schema has it.",
+        "_rest", "`_rescued_data` with `schemaEvolutionMode` = `rescue`, and for inferred json and csv but in mode "
+        "`none`", formats=_INFERRED,
     ),
     Option(
         "partitionColumns", "format", kinds.NAMES, "",
         "Columns of the schema whose values are folders of the object's path (`.../day=2020-01-01/...`).",
         "day,country", "none",
     ),
-    _later("schemaLocation", "format", "Where inferred schemas are kept."),
-    _later("schemaHints", "format", "Types for some columns of an inferred schema."),
+    Option(
+        "schemaLocation", "schema", kinds.GIVEN_TEXT, None,
+        "Folder (or URI) where inferred schemas are kept, in versions; needed when no schema is declared. All machines "
+        "have to reach it.", "s3://lake/schemas/orders", "none", formats=_INFERRED,
+    ),
+    Option(
+        "schemaHints", "schema", kinds.COLUMNS, None,
+        "Types of some columns of an inferred schema, as Spark's DDL; dots lead into columns.",
+        "id BIGINT, tags.key STRING", "none",
+    ),
+    Option(
+        "schemaEvolutionMode", "schema",
+        choice("none", "rescue", "addNewColumns", "failOnNewColumns", later=("addNewColumnsWithTypeWidening",)), None,
+        "What happens with columns that the schema lacks: they are ignored; go to `rescuedDataColumn`; the query "
+        "fails and goes on with them when it is started again; it fails.", "rescue",
+        "`addNewColumns` with `schemaLocation`, else `none`", formats=_INFERRED,
+    ),
+    Option(
+        "inferColumnTypes", "schema", kinds.BOOLEAN, None,
+        "Infer types too; else all inferred columns are STRING. Acts on json and csv.", "true",
+        "`true` for json, `false` for csv, as in Spark", formats=_RECORDS,
+    ),
+    Option(
+        "schemaSample", "schema", kinds.URIS, None, "Objects to infer from, instead of those that the queue announces.",
+        "s3://landing/orders/1.json", "none", formats=_INFERRED,
+    ),
+    Option(
+        "schemaSampleFiles", "schema", number(1, 1000), "10", "Most objects (or messages) to infer from.", "100",
+        formats=_INFERRED,
+    ),
+    Option(
+        "schemaSampleBytes", "schema", kinds.SIZE, "8m", "Most bytes of json and csv to infer from, of all together.",
+        "64m", formats=_INFERRED,
+    ),
     Option(
         "maxFilesPerTrigger", "batches", number(1), "1000", "Most objects in one micro-batch.", "200",
     ),
@@ -463,6 +525,7 @@ CONNECTIONS = {"sqs": ("sqs", "aws"), "pubsub": ("gcp",)}
 ALIASES = {
     "delimiter": "sep",
     "charset": "encoding",
+    "inferSchema": "inferColumnTypes",
     "cloudFiles.format": "fileFormat",
     "cloudFiles.fetchParallelism": "receiveThreads",
     "cloudFiles.region": "aws.region",
@@ -474,11 +537,10 @@ ALIASES = {
 }
 """Names of other sources with the same meaning as ours. Any other `cloudFiles.X` is taken as X."""
 
-_INFERENCE = "schemas are not inferred; declare the columns with .schema(...)"
+_INFERENCE = "schemas are inferred by other rules; leave it out, and name types in schemaHints"
 _RELAXED = "JSON is read as it is standardised; leave it out, and records that need it are bad records"
 _NO_LISTING = "the queue announces what is read, nothing is listed"
 CANNOT = {
-    "inferSchema": _INFERENCE,
     "samplingRatio": _INFERENCE,
     "mergeSchema": _INFERENCE,
     "primitivesAsString": _INFERENCE,
@@ -522,6 +584,7 @@ GROUP_TITLES = {
     "notifications": "Notifications",
     "content": "Content",
     "format": "File formats",
+    "schema": "Inferred schemas",
     "batches": "Micro-batches",
     "queue": "Receiving",
     "leases": "Leases",
