@@ -11,7 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from shard_store import error_table, installing, ownership, poison, progress, publishing, starting, views
+from shard_store import error_table, installing, ownership, poison, progress, publishing, rejecting, starting, views
 from shard_store.database import Database
 from shard_store.model import (
     Content,
@@ -113,7 +113,11 @@ class ShardStore:
     def plan(self, token: PublishToken, start_seq: int, end_seq: int) -> Plan:
         return self.database.write(lambda c: progress.plan(self.database, c, token, start_seq, end_seq))
 
-    def current_plan(self, pipeline: str, driver: str | None = None) -> PlanIdentity:
+    def current_plan(
+        self, pipeline: str, driver: str | None = None, connection: Connection | None = None
+    ) -> PlanIdentity:
+        if connection is not None:
+            return self.database.write(lambda c: progress.current_plan(c, pipeline, driver), connection)
         return self.database.read(lambda c: progress.current_plan(c, pipeline, driver))
 
     def adopt_offset(self, token: PublishToken, seq: int) -> None:
@@ -143,6 +147,12 @@ class ShardStore:
         """
         if records:
             self.database.write(lambda c: error_table.record(self.database, c, source, pipeline, records))
+
+    def reject(
+        self, identity: PlanIdentity, records: Sequence[ErrorRecord], connection: Connection | None = None
+    ) -> None:
+        """Write rows of the running plan that the user's function rejected; the same row twice is one."""
+        self.database.write(lambda c: rejecting.reject(self.database, c, identity, records), connection)
 
     def found_bad(self, identity: PlanIdentity) -> set[tuple[ShardKey, Position]]:
         """The ranges, by key and start, that an attempt at this plan found bad: they are not read again."""

@@ -19,7 +19,13 @@ SRC = Path(__file__).resolve().parents[2] / "src"
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("shard_store",),
     ("queue_source.errors",),
-    ("queue_source.messages", "queue_source.metrics", "queue_source.tags", "queue_source.crew"),
+    (
+        "queue_source.messages",
+        "queue_source.error_messages",
+        "queue_source.metrics",
+        "queue_source.tags",
+        "queue_source.crew",
+    ),
     ("queue_source.globs", "queue_source.json_paths", "queue_source.shares", "queue_source.uris"),
     ("queue_source.notifications", "queue_source.queues", "queue_source.content", "queue_source.planning"),
     ("queue_source.options",),
@@ -27,6 +33,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("queue_source.tracking",),
     ("queue_source.holding_pen",),
     ("queue_source.acknowledging", "queue_source.receiving", "queue_source.housekeeping"),
+    ("queue_source.forwarding",),
     ("queue_source.opening",),
     ("queue_source.coordinator",),
     ("queue_source.sinks", "queue_source.delivery"),
@@ -59,6 +66,9 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
 EXCEPTIONS: dict[tuple[str, str], str] = {
     ("queue_source.commands.setup_aws", "boto3"): "makes queues and notifications, which no adapter does",
     ("queue_source.commands.setup_aws", "botocore"): "makes queues and notifications, which no adapter does",
+    ("queue_source.queues.base", "sqlalchemy"): "the type of the transaction that some queues take part in",
+    ("queue_source.forwarding", "sqlalchemy"): "the type of the transaction that sends and marks errors",
+    ("queue_source.rejects", "sqlalchemy"): "the type of the user's own transaction",
     ("queue_source.commands.demo_query", "pyspark"): "a driver script as a user would write it",
     ("queue_source.commands.demo_data", "pyarrow"): "writes objects without the source's own code",
     ("queue_source.commands.demo_proof", "pyarrow"): "compares rows without the source's own code",

@@ -61,7 +61,7 @@ def parse_reader_options(options: Mapping[str, str]) -> groups.ReaderOptions:
         pipeline=values["pipeline"] or source,
         store=values["store"],
         queue=groups.QueueOptions(
-            urls=urls, connections=connections(urls, values), **_group(READER_OPTIONS, "queue", values)
+            urls=urls, connections=connections(_all_urls(values), values), **_group(READER_OPTIONS, "queue", values)
         ),
         notifications=groups.NotificationOptions(**_group(READER_OPTIONS, "notifications", values)),
         batches=groups.BatchOptions(**_group(READER_OPTIONS, "batches", values)),
@@ -267,6 +267,17 @@ def _storage(values: Mapping[str, Any]) -> StorageOptions:
         role_arn=given("roleArn"),
         external_id=given("roleExternalId"),
     )
+
+
+def _all_urls(values: Mapping[str, Any]) -> list[SecretUrl]:
+    """The queues that are read, and the one for errors: never one of those, or each error would be one more message."""
+    urls: list[SecretUrl] = list(values["queueUrl"])
+    errors: SecretUrl | None = values["errorQueueUrl"]
+    if errors is None:
+        return urls
+    if errors.reveal() in {url.reveal() for url in urls}:
+        raise OptionError("errorQueueUrl", f"{errors} is the queue that is read; name another one for errors")
+    return [*urls, errors]
 
 
 def _source_from(urls: Sequence[SecretUrl]) -> str:

@@ -11,9 +11,14 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from queue_source.messages import Receipt, Received
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import Connection
+
+    from shard_store.database import Database
 
 Payload = bytes | str | Mapping[str, object] | Sequence[object]
 """What may be published: bytes and text as they are, anything else as JSON."""
@@ -127,6 +132,25 @@ class Queue(Protocol):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
+
+
+@runtime_checkable
+class Transactional(Protocol):
+    """A queue in a SQL database: what is published can be part of a transaction of that database."""
+
+    def joins(self, database: Database) -> bool:
+        """Whether it is in this very database, as far as URLs tell; then its tables are there from now on."""
+
+    def publish_inside(
+        self,
+        connection: Connection,
+        payloads: Sequence[Payload],
+        *,
+        tag: str = "",
+        headers: Mapping[str, str] | None = None,
+        group: str | None = None,
+    ) -> list[str]:
+        """As `publish`, but in the caller's transaction of a database that it joins: sent when that commits."""
 
 
 @runtime_checkable

@@ -139,9 +139,28 @@ class SqlQueue:
         bodies = encode_payloads(payloads)
         if not bodies:
             return []
-        _check("tag", tag)
-        _check("group", group or "", LONGEST_NAME)
+        _check_address(tag, group)
         return self._run(lambda connection: self._insert(connection, bodies, tag, headers or {}, group or None))
+
+    def joins(self, database: Database) -> bool:
+        if not self._database.is_same(database):
+            return False
+        self._opened()
+        return True
+
+    def publish_inside(
+        self,
+        connection: Connection,
+        payloads: Sequence[Payload],
+        *,
+        tag: str = "",
+        headers: Mapping[str, str] | None = None,
+        group: str | None = None,
+    ) -> list[str]:
+        """In the caller's transaction, which is one of a database that it `joins`."""
+        bodies = encode_payloads(payloads)
+        _check_address(tag, group)
+        return self._insert(connection, bodies, tag, headers or {}, group or None)
 
     def _insert(
         self, connection: Connection, bodies: Sequence[bytes], tag: str, headers: Mapping[str, str], group: str | None
@@ -233,6 +252,11 @@ class SqlQueue:
 def _positive(what: str, seconds: float) -> None:
     if not seconds > 0:
         raise ValueError(f"{what} must be more than 0 seconds, not {seconds!r}")
+
+
+def _check_address(tag: str, group: str | None) -> None:
+    _check("tag", tag)
+    _check("group", group or "", LONGEST_NAME)
 
 
 def _check(what: str, text: str, longest: int | None = None) -> None:
