@@ -59,37 +59,32 @@ class ErrorForwarder:
         queue = self._queue
         if queue is None:
             return
+        database, token = self._store.database, self._token
         with self._one_at_a_time:
-            while sent := self._send_inside() if self._inside is not None else self._send(queue):
+            while found := database.read(lambda c: error_delivery.undelivered(database, c, token, self._source)):
+                sent = self._send(queue, found) if self._inside is None else self._send_inside(self._inside, queue.name)
                 self._metrics.add(errorsDelivered=sent)
 
     def close(self) -> None:
         if self._queue is not None:
             self._queue.close()
 
-    def _send(self, queue: Queue) -> int:
-        database, token = self._store.database, self._token
-        found = database.write(lambda c: error_delivery.undelivered(database, c, token, self._source))
+    def _send(self, queue: Queue, found: Sequence[StoredError]) -> int:
         for tag, headers, bodies in _calls(found):
             self._patiently(queue.publish, bodies, tag=tag, headers=headers)
-        if found:
-            reach("errors-sent")
-            keys = [error.key for error in found]
-            database.write(lambda c: error_delivery.mark_delivered(database, c, token, keys, queue.name))
+        reach("errors-sent")
+        database, keys = self._store.database, [error.key for error in found]
+        database.write(lambda c: error_delivery.mark_delivered(database, c, self._token, keys, queue.name))
         return len(found)
 
-    def _send_inside(self) -> int:
-        database, token, queue = self._store.database, self._token, self._inside
-        assert queue is not None
-        assert self._queue is not None
-        name = self._queue.name
+    def _send_inside(self, queue: Transactional, name: str) -> int:
+        database, token = self._store.database, self._token
 
         def work(connection: Connection) -> int:
-            found = error_delivery.undelivered(database, connection, token, self._source)
+            found = error_delivery.claim(database, connection, token, self._source)
             for tag, headers, bodies in _calls(found):
                 queue.publish_inside(connection, bodies, tag=tag, headers=headers)
-            keys = [error.key for error in found]
-            error_delivery.mark_delivered(database, connection, token, keys, name)
+            error_delivery.mark_delivered(database, connection, token, [error.key for error in found], name)
             return len(found)
 
         return database.write(work)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -33,16 +34,21 @@ def name_queue(connection: Connection, token: PublishToken, queue: str | None) -
 
 
 def undelivered(database: Database, connection: Connection, token: PublishToken, source: str) -> list[StoredError]:
-    """The next final errors to be sent, oldest first, locked: our own, and those of pipelines of the source that died.
+    """The next final errors to be sent, oldest first: our own, and those of pipelines of the source that died."""
+    return read(connection, _undelivered(database, token, source))
 
-    Inside a transaction that also marks them, no two pipelines get the same ones.
-    """
+
+def claim(database: Database, connection: Connection, token: PublishToken, source: str) -> list[StoredError]:
+    """The same, locked: of two transactions that also mark them, only one gets each."""
     fence(connection, token)
+    return read(connection, _undelivered(database, token, source).with_for_update(of=errors))
+
+
+def _undelivered(database: Database, token: PublishToken, source: str) -> sa.Select[Any]:
     alive = sa.exists().where(pipelines.c.pipeline == errors.c.pipeline, pipelines.c.stale_at > database.now())
     ours = sa.or_(errors.c.pipeline == token.pipeline, sa.not_(alive))
     query = selected(MOST_INPUT).where(errors.c.source == source, UNDELIVERED, FINAL, ours)
-    query = query.order_by(errors.c.occurred_at, errors.c.error_key).limit(PAGE)
-    return read(connection, query.with_for_update(of=errors))
+    return query.order_by(errors.c.occurred_at, errors.c.error_key).limit(PAGE)
 
 
 def mark_delivered(

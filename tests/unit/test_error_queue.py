@@ -1,9 +1,8 @@
-"""Errors reach the error queue before anything is acknowledged: the coordinator without Spark (tests/driver_loop.py)."""
+"""Errors reach the error queue before anything is acknowledged (the driver loop: no Spark)."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -93,10 +92,9 @@ def test_a_crash_between_publishing_and_forwarding_loses_no_error_and_sends_none
 
 
 @pytest.fixture
-def armed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def armed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(failpoints, "_armed", {"errors-sent": (1, "", "raise")})
     monkeypatch.setattr(failpoints, "_reached", {})
-    yield
 
 
 @pytest.mark.usefixtures("armed")
@@ -121,7 +119,7 @@ def test_errors_that_cannot_be_sent_fail_the_query_and_nothing_is_acknowledged(t
     world.publish(*uris(3))
     with world.loop(errorQueueUrl=elsewhere, commitTimeout="500ms") as loop:
         one_bad_of_each(world, loop)
-        with pytest.raises(QueueConfigurationError, match="absent/errors.db"):
+        with pytest.raises(QueueConfigurationError, match=r"absent/errors\.db"):
             loop.coordinator.latest(1)
         assert world.depth() == Depth(ready=0, in_flight=3)
     with world.store() as store:
@@ -137,7 +135,7 @@ def test_a_bad_message_whose_error_cannot_be_sent_is_not_acknowledged(tmp_path: 
     world = ErrorWorld(tmp_path, inside=False)
     world.publish("no notification")
     with world.loop(errorQueueUrl=f"sql+sqlite:///{tmp_path}/absent/errors.db?queue=errors") as loop:
-        with pytest.raises(QueueConfigurationError, match="absent/errors.db"):
+        with pytest.raises(QueueConfigurationError, match=r"absent/errors\.db"):
             until(lambda: False, patiently(loop))
     assert world.depth().total == 1
 
@@ -157,7 +155,7 @@ def test_an_error_queue_that_does_not_answer_is_tried_again(tmp_path: Path) -> N
 
 def test_an_error_queue_that_is_read_by_the_same_query_is_refused(tmp_path: Path) -> None:
     world = World(tmp_path)
-    with pytest.raises(OptionError, match="'errorQueueUrl': .* is the queue that is read"):
+    with pytest.raises(OptionError, match=r"'errorQueueUrl': .* is the queue that is read"):
         reader_options(world.queue_url, world.store_url, errorQueueUrl=world.queue_url)
-    with pytest.raises(OptionError, match="'errorQueueUrl': .* names 2 queues"):
+    with pytest.raises(OptionError, match=r"'errorQueueUrl': .* names 2 queues"):
         reader_options(world.queue_url, world.store_url, errorQueueUrl="sqs://a,sqs://b")
