@@ -106,8 +106,10 @@ class Criteria:
         return self.matching is None or self.matching.fullmatch(text) is not None
 
 
-def pages(database: Database, criteria: Criteria, *, limit: int | None = None) -> Iterator[list[StoredError]]:
-    """The errors, oldest first, in pages of their inputs' whole size; a page that was changed meanwhile is as read."""
+def pages(
+    database: Database, criteria: Criteria, *, limit: int | None = None, most_input: int | None = None
+) -> Iterator[list[StoredError]]:
+    """The errors, oldest first, each with at most so many bytes of its input."""
     given = criteria.conditions(
         database,
         key=errors.c.error_key,
@@ -120,7 +122,7 @@ def pages(database: Database, criteria: Criteria, *, limit: int | None = None) -
     left = limit
     after: sa.ColumnElement[bool] = sa.true()
     while left is None or left > 0:
-        query = selected().where(*given, after).order_by(errors.c.occurred_at, errors.c.error_key).limit(PAGE)
+        query = selected(most_input).where(*given, after).order_by(errors.c.occurred_at, errors.c.error_key).limit(PAGE)
         found = database.read(lambda connection, q=query: read(connection, q))  # type: ignore[misc]
         chosen = [error for error in found if criteria.matches(error.subject)][:left]
         if chosen:

@@ -36,7 +36,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("queue_source.forwarding",),
     ("queue_source.opening",),
     ("queue_source.coordinator",),
-    ("queue_source.sinks", "queue_source.delivery"),
+    ("queue_source.sinks", "queue_source.delivery", "queue_source.rejects", "queue_source.requeueing"),
     ("queue_source.spark",),
     ("queue_source.commands",),
     ("pyspark_cuesqueue",),
