@@ -2,7 +2,7 @@
 
 def each_batch(rows, batch_id):
     bad = rows.where("amount < 0")
-    reject_rows(bad, store="sqlite:///cuesqueue.db", pipeline="orders", reason="negative amount")
+    reject_rows(bad, store="sqlite:///cuesqueue.db", pipeline="orders", batch_id=batch_id, reason="negative amount")
     ...
 """
 
@@ -39,6 +39,7 @@ def reject_rows(
     reason: str = "",
     reason_column: str | None = None,
     cause: str = "rejected-row",
+    batch_id: int | None = None,
     connection: Connection | None = None,
 ) -> int:
     """Record rows of the batch that runs now as errors (scope `row`); returns how many there are.
@@ -47,10 +48,10 @@ def reject_rows(
     the driver), or any iterable of mappings, text or bytes. `reason` says why, or for each row its `reason_column`;
     `cause` is one short word to find them by. Objects and messages are named where the rows have `_metadata`.
 
-    A repeated batch writes equal rows once: they are known by the plan, their content and how many equal ones there
-    are. They become final, and go to the error queue, when the batch is published. `connection`, inside a transaction
-    in the store's database, makes them part of that; else they are written at once.
-    Raises ShardStoreError when the batch is published already, and PipelineTakenOver in a query that was replaced.
+    A repeated batch writes equal rows once: they are known by the plan, `batch_id`, their content and how many equal
+    ones there are. `batch_id` tells apart batches without new input, which stateful queries have. They become final,
+    and go to the error queue, when the batch is published. `connection`, inside a transaction in the store's database,
+    makes them part of that; else they are written at once. Raises PipelineTakenOver in a query that was replaced.
     """
     if not 0 < len(cause) <= _LONGEST_CAUSE:
         raise ValueError(f"cause {cause!r:.100} must have 1 to {_LONGEST_CAUSE} characters; the reason may be longer")
@@ -58,22 +59,29 @@ def reject_rows(
     if not found:
         return 0
     if isinstance(store, ShardStore):
-        _record(store, pipeline, cause, found, connection)
+        _record(store, pipeline, cause, batch_id, found, connection)
     else:
         with open_store(store, create=False) as opened:
-            _record(opened, pipeline, cause, found, connection)
+            _record(opened, pipeline, cause, batch_id, found, connection)
     return len(found)
 
 
-def _record(store: ShardStore, pipeline: str, cause: str, found: Iterable[_Row], connection: Connection | None) -> None:
+def _record(
+    store: ShardStore,
+    pipeline: str,
+    cause: str,
+    batch_id: int | None,
+    found: Iterable[_Row],
+    connection: Connection | None,
+) -> None:
     identity = store.current_plan(pipeline, connection=connection)
-    store.reject(identity, list(_records(identity, cause, found)), connection)
+    store.reject(identity, list(_records(identity, cause, batch_id, found)), connection)
 
 
-def _records(identity: PlanIdentity, cause: str, found: Iterable[_Row]) -> Iterator[ErrorRecord]:
+def _records(identity: PlanIdentity, cause: str, batch_id: int | None, found: Iterable[_Row]) -> Iterator[ErrorRecord]:
     seen: Counter[tuple[str, bytes]] = Counter()
     for row in found:
-        occurrence = seen[row.shard_id, row.input]
+        occurrence = f"{batch_id} {cause} {seen[row.shard_id, row.input]}"
         seen[row.shard_id, row.input] += 1
         yield ErrorRecord(
             scope="row",

@@ -22,12 +22,15 @@ from shard_store.schema import attempts, errors
 def record(
     database: Database, connection: Connection, source: str, pipeline: str, records: Sequence[ErrorRecord]
 ) -> None:
-    """Insert the records that are not there yet; of a plan that is published, what a late attempt says is nothing."""
+    """Insert the records that are not there yet; of a plan that is published, what a late attempt says is nothing.
+
+    Not so rows: a batch without new input, which has the plan before it, may still reject some.
+    """
     hashes = {r.plan_hash for r in records if r.plan_hash}
     if hashes:
         final = sa.select(attempts.c.delivery_hash).where(attempts.c.delivery_hash.in_(hashes))
         published = set(connection.execute(final).scalars())
-        records = [r for r in records if r.plan_hash not in published]
+        records = [r for r in records if r.plan_hash not in published or r.scope == "row"]
     fixed = {"source": source, "pipeline": pipeline, "occurred_at": database.now()}
     rows = {r["error_key"]: r for r in (_row(source, record) for record in records)}
     for chunk in chunks(sorted(rows.items())):  # in the order of keys: two executors do not deadlock
@@ -72,7 +75,7 @@ def error_key(source: str, r: ErrorRecord) -> bytes:
     """What an error is known by, also to whoever reads the error queue: the same for every attempt at its plan."""
     parts = [source, r.scope, r.plan_hash, r.queue if r.scope == "message" else "", r.subject, r.position]
     if r.scope == "row":
-        parts += [hashlib.sha256(r.input or b"").hexdigest(), str(r.occurrence)]
+        parts += [hashlib.sha256(r.input or b"").hexdigest(), r.occurrence]
     return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).digest()
 
 

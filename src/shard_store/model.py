@@ -180,7 +180,7 @@ class ErrorRecord:
 
     `scope`: "message" (a message that was not understood), "object" (the shard is quarantined when its plan is
     published), "skipped" (an object that counts as done), "record" (one record of an object; the object goes on) or
-    "row" (the user's function rejected it; equal ones of a plan are told apart by `occurrence`). `cause` is a short
+    "row" (the user's function rejected it; equal ones of a plan differ in `occurrence`). `cause` is a short
     fixed word (`malformed-message`, `missing-object`, `corrupt-object` ...), `detail` the sentence for a human, `input`
     the bytes that could not be processed as far as they are known; where they are the beginning only, `input_size`
     says of how many. `tag`, `headers` and `group` are those of a message, for publishing it again.
@@ -199,7 +199,7 @@ class ErrorRecord:
     tag: str = ""
     headers: tuple[tuple[str, str], ...] = ()
     group: str | None = None
-    occurrence: int = 0
+    occurrence: str = ""
 
 
 def delivery_hash(source: str, pipeline: str, ranges: Iterable[Range], seqs: tuple[int, int]) -> str:

@@ -116,7 +116,8 @@ def current_plan(connection: Connection, pipeline: str, driver: str | None) -> P
     `driver` names the process group that asks: a paused driver that wakes up between its `plan` and its sink's
     planning would otherwise pick up the plan of the driver that replaced it. After a restart the plan of the
     incarnation before is given only when it is delivered: a batch without new input may follow it. Before the first
-    plan it is an empty one: Spark runs the first batch of a checkpoint even when the queue is empty.
+    plan it is an empty one: Spark runs the first batch of a checkpoint even when the queue is empty. Of a query with
+    several sources one may be idle: its last plan is given, which is confirmed even if its attempt is pruned by now.
     """
     delivered = attempts.c.delivery_hash.is_not(None).label("delivered")
     row = connection.execute(
@@ -129,8 +130,8 @@ def current_plan(connection: Connection, pipeline: str, driver: str | None) -> P
             f"option 'pipeline': no cuesqueue source named {pipeline!r} has started with this store; give the sink the "
             "'store' and 'pipeline' of the source that feeds it"
         )
-    fenced = row.plan_hash is not None and row.plan_incarnation != row.incarnation and not row.delivered
-    if fenced or (driver is not None and row.driver != driver):
+    done = row.plan_hash is None or row.delivered or row.plan_end <= row.confirmed_seq
+    if (row.plan_incarnation != row.incarnation and not done) or (driver is not None and row.driver != driver):
         raise PipelineTakenOver(pipeline, row.plan_incarnation, row.incarnation)
     token = PublishToken(pipeline, row.incarnation)
     if row.plan_hash is None:

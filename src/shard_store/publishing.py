@@ -43,7 +43,8 @@ class Published:
 class Delivery:
     """A plan that was carried out: its moves, what was left out of it as lost, and what the sink made of it.
 
-    `files` is None where another sink took the rows. `digest` is the attempt's hash where it is not the plan's own.
+    `files` is None where another sink took the rows, or where they are recorded with another pipeline's attempt: then
+    `lead` is its hash. `digest` is the attempt's hash where it is not the plan's own.
     """
 
     identity: PlanIdentity
@@ -53,39 +54,67 @@ class Delivery:
     row_schema: str | None = None
     batch_id: int | None = None
     digest: str = ""
+    lead: str = ""
 
 
 def publish(
     database: Database,
     connection: Connection,
-    identity: PlanIdentity,
+    identities: Sequence[PlanIdentity],
     files: Sequence[Split],
     *,
     row_schema: str | None = None,
     batch_id: int | None = None,
 ) -> Published:
-    """Splits, positions and attempt in the caller's transaction; once for each plan (invariants 2 and 4).
+    """Splits, positions and attempts in the caller's transaction; once for each plan (invariants 2 and 4).
 
+    `identities` are the plans of one micro-batch, one for each pipeline of its query. The splits belong to an attempt
+    of the first pipeline, also when it is idle in this batch; each other one has an attempt when it brought input.
     Raises PipelineTakenOver when a newer incarnation runs, ShardsLost (nothing written) when shards passed to others.
     """
-    row = fence(connection, identity.token)  # first of all: a zombie is told so even when there is nothing to do
-    known = connection.execute(
-        sa.select(attempts.c.batch_id).where(attempts.c.delivery_hash == identity.delivery_hash)
-    ).one_or_none()
-    if known is not None and batch_id in (None, known.batch_id):
-        return Published(identity.delivery_hash, already=True)
-    delivery = Delivery(identity, (), row.plan_lost or 0, files, row_schema, batch_id)
-    if known is not None or identity.start_seq == identity.end_seq:
-        return _publish_without_shards(database, connection, delivery)
+    # first of all: a zombie is told so even when there is nothing to do; and in one order, so that no two wait for
+    # each other
+    in_order = sorted(identities, key=lambda identity: identity.token.pipeline)
+    rows = {identity: fence(connection, identity.token) for identity in in_order}
+    known = _batch_ids(connection, identities)
+    fresh = [i for i in identities if i not in known and i.end_seq > max(i.start_seq, rows[i].confirmed_seq)]
+    first = identities[0]
+    if not fresh and any(batch_id in (None, before) for before in known.values()):
+        return Published(first.delivery_hash, already=True)
+    deliveries = {i: _delivery(connection, i, rows[i], batch_id) for i in fresh}
+    lead = replace(deliveries.get(first, Delivery(first, (), batch_id=batch_id)), files=files, row_schema=row_schema)
+    if first in deliveries:
+        made = [deliver(database, connection, lead)]
+    else:
+        made = [_publish_without_shards(database, connection, lead, fresh)]
+    for identity in fresh:
+        if identity != first:
+            other = replace(deliveries[identity], lead=made[0].delivery_hash)
+            made.append(deliver(database, connection, other))
+    return replace(made[0], shards=sum(m.shards for m in made), quarantined=sum(m.quarantined for m in made))
+
+
+def _batch_ids(connection: Connection, identities: Sequence[PlanIdentity]) -> dict[PlanIdentity, int | None]:
+    """Of the plans that are delivered: the micro-batch that each was delivered in."""
+    found = connection.execute(
+        sa.select(attempts.c.delivery_hash, attempts.c.batch_id).where(
+            attempts.c.delivery_hash.in_([identity.delivery_hash for identity in identities])
+        )
+    )
+    by_hash: dict[str, int | None] = {row.delivery_hash: row.batch_id for row in found}
+    return {i: by_hash[i.delivery_hash] for i in identities if i.delivery_hash in by_hash}
+
+
+def _delivery(connection: Connection, identity: PlanIdentity, row: Row[Any], batch_id: int | None) -> Delivery:
+    """What is to be delivered of a plan that is not; it must be the one on record."""
     if (row.plan_hash, row.plan_incarnation) != (identity.delivery_hash, identity.token.incarnation):
         raise ShardStoreError(
             f"pipeline {identity.token.pipeline!r}: the batch to publish is not the one that was planned last; "
             "use one 'pipeline' name for one query only"
         )
     after = max(identity.start_seq, row.confirmed_seq)  # as the plan was made
-    return deliver(
-        database, connection, replace(delivery, moves=planned_moves(connection, row, after, identity.end_seq))
-    )
+    moves = planned_moves(connection, row, after, identity.end_seq)
+    return Delivery(identity, moves, row.plan_lost or 0, batch_id=batch_id)
 
 
 def planned_moves(connection: Connection, row: Row[Any], after: int, end_seq: int) -> list[Move]:
@@ -115,20 +144,24 @@ def deliver(database: Database, connection: Connection, delivery: Delivery) -> P
     return Published(identity.delivery_hash, False, kind, len(advanced), len(quarantined))
 
 
-def _publish_without_shards(database: Database, connection: Connection, delivery: Delivery) -> Published:
+def _publish_without_shards(
+    database: Database, connection: Connection, delivery: Delivery, fresh: Sequence[PlanIdentity]
+) -> Published:
     """A batch of Spark's that has no new input (a stateful query flushing its state) may still bring rows.
 
     Its plan is the one before, already delivered under another batch id, or after a restart the empty one with which
     a pipeline starts: so its own hash is made of what both have in common, the offset at which it ran, and its id.
+    Where `fresh` plans of other pipelines bring input, it is made of theirs too.
     """
     identity, files = delivery.identity, delivery.files or ()
-    key = f"{identity.source}\0{identity.token.pipeline}\0state {identity.end_seq} {delivery.batch_id}"
+    beside = "".join(f" {plan.delivery_hash}" for plan in fresh)
+    key = f"{identity.source}\0{identity.token.pipeline}\0state {identity.end_seq} {delivery.batch_id}{beside}"
     digest = hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
     known = connection.execute(sa.select(sa.func.count()).where(attempts.c.delivery_hash == digest)).scalar_one()
     if known:
         return Published(digest, already=True)
     kind = AttemptKind.OUTPUT if any(f.rows for f in files) else AttemptKind.NIL
-    own = replace(delivery, identity=replace(identity, start_seq=identity.end_seq), lost=0, digest=digest)
+    own = replace(delivery, identity=replace(identity, start_seq=identity.end_seq), digest=digest)
     _record(database, connection, own, kind, 0, 0)
     return Published(digest, False, kind)
 
@@ -246,6 +279,7 @@ def _record(
     connection.execute(
         attempts.insert().values(
             **common,
+            lead_hash=delivery.lead or common["delivery_hash"],
             incarnation=identity.token.incarnation,
             start_seq=identity.start_seq,
             end_seq=identity.end_seq,

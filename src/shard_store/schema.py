@@ -161,6 +161,7 @@ attempts = sa.Table(
     "cuesqueue_attempts",
     metadata,
     sa.Column("delivery_hash", Hex, primary_key=True),
+    sa.Column("lead_hash", Hex, nullable=False),  # of the attempt that the splits of the same micro-batch belong to
     sa.Column("source", Name, nullable=False),
     sa.Column("pipeline", Name, nullable=False),
     sa.Column("incarnation", sa.BigInteger, nullable=False),
@@ -172,7 +173,7 @@ attempts = sa.Table(
     sa.Column("lost", sa.BigInteger, nullable=False),
     sa.Column("errors", sa.BigInteger, nullable=False),
     sa.Column("splits", sa.BigInteger, nullable=False),
-    sa.Column("rows", sa.BigInteger),  # NULL: another sink took them, uncounted
+    sa.Column("rows", sa.BigInteger),  # NULL: another sink took them, uncounted, or the leading attempt counts them
     sa.Column("bytes", sa.BigInteger),
     sa.Column("published_at", sa.BigInteger, nullable=False),
     **_TABLE,

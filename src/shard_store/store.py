@@ -11,7 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from shard_store import error_table, installing, ownership, poison, progress, publishing, rejecting, starting, views
+from shard_store import error_table, installing, ownership, poison, progress, publishing, starting, views
 from shard_store.database import Database
 from shard_store.model import (
     Content,
@@ -133,10 +133,27 @@ class ShardStore:
         connection: Connection | None = None,
     ) -> Published:
         """Make the splits visible and advance the shards, once for each plan; fenced by the token (section 2)."""
-        return self.database.write(
-            lambda c: publishing.publish(self.database, c, identity, splits, row_schema=row_schema, batch_id=batch_id),
-            connection,
-        )
+        return self.publish_all((identity,), splits, row_schema=row_schema, batch_id=batch_id, connection=connection)
+
+    def publish_all(
+        self,
+        identities: Sequence[PlanIdentity],
+        splits: Sequence[Split],
+        *,
+        row_schema: str | None = None,
+        batch_id: int | None = None,
+        connection: Connection | None = None,
+    ) -> Published:
+        """Publish a micro-batch of several pipelines as one: all advance, or none. The first one has the splits.
+
+        A pipeline that is idle in this batch comes with the plan that it delivered last, and stays as it is. The
+        result's hash is that of the first one's attempt, its counts are over all.
+        """
+
+        def work(c: Connection) -> Published:
+            return publishing.publish(self.database, c, identities, splits, row_schema=row_schema, batch_id=batch_id)
+
+        return self.database.write(work, connection)
 
     # errors, views, housekeeping
 
@@ -151,8 +168,13 @@ class ShardStore:
     def reject(
         self, identity: PlanIdentity, records: Sequence[ErrorRecord], connection: Connection | None = None
     ) -> None:
-        """Write rows of the running plan that the user's function rejected; the same row twice is one."""
-        self.database.write(lambda c: rejecting.reject(self.database, c, identity, records), connection)
+        """Write rows of the running plan that the user's function rejected; fenced, and the same row twice is one."""
+
+        def work(c: Connection) -> None:
+            ownership.fence(c, identity.token)
+            error_table.record(self.database, c, identity.source, identity.token.pipeline, records)
+
+        self.database.write(work, connection)
 
     def found_bad(self, identity: PlanIdentity) -> set[tuple[ShardKey, Position]]:
         """The ranges, by key and start, that an attempt at this plan found bad: they are not read again."""

@@ -284,20 +284,6 @@ def test_a_repeat_in_the_callers_transaction_writes_nothing(store: ShardStore) -
         assert us.publish(plan, SPLIT, connection=connection).already
 
 
-def test_several_pipelines_are_published_in_one_transaction(store: ShardStore) -> None:
-    one, two = Pipeline.start(store, "one", "s1"), Pipeline.start(store, "two", "s2")
-    first, second = one.planned("a"), two.planned("b")
-    with store.database.engine.connect() as connection, connection.begin() as transaction:
-        one.publish(first, SPLIT, connection=connection)
-        two.publish(second, SPLIT, connection=connection)
-        transaction.rollback()
-    assert rows(store, "attempts") == []
-    with store.database.engine.begin() as connection:
-        one.publish(first, SPLIT, connection=connection)
-        two.publish(second, SPLIT, connection=connection)
-    assert len(rows(store, "attempts")) == 2
-
-
 def test_a_connection_that_commits_each_statement_is_refused(backend: StoreBackend, store: ShardStore) -> None:
     us = Pipeline.start(store)
     plan = us.planned("a")

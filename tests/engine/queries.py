@@ -26,9 +26,14 @@ SETTINGS = {
 
 
 class Query(TypedDict, total=False):
-    """`sink`: cuesqueue, foreign (foreachBatch into SQLite), parquet or noop. `trigger`: the keywords of trigger()."""
+    """`sink`: cuesqueue, foreign (foreachBatch into SQLite), parquet or noop. `trigger`: the keywords of trigger().
+
+    `second` is another source; `combined` says how its rows meet those of the first: `union`, or `join` by id.
+    """
 
     source: dict[str, str]
+    second: dict[str, str]
+    combined: str
     schema: str
     sink: str
     sink_options: dict[str, str]
@@ -47,9 +52,23 @@ def build_session(master: str = "local[2]") -> SparkSession:
 
 
 def start(spark: SparkSession, query: Query) -> StreamingQuery:
-    stream = spark.readStream.format("cuesqueue").options(**query["source"])
+    frame = read(spark, query["source"], query)
+    if "second" in query:
+        frame = combine(frame, read(spark, query["second"], query), query["combined"])
+    return start_frame(frame, query)
+
+
+def read(spark: SparkSession, source: dict[str, str], query: Query) -> DataFrame:
+    stream = spark.readStream.format("cuesqueue").options(**source)
     schema = query.get("schema", SCHEMA)  # "": the source has one of its own
-    return start_frame((stream.schema(schema) if schema else stream).load(), query)
+    return (stream.schema(schema) if schema else stream).load()
+
+
+def combine(first: DataFrame, second: DataFrame, how: str) -> DataFrame:
+    if how == "union":
+        return first.unionByName(second)
+    joined = first.join(second.withColumnRenamed("name", "other"), "id")
+    return joined.selectExpr("id", "concat(name, ' with ', other) AS name")
 
 
 def start_all(spark: SparkSession, queries: Iterable[Query]) -> list[StreamingQuery]:

@@ -29,7 +29,9 @@ def test_bad_messages_objects_records_and_rejected_rows_end_in_the_error_queue_o
 
     def each_batch(rows: DataFrame, batch_id: int) -> None:
         low = rows.where("id < 2").selectExpr("*", "concat('too low: ', id) AS why")
-        count = reject_rows(low, store=world.store_url, pipeline="files", reason_column="why", cause="too-low")
+        count = reject_rows(
+            low, store=world.store_url, pipeline="files", batch_id=batch_id, reason_column="why", cause="too-low"
+        )
         if count and failures:
             raise failures.pop()
         taken[batch_id] = [row["id"] for row in rows.where("id >= 2").select("id").collect()]

@@ -20,7 +20,7 @@ def refusal(options: dict[str, str], parse: Any) -> OptionError:
 
 def test_a_sink_needs_a_pipeline_and_a_path() -> None:
     options = parse_sink_options({"PIPELINE": "orders", "path": "s3://lake/orders/"})
-    assert (options.pipeline, options.path, options.compression) == ("orders", "s3://lake/orders", "zstd")
+    assert (options.pipelines, options.path, options.compression) == (("orders",), "s3://lake/orders", "zstd")
     assert "reader's option pipeline" in str(refusal({"path": "s3://lake"}, parse_sink_options))
     assert "start()" in str(refusal({"pipeline": "orders"}, parse_sink_options))
 
@@ -35,7 +35,14 @@ def test_a_sink_takes_what_spark_adds_for_itself() -> None:
     assert parse_sink_options({**given, "checkpointlocation": "x", "queryname": "q"}) == parse_sink_options(given)
 
 
-@pytest.mark.parametrize(("option", "text"), [("compression", "gzip"), ("path", ""), ("pipeline", "a,b")])
+def test_a_sink_names_all_pipelines_of_its_query() -> None:
+    options = parse_sink_options({"pipeline": "orders, payments", "path": "s3://lake"})
+    assert options.pipelines == ("orders", "payments")
+
+
+@pytest.mark.parametrize(
+    ("option", "text"), [("compression", "gzip"), ("path", ""), ("pipeline", "a,,b"), ("pipeline", "a,b,a")]
+)
 def test_a_bad_value_of_a_sink_is_refused(option: str, text: str) -> None:
     error = refusal({"pipeline": "orders", "path": "s3://lake", option: text}, parse_sink_options)
     assert error.option == option

@@ -125,9 +125,12 @@ class ReaderOptions:
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """All options of the cuesqueue sink. `path` is a URI, or an absolute local path; no slash at its end."""
+    """All options of the cuesqueue sink. `path` is a URI, or an absolute local path; no slash at its end.
 
-    pipeline: str
+    Rows are recorded under the first of the `pipelines`; a query that joins or unions sources has several.
+    """
+
+    pipelines: tuple[str, ...]
     store: SecretUrl
     path: str
     compression: str

@@ -96,6 +96,13 @@ def check_name(text: str) -> str:
     return text
 
 
+def _check_names(text: str) -> tuple[str, ...]:
+    names = tuple(check_name(name.strip()) for name in text.split(","))
+    if len(set(names)) < len(names):
+        raise ValueError(f"{shown(text)} holds a name twice; write each pipeline once, as in orders, payments")
+    return names
+
+
 def _character(*, may_be_empty: bool) -> Kind:
     values = "one character" + (", or nothing for none" if may_be_empty else r", `\t` for a tab")
 
@@ -227,6 +234,7 @@ WAIT = Kind("duration", "a duration, which may be `0s`", parse_duration)
 SIZE = Kind("size", "a size: `10kb`, `128m`, `1g`, or plain bytes", _positive_size)
 BOOLEAN = Kind("boolean", "`true`, `false`", _boolean)
 NAME = Kind("name", f"at most {LONGEST_NAME} characters, without `/`, `,` and control characters", check_name)
+PIPELINES = Kind("names", f"names parted by commas, each of at most {LONGEST_NAME} characters", _check_names)
 SEPARATOR = _character(may_be_empty=False)
 CHARACTER = _character(may_be_empty=True)
 TIME_ZONE = Kind("time zone", "an IANA name, or an offset such as `+02:00`", _time_zone)

@@ -88,7 +88,7 @@ def parse_sink_options(options: Mapping[str, str]) -> groups.SinkOptions:
     if "://" not in path:  # executors may stand in another folder
         path = str(Path(path).absolute())
     return groups.SinkOptions(
-        pipeline=values["pipeline"],
+        pipelines=values["pipeline"],
         store=values["store"],
         path=path.rstrip("/") or path,
         compression=values["compression"],

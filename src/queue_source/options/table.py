@@ -400,8 +400,9 @@ READER_OPTIONS = (
 SINK_OPTIONS = (
     _STORE,
     Option(
-        "pipeline", "names", kinds.NAME, None,
-        "The pipeline whose progress is published with the rows: the reader's `pipeline`.", "orders", required=True,
+        "pipeline", "names", kinds.PIPELINES, None,
+        "The pipeline whose progress is published with the rows: the reader's `pipeline`. For a query that joins or "
+        "unions several sources, all of them; the rows are recorded under the first.", "orders", required=True,
     ),
     Option(
         "path", "files", kinds.GIVEN_TEXT, None,

@@ -1,10 +1,10 @@
-"""Executor side of the sink: the rows of one task become Parquet files that nobody sees before they are published."""
+"""The sink with `path`: each task writes a Parquet file that nobody sees before its publish names it (a split)."""
 
 from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,10 +12,38 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from queue_source.content.files import StorageOptions, resolve
+from queue_source.options import SinkOptions
+from queue_source.sinks.base import Batch
 from shard_store.failpoints import reach
 from shard_store.model import Split
+from shard_store.store import ShardStore
 
 _ROWS_PER_GROUP = 1_000_000
+
+
+class SplitSink:
+    """Splits, positions and attempt in one transaction: exactly once, visible only through the store (view `data`)."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+
+    def write(self, batches: Iterator[pa.RecordBatch], schema: pa.Schema, batch: Batch) -> list[Split]:
+        options = self._options
+        prefix = f"split-{batch.digest[:12]}"
+        return write_split(batches, schema, options.path, prefix, options.compression, options.storage)
+
+    def commit(
+        self,
+        store: ShardStore,
+        batch: Batch,
+        written: Sequence[list[Split]],
+        schema: pa.Schema,
+        *,
+        row_schema: str,
+        batch_id: int,
+    ) -> None:
+        splits = [split for task in written for split in task]
+        store.publish_all(batch.plans, splits, row_schema=row_schema, batch_id=batch_id)
 
 
 def write_split(

@@ -15,21 +15,20 @@ from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from queue_source.options import SinkOptions
-from queue_source.sinks.splits import write_split
+from queue_source.sinks.base import Batch, open_sink
 from queue_source.spark.compat import ArrowStreamWriter, arrow_schema, as_batches
 from queue_source.spark.process import driver_identity
 from shard_store.errors import ShardStoreError
 from shard_store.failpoints import reach
-from shard_store.model import PlanIdentity, Split
 from shard_store.store import open_store
 
 
 @dataclass
-class SplitsWritten(WriterCommitMessage):
-    """What one task wrote, and for which plan."""
+class TaskWritten(WriterCommitMessage):
+    """What one task wrote, and for which plans."""
 
-    identity: PlanIdentity
-    splits: list[Split]
+    batch: Batch
+    written: Any
 
 
 class CuesqueueStreamWriter(ArrowStreamWriter):
@@ -38,47 +37,47 @@ class CuesqueueStreamWriter(ArrowStreamWriter):
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
-        self._identity: PlanIdentity | None = None
+        self._batch: Batch | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickled at planning only: the batch's plan was made a moment ago by the reader of the same driver."""
-        if self._identity is None:
+        """Pickled at planning only: the batch's plans were made a moment ago by the readers of the same driver."""
+        if self._batch is None:
+            driver = driver_identity() or None
             with open_store(self._options.store.reveal()) as store:
-                self._identity = store.current_plan(self._options.pipeline, driver_identity() or None)
+                self._batch = Batch(tuple(store.current_plan(name, driver) for name in self._options.pipelines))
         return self.__dict__
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        """Executor: one task's rows to one file, invisible until published."""
-        identity = self._identity
-        if identity is None:
+        """Executor: one task's rows, invisible until published."""
+        if self._batch is None:
             raise ShardStoreError("the sink's writer reached an executor without its plan; report this as a bug")
-        options = self._options
-        splits = write_split(
-            as_batches(iterator, self._schema),
-            arrow_schema(self._schema),
-            options.path,
-            f"split-{identity.delivery_hash[:12]}",
-            options.compression,
-            options.storage,
-        )
-        return SplitsWritten(identity, splits)
+        sink = open_sink(self._options)
+        batches = as_batches(iterator, self._schema)
+        return TaskWritten(self._batch, sink.write(batches, arrow_schema(self._schema), self._batch))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Commit process: publish all splits in one transaction; a second commit of one plan does nothing."""
-        written = [message for message in messages if isinstance(message, SplitsWritten)]
-        identities = {message.identity for message in written}
+        """Commit process: publish what all tasks wrote; a second commit of one plan does nothing."""
+        tasks = [message for message in messages if isinstance(message, TaskWritten)]
+        batches = {task.batch for task in tasks}
         if not messages:
             return  # no task ran: a batch without new data and without state; a plan has at least one task
-        if len(identities) != 1:
+        if len(batches) != 1:
             raise ShardStoreError(
-                f"batch {batchId}: expected commit messages of one plan and got {len(identities)}; "
+                f"batch {batchId}: expected commit messages of one plan and got {len(batches)}; "
                 "use one 'pipeline' name for one query only"
             )
-        splits = [split for message in written for split in message.splits]
-        reach("before-publish")
+        about = ",".join(self._options.pipelines)
+        reach("before-publish", about)
         with open_store(self._options.store.reveal()) as store:
-            store.publish(identities.pop(), splits, row_schema=self._schema.json(), batch_id=batchId)
-        reach("published")
+            open_sink(self._options).commit(
+                store,
+                batches.pop(),
+                [task.written for task in tasks],
+                arrow_schema(self._schema),
+                row_schema=self._schema.json(),
+                batch_id=batchId,
+            )
+        reach("published", about)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Nothing to undo: files that no transaction names are invisible, and `vacuum` removes them."""

@@ -29,6 +29,7 @@ def upgrade() -> None:
     op.create_table(
         "cuesqueue_attempts",
         sa.Column("delivery_hash", sa.String(64), nullable=False),
+        sa.Column("lead_hash", sa.String(64), nullable=False),
         sa.Column("source", sa.String(200), nullable=False),
         sa.Column("pipeline", sa.String(200), nullable=False),
         sa.Column("incarnation", sa.BigInteger, nullable=False),

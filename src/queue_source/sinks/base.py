@@ -1,0 +1,72 @@
+"""What every sink does with a micro-batch: its tasks write, and one commit makes all visible with the plan's progress.
+
+`open_sink` picks it by the option that says where the rows go. A new target is a module beside this one and one line
+there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from queue_source.options import SinkOptions
+from shard_store.model import PlanIdentity
+from shard_store.store import ShardStore
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One micro-batch as its sink sees it: the plans whose rows it brings, one for each pipeline of the query.
+
+    They stand in the order of the option `pipeline`. The plan of a pipeline that is idle in this batch is the one that
+    it delivered last.
+    """
+
+    plans: tuple[PlanIdentity, ...]
+
+    @property
+    def digest(self) -> str:
+        """The delivery hash; of a query with several pipelines the hash over theirs."""
+        hashes = sorted(plan.delivery_hash for plan in self.plans)
+        return hashes[0] if len(hashes) == 1 else hashlib.sha256("\0".join(hashes).encode()).hexdigest()
+
+
+class Sink(Protocol):
+    """Where rows go. Pickled to the executors; a sink that is new in the commit process knows only its options."""
+
+    def write(self, batches: Iterator[pa.RecordBatch], schema: pa.Schema, batch: Batch) -> Any:
+        """Executor, once for each task attempt: one task's rows, not visible to anybody yet.
+
+        Returns what `commit` needs of it, as a value that can be pickled.
+        """
+
+    def commit(
+        self,
+        store: ShardStore,
+        batch: Batch,
+        written: Sequence[Any],
+        schema: pa.Schema,
+        *,
+        row_schema: str,
+        batch_id: int,
+    ) -> None:
+        """Commit process: publish what the tasks have written, once for each plan (invariant 4).
+
+        `row_schema` is the schema as Spark's JSON. Raises what `ShardStore.publish` raises.
+        """
+
+
+_SINKS = {"path": ("queue_source.sinks.splits", "SplitSink")}
+"""The option that names the target -> module and class; loaded only when used, since each may need an extra."""
+
+
+def open_sink(options: SinkOptions) -> Sink:
+    """The sink that the options ask for. Does no work: nothing is opened."""
+    module, name = _SINKS["path"]
+    sink: Sink = getattr(importlib.import_module(module), name)(options)
+    return sink
