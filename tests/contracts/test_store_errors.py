@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from dataclasses import replace
 from datetime import timedelta
 
@@ -116,6 +117,26 @@ def test_errors_of_a_pipeline_that_died_are_sent_by_another_of_the_source_and_of
     backend.clock.advance(STALE + 1)
     store.heartbeat(us.token, STALE)
     assert sorted(undelivered(store, us.token)) == ["another's", "mine"]
+
+
+def test_of_two_pipelines_that_claim_at_once_only_one_gets_the_errors_of_a_dead_one(backend: StoreBackend) -> None:
+    first, second = backend.open(), backend.open()
+    us, others = Pipeline.start(first), Pipeline.start(second, "other")
+    first.record_errors("s", "dead", [MESSAGE])
+    got: list[list[str]] = []
+    late = threading.Thread(target=lambda: got.append(deliver(second, others.token)))
+
+    def work(connection: sa.Connection) -> list[bytes]:
+        keys = [error.key for error in error_delivery.claim(first.database, connection, us.token, "s")]
+        if not late.is_alive():
+            late.start()
+        late.join(0.3)  # it has to wait for us; were it not to, it would be done by then
+        error_delivery.mark_delivered(first.database, connection, us.token, keys, "errors")
+        return keys
+
+    assert len(first.database.write(work)) == 1
+    late.join(30)
+    assert got == [[]]
 
 
 def test_a_zombie_neither_claims_nor_marks_errors(store: ShardStore) -> None:
