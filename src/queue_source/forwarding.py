@@ -62,6 +62,7 @@ class ErrorForwarder:
         database, token = self._store.database, self._token
         with self._one_at_a_time:
             while found := database.read(lambda c: error_delivery.undelivered(database, c, token, self._source)):
+                reach("errors-due")
                 sent = self._send(queue, found) if self._inside is None else self._send_inside(self._inside, queue.name)
                 self._metrics.add(errorsDelivered=sent)
 

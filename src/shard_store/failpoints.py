@@ -25,6 +25,7 @@ POINTS = (
     "published",  # sink commit: the transaction is committed, Spark has no commit log yet
     "confirmed",  # reader: the batch is final in the store, its messages are not acknowledged
     "acknowledged",  # reader: the messages are deleted
+    "errors-due",  # reader: errors are final, and not in the error queue yet
     "errors-sent",  # reader: errors are in the error queue (of another database), the store does not know it yet
 )
 

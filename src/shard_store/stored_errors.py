@@ -171,7 +171,7 @@ def _stored(row: Row[Any]) -> StoredError:
         tag=tag,
         headers=headers,
         group=group,
-        input=None if row.input is None else bytes(row.input),
+        input=None if row.input_size is None else bytes(row.input or b""),  # SQLite's substr makes NULL of no bytes
         input_size=row.input_size,
         occurred_at=row.occurred_at,
         delivered_at=row.delivered_at,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ from contracts.store_backends import rows
 from coordinator_world import EMPTY, World, patiently, uris
 from driver_loop import DriverLoop, reader_options, states, until
 from queue_source.errors import OptionError, QueueConfigurationError
+from queue_source.options import connection_options
 from queue_source.queues import Depth, open_queue
 from queue_source.queues.sim.queue import Fault
+from queue_source.suitability import check_error_queue
 from shard_store import failpoints
 from shard_store.model import ErrorRecord, Plan, position_at
 
@@ -79,30 +82,40 @@ def test_a_bad_message_a_bad_object_and_a_bad_record_end_in_the_error_queue_once
     assert [h["Error-Scope"] for h in headers] == ["message", *(error["scope"] for error in others)]
 
 
-def test_a_crash_between_publishing_and_forwarding_loses_no_error_and_sends_none_twice(world: ErrorWorld) -> None:
-    world.publish("no notification", *uris(3))
-    with world.loop(commitTimeout="500ms") as loop:  # without an error queue: as if it had died before it could send
-        one_bad_of_each(world, loop)
-    with world.loop(errorQueueUrl=world.error_url) as loop:
-        assert len(world.sent()) == 3, "sent by the start, before anything is received"
-        until(lambda: world.depth() == EMPTY, patiently(loop))
-    with world.loop(errorQueueUrl=world.error_url):
-        pass
-    assert len(world.sent()) == 3
-
-
 @pytest.fixture
-def armed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(failpoints, "_armed", {"errors-sent": (1, "", "raise")})
-    monkeypatch.setattr(failpoints, "_reached", {})
+def fails_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Lets the reader fail at a named point, once."""
+
+    def arm(point: str) -> None:
+        monkeypatch.setattr(failpoints, "_armed", {point: (1, "", "raise")})
+        monkeypatch.setattr(failpoints, "_reached", {})
+
+    return arm
 
 
-@pytest.mark.usefixtures("armed")
-def test_an_error_that_is_sent_twice_is_known_by_its_id(tmp_path: Path) -> None:
+def test_a_crash_between_publishing_and_sending_loses_no_error_and_sends_none_twice(
+    world: ErrorWorld, fails_at: Callable[[str], None]
+) -> None:
+    world.publish(*uris(3))
+    with world.loop(errorQueueUrl=world.error_url, commitTimeout="500ms") as loop:
+        one_bad_of_each(world, loop)
+        fails_at("errors-due")
+        with pytest.raises(failpoints.FailpointReached):
+            loop.coordinator.latest(1)
+        assert world.depth() == Depth(ready=0, in_flight=3), "nothing is acknowledged"
+    assert world.sent() == []
+    with world.loop(errorQueueUrl=world.error_url) as loop:
+        assert len(world.sent()) == 2, "sent by the start, before anything is received"
+        until(lambda: world.depth() == EMPTY, patiently(loop))
+    assert len(world.sent()) == 2
+
+
+def test_an_error_that_is_sent_twice_is_known_by_its_id(tmp_path: Path, fails_at: Callable[[str], None]) -> None:
     world = ErrorWorld(tmp_path, inside=False)
     world.publish(*uris(3))
     with world.loop(errorQueueUrl=world.error_url, visibilityTimeout="5m") as loop:
         one_bad_of_each(world, loop)
+        fails_at("errors-sent")
         with pytest.raises(failpoints.FailpointReached):
             loop.coordinator.latest(1)
         assert world.depth() == Depth(ready=0, in_flight=3), "nothing is acknowledged"
@@ -111,6 +124,13 @@ def test_an_error_that_is_sent_twice_is_known_by_its_id(tmp_path: Path) -> None:
     ids = [error["error_id"] for error in world.sent()]
     assert len(ids) == 4
     assert len(set(ids)) == 2
+
+
+def test_an_error_queue_comes_to_what_a_query_without_one_left_in_the_table(world: ErrorWorld) -> None:
+    with world.store() as store:
+        store.record_errors("files", "earlier", [ErrorRecord("message", "c", "", "m", input=b"")])
+    with world.loop(errorQueueUrl=world.error_url):
+        assert [error["message_id"] + error["input"] for error in world.sent()] == [""]
 
 
 def test_errors_that_cannot_be_sent_fail_the_query_and_nothing_is_acknowledged(tmp_path: Path) -> None:
@@ -159,3 +179,20 @@ def test_an_error_queue_that_is_read_by_the_same_query_is_refused(tmp_path: Path
         reader_options(world.queue_url, world.store_url, errorQueueUrl=world.queue_url)
     with pytest.raises(OptionError, match=r"'errorQueueUrl': .* names 2 queues"):
         reader_options(world.queue_url, world.store_url, errorQueueUrl="sqs://a,sqs://b")
+
+
+def test_an_error_queue_is_reached_as_the_queues_that_are_read(tmp_path: Path) -> None:
+    world, half = World(tmp_path), {"sqs.accessKeyId": "id"}
+    with pytest.raises(OptionError, match=r"secretAccessKey"):
+        reader_options(world.queue_url, world.store_url, errorQueueUrl="sqs://errors", **half)
+    whole = {**half, "sqs.secretAccessKey": "key", "aws.region": "eu-west-1", "errorQueueUrl": "sqs://errors"}
+    options = reader_options(world.queue_url, world.store_url, **whole)
+    assert options.delivery.error_queue_url is not None
+    assert connection_options(options.delivery.error_queue_url, options.queue) == {
+        "access_key_id": "id", "secret_access_key": "key", "region": "eu-west-1",
+    }  # fmt: skip
+
+
+def test_a_listener_is_no_error_queue() -> None:
+    with open_queue("amqp://h/v?source=s&listener=true") as queue, pytest.raises(OptionError, match="is a listener"):
+        check_error_queue(queue)
