@@ -115,7 +115,7 @@ class DriverLoop:
         self._start = end
 
     def _deliver(self, plan: Plan, number: int) -> None:
-        ids = [] if plan.published else [r.content.shard_id for r in plan.ranges]
+        ids = [r.content.shard_id for r in plan.ranges]  # also those of a plan that is published: the store drops them
         if not self.publishes:  # a foreign sink that is idempotent by batch id
             file = self.output / f"batch-{number}.json"
             if not file.exists():

@@ -154,8 +154,9 @@ class Plan:
     """The snapshots of one micro-batch: what is to be read (`ranges`), what was lost to others meanwhile (`lost`).
 
     What an earlier attempt at the same plan found bad belongs to it and is not read again: it is not in `ranges`.
-    `published` is true when an earlier attempt has already delivered this plan: nothing is read again. `attempt`
-    counts how often the plan was made: each time but the first says that the one before it failed.
+    `published` is true when an earlier attempt has already delivered this plan: `ranges` is then what it delivered, as
+    far as the plan is the last one; else nothing. `attempt` counts how often the plan was made: each time but the first
+    says that the one before it failed.
     """
 
     identity: PlanIdentity

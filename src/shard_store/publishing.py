@@ -112,14 +112,12 @@ def _delivery(connection: Connection, identity: PlanIdentity, row: Row[Any], bat
             f"pipeline {identity.token.pipeline!r}: the batch to publish is not the one that was planned last; "
             "use one 'pipeline' name for one query only"
         )
-    after = max(identity.start_seq, row.confirmed_seq)  # as the plan was made
-    moves = planned_moves(connection, row, after, identity.end_seq)
-    return Delivery(identity, moves, row.plan_lost or 0, batch_id=batch_id)
+    return Delivery(identity, planned_moves(connection, row), row.plan_lost or 0, batch_id=batch_id)
 
 
-def planned_moves(connection: Connection, row: Row[Any], after: int, end_seq: int) -> list[Move]:
+def planned_moves(connection: Connection, row: Row[Any]) -> list[Move]:
     """What the plan on record in the pipeline's row moves: its snapshots without what it left out."""
-    moves = ranges.read_moves(connection, row.pipeline, after, end_seq)
+    moves = ranges.read_moves(connection, row.pipeline, row.plan_after, row.plan_end)
     left_out = set(json.loads(row.plan_left_out))
     return [m for m in moves if ranges.mark(m) not in left_out] if left_out else moves
 

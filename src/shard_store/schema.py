@@ -87,6 +87,7 @@ pipelines = sa.Table(
     sa.Column("plan_hash", Hex),
     sa.Column("plan_incarnation", sa.BigInteger),
     sa.Column("plan_start", sa.BigInteger),
+    sa.Column("plan_after", sa.BigInteger),  # what is up to here was final when the plan was made
     sa.Column("plan_end", sa.BigInteger),
     sa.Column("plan_left_out", LongText),
     sa.Column("plan_lost", sa.BigInteger),

@@ -44,7 +44,8 @@ VIEWS: dict[str, tuple[Column, ...]] = {
     "attempts": _columns(
         attempts,
         "delivery_hash lead_hash source pipeline incarnation:integer start_seq:integer end_seq:integer "
-        "batch_id:integer kind shards:integer lost:integer errors:integer splits:integer rows:integer bytes:integer published_at:time",
+        "batch_id:integer kind shards:integer lost:integer errors:integer splits:integer rows:integer "
+        "bytes:integer published_at:time",
     ),
     "errors": (
         *_columns(errors, "source pipeline scope cause detail subject position queue message_id input:binary"),

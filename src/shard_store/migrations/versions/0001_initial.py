@@ -91,6 +91,7 @@ def upgrade() -> None:
         sa.Column("plan_hash", sa.String(64)),
         sa.Column("plan_incarnation", sa.BigInteger),
         sa.Column("plan_start", sa.BigInteger),
+        sa.Column("plan_after", sa.BigInteger),
         sa.Column("plan_end", sa.BigInteger),
         sa.Column("plan_left_out", LongText),
         sa.Column("plan_lost", sa.BigInteger),
