@@ -22,6 +22,7 @@ POINTS = (
     "object-read",  # executor: an object is about to be read; about its id
     "split-written",  # executor: a task's split is on disk, the driver does not know it yet
     "before-publish",  # sink commit: all splits are written, nothing is published
+    "output-delivered",  # foreachBatch: a named output is committed, the batch is not; about its name
     "published",  # sink commit: the transaction is committed, Spark has no commit log yet
     "confirmed",  # reader: the batch is final in the store, its messages are not acknowledged
     "acknowledged",  # reader: the messages are deleted

@@ -233,3 +233,16 @@ leases = sa.Table(
 version = sa.Table(
     "cuesqueue_alembic_version", sa.MetaData(), sa.Column("version_num", sa.String(32), primary_key=True)
 )
+
+# Made where a user's `foreachBatch` writes an output, in any database (deliveries.py): so of types that all know, and
+# not part of `metadata` either
+deliveries = sa.Table(
+    "cuesqueue_deliveries",
+    sa.MetaData(),
+    sa.Column("delivery_hash", Hex, primary_key=True),
+    sa.Column("output", Name, primary_key=True),
+    sa.Column("pipeline", Name, nullable=False),
+    sa.Column("batch_id", sa.BigInteger, nullable=False),
+    sa.Column("delivered_at", sa.DateTime, nullable=False),
+    **_TABLE,
+)

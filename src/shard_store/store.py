@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from types import TracebackType
 from typing import Any
@@ -134,7 +135,7 @@ class ShardStore:
     def publish_all(
         self,
         identities: Sequence[PlanIdentity],
-        splits: Sequence[Split],
+        splits: Sequence[Split] | None,
         *,
         row_schema: str | None = None,
         batch_id: int | None = None,
@@ -143,13 +144,33 @@ class ShardStore:
         """Publish a micro-batch of several pipelines as one: all advance, or none. The first one has the splits.
 
         A pipeline that is idle in this batch comes with the plan that it delivered last, and stays as it is. The
-        result's hash is that of the first one's attempt, its counts are over all.
+        result's hash is that of the first one's attempt, its counts are over all. `splits` is None where the rows go
+        elsewhere, uncounted.
         """
 
         def work(c: Connection) -> Published:
             return publishing.publish(self.database, c, identities, splits, row_schema=row_schema, batch_id=batch_id)
 
         return self.database.write(work, connection)
+
+    def delivered(self, identities: Sequence[PlanIdentity], batch_id: int) -> Published:
+        """What `publish_all` would find: the hash of this micro-batch, and whether it is published already."""
+        return self.database.read(lambda c: publishing.look(c, identities, batch_id))
+
+    @contextmanager
+    def held(
+        self, identities: Sequence[PlanIdentity], batch_id: int, connection: Connection | None = None
+    ) -> Iterator[None]:
+        """While the block lasts, the micro-batch can be published, and nobody takes its shards over.
+
+        With `connection`: as long as the caller's transaction. Raises as `publish_all` does. Keep it short: the
+        pipeline's heartbeats wait for it.
+        """
+        with ExitStack() as stack:
+            if connection is None:
+                connection = stack.enter_context(self.database.engine.begin())
+            self.database.write(lambda c: publishing.hold(self.database, c, identities, batch_id), connection)
+            yield
 
     # errors, views, housekeeping
 
