@@ -175,6 +175,11 @@ class Split:
     size: int
 
 
+def split_key(path: str) -> bytes:
+    """The key of a split's name, the last part of its path: a folder may be named in several ways, a split has one."""
+    return hashlib.sha256(path.rpartition("/")[2].encode("utf-8", "surrogatepass")).digest()
+
+
 @dataclass(frozen=True, slots=True)
 class ErrorRecord:
     """One entry of the error table. Unique by (plan hash or "", shard or message, position): writing it twice is one.

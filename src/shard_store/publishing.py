@@ -23,6 +23,7 @@ from shard_store.model import (
     ShardState,
     Split,
     is_end,
+    split_key,
 )
 from shard_store.ownership import fence, owned_by
 from shard_store.schema import attempts, errors, pipelines, shards, splits
@@ -316,8 +317,9 @@ def _record(
         "published_at": now,
     }
     for chunk in chunks(files or ()):
-        given = database.dialect.row_set({name: splits.c[name].type for name in ("path", "rows", "bytes")})
-        given.execute(connection, given.insert(splits.insert(), common), [(f.path, f.rows, f.size) for f in chunk])
+        given = database.dialect.row_set({name: splits.c[name].type for name in ("path", "name_key", "rows", "bytes")})
+        rows = [(f.path, split_key(f.path), f.rows, f.size) for f in chunk]
+        given.execute(connection, given.insert(splits.insert(), common), rows)
     connection.execute(
         attempts.insert().values(
             **common,

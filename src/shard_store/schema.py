@@ -179,12 +179,14 @@ splits = sa.Table(
     sa.Column("source", Name, nullable=False),
     sa.Column("pipeline", Name, nullable=False),
     sa.Column("path", AnyText, nullable=False),
+    sa.Column("name_key", Hash, nullable=False),  # of the path's last part, which no other split has: see vacuum
     sa.Column("rows", sa.BigInteger, nullable=False),
     sa.Column("bytes", sa.BigInteger, nullable=False),
     sa.Column("published_at", sa.BigInteger, nullable=False),
     **_TABLE,
 )
 sa.Index("cuesqueue_splits_hash", splits.c.delivery_hash)
+sa.Index("cuesqueue_splits_name", splits.c.name_key)
 
 errors = sa.Table(
     "cuesqueue_errors",

@@ -31,6 +31,7 @@ from shard_store.pruning import PruneResult, RetentionPolicy, prune, win_interva
 from shard_store.publishing import Published
 from shard_store.schema import pipelines
 from shard_store.starting import Started
+from shard_store.views import AsOf
 
 
 class ShardStore:
@@ -198,9 +199,13 @@ class ShardStore:
         self.database.write(lambda c: poison.end(c, identity, entry))
 
     def pages(
-        self, view: str, *, source: str | None = None, pipeline: str | None = None
+        self, view: str, *, source: str | None = None, pipeline: str | None = None, as_of: AsOf | None = None
     ) -> Iterator[list[tuple[Any, ...]]]:
-        return views.pages(self.database, view, source=source, pipeline=pipeline)
+        return views.pages(self.database, view, source=source, pipeline=pipeline, as_of=as_of)
+
+    def published_names(self, paths: Sequence[str]) -> set[str]:
+        """Which of the files are splits, by their names: the same, whatever their folder is called."""
+        return self.database.read(lambda c: views.published_names(self.database, c, paths))
 
     def row_schema(self, pipeline: str | None = None) -> str | None:
         """The schema (Spark's JSON) of what the sink published last, of this pipeline or of any."""

@@ -14,6 +14,7 @@ from queue_source.commands.prune import prune
 from queue_source.commands.publish import publish
 from queue_source.commands.queue import group as queue_group
 from queue_source.commands.setup import app as setup
+from queue_source.commands.vacuum import vacuum
 
 
 class _Program(TyperGroup):
@@ -38,6 +39,7 @@ app.command()(demo)
 app.command()(publish)
 app.add_typer(queue_group)
 app.command()(prune)
+app.command()(vacuum)
 app.command()(migrate)
 app.add_typer(setup, name="setup")
 

@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 from types import FrameType
+from typing import Any
 
 from pyspark import SparkContext, TaskContext
 
@@ -24,11 +25,16 @@ def driver_identity() -> str:
 
 
 def _folders_by_the_jvm() -> str:
-    context = SparkContext._active_spark_context
-    if context is None or context._jvm is None:
+    """By SparkEnv's field: Py4J would look at all methods of that class, and some name classes that are not there."""
+    context: Any = SparkContext._active_spark_context
+    if context is None:
         return ""
-    manager = context._jvm.org.apache.spark.SparkEnv.get().blockManager().diskBlockManager()
-    return ",".join(folder.getPath() for folder in manager.localDirs())
+    field = (
+        context._jsc.getClass().getClassLoader().loadClass("org.apache.spark.SparkEnv").getDeclaredField("blockManager")
+    )
+    field.setAccessible(True)
+    folders = field.get(context._jsc.sc().env()).diskBlockManager().localDirs()
+    return ",".join(folder.getPath() for folder in folders)
 
 
 def is_repeated() -> bool:

@@ -167,6 +167,7 @@ def upgrade() -> None:
         sa.Column("source", sa.String(200), nullable=False),
         sa.Column("pipeline", sa.String(200), nullable=False),
         sa.Column("path", LongText, nullable=False),
+        sa.Column("name_key", Hash, nullable=False),
         sa.Column("rows", sa.BigInteger, nullable=False),
         sa.Column("bytes", sa.BigInteger, nullable=False),
         sa.Column("published_at", sa.BigInteger, nullable=False),
@@ -174,3 +175,4 @@ def upgrade() -> None:
         **TABLE,
     )
     op.create_index("cuesqueue_splits_hash", "cuesqueue_splits", ["delivery_hash"])
+    op.create_index("cuesqueue_splits_name", "cuesqueue_splits", ["name_key"])
