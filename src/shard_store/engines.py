@@ -26,6 +26,7 @@ def make_engine(url: URL, dialect: Dialect, patience: float) -> Engine:
         pool_size=5,
         max_overflow=45,
         pool_timeout=patience,
+        pool_use_lifo=True,  # the same few connections, whose caches are warm; in turn, each would fill its own
         **settings,
     )
     statements = [

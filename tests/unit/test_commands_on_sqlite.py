@@ -5,19 +5,16 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
 from typer.testing import CliRunner
 
 import shard_store
 from queue_source.commands.main import app
+from queue_source.queues import open_queue
 from shard_store.model import Content
 from shard_store.schema import REVISION
 
 
 def test_what_publish_sends_a_queue_delivers(tmp_path: Path) -> None:
-    pytest.importorskip("queue_source.queues.sql", reason="the SQL queue is not merged yet")
-    from queue_source.queues import open_queue
-
     url = f"sql+sqlite:///{tmp_path}/jobs.db?queue=files"
     done = CliRunner().invoke(
         app,
@@ -32,7 +29,6 @@ def test_what_publish_sends_a_queue_delivers(tmp_path: Path) -> None:
 
 
 def test_a_queue_of_no_known_kind_is_wrong_use() -> None:
-    pytest.importorskip("queue_source.queues.sql", reason="the SQL queue is not merged yet")
     done = CliRunner().invoke(app, ["publish", "bogus://me:n0t-sh0wn@host", "a"])
     assert done.exit_code == 2
     assert done.stderr.startswith("error: queue 'bogus://me:***@host'")

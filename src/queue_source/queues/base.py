@@ -8,12 +8,15 @@ All calls may come from several threads at once. Errors are `queue_source.errors
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
 from queue_source.messages import Receipt, Received
+
+Self = TypeVar("Self", bound="ClosedAtExit")
 
 Payload = bytes | str | Mapping[str, object] | Sequence[object]
 """What may be published: bytes and text as they are, anything else as JSON."""
@@ -29,7 +32,6 @@ class Capabilities:
     ordered_groups: bool = False
     longest_wait: float = 20.0  # longest a receive may wait; short where nothing can interrupt it
     can_delay: bool = True  # give_back(delay) is honoured
-    tells_sent_at: bool = True
     retention: float | None = None  # how long the queue keeps a message, where it says so
     tells_depth: bool = True  # else `depth` raises: no number is better than a wrong one
     tells_stale: bool = True  # else receipts whose lease is over are taken in silence: only the caller's clock tells
@@ -50,6 +52,22 @@ class Depth:
     @property
     def total(self) -> int:
         return self.ready + self.in_flight + self.delayed
+
+
+class ClosedAtExit(ABC):
+    """What `with open_queue(...)` needs of an adapter beside its `close`."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End what runs, and what waits in other threads; may be called again."""
+
+    def __enter__(self: Self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
 
 @runtime_checkable

@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import CancelledError
-from types import TracebackType
 from typing import Any, TypeVar
 
 from pika.adapters.utils.connection_workflow import AMQPConnectorException
@@ -26,7 +25,7 @@ from queue_source.queues.amqp.errors import translated
 from queue_source.queues.amqp.link import IoThread, Link, Stopped
 from queue_source.queues.amqp.messages import checked_headers, properties_for, received
 from queue_source.queues.amqp.session import QueueGone, Session
-from queue_source.queues.base import Capabilities, Depth, Payload, encode_payloads
+from queue_source.queues.base import Capabilities, ClosedAtExit, Depth, Payload, encode_payloads
 from queue_source.queues.log_ids import stamped
 from queue_source.tags import check_tag
 
@@ -35,7 +34,7 @@ LARGEST_BATCH = 1000
 _Result = TypeVar("_Result")
 
 
-class AmqpQueue:
+class AmqpQueue(ClosedAtExit):
     """The pool, the listener or only the source that an `amqp://` URL names, created when absent by the first use.
 
     A lost connection raises `QueueUnavailable`, and the next call connects again; what was in flight is then stale here
@@ -146,14 +145,6 @@ class AmqpQueue:
                 return
             self._closed = True
         self._thread.stop(self._session.end())
-
-    def __enter__(self) -> AmqpQueue:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     # --- for people and commands: the pool that the URL names, else the source --------------------------------------
 

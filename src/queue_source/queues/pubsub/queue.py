@@ -20,14 +20,21 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from itertools import groupby
-from types import TracebackType
 from typing import Any
 
 from google.pubsub_v1 import types
 
 from queue_source.errors import QueueConfigurationError, QueueError, QueueUnavailable
 from queue_source.messages import Receipt, Received
-from queue_source.queues.base import Capabilities, Depth, Payload, encode_payloads, republished, taken_for_a_look
+from queue_source.queues.base import (
+    Capabilities,
+    ClosedAtExit,
+    Depth,
+    Payload,
+    encode_payloads,
+    republished,
+    taken_for_a_look,
+)
 from queue_source.queues.pubsub.calls import LARGEST_PULL, PubSubCalls, Subscription
 
 LONGEST_LEASE = 600
@@ -46,7 +53,7 @@ _Message = Any  # google.pubsub.v1.PubsubMessage: the protobuf class itself, man
 _new_message = types.PubsubMessage.pb()
 
 
-class PubSubQueue:
+class PubSubQueue(ClosedAtExit):
     """The subscription of a URL `pubsub://PROJECT/SUBSCRIPTION`, which has to exist.
 
     `project` stands in for one that the URL leaves out, `credentials_file` for Google's own search for credentials;
@@ -203,14 +210,6 @@ class PubSubQueue:
     def close(self) -> None:
         """Also ends a `receive` that waits in another thread. A closed queue is not opened again."""
         self._calls.close()
-
-    def __enter__(self) -> PubSubQueue:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     # --- for people and commands: the subscription, never its topic --------------------------------------------------
 

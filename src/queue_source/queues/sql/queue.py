@@ -11,14 +11,13 @@ import random
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
 from typing import TypeVar
 
 from sqlalchemy import Connection
 
 from queue_source.errors import QueueConfigurationError, QueueError
 from queue_source.messages import Receipt, Received
-from queue_source.queues.base import Capabilities, Depth, Payload, encode_payloads, republished
+from queue_source.queues.base import Capabilities, ClosedAtExit, Depth, Payload, encode_payloads, republished
 from queue_source.queues.sql.database import (
     LONGEST_NAME,
     Address,
@@ -35,7 +34,7 @@ _POLL = (0.05, 0.2)  # seconds between two looks at an empty queue, drawn at ran
 _Result = TypeVar("_Result")
 
 
-class SqlQueue:
+class SqlQueue(ClosedAtExit):
     """The queue `queue=NAME` of a `sql+SQLALCHEMY-URL`; created by its first use, and gone when it is empty.
 
     `clock` (seconds since 1970) stands in for the database's clock and for waiting, `sleep` for the pauses between
@@ -155,14 +154,6 @@ class SqlQueue:
         """Also ends a `receive` that waits in another thread. A closed queue is not opened again."""
         self._closed.set()
         self._database.close()
-
-    def __enter__(self) -> SqlQueue:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     # --- for people and commands -------------------------------------------------------------------------------------
 

@@ -15,12 +15,19 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from types import TracebackType
 from typing import Any
 
 from queue_source.errors import QueueConfigurationError, QueueError, QueueNotFound, QueueUnavailable
 from queue_source.messages import Receipt, Received
-from queue_source.queues.base import Capabilities, Depth, Payload, encode_payloads, republished, taken_for_a_look
+from queue_source.queues.base import (
+    Capabilities,
+    ClosedAtExit,
+    Depth,
+    Payload,
+    encode_payloads,
+    republished,
+    taken_for_a_look,
+)
 from queue_source.queues.sqs import messages as sqs_messages
 from queue_source.queues.sqs.client import (
     LONGEST_WAIT,
@@ -44,7 +51,7 @@ _SIDE_BY_SIDE = 8  # batches of one call
 _log = logging.getLogger(__name__)
 
 
-class SqsQueue:
+class SqsQueue(ClosedAtExit):
     """One SQS queue. Nothing is requested before the first use; that reads the URL and the attributes it needs."""
 
     def __init__(
@@ -198,14 +205,6 @@ class SqsQueue:
                 self._workers.shutdown(wait=False)
             if self._made is not None:
                 self._made.close()
-
-    def __enter__(self) -> SqsQueue:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     # --- for people and commands -------------------------------------------------------------------------------------
 
