@@ -37,8 +37,9 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("queue_source.forwarding",),
     ("queue_source.opening",),
     ("queue_source.coordinator",),
-    ("queue_source.sinks", "queue_source.delivery", "queue_source.rejects", "queue_source.requeueing"),
+    ("queue_source.sinks", "queue_source.rejects", "queue_source.requeueing"),
     ("queue_source.spark",),
+    ("queue_source.delivery",),
     ("queue_source.commands",),
     ("pyspark_cuesqueue",),
 )
@@ -55,7 +56,13 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "google": ("queue_source.queues.pubsub",),
     "grpc": ("queue_source.queues.pubsub",),
     "pika": ("queue_source.queues.amqp",),
-    "sqlalchemy": ("shard_store", "queue_source.queues.sql", "queue_source.queues.sim", "queue_source.sinks"),
+    "sqlalchemy": (
+        "shard_store",
+        "queue_source.queues.sql",
+        "queue_source.queues.sim",
+        "queue_source.sinks",
+        "queue_source.delivery",
+    ),
     "alembic": ("shard_store",),
     "pyiceberg": ("queue_source.sinks",),
     "pyarrow": (

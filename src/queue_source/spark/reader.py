@@ -78,14 +78,13 @@ class CuesqueueStreamReader(AvailableNow, DataSourceStreamReader):
             self._started().logged(int(end["seq"]))  # Spark before 4.2, after a restart
             return []
         plan = self._started().plan(int(start["seq"]), int(end["seq"]))
-        ranges = () if plan.published else plan.ranges
         batches, max_attempts = self._options.batches, None
         piece_of: PieceOf = {}
         limits = batches.min_partitions, batches.max_partition_bytes
         if plan.attempt >= ISOLATED_FROM:
-            packed, max_attempts = isolate(ranges), self._options.delivery.max_attempts
+            packed, max_attempts = isolate(plan.ranges), self._options.delivery.max_attempts
         else:
-            pieces, piece_of = cut(ranges, *limits, self._may_be_cut)
+            pieces, piece_of = cut(plan.ranges, *limits, self._may_be_cut)
             packed = pack(pieces, *limits)
         # a plan without content still needs a task: its commit message tells the sink which plan is published
         return [
