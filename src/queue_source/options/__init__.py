@@ -15,6 +15,7 @@ from queue_source.options.groups import (
     SchemaOptions,
     SinkOptions,
     TableOptions,
+    TargetQueue,
     ViewOptions,
 )
 from queue_source.options.parsing import check_declared, parse_reader_options, parse_sink_options, parse_view_options
@@ -36,6 +37,7 @@ __all__ = [
     "SecretUrl",
     "SinkOptions",
     "TableOptions",
+    "TargetQueue",
     "ViewOptions",
     "check_declared",
     "connection_options",

@@ -1,6 +1,7 @@
 """The options as frozen groups, built once by `parsing`. Plain dataclasses: what executors unpickle needs no library.
 
-Only `ContentOptions` (reader) and `StorageOptions` (sink, views) travel to executors; all else stays on the driver.
+Only `ContentOptions` (reader), `SinkOptions` and `StorageOptions` (views) travel to executors; all else stays on the
+driver.
 Durations are `timedelta`, sizes bytes. Secrets and URLs are `Secret`s: `str()` is for people, `reveal()` for libraries.
 """
 
@@ -86,11 +87,12 @@ class DeduplicationOptions:
 
 @dataclass(frozen=True, slots=True)
 class DeliveryOptions:
-    """The guarantee, and what happens when the store was lost or objects kill their readers."""
+    """The guarantee, and what happens when the store was lost, objects kill their readers, or anything is bad."""
 
     delivery_semantics: str
     fail_on_data_loss: bool
     max_attempts: int
+    error_queue_url: SecretUrl | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,11 +154,19 @@ class TableOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class TargetQueue:
+    """The queue that a sink sends to; `connections` as in `QueueOptions`."""
+
+    url: SecretUrl
+    connections: Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
 class SinkOptions:
     """All options of the cuesqueue sink. `path` is a URI, or an absolute local path; no slash at its end.
 
-    With `table` the rows go there, and `path` is empty. Rows are recorded under the first of the `pipelines`; a query
-    that joins or unions sources has several.
+    Rows go to one of `path`, `table` and `queue`; the others are "" or None. They are recorded under the first of the
+    `pipelines`; a query that joins or unions sources has several.
     """
 
     pipelines: tuple[str, ...]
@@ -165,6 +175,7 @@ class SinkOptions:
     compression: str
     storage: StorageOptions
     table: TableOptions | None = None
+    queue: TargetQueue | None = None
 
 
 @dataclass(frozen=True, slots=True)

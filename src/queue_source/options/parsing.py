@@ -64,7 +64,7 @@ def parse_reader_options(options: Mapping[str, str]) -> groups.ReaderOptions:
         pipeline=values["pipeline"] or source,
         store=values["store"],
         queue=groups.QueueOptions(
-            urls=urls, connections=connections(urls, values), **_group(READER_OPTIONS, "queue", values)
+            urls=urls, connections=connections(_all_urls(values), values), **_group(READER_OPTIONS, "queue", values)
         ),
         notifications=groups.NotificationOptions(**_group(READER_OPTIONS, "notifications", values)),
         batches=groups.BatchOptions(**_group(READER_OPTIONS, "batches", values)),
@@ -89,17 +89,17 @@ def parse_sink_options(options: Mapping[str, str]) -> groups.SinkOptions:
     """The options of `df.writeStream.format("cuesqueue")`; names in any case. Raises OptionError."""
     of_catalog = {name: text for name, text in options.items() if name.lower().startswith(_CATALOG)}
     values = _read("sink", {name: text for name, text in options.items() if name not in of_catalog})
+    _check_target(values)
     table = _table(values, of_catalog)
-    path = "" if table else _folder(values["path"])
-    if not path and not table:
-        raise OptionError("path", _missing("sink", next(option for option in SINK_OPTIONS if option.name == "path")))
+    url: SecretUrl | None = values["queueUrl"]
     return groups.SinkOptions(
         pipelines=values["pipeline"],
         store=values["store"],
-        path=path,
+        path="" if table else _folder(values["path"]),
         compression=values["compression"],
         storage=_storage(values),
         table=table,
+        queue=None if url is None else groups.TargetQueue(url, connections([url], values)),
     )
 
 
@@ -207,7 +207,6 @@ def _missing(place: str, option: Option) -> str:
     hint = {
         "fileFormat": "the objects need a format",
         "pipeline": "name the pipeline whose progress is published with the rows, as in the reader's option pipeline",
-        "path": "name the folder of the data files, here or in start(), or an Iceberg table with the option table",
     }.get(option.name, "name the queue to read")
     return f"is required: {hint}; write .option({option.name!r}, {option.example!r}) after {_CALLS[place]}"
 
@@ -256,6 +255,23 @@ def _check_paths(options: groups.NotificationOptions) -> None:
             raise OptionError(given[0], "acts only on notificationFormat json; set that too, or leave it out")
     elif given not in (["uriPath"], ["bucketPath", "keyPath"]):
         raise OptionError("notificationFormat", "json needs the option uriPath, or bucketPath and keyPath together")
+
+
+_TARGETS = ("table", "path", "queueUrl")
+
+
+def _check_target(values: Mapping[str, Any]) -> None:
+    """Rows go to one place; the path of a table is its warehouse."""
+    given = [name for name in _TARGETS if values[name] is not None]
+    if not given:
+        raise OptionError(
+            "path",
+            "is required: name the folder of the data files, here or in start(), or an Iceberg table in option "
+            "'table', or the queue that receives the rows in option 'queueUrl'; write .option('path', "
+            "'s3://lake/orders') after writeStream",
+        )
+    if len(given) > 1 and given != ["table", "path"]:
+        raise OptionError(given[1], f"cannot be given beside {given[0]!r}: rows go to one place; leave one of them out")
 
 
 def _check_shares(options: groups.QueueOptions) -> None:
@@ -380,6 +396,17 @@ def _azure(build: type[AzureOptions], values: Mapping[str, Any]) -> AzureOptions
         client_secret=revealed("clientSecret"),
         endpoint=values["azure.endpointUrl"],
     )
+
+
+def _all_urls(values: Mapping[str, Any]) -> list[SecretUrl]:
+    """The queues that are read, and the one for errors: never one of those, or each error would be one more message."""
+    urls: list[SecretUrl] = list(values["queueUrl"])
+    errors: SecretUrl | None = values["errorQueueUrl"]
+    if errors is None:
+        return urls
+    if errors.reveal() in {url.reveal() for url in urls}:
+        raise OptionError("errorQueueUrl", f"{errors} is the queue that is read; name another one for errors")
+    return [*urls, errors]
 
 
 def _source_from(urls: Sequence[SecretUrl]) -> str:

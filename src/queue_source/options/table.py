@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from queue_source.options import kinds
 from queue_source.options.kinds import Kind, choice, number
+from shard_store.semantics import Semantics
 
 NOTIFICATION_FORMS = ("uri", "s3", "minio", "sns", "eventbridge", "gcs", "json")
 """The notification forms that can be forced with `notificationFormat`; `auto` finds out by looking."""
@@ -25,7 +26,7 @@ _INFERRED = ("json", "csv", "parquet", "orc", "avro")
 _FORM = choice("auto", *NOTIFICATION_FORMS)
 _FILE_FORMAT = choice(*FILE_FORMATS, later=("xml",))
 _BAD_OBJECT = choice("quarantine", "fail", "skip")
-_SEMANTICS = choice("exactly-once", later=("at-least-once", "at-most-once"))
+_SEMANTICS = choice(*(semantics.value for semantics in Semantics))
 
 
 def snake_case(name: str) -> str:
@@ -143,6 +144,41 @@ _STORAGE = (
     Option(
         "azure.endpointUrl", "storage", kinds.GIVEN_TEXT, None, "Address of an emulator, such as Azurite.",
         "http://localhost:10000", "Azure",
+    ),
+)  # fmt: skip
+
+_QUEUE_ACCESS = (
+    *(
+        Option(
+            f"sqs.{name}", "storage", kind, None, f"As `aws.{name}`, for Amazon SQS only.", example, f"`aws.{name}`",
+        )
+        for name, kind, example in (
+            ("region", kinds.GIVEN_TEXT, "eu-central-1"),
+            ("endpointUrl", kinds.GIVEN_TEXT, "http://localhost:4566"),
+            ("accessKeyId", kinds.SECRET, ""),
+            ("secretAccessKey", kinds.SECRET, ""),
+            ("roleArn", kinds.GIVEN_TEXT, "arn:aws:iam::123456789012:role/queues"),
+            ("roleExternalId", kinds.GIVEN_TEXT, "queues-1"),
+        )
+    ),
+    Option(
+        "sqs.profile", "storage", kinds.GIVEN_TEXT, None,
+        "As `aws.profile`, for Amazon SQS only.", "queues", "`aws.profile`",
+    ),
+    Option(
+        "gcp.project", "storage", kinds.GIVEN_TEXT, None,
+        "Project of Pub/Sub subscriptions whose URL names none (`pubsub:///SUBSCRIPTION`).", "my-project", "the URL's",
+    ),
+    Option(
+        "gcp.credentialsFile", "storage", kinds.GIVEN_TEXT, None,
+        "Key file of a service account, for Pub/Sub; for objects, set `GOOGLE_APPLICATION_CREDENTIALS` on all "
+        "machines.",
+        "/etc/keys/reader.json", "the SDK's own chain",
+    ),
+    Option(
+        "gcp.endpoint", "storage", kinds.GIVEN_TEXT, None,
+        "Where Pub/Sub is: `HOST:PORT` of a regional endpoint, or `http://HOST:PORT` of an emulator.",
+        "europe-west3-pubsub.googleapis.com:443", "`PUBSUB_EMULATOR_HOST`, else Google's own",
     ),
 )  # fmt: skip
 
@@ -405,8 +441,10 @@ READER_OPTIONS = (
         "How often what is older than the window is removed, by one of all pipelines.", "10m",
     ),
     Option(
-        "deliverySemantics", "delivery", _SEMANTICS, "exactly-once", "The guarantee that the reader gives.",
-        "exactly-once",
+        "deliverySemantics", "delivery", _SEMANTICS, "exactly-once",
+        "What is promised of each row. at-least-once remembers no announcement: rows come again when a message does. "
+        "at-most-once gives up the rows of a micro-batch that fails. [All three](../explanation/exactly-once.md).",
+        "at-least-once",
     ),
     Option(
         "failOnDataLoss", "delivery", kinds.BOOLEAN, "true",
@@ -417,40 +455,14 @@ READER_OPTIONS = (
         "Readers that an object may kill before it is quarantined, counted from the third attempt at a micro-batch on, "
         "when each object is read in a task of its own.", "5",
     ),
-    _later("errorQueueUrl", "delivery", "Queue that receives what could not be processed."),
+    Option(
+        "errorQueueUrl", "delivery", kinds.QUEUE_URL, None,
+        "Queue that receives what could not be processed, with its cause and input; reached as `queueUrl` is. Nothing "
+        "is acknowledged before its errors are there.",
+        "sql+sqlite:///jobs.db?queue=errors", "the error table alone",
+    ),
     *_STORAGE,
-    *(
-        Option(
-            f"sqs.{name}", "storage", kind, None, f"As `aws.{name}`, for Amazon SQS only.", example, f"`aws.{name}`",
-        )
-        for name, kind, example in (
-            ("region", kinds.GIVEN_TEXT, "eu-central-1"),
-            ("endpointUrl", kinds.GIVEN_TEXT, "http://localhost:4566"),
-            ("accessKeyId", kinds.SECRET, ""),
-            ("secretAccessKey", kinds.SECRET, ""),
-            ("roleArn", kinds.GIVEN_TEXT, "arn:aws:iam::123456789012:role/queues"),
-            ("roleExternalId", kinds.GIVEN_TEXT, "queues-1"),
-        )
-    ),
-    Option(
-        "sqs.profile", "storage", kinds.GIVEN_TEXT, None,
-        "As `aws.profile`, for Amazon SQS only.", "queues", "`aws.profile`",
-    ),
-    Option(
-        "gcp.project", "storage", kinds.GIVEN_TEXT, None,
-        "Project of Pub/Sub subscriptions whose URL names none (`pubsub:///SUBSCRIPTION`).", "my-project", "the URL's",
-    ),
-    Option(
-        "gcp.credentialsFile", "storage", kinds.GIVEN_TEXT, None,
-        "Key file of a service account, for Pub/Sub; for objects, set `GOOGLE_APPLICATION_CREDENTIALS` on all "
-        "machines.",
-        "/etc/keys/reader.json", "the SDK's own chain",
-    ),
-    Option(
-        "gcp.endpoint", "storage", kinds.GIVEN_TEXT, None,
-        "Where Pub/Sub is: `HOST:PORT` of a regional endpoint, or `http://HOST:PORT` of an emulator.",
-        "europe-west3-pubsub.googleapis.com:443", "`PUBSUB_EMULATOR_HOST`, else Google's own",
-    ),
+    *_QUEUE_ACCESS,
 )  # fmt: skip
 """Everything that `spark.readStream.format("cuesqueue")` knows, in the order of the documentation."""
 
@@ -464,7 +476,7 @@ SINK_OPTIONS = (
     Option(
         "path", "files", kinds.GIVEN_TEXT, None,
         "Folder of the data files; also the argument of `start()`. A relative path counts from the driver's folder.",
-        "s3://lake/orders", "required, but for a table",
+        "s3://lake/orders", "required, or `table`, or `queueUrl`",
     ),
     Option(
         "compression", "files", choice("zstd", "snappy", later=("gzip", "lz4", "none")), "zstd",
@@ -491,8 +503,12 @@ SINK_OPTIONS = (
         "Properties of a catalog elsewhere, as PyIceberg knows them: `catalog.type`, `catalog.uri`, "
         "`catalog.credential` ...", "", "the catalog in the store's database",
     ),
-    _later("queueUrl", "files", "Queue that receives the rows as messages."),
+    Option(
+        "queueUrl", "sending", kinds.QUEUE_URL, None,
+        "Queue that receives the rows as messages, instead of files.", "sqs://orders", "none",
+    ),
     *_STORAGE,
+    *_QUEUE_ACCESS,
 )  # fmt: skip
 """Everything that `df.writeStream.format("cuesqueue")` knows."""
 
@@ -581,5 +597,6 @@ GROUP_TITLES = {
     "delivery": "Delivery and errors",
     "files": "Files",
     "iceberg": "Iceberg table",
+    "sending": "Sending",
     "storage": "Storage and credentials",
 }

@@ -19,7 +19,7 @@ class CuesqueueSource(DataSource):
         super().__init__(options)
         self._inferred = False
         names = {name.lower() for name in options}
-        if names & {"queueurl", "cloudfiles.queueurl", "fileformat", "cloudfiles.format"} and "path" not in names:
+        if _is_for_a_reader(names):
             parse_reader_options(options)  # refuse what is wrong as early as Spark asks: before anything is received
 
     def schema(self) -> StructType:
@@ -57,3 +57,11 @@ class CuesqueueSource(DataSource):
         from queue_source.spark.views import CuesqueueViewReader
 
         return CuesqueueViewReader(parse_view_options(self.options), schema)
+
+
+def _is_for_a_reader(names: set[str]) -> bool:
+    """Spark does not say what the options are for, and a sink may have a queueUrl too."""
+    says_content = names & {"fileformat", "cloudfiles.format", "content"}
+    if "path" in names or "checkpointlocation" in names or ("pipeline" in names and not says_content):
+        return False
+    return bool(says_content or names & {"queueurl", "cloudfiles.queueurl"})
