@@ -21,7 +21,7 @@ from queue_source.planning import PieceOf
 from shard_store.failpoints import reach
 from shard_store.model import ErrorRecord, PlanIdentity, Position, Range, is_end, offset_of, position_at
 
-_INPUT_KEPT = 65_536  # bytes of a bad message that the error table keeps
+_INPUT_KEPT = 4 << 20  # bytes of a bad message that the error table keeps, as of one that was not understood
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +77,8 @@ def _read_in_isolation(work: Work, schema: pa.Schema, max_attempts: int) -> Iter
         alone = replace(work, ranges=[entry])
         try:
             yield from read_ranges(alone, schema, partial(_record, alone))
-        except (
-            ObjectStoreError,
-            BadObject,
-            SchemaChanged,
-            GeneratorExit,
-        ):  # known errors; or what takes the rows has failed
+        except (ObjectStoreError, BadObject, SchemaChanged, GeneratorExit):
+            # known errors; or what takes the rows has failed
             _ended(work, entry)
             raise
         _ended(work, entry)
@@ -214,6 +210,7 @@ def _error(entry: Range, work: Work, error: BadObject, *, skipped: bool) -> Erro
 
     All pieces of a range say it at one position, so that it is one error, and a repeated plan knows its range again.
     """
+    payload = entry.content.payload
     return ErrorRecord(
         scope="skipped" if skipped else "object",
         cause=error.cause,
@@ -223,7 +220,8 @@ def _error(entry: Range, work: Work, error: BadObject, *, skipped: bool) -> Erro
         position=work.planned_start(entry),
         queue=entry.content.queue,
         message_id=entry.content.message_id,
-        input=payload.value[:_INPUT_KEPT] if (payload := entry.content.payload) is not None else None,
+        input=None if payload is None else payload.value[:_INPUT_KEPT],
+        input_size=None if payload is None else len(payload.value),
     )
 
 

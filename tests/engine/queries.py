@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 import psutil
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -137,10 +138,16 @@ def described(
 
 
 def run(spark: SparkSession, query: Query) -> StreamingQuery:
-    """Run to the end; raises what the query failed with."""
-    running = start(spark, query)
-    running.awaitTermination()
-    return running
+    """Run to the end; raises what the query failed with. One whose reader's process was starved never began."""
+    while True:
+        running = start(spark, query)
+        try:
+            running.awaitTermination()
+        except StreamingQueryException:
+            if starved(running):
+                continue
+            raise
+        return running
 
 
 def run_until_settled(spark: SparkSession, parts: Iterable[tuple[World, Query]]) -> None:
