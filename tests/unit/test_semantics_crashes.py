@@ -19,8 +19,9 @@ from driver_loop import published, states, taken_by_foreign_sink, until
 from shard_store import failpoints
 from shard_store.failpoints import POINTS, FailpointReached
 
-ELSEWHERE = {"object-read", "table-files-written", "table-committed"}  # executors and other sinks: with a real Spark
-PLACES = [place for place in POINTS if place not in ELSEWHERE]
+HERE = {"snapshot-written", "offset-logged", "plan-made", "split-written", "before-publish", "published"}
+HERE |= {"confirmed", "acknowledged"}  # the others are in executors, other sinks and error queues
+PLACES = [place for place in POINTS if place in HERE]
 LOSING = {"plan-made", "split-written", "before-publish"}
 """The places at which a batch is begun, and its rows are nowhere yet: there at-most-once loses them."""
 TIMES = {"visibilityTimeout": "900ms", "pendingTimeout": "800ms", "commitTimeout": "1s"}
