@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -29,7 +30,7 @@ from queue_source.content.line_data import count_lines, is_utf8, unified
 from queue_source.content.patterns import pattern_for
 from queue_source.content.problems import Problems
 from queue_source.content.records import Record, RecordSchema, Rows
-from queue_source.content.text_parsing import text_converter
+from queue_source.content.text_parsing import TextConverter, text_converter
 from queue_source.content.text_values import text_leaf
 from queue_source.errors import BadObject
 
@@ -51,7 +52,6 @@ class CsvReader:
         self._uri = uri
         self._shape = RecordSchema.of(schema, options)
         self._tokens = tokenizer(options)
-        self._converters = [text_converter(field.type, options) for field in self._shape.data]
         self._leaf = text_leaf(options)
         self._take_columns([*self._shape.data.names], {name: name for name in self._shape.data.names})
         self.separator: LineEnds | Exactly | OutsideQuotes = LineEnds()
@@ -100,6 +100,10 @@ class CsvReader:
             if self._is_record(line):
                 self._read_record(rows, block.offset + offset, line)
         return rows.table()
+
+    @cached_property
+    def _converters(self) -> list[TextConverter]:
+        return [text_converter(field.type, self._options) for field in self._shape.data]
 
     def _take_columns(self, present: Sequence[str], matches: dict[str, str]) -> None:
         data = self._shape.data

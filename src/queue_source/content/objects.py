@@ -78,7 +78,7 @@ def read_object(
     given = False
     with open_object(uri, storage) as file:
         size = file.size()
-        _check_unchanged(uri, file, size, expected or ExpectedObject())
+        check_unchanged(uri, file, size, expected or ExpectedObject())
         if size == 0:  # no rows in any format, as in Spark
             return
         filled = None
@@ -119,7 +119,8 @@ def _open(
     return read_binary_file(uri, file, size, schema, storage), False
 
 
-def _check_unchanged(uri: str, file: ObjectFile, size: int, expected: ExpectedObject) -> None:
+def check_unchanged(uri: str, file: ObjectFile, size: int, expected: ExpectedObject) -> None:
+    """Raise BadObject("object-changed") when the open object is not the one that was announced."""
     if expected.size is not None and expected.size != size:
         raise BadObject("object-changed", f"{uri!r} has {size} bytes, {expected.size} were announced")
     if expected.etag is None:
