@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from queue_source.acknowledging import Acknowledger
-from queue_source.content.objects import may_be_cut
 from queue_source.crew import Crew
 from queue_source.errors import QueueError
 from queue_source.holding_pen import HoldingPen
@@ -139,8 +138,7 @@ class Coordinator:
         return snapshot.seq
 
     def _may_be_cut(self, content: Content) -> bool:
-        format = self._options.content.format
-        return format is not None and may_be_cut(content.uri, format)
+        return self._options.content.may_be_cut(content.uri)
 
     def plan(self, start: int, end: int) -> Plan:
         """The plan of one micro-batch; Spark's call proves that everything up to `start` is done."""

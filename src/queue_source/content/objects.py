@@ -16,7 +16,7 @@ from queue_source.content.avro import read_avro
 from queue_source.content.binary_file import read_binary_file
 from queue_source.content.compression import codec_of
 from queue_source.content.files import ObjectFile, StorageOptions, open_object, stat_object
-from queue_source.content.formats import LINE_FORMATS, FormatOptions, data_schema
+from queue_source.content.formats import COLUMNAR_FORMATS, LINE_FORMATS, FormatOptions, data_schema
 from queue_source.content.holding import all_or_nothing
 from queue_source.content.metadata import METADATA_COLUMN, ObjectMetadata, metadata_column
 from queue_source.content.orc import read_orc
@@ -40,19 +40,25 @@ class ExpectedObject:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Which part of an object is read: bytes of a line format, row groups of Parquet, stripes of ORC; None: the end."""
+    """Which bytes of an object are read; None: to its end.
+
+    What is in them: the records, row groups (Parquet) or stripes (ORC) that begin there.
+    """
 
     start: int = 0
     end: int | None = None
 
 
-def may_be_cut(uri: str, options: FormatOptions) -> bool:
+def may_be_cut(uri: str, options: FormatOptions, *, all_or_nothing: bool) -> bool:
     """Whether parts of the object may be read by several tasks: none of them may find it bad when others do not.
 
-    Driver, before anything is read. An object that is packed and does not say so in its name is read as a whole with
-    its first part.
+    With `all_or_nothing` they may, because then nothing that any of them read is published. Driver, before anything is
+    read. An object that is packed and does not say so in its name is read as a whole with its first part.
     """
-    return options.splittable and options.mode != "FAILFAST" and codec_of(uri, b"") is None
+    if options.file_format in COLUMNAR_FORMATS:
+        return all_or_nothing
+    may_fail = options.mode == "FAILFAST"
+    return options.splittable and (all_or_nothing or not may_fail) and codec_of(uri, b"") is None
 
 
 def read_object(
@@ -113,7 +119,7 @@ def _open(
     if options.file_format == "parquet":
         return read_parquet(file, schema, options, part.start, part.end), True
     if options.file_format == "orc":
-        return read_orc(file, schema, options, part.start, part.end), True
+        return read_orc(file, size, schema, options, part.start, part.end), True
     if options.file_format == "avro":
         return read_avro(file, schema, options), True
     return read_binary_file(uri, file, size, schema, storage), False

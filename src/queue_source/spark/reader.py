@@ -22,7 +22,6 @@ from pyspark.sql.types import StructType
 from queue_source.content.files import stat_objects
 from queue_source.content.formats import check_schema
 from queue_source.content.message_rows import check_message_schema
-from queue_source.content.objects import may_be_cut
 from queue_source.options import ReaderOptions, connection_options
 from queue_source.planning import ISOLATED_FROM, PieceOf, cut, isolate, pack
 from queue_source.reading import Work, read_work
@@ -102,8 +101,7 @@ class CuesqueueStreamReader(AvailableNow, DataSourceStreamReader):
         ]
 
     def _may_be_cut(self, entry: Range) -> bool:
-        format = self._options.content.format
-        return format is not None and may_be_cut(entry.content.uri, format)
+        return self._options.content.may_be_cut(entry.content.uri)
 
     def commit(self, end: dict[str, Any]) -> None:
         self._started().confirm(int(end["seq"]))
