@@ -1,4 +1,4 @@
-"""The time of a micro-batch that brings 100 new files, by how many files were there before: this source and Spark's own.
+"""The time of a micro-batch that brings 100 new files, by how many were there before: this source and Spark's own.
 
 Both run on with a trigger of two seconds, and the files come right after a trigger, so that one micro-batch takes them
 all (checked). What was there before is known to be done: to this source as finished shards of its store, to Spark's as

@@ -1,8 +1,8 @@
 """Peak memory (resident, of the whole process) of what reads one large object: our Python workers, and Spark's JVM.
 
-Each case is a Spark of its own, with `local[2]` and Spark's default heap of 1 GB. A JVM takes what its heap allows before
-it cleans up, so its figure tells less than that of the workers: what is to be seen is that these stay far below the
-object, and that the JVM needs no more than it does with Spark's own reader.
+Each case is a Spark of its own, with `local[2]` and Spark's default heap of 1 GB. A JVM takes what its heap allows
+before it cleans up, so its figure tells less than that of the workers: what is to be seen is that these stay far below
+the object, and that the JVM needs no more than it does with Spark's own reader.
 """
 
 from __future__ import annotations
@@ -71,4 +71,4 @@ def _peak(process: psutil.Process) -> float:
 
 
 if __name__ == "__main__":
-    print(json.dumps(_run(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]))))  # noqa: T201 -- for its parent
+    print(json.dumps(_run(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]))))  # for its parent
