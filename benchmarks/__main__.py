@@ -21,8 +21,11 @@ import benchmarks.growth
 import benchmarks.leases
 import benchmarks.memory
 import benchmarks.pruning
+import benchmarks.queue_sink
 import benchmarks.queues
 import benchmarks.reading
+import benchmarks.semantics
+import benchmarks.sinks
 import benchmarks.store
 import benchmarks.worker_memory  # noqa: F401 -- these register themselves
 from benchmarks.registry import REGISTRY, Measurement, Settings

@@ -22,6 +22,7 @@ from queue_source.content.formats import FormatOptions, data_schema
 from queue_source.content.json_lines import JsonReader
 from queue_source.content.objects import ExpectedObject, check_unchanged
 from queue_source.content.problems import Problems
+from queue_source.content.schemas.new_columns import NewColumns
 from queue_source.content.text_lines import TextReader
 from queue_source.errors import BadObject, ObjectStoreError
 
@@ -98,6 +99,9 @@ def _quickly(contents: Sequence[bytes], schema: pa.Schema, options: FormatOption
     if options.file_format == "text":
         return TextReader(schema, options, problems).quickly(_joined(filled, end))
     if options.file_format == "json":
+        # an object that ends in `}` cannot go on in a line that begins with `{`: none of them leans on another
+        if not all(data.rstrip().endswith(b"}") or data.isspace() for data in filled):
+            return None
         json = JsonReader(schema, options, problems, "")
         table = None if json.only_slowly else json.quickly(_joined(filled, end))
         return None if table is None or _says_nothing(table) else table
@@ -105,7 +109,7 @@ def _quickly(contents: Sequence[bytes], schema: pa.Schema, options: FormatOption
     if options.header:
         try:
             rest = reader.take_header(Block(0, filled[0]))
-        except BadObject:
+        except (BadObject, NewColumns):
             return None
         if rest is None:
             return None
