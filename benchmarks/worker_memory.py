@@ -57,7 +57,8 @@ def _run(stream: str, folder: Path, rows: int) -> dict[str, object]:
         started = time.perf_counter()
         query.run()
         seconds = time.perf_counter() - started
-        processes = psutil.Process().children(recursive=True)
+        children = psutil.Process().children(recursive=True)
+        processes = [process for process in children if process.status() != psutil.STATUS_ZOMBIE]
         jvm = max(_peak(process) for process in processes if process.name() == "java")
         workers = [_peak(process) for process in processes if process.cmdline()[-1:] == ["pyspark.worker"]]
     return {"seconds": seconds, "jvm": jvm, "workers": sorted(workers)[-2:]}
