@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from queue_source.acknowledging import Acknowledger
-from queue_source.content.objects import may_be_cut
 from queue_source.crew import Crew
 from queue_source.errors import QueueError
 from queue_source.forwarding import ErrorForwarder
@@ -166,10 +165,8 @@ class Coordinator:
         return snapshot.seq
 
     def _may_be_cut(self, content: Content) -> bool:
-        if not self._semantics.keeps_shards:
-            return False  # nothing remembers how far an object was read
-        format = self._options.content.format
-        return format is not None and may_be_cut(content.uri, format)
+        # without shards nothing remembers how far an object was read
+        return self._semantics.keeps_shards and self._options.content.may_be_cut(content.uri)
 
     def plan(self, start: int, end: int) -> Plan:
         """The plan of one micro-batch; Spark's call proves that everything up to `start` is done.

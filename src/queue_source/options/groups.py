@@ -125,6 +125,17 @@ class ContentOptions:
     storage: StorageOptions
     schema: SchemaOptions
 
+    @property
+    def stops_at_bad_objects(self) -> bool:
+        """Whether nothing of a micro-batch is published when any of its objects cannot be read to its end."""
+        return self.on_missing_object == self.on_corrupt_object == "fail"
+
+    def may_be_cut(self, uri: str) -> bool:
+        """Whether parts of the object may be read by several tasks, or in several micro-batches. Driver."""
+        from queue_source.content.objects import may_be_cut  # here: it loads pyarrow, which the commands can do without
+
+        return self.format is not None and may_be_cut(uri, self.format, all_or_nothing=self.stops_at_bad_objects)
+
 
 @dataclass(frozen=True, slots=True)
 class ReaderOptions:
