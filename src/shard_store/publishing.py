@@ -27,6 +27,7 @@ from shard_store.model import (
 )
 from shard_store.ownership import fence, owned_by
 from shard_store.schema import attempts, errors, pipelines, shards, splits
+from shard_store.semantics import Semantics
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +47,11 @@ class Delivery:
 
     `files` is None where another sink took the rows, or where they are recorded with another pipeline's attempt: then
     `lead` is its hash. `digest` is the attempt's hash where it is not the plan's own.
+    `elsewhere`: rows and bytes that become visible with the transaction, in another place than splits.
     """
 
     identity: PlanIdentity
+    semantics: Semantics
     moves: Sequence[Move]
     lost: int = 0
     files: Sequence[Split] | None = None
@@ -56,6 +59,15 @@ class Delivery:
     batch_id: int | None = None
     digest: str = ""
     lead: str = ""
+    elsewhere: tuple[int, int] = (0, 0)
+
+    @property
+    def rows(self) -> int | None:
+        return None if self.files is None else self.elsewhere[0] + sum(file.rows for file in self.files)
+
+    @property
+    def size(self) -> int | None:
+        return None if self.files is None else self.elsewhere[1] + sum(file.size for file in self.files)
 
 
 def publish(
@@ -66,6 +78,7 @@ def publish(
     *,
     row_schema: str | None = None,
     batch_id: int | None = None,
+    elsewhere: tuple[int, int] = (0, 0),
 ) -> Published:
     """Splits, positions and attempts in the caller's transaction; once for each plan (invariants 2 and 4).
 
@@ -80,7 +93,8 @@ def publish(
         return found
     first = identities[0]
     deliveries = {i: _delivery(connection, i, rows[i], batch_id) for i in fresh}
-    lead = replace(deliveries.get(first, Delivery(first, (), batch_id=batch_id)), files=files, row_schema=row_schema)
+    idle = Delivery(first, Semantics(rows[first].semantics), (), batch_id=batch_id)
+    lead = replace(deliveries.get(first, idle), files=files, row_schema=row_schema, elsewhere=elsewhere)
     if first in deliveries:
         made = [deliver(database, connection, lead)]
     else:
@@ -134,7 +148,7 @@ def hold(database: Database, connection: Connection, identities: Sequence[PlanId
     _, fresh = _look(connection, identities, {i: rows[i].confirmed_seq for i in identities}, batch_id)
     for identity in fresh:
         moves = _joined(_delivery(connection, identity, rows[identity], batch_id).moves)
-        for chunk in chunks(moves):
+        for chunk in chunks(moves if Semantics(rows[identity].semantics).final_at_delivery else ()):
             if lost := _not_there(database, connection, identity.token, chunk):
                 raise ShardsLost(identity.token.pipeline, _names(connection, identity, lost))
 
@@ -152,7 +166,8 @@ def _delivery(connection: Connection, identity: PlanIdentity, row: Row[Any], bat
             f"pipeline {identity.token.pipeline!r}: the batch to publish is not the one that was planned last; "
             "use one 'pipeline' name for one query only"
         )
-    return Delivery(identity, planned_moves(connection, row), row.plan_lost or 0, batch_id=batch_id)
+    moves = planned_moves(connection, row)
+    return Delivery(identity, Semantics(row.semantics), moves, row.plan_lost or 0, batch_id=batch_id)
 
 
 def planned_moves(connection: Connection, row: Row[Any]) -> list[Move]:
@@ -164,18 +179,20 @@ def planned_moves(connection: Connection, row: Row[Any]) -> list[Move]:
 
 def deliver(database: Database, connection: Connection, delivery: Delivery) -> Published:
     """Advance the shards, quarantine those with an object error, record splits and attempt."""
-    identity = delivery.identity
-    advanced = _advance(database, connection, identity, delivery.moves)
+    identity, semantics = delivery.identity, delivery.semantics
+    advanced = {move.key for move in delivery.moves}
+    if semantics.final_at_delivery:
+        advance_shards(database, connection, identity, delivery.moves)
     count, bad = _errors_of(connection, identity.delivery_hash)
     quarantined = sorted(advanced & bad)
-    for chunk in chunks(quarantined):
+    for chunk in chunks(quarantined if semantics.keeps_shards else ()):
         connection.execute(
             shards.update()
             .where(database.dialect.among(shards.c.shard_key, chunk))
             .values(state=ShardState.QUARANTINED.value, finished_at=database.now(), end_seq=identity.end_seq)
         )
     kind = AttemptKind.OUTPUT
-    rows = None if delivery.files is None else sum(f.rows for f in delivery.files)
+    rows = delivery.rows
     if rows == 0 or (rows is None and len(quarantined) == len(advanced)):
         kind = AttemptKind.ERROR if count else AttemptKind.NIL
     _record(database, connection, delivery, kind, len(advanced), count)
@@ -196,16 +213,13 @@ def _digest_without_shards(identity: PlanIdentity, batch_id: int | None, fresh: 
 
 def _deliver_without_shards(database: Database, connection: Connection, delivery: Delivery) -> Published:
     """Record splits and attempt of a batch in which the pipeline has no new input."""
-    identity, files = delivery.identity, delivery.files
-    kind = AttemptKind.OUTPUT if files is None or any(f.rows for f in files) else AttemptKind.NIL
-    own = replace(delivery, identity=replace(identity, start_seq=identity.end_seq))
+    kind = AttemptKind.NIL if delivery.rows == 0 else AttemptKind.OUTPUT
+    own = replace(delivery, identity=replace(delivery.identity, start_seq=delivery.identity.end_seq))
     _record(database, connection, own, kind, 0, 0)
     return Published(delivery.digest, False, kind)
 
 
-def _advance(
-    database: Database, connection: Connection, identity: PlanIdentity, planned: Sequence[Move]
-) -> set[ShardKey]:
+def advance_shards(database: Database, connection: Connection, identity: PlanIdentity, planned: Sequence[Move]) -> None:
     """Move each shard from where the plan found it to where it ends, if it is still ours and there (invariant 2).
 
     One statement for 1,000 shards, wherever each of them ends.
@@ -216,7 +230,6 @@ def _advance(
             lost = _move(database, connection, identity, chunk, ending)
             if lost:
                 raise ShardsLost(identity.token.pipeline, _names(connection, identity, lost))
-    return {move.key for move in moves}
 
 
 def _joined(planned: Sequence[Move]) -> list[Move]:
@@ -333,8 +346,8 @@ def _record(
             lost=delivery.lost,
             errors=errors,
             splits=len(files or ()),
-            rows=None if files is None else sum(f.rows for f in files),
-            bytes=None if files is None else sum(f.size for f in files),
+            rows=delivery.rows,
+            bytes=delivery.size,
         )
     )
     if delivery.row_schema is not None:

@@ -14,9 +14,10 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from shard_store.database import Database, chunks
+from shard_store.error_table import error_state
 from shard_store.errors import StoreConfigurationError
 from shard_store.model import split_key
-from shard_store.schema import AnyText, attempts, errors, pipelines, shards, snapshots, splits
+from shard_store.schema import AnyText, AsHex, attempts, errors, pipelines, shards, snapshots, splits
 from shard_store.times import micros
 
 PAGE = 10_000
@@ -68,6 +69,9 @@ VIEWS: dict[str, tuple[Column, ...]] = {
         Column("delivery_hash", "text", errors.c.delivery_hash),
         Column("final", "boolean", _FINAL),
         *_columns(errors, "occurred_at:time"),
+        Column("error_id", "text", sa.type_coerce(errors.c.error_key, AsHex)),
+        Column("state", "text", error_state(_FINAL)),
+        *_columns(errors, "input_size:integer delivered_at:time delivered_to requeued_at:time"),
     ),
     "files_state": (
         Column("path", "text", sa.func.coalesce(shards.c.uri, shards.c.shard_id, type_=AnyText())),
@@ -87,7 +91,10 @@ VIEWS: dict[str, tuple[Column, ...]] = {
         Column("split", "text", _ONLY_SPLIT),
     ),
 }
-"""The views' columns. An error is `final` once its plan was published; before, the attempt may still be repeated."""
+"""The views' columns. An error is `final` once its plan was published; before, the attempt may still be repeated.
+
+Its `state`: `pending` (not final), `recorded`, `delivered` (to the error queue), `requeued` (`cuesqueue errors`).
+"""
 
 _FROM = {
     "splits": splits,

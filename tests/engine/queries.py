@@ -27,9 +27,8 @@ SETTINGS = {
 
 
 class Query(TypedDict, total=False):
-    """`sink`: cuesqueue, parquet, noop, or foreachBatch: `foreign` into SQLite, `upsert` with `queue_source.delivery`.
-
-    `foreign`: the database of those two. `trigger`: the keywords of trigger().
+    """`sink`: cuesqueue, parquet, noop; or by foreachBatch: foreign or appending (into SQLite, with and without a look
+    at the batch's id), upsert (with `queue_source.delivery`). `trigger`: the keywords of trigger().
 
     `second` is another source; `combined` says how its rows meet those of the first: `union`, or `join` by id.
     """
@@ -100,13 +99,13 @@ def start_frame(frame: DataFrame, query: Query) -> StreamingQuery:
     writer = frame.writeStream.option("checkpointLocation", query["checkpoint"])
     writer = writer.trigger(**query.get("trigger", {"availableNow": True}))
     sink = query.get("sink", "cuesqueue")
-    if sink == "foreign":
+    if sink in ("foreign", "appending"):
         database = Path(query["foreign"])
 
         def take(batch: DataFrame, batch_id: int) -> None:
             rows = [(row["id"], row["name"]) for row in batch.select("id", "name").collect()]
             reach("before-publish")
-            take_batch(database, batch_id, rows)
+            take_batch(database, batch_id, rows, idempotent=sink == "foreign")
             reach("published")
 
         return writer.foreachBatch(take).start()
