@@ -96,8 +96,9 @@ def plan(database: Database, connection: Connection, token: PublishToken, start_
     if end_seq > row.last_seq:
         raise lost_progress(token.pipeline, end_seq, row.last_seq)
     made = _published(connection, row, token, start_seq, end_seq)
-    if made is not None and made.identity.delivery_hash == row.plan_hash:
-        return made if Semantics(row.semantics).final_at_snapshot else _repeated(connection, row, made)
+    on_record = made is not None and made.identity.delivery_hash == row.plan_hash
+    if made is not None and on_record and not Semantics(row.semantics).final_at_snapshot:
+        return _repeated(connection, row, made)
     after, marks = end_seq, list[str]()
     if made is None:
         if start_seq > row.confirmed_seq:
@@ -109,7 +110,7 @@ def plan(database: Database, connection: Connection, token: PublishToken, start_
         after = max(start_seq, row.confirmed_seq)
         again = (row.plan_start, row.plan_end) == (start_seq, end_seq)
         before = set(json.loads(row.plan_left_out)) if again else set()
-        made, marks = _make(database, connection, row, token, (start_seq, after, end_seq), before)
+        made, marks = _make(database, connection, row, token, (start_seq, end_seq), after, before)
         made = replace(made, attempt=row.plan_attempt + 1 if again else 1)
         if not again and (row.plan_attempt or 1) > 1:  # that one is done with: so are the marks of its reads
             connection.execute(reads.delete().where(reads.c.delivery_hash == row.plan_hash))
@@ -253,15 +254,15 @@ def _make(
     connection: Connection,
     row: Row[Any],
     token: PublishToken,
-    seqs: tuple[int, int, int],
+    seqs: tuple[int, int],
+    after: int,
     left_out_before: set[str],
 ) -> tuple[Plan, list[str]]:
     """The plan of (start, end] as the store stands now, and the marks of what it leaves out.
 
-    `seqs` are its start, the seq after which there is anything to do, and its end.
+    `after` is the seq after which there is anything to do.
     """
-    start, after, end = seqs
-    parts = ranges.read(connection, token.pipeline, after, end)
+    parts = ranges.read(connection, token.pipeline, after, seqs[1])
     planned = ranges.flatten(parts)
     again = [r for r in planned if ranges.mark(r) not in left_out_before] if left_out_before else planned
     semantics = Semantics(row.semantics)
@@ -270,7 +271,7 @@ def _make(
     if semantics.final_at_delivery:
         positions = _open_positions(database, connection, token, {r.key for r in planned})
         included, others = _split(again, positions)
-    elif semantics.final_at_snapshot and not _same_attempt(row, token, (start, end)):
+    elif semantics.final_at_snapshot and not _same_attempt(row, token, seqs):
         included = ranges.flatten([part for part in parts if part.seq > row.begun_seq])
     left_out: list[Range] = []
     if len(included) < len(planned):
@@ -280,8 +281,8 @@ def _make(
     if semantics.final_at_delivery:
         finished = _finished(database, connection, {r.key for r in others} - positions.keys())
         lost = [r for r in left_out if r.key not in finished and not positions.get(r.key, r.start) >= r.end]
-    digest = delivery_hash(row.source, token.pipeline, included, (start, end))
-    identity = PlanIdentity(row.source, token, start, end, digest)
+    digest = delivery_hash(row.source, token.pipeline, included, seqs)
+    identity = PlanIdentity(row.source, token, *seqs, digest)
     if row.plan_hash == digest:  # an attempt at it was made before
         bad = found_bad(connection, digest)
         included = [r for r in included if (r.key, r.start) not in bad]

@@ -148,7 +148,7 @@ def hold(database: Database, connection: Connection, identities: Sequence[PlanId
     _, fresh = _look(connection, identities, {i: rows[i].confirmed_seq for i in identities}, batch_id)
     for identity in fresh:
         moves = _joined(_delivery(connection, identity, rows[identity], batch_id).moves)
-        for chunk in chunks(moves):
+        for chunk in chunks(moves if Semantics(rows[identity].semantics).final_at_delivery else ()):
             if lost := _not_there(database, connection, identity.token, chunk):
                 raise ShardsLost(identity.token.pipeline, _names(connection, identity, lost))
 
@@ -213,9 +213,8 @@ def _digest_without_shards(identity: PlanIdentity, batch_id: int | None, fresh: 
 
 def _deliver_without_shards(database: Database, connection: Connection, delivery: Delivery) -> Published:
     """Record splits and attempt of a batch in which the pipeline has no new input."""
-    identity = delivery.identity
-    kind = AttemptKind.OUTPUT if delivery.rows is None or delivery.rows else AttemptKind.NIL
-    own = replace(delivery, identity=replace(identity, start_seq=identity.end_seq))
+    kind = AttemptKind.NIL if delivery.rows == 0 else AttemptKind.OUTPUT
+    own = replace(delivery, identity=replace(delivery.identity, start_seq=delivery.identity.end_seq))
     _record(database, connection, own, kind, 0, 0)
     return Published(delivery.digest, False, kind)
 

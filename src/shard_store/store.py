@@ -189,11 +189,6 @@ class ShardStore:
 
         return self.database.write(work, connection)
 
-    def created_at(self, pipeline: str, connection: Connection) -> int:
-        """When the pipeline started first: tells it from one of the same name in another store."""
-        query = sa.select(pipelines.c.created_at).where(pipelines.c.pipeline == pipeline)
-        return int(connection.execute(query).scalar_one())
-
     def delivered(self, identities: Sequence[PlanIdentity], batch_id: int) -> Published:
         """What `publish_all` would find: the hash of this micro-batch, and whether it is published already."""
         return self.database.read(lambda c: publishing.look(c, identities, batch_id))
@@ -212,6 +207,11 @@ class ShardStore:
                 connection = stack.enter_context(self.database.engine.begin())
             self.database.write(lambda c: publishing.hold(self.database, c, identities, batch_id), connection)
             yield
+
+    def created_at(self, pipeline: str, connection: Connection) -> int:
+        """When the pipeline started first: tells it from one of the same name in another store."""
+        query = sa.select(pipelines.c.created_at).where(pipelines.c.pipeline == pipeline)
+        return int(connection.execute(query).scalar_one())
 
     # errors, views, housekeeping
 
