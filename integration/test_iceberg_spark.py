@@ -12,8 +12,9 @@ from pyspark.sql import SparkSession
 from engine.conftest import DriverFactory, new_driver, spark
 from engine.queries import Query, described, run_until_settled
 from engine.world import World
+from servers.fixtures import gcs_server, iceberg_threads
 
-__all__ = ["new_driver", "spark"]  # the fixtures
+__all__ = ["gcs_server", "iceberg_threads", "new_driver", "spark"]  # the fixtures
 
 
 def catalog_options(world: World) -> dict[str, str]:
@@ -42,7 +43,7 @@ def result(world: World) -> list[tuple[int, str]]:
 
 @pytest.mark.parametrize("place", ["table-files-written", "table-committed", "published"])
 def test_a_driver_killed_at_any_step_of_the_table_loses_and_doubles_nothing(
-    spark: SparkSession, tmp_path: Path, new_driver: DriverFactory, iceberg_threads: None, place: str
+    spark: SparkSession, tmp_path: Path, new_driver: DriverFactory, place: str
 ) -> None:
     worlds = [World(tmp_path / name) for name in ("store", "elsewhere")]
     rows = [world.feed(0, 5) for world in worlds]
