@@ -272,7 +272,7 @@ def test_metadata_files_are_kept_to_a_number_and_never_deleted_by_what_is_rolled
     assert len(left) <= 2, "more than the two of the attempt that was rolled back, and of the change above"
 
 
-@in_stores
+@pytest.mark.parametrize("lake", ["sqlite"], indirect=True)
 def test_manifests_are_merged_when_they_are_many(lake: Lake) -> None:
     query = Query(lake)
     query.batch(table_of([0]))
