@@ -53,6 +53,7 @@ def lake(request: pytest.FixtureRequest, tmp_path: Path, iceberg_threads: None) 
 
 
 elsewhere = pytest.mark.parametrize("lake", ELSEWHERE, indirect=True)
+"""Only for catalogs that are not in the store's database."""
 in_stores = pytest.mark.parametrize("lake", STORES, indirect=True)
 
 

@@ -1,6 +1,7 @@
 """The options as frozen groups, built once by `parsing`. Plain dataclasses: what executors unpickle needs no library.
 
-Only `ContentOptions` (reader) and `StorageOptions` (sink, views) travel to executors; all else stays on the driver.
+Only `ContentOptions` (reader), `SinkOptions` and `StorageOptions` (views) travel to executors; all else stays on the
+driver.
 Durations are `timedelta`, sizes bytes. Secrets and URLs are `Secret`s: `str()` is for people, `reveal()` for libraries.
 """
 
@@ -86,11 +87,28 @@ class DeduplicationOptions:
 
 @dataclass(frozen=True, slots=True)
 class DeliveryOptions:
-    """The guarantee, and what happens when the store was lost or objects kill their readers."""
+    """The guarantee, and what happens when the store was lost, objects kill their readers, or anything is bad."""
 
     delivery_semantics: str
     fail_on_data_loss: bool
     max_attempts: int
+    error_queue_url: SecretUrl | None
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaOptions:
+    """How a schema that nobody declared is found, and what happens when objects outgrow it.
+
+    `schema_location` is a URI or an absolute path, None where the columns are declared. `schema_hints` is DDL.
+    """
+
+    schema_location: str | None
+    schema_hints: str
+    schema_evolution_mode: str
+    infer_column_types: bool
+    schema_sample: tuple[str, ...]
+    schema_sample_files: int
+    schema_sample_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +123,7 @@ class ContentOptions:
     on_corrupt_object: str
     format: FormatOptions | None
     storage: StorageOptions
+    schema: SchemaOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,11 +154,19 @@ class TableOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class TargetQueue:
+    """The queue that a sink sends to; `connections` as in `QueueOptions`."""
+
+    url: SecretUrl
+    connections: Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
 class SinkOptions:
     """All options of the cuesqueue sink. `path` is a URI, or an absolute local path; no slash at its end.
 
-    With `table` the rows go there, and `path` is empty. Rows are recorded under the first of the `pipelines`; a query
-    that joins or unions sources has several.
+    Rows go to one of `path`, `table` and `queue`; the others are "" or None. They are recorded under the first of the
+    `pipelines`; a query that joins or unions sources has several.
     """
 
     pipelines: tuple[str, ...]
@@ -148,6 +175,7 @@ class SinkOptions:
     compression: str
     storage: StorageOptions
     table: TableOptions | None = None
+    queue: TargetQueue | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,10 +24,11 @@ class Batch:
     """One micro-batch as its sink sees it: the plans whose rows it brings, one for each pipeline of the query.
 
     They stand in the order of the option `pipeline`. The plan of a pipeline that is idle in this batch is the one that
-    it delivered last.
+    it delivered last. `task`, in an executor only: the task's name among all of the query, the same at every attempt.
     """
 
     plans: tuple[PlanIdentity, ...]
+    task: str = ""
 
     @property
     def digest(self) -> str:
@@ -70,12 +71,13 @@ class Sink(Protocol):
 _SINKS = {
     "path": ("queue_source.sinks.splits", "SplitSink"),
     "table": ("queue_source.sinks.iceberg", "IcebergSink"),
+    "queue": ("queue_source.sinks.queue", "QueueSink"),
 }
-"""The option that names the target -> module and class; loaded only when used, since each may need an extra."""
+"""What names the target -> module and class; loaded only when used, since each may need an extra."""
 
 
 def open_sink(options: SinkOptions) -> Sink:
     """The sink that the options ask for. Does no work: nothing is opened."""
-    module, name = _SINKS["table" if options.table else "path"]
+    module, name = _SINKS["table" if options.table else "queue" if options.queue else "path"]
     sink: Sink = getattr(importlib.import_module(module), name)(options)
     return sink

@@ -8,7 +8,7 @@ that knows nothing: so the plan's identity travels in the commit messages (desig
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark.sql.datasource import WriterCommitMessage
@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 from queue_source.options import SinkOptions
 from queue_source.sinks.base import Batch, Sink, open_sink
 from queue_source.spark.compat import ArrowStreamWriter, arrow_schema, as_batches
-from queue_source.spark.process import driver_identity
+from queue_source.spark.process import driver_identity, task_name
 from shard_store.errors import ShardStoreError
 from shard_store.failpoints import reach
 from shard_store.store import open_store
@@ -55,7 +55,8 @@ class CuesqueueStreamWriter(ArrowStreamWriter):
         if self._batch is None or self._sink is None:
             raise ShardStoreError("the sink's writer reached an executor without its plan; report this as a bug")
         batches = as_batches(iterator, self._schema)
-        return TaskWritten(self._batch, self._sink.write(batches, arrow_schema(self._schema), self._batch))
+        mine = replace(self._batch, task=task_name())
+        return TaskWritten(self._batch, self._sink.write(batches, arrow_schema(self._schema), mine))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Commit process: publish what all tasks wrote; a second commit of one plan does nothing."""
