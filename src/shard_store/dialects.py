@@ -180,7 +180,7 @@ _SQLITE = Dialect(
         "PRAGMA busy_timeout = {milliseconds}",
         # FULL: a message is acknowledged after the commit, so the commit must survive a power cut (invariant 1)
         "PRAGMA synchronous = FULL",
-        "PRAGMA cache_size = -16384",  # KiB: what a batch touches of a million shards' tree; the system caches the rest
+        "PRAGMA cache_size = -4096",  # KiB: what a batch touches of a million shards' tree; the system caches the rest
     ),
 )
 _POSTGRESQL = Dialect(

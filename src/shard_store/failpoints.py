@@ -24,7 +24,9 @@ POINTS = (
     "rows-sent",  # executor: a task's messages are in a queue elsewhere, confirmed
     "rows-shown",  # sink commit: staged messages are visible when the transaction is committed, which it is not
     "split-written",  # executor: a task's split is on disk, the driver does not know it yet
+    "table-files-written",  # executor: the same of a task's files of an Iceberg table
     "before-publish",  # sink commit: all splits are written, nothing is published
+    "table-committed",  # sink commit: in the Iceberg table's catalog, but not (with it, or behind it) in the store
     "published",  # sink commit: the transaction is committed, Spark has no commit log yet
     "confirmed",  # reader: the batch is final in the store, its messages are not acknowledged
     "acknowledged",  # reader: the messages are deleted

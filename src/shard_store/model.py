@@ -167,7 +167,10 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A data file that becomes visible by being published. `path` is relative to nothing: a whole URI or path."""
+    """A data file that becomes visible by being published. `path` is relative to nothing: a whole URI or path.
+
+    Without a path it only counts rows that became visible elsewhere in the same transaction.
+    """
 
     path: str
     rows: int

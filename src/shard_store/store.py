@@ -165,6 +165,11 @@ class ShardStore:
 
         return self.database.write(work, connection)
 
+    def created_at(self, pipeline: str, connection: Connection) -> int:
+        """When the pipeline started first: tells it from one of the same name in another store."""
+        query = sa.select(pipelines.c.created_at).where(pipelines.c.pipeline == pipeline)
+        return int(connection.execute(query).scalar_one())
+
     # errors, views, housekeeping
 
     def record_errors(self, source: str, pipeline: str, records: Sequence[ErrorRecord]) -> None:

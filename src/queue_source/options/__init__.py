@@ -13,6 +13,7 @@ from queue_source.options.groups import (
     QueueOptions,
     ReaderOptions,
     SinkOptions,
+    TableOptions,
     TargetQueue,
     ViewOptions,
 )
@@ -33,6 +34,7 @@ __all__ = [
     "Secret",
     "SecretUrl",
     "SinkOptions",
+    "TableOptions",
     "TargetQueue",
     "ViewOptions",
     "connection_options",

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from queue_source.options.secrets import SecretUrl
+from queue_source.options.partitioning import PartitionField
+from queue_source.options.secrets import Secret, SecretUrl
 
 if TYPE_CHECKING:  # they load pyarrow, which the commands can do without
     from queue_source.content.files import StorageOptions
@@ -132,11 +133,22 @@ class TargetQueue:
 
 
 @dataclass(frozen=True, slots=True)
+class TableOptions:
+    """An Iceberg table: in the catalog in the store's database, or in another one, which `properties` describe."""
+
+    name: str
+    catalog: str
+    properties: Mapping[str, Secret]
+    warehouse: str | None
+    partition_by: tuple[PartitionField, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class SinkOptions:
     """All options of the cuesqueue sink. `path` is a URI, or an absolute local path; no slash at its end.
 
-    Rows go to one of `path` and `queue`; the other is "" or None. They are recorded under the first of the `pipelines`;
-    a query that joins or unions sources has several.
+    Rows go to one of `path`, `table` and `queue`; the others are "" or None. They are recorded under the first of the
+    `pipelines`; a query that joins or unions sources has several.
     """
 
     pipelines: tuple[str, ...]
@@ -144,6 +156,7 @@ class SinkOptions:
     path: str
     compression: str
     storage: StorageOptions
+    table: TableOptions | None = None
     queue: TargetQueue | None = None
 
 

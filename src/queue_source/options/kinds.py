@@ -15,6 +15,7 @@ from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from queue_source.globs import name_matcher
+from queue_source.options.partitioning import parse_partitioning
 from queue_source.options.secrets import Secret, SecretUrl, shown
 from queue_source.options.units import parse_duration, parse_size
 from queue_source.tags import parse_filters
@@ -229,6 +230,13 @@ def _secret(text: str) -> Secret:
     return Secret(text.strip())
 
 
+def _table_name(text: str) -> str:
+    parts = text.strip().split(".")
+    if len(parts) < 2 or not all(part and part == part.strip() and part.isprintable() for part in parts):
+        raise ValueError(f"{shown(text)} is not the name of a table in a namespace; write both, as in db.events")
+    return ".".join(parts)
+
+
 DURATION = Kind("duration", "a duration: `500ms`, `90s`, `5m`, `2h`, `15 days`", _positive_duration)
 WAIT = Kind("duration", "a duration, which may be `0s`", parse_duration)
 SIZE = Kind("size", "a size: `10kb`, `128m`, `1g`, or plain bytes", _positive_size)
@@ -246,6 +254,12 @@ GLOB = Kind("glob", "a glob: `*`, `?`, `[a-z]`, `{a,b}`", _glob)
 TAG_FILTER = Kind("tag filter", "filters parted by commas; `*` is one word, `#` zero or more", _tag_filter)
 SHARES = Kind("shares", "`round-robin`, `greedy`, or `percentage:70,30` with one number a queue", _shares)
 NAMES = Kind("names", "names of columns, parted by commas", _names)
+TABLE = Kind("table", "a namespace and a name, parted by a dot", _table_name)
+PARTITIONING = Kind(
+    "partitioning",
+    "columns, and `year`, `month`, `day`, `hour`, `bucket(N, ...)`, `truncate(N, ...)` of columns, parted by commas",
+    parse_partitioning,
+)
 ENCODING = Kind("character set", "the name of a character set", _encoding)
 TEXT = Kind("text", "any text", _text)
 GIVEN_TEXT = Kind("text", "any text that is not empty", _given_text)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from queue_source.errors import OptionError
 from queue_source.options import groups, kinds
 from queue_source.options.connections import check_keys, connections
-from queue_source.options.secrets import SecretUrl
+from queue_source.options.secrets import Secret, SecretUrl
 from queue_source.options.table import (
     ALIASES,
     CANNOT,
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from queue_source.content.formats import FormatOptions
 
 _CLOUD_FILES = "cloudfiles."
+_CATALOG = "catalog."
 _CANNOT = {name.lower(): instead for name, instead in CANNOT.items()}
 _ALIASES = {alias.lower(): name for alias, name in ALIASES.items()}
 _MEANINGLESS = {name.lower() for name in MEANINGLESS}
@@ -83,19 +84,45 @@ def parse_reader_options(options: Mapping[str, str]) -> groups.ReaderOptions:
 
 def parse_sink_options(options: Mapping[str, str]) -> groups.SinkOptions:
     """The options of `df.writeStream.format("cuesqueue")`; names in any case. Raises OptionError."""
-    values = _read("sink", options)
-    _check_target(values)
-    path: str = values["path"] or ""
-    if path and "://" not in path:  # executors may stand in another folder
-        path = str(Path(path).absolute())
+    of_catalog = {name: text for name, text in options.items() if name.lower().startswith(_CATALOG)}
+    values = _read("sink", {name: text for name, text in options.items() if name not in of_catalog})
+    table = _table(values, of_catalog)
+    path = "" if table else _folder(values["path"])
     url: SecretUrl | None = values["queueUrl"]
+    _check_target(path, table, url)
     return groups.SinkOptions(
         pipelines=values["pipeline"],
         store=values["store"],
-        path=path.rstrip("/") or path,
+        path=path,
         compression=values["compression"],
         storage=_storage(values),
+        table=table,
         queue=None if url is None else groups.TargetQueue(url, connections([url], values)),
+    )
+
+
+def _folder(path: str | None) -> str:
+    if path and "://" not in path:  # executors may stand in another folder
+        path = str(Path(path).absolute())
+    return (path or "").rstrip("/") or path or ""
+
+
+def _table(values: Mapping[str, Any], of_catalog: Mapping[str, str]) -> groups.TableOptions | None:
+    """The Iceberg table, where one is named; its warehouse may also be the argument of `start()`."""
+    warehouse, path = _folder(values["warehouse"]), _folder(values["path"])
+    if values["table"] is None:
+        given = {"warehouse": warehouse, "partitionBy": values["partitionBy"], **of_catalog}
+        if alone := next((name for name, value in given.items() if value), None):
+            raise OptionError(alone, "acts only on an Iceberg table; name it with the option table, or leave this out")
+        return None
+    if warehouse and path and warehouse != path:
+        raise OptionError("path", "of a table is its warehouse, which is given too; keep one of them")
+    return groups.TableOptions(
+        name=values["table"],
+        catalog=values["catalog"],
+        properties={name[len(_CATALOG) :].lower(): Secret(text) for name, text in of_catalog.items()},
+        warehouse=warehouse or path or None,
+        partition_by=values["partitionBy"],
     )
 
 
@@ -226,20 +253,17 @@ def _check_paths(options: groups.NotificationOptions) -> None:
         raise OptionError("notificationFormat", "json needs the option uriPath, or bucketPath and keyPath together")
 
 
-_TARGETS = ("path", "queueUrl")
-
-
-def _check_target(values: Mapping[str, Any]) -> None:
+def _check_target(path: str, table: groups.TableOptions | None, url: SecretUrl | None) -> None:
     """Rows go to one place."""
-    given = [name for name in _TARGETS if values[name] is not None]
-    if not given:
+    if url is None and not path and table is None:
         raise OptionError(
             "path",
-            "is required: name the folder of the data files, here or in start(), or the queue that receives the rows "
-            "in option 'queueUrl'; write .option('path', 's3://lake/orders') after writeStream",
+            "is required: name the folder of the data files, here or in start(), or an Iceberg table with the option "
+            "table, or a queue with the option queueUrl; write .option('path', 's3://lake/orders') after writeStream",
         )
-    if len(given) > 1:
-        raise OptionError(given[1], f"cannot be given beside {given[0]!r}: rows go to one place; leave one of them out")
+    if url is not None and (path or table):
+        other = "table" if table else "path"
+        raise OptionError("queueUrl", f"cannot be given beside {other!r}: rows go to one place; leave one of them out")
 
 
 def _check_shares(options: groups.QueueOptions) -> None:

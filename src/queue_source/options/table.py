@@ -406,16 +406,36 @@ SINK_OPTIONS = (
     Option(
         "path", "files", kinds.GIVEN_TEXT, None,
         "Folder of the data files; also the argument of `start()`. A relative path counts from the driver's folder.",
-        "s3://lake/orders", "required, or `queueUrl`",
+        "s3://lake/orders", "required, but for a table or a queue",
     ),
     Option(
         "compression", "files", choice("zstd", "snappy", later=("gzip", "lz4", "none")), "zstd",
         "Compression of the Parquet files.", "snappy",
     ),
-    _later("table", "files", "Apache Iceberg table to append to."),
+    Option(
+        "table", "iceberg", kinds.TABLE, None,
+        "Apache Iceberg table that the rows are appended to; made from their schema if it is not there.", "db.events",
+        "none",
+    ),
+    Option(
+        "warehouse", "iceberg", kinds.GIVEN_TEXT, None,
+        "Folder of a table that is yet to be made; also the argument of `start()`.", "s3://lake/warehouse",
+        "the catalog's",
+    ),
+    Option(
+        "partitionBy", "iceberg", kinds.PARTITIONING, "",
+        "Partitioning of a table that is yet to be made; an existing table must have it.",
+        "day(ts), bucket(16, id), country",
+    ),
+    Option("catalog", "iceberg", kinds.NAME, "cuesqueue", "Name of the catalog.", "lake"),
+    Option(
+        "catalog.*", "iceberg", kinds.SECRET, None,
+        "Properties of a catalog elsewhere, as PyIceberg knows them: `catalog.type`, `catalog.uri`, "
+        "`catalog.credential` ...", "", "the catalog in the store's database",
+    ),
     Option(
         "queueUrl", "sending", kinds.QUEUE_URL, None,
-        "Queue that receives the rows as messages, instead of files.", "sqs://orders", "required, or `path`",
+        "Queue that receives the rows as messages, instead of files or a table.", "sqs://orders", "none",
     ),
     *_STORAGE,
     *_QUEUE_ACCESS,
@@ -505,6 +525,7 @@ GROUP_TITLES = {
     "deduplication": "Deduplication",
     "delivery": "Delivery and errors",
     "files": "Files",
+    "iceberg": "Iceberg table",
     "sending": "Sending",
     "storage": "Storage and credentials",
 }

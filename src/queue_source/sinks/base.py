@@ -40,8 +40,11 @@ class Batch:
 class Sink(Protocol):
     """Where rows go. Pickled to the executors; a sink that is new in the commit process knows only its options."""
 
-    def check(self, schema: pa.Schema) -> None:
-        """Planning: refuse columns that the target does not take, before anything is read. Raises OptionError."""
+    def prepare(self, store: ShardStore, schema: pa.Schema) -> None:
+        """Planning, once for each batch: refuse rows that can never be written, find out what all tasks need to know.
+
+        What it keeps in the sink travels to the executors.
+        """
 
     def write(self, batches: Iterator[pa.RecordBatch], schema: pa.Schema, batch: Batch) -> Any:
         """Executor, once for each task attempt: one task's rows, not visible to anybody yet.
@@ -67,13 +70,14 @@ class Sink(Protocol):
 
 _SINKS = {
     "path": ("queue_source.sinks.splits", "SplitSink"),
-    "queue": ("queue_source.sinks.queue", "QueueSink"),
+    "table": ("queue_source.sinks.iceberg", "IcebergSink"),
+    "queueUrl": ("queue_source.sinks.queue", "QueueSink"),
 }
-"""What names the target -> module and class; loaded only when used, since each may need an extra."""
+"""The option that names the target -> module and class; loaded only when used, since each may need an extra."""
 
 
 def open_sink(options: SinkOptions) -> Sink:
     """The sink that the options ask for. Does no work: nothing is opened."""
-    module, name = _SINKS["path" if options.queue is None else "queue"]
+    module, name = _SINKS["table" if options.table else "queueUrl" if options.queue else "path"]
     sink: Sink = getattr(importlib.import_module(module), name)(options)
     return sink
