@@ -23,6 +23,7 @@ import benchmarks.pruning
 import benchmarks.queue_sink
 import benchmarks.queues
 import benchmarks.reading
+import benchmarks.semantics
 import benchmarks.sinks
 import benchmarks.store  # noqa: F401 -- these register themselves
 from benchmarks.registry import REGISTRY, Measurement, Settings

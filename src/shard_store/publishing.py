@@ -26,6 +26,7 @@ from shard_store.model import (
 )
 from shard_store.ownership import fence, owned_by
 from shard_store.schema import attempts, errors, pipelines, shards, splits
+from shard_store.semantics import Semantics
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,7 @@ class Delivery:
     """
 
     identity: PlanIdentity
+    semantics: Semantics
     moves: Sequence[Move]
     lost: int = 0
     files: Sequence[Split] | None = None
@@ -93,8 +95,8 @@ def publish(
     if not fresh and any(batch_id in (None, before) for before in known.values()):
         return Published(first.delivery_hash, already=True)
     deliveries = {i: _delivery(connection, i, rows[i], batch_id) for i in fresh}
-    lead = deliveries.get(first, Delivery(first, (), batch_id=batch_id))
-    lead = replace(lead, files=files, row_schema=row_schema, elsewhere=elsewhere)
+    idle = Delivery(first, Semantics(rows[first].semantics), (), batch_id=batch_id)
+    lead = replace(deliveries.get(first, idle), files=files, row_schema=row_schema, elsewhere=elsewhere)
     if first in deliveries:
         made = [deliver(database, connection, lead)]
     else:
@@ -126,7 +128,7 @@ def _delivery(connection: Connection, identity: PlanIdentity, row: Row[Any], bat
         )
     after = max(identity.start_seq, row.confirmed_seq)  # as the plan was made
     moves = planned_moves(connection, row, after, identity.end_seq)
-    return Delivery(identity, moves, row.plan_lost or 0, batch_id=batch_id)
+    return Delivery(identity, Semantics(row.semantics), moves, row.plan_lost or 0, batch_id=batch_id)
 
 
 def planned_moves(connection: Connection, row: Row[Any], after: int, end_seq: int) -> list[Move]:
@@ -138,11 +140,13 @@ def planned_moves(connection: Connection, row: Row[Any], after: int, end_seq: in
 
 def deliver(database: Database, connection: Connection, delivery: Delivery) -> Published:
     """Advance the shards, quarantine those with an object error, record splits and attempt."""
-    identity = delivery.identity
-    advanced = _advance(database, connection, identity, delivery.moves)
+    identity, semantics = delivery.identity, delivery.semantics
+    advanced = {move.key for move in delivery.moves}
+    if semantics.final_at_delivery:
+        advance_shards(database, connection, identity, delivery.moves)
     count, bad = _errors_of(connection, identity.delivery_hash)
     quarantined = sorted(advanced & bad)
-    for chunk in chunks(quarantined):
+    for chunk in chunks(quarantined if semantics.keeps_shards else ()):
         connection.execute(
             shards.update()
             .where(database.dialect.among(shards.c.shard_key, chunk))
@@ -178,9 +182,7 @@ def _publish_without_shards(
     return Published(digest, False, kind)
 
 
-def _advance(
-    database: Database, connection: Connection, identity: PlanIdentity, planned: Sequence[Move]
-) -> set[ShardKey]:
+def advance_shards(database: Database, connection: Connection, identity: PlanIdentity, planned: Sequence[Move]) -> None:
     """Move each shard from where the plan found it to where it ends, if it is still ours and there (invariant 2).
 
     One statement for 1,000 shards, wherever each of them ends.
@@ -194,7 +196,6 @@ def _advance(
             lost = _move(database, connection, identity, chunk, ending)
             if lost:
                 raise ShardsLost(identity.token.pipeline, _names(connection, identity, lost))
-    return set(moves)
 
 
 def _names(connection: Connection, identity: PlanIdentity, keys: set[ShardKey]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from types import TracebackType
 from typing import Any
@@ -29,6 +30,7 @@ from shard_store.progress import Confirmed
 from shard_store.pruning import PruneResult, RetentionPolicy, prune, win_interval
 from shard_store.publishing import Published
 from shard_store.schema import pipelines
+from shard_store.semantics import Semantics
 from shard_store.starting import Started
 
 
@@ -60,11 +62,25 @@ class ShardStore:
 
     # ownership
 
-    def start(self, source: str, pipeline: str, *, driver: str = "", stale_after: float = 120.0) -> Started:
-        """Begin a new incarnation of the pipeline; fences the one before. Idempotent but for the number."""
+    def start(
+        self,
+        source: str,
+        pipeline: str,
+        *,
+        driver: str = "",
+        stale_after: float = 120.0,
+        semantics: Semantics = Semantics.EXACTLY_ONCE,
+        remembered: float = 0.0,
+    ) -> Started:
+        """Begin a new incarnation of the pipeline; fences the one before. Idempotent but for the number.
+
+        `remembered`: with at-least-once, the seconds for which what was delivered is told as `recent`.
+        """
         starting.check_name("source", source)
         starting.check_name("pipeline", pipeline)
-        return self.database.write(lambda c: starting.start(self.database, c, source, pipeline, driver, stale_after))
+        return self.database.write(
+            lambda c: starting.start(self.database, c, source, pipeline, driver, stale_after, semantics, remembered)
+        )
 
     def heartbeat(self, token: PublishToken, stale_after: float) -> None:
         self.database.write(lambda c: ownership.heartbeat(self.database, c, token, stale_after))
@@ -104,7 +120,8 @@ class ShardStore:
             if confirm is not None:
                 confirmed = progress.confirm(self.database, c, token, confirm, keys)
             if snapshot is not None:
-                progress.write_snapshot(self.database, c, token, *snapshot)
+                written = progress.write_snapshot(self.database, c, token, *snapshot)
+                confirmed = replace(confirmed, written=written)
             return confirmed
 
         keys = list(keys)
@@ -113,7 +130,11 @@ class ShardStore:
     def plan(self, token: PublishToken, start_seq: int, end_seq: int) -> Plan:
         return self.database.write(lambda c: progress.plan(self.database, c, token, start_seq, end_seq))
 
-    def current_plan(self, pipeline: str, driver: str | None = None) -> PlanIdentity:
+    def current_plan(
+        self, pipeline: str, driver: str | None = None, connection: Connection | None = None
+    ) -> PlanIdentity:
+        if connection is not None:
+            return self.database.write(lambda c: progress.current_plan(c, pipeline, driver), connection)
         return self.database.read(lambda c: progress.current_plan(c, pipeline, driver))
 
     def adopt_offset(self, token: PublishToken, seq: int) -> None:
@@ -179,6 +200,17 @@ class ShardStore:
         """
         if records:
             self.database.write(lambda c: error_table.record(self.database, c, source, pipeline, records))
+
+    def reject(
+        self, identity: PlanIdentity, records: Sequence[ErrorRecord], connection: Connection | None = None
+    ) -> None:
+        """Write rows of the running plan that the user's function rejected; fenced, and the same row twice is one."""
+
+        def work(c: Connection) -> None:
+            ownership.fence(c, identity.token)
+            error_table.record(self.database, c, identity.source, identity.token.pipeline, records)
+
+        self.database.write(work, connection)
 
     def found_bad(self, identity: PlanIdentity) -> set[tuple[ShardKey, Position]]:
         """The ranges, by key and start, that an attempt at this plan found bad: they are not read again."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -51,13 +51,9 @@ def lake(request: pytest.FixtureRequest, tmp_path: Path, iceberg_threads: None) 
     backend.close()
 
 
-def elsewhere(test: Callable[..., None]) -> Callable[..., None]:
-    """Only for catalogs that are not in the store's database."""
-    return pytest.mark.parametrize("lake", ELSEWHERE, indirect=True)(test)
-
-
-def in_stores(test: Callable[..., None]) -> Callable[..., None]:
-    return pytest.mark.parametrize("lake", STORES, indirect=True)(test)
+elsewhere = pytest.mark.parametrize("lake", ELSEWHERE, indirect=True)
+"""Only for catalogs that are not in the store's database."""
+in_stores = pytest.mark.parametrize("lake", STORES, indirect=True)
 
 
 def test_batches_of_several_tasks_are_in_the_table_one_snapshot_each(lake: Lake) -> None:
@@ -162,7 +158,8 @@ def test_the_same_batch_committed_by_another_driver_meanwhile_is_noticed(
     query = Query(lake)
     query.batch(table_of([1]))
     query.begin()
-    append, others = sink_module._append, []
+    append = sink_module._append
+    others: list[Table] = []
 
     def another_first(table: Table, files: Any, marks: Any) -> None:
         if not others:

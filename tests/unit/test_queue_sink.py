@@ -296,8 +296,6 @@ def test_what_tasks_have_staged_is_never_left_out_of_the_publish(inside: World, 
 
 def test_a_url_of_no_queue_is_refused_at_planning(tmp_path: Path) -> None:
     sink = open_sink(parse_sink_options({"pipeline": "p", "queueUrl": "kafka://x"}))
-    with (
-        open_store(f"sqlite:///{tmp_path}/store.db") as store,
-        pytest.raises(QueueConfigurationError, match="unknown kind 'kafka'"),
-    ):
-        sink.prepare(store, SCHEMA)
+    with open_store(f"sqlite:///{tmp_path}/store.db") as store:
+        with pytest.raises(QueueConfigurationError, match="unknown kind 'kafka'"):
+            sink.prepare(store, SCHEMA)

@@ -53,6 +53,16 @@ class TextObject:
             return
         yield from self._read(schema, self._whole(), start, end)
 
+    def stream(self) -> Readable:
+        """The text from its beginning, unpacked and as UTF-8."""
+        packed = self._whole()
+        stream = packed if self._codec is None else decompressed(packed, self._codec, self._size)
+        return stream if self._options.plain_utf8 else _Decoded(stream, self._options.encoding)
+
+    def document(self) -> Iterator[Block]:
+        """The text as one record."""
+        return self._one_block(self.stream())
+
     def _whole(self) -> Stored:
         return Stored(self._file, self._size, self._first)
 
@@ -125,7 +135,7 @@ class TextObject:
         data = stream.read(LONGEST_RECORD + 1)
         if len(data) > LONGEST_RECORD:
             reason = f"a document of more than {LONGEST_RECORD} bytes is passed over"
-            self._problems.add(0, reason, data[:1000])
+            self._problems.add(0, reason, data)
             return
         yield Block(0, data[len(_BOM) :] if data.startswith(_BOM) else data)
 

@@ -87,11 +87,28 @@ class DeduplicationOptions:
 
 @dataclass(frozen=True, slots=True)
 class DeliveryOptions:
-    """The guarantee, and what happens when the store was lost or objects kill their readers."""
+    """The guarantee, and what happens when the store was lost, objects kill their readers, or anything is bad."""
 
     delivery_semantics: str
     fail_on_data_loss: bool
     max_attempts: int
+    error_queue_url: SecretUrl | None
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaOptions:
+    """How a schema that nobody declared is found, and what happens when objects outgrow it.
+
+    `schema_location` is a URI or an absolute path, None where the columns are declared. `schema_hints` is DDL.
+    """
+
+    schema_location: str | None
+    schema_hints: str
+    schema_evolution_mode: str
+    infer_column_types: bool
+    schema_sample: tuple[str, ...]
+    schema_sample_files: int
+    schema_sample_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +123,7 @@ class ContentOptions:
     on_corrupt_object: str
     format: FormatOptions | None
     storage: StorageOptions
+    schema: SchemaOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,14 +143,6 @@ class ReaderOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class TargetQueue:
-    """The queue that a sink sends to; `connections` as in `QueueOptions`."""
-
-    url: SecretUrl
-    connections: Mapping[str, Mapping[str, Any]]
-
-
-@dataclass(frozen=True, slots=True)
 class TableOptions:
     """An Iceberg table: in the catalog in the store's database, or in another one, which `properties` describe."""
 
@@ -141,6 +151,14 @@ class TableOptions:
     properties: Mapping[str, Secret]
     warehouse: str | None
     partition_by: tuple[PartitionField, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TargetQueue:
+    """The queue that a sink sends to; `connections` as in `QueueOptions`."""
+
+    url: SecretUrl
+    connections: Mapping[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)

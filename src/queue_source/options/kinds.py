@@ -14,12 +14,13 @@ from datetime import timedelta
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from queue_source.errors import MalformedNotification
 from queue_source.globs import name_matcher
 from queue_source.options.partitioning import parse_partitioning
 from queue_source.options.secrets import Secret, SecretUrl, shown
 from queue_source.options.units import parse_duration, parse_size
 from queue_source.tags import parse_filters
-from queue_source.uris import plain_prefix
+from queue_source.uris import plain_prefix, plain_uri
 
 LONGEST_NAME = 200
 
@@ -159,7 +160,7 @@ def split_queue_urls(text: str) -> tuple[SecretUrl, ...]:
 def _queue_url(text: str) -> SecretUrl:
     urls = split_queue_urls(text)
     if len(urls) > 1:
-        raise ValueError(f"holds {len(urls)} URLs; write one queue's URL, as in sqs://orders")
+        raise ValueError(f"{shown(text)} names {len(urls)} queues; write the URL of one")
     return urls[0]
 
 
@@ -175,6 +176,27 @@ def _tag_filter(text: str) -> tuple[str, ...]:
         return parse_filters(text)
     except ValueError as error:
         raise ValueError(f"{error}; write words parted by '.', as in orders.*.eu or orders.#") from None
+
+
+def _uris(text: str) -> tuple[str, ...]:
+    uris = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
+    try:
+        return tuple(map(plain_uri, uris))
+    except MalformedNotification as error:
+        raise ValueError(f"{shown(text)}: {error}; write URIs of objects, as in s3://landing/sample.json") from None
+
+
+def _columns(text: str) -> str:
+    from queue_source.content.schemas.ddl import (
+        parse_fields,
+    )  # here: it loads pyarrow, which the commands can do without
+
+    try:
+        if not parse_fields(text):
+            raise ValueError("there are no columns")
+    except ValueError as error:
+        raise ValueError(f"{error}; write columns with their types, as in id BIGINT, tags.key STRING") from None
+    return text
 
 
 def _shares(text: str) -> str:
@@ -248,11 +270,13 @@ CHARACTER = _character(may_be_empty=True)
 TIME_ZONE = Kind("time zone", "an IANA name, or an offset such as `+02:00`", _time_zone)
 PREFIXES = Kind("prefixes", "prefixes of URIs, parted by commas", _prefixes)
 QUEUE_URLS = Kind("queue URLs", "URLs, parted by commas", split_queue_urls)
-QUEUE_URL = Kind("queue URL", "one URL", _queue_url)
+QUEUE_URL = Kind("queue URL", "the URL of one queue", _queue_url)
 STORE_URL = Kind("database URL", "an SQLAlchemy URL", _store_url)
 GLOB = Kind("glob", "a glob: `*`, `?`, `[a-z]`, `{a,b}`", _glob)
 TAG_FILTER = Kind("tag filter", "filters parted by commas; `*` is one word, `#` zero or more", _tag_filter)
 SHARES = Kind("shares", "`round-robin`, `greedy`, or `percentage:70,30` with one number a queue", _shares)
+COLUMNS = Kind("columns", "columns with types, as Spark's DDL has them", _columns)
+URIS = Kind("URIs", "URIs of objects, parted by commas", _uris)
 NAMES = Kind("names", "names of columns, parted by commas", _names)
 TABLE = Kind("table", "a namespace and a name, parted by a dot", _table_name)
 PARTITIONING = Kind(

@@ -71,13 +71,13 @@ class Sink(Protocol):
 _SINKS = {
     "path": ("queue_source.sinks.splits", "SplitSink"),
     "table": ("queue_source.sinks.iceberg", "IcebergSink"),
-    "queueUrl": ("queue_source.sinks.queue", "QueueSink"),
+    "queue": ("queue_source.sinks.queue", "QueueSink"),
 }
-"""The option that names the target -> module and class; loaded only when used, since each may need an extra."""
+"""What names the target -> module and class; loaded only when used, since each may need an extra."""
 
 
 def open_sink(options: SinkOptions) -> Sink:
     """The sink that the options ask for. Does no work: nothing is opened."""
-    module, name = _SINKS["table" if options.table else "queueUrl" if options.queue else "path"]
+    module, name = _SINKS["table" if options.table else "queue" if options.queue else "path"]
     sink: Sink = getattr(importlib.import_module(module), name)(options)
     return sink

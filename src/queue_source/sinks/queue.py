@@ -26,7 +26,6 @@ from queue_source.sinks.base import Batch
 from queue_source.sinks.queue_rows import Messages, RowRefused, check_columns
 from shard_store.database import Database
 from shard_store.failpoints import reach
-from shard_store.model import Split
 from shard_store.publishing import publish
 from shard_store.same_database import same_database
 from shard_store.store import ShardStore
@@ -106,12 +105,12 @@ class QueueSink:
         batch_id: int,
     ) -> None:
         """Without `row_schema`: it tells readers of the view `data` what splits hold, and there are none."""
-        brought = [Split("", sum(task.rows for task in written), sum(task.size for task in written))]
+        brought = sum(task.rows for task in written), sum(task.size for task in written)
         names = [task.staged for task in written if task.staged]
         address = self._address_in_store()
         if address is None and not names:
             self._say_what_holds(batch_id)
-            store.publish_all(batch.plans, brought, batch_id=batch_id)
+            store.publish_all(batch.plans, (), batch_id=batch_id, elsewhere=brought)
             return
         # what tasks have staged is shown or the batch fails, whatever this process would have done in their place
         address = address or parse_address(self._target.url.reveal())
@@ -120,7 +119,7 @@ class QueueSink:
 
             def work(connection: Connection) -> list[str]:
                 # not `store.publish_all(connection=...)`: passing trouble inside of it would not be tried again
-                published = publish(store.database, connection, batch.plans, brought, batch_id=batch_id)
+                published = publish(store.database, connection, batch.plans, (), batch_id=batch_id, elsewhere=brought)
                 if published.already:
                     return staging.abandon(connection)
                 left = staging.show(connection, names)

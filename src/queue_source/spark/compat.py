@@ -68,7 +68,7 @@ def _arrow_schema(schema: StructType) -> pa.Schema:
 
 def spark_schema(schema: pa.Schema) -> StructType:
     """The columns of an Arrow schema as Spark knows them."""
-    return arrow_types.from_arrow_schema(schema)
+    return arrow_types.from_arrow_schema(schema, prefer_timestamp_ntz=True)
 
 
 def as_batches(iterator: Iterable[Any], schema: StructType) -> Iterator[pa.RecordBatch]:

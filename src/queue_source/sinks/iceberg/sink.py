@@ -27,7 +27,6 @@ from queue_source.sinks.iceberg.partitions import check_spec, partition_spec
 from queue_source.sinks.iceberg.schemas import iceberg_schema, united
 from shard_store.errors import ShardStoreError
 from shard_store.failpoints import reach
-from shard_store.model import Split
 from shard_store.publishing import Published
 from shard_store.store import ShardStore
 
@@ -121,11 +120,11 @@ class IcebergSink(Sink):
         batch_id: int,
     ) -> None:
         files = [file for task in written for file in task.files]
-        counted = Split("", sum(f.record_count for f in files), sum(f.file_size_in_bytes for f in files))
+        brought = sum(f.record_count for f in files), sum(f.file_size_in_bytes for f in files)
         factory = self._factory(store)
 
         def work(connection: Connection) -> Catalog | None:
-            published = store.publish_all(batch.plans, [counted], batch_id=batch_id, connection=connection)
+            published = store.publish_all(batch.plans, (), batch_id=batch_id, elsewhere=brought, connection=connection)
             if published.already or not files:
                 return None
             catalog = factory.open(connection)
