@@ -27,9 +27,6 @@ class SplitSink(Sink):
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
 
-    def check(self, schema: pa.Schema) -> None:
-        """Parquet takes whatever Spark has."""
-
     def write(self, batches: Iterator[pa.RecordBatch], schema: pa.Schema, batch: Batch) -> list[Split]:
         options = self._options
         prefix = f"split-{batch.digest[:12]}"
