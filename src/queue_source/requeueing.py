@@ -57,7 +57,7 @@ def requeue(
 
     A bad message goes back to its queue as it came. A quarantined object is opened where it was found bad, and then
     announced by a message of `announce`. Bad records, and rows that were rejected, are parts of what is published:
-    their input is published alone, to the queue `to`, or to their own where messages are the content. `to` and `tag`
+    their input is published alone, to the queue `to`; a bad record of a message also to its own. `to` and `tag`
     stand for the queue of origin and the messages' own tag. Errors that were requeued before are left alone, unless
     `criteria` names that state. A call that dies may have published what is not marked:
     run it again; an object that is announced twice is read once.
@@ -126,10 +126,11 @@ class _Outbox:
             return "its batch is not published yet: it may still be repeated"
         if error.scope == "skipped":
             return "its object counts as done, as the options say (skip); parts of it may be published"
-        if error.scope in ("record", "row") and self.to is None and not _is_of_message(error):
+        stays = error.scope == "row" or (error.scope == "record" and not _is_of_message(error))
+        if stays and self.to is None:
             return (
-                f"it is a {error.scope} of an object whose other rows are published, so the object cannot be read "
-                "again; repair the object under another name, or name with --to the queue that gets the input alone"
+                f"it is a {error.scope} of something whose other rows are published, so that cannot be read again; "
+                "repair it under another name, or name with --to the queue that gets the input alone"
             )
         if not _is_object(error) and not error.whole:
             kept = 0 if error.input is None else len(error.input)
