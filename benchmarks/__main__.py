@@ -20,8 +20,11 @@ import benchmarks.competing
 import benchmarks.leases
 import benchmarks.memory
 import benchmarks.pruning
+import benchmarks.queue_sink
 import benchmarks.queues
 import benchmarks.reading
+import benchmarks.semantics
+import benchmarks.sinks
 import benchmarks.store  # noqa: F401 -- these register themselves
 from benchmarks.registry import REGISTRY, Measurement, Settings
 

@@ -9,8 +9,9 @@ from pyspark.sql import SparkSession
 from engine.conftest import DriverFactory, new_driver, spark
 from engine.queries import described, run_until_settled
 from engine.world import World
+from servers.fixtures import gcs_server
 
-__all__ = ["new_driver", "spark"]  # the fixtures
+__all__ = ["gcs_server", "new_driver", "spark"]  # the fixtures
 
 
 def test_what_kills_its_reader_is_quarantined_and_its_neighbours_are_published(

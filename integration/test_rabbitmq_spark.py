@@ -12,13 +12,14 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from engine.conftest import spark
-from engine.queries import Query, described, run
-from engine.world import World
+from engine.queries import Query, described, run, start
+from engine.world import World, eventually
 from queue_source.queues import Depth, open_queue, redact
 from servers.debian import NotInstalled
+from servers.fixtures import gcs_server
 from servers.rabbitmq import RabbitServer, rabbitmq_server
 
-__all__ = ["spark"]  # the fixture: one Spark for all tests here
+__all__ = ["gcs_server", "spark"]  # the fixture: one Spark for all tests here
 
 
 @dataclass
@@ -83,6 +84,35 @@ def test_objects_announced_in_queues_of_different_kinds_are_published_once(
         run(spark, described(world, queueUrl=both, source="files", pipeline="files"))
         assert rabbit.depth().total == table.depth().total == 0
     assert world.published() == sorted(rows)
+
+
+def test_a_listener_is_read_at_most_once(spark: SparkSession, world: RabbitWorld) -> None:
+    """What is sent before the reader listens is lost, as Mercury says; what it hears becomes rows once."""
+    source = f"heard-{uuid.uuid4().hex[:8]}"
+    exchange = f"{world.queue_url.partition('?')[0]}?source={source}"
+    query = messages_of(world)
+    query["source"] |= {"queueUrl": f"{exchange}&listener=true", "deliverySemantics": "at-most-once"}
+    query["trigger"] = {"processingTime": "0 seconds"}
+    stream = start(spark, query)
+
+    def rows() -> list[str]:
+        found = spark.read.format("cuesqueue").option("store", world.store_url).load().collect()
+        return sorted(bytes(row["value"]).decode() for row in found)
+
+    try:
+        with open_queue(f"{exchange}&mandatory=false") as queue:
+
+            def heard() -> bool:
+                queue.publish(["is anybody there?"])
+                return bool(stream.lastProgress) and len(rows()) > 0
+
+            eventually("a listener that hears", heard)
+            queue.publish([str(number) for number in range(100)])
+        eventually("all that was said since", lambda: sum(value.isdigit() for value in rows()) == 100)
+    finally:
+        stream.stop()
+    assert [value for value in rows() if value.isdigit()] == sorted(str(number) for number in range(100))
+    assert {shard["state"] for shard in world.view("shards")} == {"done"}
 
 
 def test_a_listener_is_refused_with_what_to_write_instead(spark: SparkSession, world: RabbitWorld) -> None:

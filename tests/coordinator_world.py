@@ -43,6 +43,7 @@ class World:
         *,
         checkpoint: str = "checkpoint",
         publishes: bool = True,
+        idempotent: bool = True,
         tells_start: bool = True,
         driver: str = "",
         **options: str,
@@ -52,6 +53,7 @@ class World:
             self.folder / checkpoint,
             self.folder / "output",
             publishes=publishes,
+            idempotent=idempotent,
             tells_start=tells_start,
             driver=driver,
         )

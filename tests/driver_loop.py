@@ -15,6 +15,7 @@ from pathlib import Path
 from queue_source.coordinator import Coordinator
 from queue_source.options import ReaderOptions, connection_options, parse_reader_options
 from queue_source.queues import open_queue
+from queue_source.suitability import check_suitability
 from shard_store.failpoints import reach
 from shard_store.model import Plan, Split
 from shard_store.store import ShardStore, open_store
@@ -39,6 +40,7 @@ def reader_options(queue_url: str, store_url: str, **more: str) -> ReaderOptions
 def start_coordinator(options: ReaderOptions, *, driver: str = "") -> Coordinator:
     """As `spark/reader.py` does it; every object has 10 bytes."""
     opened = [open_queue(url.reveal(), **connection_options(url, options.queue)) for url in options.queue.urls]
+    check_suitability(opened, options)
     queues = {queue.name: queue for queue in opened}
     errors = None
     if (url := options.delivery.error_queue_url) is not None:
@@ -54,7 +56,8 @@ def start_coordinator(options: ReaderOptions, *, driver: str = "") -> Coordinato
 class DriverLoop:
     """One query: a coordinator, a checkpoint folder, and a sink that publishes splits (or only counts, as others do).
 
-    `tells_start`: hand `start` to latestOffset, as Spark 4.2 and later do.
+    `tells_start`: hand `start` to latestOffset, as Spark 4.2 and later do. `idempotent` is false of a foreign sink that
+    takes every attempt at a batch anew.
     """
 
     def __init__(
@@ -64,6 +67,7 @@ class DriverLoop:
         output: Path,
         *,
         publishes: bool = True,
+        idempotent: bool = True,
         tells_start: bool = True,
         driver: str = "",
         work: Callable[[], object] = lambda: None,
@@ -74,7 +78,9 @@ class DriverLoop:
         self.checkpoint = checkpoint
         self.output = output
         self.publishes = publishes
+        self.idempotent = idempotent
         self.tells_start = tells_start
+        self._dead = False
         for folder in (checkpoint / "offsets", checkpoint / "commits", output):
             folder.mkdir(parents=True, exist_ok=True)
         self.coordinator = start_coordinator(options, driver=driver)
@@ -107,7 +113,16 @@ class DriverLoop:
         return True
 
     def stop(self) -> None:
-        self.coordinator.stop()
+        if not self._dead:
+            self.coordinator.stop()
+
+    def die(self) -> None:
+        """As SIGKILL: nothing is given back, acknowledged, released or said."""
+        self._dead, coordinator = True, self.coordinator
+        coordinator._crew.stop(5.0)
+        for queue in coordinator._queues.values():
+            queue.close()
+        coordinator._store.close()
 
     def _run(self, number: int) -> None:
         start, end = self._log[number]["start"], self._log[number]["end"]
@@ -120,10 +135,12 @@ class DriverLoop:
 
     def _deliver(self, plan: Plan, number: int) -> None:
         ids = [] if plan.published else [r.content.shard_id for r in plan.ranges]
-        if not self.publishes:  # a foreign sink that is idempotent by batch id
-            file = self.output / f"batch-{number}.json"
-            if not file.exists():
-                _write_whole(file, ids)
+        if not self.publishes:
+            reach("before-publish")
+            name = f"batch-{number}" if self.idempotent else f"batch-{number}-{uuid.uuid4().hex}"
+            if not (self.output / f"{name}.json").exists():
+                _write_whole(self.output / f"{name}.json", ids)
+            reach("published")
             return
         file = self.output / f"split-{uuid.uuid4().hex}.json"
         _write_whole(file, ids)

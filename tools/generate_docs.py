@@ -63,7 +63,7 @@ def _sections(options: Sequence[Option]) -> Iterator[str]:
         later = [option for option in options if option.group == group and option.later]
         yield from ("", f"### {GROUP_TITLES[group]}", "")
         if group == "storage" and options is not READER_OPTIONS:
-            yield "`aws.` and `s3.` options as for the reader."
+            yield "`aws.`, `s3.` and `azure.` options as for the reader."
             continue
         if usable:
             yield from ("| option | default | meaning | values | example |", "|---|---|---|---|---|")

@@ -28,7 +28,8 @@ from queue_source.receiving import Receivers, with_back_off
 from queue_source.shares import shares_of
 from shard_store.errors import LostProgress, ShardStoreError
 from shard_store.failpoints import reach
-from shard_store.model import Content, Plan, PublishToken, Shard, ShardKey, ShardState, Snapshot
+from shard_store.model import Content, Plan, PublishToken, Range, Shard, ShardKey, ShardState, Snapshot, is_end
+from shard_store.semantics import Semantics
 from shard_store.store import ShardStore
 
 logger = logging.getLogger("cuesqueue")
@@ -36,6 +37,7 @@ logger = logging.getLogger("cuesqueue")
 _TAKEOVER_PAUSE = 2.0  # see start(): longer than any planning of a micro-batch stands still in a live driver
 _FIRST_GATHER = 10.0
 _STOP_PATIENCE = 5.0
+_REMEMBERED_LEASES = 3.0  # after a reader's end its messages come again within one lease, to whoever runs by then
 
 
 class Coordinator:
@@ -57,12 +59,13 @@ class Coordinator:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._options = options
+        self._semantics = Semantics(options.delivery.delivery_semantics)
         self._store = store
         self._queues = queues
         self._driver = driver
         self._clock = clock
         self.metrics = Metrics()
-        lease = options.leases.visibility_timeout.total_seconds()
+        self._lease = lease = options.leases.visibility_timeout.total_seconds()
         self._pen = HoldingPen(
             options.queue.max_in_flight_messages,
             options.queue.max_in_flight_bytes,
@@ -95,9 +98,15 @@ class Coordinator:
     def start(self) -> None:
         """Start-up recovery (design.md section 2), then the threads. Idempotent over process deaths."""
         patiently = with_back_off(self._crew.stopping)
-        patiently(warn_of_retention, self._queues, self._options.deduplication.deduplication_window)
+        if self._semantics.keeps_shards:
+            patiently(warn_of_retention, self._queues, self._options.deduplication.deduplication_window)
         started = self._store.start(
-            self._options.source, self._options.pipeline, driver=self._driver, stale_after=stale_after(self._options)
+            self._options.source,
+            self._options.pipeline,
+            driver=self._driver,
+            stale_after=stale_after(self._options),
+            semantics=self._semantics,
+            remembered=_REMEMBERED_LEASES * max(self._lease, stale_after(self._options)),
         )
         self._token = started.token
         self._forwarder.start(started.token)
@@ -108,6 +117,7 @@ class Coordinator:
         self._confirmed, self._last_seq = started.confirmed_seq, started.last_seq
         now = self._clock()
         tracker = self._pen.tracker
+        tracker.awaited |= started.recent
         for snapshot in started.unconfirmed:
             tracker.plan(snapshot)
         for shard in reversed(started.unfinished):
@@ -153,6 +163,8 @@ class Coordinator:
         return snapshot.seq
 
     def _may_be_cut(self, content: Content) -> bool:
+        if not self._semantics.keeps_shards:
+            return False  # nothing remembers how far an object was read
         format = self._options.content.format
         return format is not None and may_be_cut(content.uri, format)
 
@@ -167,7 +179,10 @@ class Coordinator:
         plan = self._store.plan(self._token, start, end)
         if plan.lost:
             self.metrics.add(lostShards=len(plan.lost))
-            logger.warning("pipeline %s: %d shard(s) passed to another pipeline", self._token, len(plan.lost))
+            cause = "passed to another pipeline"
+            if self._semantics.final_at_snapshot:
+                cause = "are given up: an attempt at their batch was begun before, and at-most-once allows but one"
+            logger.warning("pipeline %s: %d shard(s) %s", self._token, len(plan.lost), cause)
         reach("plan-made")
         return plan
 
@@ -231,13 +246,10 @@ class Coordinator:
             keys=keys,
             snapshot=None if snapshot is None else (snapshot.seq, snapshot.ranges),
         )
-        with self._pen.changed:
-            if snapshot is not None:
-                self._pen.tracker.plan(snapshot)
-                self._last_seq = snapshot.seq
         if snapshot is not None:
-            reach("snapshot-written")
+            self._begin(snapshot, confirmed.written)
         if seq > self._confirmed:
+            reach("confirmed")
             self._forwarder.forward()  # handled is delivered: only then is anything acknowledged
             self._confirmed = seq
             if confirmed.lost:
@@ -250,10 +262,28 @@ class Coordinator:
                 )
             self._settle(seq, confirmed.finished)
 
+    def _begin(self, snapshot: Snapshot, written: tuple[Range, ...]) -> None:
+        """The snapshot is durable, with what was `written`. With at-most-once its messages are done by that."""
+        complete: list[MessageKey] = []
+        with self._pen.changed:
+            tracker = self._pen.tracker
+            tracker.plan(Snapshot(snapshot.seq, written))
+            self._last_seq = snapshot.seq
+            if self._semantics.final_at_snapshot:
+                complete = tracker.finish(entry.key for entry in written if is_end(entry.end))
+        reach("snapshot-written")
+        if self._semantics.final_at_snapshot:
+            self._acknowledger.now(complete)
+            reach("acknowledged")
+        if len(written) < len(snapshot.ranges):  # passed to another pipeline since they were ready
+            there = {entry.key for entry in written}
+            self.route(self._store.look([r.key for r in snapshot.ranges if r.key not in there]).values(), first=True)
+
     def _settle(self, seq: int, finished: frozenset[ShardKey]) -> None:
-        reach("confirmed")
         with self._pen.changed:
             keys = self._pen.tracker.settle(seq)
+            if not self._semantics.keeps_shards:
+                self._pen.tracker.await_messages(keys)
             complete = self._pen.tracker.finish(finished)
         self._acknowledger.now(complete)
         reach("acknowledged")

@@ -8,6 +8,7 @@
     |   `-- QueueUnavailable          passing trouble: retried with back-off, then the query fails
     |-- MalformedNotification  the body is not a notification of any known form: quarantined
     |-- BadObject              an object cannot be read as what it should be: quarantined, skipped or fatal by option
+    |-- SchemaChanged          objects have columns that the stream's schema lacks: the query fails, by option
     `-- ObjectStoreError       access denied, throttled, network: the task fails, and Spark retries it
 
 Errors of the store are `shard_store.errors`. Secrets are never part of a message.
@@ -72,6 +73,10 @@ class BadObject(CuesqueueError):
 
     def __reduce__(self) -> tuple[type[BadObject], tuple[str, str, int]]:
         return type(self), (self.cause, self.detail, self.offset)
+
+
+class SchemaChanged(CuesqueueError):
+    """New columns were found, and `schemaEvolutionMode` says that the query ends; nothing of the batch is published."""
 
 
 class ObjectStoreError(CuesqueueError):

@@ -96,6 +96,18 @@ def take_messages(messages: Sequence[Received], options: NotificationOptions) ->
     return intake
 
 
+def set_apart(intake: Intake) -> None:
+    """For at-least-once: what two messages announce are two shards, even if it is one object.
+
+    Without rows in the store only chance would find them equal: while both are in flight, and not afterwards.
+    """
+    for contents in intake.contents.values():
+        contents[:] = [
+            c if c.uri == MESSAGE_URI else c._replace(shard_id=f"{c.shard_id}#{c.queue}#{c.message_id}")
+            for c in contents
+        ]
+
+
 def _tag_matches(message: Received, options: NotificationOptions) -> bool:
     return options.tag_filter is None or matches_any(options.tag_filter, message.tag)
 

@@ -1,13 +1,14 @@
 """The stages of a message: one frozen type each, so that a stage cannot use what it does not have yet.
 
 Received (a delivery) -> Announced (what it says) ; the coordinator then owns shards, not messages.
+Outgoing is what a sink sends: the beginning of another delivery.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NewType
+from typing import NamedTuple, NewType
 
 Receipt = NewType("Receipt", str)
 """Names one delivery of one message to the queue that made it; stale after the lease is lost or the message is done."""
@@ -33,6 +34,19 @@ class Received:
     headers: Mapping[str, str] = field(default_factory=dict)
     group: str | None = None
     has_id: bool = True
+
+
+class Outgoing(NamedTuple):
+    """One message that is to be sent. What has the same `deduplication_id` is sent once by queues that know such ids.
+
+    `group`: messages of one group stay in order, where the queue has groups.
+    """
+
+    body: bytes
+    tag: str = ""
+    headers: Mapping[str, str] = {}
+    group: str | None = None
+    deduplication_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

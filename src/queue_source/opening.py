@@ -10,14 +10,15 @@ from queue_source.acknowledging import Acknowledger
 from queue_source.crew import Crew
 from queue_source.forwarding import ErrorForwarder
 from queue_source.holding_pen import HoldingPen
-from queue_source.intake import Intake, Stat, take_in, take_messages
+from queue_source.intake import Intake, Stat, set_apart, take_in, take_messages
 from queue_source.leases import key_of
 from queue_source.messages import Received
 from queue_source.metrics import Metrics
 from queue_source.options import ReaderOptions
 from queue_source.receiving import Receivers
 from shard_store.database import ROWS_PER_STATEMENT
-from shard_store.model import PublishToken, Shard, ShardKey, ShardState, shard_key
+from shard_store.model import BEGINNING, PublishToken, Shard, ShardKey, ShardState, shard_key
+from shard_store.semantics import Semantics
 from shard_store.store import ShardStore
 
 
@@ -43,6 +44,7 @@ class Opener:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._options = options
+        self._semantics = Semantics(options.delivery.delivery_semantics)
         self._store = store
         self._stat = stat
         self._pen = pen
@@ -71,11 +73,16 @@ class Opener:
             intake = take_messages(messages, self._options.notifications)
         else:
             intake = take_in(messages, self._options.notifications, self._stat)
+        if not self._semantics.keeps_shards:
+            set_apart(intake)
         if intake.errors:
             self._store.record_errors(source, pipeline, list(intake.errors.values()))
             self._forwarder.forward()
         contents = [content for some in intake.contents.values() for content in some]
-        found = self._store.open_shards(token, source, contents) if contents else {}
+        if self._semantics.keeps_shards:
+            found = self._store.open_shards(token, source, contents) if contents else {}
+        else:
+            found = self._open_unkept(intake, messages, token)
         self._count(intake, len(contents), found, token)
         complete = [key_of(messages[place]) for place in (*intake.errors, *intake.ignored)]
         now = self._clock()
@@ -89,6 +96,23 @@ class Opener:
                     complete.append(message)
         router.route(found.values())
         self._acknowledger.later(complete)
+
+    def _open_unkept(self, intake: Intake, messages: Sequence[Received], token: PublishToken) -> dict[ShardKey, Shard]:
+        """Where the store keeps no shards, each is new and ours, unless this very message was awaited.
+
+        One without an id of its own cannot be told from another that is equal.
+        """
+        found: dict[ShardKey, Shard] = {}
+        with self._pen.changed:
+            awaited = self._pen.tracker.awaited
+            for place, contents in intake.contents.items():
+                for content in contents:
+                    key = shard_key(self._options.source, content.shard_id)
+                    done = messages[place].has_id and key in awaited
+                    awaited.discard(key)
+                    state = ShardState.DONE if done else ShardState.OPEN
+                    found[key] = Shard(key, content, BEGINNING, state, token, stale=False)
+        return found
 
     def _count(self, intake: Intake, announced: int, found: Mapping[ShardKey, Shard], token: PublishToken) -> None:
         with self._pen.changed:

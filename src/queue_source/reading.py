@@ -8,15 +8,20 @@ from functools import partial
 
 import pyarrow as pa
 
+from queue_source.content.message_records import Message, parsed_messages
 from queue_source.content.message_rows import message_batches
 from queue_source.content.metadata import ObjectMetadata
 from queue_source.content.objects import ExpectedObject, Part, read_object
 from queue_source.content.problems import Problems
-from queue_source.errors import BadObject, ObjectStoreError
+from queue_source.content.schemas.new_columns import NewColumns
+from queue_source.errors import BadObject, ObjectStoreError, SchemaChanged
+from queue_source.evolving import schema_changed
 from queue_source.options import ContentOptions, SecretUrl
 from queue_source.planning import PieceOf
 from shard_store.failpoints import reach
 from shard_store.model import ErrorRecord, PlanIdentity, Position, Range, is_end, offset_of, position_at
+
+_INPUT_KEPT = 65_536  # bytes of a bad message that the error table keeps
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +51,7 @@ def read_work(work: Work, schema: pa.Schema, *, repeated: bool) -> Iterator[pa.R
     error is written, and the shard is quarantined with the plan, so none of its rows may go out.
     """
     if work.content.format is None:
-        yield from _messages(work, schema)
+        yield from message_batches(_messages(work), schema)
         return
     if repeated:
         work = _without_bad(work)
@@ -72,7 +77,12 @@ def _read_in_isolation(work: Work, schema: pa.Schema, max_attempts: int) -> Iter
         alone = replace(work, ranges=[entry])
         try:
             yield from read_ranges(alone, schema, partial(_record, alone))
-        except (ObjectStoreError, BadObject, GeneratorExit):  # known errors; or what takes the rows has failed
+        except (
+            ObjectStoreError,
+            BadObject,
+            SchemaChanged,
+            GeneratorExit,
+        ):  # known errors; or what takes the rows has failed
             _ended(work, entry)
             raise
         _ended(work, entry)
@@ -85,18 +95,29 @@ def _ended(work: Work, entry: Range) -> None:
         store.end_read(work.identity, entry)
 
 
-def _messages(work: Work, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _messages(work: Work) -> list[Message]:
     """Their bodies came with the plan: nothing is read."""
-    messages = [
+    return [
         (entry.content.payload, _metadata(entry, work.identity))
         for entry in work.ranges
         if entry.content.payload is not None  # always, or the plan would not hold it
     ]
-    return message_batches(messages, schema)
 
 
 def read_ranges(work: Work, schema: pa.Schema, report: Report) -> Iterator[pa.RecordBatch]:
-    """As `read_work`, with errors given to `report`. No row of an object leaves that may turn out bad as a whole."""
+    """As `read_work`, with errors given to `report`. No row of an object leaves that may turn out bad as a whole.
+
+    Raises SchemaChanged for columns that the schema lacks, where the options ask for it.
+    """
+    read = _read_messages if work.content.content == "message" else _read_objects
+    try:
+        yield from read(work, schema, report)
+    except NewColumns as noticed:
+        contents = {entry.key: entry.content for entry in work.ranges}  # each once, though pieces follow each other
+        raise schema_changed(noticed, schema, work.content, list(contents.values())) from None
+
+
+def _read_objects(work: Work, schema: pa.Schema, report: Report) -> Iterator[pa.RecordBatch]:
     format = work.content.format
     assert format is not None
     for entry in work.ranges:
@@ -114,14 +135,33 @@ def read_ranges(work: Work, schema: pa.Schema, report: Report) -> Iterator[pa.Re
                 part=_part(entry),
             )
         except BadObject as error:
-            policy = work.content.on_missing_object
-            if error.cause != "missing-object":
-                policy = work.content.on_corrupt_object
-            if policy == "fail":
-                raise
-            report([_error(entry, work, error, skipped=policy == "skip")])
+            _tell(entry, work, error, report)
         if problems.count:
             report(_bad_records(entry, work.identity, problems))
+
+
+def _read_messages(work: Work, schema: pa.Schema, report: Report) -> Iterator[pa.RecordBatch]:
+    format = work.content.format
+    assert format is not None
+
+    def finished(place: int, problems: Problems, error: BadObject | None) -> None:
+        entry = work.ranges[place]
+        if error is not None:
+            _tell(entry, work, error, report)
+        if problems.count:
+            report(_bad_records(entry, work.identity, problems))
+
+    return parsed_messages(_messages(work), schema, format, finished)
+
+
+def _tell(entry: Range, work: Work, error: BadObject, report: Report) -> None:
+    """A bad object (or message) goes the way that the options say. Raises it where they say `fail`."""
+    policy = work.content.on_missing_object
+    if error.cause != "missing-object":
+        policy = work.content.on_corrupt_object
+    if policy == "fail":
+        raise error
+    report([_error(entry, work, error, skipped=policy == "skip")])
 
 
 def _part(entry: Range) -> Part:
@@ -183,6 +223,7 @@ def _error(entry: Range, work: Work, error: BadObject, *, skipped: bool) -> Erro
         position=work.planned_start(entry),
         queue=entry.content.queue,
         message_id=entry.content.message_id,
+        input=payload.value[:_INPUT_KEPT] if (payload := entry.content.payload) is not None else None,
     )
 
 

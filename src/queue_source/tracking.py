@@ -59,6 +59,7 @@ class Tracker:
     planned: dict[ShardKey, int] = field(default_factory=dict)  # shard -> seq of its snapshot
     snapshots: dict[int, tuple[Range, ...]] = field(default_factory=dict)  # unconfirmed, by seq
     foreign: dict[ShardKey, Shard] = field(default_factory=dict)
+    awaited: set[ShardKey] = field(default_factory=set)  # done, but for messages that come again (at-least-once)
     bytes_held: int = 0  # of what is ready or planned
     _sizes: dict[ShardKey, int] = field(default_factory=dict)
 
@@ -71,6 +72,10 @@ class Tracker:
             self.waiting.setdefault(key, set()).add(message)
             if content.payload is not None:
                 self.bodies[key] = content
+
+    def await_messages(self, done: Iterable[ShardKey]) -> None:
+        """No store remembers what is done: where a message is not in our hands, we do until it comes."""
+        self.awaited.update(key for key in done if key not in self.waiting)
 
     def finish(self, keys: Iterable[ShardKey]) -> list[MessageKey]:
         """The shards are finished in the store; returns the messages that wait for nothing more."""

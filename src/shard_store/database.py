@@ -105,13 +105,6 @@ class Database:
             return None
         return Path(self.url.database)
 
-    def is_same(self, other: Database) -> bool:
-        """Whether both are surely one database with one set of tables: by URL, or by file. Passwords do not count."""
-        file, others = self.file(), other.file()
-        if file is not None and others is not None:
-            return file.resolve() == others.resolve()
-        return self.url._replace(password=None) == other.url._replace(password=None)
-
     def close(self) -> None:
         """For good. A transaction that runs in another thread goes on, and its connection is closed after it."""
         with self._lock:

@@ -21,12 +21,17 @@ POINTS = (
     "plan-made",  # reader: the plan is durable, no task runs yet
     "object-read",  # executor: an object is about to be read; about its id
     "split-written",  # executor: a task's split is on disk, the driver does not know it yet
+    "table-files-written",  # executor: the same of a task's files of an Iceberg table
+    "rows-staged",  # executor: a task's messages are in the store's database, where nobody sees them
+    "rows-sent",  # executor: a task's messages are in a queue elsewhere, confirmed
     "before-publish",  # sink commit: all splits are written, nothing is published
+    "table-committed",  # sink commit: in the Iceberg table's catalog, but not (with it, or behind it) in the store
+    "rows-shown",  # sink commit: staged messages are visible when the transaction is committed, which it is not
     "published",  # sink commit: the transaction is committed, Spark has no commit log yet
     "confirmed",  # reader: the batch is final in the store, its messages are not acknowledged
-    "acknowledged",  # reader: the messages are deleted
     "errors-due",  # reader: errors are final, and not in the error queue yet
     "errors-sent",  # reader: errors are in the error queue (of another database), the store does not know it yet
+    "acknowledged",  # reader: the messages are deleted
 )
 
 

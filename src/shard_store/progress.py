@@ -30,8 +30,9 @@ from shard_store.model import (
     delivery_hash,
 )
 from shard_store.ownership import fence, owned_by
-from shard_store.publishing import Delivery, deliver, planned_moves
+from shard_store.publishing import Delivery, advance_shards, deliver, planned_moves
 from shard_store.schema import attempts, pipelines, reads, shards
+from shard_store.semantics import Semantics
 
 Entry = TypeVar("Entry", Range, Move)
 
@@ -41,16 +42,22 @@ class Confirmed:
     """What a confirm settled: of the keys asked for, those that are finished in the store now.
 
     `lost` are ranges of the plan that passed to another owner after the plan was made, while another sink took them.
+    `written` are the ranges of the snapshot written with it.
     """
 
     finished: frozenset[ShardKey]
     lost: tuple[Move, ...] = ()
+    written: tuple[Range, ...] = ()
 
 
 def write_snapshot(
     database: Database, connection: Connection, token: PublishToken, seq: int, entries: Sequence[Range]
-) -> None:
-    """Make offset `seq` durable before Spark sees it (invariant 3). `seq` is one more than the last."""
+) -> tuple[Range, ...]:
+    """Make offset `seq` durable before Spark sees it (invariant 3). `seq` is one more than the last.
+
+    Returns the ranges written: with at-most-once their shards are final from now on, and those that passed to another
+    owner are not among them.
+    """
     row = fence(connection, token)
     falling = next((r for r in entries if not r.start < r.end), None)
     if falling is not None:
@@ -58,16 +65,23 @@ def write_snapshot(
             f"pipeline {token.pipeline!r}: a range of shard {falling.content.shard_id[:200]!r} goes from "
             f"{falling.start!r} to {falling.end!r}; positions only rise (report this as a bug)"
         )
+    semantics = Semantics(row.semantics)
     if row.last_seq == seq:
         # either an attempt of this very call, whose commit was not heard of, or a caller that counts wrongly
-        there = ranges.read(connection, token.pipeline, seq - 1, seq)
-        if ranges.flatten(there) == list(entries):
-            return
+        there = ranges.flatten(ranges.read(connection, token.pipeline, seq - 1, seq))
+        if there == list(entries) or (semantics.final_at_snapshot and set(there) <= set(entries)):
+            return tuple(there)
         raise ShardStoreError(f"pipeline {token.pipeline!r}: snapshot {seq} is there already, with other ranges")
     if row.last_seq != seq - 1:
         raise ShardStoreError(f"pipeline {token.pipeline!r}: snapshot {seq} does not follow {row.last_seq}")
+    if semantics.final_at_snapshot:
+        entries, _ = _split(entries, _open_positions(database, connection, token, {r.key for r in entries}))
     ranges.write(connection, token, Snapshot(seq, tuple(entries)), database.now())
+    if semantics.final_at_snapshot:
+        identity = PlanIdentity(row.source, token, seq - 1, seq, "")
+        advance_shards(database, connection, identity, [Move(r.key, r.start, r.end) for r in entries])
     connection.execute(pipelines.update().where(pipelines.c.pipeline == token.pipeline).values(last_seq=seq))
+    return tuple(entries)
 
 
 def plan(database: Database, connection: Connection, token: PublishToken, start_seq: int, end_seq: int) -> Plan:
@@ -75,7 +89,8 @@ def plan(database: Database, connection: Connection, token: PublishToken, start_
 
     Shards that passed to another owner are left out (`lost`), at this attempt and at every later one of the same
     offsets, also when they come back to us: an earlier attempt may have reached a sink that will not look at a second
-    one. They are then offered anew. A plan that was published before is told as such.
+    one. They are then offered anew. A plan that was published before is told as such. With at-most-once everything that
+    was in a plan before is left out, and lost: an attempt may have brought it anywhere.
     """
     row = fence(connection, token)
     if end_seq > row.last_seq:
@@ -105,6 +120,7 @@ def plan(database: Database, connection: Connection, token: PublishToken, start_
             plan_left_out=left_out or "[]",
             plan_lost=len(made.lost),
             plan_attempt=made.attempt,
+            begun_seq=max(row.begun_seq, end_seq),
         )
     )
     return made
@@ -145,7 +161,8 @@ def confirm(
     """Spark is done with everything up to `end_seq`: make it final, and tell which of `keys` are finished.
 
     What the cuesqueue sink published stays as it is; with any other sink the shards of the plan advance now. Those
-    that passed to another owner meanwhile cannot be advanced: they are told as `lost` and left to their owner.
+    that passed to another owner meanwhile cannot be advanced: they are told as `lost` and left to their owner. Where no
+    shards are kept, all of `keys` are finished with their plan.
     """
     row = fence(connection, token)
     if end_seq > row.last_seq:
@@ -158,6 +175,8 @@ def confirm(
         connection.execute(
             pipelines.update().where(pipelines.c.pipeline == token.pipeline).values(confirmed_seq=end_seq)
         )
+    if not Semantics(row.semantics).keeps_shards:
+        return Confirmed(frozenset(keys), lost)
     return Confirmed(frozenset(_finished(database, connection, set(keys))), lost)
 
 
@@ -193,8 +212,10 @@ def _deliver_planned(
     identity = PlanIdentity(row.source, token, row.plan_start, end_seq, row.plan_hash)
     after = max(row.plan_start, row.confirmed_seq)  # as the plan was made
     moves = planned_moves(connection, row, after, end_seq)
-    ours, others = _split(moves, _open_positions(database, connection, token, {m.key for m in moves}))
-    deliver(database, connection, Delivery(identity, ours, lost=row.plan_lost + len(others)))
+    semantics, others = Semantics(row.semantics), list[Move]()
+    if semantics.final_at_delivery:
+        moves, others = _split(moves, _open_positions(database, connection, token, {m.key for m in moves}))
+    deliver(database, connection, Delivery(identity, semantics, moves, lost=row.plan_lost + len(others)))
     return tuple(others)
 
 
@@ -221,22 +242,36 @@ def _make(
     """The plan of (start, end] as the store stands now, and the marks of what it leaves out."""
     # a new checkpoint begins at 0, wherever the store stands: what is final needs no look
     after = max(seqs[0], row.confirmed_seq)
-    planned = ranges.flatten(ranges.read(connection, token.pipeline, after, seqs[1]))
-    positions = _open_positions(database, connection, token, {r.key for r in planned})
+    parts = ranges.read(connection, token.pipeline, after, seqs[1])
+    planned = ranges.flatten(parts)
     again = [r for r in planned if ranges.mark(r) not in left_out_before] if left_out_before else planned
-    included, others = _split(again, positions)
+    semantics = Semantics(row.semantics)
+    positions: dict[ShardKey, Position] = {}
+    included, others = again, list[Range]()
+    if semantics.final_at_delivery:
+        positions = _open_positions(database, connection, token, {r.key for r in planned})
+        included, others = _split(again, positions)
+    elif semantics.final_at_snapshot and not _same_attempt(row, token, seqs):
+        included = ranges.flatten([part for part in parts if part.seq > row.begun_seq])
     left_out: list[Range] = []
     if len(included) < len(planned):
         taken = {(r.key, r.start) for r in included}
         left_out = [r for r in planned if (r.key, r.start) not in taken]
-    finished = _finished(database, connection, {r.key for r in others} - positions.keys())
-    lost = [r for r in left_out if r.key not in finished and not positions.get(r.key, r.start) >= r.end]
+    lost = left_out
+    if semantics.final_at_delivery:
+        finished = _finished(database, connection, {r.key for r in others} - positions.keys())
+        lost = [r for r in left_out if r.key not in finished and not positions.get(r.key, r.start) >= r.end]
     digest = delivery_hash(row.source, token.pipeline, included, seqs)
     identity = PlanIdentity(row.source, token, *seqs, digest)
     if row.plan_hash == digest:  # an attempt at it was made before
         bad = found_bad(connection, digest)
         included = [r for r in included if (r.key, r.start) not in bad]
     return Plan(identity, tuple(included), tuple(lost)), [ranges.mark(r) for r in left_out]
+
+
+def _same_attempt(row: Row[Any], token: PublishToken, seqs: tuple[int, int]) -> bool:
+    """Whether these offsets are planned once more without a failure between: Spark repeats a batch in a new process."""
+    return (row.plan_start, row.plan_end, row.plan_incarnation) == (*seqs, token.incarnation)
 
 
 def _split(entries: Iterable[Entry], positions: dict[ShardKey, Position]) -> tuple[list[Entry], list[Entry]]:

@@ -26,6 +26,7 @@ from shard_store.model import (
 )
 from shard_store.ownership import fence, owned_by
 from shard_store.schema import attempts, errors, pipelines, shards, splits
+from shard_store.semantics import Semantics
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +46,11 @@ class Delivery:
 
     `files` is None where another sink took the rows, or where they are recorded with another pipeline's attempt: then
     `lead` is its hash. `digest` is the attempt's hash where it is not the plan's own.
+    `elsewhere`: rows and bytes that become visible with the transaction, in another place than splits.
     """
 
     identity: PlanIdentity
+    semantics: Semantics
     moves: Sequence[Move]
     lost: int = 0
     files: Sequence[Split] | None = None
@@ -55,6 +58,15 @@ class Delivery:
     batch_id: int | None = None
     digest: str = ""
     lead: str = ""
+    elsewhere: tuple[int, int] = (0, 0)
+
+    @property
+    def rows(self) -> int | None:
+        return None if self.files is None else self.elsewhere[0] + sum(file.rows for file in self.files)
+
+    @property
+    def size(self) -> int | None:
+        return None if self.files is None else self.elsewhere[1] + sum(file.size for file in self.files)
 
 
 def publish(
@@ -65,6 +77,7 @@ def publish(
     *,
     row_schema: str | None = None,
     batch_id: int | None = None,
+    elsewhere: tuple[int, int] = (0, 0),
 ) -> Published:
     """Splits, positions and attempts in the caller's transaction; once for each plan (invariants 2 and 4).
 
@@ -82,7 +95,8 @@ def publish(
     if not fresh and any(batch_id in (None, before) for before in known.values()):
         return Published(first.delivery_hash, already=True)
     deliveries = {i: _delivery(connection, i, rows[i], batch_id) for i in fresh}
-    lead = replace(deliveries.get(first, Delivery(first, (), batch_id=batch_id)), files=files, row_schema=row_schema)
+    idle = Delivery(first, Semantics(rows[first].semantics), (), batch_id=batch_id)
+    lead = replace(deliveries.get(first, idle), files=files, row_schema=row_schema, elsewhere=elsewhere)
     if first in deliveries:
         made = [deliver(database, connection, lead)]
     else:
@@ -114,7 +128,7 @@ def _delivery(connection: Connection, identity: PlanIdentity, row: Row[Any], bat
         )
     after = max(identity.start_seq, row.confirmed_seq)  # as the plan was made
     moves = planned_moves(connection, row, after, identity.end_seq)
-    return Delivery(identity, moves, row.plan_lost or 0, batch_id=batch_id)
+    return Delivery(identity, Semantics(row.semantics), moves, row.plan_lost or 0, batch_id=batch_id)
 
 
 def planned_moves(connection: Connection, row: Row[Any], after: int, end_seq: int) -> list[Move]:
@@ -126,18 +140,20 @@ def planned_moves(connection: Connection, row: Row[Any], after: int, end_seq: in
 
 def deliver(database: Database, connection: Connection, delivery: Delivery) -> Published:
     """Advance the shards, quarantine those with an object error, record splits and attempt."""
-    identity = delivery.identity
-    advanced = _advance(database, connection, identity, delivery.moves)
+    identity, semantics = delivery.identity, delivery.semantics
+    advanced = {move.key for move in delivery.moves}
+    if semantics.final_at_delivery:
+        advance_shards(database, connection, identity, delivery.moves)
     count, bad = _errors_of(connection, identity.delivery_hash)
     quarantined = sorted(advanced & bad)
-    for chunk in chunks(quarantined):
+    for chunk in chunks(quarantined if semantics.keeps_shards else ()):
         connection.execute(
             shards.update()
             .where(database.dialect.among(shards.c.shard_key, chunk))
             .values(state=ShardState.QUARANTINED.value, finished_at=database.now(), end_seq=identity.end_seq)
         )
     kind = AttemptKind.OUTPUT
-    rows = None if delivery.files is None else sum(f.rows for f in delivery.files)
+    rows = delivery.rows
     if rows == 0 or (rows is None and len(quarantined) == len(advanced)):
         kind = AttemptKind.ERROR if count else AttemptKind.NIL
     _record(database, connection, delivery, kind, len(advanced), count)
@@ -153,22 +169,20 @@ def _publish_without_shards(
     a pipeline starts: so its own hash is made of what both have in common, the offset at which it ran, and its id.
     Where `fresh` plans of other pipelines bring input, it is made of theirs too.
     """
-    identity, files = delivery.identity, delivery.files or ()
+    identity = delivery.identity
     beside = "".join(f" {plan.delivery_hash}" for plan in fresh)
     key = f"{identity.source}\0{identity.token.pipeline}\0state {identity.end_seq} {delivery.batch_id}{beside}"
     digest = hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
     known = connection.execute(sa.select(sa.func.count()).where(attempts.c.delivery_hash == digest)).scalar_one()
     if known:
         return Published(digest, already=True)
-    kind = AttemptKind.OUTPUT if any(f.rows for f in files) else AttemptKind.NIL
+    kind = AttemptKind.OUTPUT if delivery.rows else AttemptKind.NIL
     own = replace(delivery, identity=replace(identity, start_seq=identity.end_seq), digest=digest)
     _record(database, connection, own, kind, 0, 0)
     return Published(digest, False, kind)
 
 
-def _advance(
-    database: Database, connection: Connection, identity: PlanIdentity, planned: Sequence[Move]
-) -> set[ShardKey]:
+def advance_shards(database: Database, connection: Connection, identity: PlanIdentity, planned: Sequence[Move]) -> None:
     """Move each shard from where the plan found it to where it ends, if it is still ours and there (invariant 2).
 
     One statement for 1,000 shards, wherever each of them ends.
@@ -182,7 +196,6 @@ def _advance(
             lost = _move(database, connection, identity, chunk, ending)
             if lost:
                 raise ShardsLost(identity.token.pipeline, _names(connection, identity, lost))
-    return set(moves)
 
 
 def _names(connection: Connection, identity: PlanIdentity, keys: set[ShardKey]) -> list[str]:
@@ -289,8 +302,8 @@ def _record(
             lost=delivery.lost,
             errors=errors,
             splits=len(files or ()),
-            rows=None if files is None else sum(f.rows for f in files),
-            bytes=None if files is None else sum(f.size for f in files),
+            rows=delivery.rows,
+            bytes=delivery.size,
         )
     )
     if delivery.row_schema is not None:

@@ -91,6 +91,8 @@ pipelines = sa.Table(
     sa.Column("driver", sa.String(64), nullable=False),  # which one the incarnation runs in (progress.current_plan)
     sa.Column("last_seq", sa.BigInteger, nullable=False),
     sa.Column("confirmed_seq", sa.BigInteger, nullable=False),
+    sa.Column("semantics", sa.String(16), nullable=False),
+    sa.Column("begun_seq", sa.BigInteger, nullable=False),  # up to here snapshots were in a plan
     sa.Column("heartbeat_at", sa.BigInteger, nullable=False),
     sa.Column("stale_at", sa.BigInteger, nullable=False),  # from then on others may take the shards
     # the plan of the micro-batch that runs now, and what it leaves out (JSON, see progress.py)

@@ -10,9 +10,10 @@ from sqlalchemy.engine import Connection
 from shard_store import ranges
 from shard_store.database import Database
 from shard_store.errors import StoreConfigurationError
-from shard_store.model import PublishToken, Shard, Snapshot
+from shard_store.model import PublishToken, Shard, ShardKey, Snapshot
 from shard_store.ownership import as_shard, owned_by, standing
 from shard_store.schema import Name, attempts, pipelines, shards
+from shard_store.semantics import Semantics
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +21,8 @@ class Started:
     """What a pipeline finds when it starts: where it stood, and what the incarnation before left unfinished.
 
     `unfinished` are its own open shards, those inside `unconfirmed` snapshots included; `previous_alive` tells that
-    the incarnation before still had a fresh heartbeat in the same driver.
+    the incarnation before still had a fresh heartbeat in the same driver. `recent`, where no shards are kept: what was
+    delivered a short while ago, perhaps without its messages being acknowledged.
     """
 
     token: PublishToken
@@ -29,6 +31,7 @@ class Started:
     unconfirmed: tuple[Snapshot, ...]
     unfinished: tuple[Shard, ...]
     previous_alive: bool
+    recent: frozenset[ShardKey] = frozenset()
 
 
 def check_name(option: str, name: str) -> None:
@@ -41,9 +44,19 @@ def check_name(option: str, name: str) -> None:
 
 
 def start(
-    database: Database, connection: Connection, source: str, pipeline: str, driver: str, stale_after: float
+    database: Database,
+    connection: Connection,
+    source: str,
+    pipeline: str,
+    driver: str,
+    stale_after: float,
+    semantics: Semantics,
+    remembered: float,
 ) -> Started:
-    """Raise the incarnation, take over what the one before had open, settle what is published already."""
+    """Raise the incarnation, take over what the one before had open, settle what is published already.
+
+    The newest attempt is compared with the snapshots: those up to its end are delivered, those after it are not.
+    """
     now = database.now()
     connection.execute(
         database.dialect.insert_if_absent(pipelines).values(
@@ -53,6 +66,8 @@ def start(
             driver="",
             last_seq=0,
             confirmed_seq=0,
+            semantics=semantics.value,
+            begun_seq=0,
             heartbeat_at=0,
             stale_at=0,
             created_at=now,
@@ -74,6 +89,8 @@ def start(
         )
     ).scalar()
     confirmed = row.confirmed_seq if published is None else published
+    if row.semantics != semantics.value:
+        _refuse_unfinished(connection, pipeline, Semantics(row.semantics), semantics, row.last_seq - confirmed)
     connection.execute(
         pipelines.update()
         .where(pipelines.c.pipeline == pipeline)
@@ -81,6 +98,7 @@ def start(
             incarnation=token.incarnation,
             driver=driver,
             confirmed_seq=confirmed,
+            semantics=semantics.value,
             heartbeat_at=now,
             stale_at=now + int(stale_after * 1_000_000),
         )
@@ -91,6 +109,9 @@ def start(
         .values(incarnation=token.incarnation)
     )
     unfinished = standing(database).where(owned_by(token)).order_by(shards.c.opened_at, shards.c.shard_key)
+    recent = frozenset[ShardKey]()
+    if not semantics.keeps_shards:
+        recent = _recent(database, connection, pipeline, confirmed, remembered)
     return Started(
         token=token,
         confirmed_seq=confirmed,
@@ -98,4 +119,33 @@ def start(
         unconfirmed=tuple(ranges.read(connection, pipeline, confirmed, row.last_seq)),
         unfinished=tuple(as_shard(r) for r in connection.execute(unfinished)),
         previous_alive=bool(row.alive) and driver != "" and row.driver == driver,
+        recent=recent,
     )
+
+
+def _recent(
+    database: Database, connection: Connection, pipeline: str, confirmed: int, remembered: float
+) -> frozenset[ShardKey]:
+    """The shards of the attempts of the last `remembered` seconds, from the snapshots that they delivered."""
+    since = database.now() - int(remembered * 1_000_000)
+    young = sa.select(sa.func.min(attempts.c.start_seq)).where(
+        attempts.c.pipeline == pipeline, attempts.c.published_at > since
+    )
+    first = connection.execute(young).scalar()
+    if first is None:
+        return frozenset()
+    return frozenset(move.key for move in ranges.read_moves(connection, pipeline, first, confirmed))
+
+
+def _refuse_unfinished(
+    connection: Connection, pipeline: str, before: Semantics, semantics: Semantics, snapshots: int
+) -> None:
+    """What was begun under one promise cannot be ended under another."""
+    mine = sa.select(sa.func.count()).where(shards.c.owner == pipeline, shards.c.finished_at.is_(None))
+    unfinished = connection.execute(mine).scalar_one()
+    if snapshots or unfinished:
+        raise StoreConfigurationError(
+            f"option 'deliverySemantics': pipeline {pipeline!r} was run with {before.value}, and of that {snapshots} "
+            f"snapshot(s) and {unfinished} shard(s) are not finished; run it with {before.value} until nothing is left "
+            f"(trigger availableNow), and then with {semantics.value}; or give the new query another 'pipeline'"
+        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from types import TracebackType
 from typing import Any
@@ -29,6 +30,7 @@ from shard_store.progress import Confirmed
 from shard_store.pruning import PruneResult, RetentionPolicy, prune, win_interval
 from shard_store.publishing import Published
 from shard_store.schema import pipelines
+from shard_store.semantics import Semantics
 from shard_store.starting import Started
 
 
@@ -60,11 +62,25 @@ class ShardStore:
 
     # ownership
 
-    def start(self, source: str, pipeline: str, *, driver: str = "", stale_after: float = 120.0) -> Started:
-        """Begin a new incarnation of the pipeline; fences the one before. Idempotent but for the number."""
+    def start(
+        self,
+        source: str,
+        pipeline: str,
+        *,
+        driver: str = "",
+        stale_after: float = 120.0,
+        semantics: Semantics = Semantics.EXACTLY_ONCE,
+        remembered: float = 0.0,
+    ) -> Started:
+        """Begin a new incarnation of the pipeline; fences the one before. Idempotent but for the number.
+
+        `remembered`: with at-least-once, the seconds for which what was delivered is told as `recent`.
+        """
         starting.check_name("source", source)
         starting.check_name("pipeline", pipeline)
-        return self.database.write(lambda c: starting.start(self.database, c, source, pipeline, driver, stale_after))
+        return self.database.write(
+            lambda c: starting.start(self.database, c, source, pipeline, driver, stale_after, semantics, remembered)
+        )
 
     def heartbeat(self, token: PublishToken, stale_after: float) -> None:
         self.database.write(lambda c: ownership.heartbeat(self.database, c, token, stale_after))
@@ -104,7 +120,8 @@ class ShardStore:
             if confirm is not None:
                 confirmed = progress.confirm(self.database, c, token, confirm, keys)
             if snapshot is not None:
-                progress.write_snapshot(self.database, c, token, *snapshot)
+                written = progress.write_snapshot(self.database, c, token, *snapshot)
+                confirmed = replace(confirmed, written=written)
             return confirmed
 
         keys = list(keys)
@@ -130,10 +147,21 @@ class ShardStore:
         *,
         row_schema: str | None = None,
         batch_id: int | None = None,
+        elsewhere: tuple[int, int] = (0, 0),
         connection: Connection | None = None,
     ) -> Published:
-        """Make the splits visible and advance the shards, once for each plan; fenced by the token (section 2)."""
-        return self.publish_all((identity,), splits, row_schema=row_schema, batch_id=batch_id, connection=connection)
+        """Make the splits visible and advance the shards, once for each plan; fenced by the token (section 2).
+
+        `elsewhere`: how many rows and bytes become visible with this transaction in another place than splits.
+        """
+        return self.publish_all(
+            (identity,),
+            splits,
+            row_schema=row_schema,
+            batch_id=batch_id,
+            elsewhere=elsewhere,
+            connection=connection,
+        )
 
     def publish_all(
         self,
@@ -142,6 +170,7 @@ class ShardStore:
         *,
         row_schema: str | None = None,
         batch_id: int | None = None,
+        elsewhere: tuple[int, int] = (0, 0),
         connection: Connection | None = None,
     ) -> Published:
         """Publish a micro-batch of several pipelines as one: all advance, or none. The first one has the splits.
@@ -151,9 +180,16 @@ class ShardStore:
         """
 
         def work(c: Connection) -> Published:
-            return publishing.publish(self.database, c, identities, splits, row_schema=row_schema, batch_id=batch_id)
+            return publishing.publish(
+                self.database, c, identities, splits, row_schema=row_schema, batch_id=batch_id, elsewhere=elsewhere
+            )
 
         return self.database.write(work, connection)
+
+    def created_at(self, pipeline: str, connection: Connection) -> int:
+        """When the pipeline started first: tells it from one of the same name in another store."""
+        query = sa.select(pipelines.c.created_at).where(pipelines.c.pipeline == pipeline)
+        return int(connection.execute(query).scalar_one())
 
     # errors, views, housekeeping
 

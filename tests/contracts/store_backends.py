@@ -14,6 +14,7 @@ from contracts.queues.backend import Clock
 from shard_store.model import BEGINNING, Content, Plan, Position, PublishToken, Range, Shard, ShardKey, Split, end_at
 from shard_store.publishing import Published
 from shard_store.schema import metadata
+from shard_store.semantics import Semantics
 from shard_store.store import ShardStore, open_store
 
 MYSQL_URL = os.environ.get("CUESQUEUE_TEST_MYSQL_URL", "")
@@ -70,8 +71,15 @@ class Pipeline:
     confirmed: int = 0
 
     @classmethod
-    def start(cls, store: ShardStore, name: str = "p", source: str = "s", driver: str = "") -> Pipeline:
-        started = store.start(source, name, driver=driver, stale_after=STALE)
+    def start(
+        cls,
+        store: ShardStore,
+        name: str = "p",
+        source: str = "s",
+        driver: str = "",
+        semantics: Semantics = Semantics.EXACTLY_ONCE,
+    ) -> Pipeline:
+        started = store.start(source, name, driver=driver, stale_after=STALE, semantics=semantics)
         return cls(store, started.token, source, started.last_seq, started.confirmed_seq)
 
     def open(self, *ids: str) -> dict[str, Shard]:

@@ -1,7 +1,8 @@
 """A user's script in a process of its own, for tests that kill it: `python driver.py FOLDER`.
 
 FOLDER/queries.json describes the queries; commands come by standard input: `stop` stops the queries. What happens is
-told in files: `progress` when each query has done a batch, `ended.json` with the error of each (or null).
+told in files: `progress` when each query has done a batch, `ended.json` with the error of each (or null). With
+`restarts` a query that fails is started again, as those who run queries do.
 """
 
 from __future__ import annotations
@@ -35,9 +36,10 @@ def main(folder: Path) -> None:
 
     threading.Thread(target=obey, daemon=True).start()
     told = False
-    while any(query.isActive for query in queries):
+    while described["restarts"] or any(query.isActive for query in queries):
         for place, query in enumerate(described["queries"]):
-            if starved(queries[place]):
+            failed = described["restarts"] and queries[place].exception() is not None
+            if failed or starved(queries[place]):
                 queries[place] = start(spark, query)
         if not told and all(query.lastProgress for query in queries):
             tell(folder, "progress", {})

@@ -54,14 +54,17 @@ class Driver:
         once: bool = False,
         fail: str = "",
         master: str = "local[2]",
+        restarts: bool = False,
     ) -> None:
         """`pause_at`: the named place at which every process stands still, or (`once`) only the first to come.
 
-        `fail`: failpoints as they are written, instead.
+        `fail`: failpoints as they are written, instead. `restarts`: queries that fail are started again.
         """
         self.folder = folder
         folder.mkdir(parents=True)
-        (folder / "queries.json").write_text(json.dumps({"master": master, "queries": list(queries)}), "utf-8")
+        (folder / "queries.json").write_text(
+            json.dumps({"master": master, "queries": list(queries), "restarts": restarts}), "utf-8"
+        )
         armed = fail or (pause_at and f"{pause_at}=pause:{folder}/at-{'once' if once else '{pid}'}")
         with (folder / "output").open("wb") as output:
             self._script = subprocess.Popen(

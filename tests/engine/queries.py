@@ -26,7 +26,8 @@ SETTINGS = {
 
 
 class Query(TypedDict, total=False):
-    """`sink`: cuesqueue, foreign (foreachBatch into SQLite), parquet or noop. `trigger`: the keywords of trigger().
+    """`sink`: cuesqueue, foreign or appending (foreachBatch into SQLite, with and without a look at the batch's id),
+    parquet or noop. `trigger`: the keywords of trigger().
 
     `second` is another source; `combined` says how its rows meet those of the first: `union`, or `join` by id.
     """
@@ -97,13 +98,13 @@ def start_frame(frame: DataFrame, query: Query) -> StreamingQuery:
     writer = frame.writeStream.option("checkpointLocation", query["checkpoint"])
     writer = writer.trigger(**query.get("trigger", {"availableNow": True}))
     sink = query.get("sink", "cuesqueue")
-    if sink == "foreign":
+    if sink in ("foreign", "appending"):
         database = Path(query["foreign"])
 
         def take(batch: DataFrame, batch_id: int) -> None:
             rows = [(row["id"], row["name"]) for row in batch.select("id", "name").collect()]
             reach("before-publish")
-            take_batch(database, batch_id, rows)
+            take_batch(database, batch_id, rows, idempotent=sink == "foreign")
             reach("published")
 
         return writer.foreachBatch(take).start()

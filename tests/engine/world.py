@@ -12,9 +12,11 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pyarrow.parquet as pq
+import sqlalchemy as sa
 
 from queue_source.queues import Depth, open_queue
 from queue_source.queues.base import Payload
+from shard_store.schema import pipelines
 from shard_store.store import open_store
 from shard_store.views import VIEWS
 
@@ -139,17 +141,26 @@ class World:
         return [shard["shard_id"] for shard in self.view("shards") if shard["state"] == "open"]
 
     def settled(self) -> bool:
-        """Nothing is left to do or to acknowledge."""
-        return self.depth().total == 0 and not self.open_shards()
+        """Nothing is left to do, to confirm or to acknowledge."""
+        return self.depth().total == 0 and not self.open_shards() and not self.unconfirmed()
+
+    def unconfirmed(self) -> int:
+        """Snapshots that no batch has finished."""
+        left = sa.select(sa.func.sum(pipelines.c.last_seq - pipelines.c.confirmed_seq))
+        with open_store(self.store_url) as store:
+            return int(store.database.read(lambda c: c.execute(left).scalar_one()) or 0)
 
 
-def take_batch(database: Path, batch_id: int, rows: Iterable[Row]) -> None:
-    """A sink that is idempotent by batch id, in one transaction: what the promise about foreign sinks is for."""
+def take_batch(database: Path, batch_id: int, rows: Iterable[Row], *, idempotent: bool = True) -> None:
+    """A sink that is idempotent by batch id, in one transaction: what the promise about foreign sinks is for.
+
+    Or one that takes every attempt anew: what at-most-once is for.
+    """
     with sqlite3.connect(database, timeout=30) as connection:
         connection.execute("CREATE TABLE IF NOT EXISTS batches (id INTEGER PRIMARY KEY)")
         connection.execute("CREATE TABLE IF NOT EXISTS rows (id INTEGER, name TEXT, batch INTEGER)")
         new = connection.execute("INSERT OR IGNORE INTO batches VALUES (?)", (batch_id,)).rowcount
-        if new:
+        if new or not idempotent:
             connection.executemany("INSERT INTO rows VALUES (?, ?, ?)", [(i, n, batch_id) for i, n in rows])
     connection.close()
 

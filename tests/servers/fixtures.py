@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 
 import pytest
 
@@ -43,3 +45,17 @@ def pubsub_server() -> Iterator[PubSubServer]:
     """A server that speaks Google Cloud Pub/Sub; it makes topics and subscriptions."""
     with started_pubsub() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def iceberg_threads() -> Iterator[None]:
+    """The threads that PyIceberg keeps for all tables of a process, started and ended here."""
+    from pyiceberg.utils.concurrent import ExecutorFactory
+
+    executor = ExecutorFactory.get_or_create()
+    assert isinstance(executor, ThreadPoolExecutor)
+    together = Barrier(executor._max_workers)
+    list(executor.map(lambda _: together.wait(60), range(executor._max_workers)))
+    yield
+    executor.shutdown()
+    ExecutorFactory._instance = None

@@ -179,10 +179,22 @@ def test_a_tag_in_a_header_counts_only_for_what_came_straight_to_the_queue() -> 
 # --- listeners -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("url", ["amqp://h/v?source=s&listener=true", "sim://s?dir=d&listener=true"])
-def test_a_listener_is_refused_where_nothing_may_be_lost(url: str) -> None:
-    options = parse_reader_options({"queueUrl": url, "fileFormat": "json"})
-    with open_queue(url) as queue, pytest.raises(OptionError, match=r"'queueUrl'.*is a listener.*pool=NAME"):
+LISTENERS = ("amqp://h/v?source=s&listener=true", "sim://s?dir=d&listener=true")
+
+
+@pytest.mark.parametrize("semantics", ["exactly-once", "at-least-once"])
+@pytest.mark.parametrize("url", LISTENERS)
+def test_a_listener_is_refused_where_nothing_may_be_lost(url: str, semantics: str) -> None:
+    options = parse_reader_options({"queueUrl": url, "fileFormat": "json", "deliverySemantics": semantics})
+    told = f"'queueUrl'.*is a listener.*lost.*at-most-once and not with {semantics}.*pool=NAME"
+    with open_queue(url) as queue, pytest.raises(OptionError, match=told):
+        check_suitability([queue], options)
+
+
+@pytest.mark.parametrize("url", LISTENERS)
+def test_a_listener_is_suitable_for_at_most_once(url: str) -> None:
+    options = parse_reader_options({"queueUrl": url, "fileFormat": "json", "deliverySemantics": "at-most-once"})
+    with open_queue(url) as queue:
         check_suitability([queue], options)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from queue_source.errors import OptionError
-from queue_source.options import parse_sink_options, parse_view_options
+from queue_source.options import connection_options, parse_sink_options, parse_view_options
 
 
 def refusal(options: dict[str, str], parse: Any) -> OptionError:
@@ -68,3 +68,24 @@ def test_sink_and_views_reach_s3_with_the_readers_options(parse: Any) -> None:
     options = parse(given)
     assert (options.storage.region, options.storage.endpoint) == ("eu-central-1", "http://minio:9000")
     assert "set both" in str(refusal({**given, "s3.accessKeyId": "k"}, parse))
+
+
+def test_a_sink_writes_to_a_path_or_to_a_queue_and_never_to_both() -> None:
+    url = "sql+postgresql://user:secret@host/db?queue=out"
+    options = parse_sink_options({"pipeline": "orders", "queueUrl": url})
+    assert (options.path, options.queue is not None and options.queue.url.reveal()) == ("", url)
+    assert "secret" not in repr(options)
+    assert parse_sink_options({"pipeline": "orders", "path": "s3://lake"}).queue is None
+    error = refusal({"pipeline": "orders", "path": "s3://lake", "queueUrl": url}, parse_sink_options)
+    assert "beside 'path'" in error.problem
+    error = refusal({"pipeline": "orders", "queueUrl": "sqs://a,sqs://b"}, parse_sink_options)
+    assert (error.option, "one queue's URL" in error.problem) == ("queueUrl", True)
+
+
+def test_the_queue_of_a_sink_is_reached_with_the_options_of_a_readers_queue() -> None:
+    given = {"pipeline": "orders", "queueUrl": "sqs://out", "aws.region": "eu-central-1", "sqs.endpointUrl": "http://e"}
+    options = parse_sink_options(given)
+    assert options.queue is not None
+    found = connection_options(options.queue.url, options.queue)
+    assert found == {"region": "eu-central-1", "endpoint_url": "http://e"}
+    assert "set both" in str(refusal({**given, "sqs.accessKeyId": "k"}, parse_sink_options))

@@ -8,10 +8,9 @@ from typing import IO, Any, NamedTuple, cast
 
 import pyarrow as pa
 
-from queue_source.content.columns import match_names, require_any
 from queue_source.content.files import ObjectFile
 from queue_source.content.formats import FormatOptions, require_fastavro
-from queue_source.content.typed_tables import conformed, damage_is_bad
+from queue_source.content.typed_tables import choose, conformed, damage_is_bad
 
 _ROWS = 16_384
 
@@ -27,9 +26,8 @@ def read_avro(file: ObjectFile, schema: pa.Schema, options: FormatOptions) -> It
     with damage_is_bad(file, "Avro"):
         records: Any = fastavro.reader(cast(IO[bytes], file))
         written = _written(records.writer_schema)
-        matches = match_names(schema.names, written)
-        require_any(schema.names, matches, written)
-        kinds = {name: _kind(written[name]) for name in matches.values()}
+        chosen = choose(schema, _declared(schema, written, options), options, file.uri)
+        kinds = {name: _kind(written[name]) for name in chosen.names}
     while True:
         with damage_is_bad(file, "Avro"):
             rows = list(islice(records, _ROWS))
@@ -40,7 +38,23 @@ def read_avro(file: ObjectFile, schema: pa.Schema, options: FormatOptions) -> It
         if not rows:
             return
         table = pa.Table.from_arrays(columns, names=list(kinds))
-        yield conformed(table if columns else pa.table({"": pa.nulls(len(rows))}).select([]), schema, matches, options)
+        yield conformed(table if columns else pa.table({"": pa.nulls(len(rows))}).select([]), schema, chosen, options)
+
+
+def _declared(schema: pa.Schema, written: dict[str, Any], options: FormatOptions) -> pa.Schema:
+    """The written columns; of those that nobody asks for, no type is needed, and some types have no equal."""
+    if options.watch_new_columns or options.rescued_data_column is not None:
+        return pa.schema([(name, _kind(kind).arrow) for name, kind in written.items()])
+    return pa.schema([(name, pa.null()) for name in written])
+
+
+def written_schema(file: ObjectFile) -> pa.Schema:
+    """The columns that an object file says it has. Raises ValueError, and what fastavro raises."""
+    require_fastavro()
+    import fastavro
+
+    records: Any = fastavro.reader(cast(IO[bytes], file))
+    return pa.schema([(name, _kind(kind).arrow) for name, kind in _written(records.writer_schema).items()])
 
 
 class _Kind(NamedTuple):

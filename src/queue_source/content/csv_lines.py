@@ -29,6 +29,7 @@ from queue_source.content.line_data import count_lines, is_utf8, unified
 from queue_source.content.patterns import pattern_for
 from queue_source.content.problems import Problems
 from queue_source.content.records import Record, RecordSchema, Rows
+from queue_source.content.schemas.new_columns import check_header
 from queue_source.content.text_parsing import text_converter
 from queue_source.content.text_values import text_leaf
 from queue_source.errors import BadObject
@@ -65,7 +66,10 @@ class CsvReader:
         """What the first block holds behind its header; None while there is none. Raises BadObject("wrong-columns")."""
         for offset, line in self.separator.split(block.data):
             if self._is_record(line):
-                present = [text for text, _ in self._tokens(line.decode("utf-8", "replace"))[0]]
+                fields, _ = self._tokens(line.decode("utf-8", "replace"))
+                present = [text or f"_c{at}" for at, (text, _) in enumerate(fields)]  # as Spark names the nameless
+                if self._options.watch_new_columns:
+                    check_header(self._shape.full, present, self._options)
                 matches = match_names(self._shape.data.names, present)
                 require_any(self._shape.data.names, matches, present)
                 self._take_columns(present, matches)

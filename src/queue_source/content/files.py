@@ -15,7 +15,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, NoReturn
@@ -24,7 +24,11 @@ from urllib.parse import urlsplit
 from pyarrow import ArrowInvalid
 from pyarrow import fs as pafs
 
+from queue_source.content.aws_profiles import keys_of
+from queue_source.content.azure import SCHEMES, AzureOptions, azure_arguments, azure_place
 from queue_source.errors import BadObject, ObjectStoreError
+from queue_source.uris import climbs
+from shard_store.redaction import redact_text
 
 _S3_SCHEMES = frozenset({"s3", "s3a", "s3n"})
 _NO_SUCH_NAME = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.EISDIR, errno.ELOOP})
@@ -49,6 +53,8 @@ class StorageOptions:
     role_arn: str | None = None
     external_id: str | None = None
     anonymous: bool = False
+    profile: str | None = None
+    azure: AzureOptions = field(default_factory=AzureOptions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,17 +85,17 @@ def resolve(uri: str, storage: StorageOptions | None = None) -> tuple[pafs.FileS
     bucket, _, key = rest.partition("/")
     if not bucket or not key:
         raise BadObject("missing-object", f"{uri!r} names no object in a bucket")
+    if climbs(uri):
+        raise BadObject("missing-object", f"{uri!r} has a segment '.' or '..', by which another object would be read")
     with _mapped(uri):
         if scheme in _S3_SCHEMES:
-            return _s3(storage, os.getpid()), rest
+            return _s3(_with_keys(storage), os.getpid()), rest
         if scheme == "gs":
             return _gcs(storage, os.getpid()), rest
-        if scheme in {"abfs", "abfss"}:
-            container, at, host = bucket.partition("@")
-            if not at:
-                raise BadObject("missing-object", f"{uri!r} is not abfss://container@account.dfs.core.windows.net/path")
-            return _azure(host.partition(".")[0], storage, os.getpid()), f"{container}/{key}"
-    raise BadObject("missing-object", f"the scheme of {uri!r} is not one of file, s3, s3a, s3n, gs, abfs, abfss")
+        if scheme in SCHEMES:
+            account, domain, container = azure_place(uri, scheme, bucket, storage.azure)
+            return _azure(account, domain, storage.azure, os.getpid()), f"{container}/{key}"
+    raise BadObject("missing-object", f"the scheme of {uri!r} is not one of file, s3, s3a, s3n, gs, abfs, abfss, az")
 
 
 def stat_object(uri: str, storage: StorageOptions | None = None) -> ObjectStat:
@@ -201,17 +207,19 @@ def _mapped(uri: str) -> Iterator[None]:
 
 def raise_mapped(uri: str, error: Exception) -> NoReturn:
     """Raise `error` of a file system under our name: missing is the object's fault, all else is the store's."""
+    said = str(error)
+    text = redact_text(said)
+    cause = error if text == said else None  # a chain of causes would show the token that Azure has in its URLs
     if isinstance(error, (ArrowInvalid, UnicodeError)):
         # a NUL, a lone surrogate, or `a//b` on S3, which pyarrow refuses as a path: no try will ever succeed
-        raise BadObject("missing-object", f"pyarrow cannot address {uri!r}: {error}") from error
+        raise BadObject("missing-object", f"pyarrow cannot address {uri!r}: {text}") from cause
     if isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError) or (
         isinstance(error, OSError) and error.errno in _NO_SUCH_NAME
     ):
-        raise BadObject("missing-object", f"{uri!r}: {error}") from error
-    text = str(error)
+        raise BadObject("missing-object", f"{uri!r}: {text}") from cause
     if "is a directory" in text or text.startswith("Not a regular file"):  # these two come without an errno
-        raise BadObject("missing-object", f"{uri!r}: {error}") from error
-    raise ObjectStoreError(f"{uri!r} cannot be read: {text}") from error
+        raise BadObject("missing-object", f"{uri!r}: {text}") from cause
+    raise ObjectStoreError(f"{uri!r} cannot be read: {text}") from cause
 
 
 @lru_cache(maxsize=4)
@@ -247,11 +255,22 @@ def _gcs(storage: StorageOptions, _process: int) -> pafs.FileSystem:
 
 
 @lru_cache(maxsize=32)
-def _azure(account: str, storage: StorageOptions, _process: int) -> pafs.FileSystem:
-    options = {"account_name": account}
-    if storage.secret_key is not None:
-        options["account_key"] = storage.secret_key
-    return _optional("AzureFileSystem")(**options)
+def _azure(account: str, domain: str, options: AzureOptions, _process: int) -> pafs.FileSystem:
+    return _optional("AzureFileSystem")(**azure_arguments(account, domain, options))
+
+
+def _with_keys(storage: StorageOptions) -> StorageOptions:
+    """The options with the keys that their profile has now: new keys, another file system."""
+    if storage.profile is None:
+        return storage
+    keys = keys_of(storage.profile, os.getpid())
+    return replace(
+        storage,
+        access_key=keys.access_key,
+        secret_key=keys.secret_key,
+        session_token=keys.session_token,
+        region=storage.region or keys.region,
+    )
 
 
 def _optional(name: str) -> Callable[..., pafs.FileSystem]:

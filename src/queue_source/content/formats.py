@@ -64,6 +64,7 @@ class FormatOptions:
     timestamp_format: str | None = None
     timestamp_ntz_format: str | None = None
     partition_columns: tuple[str, ...] = ()
+    watch_new_columns: bool = False  # columns that are not declared end the read (schemaEvolutionMode)
 
     def __post_init__(self) -> None:
         if self.file_format not in FILE_FORMATS:
@@ -151,12 +152,10 @@ def _check_special_columns(schema: pa.Schema, options: FormatOptions) -> None:
         raise OptionError("rescuedDataColumn", f"the schema has no column {rescued!r}: add {rescued} STRING to it")
     if rescued is not None and rescued == options.column_name_of_corrupt_record:
         raise OptionError("rescuedDataColumn", f"{rescued!r} is also the column of corrupt records; name another")
-    if options.file_format not in ("csv", "json"):
-        return
-    for option, name in (
-        ("columnNameOfCorruptRecord", options.column_name_of_corrupt_record),
-        ("rescuedDataColumn", rescued),
-    ):
+    special = [("rescuedDataColumn", rescued)]
+    if options.file_format in ("csv", "json"):
+        special.append(("columnNameOfCorruptRecord", options.column_name_of_corrupt_record))
+    for option, name in special:
         if name in schema.names and not is_text(schema.field(name).type):
             raise OptionError(option, f"column {name!r} is {schema.field(name).type} in the schema; declare it STRING")
 

@@ -20,6 +20,7 @@ from queue_source.content.json_rows import Objects, decode, dump
 from queue_source.content.line_data import count_lines, is_utf8, unified
 from queue_source.content.problems import Problems
 from queue_source.content.records import Record, RecordSchema, Rows
+from queue_source.content.schemas.new_columns import KnownNames, more
 from queue_source.content.text_values import text_leaf
 from queue_source.errors import BadObject
 
@@ -39,6 +40,7 @@ class JsonReader:
         self._shape = RecordSchema.of(schema, options)
         self._objects = Objects(list(self._shape.data), options)
         self._leaf = text_leaf(options)
+        self._known = KnownNames(schema, options) if options.watch_new_columns else None
         self.separator: LineEnds | Exactly = LineEnds()
         if options.line_sep is not None:
             self.separator = Exactly(options.line_sep.encode())
@@ -56,6 +58,8 @@ class JsonReader:
             parsed = self._parse(lines)
             if count_lines(lines, parsed.num_rows, strip=True) != parsed.num_rows:
                 return None  # two objects in a line, or one over two
+            if self._has_more(parsed.schema):
+                return None  # to be rescued, or a reason to stop
             check_decimals(parsed)
             columns = [conform_column(parsed.column(i), field, self._leaf) for i, field in enumerate(self._shape.data)]
         except (pa.ArrowException, UnicodeDecodeError, BadObject):
@@ -105,16 +109,27 @@ class JsonReader:
             rows.add(rows.nothing(), record, offset, line)
             return
         for one in found:
+            if self._known is not None:
+                self._known.check(one)
             record = Record()
             rescued: dict[str, object] = {}
             values = self._objects.read(one, record, rescued)
             texts = {name: dump(value) for name, value in rescued.items()}
             rows.add(values, record, offset, line, rows.as_json(texts))
 
+    def _has_more(self, parsed: pa.Schema) -> bool:
+        """Whether there is anything but the declared columns (and nulls), where that matters."""
+        if self._shape.rescued is None and self._known is None:
+            return False
+        return bool(
+            more(pa.struct(list(self._shape.data)), pa.struct(list(parsed)), exactly=self._shape.rescued is not None)
+        )
+
     def _parse(self, lines: bytes) -> pa.Table:
         """What pyarrow reads, in wire types. Raises pa.ArrowException for what it will not read as it stands."""
         wanted = pa.schema([pa.field(field.name, wire_type(field.type)) for field in self._shape.data])
-        others = "ignore" if self._shape.rescued is None else "error"  # what is to be rescued is read slowly
+        # what is inferred beside the declared columns costs nothing where there is nothing else
+        others = "ignore" if self._shape.rescued is None and self._known is None else "infer"
         return pa_json.read_json(
             pa.BufferReader(lines),
             read_options=pa_json.ReadOptions(use_threads=False, block_size=min(BLOCK_SIZE, len(lines) + 1)),

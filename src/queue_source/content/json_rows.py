@@ -232,3 +232,8 @@ def dump(value: Any) -> str:
 
 def _unexpected(wanted: str, value: Any) -> ValueError:
     return ValueError(f"expected {wanted}, found {dump(value)}")
+
+
+def is_number(value: Any) -> bool:
+    """Whether a decoded value was a number; it is the text of it."""
+    return isinstance(value, _Number)

@@ -23,8 +23,10 @@ from queue_source.content.orc import read_orc
 from queue_source.content.parquet import read_parquet
 from queue_source.content.path_columns import path_columns
 from queue_source.content.problems import Problems
+from queue_source.content.schemas.new_columns import NewColumns
 from queue_source.content.text_objects import TextObject
 from queue_source.errors import BadObject, ObjectStoreError
+from queue_source.messages import MESSAGE_URI
 
 BATCH_ROWS = 65_536
 """Rows of the largest batch that is handed to Spark."""
@@ -52,7 +54,9 @@ def may_be_cut(uri: str, options: FormatOptions) -> bool:
     Driver, before anything is read. An object that is packed and does not say so in its name is read as a whole with
     its first part.
     """
-    return options.splittable and options.mode != "FAILFAST" and codec_of(uri, b"") is None
+    if uri == MESSAGE_URI or not options.splittable:
+        return False
+    return options.mode != "FAILFAST" and codec_of(uri, b"") is None
 
 
 def read_object(
@@ -84,29 +88,36 @@ def read_object(
         filled = None
         if METADATA_COLUMN in schema.names:
             filled = _complete(uri, size, schema, storage, metadata or ObjectMetadata(), part)
-        tables, may_fail_late = _open(uri, file, size, wanted, options, storage, problems, part)
+        tables, may_fail_late = open_tables(uri, file, size, wanted, options, problems, part, storage)
         batches = _batches(tables, schema, filled, from_path)
         try:
             for batch in all_or_nothing(batches, schema) if may_fail_late else batches:
                 yield batch
                 given = True
+        except NewColumns as noticed:
+            noticed.where = uri
+            raise
         except BadObject as error:
             if given:  # it changed while it was read: another try sees it from its beginning
                 raise ObjectStoreError(f"{uri!r} became bad while it was read: {error}") from error
             raise
 
 
-def _open(
+def open_tables(
     uri: str,
     file: ObjectFile,
     size: int,
     schema: pa.Schema,
     options: FormatOptions,
-    storage: StorageOptions | None,
     problems: Problems,
-    part: Part,
+    part: Part | None = None,
+    storage: StorageOptions | None = None,
 ) -> tuple[Iterator[pa.Table], bool]:
-    """The rows as tables, and whether they may turn out bad after the first of them."""
+    """The rows of an open object as tables, and whether they may turn out bad after the first of them.
+
+    `schema` is that of the object's own columns; `storage` is for binaryFile alone.
+    """
+    part = part or Part()
     if options.file_format in LINE_FORMATS:
         text = TextObject(uri, file, size, options, problems, part.start)
         return text.tables(schema, part.start, part.end), text.may_fail_late

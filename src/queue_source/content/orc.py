@@ -7,10 +7,9 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pyarrow.types as pt
 
-from queue_source.content.columns import match_names, require_any
 from queue_source.content.files import ObjectFile
 from queue_source.content.formats import FormatOptions
-from queue_source.content.typed_tables import conformed, damage_is_bad
+from queue_source.content.typed_tables import choose, conformed, damage_is_bad
 
 
 def read_orc(
@@ -24,17 +23,14 @@ def read_orc(
 
     with damage_is_bad(file, "ORC"):
         reader = ORCFile(pa.PythonFile(file, "r"))
-        present = reader.schema.names
-        matches = match_names(schema.names, present)
-        require_any(schema.names, matches, present)
-        wanted = [matches[name] for name in schema.names if name in matches]
+        chosen = choose(schema, reader.schema, options, file.uri)
         stripes = range(start, reader.nstripes if end is None else min(end, reader.nstripes))
     for stripe in stripes:
         with damage_is_bad(file, "ORC"):
-            batch = reader.read_stripe(stripe, columns=wanted or None)
+            batch = reader.read_stripe(stripe, columns=chosen.names or None)
             batch.validate(full=True)
-        table = _with_times(pa.Table.from_batches([batch]), schema, matches)
-        yield conformed(table if wanted else table.select([]), schema, matches, options)
+        table = _with_times(pa.Table.from_batches([batch]), schema, chosen.matches)
+        yield conformed(table if chosen.names else table.select([]), schema, chosen, options)
 
 
 def _with_times(table: pa.Table, schema: pa.Schema, matches: dict[str, str]) -> pa.Table:

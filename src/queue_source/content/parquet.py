@@ -7,10 +7,9 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from queue_source.content.columns import match_names, require_any
 from queue_source.content.files import ObjectFile
 from queue_source.content.formats import FormatOptions
-from queue_source.content.typed_tables import conformed, damage_is_bad
+from queue_source.content.typed_tables import choose, conformed, damage_is_bad
 
 READ_AT_ONCE = 64 << 20
 """Bytes (decoded) of row groups that are read in one go; a larger group is read in batches."""
@@ -27,15 +26,12 @@ def read_parquet(
     """
     with damage_is_bad(file, "Parquet"):
         reader = pq.ParquetFile(pa.PythonFile(file, "r"), pre_buffer=True, page_checksum_verification=True)
-        present = reader.schema_arrow.names
-        matches = match_names(schema.names, present)
-        require_any(schema.names, matches, present)
-        wanted = [matches[name] for name in schema.names if name in matches]
+        chosen = choose(schema, reader.schema_arrow, options, file.uri)
         groups = range(start, reader.num_row_groups if end is None else min(end, reader.num_row_groups))
         sizes = [reader.metadata.row_group(group).total_byte_size for group in groups]
     for together in _by_size(list(groups), sizes):
-        for table in _tables(file, reader, together, wanted):
-            yield conformed(table, schema, matches, options)
+        for table in _tables(file, reader, together, chosen.names):
+            yield conformed(table, schema, chosen, options)
 
 
 def _by_size(groups: list[int], sizes: list[int]) -> Iterator[list[int]]:

@@ -20,7 +20,7 @@ def path_columns(uri: str, schema: pa.Schema, options: FormatOptions) -> dict[st
     """
     if not options.partition_columns:
         return {}
-    found = _segments(uri)
+    found = path_values(uri)
     values = {}
     for name in options.partition_columns:
         if name not in found:
@@ -35,7 +35,7 @@ def path_columns(uri: str, schema: pa.Schema, options: FormatOptions) -> dict[st
     return values
 
 
-def _segments(uri: str) -> dict[str, str]:
+def path_values(uri: str) -> dict[str, str]:
     """`name=value` folders, the last of a name; the object's own name is none."""
     parted = (folder.partition("=") for folder in uri.split("/")[:-1])
     return {unquote(name): unquote(value) for name, equals, value in parted if equals}

@@ -98,7 +98,9 @@ class Rows:
         if not rescued:
             return None
         parts = [f"{json.dumps(name, ensure_ascii=False)}:{text}" for name, text in rescued.items()]
-        return "{" + ",".join([*parts, f'"_file_path":{json.dumps(self._uri, ensure_ascii=False)}']) + "}"
+        if self._uri:  # a message has no path
+            parts.append(f'"_file_path":{json.dumps(self._uri, ensure_ascii=False)}')
+        return "{" + ",".join(parts) + "}"
 
     def table(self) -> pa.Table:
         arrays = []

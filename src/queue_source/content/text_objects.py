@@ -53,6 +53,16 @@ class TextObject:
             return
         yield from self._read(schema, self._whole(), start, end)
 
+    def stream(self) -> Readable:
+        """The text from its beginning, unpacked and as UTF-8."""
+        packed = self._whole()
+        stream = packed if self._codec is None else decompressed(packed, self._codec, self._size)
+        return stream if self._options.plain_utf8 else _Decoded(stream, self._options.encoding)
+
+    def document(self) -> Iterator[Block]:
+        """The text as one record."""
+        return self._one_block(self.stream())
+
     def _whole(self) -> Stored:
         return Stored(self._file, self._size, self._first)
 

@@ -12,10 +12,13 @@ from queue_source.options.groups import (
     NotificationOptions,
     QueueOptions,
     ReaderOptions,
+    SchemaOptions,
     SinkOptions,
+    TableOptions,
+    TargetQueue,
     ViewOptions,
 )
-from queue_source.options.parsing import parse_reader_options, parse_sink_options, parse_view_options
+from queue_source.options.parsing import check_declared, parse_reader_options, parse_sink_options, parse_view_options
 from queue_source.options.secrets import Secret, SecretUrl, redact_text, redact_url
 from queue_source.options.table import NOTIFICATION_FORMS
 
@@ -29,10 +32,14 @@ __all__ = [
     "NotificationOptions",
     "QueueOptions",
     "ReaderOptions",
+    "SchemaOptions",
     "Secret",
     "SecretUrl",
     "SinkOptions",
+    "TableOptions",
+    "TargetQueue",
     "ViewOptions",
+    "check_declared",
     "connection_options",
     "parse_reader_options",
     "parse_sink_options",

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from queue_source.errors import OptionError
-from queue_source.options.groups import QueueOptions
+from queue_source.options.groups import QueueOptions, TargetQueue
 from queue_source.options.secrets import Secret, SecretUrl
 from queue_source.options.table import CONNECTIONS, READER_OPTIONS, snake_case
 
@@ -18,7 +18,7 @@ _PAIR = ("accessKeyId", "secretAccessKey")
 
 
 def connections(urls: Sequence[SecretUrl], values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """For each kind of queue what was given, by keyword; `values` holds every option of the reader."""
+    """For each kind of queue what was given, by keyword; `values` holds every option of the reader or sink."""
     from queue_source.queues import adapter_name  # here: adapters are loaded only when a queue is named
 
     given = {kind: _given(prefixes, values) for kind, prefixes in CONNECTIONS.items()}
@@ -27,7 +27,7 @@ def connections(urls: Sequence[SecretUrl], values: Mapping[str, Any]) -> dict[st
     return {kind: {snake_case(name): value for name, value in found.items()} for kind, found in given.items()}
 
 
-def connection_options(url: SecretUrl, options: QueueOptions) -> dict[str, Any]:
+def connection_options(url: SecretUrl, options: QueueOptions | TargetQueue) -> dict[str, Any]:
     """The keywords of `open_queue` for this queue, secrets revealed: for the adapter, never for a message."""
     from queue_source.queues import adapter_name  # here: adapters are loaded only when a queue is opened
 

@@ -1,6 +1,7 @@
 """The options as frozen groups, built once by `parsing`. Plain dataclasses: what executors unpickle needs no library.
 
-Only `ContentOptions` (reader) and `StorageOptions` (sink, views) travel to executors; all else stays on the driver.
+Only `ContentOptions` (reader), `SinkOptions` and `StorageOptions` (views) travel to executors; all else stays on the
+driver.
 Durations are `timedelta`, sizes bytes. Secrets and URLs are `Secret`s: `str()` is for people, `reveal()` for libraries.
 """
 
@@ -12,7 +13,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from queue_source.options.secrets import SecretUrl
+from queue_source.options.partitioning import PartitionField
+from queue_source.options.secrets import Secret, SecretUrl
 
 if TYPE_CHECKING:  # they load pyarrow, which the commands can do without
     from queue_source.content.files import StorageOptions
@@ -94,6 +96,22 @@ class DeliveryOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class SchemaOptions:
+    """How a schema that nobody declared is found, and what happens when objects outgrow it.
+
+    `schema_location` is a URI or an absolute path, None where the columns are declared. `schema_hints` is DDL.
+    """
+
+    schema_location: str | None
+    schema_hints: str
+    schema_evolution_mode: str
+    infer_column_types: bool
+    schema_sample: tuple[str, ...]
+    schema_sample_files: int
+    schema_sample_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class ContentOptions:
     """What executors need to read content: the only part of the reader's options that is sent to them.
 
@@ -105,6 +123,7 @@ class ContentOptions:
     on_corrupt_object: str
     format: FormatOptions | None
     storage: StorageOptions
+    schema: SchemaOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,10 +143,30 @@ class ReaderOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class TableOptions:
+    """An Iceberg table: in the catalog in the store's database, or in another one, which `properties` describe."""
+
+    name: str
+    catalog: str
+    properties: Mapping[str, Secret]
+    warehouse: str | None
+    partition_by: tuple[PartitionField, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TargetQueue:
+    """The queue that a sink sends to; `connections` as in `QueueOptions`."""
+
+    url: SecretUrl
+    connections: Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
 class SinkOptions:
     """All options of the cuesqueue sink. `path` is a URI, or an absolute local path; no slash at its end.
 
-    Rows are recorded under the first of the `pipelines`; a query that joins or unions sources has several.
+    Rows go to one of `path`, `table` and `queue`; the others are "" or None. They are recorded under the first of the
+    `pipelines`; a query that joins or unions sources has several.
     """
 
     pipelines: tuple[str, ...]
@@ -135,6 +174,8 @@ class SinkOptions:
     path: str
     compression: str
     storage: StorageOptions
+    table: TableOptions | None = None
+    queue: TargetQueue | None = None
 
 
 @dataclass(frozen=True, slots=True)

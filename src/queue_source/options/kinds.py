@@ -14,11 +14,13 @@ from datetime import timedelta
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from queue_source.errors import MalformedNotification
 from queue_source.globs import name_matcher
+from queue_source.options.partitioning import parse_partitioning
 from queue_source.options.secrets import Secret, SecretUrl, shown
 from queue_source.options.units import parse_duration, parse_size
 from queue_source.tags import parse_filters
-from queue_source.uris import plain_prefix
+from queue_source.uris import plain_prefix, plain_uri
 
 LONGEST_NAME = 200
 
@@ -176,6 +178,27 @@ def _tag_filter(text: str) -> tuple[str, ...]:
         raise ValueError(f"{error}; write words parted by '.', as in orders.*.eu or orders.#") from None
 
 
+def _uris(text: str) -> tuple[str, ...]:
+    uris = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
+    try:
+        return tuple(map(plain_uri, uris))
+    except MalformedNotification as error:
+        raise ValueError(f"{shown(text)}: {error}; write URIs of objects, as in s3://landing/sample.json") from None
+
+
+def _columns(text: str) -> str:
+    from queue_source.content.schemas.ddl import (
+        parse_fields,
+    )  # here: it loads pyarrow, which the commands can do without
+
+    try:
+        if not parse_fields(text):
+            raise ValueError("there are no columns")
+    except ValueError as error:
+        raise ValueError(f"{error}; write columns with their types, as in id BIGINT, tags.key STRING") from None
+    return text
+
+
 def _shares(text: str) -> str:
     word = "".join(text.split()).lower()
     if word in ("greedy", "round-robin"):
@@ -229,6 +252,13 @@ def _secret(text: str) -> Secret:
     return Secret(text.strip())
 
 
+def _table_name(text: str) -> str:
+    parts = text.strip().split(".")
+    if len(parts) < 2 or not all(part and part == part.strip() and part.isprintable() for part in parts):
+        raise ValueError(f"{shown(text)} is not the name of a table in a namespace; write both, as in db.events")
+    return ".".join(parts)
+
+
 DURATION = Kind("duration", "a duration: `500ms`, `90s`, `5m`, `2h`, `15 days`", _positive_duration)
 WAIT = Kind("duration", "a duration, which may be `0s`", parse_duration)
 SIZE = Kind("size", "a size: `10kb`, `128m`, `1g`, or plain bytes", _positive_size)
@@ -245,7 +275,15 @@ STORE_URL = Kind("database URL", "an SQLAlchemy URL", _store_url)
 GLOB = Kind("glob", "a glob: `*`, `?`, `[a-z]`, `{a,b}`", _glob)
 TAG_FILTER = Kind("tag filter", "filters parted by commas; `*` is one word, `#` zero or more", _tag_filter)
 SHARES = Kind("shares", "`round-robin`, `greedy`, or `percentage:70,30` with one number a queue", _shares)
+COLUMNS = Kind("columns", "columns with types, as Spark's DDL has them", _columns)
+URIS = Kind("URIs", "URIs of objects, parted by commas", _uris)
 NAMES = Kind("names", "names of columns, parted by commas", _names)
+TABLE = Kind("table", "a namespace and a name, parted by a dot", _table_name)
+PARTITIONING = Kind(
+    "partitioning",
+    "columns, and `year`, `month`, `day`, `hour`, `bucket(N, ...)`, `truncate(N, ...)` of columns, parted by commas",
+    parse_partitioning,
+)
 ENCODING = Kind("character set", "the name of a character set", _encoding)
 TEXT = Kind("text", "any text", _text)
 GIVEN_TEXT = Kind("text", "any text that is not empty", _given_text)

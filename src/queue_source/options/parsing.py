@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from queue_source.errors import OptionError
 from queue_source.options import groups, kinds
 from queue_source.options.connections import check_keys, connections
-from queue_source.options.secrets import SecretUrl
+from queue_source.options.secrets import Secret, SecretUrl
 from queue_source.options.table import (
     ALIASES,
     CANNOT,
@@ -32,10 +32,13 @@ from queue_source.options.table import (
 from queue_source.options.units import format_duration
 
 if TYPE_CHECKING:
+    from queue_source.content.azure import AzureOptions
     from queue_source.content.files import StorageOptions
     from queue_source.content.formats import FormatOptions
 
 _CLOUD_FILES = "cloudfiles."
+_RESCUED = "_rescued_data"
+_CATALOG = "catalog."
 _CANNOT = {name.lower(): instead for name, instead in CANNOT.items()}
 _ALIASES = {alias.lower(): name for alias, name in ALIASES.items()}
 _MEANINGLESS = {name.lower() for name in MEANINGLESS}
@@ -72,6 +75,7 @@ def parse_reader_options(options: Mapping[str, str]) -> groups.ReaderOptions:
             **_group(READER_OPTIONS, "content", values),
             format=_format(values),
             storage=_storage(values),
+            schema=_schema(values),
         ),
     )
     _check_content(values)
@@ -83,16 +87,44 @@ def parse_reader_options(options: Mapping[str, str]) -> groups.ReaderOptions:
 
 def parse_sink_options(options: Mapping[str, str]) -> groups.SinkOptions:
     """The options of `df.writeStream.format("cuesqueue")`; names in any case. Raises OptionError."""
-    values = _read("sink", options)
-    path: str = values["path"]
-    if "://" not in path:  # executors may stand in another folder
-        path = str(Path(path).absolute())
+    of_catalog = {name: text for name, text in options.items() if name.lower().startswith(_CATALOG)}
+    values = _read("sink", {name: text for name, text in options.items() if name not in of_catalog})
+    _check_target(values)
+    table = _table(values, of_catalog)
+    url: SecretUrl | None = values["queueUrl"]
     return groups.SinkOptions(
         pipelines=values["pipeline"],
         store=values["store"],
-        path=path.rstrip("/") or path,
+        path="" if table else _folder(values["path"]),
         compression=values["compression"],
         storage=_storage(values),
+        table=table,
+        queue=None if url is None else groups.TargetQueue(url, connections([url], values)),
+    )
+
+
+def _folder(path: str | None) -> str:
+    if path and "://" not in path:  # executors may stand in another folder
+        path = str(Path(path).absolute())
+    return (path or "").rstrip("/") or path or ""
+
+
+def _table(values: Mapping[str, Any], of_catalog: Mapping[str, str]) -> groups.TableOptions | None:
+    """The Iceberg table, where one is named; its warehouse may also be the argument of `start()`."""
+    warehouse, path = _folder(values["warehouse"]), _folder(values["path"])
+    if values["table"] is None:
+        given = {"warehouse": warehouse, "partitionBy": values["partitionBy"], **of_catalog}
+        if alone := next((name for name, value in given.items() if value), None):
+            raise OptionError(alone, "acts only on an Iceberg table; name it with the option table, or leave this out")
+        return None
+    if warehouse and path and warehouse != path:
+        raise OptionError("path", "of a table is its warehouse, which is given too; keep one of them")
+    return groups.TableOptions(
+        name=values["table"],
+        catalog=values["catalog"],
+        properties={name[len(_CATALOG) :].lower(): Secret(text) for name, text in of_catalog.items()},
+        warehouse=warehouse or path or None,
+        partition_by=values["partitionBy"],
     )
 
 
@@ -175,7 +207,6 @@ def _missing(place: str, option: Option) -> str:
     hint = {
         "fileFormat": "the objects need a format",
         "pipeline": "name the pipeline whose progress is published with the rows, as in the reader's option pipeline",
-        "path": "name the folder of the data files, here or in start()",
     }.get(option.name, "name the queue to read")
     return f"is required: {hint}; write .option({option.name!r}, {option.example!r}) after {_CALLS[place]}"
 
@@ -203,14 +234,16 @@ def _group(table: Sequence[Option], group: str, values: Mapping[str, Any]) -> di
 
 
 def _check_content(values: Mapping[str, Any]) -> None:
-    """Objects need a format; messages are read as they are."""
+    """Objects need a format; messages may have one."""
     option = next(option for option in READER_OPTIONS if option.name == "fileFormat")
     if values["content"] == "object" and values["fileFormat"] is None:
         raise OptionError("fileFormat", _missing("reader", option))
-    if values["content"] == "message" and values["fileFormat"] is not None:
+    if values["content"] == "message" and values["fileFormat"] == "binaryFile":
         raise OptionError(
-            "fileFormat", "is not supported yet with content = message; leave it out and parse the column `value`"
+            "fileFormat", "binaryFile is for objects; leave it out, and the column `value` is the message"
         )
+    if values["content"] == "message" and values["partitionColumns"]:
+        raise OptionError("partitionColumns", "come from paths of objects, which messages do not have; leave it out")
 
 
 def _check_paths(options: groups.NotificationOptions) -> None:
@@ -222,6 +255,23 @@ def _check_paths(options: groups.NotificationOptions) -> None:
             raise OptionError(given[0], "acts only on notificationFormat json; set that too, or leave it out")
     elif given not in (["uriPath"], ["bucketPath", "keyPath"]):
         raise OptionError("notificationFormat", "json needs the option uriPath, or bucketPath and keyPath together")
+
+
+_TARGETS = ("table", "path", "queueUrl")
+
+
+def _check_target(values: Mapping[str, Any]) -> None:
+    """Rows go to one place; the path of a table is its warehouse."""
+    given = [name for name in _TARGETS if values[name] is not None]
+    if not given:
+        raise OptionError(
+            "path",
+            "is required: name the folder of the data files, here or in start(), or an Iceberg table in option "
+            "'table', or the queue that receives the rows in option 'queueUrl'; write .option('path', "
+            "'s3://lake/orders') after writeStream",
+        )
+    if len(given) > 1 and given != ["table", "path"]:
+        raise OptionError(given[1], f"cannot be given beside {given[0]!r}: rows go to one place; leave one of them out")
 
 
 def _check_shares(options: groups.QueueOptions) -> None:
@@ -239,12 +289,58 @@ def _format(values: Mapping[str, Any]) -> FormatOptions | None:
     from queue_source.content.formats import FormatOptions  # here: it loads pyarrow, which the commands can do without
 
     fields = _group(READER_OPTIONS, "format", values)
-    return FormatOptions(timezone=fields.pop("time_zone"), **fields)
+    mode = _evolution_mode(values)
+    inferred_text = values["schemaLocation"] is not None and mode != "none" and values["fileFormat"] in ("json", "csv")
+    if fields["rescued_data_column"] is None and (mode == "rescue" or inferred_text):
+        fields["rescued_data_column"] = _RESCUED
+    watch = mode in ("addNewColumns", "failOnNewColumns")
+    return FormatOptions(timezone=fields.pop("time_zone"), watch_new_columns=watch, **fields)
+
+
+def _evolution_mode(values: Mapping[str, Any]) -> str:
+    given: str | None = values["schemaEvolutionMode"]
+    if given is None:
+        return "none" if values["schemaLocation"] is None else "addNewColumns"
+    if given == "addNewColumns" and values["schemaLocation"] is None:
+        raise OptionError(
+            "schemaEvolutionMode",
+            "addNewColumns widens an inferred schema: leave .schema(...) out and set schemaLocation; with a declared "
+            "schema, write rescue or failOnNewColumns",
+        )
+    return given
+
+
+def check_declared(options: groups.SchemaOptions) -> None:
+    """Refuse what acts only on inferred schemas beside a declared one."""
+    for name, given in (("schemaLocation", options.schema_location), ("schemaHints", options.schema_hints)):
+        if given:
+            raise OptionError(
+                name,
+                "is for schemas that are inferred, and this one is declared with .schema(...); leave one of them out",
+            )
+
+
+def _schema(values: Mapping[str, Any]) -> groups.SchemaOptions:
+    fields = _group(READER_OPTIONS, "schema", values)
+    location: str | None = fields["schema_location"]
+    if location is not None:  # executors may stand in another folder
+        location = (location if "://" in location else str(Path(location).absolute())).rstrip("/")
+    types = fields["infer_column_types"]
+    return groups.SchemaOptions(
+        **{
+            **fields,
+            "schema_location": location,
+            "schema_hints": fields["schema_hints"] or "",
+            "schema_sample": fields["schema_sample"] or (),
+            "schema_evolution_mode": _evolution_mode(values),
+            "infer_column_types": values["fileFormat"] != "csv" if types is None else types,
+        }
+    )
 
 
 def _storage(values: Mapping[str, Any]) -> StorageOptions:
-    """`s3.X`, else `aws.X`; a key without its other half is refused, and a role beside keys."""
-
+    """`s3.X`, else `aws.X`; a key without its other half is refused, and a role or a profile beside keys."""
+    from queue_source.content.azure import AzureOptions
     from queue_source.content.files import StorageOptions
 
     def given(name: str) -> Any:
@@ -258,6 +354,15 @@ def _storage(values: Mapping[str, Any]) -> StorageOptions:
             "cannot be assumed for object storage with keys from options; leave the keys to the SDK's own chain, or "
             "name the role of the queue alone, with sqs.roleArn",
         )
+    # the narrower name wins: s3.profile over the keys of aws., keys of s3. over aws.profile
+    profile = values["s3.profile"] or values["aws.profile"]
+    own = values["s3.profile"], values["s3.accessKeyId"]
+    if profile and any(keys.values()) and own[0] is None and own[1] is not None:
+        profile = None
+    if profile and (any(keys.values()) or given("roleArn")):
+        name = "s3.profile" if values["s3.profile"] else "aws.profile"
+        other = "keys" if any(keys.values()) else "roleArn"
+        raise OptionError(name, f"and {other} contradict each other for object storage; leave one of them out")
     revealed = {name: None if key is None else key.reveal() for name, key in keys.items()}
     return StorageOptions(
         endpoint=given("endpointUrl"),
@@ -266,6 +371,30 @@ def _storage(values: Mapping[str, Any]) -> StorageOptions:
         secret_key=revealed["secretAccessKey"],
         role_arn=given("roleArn"),
         external_id=given("roleExternalId"),
+        profile=profile,
+        azure=_azure(AzureOptions, values),
+    )
+
+
+def _azure(build: type[AzureOptions], values: Mapping[str, Any]) -> AzureOptions:
+    """A key and a token exclude each other, and a secret needs all of its principal."""
+    if values["azure.accountKey"] and values["azure.sasToken"]:
+        raise OptionError("azure.sasToken", "and azure.accountKey exclude each other; leave one of them out")
+    if values["azure.clientSecret"] and not (values["azure.clientId"] and values["azure.tenantId"]):
+        raise OptionError("azure.clientSecret", "needs azure.clientId and azure.tenantId; set all three")
+
+    def revealed(name: str) -> str | None:
+        secret = values[f"azure.{name}"]
+        return None if secret is None else str(secret.reveal())
+
+    return build(
+        account_name=values["azure.accountName"],
+        account_key=revealed("accountKey"),
+        sas_token=revealed("sasToken"),
+        tenant_id=values["azure.tenantId"],
+        client_id=values["azure.clientId"],
+        client_secret=revealed("clientSecret"),
+        endpoint=values["azure.endpointUrl"],
     )
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from queue_source.options import kinds
 from queue_source.options.kinds import Kind, choice, number
+from shard_store.semantics import Semantics
 
 NOTIFICATION_FORMS = ("uri", "s3", "minio", "sns", "eventbridge", "gcs", "json")
 """The notification forms that can be forced with `notificationFormat`; `auto` finds out by looking."""
@@ -20,11 +21,12 @@ DEFAULT_WINDOW = "30 days"
 DEFAULT_ALLOWED_PREFIXES = "s3://,gs://,abfss://"
 _RECORDS = ("json", "csv")
 _LINES = ("json", "csv", "text")
+_INFERRED = ("json", "csv", "parquet", "orc", "avro")
 
 _FORM = choice("auto", *NOTIFICATION_FORMS)
 _FILE_FORMAT = choice(*FILE_FORMATS, later=("xml",))
 _BAD_OBJECT = choice("quarantine", "fail", "skip")
-_SEMANTICS = choice("exactly-once", later=("at-least-once", "at-most-once"))
+_SEMANTICS = choice(*(semantics.value for semantics in Semantics))
 
 
 def snake_case(name: str) -> str:
@@ -112,8 +114,71 @@ _STORAGE = (
         "s3.roleExternalId", "storage", kinds.GIVEN_TEXT, None, "As `aws.roleExternalId`, for object storage only.",
         "files-1", "`aws.roleExternalId`",
     ),
+    Option(
+        "aws.profile", "storage", kinds.GIVEN_TEXT, None,
+        "Profile of the AWS configuration files, of any kind that botocore knows (needs the extra `sqs`); not together "
+        "with keys.", "reader", "the SDK's own chain",
+    ),
+    Option(
+        "s3.profile", "storage", kinds.GIVEN_TEXT, None,
+        "As `aws.profile`, for object storage only; a role that is assumed for objects stands in the profile.", "files",
+        "`aws.profile`",
+    ),
+    Option(
+        "azure.accountName", "storage", kinds.GIVEN_TEXT, None,
+        "Storage account of `az://CONTAINER/PATH`, and of the credentials; "
+        "`abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PATH` names its own.", "lake", "the URI's",
+    ),
+    Option("azure.accountKey", "storage", kinds.SECRET, None, "Key of the account.", "", "Azure's default credential"),
+    Option("azure.sasToken", "storage", kinds.SECRET, None, "SAS token, instead of a key.", "", "none"),
+    Option(
+        "azure.tenantId", "storage", kinds.GIVEN_TEXT, None, "Tenant of a service principal.",
+        "00000000-0000-0000-0000-000000000000", "none",
+    ),
+    Option(
+        "azure.clientId", "storage", kinds.GIVEN_TEXT, None,
+        "Service principal (with `azure.tenantId` and `azure.clientSecret`), or a managed identity.",
+        "00000000-0000-0000-0000-000000000000", "none",
+    ),
+    Option("azure.clientSecret", "storage", kinds.SECRET, None, "Secret of the service principal.", "", "none"),
+    Option(
+        "azure.endpointUrl", "storage", kinds.GIVEN_TEXT, None, "Address of an emulator, such as Azurite.",
+        "http://localhost:10000", "Azure",
+    ),
+)  # fmt: skip
+
+_QUEUE_ACCESS = (
     *(
-        _later(f"{service}.profile", "storage", "Profile of the AWS configuration files.") for service in ("aws", "s3")
+        Option(
+            f"sqs.{name}", "storage", kind, None, f"As `aws.{name}`, for Amazon SQS only.", example, f"`aws.{name}`",
+        )
+        for name, kind, example in (
+            ("region", kinds.GIVEN_TEXT, "eu-central-1"),
+            ("endpointUrl", kinds.GIVEN_TEXT, "http://localhost:4566"),
+            ("accessKeyId", kinds.SECRET, ""),
+            ("secretAccessKey", kinds.SECRET, ""),
+            ("roleArn", kinds.GIVEN_TEXT, "arn:aws:iam::123456789012:role/queues"),
+            ("roleExternalId", kinds.GIVEN_TEXT, "queues-1"),
+        )
+    ),
+    Option(
+        "sqs.profile", "storage", kinds.GIVEN_TEXT, None,
+        "As `aws.profile`, for Amazon SQS only.", "queues", "`aws.profile`",
+    ),
+    Option(
+        "gcp.project", "storage", kinds.GIVEN_TEXT, None,
+        "Project of Pub/Sub subscriptions whose URL names none (`pubsub:///SUBSCRIPTION`).", "my-project", "the URL's",
+    ),
+    Option(
+        "gcp.credentialsFile", "storage", kinds.GIVEN_TEXT, None,
+        "Key file of a service account, for Pub/Sub; for objects, set `GOOGLE_APPLICATION_CREDENTIALS` on all "
+        "machines.",
+        "/etc/keys/reader.json", "the SDK's own chain",
+    ),
+    Option(
+        "gcp.endpoint", "storage", kinds.GIVEN_TEXT, None,
+        "Where Pub/Sub is: `HOST:PORT` of a regional endpoint, or `http://HOST:PORT` of an emulator.",
+        "europe-west3-pubsub.googleapis.com:443", "`PUBSUB_EMULATOR_HOST`, else Google's own",
     ),
 )  # fmt: skip
 
@@ -183,8 +248,8 @@ READER_OPTIONS = (
     ),
     Option(
         "fileFormat", "format", _FILE_FORMAT, None,
-        "Format of the objects; `json` is one record a line. Messages are read as they are.", "json",
-        "required for objects",
+        "Format of the objects, or of messages; `json` is one record a line. Messages without it are read as they are.",
+        "json", "required for objects",
     ),
     Option(
         "onMissingObject", "content", _BAD_OBJECT, "quarantine",
@@ -270,16 +335,50 @@ READER_OPTIONS = (
     ),
     Option(
         "rescuedDataColumn", "format", kinds.GIVEN_TEXT, None,
-        "The STRING column of the schema that holds, as JSON, what the other columns have no place for.",
-        "_rescued_data", "none", formats=_RECORDS,
+        "The STRING column of the schema that holds, as JSON, what the other columns have no place for. An inferred "
+        "schema has it.",
+        "_rest", "`_rescued_data` with `schemaEvolutionMode` = `rescue`, and for inferred json and csv but in mode "
+        "`none`", formats=_INFERRED,
     ),
     Option(
         "partitionColumns", "format", kinds.NAMES, "",
         "Columns of the schema whose values are folders of the object's path (`.../day=2020-01-01/...`).",
         "day,country", "none",
     ),
-    _later("schemaLocation", "format", "Where inferred schemas are kept."),
-    _later("schemaHints", "format", "Types for some columns of an inferred schema."),
+    Option(
+        "schemaLocation", "schema", kinds.GIVEN_TEXT, None,
+        "Folder (or URI) where inferred schemas are kept, in versions; needed when no schema is declared. All machines "
+        "have to reach it.", "s3://lake/schemas/orders", "none", formats=_INFERRED,
+    ),
+    Option(
+        "schemaHints", "schema", kinds.COLUMNS, None,
+        "Types of some columns of an inferred schema, as Spark's DDL; dots lead into columns.",
+        "id BIGINT, tags.key STRING", "none",
+    ),
+    Option(
+        "schemaEvolutionMode", "schema",
+        choice("none", "rescue", "addNewColumns", "failOnNewColumns", later=("addNewColumnsWithTypeWidening",)), None,
+        "What happens with columns that the schema lacks: they are ignored; go to `rescuedDataColumn`; the query "
+        "fails and goes on with them when it is started again; it fails.", "rescue",
+        "`addNewColumns` with `schemaLocation`, else `none`", formats=_INFERRED,
+    ),
+    Option(
+        "inferColumnTypes", "schema", kinds.BOOLEAN, None,
+        "Infer types too; else all inferred columns are STRING. Acts on json and csv.", "true",
+        "`true` for json, `false` for csv, as in Spark", formats=_RECORDS,
+    ),
+    Option(
+        "schemaSample", "schema", kinds.URIS, None, "Objects to infer from, instead of those that the queue announces.",
+        "s3://landing/orders/1.json", "none", formats=_INFERRED,
+    ),
+    Option(
+        "schemaSampleFiles", "schema", number(1, 1000), "10", "Most objects (or messages) to infer from.", "100",
+        formats=_INFERRED,
+    ),
+    Option(
+        "schemaSampleBytes", "schema", kinds.SIZE, "8m", "Most bytes of json and csv to infer from, of all together.",
+        "64m", formats=_INFERRED,
+    ),
     Option(
         "maxFilesPerTrigger", "batches", number(1), "1000", "Most objects in one micro-batch.", "200",
     ),
@@ -342,8 +441,10 @@ READER_OPTIONS = (
         "How often what is older than the window is removed, by one of all pipelines.", "10m",
     ),
     Option(
-        "deliverySemantics", "delivery", _SEMANTICS, "exactly-once", "The guarantee that the reader gives.",
-        "exactly-once",
+        "deliverySemantics", "delivery", _SEMANTICS, "exactly-once",
+        "What is promised of each row. at-least-once remembers no announcement: rows come again when a message does. "
+        "at-most-once gives up the rows of a micro-batch that fails. [All three](../explanation/exactly-once.md).",
+        "at-least-once",
     ),
     Option(
         "failOnDataLoss", "delivery", kinds.BOOLEAN, "true",
@@ -361,39 +462,7 @@ READER_OPTIONS = (
         "sql+sqlite:///jobs.db?queue=errors", "the error table alone",
     ),
     *_STORAGE,
-    *(
-        Option(
-            f"sqs.{name}", "storage", kind, None, f"As `aws.{name}`, for Amazon SQS only.", example, f"`aws.{name}`",
-        )
-        for name, kind, example in (
-            ("region", kinds.GIVEN_TEXT, "eu-central-1"),
-            ("endpointUrl", kinds.GIVEN_TEXT, "http://localhost:4566"),
-            ("accessKeyId", kinds.SECRET, ""),
-            ("secretAccessKey", kinds.SECRET, ""),
-            ("roleArn", kinds.GIVEN_TEXT, "arn:aws:iam::123456789012:role/queues"),
-            ("roleExternalId", kinds.GIVEN_TEXT, "queues-1"),
-        )
-    ),
-    Option(
-        "sqs.profile", "storage", kinds.GIVEN_TEXT, None,
-        "Profile of the AWS configuration files for Amazon SQS; for objects, set `AWS_PROFILE` on all machines.",
-        "queues", "the SDK's own chain",
-    ),
-    Option(
-        "gcp.project", "storage", kinds.GIVEN_TEXT, None,
-        "Project of Pub/Sub subscriptions whose URL names none (`pubsub:///SUBSCRIPTION`).", "my-project", "the URL's",
-    ),
-    Option(
-        "gcp.credentialsFile", "storage", kinds.GIVEN_TEXT, None,
-        "Key file of a service account, for Pub/Sub; for objects, set `GOOGLE_APPLICATION_CREDENTIALS` on all "
-        "machines.",
-        "/etc/keys/reader.json", "the SDK's own chain",
-    ),
-    Option(
-        "gcp.endpoint", "storage", kinds.GIVEN_TEXT, None,
-        "Where Pub/Sub is: `HOST:PORT` of a regional endpoint, or `http://HOST:PORT` of an emulator.",
-        "europe-west3-pubsub.googleapis.com:443", "`PUBSUB_EMULATOR_HOST`, else Google's own",
-    ),
+    *_QUEUE_ACCESS,
 )  # fmt: skip
 """Everything that `spark.readStream.format("cuesqueue")` knows, in the order of the documentation."""
 
@@ -407,15 +476,39 @@ SINK_OPTIONS = (
     Option(
         "path", "files", kinds.GIVEN_TEXT, None,
         "Folder of the data files; also the argument of `start()`. A relative path counts from the driver's folder.",
-        "s3://lake/orders", required=True,
+        "s3://lake/orders", "required, or `table`, or `queueUrl`",
     ),
     Option(
         "compression", "files", choice("zstd", "snappy", later=("gzip", "lz4", "none")), "zstd",
         "Compression of the Parquet files.", "snappy",
     ),
-    _later("table", "files", "Apache Iceberg table to append to."),
-    _later("queueUrl", "files", "Queue that receives the rows as messages."),
+    Option(
+        "table", "iceberg", kinds.TABLE, None,
+        "Apache Iceberg table that the rows are appended to; made from their schema if it is not there.", "db.events",
+        "none",
+    ),
+    Option(
+        "warehouse", "iceberg", kinds.GIVEN_TEXT, None,
+        "Folder of a table that is yet to be made; also the argument of `start()`.", "s3://lake/warehouse",
+        "the catalog's",
+    ),
+    Option(
+        "partitionBy", "iceberg", kinds.PARTITIONING, "",
+        "Partitioning of a table that is yet to be made; an existing table must have it.",
+        "day(ts), bucket(16, id), country",
+    ),
+    Option("catalog", "iceberg", kinds.NAME, "cuesqueue", "Name of the catalog.", "lake"),
+    Option(
+        "catalog.*", "iceberg", kinds.SECRET, None,
+        "Properties of a catalog elsewhere, as PyIceberg knows them: `catalog.type`, `catalog.uri`, "
+        "`catalog.credential` ...", "", "the catalog in the store's database",
+    ),
+    Option(
+        "queueUrl", "sending", kinds.QUEUE_URL, None,
+        "Queue that receives the rows as messages, instead of files.", "sqs://orders", "none",
+    ),
     *_STORAGE,
+    *_QUEUE_ACCESS,
 )  # fmt: skip
 """Everything that `df.writeStream.format("cuesqueue")` knows."""
 
@@ -437,6 +530,7 @@ CONNECTIONS = {"sqs": ("sqs", "aws"), "pubsub": ("gcp",)}
 ALIASES = {
     "delimiter": "sep",
     "charset": "encoding",
+    "inferSchema": "inferColumnTypes",
     "cloudFiles.format": "fileFormat",
     "cloudFiles.fetchParallelism": "receiveThreads",
     "cloudFiles.region": "aws.region",
@@ -448,11 +542,10 @@ ALIASES = {
 }
 """Names of other sources with the same meaning as ours. Any other `cloudFiles.X` is taken as X."""
 
-_INFERENCE = "schemas are not inferred; declare the columns with .schema(...)"
+_INFERENCE = "schemas are inferred by other rules; leave it out, and name types in schemaHints"
 _RELAXED = "JSON is read as it is standardised; leave it out, and records that need it are bad records"
 _NO_LISTING = "the queue announces what is read, nothing is listed"
 CANNOT = {
-    "inferSchema": _INFERENCE,
     "samplingRatio": _INFERENCE,
     "mergeSchema": _INFERENCE,
     "primitivesAsString": _INFERENCE,
@@ -496,11 +589,14 @@ GROUP_TITLES = {
     "notifications": "Notifications",
     "content": "Content",
     "format": "File formats",
+    "schema": "Inferred schemas",
     "batches": "Micro-batches",
     "queue": "Receiving",
     "leases": "Leases",
     "deduplication": "Deduplication",
     "delivery": "Delivery and errors",
     "files": "Files",
+    "iceberg": "Iceberg table",
+    "sending": "Sending",
     "storage": "Storage and credentials",
 }

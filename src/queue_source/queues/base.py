@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
-from queue_source.messages import Receipt, Received
+from queue_source.messages import Outgoing, Receipt, Received
+
+T = TypeVar("T")
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
@@ -150,6 +152,48 @@ class Queue(Protocol):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
+
+
+@runtime_checkable
+class Sending(Protocol):
+    """What queues can do that take many messages at once, each with a tag, headers and a group of its own."""
+
+    def send(self, messages: Sequence[Outgoing]) -> None:
+        """Send them, all confirmed when this returns; those of one group in their order.
+
+        What cannot be sent at all raises `Unsendable` before anything is sent. After a `QueueError` some may be sent.
+        """
+
+
+class Unsendable(ValueError):
+    """A message that this kind of queue does not carry; `place` says which of those that were to be sent."""
+
+    def __init__(self, place: int, problem: str) -> None:
+        self.place, self.problem = place, problem
+        super().__init__(problem)
+
+
+def send(queue: Queue, messages: Sequence[Outgoing]) -> None:
+    """As `Sending.send`; a queue that cannot do it sends one by one, without deduplication ids."""
+    if isinstance(queue, Sending):
+        queue.send(messages)
+        return
+    for place, message in enumerate(messages):
+        try:
+            queue.publish([message.body], tag=message.tag, headers=message.headers, group=message.group)
+        except (TypeError, ValueError) as error:
+            raise Unsendable(place, str(error)) from error
+
+
+def made_of_each(messages: Sequence[Outgoing], make: Callable[[Outgoing], T]) -> list[T]:
+    """What `make` makes of each message; its ValueErrors say which one."""
+    made = []
+    for place, message in enumerate(messages):
+        try:
+            made.append(make(message))
+        except ValueError as error:
+            raise Unsendable(place, str(error)) from error
+    return made
 
 
 @runtime_checkable

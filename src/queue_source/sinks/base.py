@@ -24,10 +24,11 @@ class Batch:
     """One micro-batch as its sink sees it: the plans whose rows it brings, one for each pipeline of the query.
 
     They stand in the order of the option `pipeline`. The plan of a pipeline that is idle in this batch is the one that
-    it delivered last.
+    it delivered last. `task`, in an executor only: the task's name among all of the query, the same at every attempt.
     """
 
     plans: tuple[PlanIdentity, ...]
+    task: str = ""
 
     @property
     def digest(self) -> str:
@@ -38,6 +39,12 @@ class Batch:
 
 class Sink(Protocol):
     """Where rows go. Pickled to the executors; a sink that is new in the commit process knows only its options."""
+
+    def prepare(self, store: ShardStore, schema: pa.Schema) -> None:
+        """Planning, once for each batch: refuse rows that can never be written, find out what all tasks need to know.
+
+        What it keeps in the sink travels to the executors.
+        """
 
     def write(self, batches: Iterator[pa.RecordBatch], schema: pa.Schema, batch: Batch) -> Any:
         """Executor, once for each task attempt: one task's rows, not visible to anybody yet.
@@ -61,12 +68,16 @@ class Sink(Protocol):
         """
 
 
-_SINKS = {"path": ("queue_source.sinks.splits", "SplitSink")}
-"""The option that names the target -> module and class; loaded only when used, since each may need an extra."""
+_SINKS = {
+    "path": ("queue_source.sinks.splits", "SplitSink"),
+    "table": ("queue_source.sinks.iceberg", "IcebergSink"),
+    "queue": ("queue_source.sinks.queue", "QueueSink"),
+}
+"""What names the target -> module and class; loaded only when used, since each may need an extra."""
 
 
 def open_sink(options: SinkOptions) -> Sink:
     """The sink that the options ask for. Does no work: nothing is opened."""
-    module, name = _SINKS["path"]
+    module, name = _SINKS["table" if options.table else "queue" if options.queue else "path"]
     sink: Sink = getattr(importlib.import_module(module), name)(options)
     return sink

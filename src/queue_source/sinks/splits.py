@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from queue_source.content.files import StorageOptions, resolve
 from queue_source.options import SinkOptions
-from queue_source.sinks.base import Batch
+from queue_source.sinks.base import Batch, Sink
 from shard_store.failpoints import reach
 from shard_store.model import Split
 from shard_store.store import ShardStore
@@ -21,11 +21,14 @@ from shard_store.store import ShardStore
 _ROWS_PER_GROUP = 1_000_000
 
 
-class SplitSink:
+class SplitSink(Sink):
     """Splits, positions and attempt in one transaction: exactly once, visible only through the store (view `data`)."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
+
+    def check(self, schema: pa.Schema) -> None:
+        """Parquet takes whatever Spark has."""
 
     def write(self, batches: Iterator[pa.RecordBatch], schema: pa.Schema, batch: Batch) -> list[Split]:
         options = self._options
@@ -79,12 +82,13 @@ def write_split(
     if writer is None:
         return []
     if isinstance(filesystem, pafs.LocalFileSystem):
-        _make_durable(Path(inner))
+        make_durable(Path(inner))
     reach("split-written")
     return [Split(path, rows, int(filesystem.get_file_info(inner).size))]
 
 
-def _make_durable(file: Path) -> None:
+def make_durable(file: Path) -> None:
+    """The file survives a power cut from now on."""
     for target in (file, file.parent):
         handle = os.open(target, os.O_RDONLY)
         try:

@@ -9,10 +9,13 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from pyspark.errors import PySparkTypeError
 from pyspark.sql import datasource
 from pyspark.sql.conversion import LocalDataToArrowConversion
 from pyspark.sql.pandas import types as arrow_types
 from pyspark.sql.types import StructType
+
+from queue_source.errors import OptionError
 
 if TYPE_CHECKING:
 
@@ -42,7 +45,22 @@ def read_all_available() -> Any:
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """The Arrow form that Spark demands of a source's batches: timestamps in UTC."""
+    """The Arrow form that Spark demands of a source's batches: timestamps in UTC. OptionError if there is none."""
+    try:
+        return _arrow_schema(schema)
+    except PySparkTypeError:
+        for field in schema:
+            try:
+                _arrow_schema(StructType([field]))
+            except PySparkTypeError as error:
+                kind = field.dataType.simpleString()
+                raise OptionError(
+                    "schema", f"column {field.name!r} is of type {kind}, which cannot leave Spark as Arrow; cast it"
+                ) from error
+        raise
+
+
+def _arrow_schema(schema: StructType) -> pa.Schema:
     if "timestamp_utc" in inspect.signature(arrow_types.to_arrow_schema).parameters:
         return arrow_types.to_arrow_schema(schema)
     return arrow_types.to_arrow_schema(schema, timezone="UTC")
@@ -50,7 +68,7 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 def spark_schema(schema: pa.Schema) -> StructType:
     """The columns of an Arrow schema as Spark knows them."""
-    return arrow_types.from_arrow_schema(schema)
+    return arrow_types.from_arrow_schema(schema, prefer_timestamp_ntz=True)
 
 
 def as_batches(iterator: Iterable[Any], schema: StructType) -> Iterator[pa.RecordBatch]:

@@ -30,6 +30,16 @@ def is_repeated() -> bool:
     return context is None or context.attemptNumber() > 0
 
 
+def task_name() -> str:
+    """The task that runs in this process: its micro-batch and its number there, the same at every attempt at it.
+
+    Empty where Spark does not tell.
+    """
+    context = TaskContext.get()
+    batch = None if context is None else context.getLocalProperty("streaming.sql.batchId")
+    return "" if context is None or batch is None else f"{batch}.{context.partitionId()}"
+
+
 def stop_on_sigterm() -> None:
     """Turn the SIGTERM with which Spark ends a reader process into `reader.stop()`.
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, DataSourceStreamWriter
 from pyspark.sql.types import StructType
 
-from queue_source.errors import OptionError
-from queue_source.options import parse_reader_options, parse_sink_options, parse_view_options
+from queue_source.options import check_declared, parse_reader_options, parse_sink_options, parse_view_options
 
 
 class CuesqueueSource(DataSource):
@@ -18,19 +17,25 @@ class CuesqueueSource(DataSource):
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
+        self._inferred = False
         names = {name.lower() for name in options}
-        if names & {"queueurl", "cloudfiles.queueurl", "fileformat", "cloudfiles.format"} and "path" not in names:
+        if _is_for_a_reader(names):
             parse_reader_options(options)  # refuse what is wrong as early as Spark asks: before anything is received
 
     def schema(self) -> StructType:
-        """Asked only when the user gave none: views and messages know theirs, a stream of objects does not yet."""
+        """Asked only when the user gave none: views and messages know theirs, others are inferred and kept."""
         if "queueurl" in {name.lower() for name in self.options}:
-            if parse_reader_options(self.options).content.content == "message":
+            from queue_source.spark.compat import spark_schema
+
+            options = parse_reader_options(self.options)
+            if options.content.format is None:
                 from queue_source.content.message_rows import MESSAGE_SCHEMA
-                from queue_source.spark.compat import spark_schema
 
                 return spark_schema(MESSAGE_SCHEMA)
-            raise OptionError("schema", 'a stream needs the columns of its objects: call .schema("id BIGINT, ...")')
+            from queue_source.sampling import inferred_schema
+
+            self._inferred = True  # pickled after this call, and so known to the readers
+            return spark_schema(inferred_schema(options))
         from queue_source.spark.views import view_schema
 
         return view_schema(parse_view_options(self.options))
@@ -38,7 +43,10 @@ class CuesqueueSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         from queue_source.spark.reader import CuesqueueStreamReader
 
-        return CuesqueueStreamReader(parse_reader_options(self.options), schema)
+        options = parse_reader_options(self.options)
+        if not self._inferred:
+            check_declared(options.content.schema)
+        return CuesqueueStreamReader(options, schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         from queue_source.spark.writer import CuesqueueStreamWriter
@@ -49,3 +57,11 @@ class CuesqueueSource(DataSource):
         from queue_source.spark.views import CuesqueueViewReader
 
         return CuesqueueViewReader(parse_view_options(self.options), schema)
+
+
+def _is_for_a_reader(names: set[str]) -> bool:
+    """Spark does not say what the options are for, and a sink may have a queueUrl too."""
+    says_content = names & {"fileformat", "cloudfiles.format", "content"}
+    if "path" in names or "checkpointlocation" in names or ("pipeline" in names and not says_content):
+        return False
+    return bool(says_content or names & {"queueurl", "cloudfiles.queueurl"})

@@ -8,16 +8,16 @@ that knows nothing: so the plan's identity travels in the commit messages (desig
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from queue_source.options import SinkOptions
-from queue_source.sinks.base import Batch, open_sink
+from queue_source.sinks.base import Batch, Sink, open_sink
 from queue_source.spark.compat import ArrowStreamWriter, arrow_schema, as_batches
-from queue_source.spark.process import driver_identity
+from queue_source.spark.process import driver_identity, task_name
 from shard_store.errors import ShardStoreError
 from shard_store.failpoints import reach
 from shard_store.store import open_store
@@ -38,6 +38,7 @@ class CuesqueueStreamWriter(ArrowStreamWriter):
         self._options = options
         self._schema = schema
         self._batch: Batch | None = None
+        self._sink: Sink | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickled at planning only: the batch's plans were made a moment ago by the readers of the same driver."""
@@ -45,15 +46,17 @@ class CuesqueueStreamWriter(ArrowStreamWriter):
             driver = driver_identity() or None
             with open_store(self._options.store.reveal()) as store:
                 self._batch = Batch(tuple(store.current_plan(name, driver) for name in self._options.pipelines))
+                self._sink = open_sink(self._options)
+                self._sink.prepare(store, arrow_schema(self._schema))
         return self.__dict__
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         """Executor: one task's rows, invisible until published."""
-        if self._batch is None:
+        if self._batch is None or self._sink is None:
             raise ShardStoreError("the sink's writer reached an executor without its plan; report this as a bug")
-        sink = open_sink(self._options)
         batches = as_batches(iterator, self._schema)
-        return TaskWritten(self._batch, sink.write(batches, arrow_schema(self._schema), self._batch))
+        mine = replace(self._batch, task=task_name())
+        return TaskWritten(self._batch, self._sink.write(batches, arrow_schema(self._schema), mine))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Commit process: publish what all tasks wrote; a second commit of one plan does nothing."""

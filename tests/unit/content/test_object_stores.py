@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import io
 import itertools
+import os
+import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from queue_source.content.files import StorageOptions, stat_objects
+from queue_source.content import aws_profiles
+from queue_source.content.files import StorageOptions, resolve, stat_objects
 from queue_source.content.formats import FormatOptions
 from queue_source.content.objects import ExpectedObject, Part, read_object
 from queue_source.content.problems import Problems
-from queue_source.errors import BadObject, ObjectStoreError
+from queue_source.errors import BadObject, ObjectStoreError, OptionError
 from queue_source.options import parse_reader_options
 from servers.gcs import VARIABLE, GcsServer
 from servers.ministack import client, new_name
@@ -138,3 +142,91 @@ def test_access_denied_is_not_a_missing_object() -> None:
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+@pytest.fixture
+def profiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The configuration file of AWS's tools, and nothing else that they would find."""
+    config = tmp_path / "config"
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE", "AWS_REGION"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(config))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    aws_profiles._credentials.cache_clear()
+    return config
+
+
+def test_a_profile_gives_its_keys_and_new_ones_before_they_end(
+    s3: tuple[Any, str, StorageOptions], profiles: Path, ministack_url: str
+) -> None:
+    made, bucket, _ = s3
+    made.put_object(Bucket=bucket, Key="profile.csv", Body=b"1,x\n")
+    count = profiles.with_name("count")
+    count.write_text("0", "utf-8")
+    script = profiles.with_name("keys.py")
+    script.write_text(
+        "import datetime, json, pathlib\n"
+        f"count = pathlib.Path({str(count)!r})\n"
+        "number = int(count.read_text()) + 1\n"
+        "count.write_text(str(number))\n"
+        "end = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(minutes=5)\n"
+        "print(json.dumps({'Version': 1, 'AccessKeyId': f'key{number}', 'SecretAccessKey': 'secret',\n"
+        "    'SessionToken': 'token', 'Expiration': end.isoformat()}))\n",
+        "utf-8",
+    )
+    profiles.write_text(
+        f"[profile reader]\nregion = us-east-1\ncredential_process = {sys.executable} {script}\n", "utf-8"
+    )
+    store = storage(**{"aws.profile": "reader", "s3.endpointUrl": ministack_url})
+    assert rows(f"s3://{bucket}/profile.csv", CSV, store) == [{"a": 1, "b": "x"}]
+    before = int(count.read_text())
+    assert rows(f"s3://{bucket}/profile.csv", CSV, store) == [{"a": 1, "b": "x"}]
+    assert int(count.read_text()) > before  # they end within the quarter of an hour that botocore renews ahead
+    keys = aws_profiles.keys_of("reader", os.getpid())
+    assert (keys.access_key, keys.region) == (f"key{count.read_text()}", "us-east-1")
+    assert "secret" not in repr(keys)
+
+
+def test_a_profile_that_gives_nothing_is_named(profiles: Path) -> None:
+    profiles.write_text("[profile empty]\nregion = us-east-1\n", "utf-8")
+    for name in ("nobody", "empty"):
+        with pytest.raises(ObjectStoreError, match=f"AWS profile '{name}'"):
+            rows("s3://b/k", CSV, storage(**{"s3.profile": name}))
+
+
+@pytest.mark.parametrize(
+    ("options", "profile"),
+    [
+        ({"aws.profile": "a"}, "a"),
+        ({"aws.profile": "a", "s3.profile": "b"}, "b"),
+        ({"aws.profile": "a", "s3.accessKeyId": "k", "s3.secretAccessKey": "s"}, None),
+        ({"s3.profile": "a", "aws.accessKeyId": "k", "aws.secretAccessKey": "s"}, OptionError),
+        ({"aws.profile": "a", "aws.roleArn": "arn:aws:iam::1:role/r"}, OptionError),
+    ],
+)
+def test_the_narrower_of_profile_and_keys_wins(options: dict[str, str], profile: Any) -> None:
+    if profile is OptionError:
+        with pytest.raises(OptionError, match="contradict each other"):
+            storage(**options)
+    else:
+        assert storage(**options).profile == profile
+
+
+def test_objects_of_several_stores_do_not_share_an_endpoint(
+    s3: tuple[Any, str, StorageOptions], gcs_server: GcsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, bucket, store = s3
+    monkeypatch.setenv(VARIABLE, gcs_server.url)
+    name = new_name("bucket")
+    gcs_server.create_bucket(name)
+    gcs_server.put(name, "k.csv", b"2,g\n")
+    made.put_object(Bucket=bucket, Key="k.csv", Body=b"1,s\n")
+    assert [rows(uri, CSV, store)[0]["a"] for uri in (f"s3://{bucket}/k.csv", f"gs://{name}/k.csv")] == [1, 2]
+
+
+@pytest.mark.parametrize("uri", ["s3://b/a/../../other/k", "s3://b/./k", "abfss://c@a.dfs.core.windows.net/x/../k"])
+def test_a_uri_that_climbs_names_no_object(uri: str) -> None:
+    with pytest.raises(BadObject, match="another object would be read"):
+        resolve(uri)
+    assert resolve("gs://b/a/../k")[1] == "b/a/../k"  # Google's keys are words: nothing climbs in them

@@ -14,18 +14,19 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import CancelledError
 from typing import Any, TypeVar
 
+from pika import BasicProperties
 from pika.adapters.utils.connection_workflow import AMQPConnectorException
 from pika.exceptions import AMQPError
 
 from queue_source.errors import QueueConfigurationError, QueueUnavailable
-from queue_source.messages import Receipt, Received
+from queue_source.messages import Outgoing, Receipt, Received
 from queue_source.queues.amqp import topology as topology
 from queue_source.queues.amqp.address import parse_address
 from queue_source.queues.amqp.errors import translated
 from queue_source.queues.amqp.link import IoThread, Link, Stopped
 from queue_source.queues.amqp.messages import checked_headers, properties_for, received
 from queue_source.queues.amqp.session import QueueGone, Session
-from queue_source.queues.base import Capabilities, ClosedAtExit, Depth, Payload, encode_payloads
+from queue_source.queues.base import Capabilities, ClosedAtExit, Depth, Payload, encode_payloads, made_of_each
 from queue_source.queues.log_ids import stamped
 from queue_source.tags import check_tag
 
@@ -121,6 +122,24 @@ class AmqpQueue(ClosedAtExit):
         if not bodies:
             return []
         messages = [(body, properties_for(named)) for body in bodies]
+        self._send(tag, messages)
+        return [str(properties.message_id) for _, properties in messages]
+
+    def send(self, messages: Sequence[Outgoing]) -> None:
+        """To the source, all those of one tag together."""
+        by_tag: dict[str, list[tuple[bytes, BasicProperties]]] = {}
+        for message, properties in zip(messages, made_of_each(messages, self._properties), strict=True):
+            by_tag.setdefault(message.tag, []).append((message.body, properties))
+        for tag, some in by_tag.items():
+            self._send(tag, some)
+
+    def _properties(self, message: Outgoing) -> BasicProperties:
+        check_tag(message.tag)
+        if message.group is not None:
+            raise ValueError("RabbitMQ has no ordered groups; leave group out")
+        return properties_for(checked_headers(stamped(message.headers, self._address.log_id_header)))
+
+    def _send(self, tag: str, messages: Sequence[tuple[bytes, BasicProperties]]) -> None:
         outcome = self._run(self._session.send(tag, messages))
         if outcome.refused:
             raise QueueUnavailable(self.name, f"the broker refused {outcome.refused} of {len(messages)} messages")
@@ -131,7 +150,6 @@ class AmqpQueue(ClosedAtExit):
                 f"{len(outcome.unrouted)} of {len(messages)} were not sent; create a pool whose filter lets it pass, "
                 "or add mandatory=false to the URL to send to nobody",
             )
-        return [str(properties.message_id) for _, properties in messages]
 
     def depth(self) -> Depth:
         """What is ready, and what this connection holds: AMQP does not tell what others hold."""

@@ -25,13 +25,14 @@ from typing import Any
 from google.pubsub_v1 import types
 
 from queue_source.errors import QueueConfigurationError, QueueError, QueueUnavailable
-from queue_source.messages import Receipt, Received
+from queue_source.messages import Outgoing, Receipt, Received
 from queue_source.queues.base import (
     Capabilities,
     ClosedAtExit,
     Depth,
     Payload,
     encode_payloads,
+    made_of_each,
     republished,
     taken_for_a_look,
 )
@@ -198,6 +199,12 @@ class PubSubQueue(ClosedAtExit):
         """To the subscription's topic, up to 1,000 messages or 10 MB a request; a failure may leave the first sent."""
         messages = [_message(body, tag, headers or {}, group) for body in encode_payloads(payloads)]
         return self._publish(self._calls.subscription().topic, messages) if messages else []
+
+    def send(self, messages: Sequence[Outgoing]) -> None:
+        """To the subscription's topic, all those of one group together."""
+        made = made_of_each(messages, lambda m: _message(m.body, m.tag, m.headers, m.group))
+        if made:
+            self._publish(self._calls.subscription().topic, sorted(made, key=lambda message: str(message.ordering_key)))
 
     def depth(self) -> Depth:
         """Always refused: Pub/Sub tells it in another service only, minutes late."""

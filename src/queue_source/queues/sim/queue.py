@@ -14,8 +14,8 @@ from enum import Enum
 from sqlalchemy import Connection
 
 from queue_source.errors import QueueConfigurationError, QueueUnavailable
-from queue_source.messages import Receipt, Received
-from queue_source.queues.base import Depth, Payload
+from queue_source.messages import Outgoing, Receipt, Received
+from queue_source.queues.base import Depth, Payload, made_of_each
 from queue_source.queues.log_ids import stamped
 from queue_source.queues.sim import tables as sim_tables
 from queue_source.queues.sim.address import parse_address
@@ -149,12 +149,32 @@ class SimQueue(SqlQueue):
                 rows = QueueRows(pool, self.name, self._database)
                 ids = rows.insert(connection, bodies, tag, headers, group, ids)
         if not ids and self._sim.mandatory:
-            raise QueueConfigurationError(
-                self.name,
-                f"no pool of source {self._sim.source!r} takes messages with the tag {tag!r}: {len(bodies)} were not "
-                "sent; create a pool whose filter lets it pass, or add mandatory=false to the URL to send to nobody",
-            )
+            raise self._unrouted(tag, len(bodies))
         return ids or [""] * len(bodies)
+
+    def send(self, messages: Sequence[Outgoing]) -> None:
+        """To every pool of the source whose filters let the tag pass, as `publish` does it."""
+        made_of_each(messages, lambda message: check_tag(message.tag))
+        self._connected("publish")
+        header = self._sim.log_id_header
+        super().send([message._replace(headers=stamped(message.headers, header)) for message in messages])
+
+    def _insert_each(self, connection: Connection, sent: Sequence[Outgoing]) -> None:
+        unheard = {message.tag for message in sent}
+        for pool, filters in sim_tables.pools(connection).items():
+            heard = {tag for tag in {message.tag for message in sent} if matches_any(filters, tag)}
+            unheard -= heard
+            rows = QueueRows(pool, self.name, self._database)
+            rows.insert_each(connection, [message for message in sent if message.tag in heard])
+        if unheard and self._sim.mandatory:
+            raise self._unrouted(min(unheard), sum(message.tag in unheard for message in sent))
+
+    def _unrouted(self, tag: str, count: int) -> QueueConfigurationError:
+        return QueueConfigurationError(
+            self.name,
+            f"no pool of source {self._sim.source!r} takes messages with the tag {tag!r}: {count} were not "
+            "sent; create a pool whose filter lets it pass, or add mandatory=false to the URL to send to nobody",
+        )
 
     def depth(self) -> Depth:
         self._connected("depth")

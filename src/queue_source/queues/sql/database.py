@@ -96,7 +96,12 @@ def parse_address(url: str) -> Address:
     return Address(parsed.difference_update_query(["queue"]), queue, name)
 
 
-def open_database(address: Address, clock: Callable[[], float] | None, patience: float) -> Database:
+def open_database(
+    address: Address,
+    clock: Callable[[], float] | None,
+    patience: float,
+    again: frozenset[Trouble] = frozenset({Trouble.ROLLED_BACK}),
+) -> Database:
     """The queue's database. A transaction that the database undid runs again; one whose outcome nobody knows does not:
     acknowledging and receiving are not repeated, redelivery is the retry, and sending twice would be two messages."""
     name = address.name
@@ -104,7 +109,7 @@ def open_database(address: Address, clock: Callable[[], float] | None, patience:
         address.url,
         clock=clock,
         patience=patience,
-        again=frozenset({Trouble.ROLLED_BACK}),
+        again=again,
         errors=ErrorKinds(
             configuration=lambda problem: QueueConfigurationError(name, problem),
             unavailable=lambda problem: QueueUnavailable(name, problem),
@@ -122,13 +127,15 @@ def has_table(connection: Connection) -> bool:
     return inspect(connection).has_table(messages.name)
 
 
-def create_tables(database: Database, wanted: MetaData) -> None:
+def create_tables(database: Database, *wanted: MetaData) -> None:
     def absent(connection: Connection) -> bool:
-        return not wanted.tables.keys() <= set(inspect(connection).get_table_names())
+        there = set(inspect(connection).get_table_names())
+        return any(not some.tables.keys() <= there for some in wanted)
 
     def create(connection: Connection) -> None:
         with schema_lock(database, connection):
-            wanted.create_all(connection, checkfirst=True)
+            for some in wanted:
+                some.create_all(connection, checkfirst=True)
 
     if database.read(absent):
         database.write(create)

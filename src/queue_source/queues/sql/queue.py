@@ -16,8 +16,16 @@ from typing import TypeVar
 from sqlalchemy import Connection
 
 from queue_source.errors import QueueConfigurationError, QueueError
-from queue_source.messages import Receipt, Received
-from queue_source.queues.base import Capabilities, ClosedAtExit, Depth, Payload, encode_payloads, republished
+from queue_source.messages import Outgoing, Receipt, Received
+from queue_source.queues.base import (
+    Capabilities,
+    ClosedAtExit,
+    Depth,
+    Payload,
+    encode_payloads,
+    made_of_each,
+    republished,
+)
 from queue_source.queues.sql.database import (
     LONGEST_NAME,
     Address,
@@ -26,8 +34,9 @@ from queue_source.queues.sql.database import (
     open_database,
     parse_address,
 )
-from queue_source.queues.sql.rows import QueueRows
+from queue_source.queues.sql.rows import QueueRows, check_text, checked
 from shard_store.database import ROWS_PER_STATEMENT, Database, chunks
+from shard_store.same_database import same_database
 
 _POLL = (0.05, 0.2)  # seconds between two looks at an empty queue, drawn at random so that pollers do not march
 
@@ -142,7 +151,7 @@ class SqlQueue(ClosedAtExit):
         return self._run(lambda connection: self._insert(connection, bodies, tag, headers or {}, group or None))
 
     def joins(self, database: Database) -> bool:
-        if not self._database.is_same(database):
+        if not same_database(self._database.url, database.url):
             return False
         self._opened()
         return True
@@ -165,6 +174,15 @@ class SqlQueue(ClosedAtExit):
         self, connection: Connection, bodies: Sequence[bytes], tag: str, headers: Mapping[str, str], group: str | None
     ) -> list[str]:
         return self._rows.insert(connection, bodies, tag, headers, group)
+
+    def send(self, messages: Sequence[Outgoing]) -> None:
+        """All of them or none: one transaction, durable when this returns."""
+        sent = made_of_each(messages, checked)
+        if sent:
+            self._run(lambda connection: self._insert_each(connection, sent))
+
+    def _insert_each(self, connection: Connection, sent: Sequence[Outgoing]) -> None:
+        self._rows.insert_each(connection, sent)
 
     def depth(self) -> Depth:
         return self._run(self._rows.depth, read=True)
@@ -246,14 +264,5 @@ def _positive(what: str, seconds: float) -> None:
 
 
 def _check_address(tag: str, group: str | None) -> None:
-    _check("tag", tag)
-    _check("group", group or "", LONGEST_NAME)
-
-
-def _check(what: str, text: str, longest: int | None = None) -> None:
-    """Text that every database can keep and give back the same."""
-    text.encode()  # UnicodeEncodeError, a ValueError, for lone surrogates
-    if "\0" in text:
-        raise ValueError(f"{what} {text!r} holds a NUL character")
-    if longest is not None and len(text) > longest:
-        raise ValueError(f"{what} is longer than {longest} characters: {text[:50]!r}...")
+    check_text("tag", tag)
+    check_text("group", group or "", LONGEST_NAME)

@@ -33,9 +33,9 @@ from sqlalchemy import (
     update,
 )
 
-from queue_source.messages import Receipt, Received
+from queue_source.messages import Outgoing, Receipt, Received
 from queue_source.queues.base import Depth
-from queue_source.queues.sql.database import messages
+from queue_source.queues.sql.database import LONGEST_NAME, messages
 from shard_store.database import ROWS_PER_STATEMENT, Database, chunks
 
 _MICROSECONDS = 1_000_000
@@ -155,6 +155,26 @@ class QueueRows:
             connection.execute(statement, [{"message_id": key, "body": body} for key, body in pairs])
         return ids
 
+    def insert_each(self, connection: Connection, sent: Sequence[Outgoing], *, visible: bool = True) -> None:
+        """Add messages at the back, each with what is its own; the texts have passed `checked`.
+
+        Not `visible`: their times are set when they are shown (`staging`).
+        """
+        now: Any = self.database.now() if visible else 0
+        statement = insert(messages).values(queue=self.queue, sent_at=now, visible_at=now, receive_count=0)
+        for chunk in chunks(sent):
+            rows = [
+                {
+                    "message_id": uuid.uuid4().hex,
+                    "body": message.body,
+                    "tag": message.tag,
+                    "headers": json.dumps(message.headers) if message.headers else "{}",
+                    "group_name": message.group or None,
+                }
+                for message in chunk
+            ]
+            connection.execute(statement, rows)
+
     def depth(self, connection: Connection) -> Depth:
         now, ours = self.database.now(), _m.queue == self.queue
         ready = connection.execute(select(func.count()).where(ours, _m.visible_at <= now)).scalar_one()
@@ -214,6 +234,22 @@ class QueueRows:
             headers=headers,
             group=row.group_name,
         )
+
+
+def checked(message: Outgoing) -> Outgoing:
+    """Raises ValueError for text that not every database can keep and give back the same."""
+    check_text("tag", message.tag)
+    check_text("group", message.group or "", LONGEST_NAME)
+    return message
+
+
+def check_text(what: str, text: str, longest: int | None = None) -> None:
+    """Text that every database can keep and give back the same."""
+    text.encode()  # UnicodeEncodeError, a ValueError, for lone surrogates
+    if "\0" in text:
+        raise ValueError(f"{what} {text!r} holds a NUL character")
+    if longest is not None and len(text) > longest:
+        raise ValueError(f"{what} is longer than {longest} characters: {text[:50]!r}...")
 
 
 def _is_id(text: str) -> bool:

@@ -8,13 +8,14 @@ messages that others sent, bodies stay untouched, and attributes appear as heade
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import re
 import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from queue_source.messages import Receipt, Received
+from queue_source.messages import Outgoing, Receipt, Received
 
 LARGEST = 1 << 20
 """Most bytes of one message, and of one request with several, attributes included."""
@@ -38,24 +39,32 @@ def entries(
 ) -> list[Entry]:
     """One entry a body. Raises ValueError for what SQS cannot carry in any form."""
     attributes = _attributes(tag, headers)
+    return [_entry(body, attributes, group, uuid.uuid4().hex, fifo) for body in bodies]
+
+
+def entry_of(message: Outgoing, *, fifo: bool) -> Entry:
+    """The entry of one message. Raises ValueError for what SQS cannot carry in any form."""
+    key = message.deduplication_id or uuid.uuid4().hex
+    return _entry(message.body, _attributes(message.tag, message.headers), message.group or None, key, fifo)
+
+
+def _entry(body: bytes, attributes: Mapping[str, Any], group: str | None, key: str, fifo: bool) -> Entry:
     if group is not None and not _GROUP.fullmatch(group):
         raise ValueError(f"group {group!r:.200} must be 1 to 128 ASCII letters, digits and punctuation for SQS")
-    made = []
-    for body in bodies:
-        text, encoding = _text(body)
-        entry: Entry = {"MessageBody": text}
-        everything = {**attributes, **({_ENCODING: _string(encoding)} if encoding else {})}
-        if everything:
-            entry["MessageAttributes"] = everything
-        if fifo:
-            entry["MessageGroupId"] = group or f"{_NO_GROUP}{uuid.uuid4().hex}"
-            entry["MessageDeduplicationId"] = uuid.uuid4().hex  # of the message, so that only a retry is a duplicate
-        elif group is not None:
-            entry["MessageGroupId"] = group
-        if (size := size_of(entry)) > LARGEST:
-            raise ValueError(f"a message of {len(body)} bytes takes {size} in SQS, which carries at most {LARGEST}")
-        made.append(entry)
-    return made
+    text, encoding = _text(body)
+    entry: Entry = {"MessageBody": text}
+    everything = {**attributes, **({_ENCODING: _string(encoding)} if encoding else {})}
+    if everything:
+        entry["MessageAttributes"] = everything
+    if fifo:
+        # a group of its own, by the same key: a queue may look for duplicates within each group alone
+        entry["MessageGroupId"] = group or f"{_NO_GROUP}{hashlib.sha256(key.encode()).hexdigest()}"
+        entry["MessageDeduplicationId"] = key  # of the message, not of its body: two equal ones are two
+    elif group is not None:
+        entry["MessageGroupId"] = group
+    if (size := size_of(entry)) > LARGEST:
+        raise ValueError(f"a message of {len(body)} bytes takes {size} in SQS, which carries at most {LARGEST}")
+    return entry
 
 
 def size_of(entry: Entry) -> int:

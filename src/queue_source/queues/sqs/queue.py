@@ -15,16 +15,17 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from queue_source.errors import QueueConfigurationError, QueueError, QueueNotFound, QueueUnavailable
-from queue_source.messages import Receipt, Received
+from queue_source.messages import Outgoing, Receipt, Received
 from queue_source.queues.base import (
     Capabilities,
     ClosedAtExit,
     Depth,
     Payload,
     encode_payloads,
+    made_of_each,
     republished,
     taken_for_a_look,
 )
@@ -49,6 +50,7 @@ _FEW_RECEIVES = 10
 _SIDE_BY_SIDE = 8  # batches of one call
 
 _log = logging.getLogger(__name__)
+_Result = TypeVar("_Result")
 
 
 class SqsQueue(ClosedAtExit):
@@ -191,6 +193,12 @@ class SqsQueue(ClosedAtExit):
         bodies = encode_payloads(payloads)
         return self._send(self._queue_url(), bodies, tag, headers or {}, group) if bodies else []
 
+    def send(self, messages: Sequence[Outgoing]) -> None:
+        """In batches of 10, which go out side by side where no message has a group, whose order that would break."""
+        fifo = self._queue_url().endswith(".fifo")
+        entries = made_of_each(messages, lambda message: sqs_messages.entry_of(message, fifo=fifo))
+        self._send_entries(self._queue_url(), entries, in_order=any(message.group for message in messages))
+
     def depth(self) -> Depth:
         """Approximate, as SQS says; messages given back with a delay count as in flight."""
         names = [f"ApproximateNumberOfMessages{part}" for part in ("", "NotVisible", "Delayed")]
@@ -247,11 +255,19 @@ class SqsQueue(ClosedAtExit):
     ) -> list[str]:
         fifo = url.endswith(".fifo")
         entries = sqs_messages.entries(bodies, tag=tag, headers=headers, group=group or None, fifo=fifo)
-        ids: list[str] = []
-        for places in in_batches([sqs_messages.size_of(entry) for entry in entries]):
+        return self._send_entries(url, entries, in_order=True)
+
+    def _send_entries(self, url: str, entries: Sequence[sqs_messages.Entry], *, in_order: bool) -> list[str]:
+        def ask_for(places: range) -> tuple[Answers, Answers]:
             batch = {place: entries[place] for place in places}
             with service_errors(self.name):
-                done, failed = ask(self._client().send_message_batch, url, batch, self._pause)
+                return ask(self._client().send_message_batch, url, batch, self._pause)
+
+        batches = list(in_batches([sqs_messages.size_of(entry) for entry in entries]))
+        ids: list[str] = []
+        for places, (done, failed) in zip(
+            batches, map(ask_for, batches) if in_order else self._at_once(ask_for, batches), strict=True
+        ):
             if failed:
                 self._raise(failed, f"{len(ids) + len(done)} of {len(entries)} messages were sent before this: ")
             ids += [done[place]["MessageId"] for place in places]
@@ -281,13 +297,13 @@ class SqsQueue(ClosedAtExit):
             self._raise(troubles, f"{len(troubles)} of {len(wanted)} messages: ")
         return stale
 
-    def _at_once(self, settle: Callable[[range], Answers], batches: Sequence[range]) -> Iterable[Answers]:
+    def _at_once(self, work: Callable[[range], _Result], batches: Sequence[range]) -> Iterable[_Result]:
         """Several batches go out side by side: each call is mostly waiting for SQS."""
         if len(batches) < 2 or self._closed.is_set():
-            return map(settle, batches)
+            return map(work, batches)
         with self._lock:
             self._workers = self._workers or ThreadPoolExecutor(_SIDE_BY_SIDE, "cuesqueue-sqs")
-        return self._workers.map(settle, batches)
+        return self._workers.map(work, batches)
 
     def _raise(self, failed: Answers, before: str) -> None:
         """The worst that was said of single messages, as one error: what waiting does not help goes first."""

@@ -98,6 +98,8 @@ def upgrade() -> None:
         sa.Column("driver", sa.String(64), nullable=False),
         sa.Column("last_seq", sa.BigInteger, nullable=False),
         sa.Column("confirmed_seq", sa.BigInteger, nullable=False),
+        sa.Column("semantics", sa.String(16), nullable=False),
+        sa.Column("begun_seq", sa.BigInteger, nullable=False),
         sa.Column("heartbeat_at", sa.BigInteger, nullable=False),
         sa.Column("stale_at", sa.BigInteger, nullable=False),
         sa.Column("plan_hash", sa.String(64)),

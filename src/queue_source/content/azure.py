@@ -1,0 +1,68 @@
+"""Azure Blob Storage and Data Lake Storage, through `pyarrow.fs`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+from queue_source.errors import BadObject, ObjectStoreError
+
+SCHEMES = frozenset({"abfs", "abfss", "az"})
+_PUBLIC = "dfs.core.windows.net"
+
+
+@dataclass(frozen=True, slots=True)
+class AzureOptions:
+    """How Azure is reached; without a key, a token or a secret, as Azure's own SDK finds its credentials.
+
+    `endpoint` is the URL of an emulator (`http://localhost:10000`), where paths begin with the account.
+    """
+
+    account_name: str | None = None
+    account_key: str | None = field(default=None, repr=False)
+    sas_token: str | None = field(default=None, repr=False)
+    tenant_id: str | None = None
+    client_id: str | None = None
+    client_secret: str | None = field(default=None, repr=False)
+    endpoint: str | None = None
+
+
+def azure_place(uri: str, scheme: str, bucket: str, options: AzureOptions) -> tuple[str, str, str]:
+    """(account, what stands behind it in the host's name, container) of a URI's first part.
+
+    Raises BadObject for a URI that names none, ObjectStoreError when the credentials are those of another account.
+    """
+    if scheme == "az":
+        if options.account_name is None:
+            raise ObjectStoreError(f"{uri!r} names no account; set azure.accountName")
+        return options.account_name, _PUBLIC, bucket
+    container, at, host = bucket.partition("@")
+    account, _, domain = host.partition(".")
+    if not at or not container or not account:
+        raise BadObject("missing-object", f"{uri!r} is not abfss://container@account.dfs.core.windows.net/path")
+    if options.account_name not in (None, account):
+        raise ObjectStoreError(
+            f"{uri!r} is of the account {account!r}, and azure.accountName is {options.account_name!r}"
+        )
+    return account, domain or _PUBLIC, container
+
+
+def azure_arguments(account: str, domain: str, options: AzureOptions) -> dict[str, Any]:
+    """The keywords of `pyarrow.fs.AzureFileSystem`."""
+    given: dict[str, Any] = {
+        "account_name": account,
+        "account_key": options.account_key,
+        "sas_token": None if options.sas_token is None else f"?{options.sas_token.lstrip('?')}",  # put behind a URL
+        "tenant_id": options.tenant_id,
+        "client_id": options.client_id,
+        "client_secret": options.client_secret,
+    }
+    if options.endpoint is not None:
+        parts = urlsplit(options.endpoint if "://" in options.endpoint else f"https://{options.endpoint}")
+        given |= dict.fromkeys(("blob_storage_authority", "dfs_storage_authority"), parts.netloc)
+        given |= dict.fromkeys(("blob_storage_scheme", "dfs_storage_scheme"), parts.scheme)
+    elif domain != _PUBLIC:  # a cloud of its own, such as China's
+        given["dfs_storage_authority"] = f".{domain}"
+        given["blob_storage_authority"] = f".{domain.replace('dfs.', 'blob.', 1)}"
+    return {name: value for name, value in given.items() if value is not None}

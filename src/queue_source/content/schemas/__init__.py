@@ -1,0 +1,1 @@
+"""Schemas that nobody declared: inferred from samples, kept in versions, widened when new columns come."""

@@ -1,0 +1,168 @@
+"""Messages that wait for the transaction which makes them visible: how a sink delivers to a SQL queue exactly once.
+
+Tasks insert their messages into the queue's own table, as messages of a queue that no URL can name; each attempt at a
+task has such a queue, and an entry in `cuesqueue_staged` that counts them. The transaction that publishes the batch
+moves those of the winning attempts to the real queue, with one statement however many there are, and marks the other
+entries of the same owner as abandoned: from then on nothing can be added to them, and `clean` removes their messages.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    Index,
+    MetaData,
+    SmallInteger,
+    String,
+    Table,
+    delete,
+    func,
+    insert,
+    select,
+    update,
+)
+
+from queue_source.errors import QueueError
+from queue_source.messages import Outgoing
+from queue_source.queues.base import made_of_each
+from queue_source.queues.sql.database import Address, create_tables, messages, open_database
+from queue_source.queues.sql.rows import QueueRows, checked
+from shard_store.database import ROWS_PER_STATEMENT, chunks
+from shard_store.dialects import Trouble
+
+metadata = MetaData()
+
+staged = Table(
+    "cuesqueue_staged",
+    metadata,
+    Column("name", String(64), primary_key=True),  # one attempt at one task
+    Column("owner", String(255), nullable=False),  # whose publishing shows or abandons it: a pipeline
+    Column("rows", BigInteger, nullable=False),
+    Column("abandoned", SmallInteger, nullable=False),
+    Column("staged_at", BigInteger, nullable=False),
+    mysql_charset="utf8mb4",
+    mysql_collate="utf8mb4_bin",
+    mysql_engine="InnoDB",
+    mariadb_charset="utf8mb4",
+    mariadb_collate="utf8mb4_bin",
+    mariadb_engine="InnoDB",
+)
+Index("ix_cuesqueue_staged_owner", staged.c.owner)
+
+_s = staged.c
+
+
+def hidden_queue(name: str) -> str:
+    """The queue in which an attempt's messages wait. No URL names it: names do not begin with a space."""
+    return f" {name}"
+
+
+class Staging:
+    """The staged messages of one SQL queue and one owner. `show` and `abandon` run in the transaction of a caller.
+
+    An owner's batches follow one another, and only its current incarnation publishes: who calls `show` or `abandon`
+    holds the owner's lock (`ShardStore.publish`), so what else it finds staged is left from attempts that failed.
+    """
+
+    def __init__(self, address: Address, owner: str) -> None:
+        self._address = address
+        self._owner = owner
+        again = frozenset({Trouble.ROLLED_BACK, Trouble.PASSING})
+        self._database = open_database(address, None, 30.0, again)  # `add` finds out what is already there
+
+    def close(self) -> None:
+        self._database.close()
+
+    def prepare(self) -> None:
+        """Make the tables, when absent: not in a transaction of others, which some databases would end for it."""
+        create_tables(self._database, messages.metadata, metadata)
+
+    # executors
+
+    def begin(self) -> str:
+        """Enter a new attempt; returns its name."""
+        self.prepare()
+        name = uuid.uuid4().hex
+        values = {"name": name, "owner": self._owner, "rows": 0, "abandoned": 0, "staged_at": self._database.now()}
+
+        def enter(connection: Connection) -> None:
+            if connection.execute(select(_s.name).where(_s.name == name)).first() is None:
+                connection.execute(insert(staged).values(**values))
+
+        self._database.write(enter)
+        return name
+
+    def add(self, name: str, before: int, sent: Sequence[Outgoing]) -> int:
+        """Stage more messages in one transaction, after `before` earlier ones; returns how many there are now.
+
+        Raises `Unsendable` for what the database cannot keep, and QueueError when the attempt was abandoned meanwhile.
+        """
+        rows = QueueRows(hidden_queue(name), self._address.name, self._database)
+        checked_ones = made_of_each(sent, checked)
+        after = before + len(checked_ones)
+
+        def work(connection: Connection) -> None:
+            entry = connection.execute(select(_s.rows, _s.abandoned).where(_s.name == name).with_for_update()).first()
+            if entry is None or entry.abandoned:
+                raise QueueError(
+                    self._address.name, "another attempt at this batch was published: this one is not needed any more"
+                )
+            if entry.rows == after:
+                return  # the connection was lost while this was committed
+            rows.insert_each(connection, checked_ones, visible=False)
+            connection.execute(update(staged).where(_s.name == name).values(rows=after))
+
+        self._database.write(work)
+        return after
+
+    # the commit process
+
+    def show(self, connection: Connection, names: Sequence[str]) -> list[str]:
+        """Move the messages of these attempts to the queue; all others of the owner are abandoned, and returned."""
+        now = self._database.now()
+        for chunk in chunks(names):
+            entries = _s.name.in_(chunk), _s.owner == self._owner, _s.abandoned == 0
+            there, counted = connection.execute(select(func.count(), func.sum(_s.rows)).where(*entries)).one()
+            hidden = messages.c.queue.in_([hidden_queue(name) for name in chunk])
+            found = connection.execute(
+                update(messages).where(hidden).values(queue=self._address.queue, sent_at=now, visible_at=now)
+            ).rowcount
+            if (there, int(counted or 0)) != (len(chunk), found):
+                raise QueueError(
+                    self._address.name,
+                    f"of {len(chunk)} tasks that staged messages {there} are known with {counted or 0} messages, and "
+                    f"{found} are there; nothing was published, the batch has to run again",
+                )
+            connection.execute(delete(staged).where(_s.name.in_(chunk)))
+        return self.abandon(connection)
+
+    def abandon(self, connection: Connection) -> list[str]:
+        """What else the owner has staged is never going to be shown; returns the attempts that are to be cleaned."""
+        connection.execute(update(staged).where(_s.owner == self._owner, _s.abandoned == 0).values(abandoned=1))
+        return list(connection.execute(select(_s.name).where(_s.owner == self._owner)).scalars())
+
+    def clean(self, abandoned: Sequence[str]) -> int:
+        """Remove the messages of abandoned attempts, some a transaction; returns how many.
+
+        What a crash leaves is abandoned for the next batch too. The entry goes last: while it is there nobody can add
+        to it, and its messages are not forgotten.
+        """
+        removed = 0
+        for name in abandoned:
+            while gone := self._database.write(lambda connection, n=name: self._remove(connection, n)):  # type: ignore[misc]
+                removed += gone
+        return removed
+
+    def _remove(self, connection: Connection, name: str) -> int:
+        ours = select(messages.c.id).where(messages.c.queue == hidden_queue(name)).limit(ROWS_PER_STATEMENT)
+        ids = connection.execute(ours).scalars().all()
+        if ids:
+            connection.execute(delete(messages).where(self._database.dialect.among(messages.c.id, ids)))
+        else:
+            connection.execute(delete(staged).where(_s.name == name))
+        return len(ids)

@@ -1,0 +1,17 @@
+"""The sink with `table`: rows are appended to an Apache Iceberg table. Needs PyIceberg (the extra `iceberg`)."""
+
+from __future__ import annotations
+
+from queue_source.errors import OptionError
+
+try:
+    import pyiceberg  # noqa: F401 -- asked for here, so that there is one place to say how to get it
+    import pyiceberg_core  # noqa: F401 -- PyIceberg's partition transforms
+except ModuleNotFoundError as error:
+    raise OptionError(
+        "table", f"needs PyIceberg ({error}): pip install 'cuesqueue[iceberg]' on all machines"
+    ) from error
+
+from queue_source.sinks.iceberg.sink import IcebergSink
+
+__all__ = ["IcebergSink"]

@@ -1,0 +1,114 @@
+"""Catalogs: the one in the store's database, which is part of its transactions, and any other of PyIceberg."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow.fs as pafs
+import sqlalchemy as sa
+from pyiceberg.catalog import Catalog, MetastoreCatalog, load_catalog
+from pyiceberg.catalog.sql import IcebergTables, SqlCatalog, SqlCatalogBaseTable
+from pyiceberg.io import PY_IO_IMPL, FileIO
+from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.typedef import Properties
+from sqlalchemy.engine import Connection
+
+from queue_source.content.files import StorageOptions, resolve
+from queue_source.options import TableOptions
+from shard_store.database import Database
+from shard_store.installing import schema_lock
+
+_STORAGE = "cuesqueue.storage."
+
+
+class CatalogFactory:
+    """Opens the catalog of a table: in the store's database unless the options describe another one."""
+
+    def __init__(self, options: TableOptions, storage: StorageOptions, database: Database) -> None:
+        self._options, self._database = options, database
+        self.in_store = not options.properties
+        self._properties = {name: value.reveal() for name, value in options.properties.items()}
+        if options.warehouse is not None:
+            self._properties["warehouse"] = _as_uri(options.warehouse)
+        if self.in_store or storage != StorageOptions():  # another catalog may hand out access to files by itself
+            self._properties |= _file_properties(storage)
+
+    def open(self, connection: Connection) -> Catalog:
+        """The catalog; the one in the store's database reads and writes in the transaction of `connection`."""
+        if self.in_store:
+            return StoreCatalog(self._options.catalog, connection, self._properties)
+        return load_catalog(self._options.catalog, **self._properties)
+
+    def installed(self, connection: Connection) -> bool:
+        return not self.in_store or sa.inspect(connection).has_table(IcebergTables.__tablename__)
+
+    @contextmanager
+    def installing(self, connection: Connection) -> Any:
+        """One process at a time makes tables; the catalog's own are there inside."""
+        if not self.in_store:
+            yield
+            return
+        with schema_lock(self._database, connection):
+            SqlCatalogBaseTable.metadata.create_all(connection, checkfirst=True)
+            yield
+
+
+class StoreCatalog(SqlCatalog):
+    """PyIceberg's SQL catalog inside a transaction that is somebody else's to commit."""
+
+    def __init__(self, name: str, connection: Connection, properties: Properties) -> None:
+        MetastoreCatalog.__init__(self, name, **properties)  # not SqlCatalog's: it makes an engine of its own
+        self.engine = connection  # type: ignore[assignment] # sessions on a connection leave its transaction open
+        columns = sa.inspect(connection).get_columns(IcebergTables.__tablename__)
+        self._schema_version = "v1" if any(c["name"] == "iceberg_type" for c in columns) else "v0"
+        self._superseded: list[tuple[FileIO, TableMetadata, TableMetadata]] = []
+
+    def _delete_old_metadata(  # type: ignore[override] # static there, and called on the catalog
+        self, io: FileIO, base: TableMetadata, metadata: TableMetadata
+    ) -> None:
+        """PyIceberg deletes old metadata files after its commit, which here may still be rolled back: later, then."""
+        self._superseded.append((io, base, metadata))
+
+    def sweep(self) -> None:
+        """Delete what the table's properties no longer keep. Only after the transaction is committed."""
+        for io, base, metadata in self._superseded:
+            SqlCatalog._delete_old_metadata(io, base, metadata)
+        self._superseded.clear()
+
+    def close(self) -> None:
+        """Nothing: the connection belongs to its transaction."""
+
+
+class StorageFileIO(PyArrowFileIO):
+    """PyIceberg's files on our file systems: the same endpoints, keys and roles as everywhere else here."""
+
+    def __init__(self, properties: Properties) -> None:
+        super().__init__(properties)
+        local = self.fs_by_scheme  # its local one makes folders
+        given = {name[len(_STORAGE) :]: value for name, value in properties.items() if name.startswith(_STORAGE)}
+        storage = StorageOptions(**{**given, "anonymous": bool(given.get("anonymous"))})
+
+        def file_system(scheme: str, place: str | None) -> pafs.FileSystem:
+            return local(scheme, place) if scheme == "file" else resolve(f"{scheme}://{place}/any", storage)[0]
+
+        self.fs_by_scheme = file_system
+
+
+def _file_properties(storage: StorageOptions) -> dict[str, str]:
+    given = {name: getattr(storage, name) for name in StorageOptions.__dataclass_fields__}
+    named = {f"{_STORAGE}{name}": str(value) for name, value in given.items() if value}
+    return {PY_IO_IMPL: f"{StorageFileIO.__module__}.{StorageFileIO.__qualname__}", **named}
+
+
+def _as_uri(folder: str) -> str:
+    """A local folder as other engines like to see it in metadata."""
+    return f"file://{folder}" if folder.startswith("/") else folder
+
+
+def namespaces_of(table: str) -> Iterable[str]:
+    """The namespaces that a table stands in, the outermost first."""
+    parts = table.split(".")[:-1]
+    return [".".join(parts[:end]) for end in range(1, len(parts) + 1)]

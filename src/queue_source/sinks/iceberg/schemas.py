@@ -1,0 +1,169 @@
+"""Columns: what Iceberg makes of an Arrow schema, and how a table's schema takes up the columns of new batches."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import pyarrow as pa
+from pyiceberg.exceptions import ResolveError
+from pyiceberg.schema import Schema, promote
+from pyiceberg.types import (
+    BinaryType,
+    BooleanType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FixedType,
+    FloatType,
+    IcebergType,
+    IntegerType,
+    ListType,
+    LongType,
+    MapType,
+    NestedField,
+    PrimitiveType,
+    StringType,
+    StructType,
+    TimestampType,
+    TimestamptzType,
+    TimeType,
+)
+
+from queue_source.errors import OptionError
+
+_SIMPLE: dict[pa.DataType, PrimitiveType] = {
+    pa.bool_(): BooleanType(),
+    pa.int8(): IntegerType(),
+    pa.int16(): IntegerType(),
+    pa.int32(): IntegerType(),
+    pa.int64(): LongType(),
+    pa.float32(): FloatType(),
+    pa.float64(): DoubleType(),
+    pa.string(): StringType(),
+    pa.large_string(): StringType(),
+    pa.binary(): BinaryType(),
+    pa.large_binary(): BinaryType(),
+    pa.date32(): DateType(),
+    pa.time64("us"): TimeType(),
+    pa.time64("ns"): TimeType(),  # Spark's TIME, which has microseconds at most
+    pa.timestamp("us"): TimestampType(),
+    pa.timestamp("us", "UTC"): TimestamptzType(),
+}
+_NO_STRUCTS = {b"variant": "VARIANT", b"geography": "GEOGRAPHY", b"geometry": "GEOMETRY"}
+"""How Spark marks, on a field inside, structs that stand for values of these types."""
+
+
+def iceberg_schema(schema: pa.Schema) -> Schema:
+    """The schema of a table for these rows; all columns may be null. Raises OptionError with the first bad column.
+
+    Its field ids are as good as any: those of a table are given by its catalog.
+    """
+    ids = itertools.count(1)
+    return Schema(*[_field(field, field.name, ids) for field in schema])
+
+
+def _field(field: pa.Field, column: str, ids: Iterator[int]) -> NestedField:
+    return NestedField(next(ids), field.name, _type(field.type, column, ids), required=False)
+
+
+def _type(kind: pa.DataType, column: str, ids: Iterator[int]) -> IcebergType:
+    if simple := _SIMPLE.get(kind):
+        return simple
+    if pa.types.is_decimal128(kind):
+        return DecimalType(kind.precision, kind.scale)
+    if pa.types.is_fixed_size_binary(kind):
+        return FixedType(kind.byte_width)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return ListType(next(ids), _type(kind.value_type, f"{column}.element", ids), element_required=False)
+    if pa.types.is_map(kind):
+        key = _type(kind.key_type, f"{column}.key", ids)
+        value = _type(kind.item_type, f"{column}.value", ids)
+        return MapType(next(ids), key, next(ids), value, value_required=False)
+    if pa.types.is_struct(kind) and kind.num_fields:
+        marks = (_NO_STRUCTS[mark] for field in kind for mark in field.metadata or () if mark in _NO_STRUCTS)
+        if special := next(marks, None):
+            raise _refused(column, special)
+        return StructType(*[_field(field, f"{column}.{field.name}", ids) for field in kind])
+    raise _refused(column, str(kind))
+
+
+def _refused(column: str, kind: str) -> OptionError:
+    return OptionError(
+        "table",
+        f"column {column!r} is of type {kind}, which an Iceberg table cannot hold; cast it in the query, for example "
+        "to STRING, or leave it out",
+    )
+
+
+def united(table: str, schema: Schema, wanted: Schema) -> Schema:
+    """`wanted` as the table's `schema` can take it up, or OptionError.
+
+    A column of both has the wider of its two types, if a table may be promoted to it, and stays as mandatory as it is.
+    """
+    mandatory = [field.name for field in schema.fields if field.required]
+    for name in mandatory:
+        if name not in (field.name for field in wanted.fields):
+            raise OptionError("table", f"column {name!r} of {table} must not be null, and the rows have no such column")
+    merged = Schema(*_united_fields(table, "", schema.fields, wanted.fields))
+    names = {name.lower(): name for name in merged.column_names}
+    for name in (*merged.column_names, *schema.column_names):
+        if names.setdefault(name.lower(), name) != name:
+            raise OptionError(
+                "table",
+                f"columns {names[name.lower()]!r} and {name!r} of {table} would differ in case alone, which most "
+                "engines cannot tell apart; rename the column in the query",
+            )
+    return merged
+
+
+def _united_fields(
+    table: str, above: str, old: tuple[NestedField, ...], new: tuple[NestedField, ...]
+) -> list[NestedField]:
+    known = {field.name: field for field in old}
+    return [
+        field if field.name not in known else _united_field(table, f"{above}{field.name}", known[field.name], field)
+        for field in new
+    ]
+
+
+def _united_field(table: str, column: str, old: NestedField, new: NestedField) -> NestedField:
+    return NestedField(
+        new.field_id, new.name, _united_type(table, column, old.field_type, new.field_type), required=old.required
+    )
+
+
+def _united_type(table: str, column: str, old: IcebergType, new: IcebergType) -> IcebergType:
+    if isinstance(old, StructType) and isinstance(new, StructType):
+        return StructType(*_united_fields(table, f"{column}.", old.fields, new.fields))
+    if isinstance(old, ListType) and isinstance(new, ListType):
+        element = _united_type(table, f"{column}.element", old.element_type, new.element_type)
+        return ListType(new.element_id, element, element_required=old.element_required)
+    if isinstance(old, MapType) and isinstance(new, MapType):
+        if old.key_type != new.key_type:
+            raise _changed(table, f"{column}.key", old.key_type, new.key_type)
+        value = _united_type(table, f"{column}.value", old.value_type, new.value_type)
+        return MapType(new.key_id, new.key_type, new.value_id, value, value_required=old.value_required)
+    if old == new:
+        return old
+    for narrow, wide in ((new, old), (old, new)):
+        if isinstance(narrow, PrimitiveType) and isinstance(wide, PrimitiveType) and _promotes(narrow, wide):
+            return wide
+    raise _changed(table, column, old, new)
+
+
+def _promotes(narrow: PrimitiveType, wide: PrimitiveType) -> bool:
+    if isinstance(narrow, StringType | BinaryType | FixedType):
+        return False  # PyIceberg reads one as the other; a column cannot become the other
+    try:
+        return promote(narrow, wide) == wide
+    except ResolveError:
+        return False
+
+
+def _changed(table: str, column: str, old: IcebergType, new: IcebergType) -> OptionError:
+    return OptionError(
+        "table",
+        f"column {column!r} of {table} is of type {old}, and the rows have {new}; cast it in the query, or name "
+        "another table",
+    )

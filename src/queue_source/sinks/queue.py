@@ -1,0 +1,200 @@
+"""The sink with `queueUrl`: rows become messages of a queue.
+
+Into a SQL queue in the store's database, exactly once: tasks stage their messages there, where nobody sees them, and
+the transaction that publishes the batch shows them. Into any other queue, at least once: tasks send, every message is
+confirmed by the queue, and only then is the batch published; a batch that fails in between is sent again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+
+import pyarrow as pa
+from sqlalchemy.engine import Connection
+
+from queue_source.errors import CuesqueueError, QueueError
+from queue_source.messages import Outgoing
+from queue_source.options import SinkOptions, TargetQueue, connection_options
+from queue_source.queues import Queue, adapter_name, open_queue
+from queue_source.queues.base import Unsendable, send
+from queue_source.queues.sql.database import Address, parse_address
+from queue_source.queues.sql.staging import Staging
+from queue_source.sinks.base import Batch
+from queue_source.sinks.queue_rows import Messages, RowRefused, check_columns
+from shard_store.database import Database
+from shard_store.failpoints import reach
+from shard_store.publishing import publish
+from shard_store.same_database import same_database
+from shard_store.store import ShardStore
+
+_PORTION = 5_000, 8 << 20
+"""Most messages and bytes of bodies that go in one transaction or one call."""
+
+logger = logging.getLogger("cuesqueue")
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What one task brought: messages, bytes of their bodies, and the name under which they are staged, if they are."""
+
+    rows: int
+    size: int
+    staged: str | None = None
+
+
+class QueueSink:
+    """Rows as messages, each with a stamp; `queue_rows` says which columns they take."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        assert options.queue is not None
+        self._options = options
+        self._target: TargetQueue = options.queue
+
+    def prepare(self, store: ShardStore, schema: pa.Schema) -> None:
+        check_columns(schema)
+        self._open().close()  # refuses what the URL has wrong; connects to nothing
+
+    # executors
+
+    def write(self, batches: Iterator[pa.RecordBatch], schema: pa.Schema, batch: Batch) -> Written:
+        """Returns when all rows of the task are staged, or confirmed by the queue."""
+        if not batch.task:  # stamps would not be unique
+            raise CuesqueueError("Spark does not tell which task this is; report this as a bug, with Spark's version")
+        address = self._address_in_store()
+        messages = Messages(batch.digest, batch.task, by_content=address is None).of(batches)
+        if address is None:
+            return self._send(messages, batch)
+        with closing(self._staging(address, batch)) as staging:
+            return self._stage(messages, batch, staging, address.name)
+
+    def _stage(self, messages: Iterable[Outgoing], batch: Batch, staging: Staging, name: str) -> Written:
+        rows, size, entry = 0, 0, None
+        with _naming_rows(name, batch) as count:
+            for portion in _portions(messages):
+                entry = entry or staging.begin()
+                count.before = rows
+                rows = staging.add(entry, rows, portion)
+                size += _size(portion)
+        reach("rows-staged")
+        return Written(rows, size, entry)
+
+    def _send(self, messages: Iterable[Outgoing], batch: Batch) -> Written:
+        rows, size = 0, 0
+        with self._open() as queue, _naming_rows(queue.name, batch) as count:
+            for portion in _portions(messages):
+                count.before = rows
+                send(queue, portion)
+                rows += len(portion)
+                size += _size(portion)
+        reach("rows-sent")
+        return Written(rows, size)
+
+    # the commit process
+
+    def commit(
+        self,
+        store: ShardStore,
+        batch: Batch,
+        written: Sequence[Written],
+        schema: pa.Schema,
+        *,
+        row_schema: str,
+        batch_id: int,
+    ) -> None:
+        """Without `row_schema`: it tells readers of the view `data` what splits hold, and there are none."""
+        brought = sum(task.rows for task in written), sum(task.size for task in written)
+        names = [task.staged for task in written if task.staged]
+        address = self._address_in_store()
+        if address is None and not names:
+            self._say_what_holds(batch_id)
+            store.publish_all(batch.plans, (), batch_id=batch_id, elsewhere=brought)
+            return
+        # what tasks have staged is shown or the batch fails, whatever this process would have done in their place
+        address = address or parse_address(self._target.url.reveal())
+        with closing(self._staging(address, batch)) as staging:
+            staging.prepare()
+
+            def work(connection: Connection) -> list[str]:
+                # not `store.publish_all(connection=...)`: passing trouble inside of it would not be tried again
+                published = publish(store.database, connection, batch.plans, (), batch_id=batch_id, elsewhere=brought)
+                if published.already:
+                    return staging.abandon(connection)
+                left = staging.show(connection, names)
+                reach("rows-shown")
+                return left
+
+            staging.clean(store.database.write(work))
+
+    def _say_what_holds(self, batch_id: int) -> None:
+        if batch_id == 0 and adapter_name(self._target.url.reveal()) == "sql":
+            logger.warning(
+                "queue %s is not in the store's database %s: its messages are sent at least once; for exactly once, "
+                "name the same database in both, in the same words",
+                self._target.url,
+                self._options.store,
+            )
+
+    # both
+
+    def _address_in_store(self) -> Address | None:
+        """Where the target is a SQL queue in the store's database; None for every other queue."""
+        url = self._target.url.reveal()
+        if adapter_name(url) != "sql":
+            return None
+        address = parse_address(url)
+        return address if same_database(Database(self._options.store.reveal()).url, address.url) else None
+
+    def _staging(self, address: Address, batch: Batch) -> Staging:
+        """Owned by the first pipeline, whichever is idle in this batch."""
+        return Staging(address, min(plan.token.pipeline for plan in batch.plans))
+
+    def _open(self) -> Queue:
+        return open_queue(self._target.url.reveal(), **connection_options(self._target.url, self._target))
+
+
+@dataclass(slots=True)
+class _Count:
+    """How many rows of the task went before the portion under way."""
+
+    before: int = 0
+
+
+@contextmanager
+def _naming_rows(queue: str, batch: Batch) -> Iterator[_Count]:
+    """Say which row it is that the queue cannot carry. Its content is not shown: errors end in logs."""
+    count = _Count()
+
+    def refused(row: int, problem: str) -> QueueError:
+        return QueueError(
+            queue,
+            f"row {row} of task {batch.task} cannot be a message: {problem}. The batch fails, and nothing that it read "
+            "is acknowledged: change the query, and start it again",
+        )
+
+    try:
+        yield count
+    except RowRefused as error:
+        raise refused(error.row, str(error)) from error
+    except Unsendable as error:
+        raise refused(count.before + error.place, error.problem) from error
+
+
+def _portions(messages: Iterable[Outgoing]) -> Iterator[list[Outgoing]]:
+    most, largest = _PORTION
+    portion: list[Outgoing] = []
+    size = 0
+    for message in messages:
+        portion.append(message)
+        size += len(message.body)
+        if len(portion) == most or size >= largest:
+            yield portion
+            portion, size = [], 0
+    if portion:
+        yield portion
+
+
+def _size(messages: Iterable[Outgoing]) -> int:
+    return sum(len(message.body) for message in messages)

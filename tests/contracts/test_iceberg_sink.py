@@ -1,0 +1,282 @@
+"""The Iceberg sink over stores and catalogs: what is published is in the table, once, whatever happens in between."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyiceberg.table import Table
+
+from contracts.iceberg_tables import Lake, Query, failing_at, table_of
+from contracts.store_backends import BACKENDS, STALE, StoreBackend, rows
+from queue_source.sinks.iceberg import sink as sink_module
+from servers.iceberg_rest import RestCatalogServer, rest_catalog_server
+from shard_store.errors import PipelineTakenOver, ShardStoreError
+
+STORES = [name for name in BACKENDS if name != "sqlite-distrusted"]
+LAKES = [*STORES, "rest"]
+ELSEWHERE = ["other-database", "rest"]
+
+
+@pytest.fixture(scope="module")
+def rest_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestCatalogServer]:
+    folder = tmp_path_factory.mktemp("rest")
+    with rest_catalog_server(f"sqlite:///{folder}/catalog.db", f"file://{folder}/warehouse") as server:
+        yield server
+
+
+@pytest.fixture(params=LAKES)
+def lake(request: pytest.FixtureRequest, tmp_path: Path, iceberg_threads: None) -> Iterator[Lake]:
+    """A table in the catalog of each kind of store, and in catalogs elsewhere."""
+    kind = request.param
+    backend = StoreBackend(kind, f"sqlite:///{tmp_path / 'store.db'}")
+    if kind in STORES and kind != "sqlite":
+        backend.url = request.getfixturevalue(f"{kind}_store_url")
+        backend.wipe()
+    name = f"n{uuid.uuid4().hex[:8]}.events"
+    options = {"store": backend.url, "table": name, "warehouse": str(tmp_path / "warehouse")}
+    reading = {"type": "sql", "uri": backend.url}
+    if kind == "other-database":
+        reading["uri"] = f"sqlite:///{tmp_path / 'catalog.db'}"
+    elif kind == "rest":
+        reading = {"type": "rest", "uri": request.getfixturevalue("rest_server").url}
+        del options["warehouse"]
+    if kind not in STORES:
+        options |= {f"catalog.{key}": value for key, value in reading.items()}
+    yield Lake(backend.open(), options, reading, name)
+    backend.close()
+
+
+elsewhere = pytest.mark.parametrize("lake", ELSEWHERE, indirect=True)
+"""Only for catalogs that are not in the store's database."""
+in_stores = pytest.mark.parametrize("lake", STORES, indirect=True)
+
+
+def test_batches_of_several_tasks_are_in_the_table_one_snapshot_each(lake: Lake) -> None:
+    query = Query(lake)
+    query.batch(table_of(range(10)), table_of(range(10, 13)), table_of([]))
+    query.batch(table_of([13]))
+    assert lake.ids() == list(range(14))
+    assert len(lake.snapshots()) == 2
+    first, second = rows(lake.store, "attempts")
+    assert (first["kind"], first["rows"], first["splits"], first["bytes"] > 0) == ("attempt-output", 13, 0, True)
+    assert (
+        lake.snapshots()[1]
+        | {
+            "cuesqueue.source": "source of p",
+            "cuesqueue.pipeline": "p",
+            "cuesqueue.start-seq": "1",
+            "cuesqueue.end-seq": "2",
+            "cuesqueue.batch-id": "1",
+            "cuesqueue.delivery-hash": second["delivery_hash"],
+        }
+        == lake.snapshots()[1]
+    )
+
+
+def test_a_batch_without_rows_is_an_attempt_and_no_snapshot(lake: Lake) -> None:
+    query = Query(lake)
+    query.batch(table_of([]))
+    assert [attempt["kind"] for attempt in rows(lake.store, "attempts")] == ["attempt-nil"]
+    assert lake.snapshots() == []
+
+
+def test_a_second_commit_of_a_batch_does_nothing(lake: Lake) -> None:
+    query = Query(lake)
+    query.begin()
+    written = query.written(table_of([1, 2]))
+    query.commit(*written)
+    query.commit(*written)
+    assert (lake.ids(), len(rows(lake.store, "attempts"))) == ([1, 2], 1)
+
+
+@pytest.mark.parametrize(
+    ("place", "restarts"), [("table-files-written", True), ("table-committed", True), ("table-committed", False)]
+)
+def test_a_batch_that_failed_at_any_step_is_there_once_after_the_next_attempt(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, place: str, restarts: bool
+) -> None:
+    query = Query(lake)
+    query.batch(table_of([1]))
+    query.begin()
+    with failing_at(monkeypatch, place):
+        query.attempt(table_of([2, 3]))
+    ahead = place == "table-committed" and "catalog.uri" in lake.options
+    assert lake.ids() == ([1, 2, 3] if ahead else [1])  # a catalog in the store's database goes back with the store
+    assert len(rows(lake.store, "attempts")) == 1
+    if restarts:
+        query.restart()
+    query.attempt(table_of([2, 3]))
+    query.end()
+    assert lake.ids() == [1, 2, 3]
+    assert (len(lake.snapshots()), len(rows(lake.store, "attempts"))) == (2, 2)
+    query.batch(table_of([4]))
+    assert lake.ids() == [1, 2, 3, 4]
+
+
+def test_a_driver_that_was_replaced_publishes_nothing(lake: Lake) -> None:
+    zombie = Query(lake)
+    zombie.begin()
+    written = zombie.written(table_of([1]))
+    Query(lake)
+    with pytest.raises(PipelineTakenOver):
+        zombie.commit(*written)
+    assert (lake.snapshots(), rows(lake.store, "attempts")) == ([], [])
+
+
+def test_pipelines_that_commit_to_one_table_at_once_lose_and_double_nothing(lake: Lake) -> None:
+    Query(lake, "zero").batch(table_of([0]))
+    failures: list[BaseException] = []
+
+    def run(number: int) -> None:
+        try:
+            query = Query(lake, f"pipeline {number}")
+            for step in range(3):
+                query.batch(table_of([100 * number + step]))
+        except BaseException as error:  # noqa: BLE001 -- told below, in the test's own thread
+            failures.append(error)
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in (1, 2, 3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    assert lake.ids() == [0, *(100 * number + step for number in (1, 2, 3) for step in range(3))]
+    assert len(rows(lake.store, "attempts")) == 10
+
+
+@elsewhere
+def test_the_same_batch_committed_by_another_driver_meanwhile_is_noticed(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a zombie that comes back after the look for the hash, and before the commit."""
+    query = Query(lake)
+    query.batch(table_of([1]))
+    query.begin()
+    append = sink_module._append
+    others: list[Table] = []
+
+    def another_first(table: Table, files: Any, marks: Any) -> None:
+        if not others:
+            others.append(table)
+            append(lake.table(), files, marks)
+        append(table, files, marks)
+
+    monkeypatch.setattr(sink_module, "_append", another_first)
+    query.attempt(table_of([2]))
+    assert (lake.ids(), len(others), len(rows(lake.store, "attempts"))) == ([1, 2], 1, 2)
+
+
+@elsewhere
+def test_an_attempt_that_stands_in_the_table_counts_though_shards_were_lost_after_it(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = {"now": 1_800_000_000.0}
+    monkeypatch.setattr(lake.store.database, "_clock", lambda: clock["now"])
+    query = Query(lake)
+    query.begin("kept", "lost")
+    with failing_at(monkeypatch, "table-committed"):
+        query.attempt(table_of([1]), table_of([2]))
+    assert query.plan is not None
+    before = query.plan.identity.delivery_hash
+    query.restart()
+    clock["now"] += STALE * 10
+    other = Query(lake, "other")
+    other.pipeline.source = query.pipeline.source
+    lost = other.pipeline.open("lost")["lost"]
+    assert other.pipeline.store.acquire(other.pipeline.token, {lost.key: lost.token}) == {lost.key}
+    query.attempt(table_of([1]))
+    assert query.plan.identity.delivery_hash != before
+    assert (lake.ids(), len(rows(lake.store, "attempts"))) == ([1, 2], 1)
+
+
+@elsewhere
+def test_a_new_store_does_not_take_the_rows_of_an_old_one_for_its_own(lake: Lake, tmp_path: Path) -> None:
+    Query(lake).batch(table_of([1]))
+    fresh = StoreBackend("sqlite", f"sqlite:///{tmp_path / 'fresh.db'}")
+    Query(Lake(fresh.open(clock=None), {**lake.options, "store": fresh.url}, lake.reading, lake.name)).batch(
+        table_of([2])
+    )
+    assert lake.ids() == [1, 2]
+    fresh.close()
+
+
+@pytest.mark.parametrize("lake", ["rest"], indirect=True)
+def test_a_commit_whose_answer_is_lost_is_found_by_its_hash(lake: Lake, rest_server: RestCatalogServer) -> None:
+    query = Query(lake)
+    query.batch(table_of([1]))
+    query.begin()
+    rest_server.lose_answers = 1
+    with pytest.raises(Exception, match="nobody is told"):
+        query.attempt(table_of([2]))
+    query.attempt(table_of([2]))
+    assert (lake.ids(), len(rows(lake.store, "attempts"))) == ([1, 2], 2)
+
+
+def test_a_table_that_was_partitioned_anew_while_the_batch_was_written_is_left_alone(lake: Lake) -> None:
+    query = Query(lake)
+    query.begin()
+    written = query.written(table_of([1]))
+    with lake.catalog() as catalog, catalog.load_table(lake.name).update_spec() as update:
+        update.add_identity("name")
+    with pytest.raises(ShardStoreError, match="partitioned in another way"):
+        query.commit(*written)
+    assert (lake.snapshots(), rows(lake.store, "attempts")) == ([], [])
+    query.attempt(table_of([1, 2]))
+    assert [len(files) for files in partitions(lake)] == [1, 1]
+
+
+@in_stores
+def test_metadata_files_are_kept_to_a_number_and_never_deleted_by_what_is_rolled_back(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query = Query(lake)
+    query.batch(table_of([0]))
+    with lake.catalog() as catalog, catalog.load_table(lake.name).transaction() as transaction:
+        transaction.set_properties({"write.metadata.previous-versions-max": "1"})
+    for number in (1, 2):
+        query.batch(table_of([number]))
+    before = metadata_files(lake)
+    query.begin()
+    with failing_at(monkeypatch, "table-committed"):
+        query.attempt(table_of([3]))
+    assert before <= metadata_files(lake)
+    query.attempt(table_of([3]))
+    query.end()
+    assert lake.ids() == [0, 1, 2, 3]
+    named = {Path(entry.metadata_file).name for entry in lake.table().metadata.metadata_log}
+    assert len(named) == 1
+    left = metadata_files(lake) - named - {Path(lake.table().metadata_location).name}
+    assert len(left) <= 2, "more than the two of the attempt that was rolled back, and of the change above"
+
+
+@in_stores
+def test_manifests_are_merged_when_they_are_many(lake: Lake) -> None:
+    query = Query(lake)
+    query.batch(table_of([0]))
+    with lake.catalog() as catalog, catalog.load_table(lake.name).transaction() as transaction:
+        transaction.set_properties({"commit.manifest.min-count-to-merge": "3"})
+    for number in range(1, 8):
+        query.batch(table_of([number]))
+    snapshot = lake.table().current_snapshot()
+    assert snapshot is not None
+    assert len(snapshot.manifests(lake.table().io)) <= 3
+    assert lake.ids() == list(range(8))
+
+
+def metadata_files(lake: Lake) -> set[str]:
+    folder = Path(lake.table().metadata_location[len("file://") :]).parent
+    return {file.name for file in folder.glob("*.metadata.json")}
+
+
+def partitions(lake: Lake) -> list[list[str]]:
+    """The data files of each partition."""
+    found: dict[str, list[str]] = {}
+    for task in lake.table().scan().plan_files():
+        found.setdefault(repr(task.file.partition), []).append(task.file.file_path)
+    return list(found.values())

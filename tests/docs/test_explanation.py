@@ -1,0 +1,36 @@
+"""The page on exactly once names every place at which a process may be killed; prior designs name what there is."""
+
+from __future__ import annotations
+
+import re
+
+from docs.snippets import ROOT
+from shard_store.failpoints import POINTS
+from shard_store.semantics import Semantics
+
+EXPLANATION = (ROOT / "docs" / "explanation" / "exactly-once.md").read_text("utf-8")
+PRIOR = (ROOT / "docs" / "prior-designs.md").read_text("utf-8")
+
+
+def test_the_page_says_of_every_point_what_the_restart_does_in_the_order_of_the_code() -> None:
+    rows = re.findall(r"^\| (\d+) \| `([\w-]+)` \|(.+)\|$", EXPLANATION, re.MULTILINE)
+    assert [(int(number), name) for number, name, _ in rows] == list(enumerate(POINTS, 1))
+    assert all(cell.strip() for _, _, cells in rows for cell in cells.split("|"))
+
+
+def test_the_picture_has_every_point() -> None:
+    notes = re.findall(r"Note over [\w,]+: (\d+) ([\w-]+)$", EXPLANATION, re.MULTILINE)
+    assert [(int(number), name) for number, name in notes] == list(enumerate(POINTS, 1))
+
+
+def test_every_semantics_has_its_section() -> None:
+    assert re.findall(r"^### (.+)$", EXPLANATION, re.MULTILINE) == [semantics.value for semantics in Semantics]
+
+
+def test_the_files_and_tests_that_prior_designs_name_exist() -> None:
+    files = [str(path) for folder in ("src", "tests", "integration") for path in (ROOT / folder).rglob("*.py")]
+    named = re.findall(r"`([\w/]+\.py)`", PRIOR)
+    assert named
+    assert not [name for name in named if not any(path.endswith(f"/{name}") for path in files)]
+    tests = "\n".join(path.read_text("utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
+    assert not [name for name in re.findall(r"`(test_\w+)(?:\.\.\.)?`", PRIOR) if f"def {name}" not in tests]

@@ -1,0 +1,86 @@
+"""Schemas that nobody declared, with real Spark: inferred, kept, and widened by a failure that loses nothing."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from engine.queries import Query, described, run
+from engine.world import World
+
+pytestmark = pytest.mark.engine
+
+
+def inferred(world: World, **source: Any) -> Query:
+    return {**described(world, schemaLocation=world.root / "schemas", **source), "schema": ""}
+
+
+def put(world: World, name: str, *records: dict[str, Any]) -> None:
+    folder = world.root / "in"
+    folder.mkdir(exist_ok=True)
+    file = folder / name
+    file.write_text("".join(json.dumps(record) + "\n" for record in records), "utf-8")
+    world.publish([file.as_uri()])
+
+
+def rows_of(spark: SparkSession, world: World) -> Counter[str]:
+    view = spark.read.format("cuesqueue").option("store", world.store_url).load()
+    return Counter(json.dumps(row.asDict(recursive=True), sort_keys=True) for row in view.collect())
+
+
+def test_new_columns_end_the_query_and_a_restart_goes_on_with_them(spark: SparkSession, world: World) -> None:
+    for number in range(3):
+        put(world, f"{number}.json", {"id": number, "name": f"n{number}"})
+    query = inferred(world)
+    run(spark, query)
+    assert world.settled()
+    wide: list[dict[str, Any]] = [
+        {"id": 10, "name": "x", "price": 1.5, "tags": {"eu": True}},
+        {"id": 11, "name": None, "price": 2.5},
+    ]
+    put(world, "10.json", *wide)
+    put(world, "11.json", {"id": 12, "name": "y"})
+    with pytest.raises(Exception, match="'price', 'tags'; version 1 in schemaLocation"):
+        run(spark, query)
+    assert sum(split["rows"] for split in world.view("splits")) == 3
+    run(spark, query)
+    assert world.settled()
+    nothing: dict[str, Any] = {"price": None, "tags": None, "_rescued_data": None}
+    expected = [
+        *({**nothing, "id": number, "name": f"n{number}"} for number in range(3)),
+        *({**nothing, **row} for row in wide),
+        {**nothing, "id": 12, "name": "y"},
+    ]
+    assert rows_of(spark, world) == Counter(json.dumps(row, sort_keys=True) for row in expected)
+    assert not world.view("errors")
+
+
+def test_messages_are_read_by_their_format_and_bad_ones_are_told(spark: SparkSession, world: World) -> None:
+    world.publish([{"id": 1, "at": {"lat": 1.5}}, '{"id": 2}', "no JSON", '{\n "id": 3\n}'])
+    query = inferred(
+        world,
+        content="message",
+        allowedPrefixes=None,
+        mode="DROPMALFORMED",
+        schemaHints="_metadata STRUCT<queue: STRING, receive_count: INT>",
+    )
+    run(spark, query)
+    assert world.settled()
+    view = spark.read.format("cuesqueue").option("store", world.store_url).load()
+    assert sorted((row["id"], row["at"] and row["at"]["lat"]) for row in view.collect()) == [
+        (1, 1.5),
+        (2, None),
+        (3, None),
+    ]
+    assert {tuple(row["_metadata"]) for row in view.collect()} == {(world.queue_url, 1)}
+    (error,) = world.view("errors")
+    assert (error["scope"], error["input"], bool(error["message_id"])) == ("record", b"no JSON", True)
+
+
+def test_a_declared_schema_and_schema_location_contradict_each_other(spark: SparkSession, world: World) -> None:
+    with pytest.raises(Exception, match=r"schemaLocation.*is for schemas that are inferred"):
+        run(spark, {**inferred(world), "schema": "id BIGINT"})

@@ -1,0 +1,103 @@
+"""Objects in Azure, over HTTP against a server of the tests: by the options a user would set."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from queue_source.content.azure import AzureOptions, azure_arguments
+from queue_source.content.files import StorageOptions, resolve, stat_objects
+from queue_source.content.formats import FormatOptions
+from queue_source.content.objects import Part, read_object
+from queue_source.content.problems import Problems
+from queue_source.content.schemas.ddl import parse_columns
+from queue_source.content.schemas.location import SchemaLocation
+from queue_source.errors import BadObject, ObjectStoreError, OptionError
+from queue_source.options import parse_reader_options
+from servers.azure import KEY, TOKEN, AzureServer, azure_server
+
+SCHEMA = pa.schema([("a", pa.int64()), ("b", pa.string())])
+ABFSS = "abfss://landing@lake.dfs.core.windows.net"
+
+
+@pytest.fixture(scope="module")
+def azure() -> Iterator[AzureServer]:
+    with azure_server() as server:
+        server.blobs["lake/landing/in/a b.csv"] = b"1,x\n2,y\n"
+        yield server
+
+
+def storage(azure: AzureServer, **options: str) -> StorageOptions:
+    given = {"queueUrl": "sim://q", "fileFormat": "csv", "azure.endpointUrl": azure.url, **options}
+    return parse_reader_options(given).content.storage
+
+
+def rows(uri: str, store: StorageOptions, **more: Any) -> list[int]:
+    batches = read_object(uri, SCHEMA, FormatOptions("csv"), Problems("FAILFAST"), storage=store, **more)
+    return [row["a"] for batch in batches for row in batch.to_pylist()]
+
+
+@pytest.mark.parametrize("credentials", [{"azure.accountKey": KEY}, {"azure.sasToken": TOKEN}], ids=["key", "token"])
+def test_objects_of_azure_are_read(azure: AzureServer, credentials: dict[str, str]) -> None:
+    store = storage(azure, **credentials)
+    assert rows(f"{ABFSS}/in/a b.csv", store) == [1, 2]
+    assert rows(f"{ABFSS}/in/a b.csv", store, part=Part(1, 8)) == [2]
+    assert stat_objects([f"{ABFSS}/in/a b.csv", f"{ABFSS}/gone"], store)[1] is None
+    with pytest.raises(BadObject, match="missing-object"):
+        rows(f"{ABFSS}/gone", store)
+    named = storage(azure, **credentials, **{"azure.accountName": "lake"})
+    assert rows("az://landing/in/a b.csv", named) == [1, 2]
+
+
+def test_what_is_not_allowed_is_the_stores_fault_and_shows_no_secret(azure: AzureServer) -> None:
+    with pytest.raises(ObjectStoreError) as refused:
+        rows(f"{ABFSS}/in/a b.csv", storage(azure, **{"azure.sasToken": "sv=1&sig=wrongtoken"}))
+    assert "wrongtoken" not in str(refused.value)
+    assert "wrongtoken" not in repr(storage(azure, **{"azure.sasToken": "sv=1&sig=wrongtoken"}))
+
+
+def test_schemas_are_kept_in_azure(azure: AzureServer) -> None:
+    store = storage(azure, **{"azure.accountKey": KEY})
+    kept = SchemaLocation(f"{ABFSS}/schemas", store)
+    assert kept.latest() is None
+    assert kept.record(parse_columns("a INT")).version == 0
+    assert kept.record(parse_columns("b INT")).schema.names == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("options", "wrong"),
+    [
+        ({"azure.accountKey": KEY, "azure.sasToken": TOKEN}, "azure.sasToken"),
+        ({"azure.clientSecret": "s", "azure.clientId": "c"}, "azure.clientSecret"),
+    ],
+)
+def test_credentials_that_contradict_each_other_are_refused(azure: AzureServer, options: Any, wrong: str) -> None:
+    with pytest.raises(OptionError) as refused:
+        storage(azure, **options)
+    assert refused.value.option == wrong
+
+
+def test_uris_name_their_account_and_keys_go_to_no_other(azure: AzureServer) -> None:
+    store = storage(azure, **{"azure.accountKey": KEY, "azure.accountName": "other"})
+    with pytest.raises(ObjectStoreError, match=r"account 'lake', and azure\.accountName is 'other'"):
+        resolve(f"{ABFSS}/x", store)
+    with pytest.raises(ObjectStoreError, match=r"set azure\.accountName"):
+        resolve("az://landing/x", storage(azure))
+    with pytest.raises(BadObject, match="abfss://container@account"):
+        resolve("abfss://landing/x", storage(azure))
+
+
+def test_clouds_of_their_own_and_principals_are_passed_on() -> None:
+    options = AzureOptions(tenant_id="t", client_id="c", client_secret="s")
+    assert azure_arguments("lake", "dfs.core.chinacloudapi.cn", options) == {
+        "account_name": "lake",
+        "tenant_id": "t",
+        "client_id": "c",
+        "client_secret": "s",
+        "dfs_storage_authority": ".dfs.core.chinacloudapi.cn",
+        "blob_storage_authority": ".blob.core.chinacloudapi.cn",
+    }
+    assert azure_arguments("lake", "dfs.core.windows.net", AzureOptions()) == {"account_name": "lake"}

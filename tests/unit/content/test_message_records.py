@@ -1,0 +1,139 @@
+"""Messages that hold records: read together where they can be, each by itself where not, with the same rows."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+from typing import Any
+
+import fastavro
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from queue_source.content import message_records
+from queue_source.content.formats import FormatOptions
+from queue_source.content.message_records import parsed_messages
+from queue_source.content.metadata import ObjectMetadata
+from queue_source.content.problems import Problems
+from queue_source.errors import BadObject
+from shard_store.model import Payload
+
+SCHEMA = pa.schema([("a", pa.int64()), ("b", pa.string()), ("_metadata", pa.struct([("message_id", pa.string())]))])
+Told = dict[int, tuple[int, str | None]]
+
+
+def read(bodies: list[bytes], options: FormatOptions, schema: pa.Schema = SCHEMA) -> tuple[list[dict[str, Any]], Told]:
+    told: Told = {}
+
+    def finished(place: int, problems: Problems, error: BadObject | None) -> None:
+        assert place not in told
+        told[place] = (problems.count, None if error is None else error.cause)
+
+    messages = [(Payload(body, str(at)), ObjectMetadata(message_id=str(at))) for at, body in enumerate(bodies)]
+    batches = list(parsed_messages(messages, schema, options, finished))
+    for batch in batches:
+        batch.validate(full=True)
+        assert batch.schema.equals(schema)
+    return [row for batch in batches for row in batch.to_pylist()], told
+
+
+def ids(rows: list[dict[str, Any]]) -> list[str]:
+    return [row["_metadata"]["message_id"] for row in rows]
+
+
+def test_records_of_many_messages_keep_their_order_and_their_message() -> None:
+    rows, told = read([json.dumps({"a": at, "b": "x"}).encode() for at in range(1000)], FormatOptions("json"))
+    assert [row["a"] for row in rows] == list(range(1000))
+    assert ids(rows) == [str(at) for at in range(1000)]
+    assert not told
+
+
+@pytest.mark.parametrize(
+    ("body", "expected", "bad"),
+    [
+        (b'{\n "a": 5\n}', [5], 0),  # a document over several lines
+        (b'{"a": 5}\n{"a": 6}\n', [5, 6], 0),
+        (b'[{"a": 5},\n {"a": 6}]', [5, 6], 0),
+        (b'{"a": 5}{"a": 6}', [None], 1),
+        (b'{"a": "x"}', [None], 1),
+        (b"\xff", [None], 1),
+        (b'\xef\xbb\xbf{"a": 5}', [5], 0),
+        (gzip.compress(b'{"a": 5}'), [5], 0),
+        (b"", [], 0),
+        (b" ", [], 0),
+    ],
+)
+def test_an_unusual_body_harms_no_other_one(body: bytes, expected: list[int | None], bad: int) -> None:
+    others = [b'{"a": 1}'] * 20
+    rows, told = read([*others, body, *others], FormatOptions("json"))
+    assert [row["a"] for row in rows] == [1] * 20 + expected + [1] * 20
+    assert told == ({20: (bad, None)} if bad else {})
+    assert ids(rows) == [*map(str, range(20)), *["20"] * len(expected), *map(str, range(21, 41))]
+
+
+def test_no_body_leans_on_its_neighbours() -> None:
+    bodies = [b'{"a": 1}{"a": 2}', b'{"a":', b"3}", b'{"b": "x}', b'{y"}', b'{"a": 4}']
+    rows, told = read(bodies, FormatOptions("json"))
+    assert [row["a"] for row in rows] == [None] * 5 + [4]
+    assert sorted(told) == [0, 1, 2, 3, 4]
+
+
+def test_failfast_makes_a_message_bad_and_drop_leaves_its_record_out() -> None:
+    bodies = [b'{"a": 1}', b'{"a": 2}\nno\n', b'{"a": 3}'] * 3
+    rows, told = read(bodies, FormatOptions("json", mode="FAILFAST"))
+    assert [row["a"] for row in rows] == [1, 3] * 3
+    assert told == dict.fromkeys((1, 4, 7), (0, "corrupt-object"))
+    rows, told = read(bodies, FormatOptions("json", mode="DROPMALFORMED"))
+    assert [row["a"] for row in rows] == [1, 2, 3] * 3
+    assert told == dict.fromkeys((1, 4, 7), (1, None))
+
+
+def test_csv_and_text_are_read_together_too() -> None:
+    schema = pa.schema([("a", pa.int64()), ("b", pa.string())])
+    rows, told = read([b"1,x", b'2,"y,z"', b"", b"3,a\n4,b", b"5"] * 2, FormatOptions("csv"), schema)
+    assert [row["a"] for row in rows] == [1, 2, 3, 4, 5] * 2
+    assert told == {4: (1, None), 9: (1, None)}
+    rows, _ = read([b"a,b\n1,x", b"b,a\ny,2"] * 4, FormatOptions("csv", header=True), schema)
+    assert [(row["a"], row["b"]) for row in rows] == [(1, "x"), (2, "y")] * 4
+    lines = pa.schema([("value", pa.string())])
+    rows, told = read([b"one", b"two\nlines", b"", b"\xff"] * 3, FormatOptions("text"), lines)
+    assert [row["value"] for row in rows] == ["one", "two", "lines", "\ufffd"] * 3
+    whole, _ = read([b"one", b"two\nlines"] * 3, FormatOptions("text", whole_text=True), lines)
+    assert [row["value"] for row in whole] == ["one", "two\nlines"] * 3
+
+
+def test_files_in_messages_are_read_by_their_format() -> None:
+    sink = io.BytesIO()
+    fields = [{"name": "a", "type": "long"}]
+    fastavro.writer(sink, {"type": "record", "name": "r", "fields": fields}, [{"a": 1}, {"a": 2}])
+    rows, told = read([sink.getvalue(), b"Obj", sink.getvalue()], FormatOptions("avro"))
+    assert [row["a"] for row in rows] == [1, 2, 1, 2]
+    assert told == {1: (0, "corrupt-object")}
+    assert ids(rows) == ["0", "0", "2", "2"]
+
+
+_BODIES = st.lists(
+    st.sampled_from(
+        [
+            b'{"a": 1}', b'{"a":\n 1}', b'{"b": "x\ny"}', b'{"a": 1}\n{"a": 2}', b'{"b": "x", "c": 1}', b"{}", b"[]",
+            b'{"a": 1}\n', b"{", b"", b"null", b'{"a":"}{"}', b'{"a": "no number"}',
+        ]
+    ),
+    max_size=30,
+)  # fmt: skip
+
+
+@given(_BODIES, st.sampled_from(["PERMISSIVE", "DROPMALFORMED", "FAILFAST"]), st.booleans(), st.sampled_from([0, 1000]))
+@settings(deadline=None, max_examples=60)
+def test_together_or_alone_the_rows_are_the_same(bodies: list[bytes], mode: str, rescues: bool, small: int) -> None:
+    schema = pa.schema([*SCHEMA, ("_rescued_data", pa.string())]) if rescues else SCHEMA
+    options = FormatOptions("json", mode=mode, rescued_data_column="_rescued_data" if rescues else None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(message_records, "_ALONE", 1)
+        together = read(bodies, options, schema)
+        patch.setattr(message_records, "_ALONE", 1000)
+        patch.setattr(message_records, "_SMALL", small)
+        assert read(bodies, options, schema) == together

@@ -1,0 +1,225 @@
+"""Where the columns of a stream come from when nobody declared them, and what that does to the queue: nothing."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from queue_source.content.schemas.ddl import format_columns
+from queue_source.content.schemas.location import SchemaLocation
+from queue_source.errors import BadObject, OptionError, SchemaChanged
+from queue_source.options import parse_reader_options
+from queue_source.queues import open_queue
+from queue_source.reading import Work, read_ranges
+from queue_source.sampling import inferred_schema
+from servers.ministack import KEYS, new_queue
+from shard_store.model import (
+    BEGINNING,
+    Content,
+    ErrorRecord,
+    Payload,
+    PlanIdentity,
+    PublishToken,
+    Range,
+    end_at,
+    position_at,
+    shard_key,
+)
+from shard_store.store import open_store
+
+IDENTITY = PlanIdentity("files", PublishToken("p", 1), 0, 1, "f" * 64)
+
+
+class Place:
+    """A folder with objects, a queue, a store and a schema location."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.queue = f"sql+sqlite:///{root}/queue.db?queue=files"
+        self.given: dict[str, str] = {
+            "queueUrl": self.queue,
+            "store": f"sqlite:///{root}/store.db",
+            "fileFormat": "json",
+            "allowedPrefixes": f"file://{root}/",
+            "schemaLocation": str(root / "schemas"),
+            "waitTime": "1s",
+        }
+
+    def put(self, name: str, *records: dict[str, Any]) -> str:
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(json.dumps(record) + "\n" for record in records), "utf-8")
+        return path.as_uri()
+
+    def publish(self, *items: Any) -> None:
+        with open_queue(self.queue) as queue:
+            queue.publish(items)
+
+    def columns(self, **options: str | None) -> str:
+        given = {**self.given, **options}
+        parsed = parse_reader_options({name: text for name, text in given.items() if text is not None})
+        return format_columns(inferred_schema(parsed)).replace("`", "")
+
+    def work(self, contents: Sequence[Content], **options: str) -> Work:
+        parsed = parse_reader_options({**self.given, **options})
+        ranges = [Range(shard_key("files", one.shard_id), one, BEGINNING, end_at(10)) for one in contents]
+        return Work(IDENTITY, ranges, parsed.content, parsed.store)
+
+    def kept(self) -> str:
+        parsed = parse_reader_options(self.given).content
+        latest = SchemaLocation(self.given["schemaLocation"], parsed.storage).latest()
+        assert latest is not None
+        return f"{latest.version}: {format_columns(latest.schema)}".replace("`", "")
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+def test_what_the_queue_announces_is_looked_at_and_stays_there(place: Place) -> None:
+    place.publish(place.put("1.json", {"id": 1}), place.put("2.json", {"id": 2, "name": "x"}))
+    assert place.columns() == "id BIGINT, name STRING, _rescued_data STRING"
+    with open_queue(place.queue) as queue:
+        assert queue.depth().ready == 2
+        messages = queue.receive(10, 60, 0)
+        assert [message.receive_count for message in messages] == [1, 1]
+        queue.acknowledge([message.receipt for message in messages])
+    place.put("1.json", {"other": 1})
+    assert place.columns() == "id BIGINT, name STRING, _rescued_data STRING"  # kept: the queue is not asked again
+    assert place.columns(schemaEvolutionMode="none") == "id BIGINT, name STRING"
+    assert place.columns(rescuedDataColumn="rest") == "id BIGINT, name STRING, rest STRING"
+    assert place.columns(schemaHints="id STRING, more.x INT").startswith("id STRING, name STRING, more STRUCT<x: INT>")
+
+
+def test_a_queue_that_has_nothing_is_waited_for_and_then_the_store_is_asked(place: Place) -> None:
+    with pytest.raises(OptionError, match=r"(?s)schemaLocation.*is empty.*schemaSample"):
+        place.columns(waitTime="0s")
+    uri = place.put("seen.json", {"id": 1})
+    token = PublishToken("p", 1)
+    with open_store(place.given["store"]) as store:
+        token = store.start("files", "p").token
+        key = next(iter(store.open_shards(token, "files", [Content(uri, uri, 10)])))
+        store.advance(token, snapshot=(1, [Range(key, Content(uri, uri, 10), BEGINNING, end_at(10))]))
+        store.publish(store.plan(token, 0, 1).identity, [])
+    assert place.columns(waitTime="0s") == "id BIGINT, _rescued_data STRING"
+
+
+def test_samples_may_be_named_and_bad_ones_do_not_matter(place: Place) -> None:
+    good, gone = place.put("good.json", {"id": 1}), (place.root / "gone.json").as_uri()
+    assert place.columns(schemaSample=f"{gone},{good}") == "id BIGINT, _rescued_data STRING"
+    with pytest.raises(OptionError, match="missing-object"):
+        place.columns(schemaSample=gone, schemaLocation=str(place.root / "other"))
+
+
+def test_columns_of_the_path_are_added_with_their_types(place: Place) -> None:
+    place.publish(place.put("day=2020-01-01/n=7/1.json", {"id": 1}))
+    assert place.columns(partitionColumns="day,n") == "id BIGINT, day DATE, n BIGINT, _rescued_data STRING"
+
+
+def test_messages_are_samples_of_themselves(place: Place) -> None:
+    place.publish({"id": 1}, b"no JSON", {"at": {"x": 1.5}})
+    columns = place.columns(content="message", allowedPrefixes=None)
+    assert columns == "id BIGINT, at STRUCT<x: DOUBLE>, _rescued_data STRING"
+
+
+def test_without_a_place_to_keep_it_nothing_is_inferred_but_what_is_always_the_same(place: Place) -> None:
+    with pytest.raises(OptionError, match=r"schemaLocation.*declare them with \.schema"):
+        place.columns(schemaLocation=None)
+    assert place.columns(schemaLocation=None, fileFormat="text") == "value STRING"
+    binary = place.columns(schemaLocation=None, fileFormat="binaryFile", partitionColumns="day", schemaHints="day DATE")
+    assert binary == "path STRING, modificationTime TIMESTAMP, length BIGINT, content BINARY, day DATE"
+
+
+def test_modes_that_contradict_the_other_options_are_refused(place: Place) -> None:
+    with pytest.raises(OptionError, match="schemaEvolutionMode"):
+        place.columns(schemaLocation=None, schemaEvolutionMode="addNewColumns")
+    with pytest.raises(OptionError, match="not supported yet"):
+        place.columns(schemaEvolutionMode="addNewColumnsWithTypeWidening")
+
+
+SCHEMA = pa.schema([("id", pa.int64()), ("_rescued_data", pa.string())])
+
+
+def read(task: Work, schema: pa.Schema = SCHEMA) -> tuple[list[dict[str, Any]], list[ErrorRecord]]:
+    reported: list[ErrorRecord] = []
+    rows = [row for batch in read_ranges(task, schema, reported.extend) for row in batch.to_pylist()]
+    return rows, reported
+
+
+def test_new_columns_of_all_that_a_task_reads_are_kept_at_once(place: Place) -> None:
+    uris = [place.put(f"{number}.json", {"id": number, f"c{number}": "x"}) for number in range(3)]
+    task = place.work([Content(uri, uri) for uri in uris])
+    for _ in range(2):  # tasks are tried again, and many of them meet the same
+        with pytest.raises(SchemaChanged, match=r"'c0', 'c1', 'c2'; version 0 in schemaLocation .* start the query"):
+            read(task)
+    assert place.kept() == "0: id BIGINT, c0 STRING, c1 STRING, c2 STRING"
+
+
+def test_messages_with_new_columns_widen_the_schema_too(place: Place) -> None:
+    bodies = [b'{"id": 1}', b'{"id": 2, "new": 1}', b'{"id": 2, "new": 1.5, "other": true}']
+    contents = [
+        Content(f"m{at}", "message:", message_id=f"m{at}", payload=Payload(body, f"m{at}"))
+        for at, body in enumerate(bodies)
+    ]
+    with pytest.raises(SchemaChanged, match="'new', 'other'; version 0"):
+        read(place.work(contents, content="message"))
+    assert place.kept() == "0: id BIGINT, new DOUBLE, other BOOLEAN"
+
+
+def test_fail_on_new_columns_keeps_nothing_and_the_other_modes_go_on(place: Place) -> None:
+    uri = place.put("1.json", {"id": 1, "new": 5})
+    with pytest.raises(SchemaChanged, match="'new'; schemaEvolutionMode is failOnNewColumns"):
+        read(place.work([Content(uri, uri)], schemaEvolutionMode="failOnNewColumns"))
+    assert not (place.root / "schemas").exists()
+    ((row,), errors) = read(place.work([Content(uri, uri)], schemaEvolutionMode="rescue"))
+    assert json.loads(row["_rescued_data"]) == {"new": 5, "_file_path": uri}
+    ((row,), _) = read(place.work([Content(uri, uri)], schemaEvolutionMode="none"), pa.schema([SCHEMA.field(0)]))
+    assert (row, errors) == ({"id": 1}, [])
+
+
+def test_a_bad_message_keeps_its_body_in_its_error(place: Place) -> None:
+    contents = [
+        Content(f"q/m{at}", "message:", queue="q", message_id=f"m{at}", payload=Payload(body, f"m{at}"))
+        for at, body in enumerate([b'{"id": 1}', b"no", b'{"id": 2}'])
+    ]
+    rows, (error,) = read(place.work(contents, content="message", mode="FAILFAST"))
+    assert [row["id"] for row in rows] == [1, 2]
+    assert (error.scope, error.cause, error.subject, error.message_id, error.input) == (
+        "object", "corrupt-object", "q/m1", "m1", b"no",
+    )  # fmt: skip
+    rows, (error,) = read(place.work(contents, content="message"))
+    assert [row["id"] for row in rows] == [1, None, 2]
+    assert (error.scope, error.position, error.input) == ("record", position_at(0), b"no")
+    with pytest.raises(BadObject):
+        read(place.work(contents, content="message", mode="FAILFAST", onCorruptObject="fail"))
+
+
+def test_the_first_message_of_a_queue_is_waited_for_and_given_back(place: Place) -> None:
+    uri = place.put("1.json", {"id": 1})
+    sender = threading.Timer(0.5, place.publish, [uri])
+    sender.start()
+    assert place.columns(waitTime="30s") == "id BIGINT, _rescued_data STRING"
+    sender.join()
+    with open_queue(place.queue) as queue:
+        assert (queue.depth().ready, queue.depth().in_flight) == (1, 0)
+
+
+def test_messages_of_sqs_are_back_at_once(place: Place, ministack_url: str) -> None:
+    url = new_queue(ministack_url)
+    place.given |= {
+        "queueUrl": url,
+        "sqs.accessKeyId": "test",
+        "sqs.secretAccessKey": "test",
+        "sqs.region": "us-east-1",
+    }
+    with open_queue(url, **KEYS) as queue:
+        queue.publish([place.put(f"{number}.json", {"id": number}) for number in range(3)])
+        assert place.columns(source="files") == "id BIGINT, _rescued_data STRING"
+        assert (queue.depth().ready, queue.depth().in_flight) == (3, 0)
