@@ -16,12 +16,11 @@ from queue_source.content.problems import Problems
 from queue_source.content.schemas.new_columns import NewColumns
 from queue_source.errors import BadObject, ObjectStoreError, SchemaChanged
 from queue_source.evolving import schema_changed
+from queue_source.messages import kept_message
 from queue_source.options import ContentOptions, SecretUrl
 from queue_source.planning import PieceOf
 from shard_store.failpoints import reach
 from shard_store.model import ErrorRecord, PlanIdentity, Position, Range, is_end, offset_of, position_at
-
-_INPUT_KEPT = 65_536  # bytes of a bad message that the error table keeps
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +213,8 @@ def _error(entry: Range, work: Work, error: BadObject, *, skipped: bool) -> Erro
 
     All pieces of a range say it at one position, so that it is one error, and a repeated plan knows its range again.
     """
+    payload = entry.content.payload
+    told = {} if payload is None else kept_message(payload.value, payload.tag, payload.headers, entry.content.group)
     return ErrorRecord(
         scope="skipped" if skipped else "object",
         cause=error.cause,
@@ -223,7 +224,7 @@ def _error(entry: Range, work: Work, error: BadObject, *, skipped: bool) -> Erro
         position=work.planned_start(entry),
         queue=entry.content.queue,
         message_id=entry.content.message_id,
-        input=payload.value[:_INPUT_KEPT] if (payload := entry.content.payload) is not None else None,
+        **told,
     )
 
 
