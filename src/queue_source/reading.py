@@ -19,12 +19,11 @@ from queue_source.content.schemas.new_columns import NewColumns
 from queue_source.content.together import SMALL, TOGETHER, may_be_joined, read_together
 from queue_source.errors import BadObject, ObjectStoreError, SchemaChanged
 from queue_source.evolving import schema_changed
+from queue_source.messages import kept_message
 from queue_source.options import ContentOptions, SecretUrl
 from queue_source.planning import PieceOf
 from shard_store.failpoints import reach
 from shard_store.model import BEGINNING, ErrorRecord, PlanIdentity, Position, Range, is_end, offset_of, position_at
-
-_INPUT_KEPT = 4 << 20  # bytes of a bad message that the error table keeps, as of one that was not understood
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,6 +255,7 @@ def _error(entry: Range, work: Work, error: BadObject, *, skipped: bool) -> Erro
     All pieces of a range say it at one position, so that it is one error, and a repeated plan knows its range again.
     """
     payload = entry.content.payload
+    told = {} if payload is None else kept_message(payload.value, payload.tag, payload.headers, entry.content.group)
     return ErrorRecord(
         scope="skipped" if skipped else "object",
         cause=error.cause,
@@ -265,8 +265,7 @@ def _error(entry: Range, work: Work, error: BadObject, *, skipped: bool) -> Erro
         position=work.planned_start(entry),
         queue=entry.content.queue,
         message_id=entry.content.message_id,
-        input=None if payload is None else payload.value[:_INPUT_KEPT],
-        input_size=None if payload is None else len(payload.value),
+        **told,
     )
 
 

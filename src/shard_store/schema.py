@@ -216,7 +216,7 @@ errors = sa.Table(
     sa.Column("position", sa.String(21), nullable=False),
     sa.Column("queue", AnyText, nullable=False),
     sa.Column("message_id", AnyText, nullable=False),
-    sa.Column("message", AnyText),  # of scope message: its tag, headers and group as JSON
+    sa.Column("message", AnyText),  # of a bad message: its tag, headers and group as JSON
     sa.Column("input", LongBlob),
     sa.Column("input_size", sa.BigInteger),  # of the whole input, of which `input` may be the beginning
     sa.Column("occurred_at", sa.BigInteger, nullable=False),

@@ -19,14 +19,9 @@ SRC = Path(__file__).resolve().parents[2] / "src"
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("shard_store",),
     ("queue_source.errors",),
-    (
-        "queue_source.messages",
-        "queue_source.error_messages",
-        "queue_source.metrics",
-        "queue_source.tags",
-        "queue_source.crew",
-    ),
+    ("queue_source.messages", "queue_source.metrics", "queue_source.tags", "queue_source.crew"),
     ("queue_source.globs", "queue_source.json_paths", "queue_source.shares", "queue_source.uris"),
+    ("queue_source.error_messages",),
     ("queue_source.notifications", "queue_source.queues", "queue_source.content", "queue_source.planning"),
     ("queue_source.options",),
     ("queue_source.evolving",),
