@@ -172,7 +172,7 @@ def _part(entry: Range) -> Part:
 def _bad_records(entry: Range, identity: PlanIdentity, problems: Problems) -> list[ErrorRecord]:
     """The first ones, each at its position; and how many more there are, at the position of the last."""
 
-    def told(cause: str, offset: int, detail: str, record: bytes | None) -> ErrorRecord:
+    def told(cause: str, offset: int, detail: str, record: bytes | None = None, size: int | None = None) -> ErrorRecord:
         return ErrorRecord(
             scope="record",
             cause=cause,
@@ -183,12 +183,13 @@ def _bad_records(entry: Range, identity: PlanIdentity, problems: Problems) -> li
             queue=entry.content.queue,
             message_id=entry.content.message_id,
             input=record,
+            input_size=size,
         )
 
-    records = [told("bad-record", bad.offset, bad.reason, bad.record) for bad in problems.told]
+    records = [told("bad-record", bad.offset, bad.reason, bad.record, bad.size) for bad in problems.told]
     if problems.untold:
         detail = f"{problems.untold} more bad records, the last of them at byte {problems.last}"
-        records.append(told("bad-records", problems.last, detail, None))
+        records.append(told("bad-records", problems.last, detail))
     return records
 
 

@@ -29,6 +29,8 @@ POINTS = (
     "rows-shown",  # sink commit: staged messages are visible when the transaction is committed, which it is not
     "published",  # sink commit: the transaction is committed, Spark has no commit log yet
     "confirmed",  # reader: the batch is final in the store, its messages are not acknowledged
+    "errors-due",  # reader: errors are final, and not in the error queue yet
+    "errors-sent",  # reader: errors are in the error queue (of another database), the store does not know it yet
     "acknowledged",  # reader: the messages are deleted
 )
 

@@ -179,9 +179,11 @@ class ErrorRecord:
     """One entry of the error table. Unique by (plan hash or "", shard or message, position): writing it twice is one.
 
     `scope`: "message" (a message that was not understood), "object" (the shard is quarantined when its plan is
-    published) or "record" (one record of an object; the object goes on). `cause` is a short fixed word
-    (`malformed-message`, `missing-object`, `corrupt-object` ...), `detail` the sentence for a human, `input` the bytes
-    that could not be processed as far as they are known.
+    published), "skipped" (an object that counts as done), "record" (one record of an object; the object goes on) or
+    "row" (the user's function rejected it; equal ones of a plan differ in `occurrence`). `cause` is a short
+    fixed word (`malformed-message`, `missing-object`, `corrupt-object` ...), `detail` the sentence for a human, `input`
+    the bytes that could not be processed as far as they are known; where they are the beginning only, `input_size`
+    says of how many. `tag`, `headers` and `group` are those of a message, for publishing it again.
     """
 
     scope: str
@@ -193,6 +195,11 @@ class ErrorRecord:
     queue: str = ""
     message_id: str = ""
     input: bytes | None = None
+    input_size: int | None = None  # None: `input` is whole
+    tag: str = ""
+    headers: tuple[tuple[str, str], ...] = ()
+    group: str | None = None
+    occurrence: str = ""
 
 
 def delivery_hash(source: str, pipeline: str, ranges: Iterable[Range], seqs: tuple[int, int]) -> str:

@@ -130,7 +130,11 @@ class ShardStore:
     def plan(self, token: PublishToken, start_seq: int, end_seq: int) -> Plan:
         return self.database.write(lambda c: progress.plan(self.database, c, token, start_seq, end_seq))
 
-    def current_plan(self, pipeline: str, driver: str | None = None) -> PlanIdentity:
+    def current_plan(
+        self, pipeline: str, driver: str | None = None, connection: Connection | None = None
+    ) -> PlanIdentity:
+        if connection is not None:
+            return self.database.write(lambda c: progress.current_plan(c, pipeline, driver), connection)
         return self.database.read(lambda c: progress.current_plan(c, pipeline, driver))
 
     def adopt_offset(self, token: PublishToken, seq: int) -> None:
@@ -196,6 +200,17 @@ class ShardStore:
         """
         if records:
             self.database.write(lambda c: error_table.record(self.database, c, source, pipeline, records))
+
+    def reject(
+        self, identity: PlanIdentity, records: Sequence[ErrorRecord], connection: Connection | None = None
+    ) -> None:
+        """Write rows of the running plan that the user's function rejected; fenced, and the same row twice is one."""
+
+        def work(c: Connection) -> None:
+            ownership.fence(c, identity.token)
+            error_table.record(self.database, c, identity.source, identity.token.pipeline, records)
+
+        self.database.write(work, connection)
 
     def found_bad(self, identity: PlanIdentity) -> set[tuple[ShardKey, Position]]:
         """The ranges, by key and start, that an attempt at this plan found bad: they are not read again."""

@@ -9,7 +9,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from shard_store.database import Database
-from shard_store.schema import attempts, errors, pipelines, shards, splits
+from shard_store.error_table import error_state
+from shard_store.schema import AsHex, attempts, errors, pipelines, shards, splits
 
 PAGE = 10_000
 
@@ -52,9 +53,15 @@ VIEWS: dict[str, tuple[Column, ...]] = {
         Column("delivery_hash", "text", errors.c.delivery_hash),
         Column("final", "boolean", _FINAL),
         *_columns(errors, "occurred_at:time"),
+        Column("error_id", "text", sa.type_coerce(errors.c.error_key, AsHex)),
+        Column("state", "text", error_state(_FINAL)),
+        *_columns(errors, "input_size:integer delivered_at:time delivered_to requeued_at:time"),
     ),
 }
-"""The views' columns. An error is `final` once its plan was published; before, the attempt may still be repeated."""
+"""The views' columns. An error is `final` once its plan was published; before, the attempt may still be repeated.
+
+Its `state`: `pending` (not final), `recorded`, `delivered` (to the error queue), `requeued` (`cuesqueue errors`).
+"""
 
 _FROM = {
     "splits": splits,

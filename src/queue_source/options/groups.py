@@ -87,11 +87,12 @@ class DeduplicationOptions:
 
 @dataclass(frozen=True, slots=True)
 class DeliveryOptions:
-    """The guarantee, and what happens when the store was lost or objects kill their readers."""
+    """The guarantee, and what happens when the store was lost, objects kill their readers, or anything is bad."""
 
     delivery_semantics: str
     fail_on_data_loss: bool
     max_attempts: int
+    error_queue_url: SecretUrl | None
 
 
 @dataclass(frozen=True, slots=True)

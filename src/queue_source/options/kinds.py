@@ -160,7 +160,7 @@ def split_queue_urls(text: str) -> tuple[SecretUrl, ...]:
 def _queue_url(text: str) -> SecretUrl:
     urls = split_queue_urls(text)
     if len(urls) > 1:
-        raise ValueError(f"holds {len(urls)} URLs; write one queue's URL, as in sqs://orders")
+        raise ValueError(f"{shown(text)} names {len(urls)} queues; write the URL of one")
     return urls[0]
 
 
@@ -270,7 +270,7 @@ CHARACTER = _character(may_be_empty=True)
 TIME_ZONE = Kind("time zone", "an IANA name, or an offset such as `+02:00`", _time_zone)
 PREFIXES = Kind("prefixes", "prefixes of URIs, parted by commas", _prefixes)
 QUEUE_URLS = Kind("queue URLs", "URLs, parted by commas", split_queue_urls)
-QUEUE_URL = Kind("queue URL", "one URL", _queue_url)
+QUEUE_URL = Kind("queue URL", "the URL of one queue", _queue_url)
 STORE_URL = Kind("database URL", "an SQLAlchemy URL", _store_url)
 GLOB = Kind("glob", "a glob: `*`, `?`, `[a-z]`, `{a,b}`", _glob)
 TAG_FILTER = Kind("tag filter", "filters parted by commas; `*` is one word, `#` zero or more", _tag_filter)

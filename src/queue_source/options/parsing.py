@@ -64,7 +64,7 @@ def parse_reader_options(options: Mapping[str, str]) -> groups.ReaderOptions:
         pipeline=values["pipeline"] or source,
         store=values["store"],
         queue=groups.QueueOptions(
-            urls=urls, connections=connections(urls, values), **_group(READER_OPTIONS, "queue", values)
+            urls=urls, connections=connections(_all_urls(values), values), **_group(READER_OPTIONS, "queue", values)
         ),
         notifications=groups.NotificationOptions(**_group(READER_OPTIONS, "notifications", values)),
         batches=groups.BatchOptions(**_group(READER_OPTIONS, "batches", values)),
@@ -396,6 +396,17 @@ def _azure(build: type[AzureOptions], values: Mapping[str, Any]) -> AzureOptions
         client_secret=revealed("clientSecret"),
         endpoint=values["azure.endpointUrl"],
     )
+
+
+def _all_urls(values: Mapping[str, Any]) -> list[SecretUrl]:
+    """The queues that are read, and the one for errors: never one of those, or each error would be one more message."""
+    urls: list[SecretUrl] = list(values["queueUrl"])
+    errors: SecretUrl | None = values["errorQueueUrl"]
+    if errors is None:
+        return urls
+    if errors.reveal() in {url.reveal() for url in urls}:
+        raise OptionError("errorQueueUrl", f"{errors} is the queue that is read; name another one for errors")
+    return [*urls, errors]
 
 
 def _source_from(urls: Sequence[SecretUrl]) -> str:

@@ -455,7 +455,12 @@ READER_OPTIONS = (
         "Readers that an object may kill before it is quarantined, counted from the third attempt at a micro-batch on, "
         "when each object is read in a task of its own.", "5",
     ),
-    _later("errorQueueUrl", "delivery", "Queue that receives what could not be processed."),
+    Option(
+        "errorQueueUrl", "delivery", kinds.QUEUE_URL, None,
+        "Queue that receives what could not be processed, with its cause and input; reached as `queueUrl` is. Nothing "
+        "is acknowledged before its errors are there.",
+        "sql+sqlite:///jobs.db?queue=errors", "the error table alone",
+    ),
     *_STORAGE,
     *_QUEUE_ACCESS,
 )  # fmt: skip

@@ -30,7 +30,7 @@ from queue_source.queues import open_queue
 from queue_source.reading import Work, read_work
 from queue_source.spark.compat import AvailableNow, arrow_schema, read_all_available
 from queue_source.spark.process import driver_identity, is_repeated, stop_on_sigterm
-from queue_source.suitability import check_suitability
+from queue_source.suitability import check_error_queue, check_suitability
 from shard_store.model import Range
 from shard_store.store import open_store
 
@@ -144,14 +144,18 @@ def _start(options: ReaderOptions) -> Coordinator:
 
     store = open_store(options.store.reveal())
     queues: Mapping[str, Any] = {}
+    errors, error_url = None, options.delivery.error_queue_url
     try:
+        if error_url is not None:
+            errors = open_queue(error_url.reveal(), **connection_options(error_url, options.queue))
+            check_error_queue(errors)
         opened = [open_queue(url.reveal(), **connection_options(url, options.queue)) for url in options.queue.urls]
         queues = {queue.name: queue for queue in opened}
         check_suitability(opened, options)
-        coordinator = Coordinator(options, store, queues, stat, driver=driver_identity())
+        coordinator = Coordinator(options, store, queues, stat, driver=driver_identity(), error_queue=errors)
         coordinator.start()
     except BaseException:
-        for queue in queues.values():
+        for queue in (*queues.values(), *([] if errors is None else [errors])):
             queue.close()
         store.close()
         raise
