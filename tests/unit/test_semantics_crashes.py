@@ -19,7 +19,7 @@ from driver_loop import published, states, taken_by_foreign_sink, until
 from shard_store import failpoints
 from shard_store.failpoints import POINTS, FailpointReached
 
-PLACES = [p for p in POINTS if not p.startswith(("object-", "table-", "rows-", "errors-"))]  # not reached by this loop
+PLACES = [p for p in POINTS if not p.startswith(("object-", "table-", "rows-", "output-", "errors-"))]  # not reached by this loop
 LOSING = {"plan-made", "split-written", "before-publish"}
 """The places at which a batch is begun, and its rows are nowhere yet: there at-most-once loses them."""
 TIMES = {"visibilityTimeout": "900ms", "pendingTimeout": "800ms", "commitTimeout": "1s"}
