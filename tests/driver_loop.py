@@ -83,12 +83,15 @@ class DriverLoop:
         self._dead = False
         for folder in (checkpoint / "offsets", checkpoint / "commits", output):
             folder.mkdir(parents=True, exist_ok=True)
-        self.coordinator = start_coordinator(options, driver=driver)
+        self.coordinator = self._start_coordinator(driver)
         self._log = self._read_log("offsets")
         self._done = self._read_log("commits")
         self._start = self._first_start()
         if self._log and not tells_start:
             self.coordinator.logged(self._log[max(self._log)]["end"])
+
+    def _start_coordinator(self, driver: str) -> Coordinator:
+        return start_coordinator(self.options, driver=driver)
 
     def drain(self) -> None:
         """As Trigger.AvailableNow on 4.2 and later: batches until nothing new comes."""
@@ -122,6 +125,7 @@ class DriverLoop:
         coordinator._crew.stop(5.0)
         for queue in coordinator._queues.values():
             queue.close()
+        coordinator._forwarder.close()
         coordinator._store.close()
 
     def _run(self, number: int) -> None:

@@ -1,0 +1,45 @@
+"""A query into each kind of sink dies at each point that it comes to; another goes on, and nothing is lost or doubled.
+
+In one process over SQLite. With real kills, exceptions and lost connections: `integration/test_crash_sweep.py`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from crash_sweep import COLUMNS, ONLY, Cell, check, reaching, recover, run
+from shard_store.failpoints import POINTS, FailpointReached
+
+CELLS = [(point, column) for point in POINTS for column in reaching(point)]
+
+
+@pytest.fixture
+def cell(column: str, tmp_path: Path, iceberg_threads: None) -> Cell:
+    made = Cell(column, tmp_path, f"sqlite:///{tmp_path}/store.db", f"sqlite:///{tmp_path}/elsewhere.db")
+    made.prepare()
+    return made
+
+
+def test_every_point_is_reached_by_some_sink() -> None:
+    assert [point for point in POINTS if not reaching(point)] == []
+    assert ONLY.keys() <= set(POINTS)
+    assert all(columns <= COLUMNS.keys() and why for columns, why in ONLY.values())
+
+
+@pytest.mark.parametrize("column", COLUMNS)
+def test_a_query_comes_to_all_points_of_its_sink_and_to_no_others(cell: Cell) -> None:
+    """A new point fails here, unless all come to it: say in ONLY which do, and why the others do not."""
+    outcome = run(cell)
+    assert outcome.failed is None
+    check(cell, "", failed=False)
+    assert outcome.reached == {point for point in POINTS if cell.column in reaching(point)}
+
+
+@pytest.mark.parametrize(("point", "column"), CELLS)
+def test_wherever_the_driver_dies_each_sink_and_each_semantics_keeps_its_promise(cell: Cell, point: str) -> None:
+    failed = run(cell, f"{point}=raise", dies=True).failed
+    assert isinstance(failed, FailpointReached)
+    recover(cell)
+    check(cell, point, failed=True)
