@@ -313,7 +313,7 @@ COLUMNS: dict[str, Sink] = {
     "queue elsewhere": Sink(
         in_queue(queue_elsewhere),
         lambda cell: {"queueUrl": queue_elsewhere(cell)},
-        doubling=frozenset({"rows-sent", "before-publish"}),
+        doubling=frozenset({"rows-sent", "before-publish", "published"}),  # where tasks run again
     ),
     "foreachBatch": Sink(lambda cell: users_rows(cell.store), deliver=upsert_and_copy, check=check_copies),
     "foreign": Sink(in_files, deliver=foreign(str)),
