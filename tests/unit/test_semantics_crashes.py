@@ -1,7 +1,7 @@
-"""A driver dies at each named place, under each semantics, into each kind of sink; another goes on.
+"""What at-least-once does not promise: a driver dies, another goes on, and rows are there twice.
 
-Six objects in batches of two: the driver dies at the first, and the others are bystanders. The foreign sink here takes
-every attempt at a batch anew: from it nobody can have exactly-once, but at-most-once.
+What each semantics does promise, at every point and into each sink: `test_crash_sweep.py`. Six objects in batches of
+two; the foreign sink here takes every attempt at a batch anew.
 """
 
 from __future__ import annotations
@@ -13,15 +13,11 @@ from typing import Any
 
 import pytest
 
-from contracts.store_backends import rows
 from coordinator_world import EMPTY, World, patiently, uris
-from driver_loop import published, states, taken_by_foreign_sink, until
+from driver_loop import published, taken_by_foreign_sink, until
 from shard_store import failpoints
-from shard_store.failpoints import POINTS, FailpointReached
+from shard_store.failpoints import FailpointReached
 
-PLACES = [p for p in POINTS if not p.startswith(("object-", "table-", "rows-", "output-", "errors-"))]  # not reached by this loop
-LOSING = {"plan-made", "split-written", "before-publish"}
-"""The places at which a batch is begun, and its rows are nowhere yet: there at-most-once loses them."""
 TIMES = {"visibilityTimeout": "900ms", "pendingTimeout": "800ms", "commitTimeout": "1s"}
 OBJECTS = uris(6)
 
@@ -39,9 +35,6 @@ class Case:
         self.folder.mkdir()
         self.world = World(self.folder)
         self.world.publish(*OBJECTS)
-
-    def __str__(self) -> str:
-        return f"{self.semantics} into {'our sink' if self.publishes else 'a foreign sink'}"
 
     @property
     def how(self) -> dict[str, Any]:
@@ -76,40 +69,6 @@ class Case:
         for shard_id, times in found.items():
             by_uri[shard_id.partition("#")[0]] += times
         return by_uri
-
-    def told_lost(self) -> int:
-        with self.world.store() as store:
-            return sum(row["lost"] for row in rows(store, "attempts"))
-
-    def shards(self) -> Counter[str]:
-        with self.world.store() as store:
-            return states(store)
-
-
-@pytest.mark.parametrize("place", PLACES)
-def test_wherever_the_driver_dies_each_semantics_keeps_its_promise(
-    tmp_path: Path, place: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sinks = (True, False) if place != "split-written" else (True,)
-    cases = [
-        Case(tmp_path / f"{semantics}-{publishes}", semantics, publishes)
-        for semantics in ("at-least-once", "at-most-once")
-        for publishes in sinks
-    ]
-    for case in cases:
-        case.die_at(place, monkeypatch)
-    for case in cases:
-        case.go_on()
-        found = case.result()
-        if case.semantics == "at-least-once":
-            assert found.keys() == set(OBJECTS), f"{case}: rows were lost"
-            assert case.shards() == {}, str(case)
-        else:
-            assert set(found.values()) <= {1}, f"{case}: rows came twice"
-            missing = len(OBJECTS) - len(found)
-            assert missing == (2 if place in LOSING else 0), f"{case}: {missing} objects are lost"
-            assert case.told_lost() >= missing, f"{case}: a loss was not counted"
-            assert case.shards() == {"done": len(OBJECTS)}, str(case)
 
 
 @pytest.mark.parametrize("publishes", [True, False], ids=["cuesqueue", "foreign"])
