@@ -19,7 +19,8 @@ from driver_loop import published, states, taken_by_foreign_sink, until
 from shard_store import failpoints
 from shard_store.failpoints import POINTS, FailpointReached
 
-PLACES = [p for p in POINTS if not p.startswith(("object-", "table-", "rows-", "output-", "errors-"))]  # not reached by this loop
+ELSEWHERE = ("object-", "table-", "rows-", "output-", "errors-")  # not reached by this loop
+PLACES = [place for place in POINTS if not place.startswith(ELSEWHERE)]
 LOSING = {"plan-made", "split-written", "before-publish"}
 """The places at which a batch is begun, and its rows are nowhere yet: there at-most-once loses them."""
 TIMES = {"visibilityTimeout": "900ms", "pendingTimeout": "800ms", "commitTimeout": "1s"}
