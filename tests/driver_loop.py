@@ -42,8 +42,12 @@ def start_coordinator(options: ReaderOptions, *, driver: str = "") -> Coordinato
     opened = [open_queue(url.reveal(), **connection_options(url, options.queue)) for url in options.queue.urls]
     check_suitability(opened, options)
     queues = {queue.name: queue for queue in opened}
+    errors = None
+    if (url := options.delivery.error_queue_url) is not None:
+        errors = open_queue(url.reveal(), **connection_options(url, options.queue))
+    store = open_store(options.store.reveal())
     coordinator = Coordinator(
-        options, open_store(options.store.reveal()), queues, lambda uris: [10 for _ in uris], driver=driver
+        options, store, queues, lambda uris: [10 for _ in uris], driver=driver, error_queue=errors
     )
     coordinator.start()
     return coordinator
@@ -130,7 +134,7 @@ class DriverLoop:
         self._start = end
 
     def _deliver(self, plan: Plan, number: int) -> None:
-        ids = [] if plan.published else [r.content.shard_id for r in plan.ranges]
+        ids = [r.content.shard_id for r in plan.ranges]  # also those of a plan that is published: the store drops them
         if not self.publishes:
             reach("before-publish")
             name = f"batch-{number}" if self.idempotent else f"batch-{number}-{uuid.uuid4().hex}"

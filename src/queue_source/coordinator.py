@@ -10,10 +10,12 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from queue_source.acknowledging import Acknowledger
 from queue_source.crew import Crew
 from queue_source.errors import QueueError
+from queue_source.forwarding import ErrorForwarder
 from queue_source.holding_pen import HoldingPen
 from queue_source.housekeeping import Housekeeper, stale_after, warn_of_retention
 from queue_source.intake import Stat
@@ -41,8 +43,8 @@ _REMEMBERED_LEASES = 3.0  # after a reader's end its messages come again within 
 class Coordinator:
     """One running pipeline of a source. Spark's calls come from one thread, one at a time.
 
-    `queues` by name, `store` already open: both are closed by `stop`. `driver` identifies the driver that runs us.
-    A failure on a thread is raised by Spark's next call.
+    `queues` by name, `store` already open, `error_queue`: all are closed by `stop`. `driver` identifies the driver
+    that runs us. A failure on a thread is raised by Spark's next call.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class Coordinator:
         stat: Stat,
         *,
         driver: str = "",
+        error_queue: Queue | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._options = options
@@ -71,13 +74,25 @@ class Coordinator:
         self._leases = LeaseKeeper(queues, lease, self._lost_leases, clock)
         self._receivers = Receivers(queues, options.queue, lease, self._pen, self._leases, self.metrics)
         self._acknowledger = Acknowledger(queues, self._leases, self._pen, self.metrics)
-        self._opener = Opener(options, store, stat, self._pen, self._receivers, self._acknowledger, self.metrics, clock)
-        self._housekeeper = Housekeeper(options, store, queues, self._pen, self.metrics, clock)
         self._crew = Crew(self._pen.wake)
+        self._forwarder = ErrorForwarder(error_queue, store, options.source, self.metrics, self._crew.stopping)
+        self._opener = Opener(
+            options,
+            store,
+            stat,
+            self._pen,
+            self._receivers,
+            self._acknowledger,
+            self._forwarder,
+            self.metrics,
+            clock,
+        )
+        self._housekeeper = Housekeeper(options, store, queues, self._pen, self.metrics, clock)
         self._token: PublishToken
         self._confirmed = 0
         self._last_seq = 0
         self._logged = 0
+        self._asked = False  # whether Spark has asked for new data; a batch of its log it repeats before it does
 
     # Spark's calls
 
@@ -95,6 +110,7 @@ class Coordinator:
             remembered=_REMEMBERED_LEASES * max(self._lease, stale_after(self._options)),
         )
         self._token = started.token
+        self._forwarder.start(started.token)
         if started.previous_alive:
             # Another query of this driver may be between its plan and its sink's planning, where it would find ours.
             # From here on it finds neither, and fails; we plan only after it had the time to.
@@ -123,6 +139,7 @@ class Coordinator:
         Without new shards it is `start`, or the last offset again.
         """
         self._crew.check()
+        self._asked = True
         done = self._logged if start is None else start
         if done > self._last_seq:
             self._adopt(done)
@@ -152,7 +169,12 @@ class Coordinator:
         return self._semantics.keeps_shards and self._options.content.may_be_cut(content.uri)
 
     def plan(self, start: int, end: int) -> Plan:
-        """The plan of one micro-batch; Spark's call proves that everything up to `start` is done."""
+        """The plan of one micro-batch; Spark's call proves that everything up to `start` is done.
+
+        A plan that is published already is read again where Spark repeats the batch of its log: it was killed after
+        the publication and has to build the query's state, while the sink knows the hash and drops the rows. A new
+        checkpoint may come to the same offsets (from 0): it may give the batch another id, and must not read it.
+        """
         self._crew.check()
         reach("offset-logged")
         self._logged = end
@@ -160,6 +182,8 @@ class Coordinator:
             self._adopt(max(start, end))
         self._confirm(start)
         plan = self._store.plan(self._token, start, end)
+        if plan.published and start == 0 and self._asked:
+            plan = replace(plan, ranges=())
         if plan.lost:
             self.metrics.add(lostShards=len(plan.lost))
             cause = "passed to another pipeline"
@@ -212,6 +236,7 @@ class Coordinator:
         finally:
             for queue in self._queues.values():
                 queue.close()
+            self._forwarder.close()
             self._store.close()
 
     # confirming
@@ -231,6 +256,8 @@ class Coordinator:
         if snapshot is not None:
             self._begin(snapshot, confirmed.written)
         if seq > self._confirmed:
+            reach("confirmed")
+            self._forwarder.forward()  # handled is delivered: only then is anything acknowledged
             self._confirmed = seq
             if confirmed.lost:
                 self.metrics.add(lostShards=len(confirmed.lost))
@@ -260,7 +287,6 @@ class Coordinator:
             self.route(self._store.look([r.key for r in snapshot.ranges if r.key not in there]).values(), first=True)
 
     def _settle(self, seq: int, finished: frozenset[ShardKey]) -> None:
-        reach("confirmed")
         with self._pen.changed:
             keys = self._pen.tracker.settle(seq)
             if not self._semantics.keeps_shards:

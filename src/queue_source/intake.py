@@ -23,7 +23,10 @@ _NO_ID = (
     "its sender set one (AMQP: the property message_id), or set option 'messageIdentity' to content to take equal ones "
     "for one"
 )
-_INPUT_KEPT = 65_536  # bytes of a bad message that the error table keeps
+_INPUT_KEPT = 4 << 20  # bytes of a bad message that the error table keeps, so that it can be published again
+
+OBJECT_VERSION = "Object-Version"
+"""Header of a message that announces an object anew: the part of its identity that its URI has not."""
 
 
 @dataclass(slots=True)
@@ -125,7 +128,7 @@ def _content(notice: ObjectNotice, message: Received, options: NotificationOptio
             f"{notice.uri[:300]!r} has a segment '.' or '..', by which another object would be read; rename the object"
         )
     identity = notice.uri
-    version = notice.version or notice.etag
+    version = notice.version or notice.etag or message.headers.get(OBJECT_VERSION)
     if options.allow_overwrites and version is not None:
         identity = f"{notice.uri}#{version}"
     return Content(
@@ -149,6 +152,10 @@ def _error(message: Received, cause: str, detail: str) -> ErrorRecord:
         queue=message.queue,
         message_id=message.message_id,
         input=message.body[:_INPUT_KEPT],
+        input_size=len(message.body),
+        tag=message.tag,
+        headers=tuple(message.headers.items()),
+        group=message.group,
     )
 
 

@@ -19,6 +19,7 @@ class _Counts:
     lostLeases: int = 0
     lostShards: int = 0
     pruned: int = 0
+    errorsDelivered: int = 0  # to the error queue
 
 
 @dataclass(slots=True)

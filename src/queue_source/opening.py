@@ -8,6 +8,7 @@ from typing import Protocol
 
 from queue_source.acknowledging import Acknowledger
 from queue_source.crew import Crew
+from queue_source.forwarding import ErrorForwarder
 from queue_source.holding_pen import HoldingPen
 from queue_source.intake import Intake, Stat, set_apart, take_in, take_messages
 from queue_source.leases import key_of
@@ -38,6 +39,7 @@ class Opener:
         pen: HoldingPen,
         receivers: Receivers,
         acknowledger: Acknowledger,
+        forwarder: ErrorForwarder,
         metrics: Metrics,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -48,6 +50,7 @@ class Opener:
         self._pen = pen
         self._receivers = receivers
         self._acknowledger = acknowledger
+        self._forwarder = forwarder
         self._metrics = metrics
         self._clock = clock
 
@@ -72,7 +75,9 @@ class Opener:
             intake = take_in(messages, self._options.notifications, self._stat)
         if not self._semantics.keeps_shards:
             set_apart(intake)
-        self._store.record_errors(source, pipeline, list(intake.errors.values()))
+        if intake.errors:
+            self._store.record_errors(source, pipeline, list(intake.errors.values()))
+            self._forwarder.forward()
         contents = [content for some in intake.contents.values() for content in some]
         if self._semantics.keeps_shards:
             found = self._store.open_shards(token, source, contents) if contents else {}

@@ -24,7 +24,7 @@ from queue_source.planning import PieceOf
 from shard_store.failpoints import reach
 from shard_store.model import BEGINNING, ErrorRecord, PlanIdentity, Position, Range, is_end, offset_of, position_at
 
-_INPUT_KEPT = 65_536  # bytes of a bad message that the error table keeps
+_INPUT_KEPT = 4 << 20  # bytes of a bad message that the error table keeps, as of one that was not understood
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +80,8 @@ def _read_in_isolation(work: Work, schema: pa.Schema, max_attempts: int) -> Iter
         alone = replace(work, ranges=[entry])
         try:
             yield from read_ranges(alone, schema, partial(_record, alone))
-        except (
-            ObjectStoreError,
-            BadObject,
-            SchemaChanged,
-            GeneratorExit,
-        ):  # known errors; or what takes the rows has failed
+        except (ObjectStoreError, BadObject, SchemaChanged, GeneratorExit):
+            # known errors; or what takes the rows has failed
             _ended(work, entry)
             raise
         _ended(work, entry)
@@ -217,7 +213,7 @@ def _part(entry: Range) -> Part:
 def _bad_records(entry: Range, identity: PlanIdentity, problems: Problems) -> list[ErrorRecord]:
     """The first ones, each at its position; and how many more there are, at the position of the last."""
 
-    def told(cause: str, offset: int, detail: str, record: bytes | None) -> ErrorRecord:
+    def told(cause: str, offset: int, detail: str, record: bytes | None = None, size: int | None = None) -> ErrorRecord:
         return ErrorRecord(
             scope="record",
             cause=cause,
@@ -228,12 +224,13 @@ def _bad_records(entry: Range, identity: PlanIdentity, problems: Problems) -> li
             queue=entry.content.queue,
             message_id=entry.content.message_id,
             input=record,
+            input_size=size,
         )
 
-    records = [told("bad-record", bad.offset, bad.reason, bad.record) for bad in problems.told]
+    records = [told("bad-record", bad.offset, bad.reason, bad.record, bad.size) for bad in problems.told]
     if problems.untold:
         detail = f"{problems.untold} more bad records, the last of them at byte {problems.last}"
-        records.append(told("bad-records", problems.last, detail, None))
+        records.append(told("bad-records", problems.last, detail))
     return records
 
 
@@ -258,6 +255,7 @@ def _error(entry: Range, work: Work, error: BadObject, *, skipped: bool) -> Erro
 
     All pieces of a range say it at one position, so that it is one error, and a repeated plan knows its range again.
     """
+    payload = entry.content.payload
     return ErrorRecord(
         scope="skipped" if skipped else "object",
         cause=error.cause,
@@ -267,7 +265,8 @@ def _error(entry: Range, work: Work, error: BadObject, *, skipped: bool) -> Erro
         position=work.planned_start(entry),
         queue=entry.content.queue,
         message_id=entry.content.message_id,
-        input=payload.value[:_INPUT_KEPT] if (payload := entry.content.payload) is not None else None,
+        input=None if payload is None else payload.value[:_INPUT_KEPT],
+        input_size=None if payload is None else len(payload.value),
     )
 
 

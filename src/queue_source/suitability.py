@@ -20,3 +20,13 @@ def check_suitability(queues: Iterable[Queue], options: ReaderOptions) -> None:
                 f"deliverySemantics at-most-once and not with {semantics}; read a pool (pool=NAME instead of "
                 "listener=true), which keeps its messages",
             )
+
+
+def check_error_queue(queue: Queue) -> None:
+    """Raises OptionError for a queue in which errors would not stay until somebody reads them."""
+    if queue.capabilities.loses_unheard:
+        raise OptionError(
+            "errorQueueUrl",
+            f"{queue.name} is a listener: its messages are gone with its connection; name a pool (pool=NAME instead of "
+            "listener=true), which keeps them",
+        )

@@ -7,6 +7,7 @@ a sink that takes only the first attempt would miss rows of a shard that counts 
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,16 +22,30 @@ from shard_store.schema import attempts, errors
 def record(
     database: Database, connection: Connection, source: str, pipeline: str, records: Sequence[ErrorRecord]
 ) -> None:
-    """Insert the records that are not there yet; of a plan that is published, what a late attempt says is nothing."""
+    """Insert the records that are not there yet; of a plan that is published, what a late attempt says is nothing.
+
+    Not so rows: a batch without new input, which has the plan before it, may still reject some.
+    """
     hashes = {r.plan_hash for r in records if r.plan_hash}
     if hashes:
         final = sa.select(attempts.c.delivery_hash).where(attempts.c.delivery_hash.in_(hashes))
         published = set(connection.execute(final).scalars())
-        records = [r for r in records if r.plan_hash not in published]
+        records = [r for r in records if r.plan_hash not in published or r.scope == "row"]
     fixed = {"source": source, "pipeline": pipeline, "occurred_at": database.now()}
     rows = {r["error_key"]: r for r in (_row(source, record) for record in records)}
     for chunk in chunks(sorted(rows.items())):  # in the order of keys: two executors do not deadlock
         connection.execute(database.dialect.insert_if_absent(errors).values(**fixed), [row for _, row in chunk])
+    _bring_back(database, connection, [key for key, row in rows.items() if row["scope"] == "message"])
+
+
+def _bring_back(database: Database, connection: Connection, keys: Sequence[bytes]) -> None:
+    """Of messages that were published again after an error and are bad again, where both have one id."""
+    for chunk in chunks(sorted(keys)):
+        connection.execute(
+            errors.update()
+            .where(database.dialect.among(errors.c.error_key, chunk), errors.c.requeued_at.is_not(None))
+            .values(requeued_at=None, delivered_at=None, delivered_to=None, occurred_at=database.now())
+        )
 
 
 def found_bad(connection: Connection, plan_hash: str) -> set[tuple[ShardKey, Position]]:
@@ -40,18 +55,47 @@ def found_bad(connection: Connection, plan_hash: str) -> set[tuple[ShardKey, Pos
     return {(ShardKey(key), Position(start)) for key, start in found}
 
 
+ERROR_STATES = ("pending", "recorded", "delivered", "requeued")
+_done = attempts.alias("done")  # so that queries over attempts may use it
+FINAL = sa.or_(errors.c.delivery_hash == "", sa.exists().where(_done.c.delivery_hash == errors.c.delivery_hash))
+"""Its plan is published, or no plan is concerned: before, the attempt may still be repeated, and the error with it."""
+
+
+def error_state(final: sa.ColumnElement[bool] = FINAL) -> sa.ColumnElement[str]:
+    """`pending`, then `recorded`; `delivered` when it was sent to the error queue; `requeued` by hand."""
+    return sa.case(
+        (errors.c.requeued_at.is_not(None), "requeued"),
+        (errors.c.delivered_at.is_not(None), "delivered"),
+        (final, "recorded"),
+        else_="pending",
+    )
+
+
+def error_key(source: str, r: ErrorRecord) -> bytes:
+    """What an error is known by, also to whoever reads the error queue: the same for every attempt at its plan."""
+    parts = [source, r.scope, r.plan_hash, r.queue if r.scope == "message" else "", r.subject, r.position]
+    if r.scope == "row":
+        parts += [hashlib.sha256(r.input or b"").hexdigest(), r.occurrence]
+    return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).digest()
+
+
 def _row(source: str, r: ErrorRecord) -> dict[str, Any]:
-    identity = "\0".join((source, r.scope, r.plan_hash, r.queue if r.scope == "message" else "", r.subject, r.position))
+    message = None
+    if r.scope == "message":
+        message = json.dumps([r.tag, dict(r.headers), r.group], ensure_ascii=False)
+    whole = None if r.input is None else len(r.input)
     return {
-        "error_key": hashlib.sha256(identity.encode("utf-8", "surrogatepass")).digest(),
+        "error_key": error_key(source, r),
         "scope": r.scope,
         "cause": r.cause,
         "detail": r.detail,
         "subject": r.subject,
-        "shard_key": None if r.scope == "message" else shard_key(source, r.subject),
+        "shard_key": None if r.scope == "message" or not r.subject else shard_key(source, r.subject),
         "delivery_hash": r.plan_hash,
         "position": r.position,
         "queue": r.queue,
         "message_id": r.message_id,
+        "message": message,
         "input": r.input,
+        "input_size": whole if r.input_size is None else r.input_size,
     }

@@ -154,8 +154,9 @@ class Plan:
     """The snapshots of one micro-batch: what is to be read (`ranges`), what was lost to others meanwhile (`lost`).
 
     What an earlier attempt at the same plan found bad belongs to it and is not read again: it is not in `ranges`.
-    `published` is true when an earlier attempt has already delivered this plan: nothing is read again. `attempt`
-    counts how often the plan was made: each time but the first says that the one before it failed.
+    `published` is true when an earlier attempt has already delivered this plan: `ranges` is then what it delivered, as
+    far as the plan is the last one; else nothing. `attempt` counts how often the plan was made: each time but the first
+    says that the one before it failed.
     """
 
     identity: PlanIdentity
@@ -174,14 +175,21 @@ class Split:
     size: int
 
 
+def split_key(path: str) -> bytes:
+    """The key of a split's name, the last part of its path: a folder may be named in several ways, a split has one."""
+    return hashlib.sha256(path.rpartition("/")[2].encode("utf-8", "surrogatepass")).digest()
+
+
 @dataclass(frozen=True, slots=True)
 class ErrorRecord:
     """One entry of the error table. Unique by (plan hash or "", shard or message, position): writing it twice is one.
 
     `scope`: "message" (a message that was not understood), "object" (the shard is quarantined when its plan is
-    published) or "record" (one record of an object; the object goes on). `cause` is a short fixed word
-    (`malformed-message`, `missing-object`, `corrupt-object` ...), `detail` the sentence for a human, `input` the bytes
-    that could not be processed as far as they are known.
+    published), "skipped" (an object that counts as done), "record" (one record of an object; the object goes on) or
+    "row" (the user's function rejected it; equal ones of a plan differ in `occurrence`). `cause` is a short
+    fixed word (`malformed-message`, `missing-object`, `corrupt-object` ...), `detail` the sentence for a human, `input`
+    the bytes that could not be processed as far as they are known; where they are the beginning only, `input_size`
+    says of how many. `tag`, `headers` and `group` are those of a message, for publishing it again.
     """
 
     scope: str
@@ -193,6 +201,11 @@ class ErrorRecord:
     queue: str = ""
     message_id: str = ""
     input: bytes | None = None
+    input_size: int | None = None  # None: `input` is whole
+    tag: str = ""
+    headers: tuple[tuple[str, str], ...] = ()
+    group: str | None = None
+    occurrence: str = ""
 
 
 def delivery_hash(source: str, pipeline: str, ranges: Iterable[Range], seqs: tuple[int, int]) -> str:

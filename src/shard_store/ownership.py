@@ -55,7 +55,14 @@ def open_shards(
     # a shard of another pipeline may be finished and pruned between our insert and our look: then it is new again
     while absent := [(key, wanted[key]) for key in sorted(wanted.keys() - found.keys())]:
         found |= _insert(database, connection, token, source, absent)
-    return {key: found[key] for key in wanted}
+    return {key: _as_told(found[key], content) for key, content in wanted.items()}
+
+
+def _as_told(shard: Shard, content: Content) -> Shard:
+    """A shard that was put back has forgotten its size and ETag, as its object may have been repaired."""
+    if shard.content.size is not None or content.size is None:
+        return shard
+    return shard._replace(content=shard.content._replace(size=content.size, etag=content.etag))
 
 
 def _insert(

@@ -89,24 +89,28 @@ def plan(database: Database, connection: Connection, token: PublishToken, start_
 
     Shards that passed to another owner are left out (`lost`), at this attempt and at every later one of the same
     offsets, also when they come back to us: an earlier attempt may have reached a sink that will not look at a second
-    one. They are then offered anew. A plan that was published before is told as such. With at-most-once everything that
-    was in a plan before is left out, and lost: an attempt may have brought it anywhere.
+    one. They are then offered anew. A plan that was published before is told as such, with what it held. With
+    at-most-once everything that was in a plan before is left out, and lost: an attempt may have brought it anywhere.
     """
     row = fence(connection, token)
     if end_seq > row.last_seq:
         raise lost_progress(token.pipeline, end_seq, row.last_seq)
-    made, left_out = _published(connection, row, token, start_seq, end_seq), ""
+    made = _published(connection, row, token, start_seq, end_seq)
+    if made is not None and made.identity.delivery_hash == row.plan_hash:
+        return made if Semantics(row.semantics).final_at_snapshot else _repeated(connection, row, made)
+    after, marks = end_seq, list[str]()
     if made is None:
         if start_seq > row.confirmed_seq:
             raise ShardStoreError(
                 f"pipeline {token.pipeline!r}: a plan from {start_seq} was asked for, but only what is up to "
                 f"{row.confirmed_seq} is confirmed (report this as a bug)"
             )
+        # a new checkpoint begins at 0, wherever the store stands: what is final needs no look
+        after = max(start_seq, row.confirmed_seq)
         again = (row.plan_start, row.plan_end) == (start_seq, end_seq)
         before = set(json.loads(row.plan_left_out)) if again else set()
-        made, marks = _make(database, connection, row, token, (start_seq, end_seq), before)
+        made, marks = _make(database, connection, row, token, (start_seq, after, end_seq), before)
         made = replace(made, attempt=row.plan_attempt + 1 if again else 1)
-        left_out = json.dumps(marks)
         if not again and (row.plan_attempt or 1) > 1:  # that one is done with: so are the marks of its reads
             connection.execute(reads.delete().where(reads.c.delivery_hash == row.plan_hash))
     connection.execute(
@@ -116,8 +120,9 @@ def plan(database: Database, connection: Connection, token: PublishToken, start_
             plan_hash=made.identity.delivery_hash,
             plan_incarnation=token.incarnation,
             plan_start=start_seq,
+            plan_after=after,
             plan_end=end_seq,
-            plan_left_out=left_out or "[]",
+            plan_left_out=json.dumps(marks),
             plan_lost=len(made.lost),
             plan_attempt=made.attempt,
             begun_seq=max(row.begun_seq, end_seq),
@@ -210,8 +215,7 @@ def _deliver_planned(
             f"{row.confirmed_seq} to it was made: nobody can have read it (report this as a bug)"
         )
     identity = PlanIdentity(row.source, token, row.plan_start, end_seq, row.plan_hash)
-    after = max(row.plan_start, row.confirmed_seq)  # as the plan was made
-    moves = planned_moves(connection, row, after, end_seq)
+    moves = planned_moves(connection, row)
     semantics, others = Semantics(row.semantics), list[Move]()
     if semantics.final_at_delivery:
         moves, others = _split(moves, _open_positions(database, connection, token, {m.key for m in moves}))
@@ -231,18 +235,33 @@ def _published(connection: Connection, row: Row[Any], token: PublishToken, start
     return Plan(PlanIdentity(row.source, token, start_seq, end_seq, delivered[0]), (), published=True)
 
 
+def _repeated(connection: Connection, row: Row[Any], made: Plan) -> Plan:
+    """The delivered plan on record, again: what its delivery brought.
+
+    A query with state has to read it once more, when Spark was killed before it knew of the delivery.
+    """
+    left_out = set(json.loads(row.plan_left_out))
+    planned = ranges.flatten(ranges.read(connection, row.pipeline, row.plan_after, row.plan_end))
+    bad = found_bad(connection, row.plan_hash)
+    return replace(
+        made, ranges=tuple(r for r in planned if (r.key, r.start) not in bad and ranges.mark(r) not in left_out)
+    )
+
+
 def _make(
     database: Database,
     connection: Connection,
     row: Row[Any],
     token: PublishToken,
-    seqs: tuple[int, int],
+    seqs: tuple[int, int, int],
     left_out_before: set[str],
 ) -> tuple[Plan, list[str]]:
-    """The plan of (start, end] as the store stands now, and the marks of what it leaves out."""
-    # a new checkpoint begins at 0, wherever the store stands: what is final needs no look
-    after = max(seqs[0], row.confirmed_seq)
-    parts = ranges.read(connection, token.pipeline, after, seqs[1])
+    """The plan of (start, end] as the store stands now, and the marks of what it leaves out.
+
+    `seqs` are its start, the seq after which there is anything to do, and its end.
+    """
+    start, after, end = seqs
+    parts = ranges.read(connection, token.pipeline, after, end)
     planned = ranges.flatten(parts)
     again = [r for r in planned if ranges.mark(r) not in left_out_before] if left_out_before else planned
     semantics = Semantics(row.semantics)
@@ -251,7 +270,7 @@ def _make(
     if semantics.final_at_delivery:
         positions = _open_positions(database, connection, token, {r.key for r in planned})
         included, others = _split(again, positions)
-    elif semantics.final_at_snapshot and not _same_attempt(row, token, seqs):
+    elif semantics.final_at_snapshot and not _same_attempt(row, token, (start, end)):
         included = ranges.flatten([part for part in parts if part.seq > row.begun_seq])
     left_out: list[Range] = []
     if len(included) < len(planned):
@@ -261,8 +280,8 @@ def _make(
     if semantics.final_at_delivery:
         finished = _finished(database, connection, {r.key for r in others} - positions.keys())
         lost = [r for r in left_out if r.key not in finished and not positions.get(r.key, r.start) >= r.end]
-    digest = delivery_hash(row.source, token.pipeline, included, seqs)
-    identity = PlanIdentity(row.source, token, *seqs, digest)
+    digest = delivery_hash(row.source, token.pipeline, included, (start, end))
+    identity = PlanIdentity(row.source, token, start, end, digest)
     if row.plan_hash == digest:  # an attempt at it was made before
         bad = found_bad(connection, digest)
         included = [r for r in included if (r.key, r.start) not in bad]

@@ -5,16 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from shard_store.database import ROWS_PER_STATEMENT, Database
+from shard_store.error_delivery import awaits_delivery
+from shard_store.error_table import FINAL
 from shard_store.schema import attempts, errors, leases, pipelines, shards, snapshots
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+from shard_store.times import micros
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +76,10 @@ def prune(
     Any process may run it at any time; running twice at once is harmless.
     """
     if now is None:
-        micros = int(database.read(lambda connection: connection.execute(sa.select(database.now())).scalar_one()))
+        at = int(database.read(lambda connection: connection.execute(sa.select(database.now())).scalar_one()))
     else:
-        micros = (now - _EPOCH) // timedelta(microseconds=1)
-    cutoff = micros - policy.window // timedelta(microseconds=1)
+        at = micros(now)
+    cutoff = at - policy.window // timedelta(microseconds=1)
     deadline = clock() + time_out
     removed: dict[str, Any] = dict.fromkeys(("shards", "snapshots", "attempts", "errors"), 0)
     if dry_run:
@@ -145,13 +146,17 @@ def _targets(database: Database, policy: RetentionPolicy, cutoff: int) -> Iterat
         sa.exists().where(pipelines.c.plan_hash == errors.c.delivery_hash),
         sa.not_(sa.exists().where(attempts.c.delivery_hash == errors.c.delivery_hash)),
     )
-    old_error = sa.and_(errors.c.occurred_at < cutoff, sa.not_(planned), *_of_source(errors, policy))
+    kept = sa.or_(planned, sa.and_(FINAL, awaits_delivery()))
+    old_error = sa.and_(errors.c.occurred_at < cutoff, sa.not_(kept), *_of_source(errors, policy))
     yield _Target("errors", errors, old_error, (errors.c.occurred_at,))
     # an attempt that Spark may ask for once more: its plan is published, and not yet confirmed
     awaited = sa.exists().where(
         pipelines.c.pipeline == attempts.c.pipeline, pipelines.c.confirmed_seq < attempts.c.end_seq
     )
-    old_attempt = sa.and_(attempts.c.published_at < cutoff, sa.not_(awaited), *_of_source(attempts, policy))
+    # and one that makes an error final which is not delivered
+    unsent = sa.exists().where(errors.c.delivery_hash == attempts.c.delivery_hash, awaits_delivery())
+    old_attempt = sa.and_(attempts.c.published_at < cutoff, sa.not_(awaited), sa.not_(unsent))
+    old_attempt = sa.and_(old_attempt, *_of_source(attempts, policy))
     yield _Target("attempts", attempts, old_attempt, (attempts.c.published_at,))
 
 

@@ -144,6 +144,7 @@ def _leaves(value: Any) -> Any:
 
 BAD: dict[str, list[str]] = {
     "queue URLs": ["", "orders"],
+    "queue URL": ["", "orders", "sqs://a,sqs://b"],
     "database URL": ["", "cuesqueue.db"],
     "name": ["", "a/b", "a,b", "x" * 201, "a\tb"],
     "choice": ["", "bogus"],

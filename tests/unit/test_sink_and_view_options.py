@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,28 @@ def test_a_view_shows_the_data_of_all_pipelines_unless_told_otherwise() -> None:
 
 def test_an_unknown_view_is_refused_with_the_nearest() -> None:
     assert "did you mean 'shards'?" in str(refusal({"view": "shard"}, parse_view_options))
-    assert "not supported yet" in str(refusal({"view": "files_state"}, parse_view_options))
+
+
+def test_a_view_may_be_of_the_past() -> None:
+    noon = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
+    for text in ("2026-11-20T12:00:00Z", "2026-11-20 12:00:00", "2026-11-20T13:00:00+01:00"):
+        assert parse_view_options({"asOf": text}).as_of == noon
+    assert parse_view_options({"asof": "2026-11-20"}).as_of == datetime(2026, 11, 20, tzinfo=timezone.utc)
+    assert parse_view_options({"asOfAttempt": "AB" * 32, "view": "splits"}).as_of_attempt == "ab" * 32
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"asOf": "yesterday"},
+        {"asOfAttempt": "ab"},
+        {"asOf": "2026-11-20", "view": "shards"},
+        {"asOfAttempt": "ab" * 32, "view": "attempts"},
+        {"asOfAttempt": "ab" * 32, "asOf": "2026-11-20"},
+    ],
+)
+def test_a_past_that_there_is_not_is_refused(options: dict[str, str]) -> None:
+    assert refusal(options, parse_view_options).option.startswith("asOf")
 
 
 @pytest.mark.parametrize("parse", [parse_sink_options, parse_view_options])

@@ -8,12 +8,14 @@ import typer
 from typer.core import TyperGroup
 
 from queue_source.commands.demo import demo
+from queue_source.commands.errors import group as errors_group
 from queue_source.commands.migrate import migrate
 from queue_source.commands.output import Json, errors_as_exit_codes, print_result
 from queue_source.commands.prune import prune
 from queue_source.commands.publish import publish
 from queue_source.commands.queue import group as queue_group
 from queue_source.commands.setup import app as setup
+from queue_source.commands.vacuum import vacuum
 
 
 class _Program(TyperGroup):
@@ -37,7 +39,9 @@ app = typer.Typer(
 app.command()(demo)
 app.command()(publish)
 app.add_typer(queue_group)
+app.add_typer(errors_group)
 app.command()(prune)
+app.command()(vacuum)
 app.command()(migrate)
 app.add_typer(setup, name="setup")
 

@@ -97,6 +97,11 @@ def _s3_events(uris: Iterable[bytes], per_message: int) -> Iterator[bytes]:
         yield json.dumps({"Records": group}).encode()
 
 
+def s3_event(uri: str) -> bytes:
+    """One object as Amazon announces it."""
+    return next(_s3_events([uri.encode("utf-8", "surrogateescape")], 1))
+
+
 def _s3_record(uri: bytes, now: str) -> dict[str, object]:
     text = uri.decode("utf-8", "surrogateescape")
     scheme, separator, rest = text.partition("://")

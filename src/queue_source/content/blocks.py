@@ -175,7 +175,7 @@ def text_blocks(
             yield Block(offset, data if end == len(data) else data[:end])
             offset, rest = offset + end, data[end:]
         elif len(data) > LONGEST_RECORD:
-            problems.add(offset, f"a record of more than {LONGEST_RECORD} bytes is passed over", data[:1000])
+            problems.add(offset, f"a record of more than {LONGEST_RECORD} bytes is passed over", data)
             offset, rest = _next_record(stream, separator, offset, data, len(data))
         else:
             rest = data

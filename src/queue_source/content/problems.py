@@ -12,16 +12,17 @@ from queue_source.content.columns import shorten
 from queue_source.errors import BadObject
 
 TOLD_ONE_BY_ONE = 20
-_KEPT_BYTES = 1000
+_KEPT_BYTES = 65_536
 
 
 @dataclass(frozen=True, slots=True)
 class BadRecord:
-    """One bad record: `offset` is where it begins (byte, decompressed), `record` its first bytes."""
+    """One bad record: `offset` is where it begins (byte, decompressed), `record` its first bytes of `size`."""
 
     offset: int
     reason: str
     record: bytes
+    size: int
 
 
 class Problems:
@@ -41,7 +42,7 @@ class Problems:
         self.count += 1
         self.last = offset
         if len(self.told) < TOLD_ONE_BY_ONE:
-            self.told.append(BadRecord(offset, shorten(reason), record[:_KEPT_BYTES]))
+            self.told.append(BadRecord(offset, shorten(reason), record[:_KEPT_BYTES], len(record)))
 
     @property
     def untold(self) -> int:

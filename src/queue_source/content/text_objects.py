@@ -135,7 +135,7 @@ class TextObject:
         data = stream.read(LONGEST_RECORD + 1)
         if len(data) > LONGEST_RECORD:
             reason = f"a document of more than {LONGEST_RECORD} bytes is passed over"
-            self._problems.add(0, reason, data[:1000])
+            self._problems.add(0, reason, data)
             return
         yield Block(0, data[len(_BOM) :] if data.startswith(_BOM) else data)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from queue_source.options.partitioning import PartitionField
@@ -87,11 +87,12 @@ class DeduplicationOptions:
 
 @dataclass(frozen=True, slots=True)
 class DeliveryOptions:
-    """The guarantee, and what happens when the store was lost or objects kill their readers."""
+    """The guarantee, and what happens when the store was lost, objects kill their readers, or anything is bad."""
 
     delivery_semantics: str
     fail_on_data_loss: bool
     max_attempts: int
+    error_queue_url: SecretUrl | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,12 +191,14 @@ class SinkOptions:
 
 @dataclass(frozen=True, slots=True)
 class ViewOptions:
-    """All options of a batch view. `pipeline` and `source` are filters, None for all."""
+    """All options of a batch view. `pipeline` and `source` are filters, None for all; of the last two one is given."""
 
     view: str
     store: SecretUrl
     pipeline: str | None
     source: str | None
+    as_of: datetime | None
+    as_of_attempt: str | None
     storage: StorageOptions
 
 

@@ -10,7 +10,7 @@ import difflib
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -131,6 +131,24 @@ def _time_zone(text: str) -> str:
     return zone
 
 
+def _time(text: str) -> datetime:
+    """A time without an offset is UTC; Python before 3.11 reads no Z."""
+    try:
+        time = datetime.fromisoformat(re.sub(r"[zZ]$", "+00:00", text.strip()))
+    except ValueError:
+        raise ValueError(
+            f"{shown(text)} is not a time; write one as in 2026-11-20, 2026-11-20T08:30Z or 2026-11-20T09:30:00+01:00"
+        ) from None
+    return time if time.tzinfo is not None else time.replace(tzinfo=timezone.utc)
+
+
+def _delivery_hash(text: str) -> str:
+    digest = text.strip().lower()
+    if not re.fullmatch(r"[0-9a-f]{64}", digest):
+        raise ValueError(f"{shown(text)} is not a delivery hash, which has 64 hexadecimal digits; see view 'attempts'")
+    return digest
+
+
 def _prefixes(text: str) -> tuple[str, ...]:
     prefixes = tuple(part.strip() for part in text.split(","))
     if not all(prefixes):
@@ -160,7 +178,7 @@ def split_queue_urls(text: str) -> tuple[SecretUrl, ...]:
 def _queue_url(text: str) -> SecretUrl:
     urls = split_queue_urls(text)
     if len(urls) > 1:
-        raise ValueError(f"holds {len(urls)} URLs; write one queue's URL, as in sqs://orders")
+        raise ValueError(f"{shown(text)} names {len(urls)} queues; write the URL of one")
     return urls[0]
 
 
@@ -270,13 +288,15 @@ CHARACTER = _character(may_be_empty=True)
 TIME_ZONE = Kind("time zone", "an IANA name, or an offset such as `+02:00`", _time_zone)
 PREFIXES = Kind("prefixes", "prefixes of URIs, parted by commas", _prefixes)
 QUEUE_URLS = Kind("queue URLs", "URLs, parted by commas", split_queue_urls)
-QUEUE_URL = Kind("queue URL", "one URL", _queue_url)
+QUEUE_URL = Kind("queue URL", "the URL of one queue", _queue_url)
 STORE_URL = Kind("database URL", "an SQLAlchemy URL", _store_url)
 GLOB = Kind("glob", "a glob: `*`, `?`, `[a-z]`, `{a,b}`", _glob)
 TAG_FILTER = Kind("tag filter", "filters parted by commas; `*` is one word, `#` zero or more", _tag_filter)
 SHARES = Kind("shares", "`round-robin`, `greedy`, or `percentage:70,30` with one number a queue", _shares)
 COLUMNS = Kind("columns", "columns with types, as Spark's DDL has them", _columns)
 URIS = Kind("URIs", "URIs of objects, parted by commas", _uris)
+TIME = Kind("time", "an ISO time; UTC without an offset", _time)
+DELIVERY_HASH = Kind("delivery hash", "a `delivery_hash` of the view `attempts`", _delivery_hash)
 NAMES = Kind("names", "names of columns, parted by commas", _names)
 TABLE = Kind("table", "a namespace and a name, parted by a dot", _table_name)
 PARTITIONING = Kind(

@@ -64,7 +64,7 @@ def parse_reader_options(options: Mapping[str, str]) -> groups.ReaderOptions:
         pipeline=values["pipeline"] or source,
         store=values["store"],
         queue=groups.QueueOptions(
-            urls=urls, connections=connections(urls, values), **_group(READER_OPTIONS, "queue", values)
+            urls=urls, connections=connections(_all_urls(values), values), **_group(READER_OPTIONS, "queue", values)
         ),
         notifications=groups.NotificationOptions(**_group(READER_OPTIONS, "notifications", values)),
         batches=groups.BatchOptions(**_group(READER_OPTIONS, "batches", values)),
@@ -131,13 +131,25 @@ def _table(values: Mapping[str, Any], of_catalog: Mapping[str, str]) -> groups.T
 def parse_view_options(options: Mapping[str, str]) -> groups.ViewOptions:
     """The options of `spark.read.format("cuesqueue")`; names in any case. Raises OptionError."""
     values = _read("views", options)
+    _check_as_of(values)
     return groups.ViewOptions(
         view=values["view"],
         store=values["store"],
         pipeline=values["pipeline"],
         source=values["source"],
+        as_of=values["asOf"],
+        as_of_attempt=values["asOfAttempt"],
         storage=_storage(values),
     )
+
+
+def _check_as_of(values: Mapping[str, Any]) -> None:
+    """Only what is published keeps its past; the other tables tell how things stand."""
+    given = [name for name in ("asOf", "asOfAttempt") if values[name] is not None]
+    if len(given) == 2:
+        raise OptionError("asOfAttempt", "and asOf both say which past is meant; keep one of them")
+    if given and values["view"] not in ("data", "splits"):
+        raise OptionError(given[0], f"acts only on the views data and splits, not on {values['view']}; leave it out")
 
 
 def _read(place: str, options: Mapping[str, str]) -> dict[str, Any]:
@@ -396,6 +408,17 @@ def _azure(build: type[AzureOptions], values: Mapping[str, Any]) -> AzureOptions
         client_secret=revealed("clientSecret"),
         endpoint=values["azure.endpointUrl"],
     )
+
+
+def _all_urls(values: Mapping[str, Any]) -> list[SecretUrl]:
+    """The queues that are read, and the one for errors: never one of those, or each error would be one more message."""
+    urls: list[SecretUrl] = list(values["queueUrl"])
+    errors: SecretUrl | None = values["errorQueueUrl"]
+    if errors is None:
+        return urls
+    if errors.reveal() in {url.reveal() for url in urls}:
+        raise OptionError("errorQueueUrl", f"{errors} is the queue that is read; name another one for errors")
+    return [*urls, errors]
 
 
 def _source_from(urls: Sequence[SecretUrl]) -> str:

@@ -16,7 +16,7 @@ NOTIFICATION_FORMS = ("uri", "s3", "minio", "sns", "eventbridge", "gcs", "json")
 """The notification forms that can be forced with `notificationFormat`; `auto` finds out by looking."""
 
 FILE_FORMATS = ("json", "csv", "parquet", "text", "orc", "avro", "binaryFile")
-VIEWS = ("data", "splits", "shards", "attempts", "errors")
+VIEWS = ("data", "splits", "shards", "attempts", "errors", "files_state")
 DEFAULT_WINDOW = "30 days"
 DEFAULT_ALLOWED_PREFIXES = "s3://,gs://,abfss://"
 _RECORDS = ("json", "csv")
@@ -455,7 +455,12 @@ READER_OPTIONS = (
         "Readers that an object may kill before it is quarantined, counted from the third attempt at a micro-batch on, "
         "when each object is read in a task of its own.", "5",
     ),
-    _later("errorQueueUrl", "delivery", "Queue that receives what could not be processed."),
+    Option(
+        "errorQueueUrl", "delivery", kinds.QUEUE_URL, None,
+        "Queue that receives what could not be processed, with its cause and input; reached as `queueUrl` is. Nothing "
+        "is acknowledged before its errors are there.",
+        "sql+sqlite:///jobs.db?queue=errors", "the error table alone",
+    ),
     *_STORAGE,
     *_QUEUE_ACCESS,
 )  # fmt: skip
@@ -510,11 +515,19 @@ SINK_OPTIONS = (
 VIEW_OPTIONS = (
     _STORE,
     Option(
-        "view", "names", choice(*VIEWS, later=("files_state",)), "data",
+        "view", "names", choice(*VIEWS), "data",
         "What is read: the published rows, or a table of the store.", "shards",
     ),
     Option("pipeline", "names", kinds.NAME, None, "Only what belongs to this pipeline.", "orders", "all"),
     Option("source", "names", kinds.NAME, None, "Only what belongs to this source.", "orders", "all"),
+    Option(
+        "asOf", "names", kinds.TIME, None,
+        "Only what was published at this time. Views `data` and `splits`.", "2026-11-20T08:30:00Z", "now",
+    ),
+    Option(
+        "asOfAttempt", "names", kinds.DELIVERY_HASH, None,
+        "Only what was published when this attempt had been. Views `data` and `splits`.", "", "the last one",
+    ),
     *_STORAGE,
 )  # fmt: skip
 """Everything that `spark.read.format("cuesqueue")` knows."""

@@ -12,11 +12,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
 from queue_source.messages import Outgoing, Receipt, Received
 
 T = TypeVar("T")
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import Connection
+
+    from shard_store.database import Database
 
 Self = TypeVar("Self", bound="ClosedAtExit")
 
@@ -189,6 +194,25 @@ def made_of_each(messages: Sequence[Outgoing], make: Callable[[Outgoing], T]) ->
         except ValueError as error:
             raise Unsendable(place, str(error)) from error
     return made
+
+
+@runtime_checkable
+class Transactional(Protocol):
+    """A queue in a SQL database: what is published can be part of a transaction of that database."""
+
+    def joins(self, database: Database) -> bool:
+        """Whether it is in this very database, as far as URLs tell; then its tables are there from now on."""
+
+    def publish_inside(
+        self,
+        connection: Connection,
+        payloads: Sequence[Payload],
+        *,
+        tag: str = "",
+        headers: Mapping[str, str] | None = None,
+        group: str | None = None,
+    ) -> list[str]:
+        """As `publish`, but in the caller's transaction of a database that it joins: sent when that commits."""
 
 
 @runtime_checkable

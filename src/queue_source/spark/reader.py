@@ -76,14 +76,13 @@ class CuesqueueStreamReader(AvailableNow, DataSourceStreamReader):
             self._started().logged(int(end["seq"]))  # Spark before 4.2, after a restart
             return []
         plan = self._started().plan(int(start["seq"]), int(end["seq"]))
-        ranges = () if plan.published else plan.ranges
         batches, max_attempts = self._options.batches, None
         piece_of: PieceOf = {}
         limits = batches.min_partitions, batches.max_partition_bytes
         if plan.attempt >= ISOLATED_FROM:
-            packed, max_attempts = isolate(ranges), self._options.delivery.max_attempts
+            packed, max_attempts = isolate(plan.ranges), self._options.delivery.max_attempts
         else:
-            pieces, piece_of = cut(ranges, *limits, self._may_be_cut)
+            pieces, piece_of = cut(plan.ranges, *limits, self._may_be_cut)
             packed = pack(pieces, *limits)
         # a plan without content still needs a task: its commit message tells the sink which plan is published
         return [
@@ -137,7 +136,7 @@ def _start(options: ReaderOptions) -> Coordinator:
     # here: every executor worker imports this module to unpickle the reader, and most of its time would go to these
     from queue_source.coordinator import Coordinator
     from queue_source.queues import open_queue
-    from queue_source.suitability import check_suitability
+    from queue_source.suitability import check_error_queue, check_suitability
     from shard_store.store import open_store
 
     storage = options.content.storage
@@ -147,14 +146,18 @@ def _start(options: ReaderOptions) -> Coordinator:
 
     store = open_store(options.store.reveal())
     queues: Mapping[str, Any] = {}
+    errors, error_url = None, options.delivery.error_queue_url
     try:
+        if error_url is not None:
+            errors = open_queue(error_url.reveal(), **connection_options(error_url, options.queue))
+            check_error_queue(errors)
         opened = [open_queue(url.reveal(), **connection_options(url, options.queue)) for url in options.queue.urls]
         queues = {queue.name: queue for queue in opened}
         check_suitability(opened, options)
-        coordinator = Coordinator(options, store, queues, stat, driver=driver_identity())
+        coordinator = Coordinator(options, store, queues, stat, driver=driver_identity(), error_queue=errors)
         coordinator.start()
     except BaseException:
-        for queue in queues.values():
+        for queue in (*queues.values(), *([] if errors is None else [errors])):
             queue.close()
         store.close()
         raise

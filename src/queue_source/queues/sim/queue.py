@@ -23,6 +23,7 @@ from queue_source.queues.sql import SqlQueue
 from queue_source.queues.sql.database import create_table, create_tables
 from queue_source.queues.sql.rows import QueueRows
 from queue_source.tags import check_tag, matches_any
+from shard_store.database import Database
 
 
 class Fault(str, Enum):
@@ -134,6 +135,10 @@ class SimQueue(SqlQueue):
         self._connected("publish")
         named = stamped(headers, self._sim.log_id_header)
         return super().publish(payloads, tag=tag, headers=named, group=group)
+
+    def joins(self, database: Database) -> bool:
+        """Never: what it simulates has no transactions with a store."""
+        return False
 
     def _insert(
         self, connection: Connection, bodies: Sequence[bytes], tag: str, headers: Mapping[str, str], group: str | None

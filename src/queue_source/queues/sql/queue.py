@@ -36,6 +36,7 @@ from queue_source.queues.sql.database import (
 )
 from queue_source.queues.sql.rows import QueueRows, check_text, checked
 from shard_store.database import ROWS_PER_STATEMENT, Database, chunks
+from shard_store.same_database import same_database
 
 _POLL = (0.05, 0.2)  # seconds between two looks at an empty queue, drawn at random so that pollers do not march
 
@@ -146,9 +147,28 @@ class SqlQueue(ClosedAtExit):
         bodies = encode_payloads(payloads)
         if not bodies:
             return []
-        check_text("tag", tag)
-        check_text("group", group or "", LONGEST_NAME)
+        _check_address(tag, group)
         return self._run(lambda connection: self._insert(connection, bodies, tag, headers or {}, group or None))
+
+    def joins(self, database: Database) -> bool:
+        if not same_database(self._database.url, database.url):
+            return False
+        self._opened()
+        return True
+
+    def publish_inside(
+        self,
+        connection: Connection,
+        payloads: Sequence[Payload],
+        *,
+        tag: str = "",
+        headers: Mapping[str, str] | None = None,
+        group: str | None = None,
+    ) -> list[str]:
+        """In the caller's transaction, which is one of a database that it `joins`."""
+        bodies = encode_payloads(payloads)
+        _check_address(tag, group)
+        return self._insert(connection, bodies, tag, headers or {}, group or None)
 
     def _insert(
         self, connection: Connection, bodies: Sequence[bytes], tag: str, headers: Mapping[str, str], group: str | None
@@ -241,3 +261,8 @@ class SqlQueue(ClosedAtExit):
 def _positive(what: str, seconds: float) -> None:
     if not seconds > 0:
         raise ValueError(f"{what} must be more than 0 seconds, not {seconds!r}")
+
+
+def _check_address(tag: str, group: str | None) -> None:
+    check_text("tag", tag)
+    check_text("group", group or "", LONGEST_NAME)

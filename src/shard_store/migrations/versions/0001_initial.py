@@ -63,13 +63,25 @@ def upgrade() -> None:
         sa.Column("position", sa.String(21), nullable=False),
         sa.Column("queue", LongText, nullable=False),
         sa.Column("message_id", LongText, nullable=False),
+        sa.Column("message", LongText),
         sa.Column("input", LongBlob),
+        sa.Column("input_size", sa.BigInteger),
         sa.Column("occurred_at", sa.BigInteger, nullable=False),
+        sa.Column("delivered_at", sa.BigInteger),
+        sa.Column("delivered_to", LongText),
+        sa.Column("requeued_at", sa.BigInteger),
         sa.PrimaryKeyConstraint("error_key"),
         **TABLE,
     )
     op.create_index("cuesqueue_errors_hash", "cuesqueue_errors", ["delivery_hash", "scope"])
     op.create_index("cuesqueue_errors_occurred", "cuesqueue_errors", ["occurred_at"])
+    op.create_index(
+        "cuesqueue_errors_undelivered",
+        "cuesqueue_errors",
+        ["source", "delivered_at"],
+        sqlite_where=sa.text("delivered_at IS NULL"),
+        postgresql_where=sa.text("delivered_at IS NULL"),
+    )
     op.create_table(
         "cuesqueue_leases",
         sa.Column("name", sa.String(200), nullable=False),
@@ -93,11 +105,13 @@ def upgrade() -> None:
         sa.Column("plan_hash", sa.String(64)),
         sa.Column("plan_incarnation", sa.BigInteger),
         sa.Column("plan_start", sa.BigInteger),
+        sa.Column("plan_after", sa.BigInteger),
         sa.Column("plan_end", sa.BigInteger),
         sa.Column("plan_left_out", LongText),
         sa.Column("plan_lost", sa.BigInteger),
         sa.Column("plan_attempt", sa.BigInteger),
         sa.Column("row_schema", LongText),
+        sa.Column("error_queue", LongText),
         sa.Column("created_at", sa.BigInteger, nullable=False),
         sa.PrimaryKeyConstraint("pipeline"),
         **TABLE,
@@ -168,6 +182,7 @@ def upgrade() -> None:
         sa.Column("source", sa.String(200), nullable=False),
         sa.Column("pipeline", sa.String(200), nullable=False),
         sa.Column("path", LongText, nullable=False),
+        sa.Column("name_key", Hash, nullable=False),
         sa.Column("rows", sa.BigInteger, nullable=False),
         sa.Column("bytes", sa.BigInteger, nullable=False),
         sa.Column("published_at", sa.BigInteger, nullable=False),
@@ -175,3 +190,4 @@ def upgrade() -> None:
         **TABLE,
     )
     op.create_index("cuesqueue_splits_hash", "cuesqueue_splits", ["delivery_hash"])
+    op.create_index("cuesqueue_splits_name", "cuesqueue_splits", ["name_key"])

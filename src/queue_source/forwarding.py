@@ -1,0 +1,97 @@
+"""Errors to the error queue (`errorQueueUrl`): before anything that they concern is acknowledged (decision 0022).
+
+The error table is their durable place: executors and the opener write there first. What is final there and not
+delivered is sent from here, in the reader process: when messages were found bad, when a plan is confirmed, at start-up.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from itertools import groupby
+
+from sqlalchemy.engine import Connection
+
+from queue_source import error_messages
+from queue_source.metrics import Metrics
+from queue_source.queues.base import Queue, Transactional
+from queue_source.receiving import with_back_off
+from shard_store import error_delivery
+from shard_store.failpoints import reach
+from shard_store.model import PublishToken
+from shard_store.store import ShardStore
+from shard_store.stored_errors import StoredError
+
+
+class ErrorForwarder:
+    """Sends the errors of one pipeline; of several threads, one at a time. Without a queue it does nothing.
+
+    To a queue in a table of the store's own database each error goes exactly once, in the transaction that marks it;
+    to others at least once: a reader that dies between sending and marking sends it again, with the same `error_id`.
+    """
+
+    def __init__(
+        self, queue: Queue | None, store: ShardStore, source: str, metrics: Metrics, stopping: threading.Event
+    ) -> None:
+        self._queue = queue
+        self._store = store
+        self._source = source
+        self._metrics = metrics
+        self._patiently = with_back_off(stopping)
+        self._token: PublishToken
+        self._inside: Transactional | None = None
+        self._one_at_a_time = threading.Lock()
+
+    def start(self, token: PublishToken) -> None:
+        """Send what the incarnation before left behind. Raises as `forward` does."""
+        self._token = token
+        queue, database = self._queue, self._store.database
+        database.write(lambda c: error_delivery.name_queue(c, token, None if queue is None else queue.name))
+        if queue is not None and isinstance(queue, Transactional) and queue.joins(database):
+            self._inside = queue
+        self.forward()
+
+    def forward(self) -> None:
+        """Send every final error that is not delivered yet.
+
+        Raises the queue's error, after back-off, when it cannot be sent: then nothing may be acknowledged.
+        """
+        queue = self._queue
+        if queue is None:
+            return
+        database, token = self._store.database, self._token
+        with self._one_at_a_time:
+            while found := database.read(lambda c: error_delivery.undelivered(database, c, token, self._source)):
+                reach("errors-due")
+                sent = self._send(queue, found) if self._inside is None else self._send_inside(self._inside, queue.name)
+                self._metrics.add(errorsDelivered=sent)
+
+    def close(self) -> None:
+        if self._queue is not None:
+            self._queue.close()
+
+    def _send(self, queue: Queue, found: Sequence[StoredError]) -> int:
+        for tag, headers, bodies in _calls(found):
+            self._patiently(queue.publish, bodies, tag=tag, headers=headers)
+        reach("errors-sent")
+        database, keys = self._store.database, [error.key for error in found]
+        database.write(lambda c: error_delivery.mark_delivered(database, c, self._token, keys, queue.name))
+        return len(found)
+
+    def _send_inside(self, queue: Transactional, name: str) -> int:
+        database, token = self._store.database, self._token
+
+        def work(connection: Connection) -> int:
+            found = error_delivery.claim(database, connection, token, self._source)
+            for tag, headers, bodies in _calls(found):
+                queue.publish_inside(connection, bodies, tag=tag, headers=headers)
+            error_delivery.mark_delivered(database, connection, token, [error.key for error in found], name)
+            return len(found)
+
+        return database.write(work)
+
+
+def _calls(found: Sequence[StoredError]) -> list[tuple[str, dict[str, str], list[bytes]]]:
+    """Errors with one tag and one set of headers are one call, in the order in which they occurred."""
+    together = groupby(found, lambda error: (error_messages.tag(error), error_messages.headers(error)))
+    return [(tag, headers, [error_messages.body(error) for error in group]) for (tag, headers), group in together]

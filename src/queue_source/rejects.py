@@ -1,0 +1,120 @@
+"""Rows that a query's own function rejects: recorded as errors of the running batch, and sent as all errors are.
+
+def each_batch(rows, batch_id):
+    bad = rows.where("amount < 0")
+    reject_rows(bad, store="sqlite:///cuesqueue.db", pipeline="orders", batch_id=batch_id, reason="negative amount")
+    ...
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from shard_store.model import ErrorRecord, PlanIdentity
+from shard_store.store import ShardStore, open_store
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import Connection
+
+_LONGEST_CAUSE = 40
+_METADATA = "_metadata"
+
+
+class _Row(NamedTuple):
+    input: bytes
+    reason: str
+    shard_id: str = ""
+    message_id: str = ""
+    queue: str = ""
+
+
+def reject_rows(
+    rows: Any,
+    *,
+    store: str | ShardStore,
+    pipeline: str,
+    reason: str = "",
+    reason_column: str | None = None,
+    cause: str = "rejected-row",
+    batch_id: int | None = None,
+    connection: Connection | None = None,
+) -> int:
+    """Record rows of the batch that runs now as errors (scope `row`); returns how many there are.
+
+    Called in `foreachBatch`, on the driver, before the batch is delivered. `rows` is a DataFrame (they are gathered on
+    the driver), or any iterable of mappings, text or bytes. `reason` says why, or for each row its `reason_column`;
+    `cause` is one short word to find them by. Objects and messages are named where the rows have `_metadata`.
+
+    A repeated batch writes equal rows once: they are known by the plan, `batch_id`, their content and how many equal
+    ones there are. `batch_id` tells apart batches without new input, which stateful queries have. They become final,
+    and go to the error queue, when the batch is published. `connection`, inside a transaction in the store's database,
+    makes them part of that; else they are written at once. Raises PipelineTakenOver in a query that was replaced.
+    """
+    if not 0 < len(cause) <= _LONGEST_CAUSE:
+        raise ValueError(f"cause {cause!r:.100} must have 1 to {_LONGEST_CAUSE} characters; the reason may be longer")
+    found = list(_of_frame(rows, reason, reason_column) if hasattr(rows, "selectExpr") else _of_values(rows, reason))
+    if not found:
+        return 0
+    if isinstance(store, ShardStore):
+        _record(store, pipeline, cause, batch_id, found, connection)
+    else:
+        with open_store(store, create=False) as opened:
+            _record(opened, pipeline, cause, batch_id, found, connection)
+    return len(found)
+
+
+def _record(
+    store: ShardStore,
+    pipeline: str,
+    cause: str,
+    batch_id: int | None,
+    found: Iterable[_Row],
+    connection: Connection | None,
+) -> None:
+    identity = store.current_plan(pipeline, connection=connection)
+    store.reject(identity, list(_records(identity, cause, batch_id, found)), connection)
+
+
+def _records(identity: PlanIdentity, cause: str, batch_id: int | None, found: Iterable[_Row]) -> Iterator[ErrorRecord]:
+    seen: Counter[tuple[str, bytes]] = Counter()
+    for row in found:
+        occurrence = f"{batch_id} {cause} {seen[row.shard_id, row.input]}"
+        seen[row.shard_id, row.input] += 1
+        yield ErrorRecord(
+            scope="row",
+            cause=cause,
+            detail=row.reason,
+            subject=row.shard_id,
+            plan_hash=identity.delivery_hash,
+            queue=row.queue,
+            message_id=row.message_id,
+            input=row.input,
+            occurrence=occurrence,
+        )
+
+
+def _of_frame(frame: Any, reason: str, reason_column: str | None) -> Iterator[_Row]:
+    """Spark writes the JSON: it knows its types."""
+    kept = [_quoted(name) for name in frame.columns if name not in (_METADATA, reason_column)]
+    whole = f"to_json(struct({', '.join(kept)}), map('ignoreNullFields', 'false'))" if kept else "'{}'"
+    why = f"CAST({_quoted(reason_column)} AS STRING)" if reason_column else "CAST(NULL AS STRING)"
+    told = frame.schema[_METADATA].dataType.names if _METADATA in frame.columns else ()
+    origin = [f"{_METADATA}.{name}" if name in told else "''" for name in ("shard_id", "message_id", "queue")]
+    for text, why_not, *ids in frame.selectExpr(whole, why, *origin).toLocalIterator():
+        yield _Row(text.encode("utf-8", "surrogatepass"), why_not or reason, *(name or "" for name in ids))
+
+
+def _of_values(rows: Iterable[Mapping[str, object] | str | bytes], reason: str) -> Iterator[_Row]:
+    for row in rows:
+        if isinstance(row, bytes):
+            yield _Row(row, reason)
+        else:
+            text = row if isinstance(row, str) else json.dumps(row, ensure_ascii=False, default=str)
+            yield _Row(text.encode("utf-8", "surrogatepass"), reason)
+
+
+def _quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"

@@ -1,0 +1,53 @@
+"""Contract: an error queue in the store's own database gets each error in the transaction that marks it."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+
+import pytest
+
+from contracts.store_backends import Pipeline, StoreBackend, rows
+from queue_source.forwarding import ErrorForwarder
+from queue_source.metrics import Metrics
+from queue_source.queues.sql import SqlQueue
+from shard_store import error_delivery
+from shard_store.model import ErrorRecord
+
+
+def test_errors_are_sent_and_marked_together_or_not_at_all(
+    backend: StoreBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = backend.open()
+    us = Pipeline.start(store)
+    store.record_errors("s", "p", [ErrorRecord("message", "c", "", f"m{i}", input=b"\xff") for i in range(450)])
+    url = f"sql+{backend.url}{'&' if '?' in backend.url else '?'}queue=errors"
+    with SqlQueue(url) as queue:
+        queue.purge()  # the servers' databases are emptied of the store's tables only
+        forwarder = ErrorForwarder(queue, store, "s", Metrics(), threading.Event())
+        with monkeypatch.context() as patched:
+            patched.setattr(error_delivery, "mark_delivered", died)
+            with pytest.raises(RuntimeError, match="died"):
+                forwarder.start(us.token)
+        assert queue.peek(1) == []
+        forwarder.start(us.token)
+        forwarder.start(us.token)
+        sent = [json.loads(message.body)["error_id"] for message in queue.peek(1000)]
+    told = {row["error_id"]: (row["state"], row["delivered_to"]) for row in rows(store, "errors")}
+    assert sorted(sent) == sorted(told)
+    assert set(told.values()) == {("delivered", queue.name)}
+
+
+def died(*_: object) -> None:
+    raise RuntimeError("died")
+
+
+def test_a_queue_in_another_database_does_not_join(backend: StoreBackend, tmp_path: Path) -> None:
+    store = backend.open()
+    with SqlQueue(f"sql+sqlite:///{tmp_path}/another.db?queue=errors") as queue:
+        assert not queue.joins(store.database)
+    assert not (tmp_path / "another.db").exists()
+    secret = backend.url.replace("postgres@", "postgres:secret@")
+    with SqlQueue(f"sql+{secret}{'&' if '?' in secret else '?'}queue=errors") as queue:
+        assert queue.joins(store.database), "passwords do not count"

@@ -1,0 +1,333 @@
+"""Contract: errors on their way to the error queue, rejected rows, and what is put back by hand."""
+
+from __future__ import annotations
+
+import re
+import threading
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+import sqlalchemy as sa
+
+from contracts.store_backends import STALE, Pipeline, StoreBackend, content, rows
+from shard_store import error_delivery, repair, stored_errors
+from shard_store.errors import PipelineTakenOver
+from shard_store.model import (
+    ErrorRecord,
+    Plan,
+    PublishToken,
+    ShardState,
+    Split,
+    end_at,
+    position_at,
+    shard_key,
+)
+from shard_store.pruning import RetentionPolicy
+from shard_store.store import ShardStore
+from shard_store.stored_errors import Criteria, StoredError
+
+MESSAGE = ErrorRecord(
+    "message", "malformed-message", "why", "m1", queue="q", message_id="m1", input=b"\xff\0",
+    tag="a.b", headers=(("k", "\u00fc\ud800"),), group="g",
+)  # fmt: skip
+
+
+def bad(plan: Plan, shard_id: str, scope: str = "object", at: int | None = None) -> ErrorRecord:
+    position = plan.ranges[0].start if at is None else position_at(at)
+    return ErrorRecord(scope, "corrupt-object", "why", shard_id, plan.identity.delivery_hash, position, "q", "m")
+
+
+def found(store: ShardStore, **criteria: object) -> list[StoredError]:
+    pages = stored_errors.pages(store.database, Criteria(**criteria))  # type: ignore[arg-type]
+    return [error for page in pages for error in page]
+
+
+def states(store: ShardStore) -> dict[str, str]:
+    return {row["subject"]: row["state"] for row in rows(store, "errors")}
+
+
+def undelivered(store: ShardStore, token: PublishToken) -> list[str]:
+    database = store.database
+    errors = database.read(lambda c: error_delivery.undelivered(database, c, token, "s"))
+    return [error.subject for error in errors]
+
+
+def deliver(store: ShardStore, token: PublishToken) -> list[str]:
+    """Claim and mark, as a forwarder inside the store's database does."""
+    database = store.database
+    claimed = database.write(lambda c: error_delivery.claim(database, c, token, "s"))
+    keys = [error.key for error in claimed]
+    database.write(lambda c: error_delivery.mark_delivered(database, c, token, keys, "errors"))
+    return [error.subject for error in claimed]
+
+
+def quarantined(us: Pipeline, *ids: str) -> None:
+    """Plan and publish objects that are all bad."""
+    plan = us.planned(*ids)
+    us.store.record_errors("s", us.token.pipeline, [bad(plan, i) for i in ids])
+    us.publish(plan, Split("/x", 0, 1))
+    us.confirm()
+
+
+def test_a_message_is_kept_with_all_that_publishing_it_again_needs(store: ShardStore) -> None:
+    store.record_errors("s", "p", [MESSAGE])
+    (error,) = found(store)
+    assert (error.input, error.input_size, error.whole) == (b"\xff\0", 2, True)
+    assert (error.tag, error.headers, error.group) == ("a.b", {"k": "\u00fc\ud800"}, "g")
+    assert (error.seqs, error.shard_key, error.state) == (None, None, "recorded")
+
+
+def test_an_error_is_pending_until_its_plan_is_published_and_sent_once_after_that(store: ShardStore) -> None:
+    us = Pipeline.start(store)
+    plan = us.planned("a", "b")
+    store.record_errors("s", "p", [bad(plan, "a"), bad(plan, "b", "record", 5)])
+    assert set(states(store).values()) == {"pending"}
+    assert undelivered(store, us.token) == []
+    us.publish(plan)
+    assert set(states(store).values()) == {"recorded"}
+    assert sorted(deliver(store, us.token)) == ["a", "b"]
+    assert set(states(store).values()) == {"delivered"}
+    assert undelivered(store, us.token) == []
+    (error, _) = found(store)
+    assert (error.seqs, error.delivered_to) == ((0, 1), "errors")
+
+
+def test_what_is_sent_holds_the_beginning_of_a_large_input(store: ShardStore) -> None:
+    us = Pipeline.start(store)
+    large = bytes(range(256)) * 300
+    store.record_errors("s", "p", [ErrorRecord("message", "c", "", "m", input=large)])
+    database = store.database
+    (error,) = database.read(lambda c: error_delivery.undelivered(database, c, us.token, "s"))
+    assert error.input == large[: error_delivery.MOST_INPUT]
+    assert (error.input_size, error.whole) == (len(large), False)
+    (error,) = found(store)
+    assert (error.input, error.whole) == (large, True)
+
+
+def test_errors_of_a_pipeline_that_died_are_sent_by_another_of_the_source_and_of_a_live_one_are_not(
+    backend: StoreBackend,
+) -> None:
+    store = backend.open()
+    us, other = Pipeline.start(store), Pipeline.start(store, "other")
+    elsewhere = Pipeline.start(store, "elsewhere", "t")
+    for subject, pipeline in (("mine", us), ("another's", other), ("another source's", elsewhere)):
+        store.record_errors(pipeline.source, pipeline.token.pipeline, [ErrorRecord("message", "c", "", subject)])
+    assert undelivered(store, us.token) == ["mine"]
+    backend.clock.advance(STALE + 1)
+    store.heartbeat(us.token, STALE)
+    assert sorted(undelivered(store, us.token)) == ["another's", "mine"]
+
+
+def test_of_two_pipelines_that_claim_at_once_only_one_gets_the_errors_of_a_dead_one(backend: StoreBackend) -> None:
+    first, second = backend.open(), backend.open()
+    us, others = Pipeline.start(first), Pipeline.start(second, "other")
+    first.record_errors("s", "dead", [MESSAGE])
+    got: list[list[str]] = []
+    late = threading.Thread(target=lambda: got.append(deliver(second, others.token)))
+
+    def work(connection: sa.Connection) -> list[bytes]:
+        keys = [error.key for error in error_delivery.claim(first.database, connection, us.token, "s")]
+        if not late.is_alive():
+            late.start()
+        late.join(0.3)  # it has to wait for us; were it not to, it would be done by then
+        error_delivery.mark_delivered(first.database, connection, us.token, keys, "errors")
+        return keys
+
+    assert len(first.database.write(work)) == 1
+    late.join(30)
+    assert got == [[]]
+
+
+def test_a_zombie_neither_claims_nor_marks_errors(store: ShardStore) -> None:
+    zombie = Pipeline.start(store)
+    store.record_errors("s", "p", [MESSAGE])
+    us = Pipeline.start(store)
+    with pytest.raises(PipelineTakenOver):
+        deliver(store, zombie.token)
+    with pytest.raises(PipelineTakenOver):
+        store.database.write(lambda c: error_delivery.mark_delivered(store.database, c, zombie.token, [], "q"))
+    assert deliver(store, us.token) == ["m1"]
+
+
+def test_pruning_leaves_errors_that_an_error_queue_waits_for_and_what_makes_them_final(backend: StoreBackend) -> None:
+    store = backend.open()
+    us = Pipeline.start(store)
+    store.database.write(lambda c: error_delivery.name_queue(c, us.token, "errors"))
+    quarantined(us, "a")
+    backend.clock.advance(3600)
+    policy = RetentionPolicy(window=timedelta(seconds=60))
+    assert (store.prune(policy).errors, states(store)) == (0, {"a": "recorded"})
+    assert deliver(store, us.token) == ["a"]
+    result = store.prune(policy)
+    assert (result.errors, rows(store, "errors"), rows(store, "attempts")) == (1, [], [])
+
+
+def test_an_error_of_a_message_that_was_requeued_and_is_bad_again_is_new_again(store: ShardStore) -> None:
+    us = Pipeline.start(store)
+    store.record_errors("s", "p", [MESSAGE])
+    deliver(store, us.token)
+    store.record_errors("s", "p", [MESSAGE])
+    assert states(store) == {"m1": "delivered"}, "a redelivery is no second error"
+    repair.mark_requeued(store.database, [error.key for error in found(store)])
+    assert states(store) == {"m1": "requeued"}
+    store.record_errors("s", "p", [MESSAGE])
+    assert deliver(store, us.token) == ["m1"]
+
+
+def test_errors_are_found_by_all_that_is_known_of_them(backend: StoreBackend) -> None:
+    store = backend.open()
+    us, other = Pipeline.start(store), Pipeline.start(store, "other", "t")
+    store.record_errors("s", "p", [ErrorRecord("message", "no-message-id", "", "m/1")])
+    backend.clock.advance(100)
+    quarantined(us, "s3://b/a", "s3://b/c")
+    pending = other.planned("s3://b/p")
+    store.record_errors("t", "other", [bad(pending, "s3://b/p", "record", 3)])
+    everything = found(store)
+    assert everything[0].subject == "m/1", "the oldest first"
+    assert len(everything) == 4
+
+    def subjects(**criteria: object) -> set[str]:
+        return {error.subject for error in found(store, **criteria)}
+
+    first = everything[0].key.hex()
+    assert subjects(ids=[first]) == subjects(ids=[first[:7]]) == {"m/1"}
+    assert subjects(ids=[error.key.hex()[:12] for error in everything[:2]]) == {e.subject for e in everything[:2]}
+    assert subjects(matching=re.compile("s3://b/[ac]")) == {"s3://b/a", "s3://b/c"}
+    assert subjects(states=["pending"]) == subjects(source="t") == subjects(pipeline="other") == {"s3://b/p"}
+    assert subjects(words={"scope": ["object"]}) == {"s3://b/a", "s3://b/c"}
+    assert subjects(words={"scope": ["message", "record"]}, since=timedelta(seconds=10)) == {"s3://b/p"}
+    assert subjects(older_than=timedelta(seconds=10), words={"cause": ["no-message-id"]}) == {"m/1"}
+    assert subjects(older_than=timedelta(seconds=1000)) == set()
+
+
+@pytest.mark.parametrize("limit", [1, 5, None])
+def test_pages_hold_every_error_once_up_to_the_limit(
+    store: ShardStore, monkeypatch: pytest.MonkeyPatch, limit: int | None
+) -> None:
+    monkeypatch.setattr(stored_errors, "PAGE", 5)
+    store.record_errors("s", "p", [ErrorRecord("message", "c", "", f"m{i}") for i in range(11)])
+    criteria = Criteria(matching=re.compile("m[0-9]+"))
+    seen = [e.subject for page in stored_errors.pages(store.database, criteria, limit=limit) for e in page]
+    assert len(seen) == len(set(seen)) == (limit or 11)
+
+
+def test_a_quarantined_shard_is_put_back_to_where_it_was_found_bad(store: ShardStore) -> None:
+    us = Pipeline.start(store)
+    us.snapshot(*us.open("large").values(), ends=[position_at(4)])
+    us.publish(us.plan(), Split("/first part", 1, 1))
+    us.confirm()
+    us.snapshot(*us.look("large").values(), ends=[position_at(8)])
+    plan = us.plan()
+    store.record_errors("s", "p", [bad(plan, "large", at=4)])
+    us.publish(plan)
+    us.confirm()
+    assert us.look("large")["large"].state is ShardState.QUARANTINED
+    for _ in range(2):  # a call that died after it is called again
+        opened = repair.reopen(store.database, found(store))
+        assert opened.refused == {}
+        (shard,) = opened.shards.values()
+        assert (shard.uri, shard.version, shard.queue) == ("large", "", "queue")
+        (again,) = us.look("large").values()
+        assert (again.state, again.position, again.token) == (ShardState.OPEN, position_at(4), None)
+    repaired = content("large", 99)._replace(etag="new")
+    (announced,) = store.open_shards(us.token, "s", [repaired]).values()
+    assert (announced.content.size, announced.content.etag) == (99, "new"), "its object may have been repaired"
+    assert store.acquire(us.token, {announced.key: announced.token}) == {announced.key}
+    us.snapshot(announced, ends=[end_at(99)])
+    us.publish(us.plan(), Split("/the rest", 1, 1))
+    assert us.look("large")["large"].state is ShardState.DONE
+
+
+def test_what_would_double_or_lose_rows_is_not_put_back(backend: StoreBackend) -> None:
+    store = backend.open()
+    us, other = Pipeline.start(store), Pipeline.start(store, "other")
+    quarantined(us, "twice", "healed")
+    old = found(store)
+    repair.reopen(store.database, old)
+    for shard in store.open_shards(us.token, "s", [content("twice"), content("healed")]).values():
+        store.acquire(us.token, {shard.key: None})
+        us.snapshot(shard)
+    plan = us.plan()
+    store.record_errors("s", "p", [bad(plan, "twice")])
+    us.publish(plan)
+    us.confirm()
+    pending = other.planned("pending")
+    store.record_errors("s", "other", [bad(pending, "pending")])
+    new = [error for error in found(store) if error.key not in {e.key for e in old}]
+    problems = repair.reopen(store.database, [*old, *new], dry_run=True).refused
+    assert {error.subject: problems[error.key] for error in old} == {
+        "twice": "its object was found bad once more since; take that error instead",
+        "healed": "its object is done by now: a new reading would double its rows",
+    }
+    assert {error.subject: problems.get(error.key) for error in new} == {
+        "twice": None,
+        "pending": "its batch is not published yet: it may still be repeated",
+    }
+    assert us.look("twice")["twice"].state is ShardState.QUARANTINED, "a dry run"
+    assert list(repair.reopen(store.database, [*old, *new]).shards) == [shard_key("s", "twice")]
+    assert us.look("twice", "healed")["twice"].state is ShardState.OPEN
+    assert us.look("healed")["healed"].state is ShardState.DONE
+
+
+def test_a_shard_that_the_store_forgot_is_only_announced_and_not_where_a_part_was_published(
+    backend: StoreBackend,
+) -> None:
+    store = backend.open()
+    us = Pipeline.start(store)
+    quarantined(us, "whole")
+    errors = found(store)
+    backend.clock.advance(3600)
+    store.prune(RetentionPolicy(window=timedelta(seconds=60)))
+    assert us.look("whole") == {}
+    ((key, shard),) = repair.reopen(store.database, errors).shards.items()
+    assert (key, shard.uri, shard.queue) == (shard_key("s", "whole"), "whole", "q")
+    (why,) = repair.reopen(store.database, [replace(errors[0], position=position_at(4))]).refused.values()
+    assert "a part was published before" in why
+
+
+def test_dropping_leaves_pending_errors_and_quarantined_shards(store: ShardStore) -> None:
+    us = Pipeline.start(store)
+    quarantined(us, "a")
+    plan = us.planned("b")
+    store.record_errors("s", "p", [bad(plan, "b"), MESSAGE])
+    assert repair.drop(store.database, [error.key for error in found(store)]) == 2
+    assert states(store) == {"b": "pending"}
+    assert us.look("a")["a"].state is ShardState.QUARANTINED
+    assert us.publish(plan).quarantined == 1
+
+
+def rejected(plan: Plan, *inputs: bytes) -> list[ErrorRecord]:
+    seen: dict[bytes, int] = {}
+    records = []
+    for data in inputs:
+        number = seen[data] = seen.get(data, -1) + 1
+        records.append(
+            ErrorRecord("row", "rejected-row", "", "", plan.identity.delivery_hash, input=data, occurrence=str(number))
+        )
+    return records
+
+
+def test_rejected_rows_are_written_once_however_often_the_batch_runs_and_equal_ones_are_counted(
+    store: ShardStore,
+) -> None:
+    us = Pipeline.start(store)
+    plan = us.planned("a")
+    for _ in range(2):
+        store.reject(plan.identity, rejected(plan, b"1", b"1", b"2"))
+    assert sorted(error.input or b"" for error in found(store)) == [b"1", b"1", b"2"]
+    assert us.publish(plan, Split("/x", 0, 1)).kind == "attempt-error"
+    store.reject(plan.identity, rejected(plan, b"1", b"3"))  # a batch without input has the plan before it
+    assert len(deliver(store, us.token)) == 4
+
+
+def test_rows_that_were_rejected_in_the_users_transaction_go_with_it(store: ShardStore) -> None:
+    us = Pipeline.start(store)
+    plan = us.planned("a")
+    for commits in (False, True):
+        with sa.create_engine(store.database.url, poolclass=sa.NullPool).begin() as connection:
+            identity = store.current_plan("p", connection=connection)
+            store.reject(identity, rejected(plan, b"1"), connection)
+            if not commits:
+                connection.rollback()
+        assert len(found(store)) == commits

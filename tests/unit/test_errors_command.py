@@ -1,0 +1,180 @@
+"""`cuesqueue errors` on a real store and real queues: what is repaired is published, and once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from contracts.store_backends import rows
+from coordinator_world import EMPTY, World, patiently, uris
+from driver_loop import DriverLoop, published, states, until
+from queue_source.commands.main import app
+from queue_source.intake import OBJECT_VERSION
+from queue_source.messages import Received
+from queue_source.queues import open_queue
+from shard_store.model import ErrorRecord, Plan
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    world = World(tmp_path)
+    monkeypatch.setenv("CUESQUEUE_STORE", world.store_url)
+    return world
+
+
+def errors(*arguments: str, code: int = 0) -> dict[str, Any]:
+    done: Result = CliRunner().invoke(app, ["errors", *arguments, "--json"])
+    assert done.exit_code == code, done.output
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def waiting(url: str) -> list[Received]:
+    with open_queue(url) as queue:
+        return queue.peek(1000)  # type: ignore[attr-defined, no-any-return]
+
+
+def run_with(world: World, loop: DriverLoop, bad: dict[str, str], **more: Any) -> Plan:
+    """One batch, in which shards have errors of these scopes; its split lists those that are good."""
+    end = loop.coordinator.latest(0)
+    plan = loop.coordinator.plan(0, end)
+    found = [
+        ErrorRecord(
+            scope, f"corrupt-{scope}", "why", r.content.shard_id, plan.identity.delivery_hash, r.start,
+            r.content.queue, r.content.message_id, **more,
+        )
+        for r in plan.ranges if (scope := bad.get(r.content.shard_id))
+    ]  # fmt: skip
+    with world.store() as store:
+        store.record_errors("files", "files", found)
+        good = [r for r in plan.ranges if bad.get(r.content.shard_id) != "object"]
+    loop._deliver(Plan(plan.identity, tuple(good)), 0)
+    loop._write("offsets", 0, {"start": 0, "end": end})
+    loop._write("commits", 0, {})
+    loop._log[0], loop._done[0], loop._start = {"start": 0, "end": end}, {}, end
+    loop.batch()
+    return plan
+
+
+def test_a_quarantined_object_is_read_again_once_after_its_requeue(world: World) -> None:
+    world.publish(*uris(3))
+    with world.loop() as loop:
+        run_with(world, loop, {uris(3)[0]: "object"})
+        assert world.depth() == EMPTY
+        assert errors("requeue", "--match", "s3://bucket/*", "--dry-run") == {
+            "errors": 1, "messages": 1, "refused": {}, "dry_run": True,
+        }  # fmt: skip
+        assert world.depth() == EMPTY
+        assert errors("requeue", "--scope", "object")["messages"] == 1
+        assert errors("requeue", "--scope", "object")["errors"] == 0, "what was requeued is not requeued again"
+        assert errors("requeue", "--state", "requeued")["messages"] == 1, "unless it is named, which doubles nothing"
+        until(lambda: world.depth() == EMPTY, patiently(loop))
+        with world.store() as store:
+            assert states(store) == {"done": 3}
+            assert published(store) == dict.fromkeys(uris(3), 1)
+    refused = errors("requeue", "--all", "--state", "requeued", code=1)["refused"]
+    assert list(refused.values()) == ["its object is done by now: a new reading would double its rows"]
+
+
+def test_an_object_whose_id_holds_a_version_is_announced_with_it(world: World) -> None:
+    record = {"eventName": "ObjectCreated:Put", "eventSource": "aws:s3",
+              "s3": {"bucket": {"name": "bucket"}, "object": {"key": "k", "size": 1, "versionId": "v1"}}}  # fmt: skip
+    world.publish(json.dumps({"Records": [record]}))
+    with world.loop(allowOverwrites="true") as loop:
+        run_with(world, loop, {"s3://bucket/k#v1": "object"})
+        errors("requeue", "--all")
+        [message] = waiting(world.queue_url)
+        assert (message.body, message.headers) == (b"s3://bucket/k", {OBJECT_VERSION: "v1"})
+        until(lambda: world.depth() == EMPTY, patiently(loop))
+        with world.store() as store:
+            assert published(store) == {"s3://bucket/k#v1": 1}
+
+
+def test_a_bad_message_goes_back_as_it_came(world: World) -> None:
+    with open_queue(world.queue_url) as queue:
+        queue.publish([b"\xff no notification"], tag="a.b", headers={"trace": "7"}, group="g")
+    with world.loop() as loop:
+        until(lambda: world.depth() == EMPTY, patiently(loop))
+    assert errors("requeue", "--scope", "message")["messages"] == 1
+    [message] = waiting(world.queue_url)
+    assert (message.body, message.tag, message.headers, message.group) == (
+        b"\xff no notification", "a.b", {"trace": "7"}, "g",
+    )  # fmt: skip
+    other = f"sql+sqlite:///{world.folder}/queue.db?queue=other"
+    assert errors("requeue", "--state", "requeued", "--to", other, "--tag", "x")["messages"] == 1
+    assert [m.tag for m in waiting(other)] == ["x"]
+    with world.loop() as loop:
+        until(lambda: world.depth() == EMPTY, patiently(loop))
+    told = sorted(error["state"] for error in errors("list")["errors"])
+    assert told == ["recorded", "requeued"], "the copy is a message of its own"
+
+
+def test_a_record_of_a_published_object_is_refused_without_another_queue(world: World) -> None:
+    world.publish(*uris(1))
+    with world.loop() as loop:
+        run_with(world, loop, {uris(1)[0]: "record"}, input=b"{bad}")
+    [why] = errors("requeue", "--all", code=1)["refused"].values()
+    assert "whose other rows are published" in why
+    assert "--to" in why
+    repairs = f"sql+sqlite:///{world.folder}/queue.db?queue=repairs"
+    assert errors("requeue", "--all", "--to", repairs)["messages"] == 1
+    assert [m.body for m in waiting(repairs)] == [b"{bad}"]
+
+
+def test_what_the_table_does_not_hold_whole_and_queues_that_are_not_there_are_refused(world: World) -> None:
+    with world.store() as store:
+        cut = ErrorRecord("message", "c", "", "cut", queue=world.queue_url, input=b"ab", input_size=9)
+        hidden = ErrorRecord("message", "c", "", "hidden", queue="amqp://u:***@h/v?source=s", input=b"ab")
+        store.record_errors("files", "files", [cut, hidden])
+        refused = errors("requeue", "--all", code=1)["refused"]
+        assert sorted(why.split(";")[0] for why in refused.values()) == [
+            "the error table keeps 2 of its 9 bytes",
+            "the password of its queue amqp://u:***@h/v?source=s is not in the store",
+        ]
+        missing = ErrorRecord("message", "c", "", "x", queue="sql+sqlite:///absent.db?queue=q", input=b"ab")
+        store.record_errors("files", "files", [missing])
+    done = CliRunner().invoke(app, ["errors", "requeue", "--match", "x"])
+    assert (done.exit_code, "no file 'absent.db'" in done.stderr) == (2, True)
+
+
+def test_errors_are_listed_shown_and_dropped(world: World) -> None:
+    with world.store() as store:
+        records = [ErrorRecord("message", "c", "why", f"m{i}", queue="q", input=b"text") for i in range(5)]
+        store.record_errors("files", "files", records)
+    listed = errors("list", "--limit", "3")
+    assert (len(listed["errors"]), listed["more"]) == (3, True)
+    assert len(errors("list", "--older-than", "1h")["errors"]) == 0
+    assert len(errors("list", "--since", "1h")["errors"]) == 5
+    table = CliRunner().invoke(app, ["errors", "list", "--limit", "3"], env={"COLUMNS": "200"})
+    assert listed["errors"][0]["error_id"][:12] in table.stdout
+    assert "there are more" in table.stderr
+    shown = errors("show", listed["errors"][0]["error_id"][:10])
+    assert (shown["input"], shown["input_bytes"], shown["state"], shown["headers"]) == ("text", 4, "recorded", {})
+    assert errors("drop", "--match", "m[0-2]", "--dry-run") == {"errors": 3, "pending": 0, "dry_run": True}
+    assert errors("drop", "--match", "m[0-2]")["errors"] == 3
+    assert {error["message_id"] or error["queue"] for error in errors("list")["errors"]} == {"q"}
+    with world.store() as store:
+        assert sorted(row["subject"] for row in rows(store, "errors")) == ["m3", "m4"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["requeue"], "write --all for everything"),
+        (["drop"], "write --all for everything"),
+        (["list", "xyz"], "is no id"),
+        (["list", "--older-than", "5"], "has no unit"),
+        (["list", "--match", "[a"], "not closed"),
+        (["show", "abcd"], "has no error whose id begins with abcd"),
+        (["list", "--scope", "mess"], "Invalid value for '--scope'"),
+    ],
+)
+def test_wrong_use_is_told_and_ends_with_2(world: World, arguments: list[str], says: str) -> None:
+    world.store().__enter__().close()
+    done = CliRunner().invoke(app, ["errors", *arguments])
+    assert done.exit_code == 2
+    assert says in done.stderr
