@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 import benchmarks.competing
+import benchmarks.growth
 import benchmarks.leases
 import benchmarks.memory
 import benchmarks.pruning
@@ -25,7 +26,8 @@ import benchmarks.queues
 import benchmarks.reading
 import benchmarks.semantics
 import benchmarks.sinks
-import benchmarks.store  # noqa: F401 -- these register themselves
+import benchmarks.store
+import benchmarks.worker_memory  # noqa: F401 -- these register themselves
 from benchmarks.registry import REGISTRY, Measurement, Settings
 
 

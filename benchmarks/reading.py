@@ -10,6 +10,7 @@ The same files, schema and sink (`noop`), in one Spark session, in turn. Each ru
 
 from __future__ import annotations
 
+import gzip
 import itertools
 import json
 import shutil
@@ -32,6 +33,8 @@ from queue_source.queues import open_queue
 
 FORMATS = ("csv", "json", "text", "parquet")
 CORES = 2
+DISTINCT = 100
+"""Files of different content."""
 SCHEMA = "id BIGINT, customer STRING, amount DOUBLE, quantity INT, country STRING, at TIMESTAMP"
 SCHEMAS = {"text": "value STRING"}
 """What is declared where it is not `SCHEMA`."""
@@ -52,28 +55,70 @@ _PARTS_OF_A_BATCH = ("getBatch", "queryPlanning", "addBatch")
 def reading(settings: Settings) -> Iterator[Measurement]:
     """objects to rows in one micro-batch, against Spark's own file stream; and pyarrow alone"""
     files, rows_each = (8, 10_000) if settings.quick else (32, 40_000)
-    rows = files * rows_each
     with spark_session(settings.folder) as spark:
         for format in FORMATS:
             folder = settings.folder / format
             write_files(folder, format, files, rows_each)
-            ours = Query(settings.folder / "ours", rows, partial(_our_stream, spark, format, folder))
-            theirs = Query(settings.folder / "theirs", rows, partial(_file_stream, spark, format, folder))
-            settings.say(f"{format}: {rows:,} rows in {files} files, {_bytes(folder) / 1e6:.0f} MB")
-            queries: list[list[float]] = [[], []]
+            yield from compared(settings, spark, format, folder, files * rows_each)
 
-            def run(query: Query, place: int, queries: list[list[float]] = queries) -> float:
-                batch, whole = query.run()
-                queries[place].append(whole)
-                return batch
 
-            warm_up = 2
-            batches = alternate([partial(run, ours, 0), partial(run, theirs, 1)], settings.repetitions, warm_up)
-            floor = alternate([partial(_floor, format, folder)], settings.repetitions)[0]
-            against = "Spark's file stream"
-            yield Measurement(f"{format}, batch", batches[0], rows, "rows", against, batches[1])
-            yield Measurement(f"{format}, query", queries[0][warm_up:], rows, "rows", against, queries[1][warm_up:])
-            yield Measurement(f"{format}, pyarrow alone, {CORES} threads", floor, rows, "rows")
+@benchmark("reading-large")
+def reading_large(settings: Settings) -> Iterator[Measurement]:
+    """the same with few large files: what a micro-batch costs by itself counts for less"""
+    files, rows_each, times = (2, 10_000, 4) if settings.quick else (4, 40_000, 32)
+    with spark_session(settings.folder) as spark:
+        for format in FORMATS:
+            folder = settings.folder / format
+            write_files(folder, format, files, rows_each, times)
+            yield from compared(settings, spark, format, folder, files * rows_each * times, ", large")
+            shutil.rmtree(folder)
+
+
+@benchmark("reading-gzip")
+def reading_gzip(settings: Settings) -> Iterator[Measurement]:
+    """the same with files that are packed by gzip"""
+    files, rows_each = (8, 10_000) if settings.quick else (32, 40_000)
+    with spark_session(settings.folder) as spark:
+        for format in ("csv", "json", "text"):
+            folder = settings.folder / format
+            write_files(folder, format, files, rows_each, packed=True)
+            yield from compared(settings, spark, format, folder, files * rows_each, ", gzip")
+
+
+@benchmark("reading-small")
+def reading_small(settings: Settings) -> Iterator[Measurement]:
+    """10,000 files of 4 KB in one micro-batch, against Spark's own file stream; and pyarrow alone"""
+    files = 500 if settings.quick else 10_000
+    with spark_session(settings.folder) as spark:
+        for format, rows_each in (("csv", 62), ("json", 31), ("text", 62), ("parquet", 62)):
+            folder = settings.folder / format
+            write_files(folder, format, files, rows_each)
+            yield from compared(settings, spark, format, folder, files * rows_each, f", {files:,} small")
+            shutil.rmtree(folder)
+
+
+def compared(
+    settings: Settings, spark: SparkSession, format: str, folder: Path, rows: int, about: str = ""
+) -> Iterator[Measurement]:
+    """The files of a folder: this source and Spark's own in turn, and pyarrow alone."""
+    ours = Query(settings.folder / "ours", rows, partial(our_stream, spark, format, folder))
+    theirs = Query(settings.folder / "theirs", rows, partial(file_stream, spark, format, folder))
+    name = f"{format}{about}"
+    settings.say(f"{name}: {rows:,} rows in {len(list(folder.iterdir()))} files, {_bytes(folder) / 1e6:.0f} MB")
+    queries: list[list[float]] = [[], []]
+
+    def run(query: Query, place: int) -> float:
+        batch, whole = query.run()
+        queries[place].append(whole)
+        return batch
+
+    warm_up = 2
+    batches = alternate([partial(run, ours, 0), partial(run, theirs, 1)], settings.repetitions, warm_up)
+    floor = alternate([partial(_floor, format, folder)], settings.repetitions)[0]
+    against = "Spark's file stream"
+    yield Measurement(f"{name}, batch", batches[0], rows, "rows", against, batches[1])
+    yield Measurement(f"{name}, query", queries[0][warm_up:], rows, "rows", against, queries[1][warm_up:])
+    yield Measurement(f"{name}, pyarrow alone, {CORES} threads", floor, rows, "rows", "this source, batch", batches[0])
 
 
 class Query:
@@ -106,7 +151,7 @@ class Query:
         return sum(durations.get(name, 0) for name in _PARTS_OF_A_BATCH) / 1000, whole
 
 
-def _our_stream(spark: SparkSession, format: str, folder: Path) -> DataFrame:
+def our_stream(spark: SparkSession, format: str, folder: Path) -> DataFrame:
     """A new queue and a new store; announcing is not part of what is measured."""
     state = folder.with_name("state")
     shutil.rmtree(state, ignore_errors=True)
@@ -121,11 +166,13 @@ def _our_stream(spark: SparkSession, format: str, folder: Path) -> DataFrame:
         .option("store", f"sqlite:///{state / 'store.db'}")
         .option("fileFormat", format)
         .option("allowedPrefixes", f"file://{folder}/")
+        .option("maxFilesPerTrigger", 10_000)
         .load()
     )
 
 
-def _file_stream(spark: SparkSession, format: str, folder: Path) -> DataFrame:
+def file_stream(spark: SparkSession, format: str, folder: Path) -> DataFrame:
+    """Spark's own."""
     return spark.readStream.format(format).schema(SCHEMAS.get(format, SCHEMA)).load(str(folder))
 
 
@@ -171,21 +218,27 @@ _READ: dict[str, Callable[[Path], pa.Table]] = {
 }
 
 
-def write_files(folder: Path, format: str, files: int, rows_each: int) -> None:
-    """Files of made-up orders: numbers, repeated and unique texts, and times."""
+def write_files(folder: Path, format: str, files: int, rows_each: int, times: int = 1, *, packed: bool = False) -> None:
+    """Files of made-up orders: numbers, repeated and unique texts, and times. Each holds its rows so many `times`."""
     folder.mkdir(parents=True)
     for number in range(files):
+        path = folder / f"part-{number:05}.{format}"
+        if number >= DISTINCT:  # thousands of files are quicker copied than made
+            shutil.copyfile(folder / f"part-{number % DISTINCT:05}.{format}", path)
+            continue
         table = _orders(number * rows_each, rows_each)
-        path = folder / f"part-{number:03}.{format}"
         if format == "parquet":
-            pq.write_table(table, path)
+            pq.write_table(pa.concat_tables([table] * times), path)
             continue
         text = table.set_column(5, "at", pa.array([_iso(value) for value in table.column("at").to_pylist()]))
         lines = zip(*text.to_pydict().values(), strict=True)
         if format in ("csv", "text"):
-            path.write_text("".join(",".join(map(str, line)) + "\n" for line in lines))
+            content = "".join(",".join(map(str, line)) + "\n" for line in lines)
         else:
-            path.write_text("".join(json.dumps(dict(zip(_ARROW.names, line, strict=True))) + "\n" for line in lines))
+            content = "".join(json.dumps(dict(zip(_ARROW.names, line, strict=True))) + "\n" for line in lines)
+        with gzip.open(f"{path}.gz", "wb", 6) if packed else path.open("wb") as file:
+            for _ in range(times):
+                file.write(content.encode())
 
 
 def _orders(first: int, rows: int) -> pa.Table:

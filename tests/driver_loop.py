@@ -134,7 +134,7 @@ class DriverLoop:
         self._start = end
 
     def _deliver(self, plan: Plan, number: int) -> None:
-        ids = [] if plan.published else [r.content.shard_id for r in plan.ranges]
+        ids = [r.content.shard_id for r in plan.ranges]  # also those of a plan that is published: the store drops them
         if not self.publishes:
             reach("before-publish")
             name = f"batch-{number}" if self.idempotent else f"batch-{number}-{uuid.uuid4().hex}"

@@ -10,9 +10,9 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from queue_source.acknowledging import Acknowledger
-from queue_source.content.objects import may_be_cut
 from queue_source.crew import Crew
 from queue_source.errors import QueueError
 from queue_source.forwarding import ErrorForwarder
@@ -92,6 +92,7 @@ class Coordinator:
         self._confirmed = 0
         self._last_seq = 0
         self._logged = 0
+        self._asked = False  # whether Spark has asked for new data; a batch of its log it repeats before it does
 
     # Spark's calls
 
@@ -138,6 +139,7 @@ class Coordinator:
         Without new shards it is `start`, or the last offset again.
         """
         self._crew.check()
+        self._asked = True
         done = self._logged if start is None else start
         if done > self._last_seq:
             self._adopt(done)
@@ -163,13 +165,16 @@ class Coordinator:
         return snapshot.seq
 
     def _may_be_cut(self, content: Content) -> bool:
-        if not self._semantics.keeps_shards:
-            return False  # nothing remembers how far an object was read
-        format = self._options.content.format
-        return format is not None and may_be_cut(content.uri, format)
+        # without shards nothing remembers how far an object was read
+        return self._semantics.keeps_shards and self._options.content.may_be_cut(content.uri)
 
     def plan(self, start: int, end: int) -> Plan:
-        """The plan of one micro-batch; Spark's call proves that everything up to `start` is done."""
+        """The plan of one micro-batch; Spark's call proves that everything up to `start` is done.
+
+        A plan that is published already is read again where Spark repeats the batch of its log: it was killed after
+        the publication and has to build the query's state, while the sink knows the hash and drops the rows. A new
+        checkpoint may come to the same offsets (from 0): it may give the batch another id, and must not read it.
+        """
         self._crew.check()
         reach("offset-logged")
         self._logged = end
@@ -177,6 +182,8 @@ class Coordinator:
             self._adopt(max(start, end))
         self._confirm(start)
         plan = self._store.plan(self._token, start, end)
+        if plan.published and start == 0 and self._asked:
+            plan = replace(plan, ranges=())
         if plan.lost:
             self.metrics.add(lostShards=len(plan.lost))
             cause = "passed to another pipeline"

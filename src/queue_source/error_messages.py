@@ -7,6 +7,7 @@ import json
 from datetime import datetime, timezone
 from typing import Any
 
+from queue_source.messages import Outgoing
 from shard_store.model import is_end, offset_of
 from shard_store.stored_errors import StoredError
 
@@ -32,28 +33,25 @@ def told(error: StoredError) -> dict[str, Any]:
         "message_id": error.message_id,
         "occurred_at": time(error.occurred_at),
     }
-    if is_message:
+    if is_message or error.tag or error.headers or error.group:
         found |= {"tag": error.tag, "headers": dict(error.headers), "group": error.group}
     if error.input is not None:
         found |= {**_input(error.input), "input_bytes": error.input_size}
     return found
 
 
-def body(error: StoredError) -> bytes:
-    """ASCII, since ids may hold what no UTF-8 can."""
-    return json.dumps(told(error), separators=(",", ":")).encode("ascii")
+def outgoing(error: StoredError) -> Outgoing:
+    """The message for the error queue; its tag is `error.message`, `error.object` ..., for consumers to choose by.
 
-
-def headers(error: StoredError) -> dict[str, str]:
-    """What all errors of one plan and scope share: they go out in one call."""
-    found = {"Content-Type": "application/json", "Error-Scope": error.scope}
-    found |= {"Source": error.source, "Pipeline": error.pipeline}
-    return {**found, "Delivery-Hash": error.delivery_hash} if error.delivery_hash else found
-
-
-def tag(error: StoredError) -> str:
-    """By which consumers of an error queue may choose: `error.message`, `error.object`, ..."""
-    return f"error.{error.scope}"
+    The body is ASCII, since ids may hold what no UTF-8 can.
+    """
+    error_id = error.key.hex()
+    headers = {"Content-Type": "application/json", "Error-Id": error_id, "Error-Scope": error.scope}
+    headers |= {"Source": error.source, "Pipeline": error.pipeline}
+    if error.delivery_hash:
+        headers["Delivery-Hash"] = error.delivery_hash
+    body = json.dumps(told(error), separators=(",", ":")).encode("ascii")
+    return Outgoing(body, f"error.{error.scope}", headers, deduplication_id=error_id)
 
 
 def time(micros: int | None) -> str | None:

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from itertools import groupby
 
 from sqlalchemy.engine import Connection
 
 from queue_source import error_messages
 from queue_source.metrics import Metrics
-from queue_source.queues.base import Queue, Transactional
+from queue_source.queues.base import Queue, Transactional, send
 from queue_source.receiving import with_back_off
 from shard_store import error_delivery
 from shard_store.failpoints import reach
@@ -71,8 +70,7 @@ class ErrorForwarder:
             self._queue.close()
 
     def _send(self, queue: Queue, found: Sequence[StoredError]) -> int:
-        for tag, headers, bodies in _calls(found):
-            self._patiently(queue.publish, bodies, tag=tag, headers=headers)
+        self._patiently(send, queue, [error_messages.outgoing(error) for error in found])
         reach("errors-sent")
         database, keys = self._store.database, [error.key for error in found]
         database.write(lambda c: error_delivery.mark_delivered(database, c, self._token, keys, queue.name))
@@ -83,15 +81,8 @@ class ErrorForwarder:
 
         def work(connection: Connection) -> int:
             found = error_delivery.claim(database, connection, token, self._source)
-            for tag, headers, bodies in _calls(found):
-                queue.publish_inside(connection, bodies, tag=tag, headers=headers)
+            queue.send_inside(connection, [error_messages.outgoing(error) for error in found])
             error_delivery.mark_delivered(database, connection, token, [error.key for error in found], name)
             return len(found)
 
         return database.write(work)
-
-
-def _calls(found: Sequence[StoredError]) -> list[tuple[str, dict[str, str], list[bytes]]]:
-    """Errors with one tag and one set of headers are one call, in the order in which they occurred."""
-    together = groupby(found, lambda error: (error_messages.tag(error), error_messages.headers(error)))
-    return [(tag, headers, [error_messages.body(error) for error in group]) for (tag, headers), group in together]

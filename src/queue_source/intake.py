@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from queue_source.errors import MalformedNotification
 from queue_source.json_paths import JsonPaths
-from queue_source.messages import MESSAGE_URI, ObjectNotice, Received
+from queue_source.messages import MESSAGE_URI, ObjectNotice, Received, kept_message
 from queue_source.notifications import parse_notification
 from queue_source.options import NotificationOptions
 from queue_source.queues.base import REPUBLISH_COUNT
@@ -23,7 +23,6 @@ _NO_ID = (
     "its sender set one (AMQP: the property message_id), or set option 'messageIdentity' to content to take equal ones "
     "for one"
 )
-_INPUT_KEPT = 4 << 20  # bytes of a bad message that the error table keeps, so that it can be published again
 
 OBJECT_VERSION = "Object-Version"
 """Header of a message that announces an object anew: the part of its identity that its URI has not."""
@@ -151,11 +150,7 @@ def _error(message: Received, cause: str, detail: str) -> ErrorRecord:
         subject=message.message_id,
         queue=message.queue,
         message_id=message.message_id,
-        input=message.body[:_INPUT_KEPT],
-        input_size=len(message.body),
-        tag=message.tag,
-        headers=tuple(message.headers.items()),
-        group=message.group,
+        **kept_message(message.body, message.tag, tuple(message.headers.items()), message.group),
     )
 
 

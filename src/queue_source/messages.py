@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple, NewType
+from typing import Any, NamedTuple, NewType
 
 Receipt = NewType("Receipt", str)
 """Names one delivery of one message to the queue that made it; stale after the lease is lost or the message is done."""
@@ -72,3 +72,11 @@ class Announcement:
 
 MESSAGE_URI = "message:"
 """Stands where an object's URI would when the message is the content (`content=message`)."""
+
+
+_KEPT = 4 << 20  # bytes
+
+
+def kept_message(body: bytes, tag: str, headers: tuple[tuple[str, str], ...], group: str | None) -> dict[str, Any]:
+    """What the error table keeps of a bad message, so that it can be published again: fields of an `ErrorRecord`."""
+    return {"input": body[:_KEPT], "input_size": len(body), "tag": tag, "headers": headers, "group": group}

@@ -8,20 +8,22 @@ from functools import partial
 
 import pyarrow as pa
 
+from queue_source.content.batches import gathered
+from queue_source.content.formats import FormatOptions
 from queue_source.content.message_records import Message, parsed_messages
 from queue_source.content.message_rows import message_batches
 from queue_source.content.metadata import ObjectMetadata
-from queue_source.content.objects import ExpectedObject, Part, read_object
+from queue_source.content.objects import BATCH_ROWS, ExpectedObject, Part, read_object
 from queue_source.content.problems import Problems
 from queue_source.content.schemas.new_columns import NewColumns
+from queue_source.content.together import SMALL, TOGETHER, may_be_joined, read_together
 from queue_source.errors import BadObject, ObjectStoreError, SchemaChanged
 from queue_source.evolving import schema_changed
+from queue_source.messages import kept_message
 from queue_source.options import ContentOptions, SecretUrl
 from queue_source.planning import PieceOf
 from shard_store.failpoints import reach
-from shard_store.model import ErrorRecord, PlanIdentity, Position, Range, is_end, offset_of, position_at
-
-_INPUT_KEPT = 65_536  # bytes of a bad message that the error table keeps
+from shard_store.model import BEGINNING, ErrorRecord, PlanIdentity, Position, Range, is_end, offset_of, position_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,7 @@ def read_work(work: Work, schema: pa.Schema, *, repeated: bool) -> Iterator[pa.R
     if repeated:
         work = _without_bad(work)
     if work.max_attempts is None:
-        yield from read_ranges(work, schema, partial(_record, work))
+        yield from gathered(read_ranges(work, schema, partial(_record, work)))
     else:
         yield from _read_in_isolation(work, schema, work.max_attempts)
 
@@ -77,12 +79,8 @@ def _read_in_isolation(work: Work, schema: pa.Schema, max_attempts: int) -> Iter
         alone = replace(work, ranges=[entry])
         try:
             yield from read_ranges(alone, schema, partial(_record, alone))
-        except (
-            ObjectStoreError,
-            BadObject,
-            SchemaChanged,
-            GeneratorExit,
-        ):  # known errors; or what takes the rows has failed
+        except (ObjectStoreError, BadObject, SchemaChanged, GeneratorExit):
+            # known errors; or what takes the rows has failed
             _ended(work, entry)
             raise
         _ended(work, entry)
@@ -120,24 +118,66 @@ def read_ranges(work: Work, schema: pa.Schema, report: Report) -> Iterator[pa.Re
 def _read_objects(work: Work, schema: pa.Schema, report: Report) -> Iterator[pa.RecordBatch]:
     format = work.content.format
     assert format is not None
-    for entry in work.ranges:
-        problems = Problems(format.mode)
-        reach("object-read", entry.content.shard_id)
-        try:
-            yield from read_object(
-                entry.content.uri,
-                schema,
-                format,
-                problems,
-                storage=work.content.storage,
-                expected=ExpectedObject(entry.content.size, entry.content.etag),
-                metadata=_metadata(entry, work.identity),
-                part=_part(entry),
-            )
-        except BadObject as error:
-            _tell(entry, work, error, report)
-        if problems.count:
-            report(_bad_records(entry, work.identity, problems))
+    for group in _groups(work.ranges, may_be_joined(schema, format)):
+        if len(group) == 1:
+            yield from _read_range(work, group[0], schema, format, report)
+            continue
+        for entry in group:
+            reach("object-read", entry.content.shard_id)
+        for found in read_together([_announced(entry) for entry in group], schema, format, work.content.storage):
+            if isinstance(found, int):
+                yield from _read_range(work, group[found], schema, format, report)
+            else:
+                yield from (batch for batch in found.to_batches(max_chunksize=BATCH_ROWS) if batch.num_rows)
+
+
+def _groups(ranges: Sequence[Range], may_join: bool) -> Iterator[list[Range]]:
+    """The ranges in their order, neighbours together that are whole small objects."""
+    group: list[Range] = []
+    size = 0
+    for entry in ranges:
+        whole = entry.start == BEGINNING and is_end(entry.end)
+        known = entry.content.size
+        if not (may_join and whole and known is not None and known <= SMALL):
+            if group:
+                yield group
+            yield [entry]
+            group, size = [], 0
+            continue
+        if group and size + known > TOGETHER:
+            yield group
+            group, size = [], 0
+        group.append(entry)
+        size += known
+    if group:
+        yield group
+
+
+def _announced(entry: Range) -> tuple[str, ExpectedObject]:
+    return entry.content.uri, ExpectedObject(entry.content.size, entry.content.etag)
+
+
+def _read_range(
+    work: Work, entry: Range, schema: pa.Schema, format: FormatOptions, report: Report
+) -> Iterator[pa.RecordBatch]:
+    problems = Problems(format.mode)
+    reach("object-read", entry.content.shard_id)
+    try:
+        uri, expected = _announced(entry)
+        yield from read_object(
+            uri,
+            schema,
+            format,
+            problems,
+            storage=work.content.storage,
+            expected=expected,
+            metadata=_metadata(entry, work.identity),
+            part=_part(entry),
+        )
+    except BadObject as error:
+        _tell(entry, work, error, report)
+    if problems.count:
+        report(_bad_records(entry, work.identity, problems))
 
 
 def _read_messages(work: Work, schema: pa.Schema, report: Report) -> Iterator[pa.RecordBatch]:
@@ -214,6 +254,8 @@ def _error(entry: Range, work: Work, error: BadObject, *, skipped: bool) -> Erro
 
     All pieces of a range say it at one position, so that it is one error, and a repeated plan knows its range again.
     """
+    payload = entry.content.payload
+    told = {} if payload is None else kept_message(payload.value, payload.tag, payload.headers, entry.content.group)
     return ErrorRecord(
         scope="skipped" if skipped else "object",
         cause=error.cause,
@@ -223,7 +265,7 @@ def _error(entry: Range, work: Work, error: BadObject, *, skipped: bool) -> Erro
         position=work.planned_start(entry),
         queue=entry.content.queue,
         message_id=entry.content.message_id,
-        input=payload.value[:_INPUT_KEPT] if (payload := entry.content.payload) is not None else None,
+        **told,
     )
 
 

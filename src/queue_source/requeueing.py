@@ -5,33 +5,24 @@ Who calls it: the command `cuesqueue errors requeue`, and programs. Decision 002
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple
 
-from queue_source.errors import QueueConfigurationError
+from queue_source.errors import QueueConfigurationError, QueueError
 from queue_source.intake import OBJECT_VERSION
+from queue_source.messages import Outgoing
 from queue_source.queues import Queue, open_queue
+from queue_source.queues.base import Unsendable, republished, send
 from queue_source.queues.urls import scheme
 from shard_store import repair, stored_errors
-from shard_store.model import ShardKey
 from shard_store.redaction import HIDDEN
 from shard_store.store import ShardStore
 from shard_store.stored_errors import Criteria, StoredError
 
 Announce = Callable[[str], bytes]
 """The body of a message that announces a URI."""
-
-
-class _Address(NamedTuple):
-    """All that messages of one call share."""
-
-    queue: str
-    tag: str
-    headers: tuple[tuple[str, str], ...]
-    group: str | None
 
 
 @dataclass(slots=True)
@@ -57,10 +48,10 @@ def requeue(
 
     A bad message goes back to its queue as it came. A quarantined object is opened where it was found bad, and then
     announced by a message of `announce`. Bad records, and rows that were rejected, are parts of what is published:
-    their input is published alone, to the queue `to`, or to their own where messages are the content. `to` and `tag`
+    their input is published alone, to the queue `to`; a bad record of a message also to its own. `to` and `tag`
     stand for the queue of origin and the messages' own tag. Errors that were requeued before are left alone, unless
-    `criteria` names that state. A call that dies may have published what is not marked:
-    run it again; an object that is announced twice is read once.
+    `criteria` names that state. A call that dies may have published what is not marked: run it again; an object that
+    is announced twice is read once.
     """
     done = Requeued()
     criteria = criteria if criteria.states else replace(criteria, states=("pending", "recorded", "delivered"))
@@ -87,30 +78,24 @@ def _requeue(
     possible = [error for error in possible if error.key not in opened.refused]
     for error in possible:
         if not _is_object(error):
-            outbox.put(outbox.address(error), error.input or b"")
-    _announce(opened.shards, outbox, announce)
+            outbox.put(error)
+    for shard in opened.shards.values():
+        outbox.announce(shard, announce(shard.uri))
     outbox.send()
     if not outbox.dry_run:
         repair.mark_requeued(store.database, [error.key for error in possible])
     done.errors += len(possible)
 
 
-def _announce(shards: Mapping[ShardKey, repair.Reopened], outbox: _Outbox, announce: Announce) -> None:
-    for shard in shards.values():
-        headers = ((OBJECT_VERSION, shard.version),) if shard.version else ()
-        address = _Address(outbox.to or shard.queue, outbox.tag or "", headers, shard.group)
-        outbox.put(address, announce(shard.uri))
-
-
 class _Outbox:
-    """Messages by where they go; the queues stay open until the end."""
+    """Messages by the queue they go to; the queues stay open until the end."""
 
     def __init__(self, to: str | None, tag: str | None, dry_run: bool) -> None:
         self.to = to
         self.tag = tag
         self.dry_run = dry_run
         self.published = 0
-        self._waiting: dict[_Address, list[bytes]] = {}
+        self._waiting: dict[str, list[Outgoing]] = {}
         self._queues: dict[str, Queue] = {}
         self._open = ExitStack()
 
@@ -126,10 +111,11 @@ class _Outbox:
             return "its batch is not published yet: it may still be repeated"
         if error.scope == "skipped":
             return "its object counts as done, as the options say (skip); parts of it may be published"
-        if error.scope in ("record", "row") and self.to is None and not _is_of_message(error):
+        stays = error.scope == "row" or (error.scope == "record" and not _is_of_message(error))
+        if stays and self.to is None:
             return (
-                f"it is a {error.scope} of an object whose other rows are published, so the object cannot be read "
-                "again; repair the object under another name, or name with --to the queue that gets the input alone"
+                f"it is a {error.scope} of something whose other rows are published, so that cannot be read again; "
+                "repair it under another name, or name with --to the queue that gets the input alone"
             )
         if not _is_object(error) and not error.whole:
             kept = 0 if error.input is None else len(error.input)
@@ -143,19 +129,27 @@ class _Outbox:
         _refuse_absent_file(queue)
         return ""
 
-    def address(self, error: StoredError) -> _Address:
+    def put(self, error: StoredError) -> None:
+        """Its input, as it came; of a shard that is a message, counted as republished: that makes another shard."""
         tag = error.tag if self.tag is None else self.tag
-        return _Address(self.to or error.queue, tag, tuple(error.headers.items()), error.group)
+        headers = republished(error.headers) if error.scope == "object" else error.headers
+        message = Outgoing(error.input or b"", tag, headers, error.group)
+        self._waiting.setdefault(self.to or error.queue, []).append(message)
 
-    def put(self, address: _Address, body: bytes) -> None:
-        self._waiting.setdefault(address, []).append(body)
+    def announce(self, shard: repair.Reopened, body: bytes) -> None:
+        headers = {OBJECT_VERSION: shard.version} if shard.version else {}
+        message = Outgoing(body, self.tag or "", headers, shard.group)
+        self._waiting.setdefault(self.to or shard.queue, []).append(message)
 
     def send(self) -> None:
-        """One call for all messages of one address."""
-        for (url, tag, headers, group), bodies in self._waiting.items():
+        for url, messages in self._waiting.items():
             if not self.dry_run:
-                self._queue(url).publish(bodies, tag=tag, headers=dict(headers), group=group)
-            self.published += len(bodies)
+                queue = self._queue(url)
+                try:
+                    send(queue, messages)
+                except Unsendable as error:
+                    raise QueueError(queue.name, f"does not carry what an error holds: {error}") from error
+            self.published += len(messages)
         self._waiting = {}
 
     def _queue(self, url: str) -> Queue:

@@ -81,7 +81,9 @@ def _inferred(options: ReaderOptions, format: FormatOptions) -> pa.Schema:
         except (BadObject, ObjectStoreError, ValueError) as error:
             problems.append(f"{one.shard_id[:300]}: {error}")
             continue
-        schemas[-1] = pa.schema([*schemas[-1], *_path_fields(one, schemas[-1], options, format)])
+        in_path = {name.casefold() for name in format.partition_columns}  # wins over a column of that name
+        data = [field for field in schemas[-1] if field.name.casefold() not in in_path]
+        schemas[-1] = pa.schema([*data, *_path_fields(one, options, format)])
     schema = merged_samples(schemas, textual)
     if not schema.names:
         tried = f" ({'; '.join(problems[:3])})" if problems else ""
@@ -108,15 +110,12 @@ def _known(
     return [(path, kind) for path, kind in hints if path[0].casefold() in names]
 
 
-def _path_fields(one: Content, schema: pa.Schema, options: ReaderOptions, format: FormatOptions) -> Iterator[pa.Field]:
+def _path_fields(one: Content, options: ReaderOptions, format: FormatOptions) -> Iterator[pa.Field]:
     """The columns that come from the path of an object."""
     values = path_values(one.uri)
     for name in format.partition_columns:
-        if name in schema.names:
-            continue
-        text = values.get(name) or ""
         typed = options.content.schema.infer_column_types
-        yield pa.field(name, infer_text(text, format) if typed else pa.string())
+        yield pa.field(name, infer_text(values.get(name) or "", format) if typed else pa.string())
 
 
 def _samples(options: ReaderOptions, problems: list[str]) -> Iterator[Content]:

@@ -81,7 +81,7 @@ def error_key(source: str, r: ErrorRecord) -> bytes:
 
 def _row(source: str, r: ErrorRecord) -> dict[str, Any]:
     message = None
-    if r.scope == "message":
+    if r.scope == "message" or r.tag or r.headers or r.group:
         message = json.dumps([r.tag, dict(r.headers), r.group], ensure_ascii=False)
     whole = None if r.input is None else len(r.input)
     return {

@@ -27,6 +27,7 @@ POINTS = (
     "before-publish",  # sink commit: all splits are written, nothing is published
     "table-committed",  # sink commit: in the Iceberg table's catalog, but not (with it, or behind it) in the store
     "rows-shown",  # sink commit: staged messages are visible when the transaction is committed, which it is not
+    "output-delivered",  # foreachBatch: a named output is committed, the batch is not; about its name
     "published",  # sink commit: the transaction is committed, Spark has no commit log yet
     "confirmed",  # reader: the batch is final in the store, its messages are not acknowledged
     "errors-due",  # reader: errors are final, and not in the error queue yet

@@ -154,8 +154,9 @@ class Plan:
     """The snapshots of one micro-batch: what is to be read (`ranges`), what was lost to others meanwhile (`lost`).
 
     What an earlier attempt at the same plan found bad belongs to it and is not read again: it is not in `ranges`.
-    `published` is true when an earlier attempt has already delivered this plan: nothing is read again. `attempt`
-    counts how often the plan was made: each time but the first says that the one before it failed.
+    `published` is true when an earlier attempt has already delivered this plan: `ranges` is then what it delivered, as
+    far as the plan is the last one; else nothing. `attempt` counts how often the plan was made: each time but the first
+    says that the one before it failed.
     """
 
     identity: PlanIdentity
@@ -172,6 +173,11 @@ class Split:
     path: str
     rows: int
     size: int
+
+
+def split_key(path: str) -> bytes:
+    """The key of a split's name, the last part of its path: a folder may be named in several ways, a split has one."""
+    return hashlib.sha256(path.rpartition("/")[2].encode("utf-8", "surrogatepass")).digest()
 
 
 @dataclass(frozen=True, slots=True)

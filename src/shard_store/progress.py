@@ -89,24 +89,29 @@ def plan(database: Database, connection: Connection, token: PublishToken, start_
 
     Shards that passed to another owner are left out (`lost`), at this attempt and at every later one of the same
     offsets, also when they come back to us: an earlier attempt may have reached a sink that will not look at a second
-    one. They are then offered anew. A plan that was published before is told as such. With at-most-once everything that
-    was in a plan before is left out, and lost: an attempt may have brought it anywhere.
+    one. They are then offered anew. A plan that was published before is told as such, with what it held. With
+    at-most-once everything that was in a plan before is left out, and lost: an attempt may have brought it anywhere.
     """
     row = fence(connection, token)
     if end_seq > row.last_seq:
         raise lost_progress(token.pipeline, end_seq, row.last_seq)
-    made, left_out = _published(connection, row, token, start_seq, end_seq), ""
+    made = _published(connection, row, token, start_seq, end_seq)
+    on_record = made is not None and made.identity.delivery_hash == row.plan_hash
+    if made is not None and on_record and not Semantics(row.semantics).final_at_snapshot:
+        return _repeated(connection, row, made)
+    after, marks = end_seq, list[str]()
     if made is None:
         if start_seq > row.confirmed_seq:
             raise ShardStoreError(
                 f"pipeline {token.pipeline!r}: a plan from {start_seq} was asked for, but only what is up to "
                 f"{row.confirmed_seq} is confirmed (report this as a bug)"
             )
+        # a new checkpoint begins at 0, wherever the store stands: what is final needs no look
+        after = max(start_seq, row.confirmed_seq)
         again = (row.plan_start, row.plan_end) == (start_seq, end_seq)
         before = set(json.loads(row.plan_left_out)) if again else set()
-        made, marks = _make(database, connection, row, token, (start_seq, end_seq), before)
+        made, marks = _make(database, connection, row, token, (start_seq, end_seq), after, before)
         made = replace(made, attempt=row.plan_attempt + 1 if again else 1)
-        left_out = json.dumps(marks)
         if not again and (row.plan_attempt or 1) > 1:  # that one is done with: so are the marks of its reads
             connection.execute(reads.delete().where(reads.c.delivery_hash == row.plan_hash))
     connection.execute(
@@ -116,8 +121,9 @@ def plan(database: Database, connection: Connection, token: PublishToken, start_
             plan_hash=made.identity.delivery_hash,
             plan_incarnation=token.incarnation,
             plan_start=start_seq,
+            plan_after=after,
             plan_end=end_seq,
-            plan_left_out=left_out or "[]",
+            plan_left_out=json.dumps(marks),
             plan_lost=len(made.lost),
             plan_attempt=made.attempt,
             begun_seq=max(row.begun_seq, end_seq),
@@ -210,8 +216,7 @@ def _deliver_planned(
             f"{row.confirmed_seq} to it was made: nobody can have read it (report this as a bug)"
         )
     identity = PlanIdentity(row.source, token, row.plan_start, end_seq, row.plan_hash)
-    after = max(row.plan_start, row.confirmed_seq)  # as the plan was made
-    moves = planned_moves(connection, row, after, end_seq)
+    moves = planned_moves(connection, row)
     semantics, others = Semantics(row.semantics), list[Move]()
     if semantics.final_at_delivery:
         moves, others = _split(moves, _open_positions(database, connection, token, {m.key for m in moves}))
@@ -231,17 +236,32 @@ def _published(connection: Connection, row: Row[Any], token: PublishToken, start
     return Plan(PlanIdentity(row.source, token, start_seq, end_seq, delivered[0]), (), published=True)
 
 
+def _repeated(connection: Connection, row: Row[Any], made: Plan) -> Plan:
+    """The delivered plan on record, again: what its delivery brought.
+
+    A query with state has to read it once more, when Spark was killed before it knew of the delivery.
+    """
+    left_out = set(json.loads(row.plan_left_out))
+    planned = ranges.flatten(ranges.read(connection, row.pipeline, row.plan_after, row.plan_end))
+    bad = found_bad(connection, row.plan_hash)
+    return replace(
+        made, ranges=tuple(r for r in planned if (r.key, r.start) not in bad and ranges.mark(r) not in left_out)
+    )
+
+
 def _make(
     database: Database,
     connection: Connection,
     row: Row[Any],
     token: PublishToken,
     seqs: tuple[int, int],
+    after: int,
     left_out_before: set[str],
 ) -> tuple[Plan, list[str]]:
-    """The plan of (start, end] as the store stands now, and the marks of what it leaves out."""
-    # a new checkpoint begins at 0, wherever the store stands: what is final needs no look
-    after = max(seqs[0], row.confirmed_seq)
+    """The plan of (start, end] as the store stands now, and the marks of what it leaves out.
+
+    `after` is the seq after which there is anything to do.
+    """
     parts = ranges.read(connection, token.pipeline, after, seqs[1])
     planned = ranges.flatten(parts)
     again = [r for r in planned if ranges.mark(r) not in left_out_before] if left_out_before else planned

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from typing import Any
 
 import sqlalchemy as sa
@@ -15,8 +15,7 @@ from shard_store.database import ROWS_PER_STATEMENT, Database
 from shard_store.error_delivery import awaits_delivery
 from shard_store.error_table import FINAL
 from shard_store.schema import attempts, errors, leases, pipelines, shards, snapshots
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+from shard_store.times import micros
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +76,10 @@ def prune(
     Any process may run it at any time; running twice at once is harmless.
     """
     if now is None:
-        micros = int(database.read(lambda connection: connection.execute(sa.select(database.now())).scalar_one()))
+        at = int(database.read(lambda connection: connection.execute(sa.select(database.now())).scalar_one()))
     else:
-        micros = (now - _EPOCH) // timedelta(microseconds=1)
-    cutoff = micros - policy.window // timedelta(microseconds=1)
+        at = micros(now)
+    cutoff = at - policy.window // timedelta(microseconds=1)
     deadline = clock() + time_out
     removed: dict[str, Any] = dict.fromkeys(("shards", "snapshots", "attempts", "errors"), 0)
     if dry_run:

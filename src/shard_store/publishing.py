@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,6 +23,7 @@ from shard_store.model import (
     ShardState,
     Split,
     is_end,
+    split_key,
 )
 from shard_store.ownership import fence, owned_by
 from shard_store.schema import attempts, errors, pipelines, shards, splits
@@ -73,7 +74,7 @@ def publish(
     database: Database,
     connection: Connection,
     identities: Sequence[PlanIdentity],
-    files: Sequence[Split],
+    files: Sequence[Split] | None,
     *,
     row_schema: str | None = None,
     batch_id: int | None = None,
@@ -83,24 +84,21 @@ def publish(
 
     `identities` are the plans of one micro-batch, one for each pipeline of its query. The splits belong to an attempt
     of the first pipeline, also when it is idle in this batch; each other one has an attempt when it brought input.
+    `files` is None where the rows went elsewhere, uncounted.
     Raises PipelineTakenOver when a newer incarnation runs, ShardsLost (nothing written) when shards passed to others.
     """
-    # first of all: a zombie is told so even when there is nothing to do; and in one order, so that no two wait for
-    # each other
-    in_order = sorted(identities, key=lambda identity: identity.token.pipeline)
-    rows = {identity: fence(connection, identity.token) for identity in in_order}
-    known = _batch_ids(connection, identities)
-    fresh = [i for i in identities if i not in known and i.end_seq > max(i.start_seq, rows[i].confirmed_seq)]
+    rows = _fence_all(connection, identities)  # first: a zombie is told so even when there is nothing to do
+    found, fresh = _look(connection, identities, {i: rows[i].confirmed_seq for i in identities}, batch_id)
+    if found.already:
+        return found
     first = identities[0]
-    if not fresh and any(batch_id in (None, before) for before in known.values()):
-        return Published(first.delivery_hash, already=True)
     deliveries = {i: _delivery(connection, i, rows[i], batch_id) for i in fresh}
     idle = Delivery(first, Semantics(rows[first].semantics), (), batch_id=batch_id)
     lead = replace(deliveries.get(first, idle), files=files, row_schema=row_schema, elsewhere=elsewhere)
     if first in deliveries:
         made = [deliver(database, connection, lead)]
     else:
-        made = [_publish_without_shards(database, connection, lead, fresh)]
+        made = [_deliver_without_shards(database, connection, replace(lead, digest=found.delivery_hash))]
     for identity in fresh:
         if identity != first:
             other = replace(deliveries[identity], lead=made[0].delivery_hash)
@@ -108,15 +106,57 @@ def publish(
     return replace(made[0], shards=sum(m.shards for m in made), quarantined=sum(m.quarantined for m in made))
 
 
-def _batch_ids(connection: Connection, identities: Sequence[PlanIdentity]) -> dict[PlanIdentity, int | None]:
-    """Of the plans that are delivered: the micro-batch that each was delivered in."""
+def look(connection: Connection, identities: Sequence[PlanIdentity], batch_id: int) -> Published:
+    """What `publish` would find: the hash of the micro-batch's attempt, and whether it is there. Locks nothing."""
+    names = [identity.token.pipeline for identity in identities]
+    query = sa.select(pipelines.c.pipeline, pipelines.c.confirmed_seq).where(pipelines.c.pipeline.in_(names))
+    confirmed: dict[str, int] = {row.pipeline: row.confirmed_seq for row in connection.execute(query)}
+    return _look(connection, identities, {i: confirmed[i.token.pipeline] for i in identities}, batch_id)[0]
+
+
+def _look(
+    connection: Connection,
+    identities: Sequence[PlanIdentity],
+    confirmed: Mapping[PlanIdentity, int],
+    batch_id: int | None,
+) -> tuple[Published, list[PlanIdentity]]:
+    """How the micro-batch stands, and which of its plans bring input that is not delivered."""
+    first = identities[0]
     found = connection.execute(
         sa.select(attempts.c.delivery_hash, attempts.c.batch_id).where(
             attempts.c.delivery_hash.in_([identity.delivery_hash for identity in identities])
         )
     )
-    by_hash: dict[str, int | None] = {row.delivery_hash: row.batch_id for row in found}
-    return {i: by_hash[i.delivery_hash] for i in identities if i.delivery_hash in by_hash}
+    known: dict[str, int | None] = {row.delivery_hash: row.batch_id for row in found}
+    fresh = [i for i in identities if i.delivery_hash not in known and i.end_seq > max(i.start_seq, confirmed[i])]
+    if first in fresh:
+        return Published(first.delivery_hash, already=False), fresh
+    if not fresh and any(batch_id in (None, before) for before in known.values()):
+        return Published(first.delivery_hash, already=True), fresh
+    digest = _digest_without_shards(first, batch_id, fresh)
+    delivered = sa.select(sa.func.count()).where(attempts.c.delivery_hash == digest)
+    return Published(digest, already=bool(connection.execute(delivered).scalar_one())), fresh
+
+
+def hold(database: Database, connection: Connection, identities: Sequence[PlanIdentity], batch_id: int) -> None:
+    """Make sure that the micro-batch can be published, and stays so as long as the caller's transaction.
+
+    For rows that are committed elsewhere before the publish: a driver that was replaced, or whose shards passed to
+    others, must not commit them. Raises as `publish` does.
+    """
+    rows = _fence_all(connection, identities)
+    _, fresh = _look(connection, identities, {i: rows[i].confirmed_seq for i in identities}, batch_id)
+    for identity in fresh:
+        moves = _joined(_delivery(connection, identity, rows[identity], batch_id).moves)
+        for chunk in chunks(moves if Semantics(rows[identity].semantics).final_at_delivery else ()):
+            if lost := _not_there(database, connection, identity.token, chunk):
+                raise ShardsLost(identity.token.pipeline, _names(connection, identity, lost))
+
+
+def _fence_all(connection: Connection, identities: Sequence[PlanIdentity]) -> dict[PlanIdentity, Row[Any]]:
+    """Lock the pipelines' rows: in one order, so that no two queries wait for each other."""
+    in_order = sorted(identities, key=lambda identity: identity.token.pipeline)
+    return {identity: fence(connection, identity.token) for identity in in_order}
 
 
 def _delivery(connection: Connection, identity: PlanIdentity, row: Row[Any], batch_id: int | None) -> Delivery:
@@ -126,14 +166,13 @@ def _delivery(connection: Connection, identity: PlanIdentity, row: Row[Any], bat
             f"pipeline {identity.token.pipeline!r}: the batch to publish is not the one that was planned last; "
             "use one 'pipeline' name for one query only"
         )
-    after = max(identity.start_seq, row.confirmed_seq)  # as the plan was made
-    moves = planned_moves(connection, row, after, identity.end_seq)
+    moves = planned_moves(connection, row)
     return Delivery(identity, Semantics(row.semantics), moves, row.plan_lost or 0, batch_id=batch_id)
 
 
-def planned_moves(connection: Connection, row: Row[Any], after: int, end_seq: int) -> list[Move]:
+def planned_moves(connection: Connection, row: Row[Any]) -> list[Move]:
     """What the plan on record in the pipeline's row moves: its snapshots without what it left out."""
-    moves = ranges.read_moves(connection, row.pipeline, after, end_seq)
+    moves = ranges.read_moves(connection, row.pipeline, row.plan_after, row.plan_end)
     left_out = set(json.loads(row.plan_left_out))
     return [m for m in moves if ranges.mark(m) not in left_out] if left_out else moves
 
@@ -160,26 +199,24 @@ def deliver(database: Database, connection: Connection, delivery: Delivery) -> P
     return Published(identity.delivery_hash, False, kind, len(advanced), len(quarantined))
 
 
-def _publish_without_shards(
-    database: Database, connection: Connection, delivery: Delivery, fresh: Sequence[PlanIdentity]
-) -> Published:
-    """A batch of Spark's that has no new input (a stateful query flushing its state) may still bring rows.
+def _digest_without_shards(identity: PlanIdentity, batch_id: int | None, fresh: Sequence[PlanIdentity]) -> str:
+    """The hash of an attempt of a pipeline that brings no new input; a stateful query may still bring rows.
 
     Its plan is the one before, already delivered under another batch id, or after a restart the empty one with which
     a pipeline starts: so its own hash is made of what both have in common, the offset at which it ran, and its id.
     Where `fresh` plans of other pipelines bring input, it is made of theirs too.
     """
-    identity = delivery.identity
     beside = "".join(f" {plan.delivery_hash}" for plan in fresh)
-    key = f"{identity.source}\0{identity.token.pipeline}\0state {identity.end_seq} {delivery.batch_id}{beside}"
-    digest = hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
-    known = connection.execute(sa.select(sa.func.count()).where(attempts.c.delivery_hash == digest)).scalar_one()
-    if known:
-        return Published(digest, already=True)
-    kind = AttemptKind.OUTPUT if delivery.rows else AttemptKind.NIL
-    own = replace(delivery, identity=replace(identity, start_seq=identity.end_seq), digest=digest)
+    key = f"{identity.source}\0{identity.token.pipeline}\0state {identity.end_seq} {batch_id}{beside}"
+    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _deliver_without_shards(database: Database, connection: Connection, delivery: Delivery) -> Published:
+    """Record splits and attempt of a batch in which the pipeline has no new input."""
+    kind = AttemptKind.NIL if delivery.rows == 0 else AttemptKind.OUTPUT
+    own = replace(delivery, identity=replace(delivery.identity, start_seq=delivery.identity.end_seq))
     _record(database, connection, own, kind, 0, 0)
-    return Published(digest, False, kind)
+    return Published(delivery.digest, False, kind)
 
 
 def advance_shards(database: Database, connection: Connection, identity: PlanIdentity, planned: Sequence[Move]) -> None:
@@ -187,15 +224,21 @@ def advance_shards(database: Database, connection: Connection, identity: PlanIde
 
     One statement for 1,000 shards, wherever each of them ends.
     """
-    moves: dict[ShardKey, Move] = {}
-    for move in planned:  # several ranges of one shard follow each other, and are one move
-        before = moves.get(move.key)
-        moves[move.key] = move if before is None else before._replace(end=move.end)
+    moves = _joined(planned)
     for ending in (True, False):
-        for chunk in chunks(sorted(m for m in moves.values() if is_end(m.end) is ending)):
+        for chunk in chunks(m for m in moves if is_end(m.end) is ending):
             lost = _move(database, connection, identity, chunk, ending)
             if lost:
                 raise ShardsLost(identity.token.pipeline, _names(connection, identity, lost))
+
+
+def _joined(planned: Sequence[Move]) -> list[Move]:
+    """One move a shard, in the order of keys: several ranges of one shard follow each other."""
+    moves: dict[ShardKey, Move] = {}
+    for move in planned:
+        before = moves.get(move.key)
+        moves[move.key] = move if before is None else before._replace(end=move.end)
+    return sorted(moves.values())
 
 
 def _names(connection: Connection, identity: PlanIdentity, keys: set[ShardKey]) -> list[str]:
@@ -287,8 +330,9 @@ def _record(
         "published_at": now,
     }
     for chunk in chunks(files or ()):
-        given = database.dialect.row_set({name: splits.c[name].type for name in ("path", "rows", "bytes")})
-        given.execute(connection, given.insert(splits.insert(), common), [(f.path, f.rows, f.size) for f in chunk])
+        given = database.dialect.row_set({name: splits.c[name].type for name in ("path", "name_key", "rows", "bytes")})
+        rows = [(f.path, split_key(f.path), f.rows, f.size) for f in chunk]
+        given.execute(connection, given.insert(splits.insert(), common), rows)
     connection.execute(
         attempts.insert().values(
             **common,

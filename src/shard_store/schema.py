@@ -99,6 +99,7 @@ pipelines = sa.Table(
     sa.Column("plan_hash", Hex),
     sa.Column("plan_incarnation", sa.BigInteger),
     sa.Column("plan_start", sa.BigInteger),
+    sa.Column("plan_after", sa.BigInteger),  # what is up to here was final when the plan was made
     sa.Column("plan_end", sa.BigInteger),
     sa.Column("plan_left_out", LongText),
     sa.Column("plan_lost", sa.BigInteger),
@@ -191,12 +192,14 @@ splits = sa.Table(
     sa.Column("source", Name, nullable=False),
     sa.Column("pipeline", Name, nullable=False),
     sa.Column("path", AnyText, nullable=False),
+    sa.Column("name_key", Hash, nullable=False),  # of the path's last part, which no other split has: see vacuum
     sa.Column("rows", sa.BigInteger, nullable=False),
     sa.Column("bytes", sa.BigInteger, nullable=False),
     sa.Column("published_at", sa.BigInteger, nullable=False),
     **_TABLE,
 )
 sa.Index("cuesqueue_splits_hash", splits.c.delivery_hash)
+sa.Index("cuesqueue_splits_name", splits.c.name_key)
 
 errors = sa.Table(
     "cuesqueue_errors",
@@ -213,7 +216,7 @@ errors = sa.Table(
     sa.Column("position", sa.String(21), nullable=False),
     sa.Column("queue", AnyText, nullable=False),
     sa.Column("message_id", AnyText, nullable=False),
-    sa.Column("message", AnyText),  # of scope message: its tag, headers and group as JSON
+    sa.Column("message", AnyText),  # of a bad message: its tag, headers and group as JSON
     sa.Column("input", LongBlob),
     sa.Column("input_size", sa.BigInteger),  # of the whole input, of which `input` may be the beginning
     sa.Column("occurred_at", sa.BigInteger, nullable=False),
@@ -256,4 +259,17 @@ leases = sa.Table(
 # Alembic's own table, under a name that two users of one database do not share; not part of `metadata`
 version = sa.Table(
     "cuesqueue_alembic_version", sa.MetaData(), sa.Column("version_num", sa.String(32), primary_key=True)
+)
+
+# Made where a user's `foreachBatch` writes an output, in any database (deliveries.py): so of types that all know, and
+# not part of `metadata` either
+deliveries = sa.Table(
+    "cuesqueue_deliveries",
+    sa.MetaData(),
+    sa.Column("delivery_hash", Hex, primary_key=True),
+    sa.Column("output", Name, primary_key=True),
+    sa.Column("pipeline", Name, nullable=False),
+    sa.Column("batch_id", sa.BigInteger, nullable=False),
+    sa.Column("delivered_at", sa.DateTime, nullable=False),
+    **_TABLE,
 )

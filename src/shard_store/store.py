@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import datetime
 from types import TracebackType
@@ -32,6 +33,7 @@ from shard_store.publishing import Published
 from shard_store.schema import pipelines
 from shard_store.semantics import Semantics
 from shard_store.starting import Started
+from shard_store.views import AsOf
 
 
 class ShardStore:
@@ -166,7 +168,7 @@ class ShardStore:
     def publish_all(
         self,
         identities: Sequence[PlanIdentity],
-        splits: Sequence[Split],
+        splits: Sequence[Split] | None,
         *,
         row_schema: str | None = None,
         batch_id: int | None = None,
@@ -176,7 +178,8 @@ class ShardStore:
         """Publish a micro-batch of several pipelines as one: all advance, or none. The first one has the splits.
 
         A pipeline that is idle in this batch comes with the plan that it delivered last, and stays as it is. The
-        result's hash is that of the first one's attempt, its counts are over all.
+        result's hash is that of the first one's attempt, its counts are over all. `splits` is None where the rows go
+        elsewhere, uncounted.
         """
 
         def work(c: Connection) -> Published:
@@ -185,6 +188,25 @@ class ShardStore:
             )
 
         return self.database.write(work, connection)
+
+    def delivered(self, identities: Sequence[PlanIdentity], batch_id: int) -> Published:
+        """What `publish_all` would find: the hash of this micro-batch, and whether it is published already."""
+        return self.database.read(lambda c: publishing.look(c, identities, batch_id))
+
+    @contextmanager
+    def held(
+        self, identities: Sequence[PlanIdentity], batch_id: int, connection: Connection | None = None
+    ) -> Iterator[None]:
+        """While the block lasts, the micro-batch can be published, and nobody takes its shards over.
+
+        With `connection`: as long as the caller's transaction. Raises as `publish_all` does. Keep it short: the
+        pipeline's heartbeats wait for it.
+        """
+        with ExitStack() as stack:
+            if connection is None:
+                connection = stack.enter_context(self.database.engine.begin())
+            self.database.write(lambda c: publishing.hold(self.database, c, identities, batch_id), connection)
+            yield
 
     def created_at(self, pipeline: str, connection: Connection) -> int:
         """When the pipeline started first: tells it from one of the same name in another store."""
@@ -228,9 +250,13 @@ class ShardStore:
         self.database.write(lambda c: poison.end(c, identity, entry))
 
     def pages(
-        self, view: str, *, source: str | None = None, pipeline: str | None = None
+        self, view: str, *, source: str | None = None, pipeline: str | None = None, as_of: AsOf | None = None
     ) -> Iterator[list[tuple[Any, ...]]]:
-        return views.pages(self.database, view, source=source, pipeline=pipeline)
+        return views.pages(self.database, view, source=source, pipeline=pipeline, as_of=as_of)
+
+    def published_names(self, paths: Sequence[str]) -> set[str]:
+        """Which of the files are splits, by their names: the same, whatever their folder is called."""
+        return self.database.read(lambda c: views.published_names(self.database, c, paths))
 
     def row_schema(self, pipeline: str | None = None) -> str | None:
         """The schema (Spark's JSON) of what the sink published last, of this pipeline or of any."""

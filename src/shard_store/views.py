@@ -1,16 +1,24 @@
-"""Reading the tables as people and batch queries see them: columns by name, times as microseconds since 1970 UTC."""
+"""Reading the tables as people and batch queries see them: columns by name, times as microseconds since 1970 UTC.
+
+`files_state` has a row for each shard, and what other tables know of it: as far as they are not pruned.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.engine import Connection
 
-from shard_store.database import Database
+from shard_store.database import Database, chunks
 from shard_store.error_table import error_state
-from shard_store.schema import AsHex, attempts, errors, pipelines, shards, splits
+from shard_store.errors import StoreConfigurationError
+from shard_store.model import split_key
+from shard_store.schema import AnyText, AsHex, attempts, errors, pipelines, shards, snapshots, splits
+from shard_store.times import micros
 
 PAGE = 10_000
 
@@ -31,6 +39,14 @@ def _columns(table: sa.Table, spec: str) -> tuple[Column, ...]:
 
 
 _TOKEN = shards.c.owner + "/" + sa.cast(shards.c.incarnation, sa.String(20))
+_LEAD = attempts.alias("lead_attempts")
+_ONLY_SPLIT = sa.case(
+    (
+        _LEAD.c.splits == 1,
+        sa.select(splits.c.path).where(splits.c.delivery_hash == _LEAD.c.delivery_hash).limit(1).scalar_subquery(),
+    )
+)
+_ONLY_ROWS = sa.case((attempts.c.shards == 1, attempts.c.rows))
 _FINAL = sa.or_(errors.c.delivery_hash == "", attempts.c.delivery_hash.is_not(None))
 
 VIEWS: dict[str, tuple[Column, ...]] = {
@@ -45,8 +61,8 @@ VIEWS: dict[str, tuple[Column, ...]] = {
     "attempts": _columns(
         attempts,
         "delivery_hash lead_hash source pipeline incarnation:integer start_seq:integer end_seq:integer "
-        "batch_id:integer kind shards:integer lost:integer errors:integer splits:integer rows:integer bytes:integer "
-        "published_at:time",
+        "batch_id:integer kind shards:integer lost:integer errors:integer splits:integer rows:integer "
+        "bytes:integer published_at:time",
     ),
     "errors": (
         *_columns(errors, "source pipeline scope cause detail subject position queue message_id input:binary"),
@@ -56,6 +72,23 @@ VIEWS: dict[str, tuple[Column, ...]] = {
         Column("error_id", "text", sa.type_coerce(errors.c.error_key, AsHex)),
         Column("state", "text", error_state(_FINAL)),
         *_columns(errors, "input_size:integer delivered_at:time delivered_to requeued_at:time"),
+    ),
+    "files_state": (
+        Column("path", "text", sa.func.coalesce(shards.c.uri, shards.c.shard_id, type_=AnyText())),
+        *_columns(shards, "size:integer state source"),
+        Column("pipeline", "text", shards.c.owner),
+        Column("discovery_time", "time", shards.c.opened_at),
+        Column("processed_time", "time", snapshots.c.created_at),
+        Column("commit_time", "time", shards.c.finished_at),
+        Column("rows", "integer", _ONLY_ROWS),
+        *_columns(shards, "queue message_id receive_count:integer shard_id"),
+        Column("delivery_hash", "text", attempts.c.delivery_hash),
+        Column("attempt", "text", attempts.c.kind),
+        Column("batch_id", "integer", attempts.c.batch_id),
+        Column("batch_files", "integer", attempts.c.shards),
+        Column("batch_rows", "integer", attempts.c.rows),
+        Column("batch_splits", "integer", _LEAD.c.splits),
+        Column("split", "text", _ONLY_SPLIT),
     ),
 }
 """The views' columns. An error is `final` once its plan was published; before, the attempt may still be repeated.
@@ -71,12 +104,33 @@ _FROM = {
     ),
     "attempts": attempts,
     "errors": errors.outerjoin(attempts, attempts.c.delivery_hash == errors.c.delivery_hash),
+    "files_state": shards.outerjoin(
+        attempts,
+        sa.and_(
+            attempts.c.pipeline == shards.c.owner,
+            attempts.c.end_seq == shards.c.end_seq,
+            attempts.c.start_seq < attempts.c.end_seq,
+        ),
+    )
+    .outerjoin(_LEAD, _LEAD.c.delivery_hash == attempts.c.lead_hash)
+    .outerjoin(
+        snapshots,
+        sa.and_(snapshots.c.pipeline == shards.c.owner, snapshots.c.seq == shards.c.end_seq, snapshots.c.chunk == 0),
+    ),
 }
-_MAIN = {"splits": splits, "shards": shards, "attempts": attempts, "errors": errors}
+_MAIN = {"splits": splits, "shards": shards, "attempts": attempts, "errors": errors, "files_state": shards}
+
+
+@dataclass(frozen=True, slots=True)
+class AsOf:
+    """What was published at a time, or when an attempt (its delivery hash) had been: for the view `splits` alone."""
+
+    time: datetime | None = None
+    attempt: str | None = None
 
 
 def pages(
-    database: Database, view: str, *, source: str | None = None, pipeline: str | None = None
+    database: Database, view: str, *, source: str | None = None, pipeline: str | None = None, as_of: AsOf | None = None
 ) -> Iterator[list[tuple[Any, ...]]]:
     """The rows of a view in pages of up to 10,000, ordered by the table's key; memory holds one page."""
     table = _MAIN[view]
@@ -85,7 +139,12 @@ def pages(
     if source is not None:
         query = query.where(table.c.source == source)
     if pipeline is not None:
-        query = query.where((table.c.owner if view == "shards" else table.c.pipeline) == pipeline)
+        query = query.where((table.c.owner if table is shards else table.c.pipeline) == pipeline)
+    if as_of is not None and as_of.time is not None:
+        query = query.where(splits.c.published_at <= micros(as_of.time))
+    if as_of is not None and as_of.attempt is not None:
+        last_split = database.read(lambda c, a=as_of.attempt: _last_split(database, c, a))  # type: ignore[misc]
+        query = query.where(splits.c.id <= last_split)
     query = query.order_by(key).limit(PAGE)
     last: Any = None
     while True:
@@ -97,3 +156,31 @@ def pages(
         last = page[-1][-1]
         if len(page) < PAGE:
             return
+
+
+def _last_split(database: Database, connection: Connection, delivery_hash: str) -> int:
+    """The id of the last split that was published with or before an attempt: they rise, as splits are inserted."""
+    attempt = connection.execute(
+        sa.select(attempts.c.lead_hash, attempts.c.published_at).where(attempts.c.delivery_hash == delivery_hash)
+    ).one_or_none()
+    last = sa.select(sa.func.max(splits.c.id))
+    lead = delivery_hash if attempt is None else attempt.lead_hash  # of a pruned attempt the splits are still there
+    found = connection.execute(last.where(splits.c.delivery_hash == lead)).scalar_one()
+    if found is None and attempt is not None:
+        found = connection.execute(last.where(splits.c.published_at <= attempt.published_at)).scalar_one() or 0
+    if found is None:
+        raise StoreConfigurationError(
+            f"option 'asOfAttempt': the store {database.name!r} has no attempt {delivery_hash[:64]!r}; take a "
+            "delivery_hash of the view 'attempts'"
+        )
+    return int(found)
+
+
+def published_names(database: Database, connection: Connection, paths: Sequence[str]) -> set[str]:
+    """Which of the paths name a split, whatever their folder is called."""
+    by_key = {split_key(path): path for path in paths}
+    found: set[str] = set()
+    for chunk in chunks(sorted(by_key)):
+        keys = connection.execute(sa.select(splits.c.name_key).where(database.dialect.among(splits.c.name_key, chunk)))
+        found.update(by_key[bytes(key)] for key in keys.scalars())
+    return found

@@ -13,6 +13,7 @@ from pyiceberg.table import Table
 
 from contracts.iceberg_tables import Lake, Query, failing_at, table_of
 from contracts.store_backends import BACKENDS, STALE, StoreBackend, rows
+from queue_source.sinks.base import Batch
 from queue_source.sinks.iceberg import sink as sink_module
 from servers.iceberg_rest import RestCatalogServer, rest_catalog_server
 from shard_store.errors import PipelineTakenOver, ShardStoreError
@@ -116,6 +117,23 @@ def test_a_batch_that_failed_at_any_step_is_there_once_after_the_next_attempt(
     assert (len(lake.snapshots()), len(rows(lake.store, "attempts"))) == (2, 2)
     query.batch(table_of([4]))
     assert lake.ids() == [1, 2, 3, 4]
+
+
+def test_a_query_of_two_pipelines_advances_both_with_one_snapshot(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two = Query(lake, "one"), Query(lake, "two")
+    for query in (one, two):
+        query.begin()
+    batch, written, schema = one.written(table_of([1, 2]))
+    both = Batch((*batch.plans, two.pipeline.plan().identity))
+    with failing_at(monkeypatch, "table-committed"):
+        one.commit(both, written, schema)
+    assert rows(lake.store, "attempts") == []
+    one.commit(both, written, schema)
+    one.commit(both, written, schema)
+    assert lake.ids() == [1, 2]
+    assert {attempt["pipeline"]: attempt["rows"] for attempt in rows(lake.store, "attempts")} == {"one": 2, "two": None}
+    (snapshot,) = lake.snapshots()
+    assert (snapshot["cuesqueue.pipeline"], snapshot["cuesqueue.end-seq"]) == ("one,two", "1,1")
 
 
 def test_a_driver_that_was_replaced_publishes_nothing(lake: Lake) -> None:
@@ -255,7 +273,7 @@ def test_metadata_files_are_kept_to_a_number_and_never_deleted_by_what_is_rolled
     assert len(left) <= 2, "more than the two of the attempt that was rolled back, and of the change above"
 
 
-@in_stores
+@pytest.mark.parametrize("lake", ["sqlite"], indirect=True)
 def test_manifests_are_merged_when_they_are_many(lake: Lake) -> None:
     query = Query(lake)
     query.batch(table_of([0]))

@@ -6,7 +6,18 @@ import pytest
 
 from contracts.store_backends import STALE, Pipeline, StoreBackend, rows, whole
 from shard_store.errors import LostProgress, PipelineTakenOver, ShardStoreError, StoreConfigurationError
-from shard_store.model import BEGINNING, Plan, Position, Range, ShardState, Split, end_at, position_at, shard_key
+from shard_store.model import (
+    BEGINNING,
+    ErrorRecord,
+    Plan,
+    Position,
+    Range,
+    ShardState,
+    Split,
+    end_at,
+    position_at,
+    shard_key,
+)
 from shard_store.store import ShardStore
 
 
@@ -174,15 +185,36 @@ def test_a_plan_that_skips_what_is_not_confirmed_is_refused(store: ShardStore) -
         store.plan(us.token, 1, 2)
 
 
-def test_a_published_plan_is_told_as_such_and_has_nothing_to_read(store: ShardStore) -> None:
+def test_a_published_plan_is_told_as_such_with_what_it_delivered(backend: StoreBackend) -> None:
+    """From a checkpoint that began anew after `final`, without what was lost, and without what was found bad."""
+    store = backend.open()
     us = Pipeline.start(store)
-    plan = us.planned("a")
+    us.deliver("final")
+    us.planned("lost", "bad", "read")
+    backend.clock.advance(STALE + 1)
+    other = Pipeline.start(store, "other")
+    lost = us.look("lost")["lost"]
+    store.acquire(other.token, {lost.key: us.token})
+    plan = store.plan(us.token, 0, 2)
+    error = ErrorRecord("object", "missing-object", "why", "bad", plan.identity.delivery_hash)
+    store.record_errors("s", "p", [error])
     us.publish(plan, Split("/x", 1, 1))
-    again = Pipeline.start(store)
-    assert again.confirmed == 1  # the start finds out by itself
-    repeated = store.plan(again.token, 0, 1)
-    assert (repeated.published, repeated.ranges) == (True, ())
-    assert repeated.identity.delivery_hash == plan.identity.delivery_hash
+    for _ in range(2):
+        again = Pipeline.start(store)
+        assert again.confirmed == 2  # the start finds out by itself
+        repeated = store.plan(again.token, 0, 2)
+        assert (repeated.published, [r.content.shard_id for r in repeated.ranges]) == (True, ["read"])
+        assert repeated.identity.delivery_hash == plan.identity.delivery_hash
+        assert us.store.publish(repeated.identity, [Split("/y", 1, 1)]).already
+
+
+def test_a_published_plan_that_is_not_the_last_one_has_nothing_to_read(store: ShardStore) -> None:
+    us = Pipeline.start(store)
+    us.deliver("a")
+    us.deliver("b")
+    earlier = store.plan(us.token, 0, 1)
+    assert (earlier.published, earlier.ranges) == (True, ())
+    assert us.planned("c").ranges[0].content.shard_id == "c"
 
 
 # --- the plan that a sink finds ---

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 import psutil
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from engine.upserts import upserting
 from engine.world import SCHEMA, World, eventually, take_batch
 from shard_store.failpoints import reach
 
@@ -26,8 +28,10 @@ SETTINGS = {
 
 
 class Query(TypedDict, total=False):
-    """`sink`: cuesqueue, foreign or appending (foreachBatch into SQLite, with and without a look at the batch's id),
-    parquet or noop. `trigger`: the keywords of trigger().
+    """`sink`: cuesqueue, parquet, noop, or foreachBatch: `foreign` and `appending` into SQLite, with and without a look
+    at the batch's id, `upsert` with `queue_source.delivery`.
+
+    `foreign`: the database of those. `trigger`: the keywords of trigger().
 
     `second` is another source; `combined` says how its rows meet those of the first: `union`, or `join` by id.
     """
@@ -108,6 +112,9 @@ def start_frame(frame: DataFrame, query: Query) -> StreamingQuery:
             reach("published")
 
         return writer.foreachBatch(take).start()
+    if sink == "upsert":
+        upsert = upserting(query["source"]["store"], query["source"]["pipeline"], Path(query["foreign"]))
+        return writer.foreachBatch(upsert).start()
     return writer.format(sink).options(**query.get("sink_options", {})).start()
 
 
@@ -131,10 +138,16 @@ def described(
 
 
 def run(spark: SparkSession, query: Query) -> StreamingQuery:
-    """Run to the end; raises what the query failed with."""
-    running = start(spark, query)
-    running.awaitTermination()
-    return running
+    """Run to the end; raises what the query failed with. One whose reader's process was starved never began."""
+    while True:
+        running = start(spark, query)
+        try:
+            running.awaitTermination()
+        except StreamingQueryException:
+            if starved(running):
+                continue
+            raise
+        return running
 
 
 def run_until_settled(spark: SparkSession, parts: Iterable[tuple[World, Query]]) -> None:

@@ -58,6 +58,14 @@ def test_views_tell_what_was_published(spark: SparkSession, world: World) -> Non
         b"nothing to read",
     )
     assert view(spark, world, "data", pipeline="files").count() == len(rows)
+    first = min((a for a in attempts if a.shards), key=lambda attempt: attempt.end_seq)
+    assert view(spark, world, "data", asOfAttempt=first.delivery_hash).count() == first.rows == 10
+    assert view(spark, world, "data", asOf="2026-01-01").count() == 0
+
+    files = view(spark, world, "files_state").collect()
+    assert sorted(file.path for file in files) == sorted(shard.shard_id for shard in shards)
+    assert all(file.discovery_time <= file.processed_time <= file.commit_time for file in files)
+    assert sorted((file.rows is None, file.batch_rows) for file in files) == [(False, 5), (True, 10), (True, 10)]
     assert view(spark, world, "shards", pipeline="another").count() == 0
 
 

@@ -93,6 +93,19 @@ def test_a_lost_checkpoint_loses_and_doubles_nothing(world: World) -> None:
     assert_published_once(world, uris(10))
 
 
+def test_a_published_batch_is_read_again_when_spark_repeats_it_but_not_by_a_new_checkpoint(world: World) -> None:
+    """Spark was killed before it knew of the publication: what it reads again builds the state of the query."""
+    world.publish(*uris(5))
+    with world.loop() as loop:
+        loop.batch()
+    with world.loop() as loop:
+        repeated = loop.coordinator.plan(0, 1)
+        assert (repeated.published, len(repeated.ranges)) == (True, 5)
+    with world.loop(checkpoint="another") as loop:
+        assert loop.coordinator.latest(None) == 1  # as before Spark 4.2
+        assert loop.coordinator.plan(0, 1).ranges == ()
+
+
 @pytest.mark.parametrize("tells_start", [True, False], ids=["spark 4.2+", "spark 4.0"])
 def test_a_snapshot_that_spark_never_logged_is_handed_out_again_first(world: World, tells_start: bool) -> None:
     world.publish(*uris(5))

@@ -80,6 +80,7 @@ def test_a_bad_message_a_bad_object_and_a_bad_record_end_in_the_error_queue_once
         headers = [m.headers for m in queue.receive(10, 60.0, 0.0)]
     assert headers[1]["Delivery-Hash"] == others[0]["delivery_hash"]
     assert [h["Error-Scope"] for h in headers] == ["message", *(error["scope"] for error in others)]
+    assert [h["Error-Id"] for h in headers] == [error["error_id"] for error in world.sent()]
 
 
 @pytest.fixture

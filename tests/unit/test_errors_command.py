@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from coordinator_world import EMPTY, World, patiently, uris
 from driver_loop import DriverLoop, published, states, until
 from queue_source.commands.main import app
 from queue_source.intake import OBJECT_VERSION
-from queue_source.messages import Received
+from queue_source.messages import Received, kept_message
 from queue_source.queues import open_queue
 from shard_store.model import ErrorRecord, Plan
 
@@ -123,6 +124,33 @@ def test_a_record_of_a_published_object_is_refused_without_another_queue(world: 
     repairs = f"sql+sqlite:///{world.folder}/queue.db?queue=repairs"
     assert errors("requeue", "--all", "--to", repairs)["messages"] == 1
     assert [m.body for m in waiting(repairs)] == [b"{bad}"]
+
+
+def test_a_bad_record_of_a_message_goes_back_to_its_queue_and_a_rejected_row_does_not(world: World) -> None:
+    with world.store() as store:
+        for scope in ("record", "row"):
+            one = ErrorRecord(scope, scope, "", f"{world.queue_url}#id#1", queue=world.queue_url, message_id="id")
+            store.record_errors("files", "files", [replace(one, input=scope.encode())])
+    with open_queue(world.queue_url) as queue:
+        queue.create()  # type: ignore[attr-defined]
+    done = errors("requeue", "--all", code=1)
+    assert (done["messages"], len(done["refused"])) == (1, 1)
+    assert [m.body for m in waiting(world.queue_url)] == [b"record"]
+
+
+def test_a_message_that_was_bad_as_a_whole_goes_back_as_another_shard(world: World) -> None:
+    with world.store() as store:
+        kept = kept_message(b"\xff", "a.b", (("trace", "7"),), "g")
+        one = ErrorRecord(
+            "object", "corrupt-object", "", f"{world.queue_url}#id", queue=world.queue_url, message_id="id"
+        )
+        store.record_errors("files", "files", [replace(one, **kept)])
+    with open_queue(world.queue_url) as queue:
+        queue.create()  # type: ignore[attr-defined]
+    assert errors("requeue", "--all")["messages"] == 1
+    [message] = waiting(world.queue_url)
+    assert (message.body, message.tag, message.group) == (b"\xff", "a.b", "g")
+    assert message.headers == {"trace": "7", "Republish-Count": "1"}
 
 
 def test_what_the_table_does_not_hold_whole_and_queues_that_are_not_there_are_refused(world: World) -> None:

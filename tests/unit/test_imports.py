@@ -19,14 +19,9 @@ SRC = Path(__file__).resolve().parents[2] / "src"
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("shard_store",),
     ("queue_source.errors",),
-    (
-        "queue_source.messages",
-        "queue_source.error_messages",
-        "queue_source.metrics",
-        "queue_source.tags",
-        "queue_source.crew",
-    ),
+    ("queue_source.messages", "queue_source.metrics", "queue_source.tags", "queue_source.crew"),
     ("queue_source.globs", "queue_source.json_paths", "queue_source.shares", "queue_source.uris"),
+    ("queue_source.error_messages",),
     ("queue_source.notifications", "queue_source.queues", "queue_source.content", "queue_source.planning"),
     ("queue_source.options",),
     ("queue_source.evolving",),
@@ -37,8 +32,9 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("queue_source.forwarding",),
     ("queue_source.opening",),
     ("queue_source.coordinator",),
-    ("queue_source.sinks", "queue_source.delivery", "queue_source.rejects", "queue_source.requeueing"),
+    ("queue_source.sinks", "queue_source.rejects", "queue_source.requeueing"),
     ("queue_source.spark",),
+    ("queue_source.delivery",),
     ("queue_source.commands",),
     ("pyspark_cuesqueue",),
 )
@@ -55,7 +51,13 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "google": ("queue_source.queues.pubsub",),
     "grpc": ("queue_source.queues.pubsub",),
     "pika": ("queue_source.queues.amqp",),
-    "sqlalchemy": ("shard_store", "queue_source.queues.sql", "queue_source.queues.sim", "queue_source.sinks"),
+    "sqlalchemy": (
+        "shard_store",
+        "queue_source.queues.sql",
+        "queue_source.queues.sim",
+        "queue_source.sinks",
+        "queue_source.delivery",
+    ),
     "alembic": ("shard_store",),
     "pyiceberg": ("queue_source.sinks",),
     "pyarrow": (

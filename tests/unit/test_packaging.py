@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import subprocess
 import sys
 from importlib.metadata import Distribution, PackageNotFoundError
@@ -33,6 +34,16 @@ def test_type_checkers_see_both_packages_as_typed() -> None:
     code += "print([p.Path(m.__file__).with_name('py.typed').is_file() for m in (q, s)])"
     answer = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True)
     assert answer.stdout.strip() == "[True, True]"
+
+
+def test_executors_load_no_database_and_no_queue_to_read() -> None:
+    """Every new worker imports this module to unpickle the reader: what it does not need would be most of its start."""
+    unused = ("sqlalchemy", "alembic", "boto3", "queue_source.coordinator", "queue_source.queues.sql")
+    code = f"import sys, queue_source.spark.reader; print([name for name in {unused} if name in sys.modules])"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", code]
+    answer = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert answer.stdout.strip() == "[]"
 
 
 def test_the_command_is_declared(installed: Distribution) -> None:

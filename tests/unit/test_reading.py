@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from queue_source import reading
@@ -37,8 +38,9 @@ IDENTITY = PlanIdentity("files", PublishToken("p", 1), 0, 1, "f" * 64)
 
 
 def work(*objects: Path, **options: str) -> Work:
+    text_only = {} if options.get("fileFormat") == "parquet" else FAILFAST
     parsed = parse_reader_options(
-        {"queueUrl": "sim://files", "source": "files", "fileFormat": "csv", **FAILFAST, **options}
+        {"queueUrl": "sim://files", "source": "files", "fileFormat": "csv", **text_only, **options}
     )
     ranges = []
     for path in objects:
@@ -245,3 +247,32 @@ def test_in_isolation_a_read_that_never_ended_or_failed_unknown_counts_against_i
     assert rows() == [1]
     with open_store(f"sqlite:///{tmp_path}/store.db") as store:
         assert store.found_bad(IDENTITY) == {(task.ranges[0].key, BEGINNING)}
+
+
+@pytest.mark.parametrize("format", ["parquet", "orc", "csv"])
+def test_a_whole_object_is_cut_for_several_tasks_only_where_none_of_them_may_find_it_bad_alone(format: str) -> None:
+    failing = {"onMissingObject": "fail", "onCorruptObject": "fail"}
+    for options, expected in (
+        ({}, False),
+        ({"onCorruptObject": "fail"}, False),
+        ({"onMissingObject": "fail"}, False),
+        (failing, True),
+    ):
+        given = {"queueUrl": "sim://files", "fileFormat": format, **(FAILFAST if format == "csv" else {}), **options}
+        content = parse_reader_options(given).content
+        assert content.may_be_cut("s3://bucket/object") is expected
+    assert not parse_reader_options({"queueUrl": "sim://f", "fileFormat": "avro", **failing}).content.may_be_cut("o")
+
+
+def test_the_pieces_of_a_columnar_object_hold_each_of_its_rows_once(tmp_path: Path) -> None:
+    rows = 200_000
+    table = pa.table({"a": range(rows), "b": [f"{number * 7919:020}" for number in range(rows)]}, SCHEMA)
+    pq.write_table(table, tmp_path / "o", row_group_size=5_000, compression="none", use_dictionary=False)
+    size = (tmp_path / "o").stat().st_size
+    task = work(tmp_path / "o", fileFormat="parquet", onMissingObject="fail", onCorruptObject="fail")
+    whole = task.ranges[0]._replace(content=task.ranges[0].content._replace(size=size), end=end_at(size))
+    pieces, piece_of = cut([whole], 2, 1 << 20, lambda entry: task.content.may_be_cut(entry.content.uri))
+    assert len(pieces) > 1
+    found = [read(replace(task, ranges=[piece], piece_of=piece_of))[0] for piece in pieces]
+    assert sum(map(bool, found)) > 3  # the last one may hold nothing but the footer
+    assert [row["a"] for part in found for row in part] == list(range(rows))

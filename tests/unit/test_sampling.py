@@ -119,7 +119,7 @@ def test_samples_may_be_named_and_bad_ones_do_not_matter(place: Place) -> None:
 
 
 def test_columns_of_the_path_are_added_with_their_types(place: Place) -> None:
-    place.publish(place.put("day=2020-01-01/n=7/1.json", {"id": 1}))
+    place.publish(place.put("day=2020-01-01/n=7/1.json", {"id": 1, "n": "of the record"}))
     assert place.columns(partitionColumns="day,n") == "id BIGINT, day DATE, n BIGINT, _rescued_data STRING"
 
 

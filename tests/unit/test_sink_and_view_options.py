@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,28 @@ def test_a_view_shows_the_data_of_all_pipelines_unless_told_otherwise() -> None:
 
 def test_an_unknown_view_is_refused_with_the_nearest() -> None:
     assert "did you mean 'shards'?" in str(refusal({"view": "shard"}, parse_view_options))
-    assert "not supported yet" in str(refusal({"view": "files_state"}, parse_view_options))
+
+
+def test_a_view_may_be_of_the_past() -> None:
+    noon = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
+    for text in ("2026-11-20T12:00:00Z", "2026-11-20 12:00:00", "2026-11-20T13:00:00+01:00"):
+        assert parse_view_options({"asOf": text}).as_of == noon
+    assert parse_view_options({"asof": "2026-11-20"}).as_of == datetime(2026, 11, 20, tzinfo=timezone.utc)
+    assert parse_view_options({"asOfAttempt": "AB" * 32, "view": "splits"}).as_of_attempt == "ab" * 32
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"asOf": "yesterday"},
+        {"asOfAttempt": "ab"},
+        {"asOf": "2026-11-20", "view": "shards"},
+        {"asOfAttempt": "ab" * 32, "view": "attempts"},
+        {"asOfAttempt": "ab" * 32, "asOf": "2026-11-20"},
+    ],
+)
+def test_a_past_that_there_is_not_is_refused(options: dict[str, str]) -> None:
+    assert refusal(options, parse_view_options).option.startswith("asOf")
 
 
 @pytest.mark.parametrize("parse", [parse_sink_options, parse_view_options])
@@ -70,6 +92,64 @@ def test_sink_and_views_reach_s3_with_the_readers_options(parse: Any) -> None:
     assert "set both" in str(refusal({**given, "s3.accessKeyId": "k"}, parse))
 
 
+def test_a_table_takes_the_path_for_its_warehouse_and_needs_neither() -> None:
+    given = {"pipeline": "orders", "table": "db.events"}
+    options = parse_sink_options(given)
+    assert options.table is not None
+    assert (options.path, options.table.name, options.table.catalog) == ("", "db.events", "cuesqueue")
+    assert options.table.warehouse is None
+    for name in ("path", "warehouse"):
+        table = parse_sink_options({**given, name: "lake/"}).table
+        assert table is not None
+        assert table.warehouse == str(Path.cwd() / "lake")
+    error = refusal({**given, "path": "s3://a", "warehouse": "s3://b"}, parse_sink_options)
+    assert "keep one of them" in str(error)
+
+
+def test_partitioning_is_read_in_icebergs_words_and_sparks() -> None:
+    text = "day(ts), Hours(ts),bucket( 16,id ), truncate(4, a.b) , country, identity(x y)"
+    table = parse_sink_options({"pipeline": "orders", "table": "db.events", "partitionBy": text}).table
+    assert table is not None
+    written = ["day(ts)", "hour(ts)", "bucket(16, id)", "truncate(4, a.b)", "country", "x y"]
+    assert [str(field) for field in table.partition_by] == written
+
+
+@pytest.mark.parametrize(
+    ("option", "text"),
+    [
+        ("table", "events"),
+        ("table", "db..events"),
+        ("partitionBy", "bucket(id)"),
+        ("partitionBy", "day(3, ts)"),
+        ("partitionBy", "bucket(0, id)"),
+        ("partitionBy", "week(ts)"),
+        ("partitionBy", "a,,b"),
+        ("partitionBy", "a, a"),
+        ("partitionBy", "day(ts"),
+    ],
+)
+def test_a_bad_value_of_a_table_is_refused(option: str, text: str) -> None:
+    error = refusal({"pipeline": "orders", "table": "db.events", option: text}, parse_sink_options)
+    assert error.option == option
+
+
+@pytest.mark.parametrize("option", ["warehouse", "partitionBy", "catalog.uri"])
+def test_an_option_of_a_table_without_one_is_refused(option: str) -> None:
+    error = refusal({"pipeline": "orders", "path": "s3://lake", option: "x"}, parse_sink_options)
+    assert error.option == option
+
+
+def test_properties_of_a_catalog_are_kept_as_secrets() -> None:
+    given = {"pipeline": "orders", "table": "db.events", "catalog.URI": "https://c", "catalog.credential": "id:hush"}
+    options = parse_sink_options(given)
+    assert options.table is not None
+    assert {name: value.reveal() for name, value in options.table.properties.items()} == {
+        "uri": "https://c",
+        "credential": "id:hush",
+    }
+    assert "hush" not in f"{options!r} {options}"
+
+
 def test_a_sink_writes_to_a_path_or_to_a_queue_and_never_to_both() -> None:
     url = "sql+postgresql://user:secret@host/db?queue=out"
     options = parse_sink_options({"pipeline": "orders", "queueUrl": url})
@@ -79,7 +159,7 @@ def test_a_sink_writes_to_a_path_or_to_a_queue_and_never_to_both() -> None:
     error = refusal({"pipeline": "orders", "path": "s3://lake", "queueUrl": url}, parse_sink_options)
     assert "beside 'path'" in error.problem
     error = refusal({"pipeline": "orders", "queueUrl": "sqs://a,sqs://b"}, parse_sink_options)
-    assert (error.option, "one queue's URL" in error.problem) == ("queueUrl", True)
+    assert (error.option, "write the URL of one" in error.problem) == ("queueUrl", True)
 
 
 def test_the_queue_of_a_sink_is_reached_with_the_options_of_a_readers_queue() -> None:

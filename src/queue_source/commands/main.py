@@ -15,6 +15,7 @@ from queue_source.commands.prune import prune
 from queue_source.commands.publish import publish
 from queue_source.commands.queue import group as queue_group
 from queue_source.commands.setup import app as setup
+from queue_source.commands.vacuum import vacuum
 
 
 class _Program(TyperGroup):
@@ -40,6 +41,7 @@ app.command()(publish)
 app.add_typer(queue_group)
 app.add_typer(errors_group)
 app.command()(prune)
+app.command()(vacuum)
 app.command()(migrate)
 app.add_typer(setup, name="setup")
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -30,7 +31,7 @@ from queue_source.content.patterns import pattern_for
 from queue_source.content.problems import Problems
 from queue_source.content.records import Record, RecordSchema, Rows
 from queue_source.content.schemas.new_columns import check_header
-from queue_source.content.text_parsing import text_converter
+from queue_source.content.text_parsing import TextConverter, text_converter
 from queue_source.content.text_values import text_leaf
 from queue_source.errors import BadObject
 
@@ -52,7 +53,6 @@ class CsvReader:
         self._uri = uri
         self._shape = RecordSchema.of(schema, options)
         self._tokens = tokenizer(options)
-        self._converters = [text_converter(field.type, options) for field in self._shape.data]
         self._leaf = text_leaf(options)
         self._take_columns([*self._shape.data.names], {name: name for name in self._shape.data.names})
         self.separator: LineEnds | Exactly | OutsideQuotes = LineEnds()
@@ -104,6 +104,10 @@ class CsvReader:
             if self._is_record(line):
                 self._read_record(rows, block.offset + offset, line)
         return rows.table()
+
+    @cached_property
+    def _converters(self) -> list[TextConverter]:
+        return [text_converter(field.type, self._options) for field in self._shape.data]
 
     def _take_columns(self, present: Sequence[str], matches: dict[str, str]) -> None:
         data = self._shape.data

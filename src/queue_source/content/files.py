@@ -98,6 +98,11 @@ def resolve(uri: str, storage: StorageOptions | None = None) -> tuple[pafs.FileS
     raise BadObject("missing-object", f"the scheme of {uri!r} is not one of file, s3, s3a, s3n, gs, abfs, abfss, az")
 
 
+def is_local(uri: str) -> bool:
+    """Whether the URI names a file of this machine, if it names anything."""
+    return uri.startswith("/") or uri[:7].lower() == "file://"
+
+
 def stat_object(uri: str, storage: StorageOptions | None = None) -> ObjectStat:
     """Size and modification time, in one request. Raises BadObject("missing-object") and ObjectStoreError."""
     filesystem, path = resolve(uri, storage)

@@ -19,6 +19,7 @@ from queue_source.errors import OptionError
 FILE_FORMATS = ("csv", "json", "parquet", "text", "orc", "avro", "binaryFile")
 MODES = ("PERMISSIVE", "DROPMALFORMED", "FAILFAST")
 LINE_FORMATS = ("csv", "json", "text")
+COLUMNAR_FORMATS = ("parquet", "orc")
 BINARY_FILE = pa.schema(
     [
         ("path", pa.string()),

@@ -7,6 +7,7 @@ says exactly which record and column is wrong, or reads what Spark reads and pya
 from __future__ import annotations
 
 import re
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -38,7 +39,7 @@ class JsonReader:
         self._uri = uri
         self._separator_text = options.line_sep
         self._shape = RecordSchema.of(schema, options)
-        self._objects = Objects(list(self._shape.data), options)
+        self._options = options
         self._leaf = text_leaf(options)
         self._known = KnownNames(schema, options) if options.watch_new_columns else None
         self.separator: LineEnds | Exactly = LineEnds()
@@ -52,11 +53,14 @@ class JsonReader:
         lines = unified(data, self._separator_text, blank=b" ")
         if not lines or lines.isspace():
             return self._shape.full.empty_table()
-        if _begins_otherwise(lines):
+        plain = _all_begin_plainly(lines)
+        if not plain and _NO_OBJECT.search(lines) is not None:
             return None
         try:
             parsed = self._parse(lines)
-            if count_lines(lines, parsed.num_rows, strip=True) != parsed.num_rows:
+            # where lines are blank, their number may be right by chance
+            guess = parsed.num_rows if plain else -1
+            if count_lines(lines, guess, strip=True) != parsed.num_rows:
                 return None  # two objects in a line, or one over two
             if self._has_more(parsed.schema):
                 return None  # to be rescued, or a reason to stop
@@ -96,6 +100,10 @@ class JsonReader:
                 return
             present |= found
         require_any(self._shape.data.names, {}, present)
+
+    @cached_property
+    def _objects(self) -> Objects:
+        return Objects(list(self._shape.data), self._options)
 
     def _read_record(self, rows: Rows, offset: int, line: bytes) -> None:
         record = Record()
@@ -152,21 +160,21 @@ def wire_type(kind: pa.DataType) -> pa.DataType:
     return pa.string() if textual or pt.is_large_string(kind) else kind
 
 
-def _begins_otherwise(lines: bytes) -> bool:
-    """Whether a line, but for white space, may begin with anything but `{`.
+def _all_begin_plainly(lines: bytes) -> bool:
+    """Whether every line begins with `{`; if not, it may still be blank or indented.
 
     pyarrow dies of SIGSEGV on a block that begins with `null` (apache/arrow#47409), also after a byte order mark, and
     reads a later `null` as a row. All else that is no object it refuses by itself.
     """
     if not lines.startswith(b"{"):
-        return _NO_OBJECT.search(lines) is not None
+        return False
     characters = np.frombuffer(lines, np.uint8)
     for start in range(0, len(lines), _CACHED):
         # one byte more, so that the first character of a line meets its newline; 5 times faster than a search
         piece = characters[start : start + _CACHED + 1]
         if (piece[1:][piece[:-1] == _NEWLINE] != _BRACE).any():
-            return _NO_OBJECT.search(lines) is not None  # blank lines and indented ones are fine
-    return False
+            return False
+    return True
 
 
 def _has_map(kind: pa.DataType) -> bool:

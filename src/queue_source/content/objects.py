@@ -16,7 +16,7 @@ from queue_source.content.avro import read_avro
 from queue_source.content.binary_file import read_binary_file
 from queue_source.content.compression import codec_of
 from queue_source.content.files import ObjectFile, StorageOptions, open_object, stat_object
-from queue_source.content.formats import LINE_FORMATS, FormatOptions, data_schema
+from queue_source.content.formats import COLUMNAR_FORMATS, LINE_FORMATS, FormatOptions, data_schema
 from queue_source.content.holding import all_or_nothing
 from queue_source.content.metadata import METADATA_COLUMN, ObjectMetadata, metadata_column
 from queue_source.content.orc import read_orc
@@ -42,21 +42,27 @@ class ExpectedObject:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Which part of an object is read: bytes of a line format, row groups of Parquet, stripes of ORC; None: the end."""
+    """Which bytes of an object are read; None: to its end.
+
+    What is in them: the records, row groups (Parquet) or stripes (ORC) that begin there.
+    """
 
     start: int = 0
     end: int | None = None
 
 
-def may_be_cut(uri: str, options: FormatOptions) -> bool:
+def may_be_cut(uri: str, options: FormatOptions, *, all_or_nothing: bool) -> bool:
     """Whether parts of the object may be read by several tasks: none of them may find it bad when others do not.
 
-    Driver, before anything is read. An object that is packed and does not say so in its name is read as a whole with
-    its first part.
+    With `all_or_nothing` they may, because then nothing that any of them read is published. Driver, before anything is
+    read. An object that is packed and does not say so in its name is read as a whole with its first part.
     """
-    if uri == MESSAGE_URI or not options.splittable:
+    if uri == MESSAGE_URI:
         return False
-    return options.mode != "FAILFAST" and codec_of(uri, b"") is None
+    if options.file_format in COLUMNAR_FORMATS:
+        return all_or_nothing
+    may_fail = options.mode == "FAILFAST"
+    return options.splittable and (all_or_nothing or not may_fail) and codec_of(uri, b"") is None
 
 
 def read_object(
@@ -82,7 +88,7 @@ def read_object(
     given = False
     with open_object(uri, storage) as file:
         size = file.size()
-        _check_unchanged(uri, file, size, expected or ExpectedObject())
+        check_unchanged(uri, file, size, expected or ExpectedObject())
         if size == 0:  # no rows in any format, as in Spark
             return
         filled = None
@@ -124,13 +130,14 @@ def open_tables(
     if options.file_format == "parquet":
         return read_parquet(file, schema, options, part.start, part.end), True
     if options.file_format == "orc":
-        return read_orc(file, schema, options, part.start, part.end), True
+        return read_orc(file, size, schema, options, part.start, part.end), True
     if options.file_format == "avro":
         return read_avro(file, schema, options), True
     return read_binary_file(uri, file, size, schema, storage), False
 
 
-def _check_unchanged(uri: str, file: ObjectFile, size: int, expected: ExpectedObject) -> None:
+def check_unchanged(uri: str, file: ObjectFile, size: int, expected: ExpectedObject) -> None:
+    """Raise BadObject("object-changed") when the open object is not the one that was announced."""
     if expected.size is not None and expected.size != size:
         raise BadObject("object-changed", f"{uri!r} has {size} bytes, {expected.size} were announced")
     if expected.etag is None:

@@ -13,10 +13,11 @@ from queue_source.content.typed_tables import choose, conformed, damage_is_bad
 
 
 def read_orc(
-    file: ObjectFile, schema: pa.Schema, options: FormatOptions, start: int = 0, end: int | None = None
+    file: ObjectFile, size: int, schema: pa.Schema, options: FormatOptions, start: int = 0, end: int | None = None
 ) -> Iterator[pa.Table]:
-    """The rows of the stripes from `start` to before `end` (None: the last) in exactly `schema`.
+    """The rows of the stripes that begin at byte `start` or later, and before `end`, in exactly `schema`.
 
+    Where they begin pyarrow does not tell: they are taken to be of equal size, which parts them just as surely.
     Raises BadObject (`wrong-columns`, `corrupt-object`), and ObjectStoreError when the store fails in the middle.
     """
     from pyarrow.orc import ORCFile  # here: a library of its own, which the other formats can do without
@@ -24,7 +25,8 @@ def read_orc(
     with damage_is_bad(file, "ORC"):
         reader = ORCFile(pa.PythonFile(file, "r"))
         chosen = choose(schema, reader.schema, options, file.uri)
-        stripes = range(start, reader.nstripes if end is None else min(end, reader.nstripes))
+        last = size if end is None else end
+        stripes = [n for n in range(reader.nstripes) if start <= size * n // reader.nstripes < last]
     for stripe in stripes:
         with damage_is_bad(file, "ORC"):
             batch = reader.read_stripe(stripe, columns=chosen.names or None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 
 import pyarrow as pa
@@ -20,18 +21,29 @@ _BUFFER = 1 << 20
 def read_parquet(
     file: ObjectFile, schema: pa.Schema, options: FormatOptions, start: int = 0, end: int | None = None
 ) -> Iterator[pa.Table]:
-    """The rows of the row groups from `start` to before `end` (None: the last) in exactly `schema`.
+    """The rows of the row groups that begin at byte `start` or later, and before `end`, in exactly `schema`.
 
     Raises BadObject (`wrong-columns`, `corrupt-object`), and ObjectStoreError when the store fails in the middle.
     """
     with damage_is_bad(file, "Parquet"):
         reader = pq.ParquetFile(pa.PythonFile(file, "r"), pre_buffer=True, page_checksum_verification=True)
         chosen = choose(schema, reader.schema_arrow, options, file.uri)
-        groups = range(start, reader.num_row_groups if end is None else min(end, reader.num_row_groups))
+        groups = list(range(reader.num_row_groups))
+        if start or end is not None:
+            last = sys.maxsize if end is None else end
+            groups = [group for group in groups if start <= _first_byte(reader.metadata.row_group(group)) < last]
         sizes = [reader.metadata.row_group(group).total_byte_size for group in groups]
-    for together in _by_size(list(groups), sizes):
+    for together in _by_size(groups, sizes):
         for table in _tables(file, reader, together, chosen.names):
             yield conformed(table, schema, chosen, options)
+
+
+def _first_byte(group: pq.RowGroupMetaData) -> int:
+    """Where a row group begins. A writer that leaves offsets out (0) gives all its groups to the first part."""
+    if group.num_columns == 0:
+        return 0
+    column = group.column(0)
+    return int(column.dictionary_page_offset or column.data_page_offset)
 
 
 def _by_size(groups: list[int], sizes: list[int]) -> Iterator[list[int]]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from queue_source.options.partitioning import PartitionField
@@ -125,6 +125,17 @@ class ContentOptions:
     storage: StorageOptions
     schema: SchemaOptions
 
+    @property
+    def stops_at_bad_objects(self) -> bool:
+        """Whether nothing of a micro-batch is published when any of its objects cannot be read to its end."""
+        return self.on_missing_object == self.on_corrupt_object == "fail"
+
+    def may_be_cut(self, uri: str) -> bool:
+        """Whether parts of the object may be read by several tasks, or in several micro-batches. Driver."""
+        from queue_source.content.objects import may_be_cut  # here: it loads pyarrow, which the commands can do without
+
+        return self.format is not None and may_be_cut(uri, self.format, all_or_nothing=self.stops_at_bad_objects)
+
 
 @dataclass(frozen=True, slots=True)
 class ReaderOptions:
@@ -180,12 +191,14 @@ class SinkOptions:
 
 @dataclass(frozen=True, slots=True)
 class ViewOptions:
-    """All options of a batch view. `pipeline` and `source` are filters, None for all."""
+    """All options of a batch view. `pipeline` and `source` are filters, None for all; of the last two one is given."""
 
     view: str
     store: SecretUrl
     pipeline: str | None
     source: str | None
+    as_of: datetime | None
+    as_of_attempt: str | None
     storage: StorageOptions
 
 

@@ -10,7 +10,7 @@ import difflib
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -129,6 +129,24 @@ def _time_zone(text: str) -> str:
             f"{shown(text)} is not a time zone; write an IANA name or an offset, as in Europe/Berlin, UTC or +02:00"
         ) from None
     return zone
+
+
+def _time(text: str) -> datetime:
+    """A time without an offset is UTC; Python before 3.11 reads no Z."""
+    try:
+        time = datetime.fromisoformat(re.sub(r"[zZ]$", "+00:00", text.strip()))
+    except ValueError:
+        raise ValueError(
+            f"{shown(text)} is not a time; write one as in 2026-11-20, 2026-11-20T08:30Z or 2026-11-20T09:30:00+01:00"
+        ) from None
+    return time if time.tzinfo is not None else time.replace(tzinfo=timezone.utc)
+
+
+def _delivery_hash(text: str) -> str:
+    digest = text.strip().lower()
+    if not re.fullmatch(r"[0-9a-f]{64}", digest):
+        raise ValueError(f"{shown(text)} is not a delivery hash, which has 64 hexadecimal digits; see view 'attempts'")
+    return digest
 
 
 def _prefixes(text: str) -> tuple[str, ...]:
@@ -277,6 +295,8 @@ TAG_FILTER = Kind("tag filter", "filters parted by commas; `*` is one word, `#` 
 SHARES = Kind("shares", "`round-robin`, `greedy`, or `percentage:70,30` with one number a queue", _shares)
 COLUMNS = Kind("columns", "columns with types, as Spark's DDL has them", _columns)
 URIS = Kind("URIs", "URIs of objects, parted by commas", _uris)
+TIME = Kind("time", "an ISO time; UTC without an offset", _time)
+DELIVERY_HASH = Kind("delivery hash", "a `delivery_hash` of the view `attempts`", _delivery_hash)
 NAMES = Kind("names", "names of columns, parted by commas", _names)
 TABLE = Kind("table", "a namespace and a name, parted by a dot", _table_name)
 PARTITIONING = Kind(

@@ -131,13 +131,25 @@ def _table(values: Mapping[str, Any], of_catalog: Mapping[str, str]) -> groups.T
 def parse_view_options(options: Mapping[str, str]) -> groups.ViewOptions:
     """The options of `spark.read.format("cuesqueue")`; names in any case. Raises OptionError."""
     values = _read("views", options)
+    _check_as_of(values)
     return groups.ViewOptions(
         view=values["view"],
         store=values["store"],
         pipeline=values["pipeline"],
         source=values["source"],
+        as_of=values["asOf"],
+        as_of_attempt=values["asOfAttempt"],
         storage=_storage(values),
     )
+
+
+def _check_as_of(values: Mapping[str, Any]) -> None:
+    """Only what is published keeps its past; the other tables tell how things stand."""
+    given = [name for name in ("asOf", "asOfAttempt") if values[name] is not None]
+    if len(given) == 2:
+        raise OptionError("asOfAttempt", "and asOf both say which past is meant; keep one of them")
+    if given and values["view"] not in ("data", "splits"):
+        raise OptionError(given[0], f"acts only on the views data and splits, not on {values['view']}; leave it out")
 
 
 def _read(place: str, options: Mapping[str, str]) -> dict[str, Any]:

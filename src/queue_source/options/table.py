@@ -16,7 +16,7 @@ NOTIFICATION_FORMS = ("uri", "s3", "minio", "sns", "eventbridge", "gcs", "json")
 """The notification forms that can be forced with `notificationFormat`; `auto` finds out by looking."""
 
 FILE_FORMATS = ("json", "csv", "parquet", "text", "orc", "avro", "binaryFile")
-VIEWS = ("data", "splits", "shards", "attempts", "errors")
+VIEWS = ("data", "splits", "shards", "attempts", "errors", "files_state")
 DEFAULT_WINDOW = "30 days"
 DEFAULT_ALLOWED_PREFIXES = "s3://,gs://,abfss://"
 _RECORDS = ("json", "csv")
@@ -515,11 +515,19 @@ SINK_OPTIONS = (
 VIEW_OPTIONS = (
     _STORE,
     Option(
-        "view", "names", choice(*VIEWS, later=("files_state",)), "data",
+        "view", "names", choice(*VIEWS), "data",
         "What is read: the published rows, or a table of the store.", "shards",
     ),
     Option("pipeline", "names", kinds.NAME, None, "Only what belongs to this pipeline.", "orders", "all"),
     Option("source", "names", kinds.NAME, None, "Only what belongs to this source.", "orders", "all"),
+    Option(
+        "asOf", "names", kinds.TIME, None,
+        "Only what was published at this time. Views `data` and `splits`.", "2026-11-20T08:30:00Z", "now",
+    ),
+    Option(
+        "asOfAttempt", "names", kinds.DELIVERY_HASH, None,
+        "Only what was published when this attempt had been. Views `data` and `splits`.", "", "the last one",
+    ),
     *_STORAGE,
 )  # fmt: skip
 """Everything that `spark.read.format("cuesqueue")` knows."""

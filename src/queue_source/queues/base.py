@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
 from queue_source.messages import Outgoing, Receipt, Received
 
-T = TypeVar("T")
-
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
 
     from shard_store.database import Database
+
+T = TypeVar("T")
 
 Self = TypeVar("Self", bound="ClosedAtExit")
 
@@ -198,21 +198,13 @@ def made_of_each(messages: Sequence[Outgoing], make: Callable[[Outgoing], T]) ->
 
 @runtime_checkable
 class Transactional(Protocol):
-    """A queue in a SQL database: what is published can be part of a transaction of that database."""
+    """A queue in a SQL database: what is sent can be part of a transaction of that database."""
 
     def joins(self, database: Database) -> bool:
         """Whether it is in this very database, as far as URLs tell; then its tables are there from now on."""
 
-    def publish_inside(
-        self,
-        connection: Connection,
-        payloads: Sequence[Payload],
-        *,
-        tag: str = "",
-        headers: Mapping[str, str] | None = None,
-        group: str | None = None,
-    ) -> list[str]:
-        """As `publish`, but in the caller's transaction of a database that it joins: sent when that commits."""
+    def send_inside(self, connection: Connection, messages: Sequence[Outgoing]) -> None:
+        """As `Sending.send`, but in the caller's transaction of a database that it joins: sent when that commits."""
 
 
 @runtime_checkable

@@ -7,18 +7,34 @@ import os
 import signal
 import threading
 from types import FrameType
+from typing import Any
 
-from pyspark import TaskContext
+from pyspark import SparkContext, TaskContext
 
 
 def driver_identity() -> str:
     """The same text in every Python process that one driver (JVM) starts, another in every other driver's.
 
-    Spark gives its Python processes the driver's block manager folders, which have random names. Empty where a
-    version does not: then the check that uses it is left out.
+    Spark gives its Python processes the driver's block manager folders, which have random names; the user's script is
+    none of them, and asks the JVM. Empty where a version does not tell: then the check that uses it is left out.
     """
     folders = os.environ.get("SPARK_LOCAL_DIRS", "")
+    if "blockmgr-" not in folders:
+        folders = _folders_by_the_jvm()
     return hashlib.sha256(folders.encode()).hexdigest() if "blockmgr-" in folders else ""
+
+
+def _folders_by_the_jvm() -> str:
+    """By SparkEnv's field: Py4J would look at all methods of that class, and some name classes that are not there."""
+    context: Any = SparkContext._active_spark_context
+    if context is None:
+        return ""
+    field = (
+        context._jsc.getClass().getClassLoader().loadClass("org.apache.spark.SparkEnv").getDeclaredField("blockManager")
+    )
+    field.setAccessible(True)
+    folders = field.get(context._jsc.sc().env()).diskBlockManager().localDirs()
+    return ",".join(folder.getPath() for folder in folders)
 
 
 def is_repeated() -> bool:

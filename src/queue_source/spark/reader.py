@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -22,17 +22,15 @@ from pyspark.sql.types import StructType
 from queue_source.content.files import stat_objects
 from queue_source.content.formats import check_schema
 from queue_source.content.message_rows import check_message_schema
-from queue_source.content.objects import may_be_cut
-from queue_source.coordinator import Coordinator
 from queue_source.options import ReaderOptions, connection_options
 from queue_source.planning import ISOLATED_FROM, PieceOf, cut, isolate, pack
-from queue_source.queues import open_queue
 from queue_source.reading import Work, read_work
 from queue_source.spark.compat import AvailableNow, arrow_schema, read_all_available
 from queue_source.spark.process import driver_identity, is_repeated, stop_on_sigterm
-from queue_source.suitability import check_error_queue, check_suitability
 from shard_store.model import Range
-from shard_store.store import open_store
+
+if TYPE_CHECKING:
+    from queue_source.coordinator import Coordinator
 
 
 @dataclass
@@ -78,14 +76,13 @@ class CuesqueueStreamReader(AvailableNow, DataSourceStreamReader):
             self._started().logged(int(end["seq"]))  # Spark before 4.2, after a restart
             return []
         plan = self._started().plan(int(start["seq"]), int(end["seq"]))
-        ranges = () if plan.published else plan.ranges
         batches, max_attempts = self._options.batches, None
         piece_of: PieceOf = {}
         limits = batches.min_partitions, batches.max_partition_bytes
         if plan.attempt >= ISOLATED_FROM:
-            packed, max_attempts = isolate(ranges), self._options.delivery.max_attempts
+            packed, max_attempts = isolate(plan.ranges), self._options.delivery.max_attempts
         else:
-            pieces, piece_of = cut(ranges, *limits, self._may_be_cut)
+            pieces, piece_of = cut(plan.ranges, *limits, self._may_be_cut)
             packed = pack(pieces, *limits)
         # a plan without content still needs a task: its commit message tells the sink which plan is published
         return [
@@ -103,8 +100,7 @@ class CuesqueueStreamReader(AvailableNow, DataSourceStreamReader):
         ]
 
     def _may_be_cut(self, entry: Range) -> bool:
-        format = self._options.content.format
-        return format is not None and may_be_cut(entry.content.uri, format)
+        return self._options.content.may_be_cut(entry.content.uri)
 
     def commit(self, end: dict[str, Any]) -> None:
         self._started().confirm(int(end["seq"]))
@@ -137,6 +133,12 @@ class CuesqueueStreamReader(AvailableNow, DataSourceStreamReader):
 
 def _start(options: ReaderOptions) -> Coordinator:
     """Open the store and the queues, and let the coordinator recover; nothing stays open when that fails."""
+    # here: every executor worker imports this module to unpickle the reader, and most of its time would go to these
+    from queue_source.coordinator import Coordinator
+    from queue_source.queues import open_queue
+    from queue_source.suitability import check_error_queue, check_suitability
+    from shard_store.store import open_store
+
     storage = options.content.storage
 
     def stat(uris: Sequence[str]) -> list[int | None]:

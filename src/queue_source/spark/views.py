@@ -1,10 +1,11 @@
-"""Batch views of the store: `data` (the published rows) and the tables `splits`, `shards`, `attempts`, `errors`."""
+"""Batch views of the store: `data` (the published rows), and its tables."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -25,8 +26,8 @@ from queue_source.errors import OptionError
 from queue_source.options import ViewOptions
 from queue_source.planning import pack_by_size
 from queue_source.spark.compat import arrow_schema
-from shard_store.store import open_store
-from shard_store.views import VIEWS
+from shard_store.store import ShardStore, open_store
+from shard_store.views import VIEWS, AsOf
 
 _TYPES: dict[str, DataType] = {
     "text": StringType(),
@@ -67,8 +68,7 @@ class CuesqueueViewReader(DataSourceReader):
         if self._options.view != "data":
             return [ViewPartition()]
         with open_store(self._options.store.reveal()) as store:
-            pages = store.pages("splits", source=self._options.source, pipeline=self._options.pipeline)
-            files = [(str(row[0]), int(row[2])) for page in pages for row in page]
+            files = [(str(row[0]), int(row[2])) for page in self._pages(store, "splits") for row in page]
         packed = pack_by_size(files, 1, _SPLITS_PER_PARTITION_BYTES)
         return [ViewPartition(paths) for paths in packed or [[]]]
 
@@ -79,10 +79,15 @@ class CuesqueueViewReader(DataSourceReader):
             yield from _read_splits(partition.paths, schema, self._options.storage)
             return
         with open_store(self._options.store.reveal()) as store:
-            for page in store.pages(self._options.view, source=self._options.source, pipeline=self._options.pipeline):
+            for page in self._pages(store, self._options.view):
                 columns = zip(*page, strict=True)
                 arrays = [_array(values, field.type) for values, field in zip(columns, schema, strict=True)]
                 yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+    def _pages(self, store: ShardStore, view: str) -> Iterator[list[tuple[Any, ...]]]:
+        options = self._options
+        as_of = AsOf(options.as_of, options.as_of_attempt)
+        return store.pages(view, source=options.source, pipeline=options.pipeline, as_of=as_of)
 
 
 def _array(values: Sequence[object], kind: pa.DataType) -> pa.Array:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import datetime as dt
 import io
+import itertools
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -195,18 +196,20 @@ def test_text_that_is_not_utf8_is_corrupt() -> None:
     assert refused(damaged, pa.schema([("a", pa.string())]), PARQUET).cause == "corrupt-object"
 
 
-def test_row_groups_can_be_read_one_by_one(tmp_path: Path) -> None:
-    pq.write_table(pa.table({"a": list(range(10))}), tmp_path / "o", row_group_size=4)
+@pytest.mark.parametrize("use_dictionary", [True, False])
+@pytest.mark.parametrize("step", [1, 50, 120, 1000, 100_000])
+def test_parts_that_tile_an_object_tile_its_row_groups(tmp_path: Path, step: int, use_dictionary: bool) -> None:
+    pq.write_table(pa.table({"a": list(range(30))}), tmp_path / "o", row_group_size=4, use_dictionary=use_dictionary)
+    size = (tmp_path / "o").stat().st_size
+    bounds: list[int | None] = [*range(0, size, step), None]
+    parts = []
     with open_object(f"{tmp_path}/o") as file:
-        groups = [
-            [
-                value
-                for table in read_parquet(file, ONE, PARQUET, number, number + 1)
-                for value in table["a"].to_pylist()
-            ]
-            for number in range(3)
-        ]
-    assert groups == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+        for start, end in itertools.pairwise(bounds):
+            tables = read_parquet(file, ONE, PARQUET, start or 0, end)
+            parts.append([value for table in tables for value in table["a"].to_pylist()])
+    assert list(itertools.chain(*parts)) == list(range(30))
+    assert all(part == [] or part[0] % 4 == 0 for part in parts)
+    assert step > 120 or sum(map(bool, parts)) > 1  # the most of so small an object is its footer
 
 
 @pytest.mark.parametrize("at_once", [1, 300, 1 << 20])

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import io
+import itertools
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -13,6 +15,8 @@ import pytest
 
 from queue_source.content import blocks, text_objects
 from queue_source.content.formats import BINARY_FILE, FormatOptions, check_schema
+from queue_source.content.objects import Part, read_object
+from queue_source.content.problems import Problems
 from queue_source.errors import BadObject, OptionError
 
 from .reading import UTC_MICROS, read_bytes, read_column, read_with_problems, refused
@@ -173,6 +177,21 @@ def test_orc_is_read_by_name_and_widened() -> None:
         {"t": dt.datetime(2020, 1, 1), "a": 1, "l": [1], "no": None},
         {"t": dt.datetime(2020, 1, 1), "a": None, "l": None, "no": None},
     ]
+
+
+@pytest.mark.parametrize("step", [100, 1_000, 7_000, 100_000])
+def test_parts_that_tile_an_object_tile_its_stripes(tmp_path: Path, step: int) -> None:
+    data = orc(pa.table({"a": [number * 7919 % 100_003 for number in range(50_000)]}), stripe_size=1024, batch_size=100)
+    (tmp_path / "o").write_bytes(data)
+    bounds: list[int | None] = [*range(0, len(data), step), None]
+    one = pa.schema([("a", pa.int64())])
+    parts = []
+    for start, end in itertools.pairwise(bounds):
+        part = Part(start or 0, end)
+        read = read_object(f"{tmp_path}/o", one, FormatOptions("orc"), Problems("PERMISSIVE"), part=part)
+        parts.append([value for batch in read for value in batch.column(0).to_pylist()])
+    assert list(itertools.chain(*parts)) == [number * 7919 % 100_003 for number in range(50_000)]
+    assert step >= len(data) or sum(map(bool, parts)) > 1
 
 
 def test_bad_orc_is_a_bad_object() -> None:

@@ -147,28 +147,9 @@ class SqlQueue(ClosedAtExit):
         bodies = encode_payloads(payloads)
         if not bodies:
             return []
-        _check_address(tag, group)
+        check_text("tag", tag)
+        check_text("group", group or "", LONGEST_NAME)
         return self._run(lambda connection: self._insert(connection, bodies, tag, headers or {}, group or None))
-
-    def joins(self, database: Database) -> bool:
-        if not same_database(self._database.url, database.url):
-            return False
-        self._opened()
-        return True
-
-    def publish_inside(
-        self,
-        connection: Connection,
-        payloads: Sequence[Payload],
-        *,
-        tag: str = "",
-        headers: Mapping[str, str] | None = None,
-        group: str | None = None,
-    ) -> list[str]:
-        """In the caller's transaction, which is one of a database that it `joins`."""
-        bodies = encode_payloads(payloads)
-        _check_address(tag, group)
-        return self._insert(connection, bodies, tag, headers or {}, group or None)
 
     def _insert(
         self, connection: Connection, bodies: Sequence[bytes], tag: str, headers: Mapping[str, str], group: str | None
@@ -180,6 +161,16 @@ class SqlQueue(ClosedAtExit):
         sent = made_of_each(messages, checked)
         if sent:
             self._run(lambda connection: self._insert_each(connection, sent))
+
+    def joins(self, database: Database) -> bool:
+        if not same_database(self._database.url, database.url):
+            return False
+        self._opened()
+        return True
+
+    def send_inside(self, connection: Connection, messages: Sequence[Outgoing]) -> None:
+        """In the caller's transaction, which is one of a database that it `joins`."""
+        self._insert_each(connection, made_of_each(messages, checked))
 
     def _insert_each(self, connection: Connection, sent: Sequence[Outgoing]) -> None:
         self._rows.insert_each(connection, sent)
@@ -261,8 +252,3 @@ class SqlQueue(ClosedAtExit):
 def _positive(what: str, seconds: float) -> None:
     if not seconds > 0:
         raise ValueError(f"{what} must be more than 0 seconds, not {seconds!r}")
-
-
-def _check_address(tag: str, group: str | None) -> None:
-    check_text("tag", tag)
-    check_text("group", group or "", LONGEST_NAME)

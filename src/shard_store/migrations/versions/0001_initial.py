@@ -105,6 +105,7 @@ def upgrade() -> None:
         sa.Column("plan_hash", sa.String(64)),
         sa.Column("plan_incarnation", sa.BigInteger),
         sa.Column("plan_start", sa.BigInteger),
+        sa.Column("plan_after", sa.BigInteger),
         sa.Column("plan_end", sa.BigInteger),
         sa.Column("plan_left_out", LongText),
         sa.Column("plan_lost", sa.BigInteger),
@@ -181,6 +182,7 @@ def upgrade() -> None:
         sa.Column("source", sa.String(200), nullable=False),
         sa.Column("pipeline", sa.String(200), nullable=False),
         sa.Column("path", LongText, nullable=False),
+        sa.Column("name_key", Hash, nullable=False),
         sa.Column("rows", sa.BigInteger, nullable=False),
         sa.Column("bytes", sa.BigInteger, nullable=False),
         sa.Column("published_at", sa.BigInteger, nullable=False),
@@ -188,3 +190,4 @@ def upgrade() -> None:
         **TABLE,
     )
     op.create_index("cuesqueue_splits_hash", "cuesqueue_splits", ["delivery_hash"])
+    op.create_index("cuesqueue_splits_name", "cuesqueue_splits", ["name_key"])

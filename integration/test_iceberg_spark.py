@@ -1,0 +1,57 @@
+"""All processes of a driver that fills Iceberg tables are killed at each step of it, and another driver goes on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyiceberg.catalog import load_catalog
+from pyspark.sql import SparkSession
+
+from engine.conftest import DriverFactory, new_driver, spark
+from engine.queries import Query, described, run_until_settled
+from engine.world import World
+from servers.fixtures import gcs_server, iceberg_threads
+
+__all__ = ["gcs_server", "iceberg_threads", "new_driver", "spark"]  # the fixtures
+
+
+def catalog_options(world: World) -> dict[str, str]:
+    """Where the table of a world is: in its store's database, or in another one."""
+    place = world.store_url if world.root.name == "store" else f"sqlite:///{world.root}/catalog.db"
+    return {"type": "sql", "uri": place}
+
+
+def query_of(world: World) -> Query:
+    query = described(world, trigger={"processingTime": "0 seconds"}, maxFilesPerTrigger=2)
+    options: dict[str, Any] = {"path": None, "table": "db.events", "warehouse": world.root / "lake"}
+    if world.root.name != "store":
+        options |= {f"catalog.{name}": value for name, value in catalog_options(world).items()}
+    query["sink_options"] = world.sink(**options)
+    return query
+
+
+def result(world: World) -> list[tuple[int, str]]:
+    catalog = load_catalog("cuesqueue", **catalog_options(world))
+    try:
+        found = catalog.load_table("db.events").scan().to_arrow().to_pylist()
+    finally:
+        catalog.close()
+    return sorted((row["id"], row["name"]) for row in found)
+
+
+@pytest.mark.parametrize("place", ["table-files-written", "table-committed", "published"])
+def test_a_driver_killed_at_any_step_of_the_table_loses_and_doubles_nothing(
+    spark: SparkSession, tmp_path: Path, new_driver: DriverFactory, place: str
+) -> None:
+    worlds = [World(tmp_path / name) for name in ("store", "elsewhere")]
+    rows = [world.feed(0, 5) for world in worlds]
+    queries = [query_of(world) for world in worlds]
+    driver = new_driver(queries, pause_at=place)
+    driver.wait_paused(2)
+    driver.kill()
+    run_until_settled(spark, zip(worlds, queries, strict=True))
+    for world, expected in zip(worlds, rows, strict=True):
+        assert result(world) == sorted(expected), world.root.name
+        assert (world.depth().total, world.open_shards()) == (0, []), world.root.name

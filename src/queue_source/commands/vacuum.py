@@ -1,0 +1,61 @@
+"""`cuesqueue vacuum`: removes split files that no transaction has published."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from queue_source.commands.output import Json, Store, print_result, stderr
+from queue_source.errors import OptionError
+from queue_source.options.units import parse_duration
+
+
+def vacuum(
+    store: Store,
+    path: Annotated[str, typer.Option(metavar="P", help="Folder of the data files, as the sink's option path.")],
+    older_than: Annotated[
+        str, typer.Option(metavar="D", help="Younger files stay; longer than any micro-batch takes.")
+    ] = "2 days",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Count what would be removed, and remove nothing.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Remove files of the sink that were never published: what attempts that died have left behind."""
+    try:
+        age = parse_duration(older_than)
+    except ValueError as error:
+        raise OptionError("--older-than", str(error)) from None
+    import shard_store
+    from queue_source.sinks import vacuum as vacuuming
+
+    folder = path if "://" in path else str(Path(path).absolute())
+    with shard_store.open_store(store, create=False) as opened, _progress(as_json) as advance:
+        result = vacuuming.vacuum(opened, folder, older_than=age, dry_run=dry_run, progress=advance)
+    counts = {
+        "files": result.found,
+        "published": result.published,
+        "too_young": result.young,
+        "removed": result.removed,
+        "bytes": result.bytes,
+    }
+    print_result({**counts, "dry_run": dry_run}, as_json, title="would be removed" if dry_run else "vacuum")
+
+
+@contextmanager
+def _progress(as_json: bool) -> Iterator[Callable[[int], None]]:
+    """How many files were looked at, on a terminal; nobody knows of how many."""
+    if as_json or not sys.stderr.isatty():
+        yield lambda files: None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("files"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=stderr(), transient=True) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda files: bar.advance(task, files)

@@ -1,0 +1,133 @@
+"""For `foreachBatch`: the user's own rows and the progress of their micro-batch in one SQL transaction.
+
+    def write(df, batch_id):
+        rows = [row.asDict() for row in df.collect()]
+        with delivery("postgresql+psycopg://.../db", "orders", batch_id) as batch:
+            if not batch.already:
+                batch.connection.execute(upsert, rows)
+
+Runs where Spark calls the function: in the user's script, or for Spark Connect in a worker of the server. The
+DataFrame's partitions are planned by then, so the pipeline's current plan is the one that it holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from sqlalchemy.engine import Connection, Engine
+
+from queue_source.errors import OptionError
+from queue_source.spark.process import driver_identity
+from shard_store import deliveries
+from shard_store.failpoints import reach
+from shard_store.model import PlanIdentity
+from shard_store.starting import check_name
+from shard_store.store import ShardStore, open_store
+
+
+@contextmanager
+def delivery(store: str | ShardStore, pipeline: str | Sequence[str], batch_id: int) -> Iterator[Delivery]:
+    """One micro-batch that is being delivered; its progress is published when the block ends without an exception.
+
+    `store` and `pipeline` as in the reader's options; a query over several sources names all their pipelines.
+    Raises PipelineTakenOver when another driver runs the pipeline by now, and ShardsLost (nothing is committed) when
+    shards passed to another pipeline.
+    """
+    names = (pipeline,) if isinstance(pipeline, str) else tuple(pipeline)
+    if not names or len(set(names)) < len(names):
+        raise OptionError("pipeline", f"{names!r} is not a list of different pipelines; name those of the query")
+    with ExitStack() as stack:
+        opened = stack.enter_context(open_store(store)) if isinstance(store, str) else store
+        driver = driver_identity() or None
+        made = Delivery(opened, tuple(opened.current_plan(name, driver) for name in names), batch_id)
+        try:
+            yield made
+            made._publish()
+        finally:
+            made._end()
+
+
+class Delivery:
+    """What the block of `delivery` works with.
+
+    `hash` is the batch's delivery hash: the same at every attempt, and never that of another batch. `already` is true
+    when the batch is published: its rows are there. Whoever writes them again without looking has them rolled back.
+    """
+
+    def __init__(self, store: ShardStore, plans: tuple[PlanIdentity, ...], batch_id: int) -> None:
+        found = store.delivered(plans, batch_id)
+        self.hash = found.delivery_hash
+        self.already = found.already
+        self._store = store
+        self._plans = plans
+        self._batch_id = batch_id
+        self._connection: Connection | None = None
+
+    @property
+    def connection(self) -> Connection:
+        """A connection to the store's database, in the transaction that publishes the progress: commit nothing.
+
+        The transaction begins here. With SQLite it keeps everybody else from writing, Spark's tasks too: collect first.
+        """
+        if self._connection is None:
+            self._connection = self._store.database.engine.connect()
+            self._connection.begin()
+        return self._connection
+
+    @contextmanager
+    def output(self, name: str, engine: Engine | None = None) -> Iterator[Output]:
+        """One of several outputs of the batch, in a transaction of its own that the block commits.
+
+        `engine` is the database of its rows, the store's when left out. There the output is recorded by `name` in the
+        table `cuesqueue_deliveries`, together with its rows: what a killed attempt delivered is not delivered again.
+        """
+        if self._connection is not None:
+            raise OptionError("output", f"{name!r} comes after `connection` was used; write the outputs before it")
+        check_name("output", name)
+        if engine is not None and self._is_file_of_store(engine):
+            raise OptionError("engine", "is for the store's own SQLite file; leave it out, and the store's is used")
+        own = self._store.database.engine if engine is None else engine
+        deliveries.create(own)
+        with own.connect() as connection, connection.begin() as transaction:
+            already = self.already or deliveries.is_recorded(connection, self.hash, name)
+            yield Output(connection, already)
+            if already:
+                transaction.rollback()
+                return
+            with self._store.held(self._plans, self._batch_id, connection if engine is None else None):
+                deliveries.record(connection, self.hash, name, self._plans[0].token.pipeline, self._batch_id)
+                transaction.commit()
+        reach("output-delivered", name)
+
+    def _is_file_of_store(self, engine: Engine) -> bool:
+        file = self._store.database.file()
+        other = engine.url.database if engine.dialect.name == "sqlite" else None
+        return file is not None and other is not None and file.resolve() == Path(other).resolve()
+
+    def _publish(self) -> None:
+        if self.already and self._connection is None:
+            return
+        about = ",".join(plan.token.pipeline for plan in self._plans)
+        reach("before-publish", about)
+        published = self._store.publish_all(self._plans, None, batch_id=self._batch_id, connection=self._connection)
+        if self._connection is not None:
+            if published.already:
+                self._connection.rollback()
+            else:
+                self._connection.commit()
+        reach("published", about)
+
+    def _end(self) -> None:
+        if self._connection is not None:
+            self._connection.close()  # rolls back what is not committed
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """One output of a micro-batch: `connection` is inside its transaction; `already`: its rows are there."""
+
+    connection: Connection
+    already: bool

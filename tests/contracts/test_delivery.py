@@ -1,0 +1,277 @@
+"""Contract: `delivery` for foreachBatch brings the user's rows and the progress of their batch together, once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from contracts.store_backends import STALE, Pipeline, StoreBackend, rows
+from queue_source.delivery import delivery
+from queue_source.errors import OptionError
+from shard_store import schema
+from shard_store.errors import PipelineTakenOver, ShardsLost, StoreConfigurationError, StoreUnavailable
+from shard_store.model import ShardState
+from shard_store.store import ShardStore
+
+OWN = sa.Table("users_own", sa.MetaData(), sa.Column("value", sa.Integer))
+
+
+def values(engine: sa.Engine) -> list[int]:
+    with engine.connect() as connection:
+        return sorted(connection.execute(sa.select(OWN.c.value)).scalars())
+
+
+def empty(engine: sa.Engine) -> None:
+    with engine.begin() as connection:
+        for table in (OWN, schema.deliveries):
+            table.drop(connection, checkfirst=True)
+        OWN.create(connection)
+
+
+@pytest.fixture
+def engine(store: ShardStore) -> sa.Engine:
+    """The store's database, with a table of the user's."""
+    empty(store.database.engine)
+    return store.database.engine
+
+
+@pytest.fixture
+def warehouse(tmp_path: Path) -> Iterator[sa.Engine]:
+    """Another database of the user's."""
+    other = sa.create_engine(f"sqlite:///{tmp_path / 'warehouse.db'}")
+    empty(other)
+    yield other
+    other.dispose()
+
+
+def write(connection: sa.Connection, value: int) -> None:
+    connection.execute(OWN.insert().values(value=value))
+
+
+def fail_after_writing(store: ShardStore, pipelines: str | Sequence[str], value: int) -> str:
+    """An attempt at batch 0 that fails; returns its hash."""
+    hashes = []
+    with suppress(ZeroDivisionError), delivery(store, pipelines, 0) as batch:
+        hashes.append(batch.hash)
+        write(batch.connection, value)
+        raise ZeroDivisionError
+    return hashes[0]
+
+
+def test_rows_and_progress_are_committed_together(store: ShardStore, engine: sa.Engine) -> None:
+    us = Pipeline.start(store)
+    us.planned("a", "b")
+    with delivery(store, "p", 3) as batch:
+        assert not batch.already
+        write(batch.connection, 1)
+    assert values(engine) == [1]
+    [attempt] = rows(store, "attempts")
+    told = {name: attempt[name] for name in ("delivery_hash", "batch_id", "shards", "kind", "rows")}
+    assert told == {"delivery_hash": batch.hash, "batch_id": 3, "shards": 2, "kind": "attempt-output", "rows": None}
+    assert us.look("a")["a"].state is ShardState.DONE
+
+
+def test_what_fails_leaves_neither_rows_nor_progress_and_the_next_attempt_has_the_same_hash(
+    store: ShardStore, engine: sa.Engine
+) -> None:
+    us = Pipeline.start(store)
+    us.planned("a")
+    failed = fail_after_writing(store, "p", 1)
+    assert (values(engine), rows(store, "attempts")) == ([], [])
+    Pipeline.start(store).plan()
+    with delivery(store, "p", 0) as batch:
+        write(batch.connection, 2)
+    assert (values(engine), batch.hash) == ([2], failed)
+
+
+def test_a_repeated_batch_is_told_and_what_is_written_again_is_rolled_back(
+    store: ShardStore, engine: sa.Engine
+) -> None:
+    Pipeline.start(store).planned("a")
+    for attempt in range(3):
+        with delivery(store, "p", 0) as batch:
+            assert batch.already is (attempt > 0)
+            if attempt < 2:  # and once as one should
+                write(batch.connection, attempt)
+    assert values(engine) == [0]
+
+
+def test_a_batch_may_be_published_without_rows_in_the_stores_database(store: ShardStore) -> None:
+    Pipeline.start(store).planned("a")
+    with delivery(store, ["p"], 0):
+        pass
+    assert [attempt["shards"] for attempt in rows(store, "attempts")] == [1]
+
+
+def test_the_store_may_be_named_by_its_url(backend: StoreBackend, store: ShardStore) -> None:
+    Pipeline.start(store).planned("a")
+    with delivery(backend.url, "p", 0) as batch:
+        batch.connection.execute(sa.select(1))
+    with delivery(backend.url, "p", 0) as batch:
+        assert batch.already
+
+
+def test_batches_without_new_input_have_hashes_of_their_own(store: ShardStore, engine: sa.Engine) -> None:
+    us = Pipeline.start(store)
+    us.planned("a")
+    hashes = set()
+    for number in range(3):
+        for _ in range(2):
+            with delivery(store, "p", number) as batch:
+                write(batch.connection, number)
+            hashes.add(batch.hash)
+        us.confirm()
+    assert (values(engine), len(hashes)) == ([0, 1, 2], 3)
+
+
+def test_several_pipelines_of_one_query_advance_together(store: ShardStore, engine: sa.Engine) -> None:
+    Pipeline.start(store, "orders", "s1").planned("a")
+    Pipeline.start(store, "payments", "s2").planned("b")
+    fail_after_writing(store, ("orders", "payments"), 1)
+    with delivery(store, ("orders", "payments"), 0) as batch:
+        write(batch.connection, 2)
+    assert (values(engine), {s["state"] for s in rows(store, "shards")}) == ([2], {"done"})
+    with pytest.raises(OptionError, match="pipeline"), delivery(store, ("orders", "orders"), 0):
+        pass
+
+
+# --- drivers that were replaced, shards that were taken over ---
+
+
+def replaced(store: ShardStore, backend: StoreBackend, us: Pipeline) -> None:
+    Pipeline.start(store)
+
+
+def robbed(store: ShardStore, backend: StoreBackend, us: Pipeline) -> None:
+    backend.clock.advance(STALE + 1)
+    other = Pipeline.start(store, "other")
+    other.store.acquire(other.token, {r.key: us.token for r in us.plan().ranges})
+
+
+Happening = Callable[[ShardStore, StoreBackend, Pipeline], None]
+
+
+@pytest.mark.parametrize(("happens", "error"), [(replaced, PipelineTakenOver), (robbed, ShardsLost)])
+@pytest.mark.parametrize("where", ["output", "output elsewhere", "last transaction", "publication alone"])
+def test_a_driver_that_is_no_longer_the_owner_commits_nothing(
+    backend: StoreBackend,
+    store: ShardStore,
+    engine: sa.Engine,
+    warehouse: sa.Engine,
+    happens: Happening,
+    error: type[Exception],
+    where: str,
+) -> None:
+    us = Pipeline.start(store)
+    us.planned("a", "b")
+
+    def deliver() -> None:
+        with delivery(store, "p", 0) as batch:
+            happens(store, backend, us)
+            if where.startswith("output"):
+                with batch.output("x", warehouse if "elsewhere" in where else None) as out:
+                    write(out.connection, 1)
+                pytest.fail("the output was committed")
+            elif where.startswith("last"):
+                write(batch.connection, 1)
+
+    with pytest.raises(error):
+        deliver()
+    assert (values(engine), values(warehouse), rows(store, "attempts")) == ([], [], [])
+
+
+def test_a_driver_finds_only_plans_of_its_own(store: ShardStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A driver that was paused before its function asks: the plan on record is that of its replacement."""
+    Pipeline.start(store, driver="replacement").planned("a")
+    monkeypatch.setattr("queue_source.delivery.driver_identity", lambda: "paused")
+    with pytest.raises(PipelineTakenOver), delivery(store, "p", 0):
+        pass
+
+
+# --- several outputs ---
+
+
+def test_outputs_that_a_killed_attempt_delivered_are_not_delivered_again(
+    store: ShardStore, engine: sa.Engine, warehouse: sa.Engine
+) -> None:
+    Pipeline.start(store).planned("a")
+
+    def attempt(number: int, *, fails: str) -> list[bool]:
+        told = []
+        with delivery(store, "p", 0) as batch:
+            for name, database in (("own", None), ("warehouse", warehouse)):
+                with batch.output(name, database) as out:
+                    told.append(out.already)
+                    if not out.already:
+                        write(out.connection, number)
+                    if fails == name:
+                        raise ZeroDivisionError
+            write(batch.connection, number + 10)
+            if fails == "last":
+                raise ZeroDivisionError
+        return told
+
+    for number, fails in enumerate(("own", "warehouse", "last")):
+        with pytest.raises(ZeroDivisionError):
+            attempt(number, fails=fails)
+        assert rows(store, "attempts") == []
+    assert attempt(3, fails="") == [True, True]
+    assert attempt(4, fails="") == [True, True]
+    assert (values(engine), values(warehouse)) == ([1, 13], [2])
+
+
+def test_of_each_output_the_last_batch_is_remembered(store: ShardStore, engine: sa.Engine) -> None:
+    us = Pipeline.start(store)
+    for number in range(3):
+        us.planned(f"k{number}")
+        with delivery(store, "p", number) as batch:
+            for name in ("one", "two"):
+                with batch.output(name) as out:
+                    assert not out.already
+        us.confirm()
+    with engine.connect() as connection:
+        found = connection.execute(sa.select(schema.deliveries.c.output, schema.deliveries.c.batch_id)).all()
+    assert sorted(map(tuple, found)) == [("one", 2), ("two", 2)]
+
+
+def test_while_a_batch_is_held_nobody_takes_its_shards_over(backend: StoreBackend, store: ShardStore) -> None:
+    us = Pipeline.start(store)
+    plan = us.planned("a")
+    impatient = backend.open(patience=1.0)
+    other = Pipeline.start(impatient, "other")
+    backend.clock.advance(STALE + 1)
+    with store.held([plan.identity], 0), pytest.raises(StoreUnavailable):
+        impatient.acquire(other.token, {plan.ranges[0].key: us.token})
+    assert impatient.acquire(other.token, {plan.ranges[0].key: us.token})
+
+
+def test_outputs_come_before_the_transaction_that_publishes(store: ShardStore, engine: sa.Engine) -> None:
+    Pipeline.start(store).planned("a")
+    with delivery(store, "p", 0) as batch:
+        write(batch.connection, 1)
+        with pytest.raises(OptionError, match="before it"), batch.output("late"):
+            pass
+    assert values(engine) == [1]
+
+
+def test_an_output_has_a_name_that_every_database_keeps(store: ShardStore, engine: sa.Engine) -> None:
+    Pipeline.start(store).planned("a")
+    with delivery(store, "p", 0) as batch, pytest.raises(StoreConfigurationError, match="output"), batch.output(" a"):
+        pass
+
+
+def test_an_engine_for_the_stores_own_sqlite_file_is_refused_as_it_would_wait_for_itself(
+    backend: StoreBackend, store: ShardStore, warehouse: sa.Engine
+) -> None:
+    file = store.database.file()
+    if file is None:
+        pytest.skip("servers let two connections write")
+    own = sa.create_engine(f"sqlite:///{file}")
+    Pipeline.start(store).planned("a")
+    with delivery(store, "p", 0) as batch, pytest.raises(OptionError, match="leave it out"), batch.output("x", own):
+        pass
+    own.dispose()
