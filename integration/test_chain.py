@@ -194,7 +194,7 @@ def run_hop(folder: Path, database: str, source: str, target: str) -> None:
         hop.batch()
 
 
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(3000)
 def test_two_hundred_random_kills_lose_and_double_no_message_between_two_queries_without_spark(
     tmp_path: Path, server: PostgresServer
 ) -> None:

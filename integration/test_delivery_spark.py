@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
 import sqlalchemy as sa
 from pyspark.sql import SparkSession
 
-from engine.conftest import DriverFactory
+from engine.conftest import DriverFactory, new_driver, spark
 from engine.queries import Query, described, run_until_settled
 from engine.upserts import TOTALS, totals_of
 from engine.world import Row, World
+from servers.fixtures import gcs_server, postgres_url
 from servers.postgres import new_database
 
-pytestmark = pytest.mark.engine
+__all__ = ["gcs_server", "new_driver", "postgres_url", "spark"]  # the fixtures
 
 
 @dataclass

@@ -213,7 +213,9 @@ def _deliver_planned(
     if row.plan_hash is None or row.plan_end != end_seq or row.plan_start > row.confirmed_seq:
         raise ShardStoreError(
             f"pipeline {token.pipeline!r}: offset {end_seq} is said to be done, but no plan from "
-            f"{row.confirmed_seq} to it was made: nobody can have read it (report this as a bug)"
+            f"{row.confirmed_seq} to it was made: nobody can have read it. Spark's file sinks skip the first batches "
+            "of a new checkpoint in a folder that an earlier one has written to: start with a new checkpoint and a new "
+            "folder (with another sink, report this as a bug)"
         )
     identity = PlanIdentity(row.source, token, row.plan_start, end_seq, row.plan_hash)
     moves = planned_moves(connection, row)

@@ -61,7 +61,7 @@ def test_records_of_many_messages_keep_their_order_and_their_message() -> None:
         (b'{"a": "x"}', [None], 1),
         (b"\xff", [None], 1),
         (b'\xef\xbb\xbf{"a": 5}', [5], 0),
-        (gzip.compress(b'{"a": 5}'), [5], 0),
+        (gzip.compress(b'{"a": 5}', mtime=0), [5], 0),
         (b"", [], 0),
         (b" ", [], 0),
     ],
