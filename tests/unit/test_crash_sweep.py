@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from crash_sweep import COLUMNS, ONLY, Cell, check, reaching, recover, run
+from crash_sweep import check, recover, run
 from shard_store.failpoints import POINTS, FailpointReached
+from sweep_sinks import COLUMNS, ONLY, Cell, reaching
 
 CELLS = [(point, column) for point in POINTS for column in reaching(point)]
 
