@@ -7,6 +7,7 @@ import re
 from docs.snippets import ROOT
 from shard_store.failpoints import POINTS
 from shard_store.semantics import Semantics
+from sweep_sinks import COLUMNS, reaching
 
 EXPLANATION = (ROOT / "docs" / "explanation" / "exactly-once.md").read_text("utf-8")
 PRIOR = (ROOT / "docs" / "prior-designs.md").read_text("utf-8")
@@ -21,6 +22,15 @@ def test_the_page_says_of_every_point_what_the_restart_does_in_the_order_of_the_
 def test_the_picture_has_every_point() -> None:
     notes = re.findall(r"Note over [\w,]+: (\d+) ([\w-]+)$", EXPLANATION, re.MULTILINE)
     assert [(int(number), name) for number, name in notes] == list(enumerate(POINTS, 1))
+
+
+def test_the_sweep_has_as_many_cells_as_the_page_says() -> None:
+    failures, cells = 3, sum(len(reaching(point)) for point in POINTS)
+    wanted = len(POINTS), len(COLUMNS), failures * cells, failures * (len(POINTS) * len(COLUMNS) - cells)
+    told = r"of the (\d+) points, in each of (\d+) columns.*\s(\d+) cells; the other (\d+) are"
+    found = re.search(told, EXPLANATION, re.DOTALL)
+    assert found
+    assert tuple(map(int, found.groups())) == wanted
 
 
 def test_every_semantics_has_its_section() -> None:
