@@ -13,6 +13,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from functools import partial
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
@@ -146,7 +147,7 @@ def test_fifty_random_kills_of_parts_of_spark_lose_and_double_no_message_between
         with open_queue(world.queue_url) as queue:
 
             def feed() -> None:
-                if queue.depth().ready > 100:
+                if queue.depth().total > 100:
                     return  # enough for the batches that are to be disturbed
                 bodies = [f"message {sum(sent.values()) + n}" for n in range(chance.randint(3, 25))]
                 bodies += bodies[:2]  # equal ones are two messages all the same
@@ -188,8 +189,9 @@ def test_fifty_random_kills_of_parts_of_spark_lose_and_double_no_message_between
 
 def run_hop(folder: Path, database: str, source: str, target: str) -> None:
     """A process: one query until it is killed; what disturbs it that is ours ends it, and it is started again."""
-    start, end = (f"sql+{database}?queue={queue}" for queue in (source, target))
-    hop = Hop(folder, f"{source}-{target}", database, start, end, lambda: time.sleep(random.expovariate(30)))
+    begin, end = (f"sql+{database}?queue={queue}" for queue in (source, target))
+    work = partial(time.sleep, 0.03)
+    hop = Hop(folder, f"{source}-{target}", database, begin, end, work)
     while True:
         hop.batch()
 
@@ -219,18 +221,25 @@ def test_two_hundred_random_kills_lose_and_double_no_message_between_two_queries
     try:
         with open_queue(world.queue_url) as queue:
             while kills < 4 * KILLS:
-                revive()
-                if queue.depth().ready < 100:
+                if queue.depth().total < 100:
                     bodies = [f"message {sum(sent.values()) + n}" for n in range(chance.randint(3, 40))]
                     bodies += bodies[:2]
                     queue.publish([*bodies], tag="chain.test", headers={"trace": "1"})
                     sent.update(bodies)
-                time.sleep(chance.uniform(0.2, 2.5))
-                victim = running[chance.choice(list(running))]
-                if victim.is_alive():
-                    victim.kill()
-                    victim.join()
-                    kills += 1
+                pair = chance.choice(list(itertools.pairwise(QUEUES)))
+                before = world.batches()["-".join(pair)]
+
+                def delivers(hop: str = "-".join(pair), before: int = before) -> bool:
+                    revive()
+                    return world.batches()[hop] > before or not world.depth_of(hop.partition("-")[0])
+
+                if chance.random() < 0.7:
+                    eventually("a batch", delivers, 300)
+                time.sleep(chance.uniform(0, 0.5))
+                revive()
+                running[pair].kill()
+                running[pair].join()
+                kills += 1
 
         def through() -> bool:
             revive()
