@@ -152,11 +152,6 @@ def test_the_commands_of_the_page_on_published_files_work(tmp_path: Path) -> Non
     Reader(tmp_path).run(commands.text)
 
 
-@pytest.mark.engine
-def test_what_the_page_on_foreach_batch_shows_runs_and_prints_what_it_shows(tmp_path: Path) -> None:
-    Reader(tmp_path).follow(blocks(ROOT / "docs" / "how-to" / "foreach-batch.md"))
-
-
 def test_every_example_of_a_job_calls_the_command_with_options_that_it_has(tmp_path: Path) -> None:
     examples = [block.text for block in blocks(PRUNE) if block.language in ("text", "yaml", "python")]
     assert len(examples) == 3
@@ -178,16 +173,6 @@ def test_every_example_of_a_job_calls_the_command_with_options_that_it_has(tmp_p
 def test_what_the_page_of_the_shared_store_shows_runs(tmp_path: Path) -> None:
     open_store(f"sqlite:///{tmp_path / 'cuesqueue.db'}").close()
     Reader(tmp_path).follow(blocks(ROOT / "docs" / "how-to" / "shared-store.md"))
-
-
-@pytest.mark.engine
-def test_the_script_of_the_page_about_messages_prints_what_it_shows(tmp_path: Path) -> None:
-    Reader(tmp_path).follow(blocks(ROOT / "docs" / "how-to" / "messages.md"))
-
-
-@pytest.mark.engine
-def test_the_test_that_the_page_about_testing_shows_passes(tmp_path: Path) -> None:
-    Reader(tmp_path).follow(blocks(ROOT / "docs" / "how-to" / "testing.md"))
 
 
 def test_messages_that_troubleshooting_quotes_are_messages_of_the_code() -> None:

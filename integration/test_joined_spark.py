@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
 from pyspark.sql import SparkSession
 
-from engine.conftest import DriverFactory
+from engine.conftest import DriverFactory, new_driver, spark
 from engine.queries import Query, described, run_until_settled
 from engine.world import Row, World
+from servers.fixtures import gcs_server
 
-pytestmark = pytest.mark.engine
+__all__ = ["gcs_server", "new_driver", "spark"]  # the fixtures
 
 STREAM = {"processingTime": "0 seconds"}
 

@@ -9,10 +9,12 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
+from engine.conftest import spark
 from engine.queries import Query, described, read, run, start_frame
 from engine.world import Row, World
+from servers.fixtures import gcs_server
 
-pytestmark = pytest.mark.engine
+__all__ = ["gcs_server", "spark"]  # the fixtures
 
 DERBY = "org.apache.derby.jdbc.EmbeddedDriver"
 

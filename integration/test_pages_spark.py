@@ -1,0 +1,15 @@
+"""The scripts of the longer pages run with a real Spark and print what the pages show (as in tests/docs/test_pages.py)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from docs.snippets import ROOT, blocks
+from docs.test_pages import Reader
+
+
+@pytest.mark.parametrize("page", ["foreach-batch", "messages", "testing"])
+def test_what_the_page_shows_runs_and_prints_what_it_shows(tmp_path: Path, page: str) -> None:
+    Reader(tmp_path).follow(blocks(ROOT / "docs" / "how-to" / f"{page}.md"))
