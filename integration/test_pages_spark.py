@@ -1,4 +1,4 @@
-"""The scripts of the longer pages run with a real Spark and print what the pages show (as in tests/docs/test_pages.py)."""
+"""The scripts of longer pages run with a real Spark and print what the pages show (as in tests/docs/test_pages.py)."""
 
 from __future__ import annotations
 
