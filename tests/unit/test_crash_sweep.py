@@ -1,6 +1,6 @@
 """A query into each kind of sink dies at each point that it comes to; another goes on, and nothing is lost or doubled.
 
-In one process over SQLite. With real kills, exceptions and lost connections: `integration/test_crash_sweep.py`.
+In one process over SQLite. All cells, with real kills and lost connections: `integration/test_crash_sweep.py`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,22 @@ from crash_sweep import check, recover, run
 from shard_store.failpoints import POINTS, FailpointReached
 from sweep_sinks import COLUMNS, ONLY, Cell, reaching
 
-CELLS = [(point, column) for point in POINTS for column in reaching(point)]
+BEFORE_SINKS = {
+    "snapshot-written",
+    "offset-logged",
+    "plan-made",
+    "object-read",
+    "errors-due",
+    "errors-sent",
+    "acknowledged",
+}
+"""Where it makes no difference which sink there is: here two of them are enough, the integration takes all."""
+CELLS = [
+    (point, column)
+    for point in POINTS
+    for column in reaching(point)
+    if point not in BEFORE_SINKS or column.startswith(("path", "foreign,"))
+]
 
 
 @pytest.fixture
