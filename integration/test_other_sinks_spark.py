@@ -9,12 +9,12 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from engine.conftest import spark
+from engine.conftest import spark, world
 from engine.queries import Query, described, read, run, start_frame
 from engine.world import Row, World
 from servers.fixtures import gcs_server
 
-__all__ = ["gcs_server", "spark"]  # the fixtures
+__all__ = ["gcs_server", "spark", "world"]  # the fixtures
 
 DERBY = "org.apache.derby.jdbc.EmbeddedDriver"
 
