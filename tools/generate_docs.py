@@ -59,18 +59,12 @@ def _options_lines() -> Iterator[str]:
 
 def _sections(options: Sequence[Option]) -> Iterator[str]:
     for group in dict.fromkeys(option.group for option in options):
-        usable = [option for option in options if option.group == group and not option.later]
-        later = [option for option in options if option.group == group and option.later]
         yield from ("", f"### {GROUP_TITLES[group]}", "")
         if group == "storage" and options is not READER_OPTIONS:
             yield "`aws.`, `s3.` and `azure.` options as for the reader."
             continue
-        if usable:
-            yield from ("| option | default | meaning | values | example |", "|---|---|---|---|---|")
-            yield from map(_row, usable)
-        if later:
-            names = ", ".join(f"`{option.name}`" for option in later)
-            yield from ("", f"Not supported yet, and refused: {names}.")
+        yield from ("| option | default | meaning | values | example |", "|---|---|---|---|---|")
+        yield from (_row(option) for option in options if option.group == group)
 
 
 def _row(option: Option) -> str:

@@ -22,10 +22,9 @@ from queue_source.options import (
     SecretUrl,
     connection_options,
     parse_reader_options,
-    parse_sink_options,
     parse_view_options,
 )
-from queue_source.options.table import ALIASES, CANNOT, MEANINGLESS, READER_OPTIONS, SINK_OPTIONS, VIEW_OPTIONS, Option
+from queue_source.options.table import ALIASES, CANNOT, MEANINGLESS, READER_OPTIONS, Option
 
 LEAST = {"queueUrl": "sim://files", "source": "orders", "fileFormat": "csv"}
 SECRET = "n0t-t0-be-sh0wn"
@@ -41,10 +40,6 @@ def refusal(options: dict[str, str], parse: Any = parse_reader_options) -> Optio
     assert caught.value.__cause__ is None
     assert repr(caught.value.option) in str(caught.value)
     return caught.value
-
-
-def working(options: tuple[Option, ...]) -> list[Option]:
-    return [option for option in options if not option.later]
 
 
 def test_the_defaults_are_those_of_the_design() -> None:
@@ -100,7 +95,7 @@ COMPANIONS = {
 """What an option does not go without."""
 
 
-@pytest.mark.parametrize("option", working(READER_OPTIONS), ids=lambda option: option.name)
+@pytest.mark.parametrize("option", READER_OPTIONS, ids=lambda option: option.name)
 @pytest.mark.parametrize("change", [str, str.lower, str.upper])
 def test_every_option_of_the_reader_acts_in_any_case(option: Option, change: Any) -> None:
     text = option.example or SECRET
@@ -171,7 +166,7 @@ BAD: dict[str, list[str]] = {
     ("option", "text"),
     [
         pytest.param(option, text, id=f"{option.name}={text[:20]!r}")
-        for option in working(READER_OPTIONS)
+        for option in READER_OPTIONS
         for text in BAD[option.kind.name]
         if option.name not in ("nullValue", "emptyValue", "nanValue", "positiveInf", "negativeInf")  # any text is good
     ],
@@ -181,22 +176,6 @@ def test_every_bad_value_is_refused_with_the_option_and_the_next_step(option: Op
     assert error.option == option.name
     assert any(step in error.problem for step in ("write", "leave")), error.problem
     assert error.problem[-1] not in ".!"
-
-
-@pytest.mark.parametrize(
-    ("parse", "options", "given"),
-    [
-        (parse_reader_options, READER_OPTIONS, LEAST),
-        (parse_sink_options, SINK_OPTIONS, {"pipeline": "p", "path": "s3://a"}),
-        (parse_view_options, VIEW_OPTIONS, {}),
-    ],
-)
-def test_an_option_of_a_later_issue_is_refused_and_never_ignored(parse: Any, options: Any, given: Any) -> None:
-    for option in options:
-        if option.later:
-            error = refusal({**given, option.name.lower(): "1"}, parse)
-            assert error.option == option.name
-            assert "not supported yet" in error.problem
 
 
 @pytest.mark.parametrize(
@@ -371,7 +350,7 @@ def test_secrets_are_not_shown_by_options_copies_or_errors() -> None:
     assert copy.store.reveal() == given["store"]
     for text in (repr(options), str(options), repr(copy), f"{copy.store}", str(copy.queue.urls[0])):
         assert SECRET not in text
-    for option in working(READER_OPTIONS):  # the wrong box: a URL with a password as every option's value
+    for option in READER_OPTIONS:  # the wrong box: a URL with a password as every option's value
         try:
             parse_reader_options({**LEAST, option.name: given["store"]})
         except OptionError as error:

@@ -160,8 +160,6 @@ def _read(place: str, options: Mapping[str, str]) -> dict[str, Any]:
         option = _resolve(place, table, written)
         if option is None:
             continue
-        if option.later:
-            raise OptionError(option.name, "is not supported yet; leave it out")
         earlier = given.setdefault(option.name, (written, text))
         if earlier[1] != text:
             raise OptionError(option.name, f"is given twice, as {earlier[0]!r} and as {written!r}; keep one of them")
@@ -207,10 +205,9 @@ def _unknown(place: str, table: Mapping[str, Option], name: str) -> str:
     if name == "path" and place in _NO_PATH:
         return _NO_PATH[place]
     for other, options in _PLACES.items():
-        if any(option.name.lower() == name for option in options if not option.later):
+        if any(option.name.lower() == name for option in options):
             return f"belongs to {_CALLS[other]}, not to {_CALLS[place]}; leave it out here"
-    usable = [lower for lower, option in table.items() if not option.later]
-    close = difflib.get_close_matches(name, usable, n=1)
+    close = difflib.get_close_matches(name, list(table), n=1)
     hint = f"did you mean {table[close[0]].name!r}?" if close else "see docs/reference/options.md for all options"
     return f"is unknown to {_CALLS[place]}; {hint}"
 
@@ -242,7 +239,7 @@ def _check_format(option: Option, values: Mapping[str, Any]) -> None:
 
 
 def _group(table: Sequence[Option], group: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    return {option.field: values[option.name] for option in table if option.group == group and not option.later}
+    return {option.field: values[option.name] for option in table if option.group == group}
 
 
 def _check_content(values: Mapping[str, Any]) -> None:

@@ -1,6 +1,5 @@
 """The one table of all options: names, groups, kinds, defaults and help texts. The reference pages are made from it.
 
-`later=True` marks an option of the design whose feature does not exist yet: it is refused, never silently accepted.
 A new option is one entry here and one field of its group in `groups.py`.
 """
 
@@ -48,17 +47,12 @@ class Option:
     example: str
     default_note: str = ""
     required: bool = False
-    later: bool = False
     formats: tuple[str, ...] = ()
 
     @property
     def field(self) -> str:
         """The name of its field in the group: snake_case, without the prefix."""
         return snake_case(self.name.rpartition(".")[2].replace("NTZ", "Ntz"))
-
-
-def _later(name: str, group: str, help: str) -> Option:
-    return Option(name, group, kinds.TEXT, None, help, "", later=True)
 
 
 _STORE = Option(
