@@ -6,6 +6,7 @@ import gc
 import os
 import socket
 import sqlite3
+import time
 import traceback
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -95,6 +96,19 @@ def test_taking_looks_at_the_index_and_sorts_nothing(queue: SqlQueue, tmp_path: 
             assert "USING" in plan
             assert "SCAN cuesqueue_messages" not in plan
             assert "TEMP B-TREE" not in plan
+
+
+def test_depth_counts_a_message_whose_lease_ends_meanwhile(queue: SqlQueue) -> None:
+    """A queue that looks empty for a moment ends whoever drains it."""
+    queue.publish(["body"])
+    assert queue.receive(1, 0.5, 0)
+
+    def slow(_connection: object, _cursor: object, statement: str, *_rest: object) -> None:
+        if "count" in statement:
+            time.sleep(0.6)
+
+    event.listen(queue._opened().engine, "after_cursor_execute", slow)
+    assert queue.depth().total == 1
 
 
 def test_peeking_takes_nothing(queue: SqlQueue) -> None:
