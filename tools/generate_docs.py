@@ -11,15 +11,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from queue_source.options.table import (
-    ALIASES,
-    GROUP_TITLES,
-    MEANINGLESS,
-    READER_OPTIONS,
-    SINK_OPTIONS,
-    VIEW_OPTIONS,
-    Option,
-)
+from queue_source.options.tables import GROUP_TITLES, READER_OPTIONS, SINK_OPTIONS, VIEW_OPTIONS, Option
+from queue_source.options.tables.foreign_names import ALIASES, MEANINGLESS
 
 REFERENCE = Path(__file__).resolve().parent.parent / "docs" / "reference"
 COMMAND = "python tools/generate_docs.py"

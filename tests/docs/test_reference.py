@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from queue_source.options.table import READER_OPTIONS, SINK_OPTIONS, VIEW_OPTIONS
+from queue_source.options.tables import READER_OPTIONS, SINK_OPTIONS, VIEW_OPTIONS
 
 ROOT = Path(__file__).resolve().parents[2]
 

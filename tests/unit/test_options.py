@@ -24,7 +24,8 @@ from queue_source.options import (
     parse_reader_options,
     parse_view_options,
 )
-from queue_source.options.table import ALIASES, CANNOT, MEANINGLESS, READER_OPTIONS, Option
+from queue_source.options.tables import READER_OPTIONS, Option
+from queue_source.options.tables.foreign_names import ALIASES, CANNOT, MEANINGLESS
 
 LEAST = {"queueUrl": "sim://files", "source": "orders", "fileFormat": "csv"}
 SECRET = "n0t-t0-be-sh0wn"

@@ -8,7 +8,7 @@ import typer
 
 from queue_source.commands.output import Json, Store, print_result, stderr
 from queue_source.errors import OptionError
-from queue_source.options.table import DEFAULT_WINDOW
+from queue_source.options.tables.reader import DEFAULT_WINDOW
 from queue_source.options.units import parse_duration
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from queue_source.options.checks import check_declared
 from queue_source.options.connections import connection_options
 from queue_source.options.groups import (
     BatchOptions,
@@ -18,12 +19,10 @@ from queue_source.options.groups import (
     TargetQueue,
     ViewOptions,
 )
-from queue_source.options.parsing import check_declared, parse_reader_options, parse_sink_options, parse_view_options
+from queue_source.options.parsing import parse_reader_options, parse_sink_options, parse_view_options
 from queue_source.options.secrets import Secret, SecretUrl, redact_text, redact_url
-from queue_source.options.table import NOTIFICATION_FORMS
 
 __all__ = [
-    "NOTIFICATION_FORMS",
     "BatchOptions",
     "ContentOptions",
     "DeduplicationOptions",

@@ -1,7 +1,7 @@
 """How queues are reached: from options such as `sqs.region` or `aws.region` to the keywords of `open_queue`.
 
 One way for all kinds of queues: the option `PREFIX.someName` becomes the keyword `some_name` of the adapters that take
-the prefix (`table.CONNECTIONS`), so a kind with options of its own is one line there.
+the prefix (`tables.access.CONNECTIONS`), so a kind with options of its own is one line there.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from typing import Any
 from queue_source.errors import OptionError
 from queue_source.options.groups import QueueOptions, TargetQueue
 from queue_source.options.secrets import Secret, SecretUrl
-from queue_source.options.table import CONNECTIONS, READER_OPTIONS, snake_case
+from queue_source.options.tables import READER_OPTIONS
+from queue_source.options.tables.access import CONNECTIONS
+from queue_source.options.tables.entry import snake_case
 
 _PAIR = ("accessKeyId", "secretAccessKey")
 

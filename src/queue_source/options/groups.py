@@ -39,7 +39,7 @@ class QueueOptions:
 
 @dataclass(frozen=True, slots=True)
 class NotificationOptions:
-    """How a message becomes shards. `format` is `auto` or one of `NOTIFICATION_FORMS`; `json` alone needs the paths."""
+    """How a message becomes shards. Form `json` alone needs the paths."""
 
     notification_format: str
     allowed_prefixes: tuple[str, ...]
