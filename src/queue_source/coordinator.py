@@ -1,34 +1,39 @@
-"""The reader process's engine: opens shards, hands out snapshots, confirms, acknowledges.
+"""The reader process's engine, as Spark's calls see it: snapshots are handed out, planned and confirmed.
 
-receivers (threads) -> pen -> opener (thread) -> tracker <- latest / plan / confirm (Spark's calls)
+receivers (threads) -> pen -> opener (thread) -> router -> tracker <- latest / plan / confirm (Spark's calls)
 lease keeper (threads): visibility extensions     housekeeper (thread): heartbeats, shards of others, pruning
 acknowledger (thread): what needs no batch, since its shards are finished already
+
+What several threads know stands in the pen, behind its lock; leases, acknowledger, forwarder and metrics guard what
+is theirs. What is confirmed and planned belongs to the thread of Spark's calls.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from queue_source.acknowledging import Acknowledger
+from queue_source.confirming import Confirmer
 from queue_source.crew import Crew
-from queue_source.errors import QueueError
 from queue_source.forwarding import ErrorForwarder
 from queue_source.holding_pen import HoldingPen
-from queue_source.housekeeping import Housekeeper, stale_after, warn_of_retention
+from queue_source.housekeeping import Housekeeper
 from queue_source.intake import Stat
-from queue_source.leases import LeaseKeeper, MessageKey, by_queue, longest_lease
+from queue_source.leases import LeaseKeeper, MessageKey
 from queue_source.metrics import Metrics
 from queue_source.opening import Opener
 from queue_source.options import ReaderOptions
 from queue_source.queues.base import Queue
 from queue_source.receiving import Receivers, with_back_off
+from queue_source.releasing import Releaser
+from queue_source.routing import Router
 from queue_source.shares import shares_of
-from shard_store.errors import LostProgress, ShardStoreError
+from queue_source.suitability import warn_of_retention
 from shard_store.failpoints import reach
-from shard_store.model import Content, Plan, PublishToken, Range, Shard, ShardKey, ShardState, Snapshot, is_end
+from shard_store.model import Content, Plan, PublishToken, Snapshot
 from shard_store.semantics import Semantics
 from shard_store.store import ShardStore
 
@@ -76,38 +81,52 @@ class Coordinator:
         self._acknowledger = Acknowledger(queues, self._leases, self._pen, self.metrics)
         self._crew = Crew(self._pen.wake)
         self._forwarder = ErrorForwarder(error_queue, store, options.source, self.metrics, self._crew.stopping)
+        self._router = Router(store, self._pen, self._acknowledger, self.metrics, clock)
+        self._releaser = Releaser(
+            store,
+            queues,
+            self._pen,
+            self._receivers,
+            self._acknowledger,
+            self._leases,
+            self.metrics,
+            options.leases.stale_after.total_seconds(),
+        )
+        self._confirmer = Confirmer(
+            options, store, self._pen, self._router, self._acknowledger, self._forwarder, self.metrics
+        )
         self._opener = Opener(
             options,
             store,
             stat,
             self._pen,
             self._receivers,
+            self._router,
             self._acknowledger,
             self._forwarder,
             self.metrics,
             clock,
         )
-        self._housekeeper = Housekeeper(options, store, queues, self._pen, self.metrics, clock)
+        self._housekeeper = Housekeeper(
+            options, store, queues, self._pen, self._router, self._releaser, self.metrics, clock
+        )
         self._token: PublishToken
-        self._confirmed = 0
-        self._last_seq = 0
         self._logged = 0
         self._asked = False  # whether Spark has asked for new data; a batch of its log it repeats before it does
-
-    # Spark's calls
 
     def start(self) -> None:
         """Start-up recovery (design.md section 2), then the threads. Idempotent over process deaths."""
         patiently = with_back_off(self._crew.stopping)
         if self._semantics.keeps_shards:
-            patiently(warn_of_retention, self._queues, self._options.deduplication.deduplication_window)
+            patiently(warn_of_retention, self._queues.values(), self._options.deduplication.deduplication_window)
+        stale_after = self._options.leases.stale_after.total_seconds()
         started = self._store.start(
             self._options.source,
             self._options.pipeline,
             driver=self._driver,
-            stale_after=stale_after(self._options),
+            stale_after=stale_after,
             semantics=self._semantics,
-            remembered=_REMEMBERED_LEASES * max(self._lease, stale_after(self._options)),
+            remembered=_REMEMBERED_LEASES * max(self._lease, stale_after),
         )
         self._token = started.token
         self._forwarder.start(started.token)
@@ -115,7 +134,9 @@ class Coordinator:
             # Another query of this driver may be between its plan and its sink's planning, where it would find ours.
             # From here on it finds neither, and fails; we plan only after it had the time to.
             self._crew.stopping.wait(_TAKEOVER_PAUSE)
-        self._confirmed, self._last_seq = started.confirmed_seq, started.last_seq
+        self._router.start(started.token)
+        self._releaser.start(started.token)
+        self._confirmer.start(started)
         now = self._clock()
         tracker = self._pen.tracker
         tracker.awaited |= started.recent
@@ -124,8 +145,8 @@ class Coordinator:
         for shard in reversed(started.unfinished):
             tracker.offer(shard, now, first=True)
         self._crew.start("leases", self._leases.run, self._crew.stopping)
-        self._crew.start("housekeeping", self._housekeeper.run, self._crew, self._token, self)
-        self._crew.start("open", self._opener.run, self._crew, self._token, self)
+        self._crew.start("housekeeping", self._housekeeper.run, self._crew, started.token)
+        self._crew.start("open", self._opener.run, self._crew, started.token)
         self._crew.start("acknowledge", self._acknowledger.run, self._crew)
         self._receivers.start(self._crew)
 
@@ -140,33 +161,30 @@ class Coordinator:
         """
         self._crew.check()
         self._asked = True
+        confirmer = self._confirmer
         done = self._logged if start is None else start
-        if done > self._last_seq:
-            self._adopt(done)
-        if self._last_seq > max(done, self._confirmed):  # snapshots that Spark does not know or has not run
-            self._confirm(done)
-            return self._last_seq
+        if done > confirmer.last_seq:
+            confirmer.adopt(done)
+        if confirmer.last_seq > max(done, confirmer.confirmed):  # snapshots that Spark does not know or has not run
+            confirmer.confirm(done)
+            return confirmer.last_seq
         if self._receivers.draining or self._receivers.hurried:
-            self._confirm(done)
+            confirmer.confirm(done)
             self._gather()
         with self._pen.changed:
             continues = self._pen.tracker.continues(done)
         if continues:  # the next part of a large object is ready when this one is final
-            self._confirm(done)
+            confirmer.confirm(done)
         batches = self._options.batches
         limits = batches.max_files_per_trigger, batches.max_bytes_per_trigger
         with self._pen.changed:
             ranges = self._pen.tracker.take(*limits, self._may_be_cut)
         if not ranges:
-            self._confirm(done)
-            return self._last_seq if start is None else start
-        snapshot = Snapshot(self._last_seq + 1, tuple(ranges))
-        self._confirm(done, snapshot)
+            confirmer.confirm(done)
+            return confirmer.last_seq if start is None else start
+        snapshot = Snapshot(confirmer.last_seq + 1, tuple(ranges))
+        confirmer.confirm(done, snapshot)
         return snapshot.seq
-
-    def _may_be_cut(self, content: Content) -> bool:
-        # without shards nothing remembers how far an object was read
-        return self._semantics.keeps_shards and self._options.content.may_be_cut(content.uri)
 
     def plan(self, start: int, end: int) -> Plan:
         """The plan of one micro-batch; Spark's call proves that everything up to `start` is done.
@@ -178,9 +196,9 @@ class Coordinator:
         self._crew.check()
         reach("offset-logged")
         self._logged = end
-        if max(start, end) > self._last_seq:
-            self._adopt(max(start, end))
-        self._confirm(start)
+        if max(start, end) > self._confirmer.last_seq:
+            self._confirmer.adopt(max(start, end))
+        self._confirmer.confirm(start)
         plan = self._store.plan(self._token, start, end)
         if plan.published and start == 0 and self._asked:
             plan = replace(plan, ranges=())
@@ -203,7 +221,7 @@ class Coordinator:
     def confirm(self, end: int) -> None:
         """Spark says that everything up to `end` is done."""
         self._crew.check()
-        self._confirm(end)
+        self._confirmer.confirm(end)
 
     def drain(self) -> None:
         """AvailableNow: take what is there now, and end. Later messages are left for the next run."""
@@ -222,7 +240,7 @@ class Coordinator:
             }
         return {
             "pipeline": self._options.pipeline,
-            "seq": self._last_seq,
+            "seq": self._confirmer.last_seq,
             "depth": self._housekeeper.depth,
             **state,
             **self.metrics.snapshot(),
@@ -232,87 +250,16 @@ class Coordinator:
         """A graceful end: what is in no plan becomes visible at once, what is planned gets a last extension."""
         self._crew.stop(_STOP_PATIENCE)
         try:
-            self._let_go()
+            self._releaser.let_go()
         finally:
             for queue in self._queues.values():
                 queue.close()
             self._forwarder.close()
             self._store.close()
 
-    # confirming
-
-    def _confirm(self, seq: int, snapshot: Snapshot | None = None) -> None:
-        """Make everything up to `seq` final and `snapshot` durable, in one transaction; then acknowledge."""
-        if seq <= self._confirmed and snapshot is None:
-            return
-        with self._pen.changed:
-            keys = self._pen.tracker.keys_until(seq)
-        confirmed = self._store.advance(
-            self._token,
-            confirm=seq if seq > self._confirmed else None,
-            keys=keys,
-            snapshot=None if snapshot is None else (snapshot.seq, snapshot.ranges),
-        )
-        if snapshot is not None:
-            self._begin(snapshot, confirmed.written)
-        if seq > self._confirmed:
-            reach("confirmed")
-            self._forwarder.forward()  # handled is delivered: only then is anything acknowledged
-            self._confirmed = seq
-            if confirmed.lost:
-                self.metrics.add(lostShards=len(confirmed.lost))
-                logger.error(
-                    "pipeline %s: %d shard(s) passed to another pipeline while their batch ran; with a sink that is "
-                    "not cuesqueue's their rows may be published twice; raise 'commitTimeout'",
-                    self._token,
-                    len(confirmed.lost),
-                )
-            self._settle(seq, confirmed.finished)
-
-    def _begin(self, snapshot: Snapshot, written: tuple[Range, ...]) -> None:
-        """The snapshot is durable, with what was `written`. With at-most-once its messages are done by that."""
-        complete: list[MessageKey] = []
-        with self._pen.changed:
-            tracker = self._pen.tracker
-            tracker.plan(Snapshot(snapshot.seq, written))
-            self._last_seq = snapshot.seq
-            if self._semantics.final_at_snapshot:
-                complete = tracker.finish(entry.key for entry in written if is_end(entry.end))
-        reach("snapshot-written")
-        if self._semantics.final_at_snapshot:
-            self._acknowledger.now(complete)
-            reach("acknowledged")
-        if len(written) < len(snapshot.ranges):  # passed to another pipeline since they were ready
-            there = {entry.key for entry in written}
-            self.route(self._store.look([r.key for r in snapshot.ranges if r.key not in there]).values(), first=True)
-
-    def _settle(self, seq: int, finished: frozenset[ShardKey]) -> None:
-        with self._pen.changed:
-            keys = self._pen.tracker.settle(seq)
-            if not self._semantics.keeps_shards:
-                self._pen.tracker.await_messages(keys)
-            complete = self._pen.tracker.finish(finished)
-        self._acknowledger.now(complete)
-        reach("acknowledged")
-        unfinished = [key for key in keys if key not in finished]
-        if unfinished:  # lost to another pipeline, or to be continued
-            self.route(self._store.look(unfinished).values(), first=True)
-
-    def _adopt(self, seq: int) -> None:
-        """Spark knows an offset that the store never gave."""
-        if self._options.delivery.fail_on_data_loss:
-            raise LostProgress(
-                f"pipeline {self._options.pipeline!r}: the checkpoint is at offset {seq}, but the store "
-                f"{self._options.store} knows offsets only up to {self._last_seq}: the store was lost or exchanged "
-                "under a live checkpoint; restore the store, or name the right one in option 'store', or set "
-                "'failOnDataLoss' to false to go on without what is missing"
-            )
-        logger.warning("pipeline %s: the store knows nothing of offset %d, going on after it", self._token, seq)
-        self._store.adopt_offset(self._token, seq)
-        with self._pen.changed:
-            keys = self._pen.tracker.settle(seq)
-        self._confirmed = self._last_seq = seq
-        self.route(self._store.look(keys).values())
+    def _may_be_cut(self, content: Content) -> bool:
+        # without shards nothing remembers how far an object was read
+        return self._semantics.keeps_shards and self._options.content.may_be_cut(content.uri)
 
     def _gather(self) -> None:
         """Wait until a whole batch is ready or the queues gave all they had.
@@ -335,98 +282,9 @@ class Coordinator:
         self._receivers.hurried = False
         self._crew.check()
 
-    # owning
-
-    def route(self, shards: Iterable[Shard], *, first: bool = False) -> None:
-        """Decide by owner and position (design.md section 4). `first`: what is ready goes before what is new."""
-        stale: dict[ShardKey, PublishToken | None] = {}
-        finished: list[ShardKey] = []
-        now = self._clock()
-        shards = list(shards)
-        with self._pen.changed:
-            for shard in reversed(shards) if first else shards:
-                if shard.state is not ShardState.OPEN:
-                    finished.append(shard.key)
-                elif shard.token == self._token:
-                    self._pen.tracker.offer(shard, now, first=first)
-                elif shard.stale:
-                    stale[shard.key] = shard.token
-                else:
-                    self._pen.tracker.watch(shard)
-            complete = self._pen.tracker.finish(finished)
-            self._pen.changed.notify_all()
-        self._acknowledger.later(complete)
-        if stale:
-            won = self._store.acquire(self._token, stale)
-            self.metrics.add(acquired=len(won))
-            logger.info("pipeline %s: acquired %d shard(s) whose owner's heartbeats stopped", self._token, len(won))
-            with self._pen.changed:
-                for shard in reversed(shards):
-                    if shard.key in won:
-                        self._pen.tracker.offer(shard, now, first=True)
-                    elif shard.key in stale:
-                        self._pen.tracker.watch(shard)
-                self._pen.changed.notify_all()
-
-    # letting go
-
-    def replay(self, before: float) -> None:
-        """Onyx's replay timer: what is ready but was not planned within `pendingTimeout` is given back."""
-        with self._pen.changed:
-            if self._receivers.draining:
-                return  # AvailableNow will take them; given back, they would only come again
-            overdue = self._pen.tracker.overdue(before)
-            released = self._pen.tracker.forget(self._pen.leave(overdue))
-        if overdue:
-            self._store.release(self._token, released)
-            self._give_back(overdue)
-
-    def make_room(self) -> None:
-        """In a full pen most messages wait for other pipelines: they are given back until those may be done.
-
-        As long as the pen is full of our own work, there will be room by itself, and what is held costs no receive.
-        """
-        with self._pen.changed:
-            idle = self._pen.tracker.idle() if self._pen.full() else []
-            if 2 * len(idle) <= self._pen.held():
-                idle = []
-            self._pen.tracker.unwatch(self._pen.leave(idle))
-        if idle:
-            self._give_back(idle, stale_after(self._options))
-
-    def _give_back(self, keys: Sequence[MessageKey], delay: float = 0.0) -> None:
-        self._leases.stop(keys)
-        for name, receipts in by_queue(keys).items():
-            queue = self._queues[name]
-            queue.give_back(receipts, longest_lease(delay, queue.capabilities) if queue.capabilities.can_delay else 0.0)
-        self.metrics.add(givenBack=len(keys))
-
     def _lost_leases(self, keys: Sequence[MessageKey]) -> None:
         """Messages that will be delivered again. Their shards stay ours by the token, so nothing is published twice."""
         self.metrics.add(lostLeases=len(keys))
         logger.warning("pipeline %s: lost the lease of %d message(s)", self._token, len(keys))
         with self._pen.changed:
             self._pen.tracker.unwatch(self._pen.leave(keys))
-
-    def _let_go(self) -> None:
-        """After the threads have ended: give messages back, and release shards that nothing else remembers."""
-        try:
-            self._acknowledger.rest()
-        except QueueError as error:
-            logger.warning("%s; what was done will be delivered again, and found done", error)
-        with self._pen.changed:
-            tracker = self._pen.tracker
-            unplanned = tracker.unplanned()
-            planned = [key for key in tracker.messages if key not in set(unplanned)]
-            released = tracker.forget(self._pen.leave(unplanned))
-            unopened = self._pen.empty_out()
-        try:
-            self._store.release(self._token, released)
-            self._store.retire(self._token)
-        except ShardStoreError as error:
-            logger.warning("pipeline %s: %s", self._options.pipeline, error)  # they go stale by themselves
-        try:
-            self._give_back([*unopened, *unplanned])
-            self._leases.extend_last(planned, stale_after(self._options))
-        except QueueError as error:
-            logger.warning("%s; its messages become visible when their leases end", error)

@@ -4,34 +4,23 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
-from datetime import timedelta
-from typing import Protocol
+from collections.abc import Callable, Mapping
 
 from queue_source.crew import Crew
 from queue_source.errors import QueueUnavailable
 from queue_source.holding_pen import HoldingPen
 from queue_source.metrics import Metrics
 from queue_source.options import ReaderOptions
-from queue_source.options.units import format_duration
 from queue_source.queues.base import Queue
-from shard_store.model import PublishToken, Shard
+from queue_source.releasing import Releaser
+from queue_source.routing import Router
+from shard_store.model import PublishToken
 from shard_store.pruning import RetentionPolicy
 from shard_store.store import ShardStore
 
 logger = logging.getLogger("cuesqueue")
 
 _DEPTH_EVERY = 10.0  # seconds; a call to each queue's service
-
-
-class Owner(Protocol):
-    """What the housekeeper asks of the coordinator."""
-
-    def route(self, shards: Iterable[Shard]) -> None: ...
-
-    def replay(self, before: float) -> None: ...
-
-    def make_room(self) -> None: ...
 
 
 class Housekeeper:
@@ -43,6 +32,8 @@ class Housekeeper:
         store: ShardStore,
         queues: Mapping[str, Queue],
         pen: HoldingPen,
+        router: Router,
+        releaser: Releaser,
         metrics: Metrics,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -50,13 +41,15 @@ class Housekeeper:
         self._store = store
         self._queues = queues
         self._pen = pen
+        self._router = router
+        self._releaser = releaser
         self._metrics = metrics
         self._clock = clock
         self._heartbeat = options.leases.heartbeat.total_seconds()
-        self._stale_after = stale_after(options)
+        self._stale_after = options.leases.stale_after.total_seconds()
         self.depth: int | None = None  # of all queues that tell, by the last look; None: not known
 
-    def run(self, crew: Crew, token: PublishToken, owner: Owner) -> None:
+    def run(self, crew: Crew, token: PublishToken) -> None:
         """The thread. Raises PipelineTakenOver when a newer incarnation runs: the query then stops."""
         pending = self._options.leases.pending_timeout.total_seconds()
         prune_every = self._options.deduplication.prune_interval.total_seconds()
@@ -67,9 +60,9 @@ class Housekeeper:
             if now >= beat_at:
                 beat_at = now + self._heartbeat
                 self._store.heartbeat(token, self._stale_after)
-                self._look_again(owner)
-                owner.make_room()
-            owner.replay(now - pending)
+                self._look_again()
+                self._releaser.make_room()
+            self._releaser.replay(now - pending)
             if now >= prune_at:
                 prune_at = now + prune_every
                 pruning = self._wins_pruning(prune_every)
@@ -78,12 +71,12 @@ class Housekeeper:
                 look_at = now + _DEPTH_EVERY
                 self._look_at_queues()
 
-    def _look_again(self, owner: Owner) -> None:
+    def _look_again(self) -> None:
         """One statement for all shards that others own: finished ones end their messages, stale ones are acquired."""
         with self._pen.changed:
             keys = list(self._pen.tracker.foreign)
         if keys:
-            owner.route(self._store.look(keys).values())
+            self._router.route(self._store.look(keys).values())
 
     def _look_at_queues(self) -> None:
         """For the query's progress only: a queue that cannot tell now is no reason to stop."""
@@ -108,22 +101,3 @@ class Housekeeper:
         if result.total:
             logger.info("source %s: %s", source, result)
         return result.timed_out
-
-
-def warn_of_retention(queues: Mapping[str, Queue], window: timedelta) -> None:
-    """A message that outlives the memory of its shard would be published a second time."""
-    for queue in queues.values():
-        kept = queue.capabilities.retention
-        if kept is not None and kept > window.total_seconds():
-            logger.warning(
-                "queue %r keeps messages for %s, longer than deduplicationWindow = %s: one that is delivered again "
-                "after the window is published again; raise 'deduplicationWindow'",
-                queue.name,
-                format_duration(timedelta(seconds=kept)),
-                format_duration(window),
-            )
-
-
-def stale_after(options: ReaderOptions) -> float:
-    """Seconds after its last heartbeat at which others may take a pipeline's shards: 2 x `commitTimeout`."""
-    return 2 * options.leases.commit_timeout.total_seconds()

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
 
 from queue_source.acknowledging import Acknowledger
 from queue_source.crew import Crew
@@ -16,16 +15,11 @@ from queue_source.messages import Received
 from queue_source.metrics import Metrics
 from queue_source.options import ReaderOptions
 from queue_source.receiving import Receivers
+from queue_source.routing import Router
 from shard_store.database import ROWS_PER_STATEMENT
 from shard_store.model import BEGINNING, PublishToken, Shard, ShardKey, ShardState, shard_key
 from shard_store.semantics import Semantics
 from shard_store.store import ShardStore
-
-
-class Router(Protocol):
-    """What the opener asks of the coordinator: to decide what becomes of shards as they stand."""
-
-    def route(self, shards: Iterable[Shard]) -> None: ...
 
 
 class Opener:
@@ -38,6 +32,7 @@ class Opener:
         stat: Stat,
         pen: HoldingPen,
         receivers: Receivers,
+        router: Router,
         acknowledger: Acknowledger,
         forwarder: ErrorForwarder,
         metrics: Metrics,
@@ -49,12 +44,13 @@ class Opener:
         self._stat = stat
         self._pen = pen
         self._receivers = receivers
+        self._router = router
         self._acknowledger = acknowledger
         self._forwarder = forwarder
         self._metrics = metrics
         self._clock = clock
 
-    def run(self, crew: Crew, token: PublishToken, router: Router) -> None:
+    def run(self, crew: Crew, token: PublishToken) -> None:
         pen = self._pen
         while crew.working:
             with pen.changed:
@@ -62,11 +58,11 @@ class Opener:
                 if not messages:
                     pen.changed.wait(0.5)
                     continue
-            self._open(self._receivers.sort_out(messages), token, router)
+            self._open(self._receivers.sort_out(messages), token)
             with pen.changed:
                 pen.end_opening()
 
-    def _open(self, messages: Sequence[Received], token: PublishToken, router: Router) -> None:
+    def _open(self, messages: Sequence[Received], token: PublishToken) -> None:
         """Parse, quarantine, open, and hang each message on what it announced."""
         source, pipeline = self._options.source, self._options.pipeline
         if self._options.content.content == "message":
@@ -94,7 +90,7 @@ class Opener:
                 self._pen.tracker.hang(message, pending, now)
                 if not pending:
                     complete.append(message)
-        router.route(found.values())
+        self._router.route(found.values())
         self._acknowledger.later(complete)
 
     def _open_unkept(self, intake: Intake, messages: Sequence[Received], token: PublishToken) -> dict[ShardKey, Shard]:

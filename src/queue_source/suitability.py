@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
+from datetime import timedelta
 
 from queue_source.errors import OptionError
 from queue_source.options import ReaderOptions
+from queue_source.options.units import format_duration
 from queue_source.queues.base import Queue
+
+logger = logging.getLogger("cuesqueue")
 
 
 def check_suitability(queues: Iterable[Queue], options: ReaderOptions) -> None:
@@ -30,3 +35,17 @@ def check_error_queue(queue: Queue) -> None:
             f"{queue.name} is a listener: its messages are gone with its connection; name a pool (pool=NAME instead of "
             "listener=true), which keeps them",
         )
+
+
+def warn_of_retention(queues: Iterable[Queue], window: timedelta) -> None:
+    """A message that outlives the memory of its shard would be published a second time."""
+    for queue in queues:
+        kept = queue.capabilities.retention
+        if kept is not None and kept > window.total_seconds():
+            logger.warning(
+                "queue %r keeps messages for %s, longer than deduplicationWindow = %s: one that is delivered again "
+                "after the window is published again; raise 'deduplicationWindow'",
+                queue.name,
+                format_duration(timedelta(seconds=kept)),
+                format_duration(window),
+            )

@@ -192,7 +192,7 @@ def test_a_message_opened_but_not_planned_by_a_dead_reader_waits_for_its_redeliv
         loop.coordinator.latest(0)
         ready(loop, 1)
         loop.coordinator._crew.stop(5)
-        loop.coordinator._let_go = lambda: None  # type: ignore[method-assign]  # killed: nothing is given back
+        loop.coordinator._releaser.let_go = lambda: None  # type: ignore[method-assign]  # killed: nothing is given back
     with world.loop(content="message", fileFormat="") as loop:
         until(lambda: world.depth() == EMPTY, patiently(loop))
         with world.store() as store:

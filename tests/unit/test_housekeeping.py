@@ -50,9 +50,10 @@ def run(store: Store, rounds: int) -> None:
         return next(left, None) is None
 
     pen = HoldingPen(options.queue.max_in_flight_messages)
-    keeper = Housekeeper(options, store, {}, pen, Metrics(), lambda: store.now)  # type: ignore[arg-type]
-    owner: Any = SimpleNamespace(route=lambda s: None, replay=lambda b: None, make_room=lambda: None)
-    keeper.run(SimpleNamespace(stopping=SimpleNamespace(wait=wait)), PublishToken("p", 1), owner)  # type: ignore[arg-type]
+    router: Any = SimpleNamespace(route=lambda s: None)
+    releaser: Any = SimpleNamespace(replay=lambda b: None, make_room=lambda: None)
+    keeper = Housekeeper(options, store, {}, pen, router, releaser, Metrics(), lambda: store.now)  # type: ignore[arg-type]
+    keeper.run(SimpleNamespace(stopping=SimpleNamespace(wait=wait)), PublishToken("p", 1))  # type: ignore[arg-type]
 
 
 def test_a_long_prune_goes_in_slices_with_heartbeats_between_them_and_is_won_once() -> None:

@@ -72,8 +72,13 @@ class LeaseOptions:
 
     @property
     def heartbeat(self) -> timedelta:
-        """Time between two heartbeats of the shards owned."""
-        return heartbeat_of(self.commit_timeout)
+        """Time between two heartbeats of the shards owned: eight in a row have to fail before they are stale."""
+        return self.commit_timeout / 4
+
+    @property
+    def stale_after(self) -> timedelta:
+        """Time after a pipeline's last heartbeat at which others may take its shards."""
+        return 2 * self.commit_timeout
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,8 +205,3 @@ class ViewOptions:
     as_of: datetime | None
     as_of_attempt: str | None
     storage: StorageOptions
-
-
-def heartbeat_of(commit_timeout: timedelta) -> timedelta:
-    """A quarter of `commitTimeout`: shards are stale at twice it, so eight heartbeats in a row have to fail."""
-    return commit_timeout / 4
