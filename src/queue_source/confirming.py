@@ -11,9 +11,9 @@ from queue_source.leases import MessageKey
 from queue_source.metrics import Metrics
 from queue_source.options import ReaderOptions
 from queue_source.routing import Router
-from shard_store.errors import LostProgress
 from shard_store.failpoints import reach
 from shard_store.model import PublishToken, Range, ShardKey, Snapshot, is_end
+from shard_store.progress import lost_progress
 from shard_store.semantics import Semantics
 from shard_store.starting import Started
 from shard_store.store import ShardStore
@@ -82,12 +82,7 @@ class Confirmer:
     def adopt(self, seq: int) -> None:
         """Spark knows an offset that the store never gave."""
         if self._options.delivery.fail_on_data_loss:
-            raise LostProgress(
-                f"pipeline {self._options.pipeline!r}: the checkpoint is at offset {seq}, but the store "
-                f"{self._options.store} knows offsets only up to {self.last_seq}: the store was lost or exchanged "
-                "under a live checkpoint; restore the store, or name the right one in option 'store', or set "
-                "'failOnDataLoss' to false to go on without what is missing"
-            )
+            raise lost_progress(str(self._options.store), self._options.pipeline, seq, self.last_seq)
         logger.warning("pipeline %s: the store knows nothing of offset %d, going on after it", self._token, seq)
         self._store.adopt_offset(self._token, seq)
         with self._pen.changed:

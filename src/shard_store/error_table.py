@@ -55,7 +55,6 @@ def found_bad(connection: Connection, plan_hash: str) -> set[tuple[ShardKey, Pos
     return {(ShardKey(key), Position(start)) for key, start in found}
 
 
-ERROR_STATES = ("pending", "recorded", "delivered", "requeued")
 _done = attempts.alias("done")  # so that queries over attempts may use it
 FINAL = sa.or_(errors.c.delivery_hash == "", sa.exists().where(_done.c.delivery_hash == errors.c.delivery_hash))
 """Its plan is published, or no plan is concerned: before, the attempt may still be repeated, and the error with it."""

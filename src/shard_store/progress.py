@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
 from shard_store import ranges
-from shard_store.database import Database, chunks
+from shard_store.database import Database
 from shard_store.error_table import found_bad
 from shard_store.errors import LostProgress, PipelineTakenOver, ShardStoreError, StoreConfigurationError
 from shard_store.model import (
@@ -29,12 +29,11 @@ from shard_store.model import (
     Snapshot,
     delivery_hash,
 )
-from shard_store.ownership import fence, owned_by
-from shard_store.publishing import Delivery, advance_shards, deliver, planned_moves
-from shard_store.schema import attempts, pipelines, reads, shards
+from shard_store.ownership import fence
+from shard_store.positions import advance_shards, finished, open_positions, split_by_fit
+from shard_store.publishing import Delivery, deliver, planned_moves
+from shard_store.schema import attempts, pipelines, reads
 from shard_store.semantics import Semantics
-
-Entry = TypeVar("Entry", Range, Move)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +74,7 @@ def write_snapshot(
     if row.last_seq != seq - 1:
         raise ShardStoreError(f"pipeline {token.pipeline!r}: snapshot {seq} does not follow {row.last_seq}")
     if semantics.final_at_snapshot:
-        entries, _ = _split(entries, _open_positions(database, connection, token, {r.key for r in entries}))
+        entries, _ = split_by_fit(entries, open_positions(database, connection, token, {r.key for r in entries}))
     ranges.write(connection, token, Snapshot(seq, tuple(entries)), database.now())
     if semantics.final_at_snapshot:
         identity = PlanIdentity(row.source, token, seq - 1, seq, "")
@@ -94,7 +93,7 @@ def plan(database: Database, connection: Connection, token: PublishToken, start_
     """
     row = fence(connection, token)
     if end_seq > row.last_seq:
-        raise lost_progress(token.pipeline, end_seq, row.last_seq)
+        raise lost_progress(database.name, token.pipeline, end_seq, row.last_seq)
     made = _published(connection, row, token, start_seq, end_seq)
     on_record = made is not None and made.identity.delivery_hash == row.plan_hash
     if made is not None and on_record and not Semantics(row.semantics).final_at_snapshot:
@@ -172,7 +171,7 @@ def confirm(
     """
     row = fence(connection, token)
     if end_seq > row.last_seq:
-        raise lost_progress(token.pipeline, end_seq, row.last_seq)
+        raise lost_progress(database.name, token.pipeline, end_seq, row.last_seq)
     lost: tuple[Move, ...] = ()
     if end_seq > row.confirmed_seq:
         known = sa.select(sa.func.count()).where(attempts.c.pipeline == token.pipeline, attempts.c.end_seq == end_seq)
@@ -183,7 +182,7 @@ def confirm(
         )
     if not Semantics(row.semantics).keeps_shards:
         return Confirmed(frozenset(keys), lost)
-    return Confirmed(frozenset(_finished(database, connection, set(keys))), lost)
+    return Confirmed(frozenset(finished(database, connection, set(keys))), lost)
 
 
 def adopt_offset(connection: Connection, token: PublishToken, seq: int) -> None:
@@ -195,11 +194,12 @@ def adopt_offset(connection: Connection, token: PublishToken, seq: int) -> None:
         )
 
 
-def lost_progress(pipeline: str, seq: int, last_seq: int) -> LostProgress:
+def lost_progress(store: str, pipeline: str, seq: int, last_seq: int) -> LostProgress:
+    """`store` is its URL without secrets."""
     return LostProgress(
-        f"pipeline {pipeline!r}: the checkpoint is at offset {seq}, but the store knows offsets only up to {last_seq}: "
-        "the store was lost or exchanged under a live checkpoint; restore the store, or name the right one in option "
-        "'store', or set 'failOnDataLoss' to false to go on without what is missing"
+        f"pipeline {pipeline!r}: the checkpoint is at offset {seq}, but the store {store} knows offsets only up to "
+        f"{last_seq}: the store was lost or exchanged under a live checkpoint; restore the store, or name the right "
+        "one in option 'store', or set 'failOnDataLoss' to false to go on without what is missing"
     )
 
 
@@ -221,7 +221,7 @@ def _deliver_planned(
     moves = planned_moves(connection, row)
     semantics, others = Semantics(row.semantics), list[Move]()
     if semantics.final_at_delivery:
-        moves, others = _split(moves, _open_positions(database, connection, token, {m.key for m in moves}))
+        moves, others = split_by_fit(moves, open_positions(database, connection, token, {m.key for m in moves}))
     deliver(database, connection, Delivery(identity, semantics, moves, lost=row.plan_lost + len(others)))
     return tuple(others)
 
@@ -271,8 +271,8 @@ def _make(
     positions: dict[ShardKey, Position] = {}
     included, others = again, list[Range]()
     if semantics.final_at_delivery:
-        positions = _open_positions(database, connection, token, {r.key for r in planned})
-        included, others = _split(again, positions)
+        positions = open_positions(database, connection, token, {r.key for r in planned})
+        included, others = split_by_fit(again, positions)
     elif semantics.final_at_snapshot and not _same_attempt(row, token, seqs):
         included = ranges.flatten([part for part in parts if part.seq > row.begun_seq])
     left_out: list[Range] = []
@@ -281,8 +281,8 @@ def _make(
         left_out = [r for r in planned if (r.key, r.start) not in taken]
     lost = left_out
     if semantics.final_at_delivery:
-        finished = _finished(database, connection, {r.key for r in others} - positions.keys())
-        lost = [r for r in left_out if r.key not in finished and not positions.get(r.key, r.start) >= r.end]
+        ended = finished(database, connection, {r.key for r in others} - positions.keys())
+        lost = [r for r in left_out if r.key not in ended and not positions.get(r.key, r.start) >= r.end]
     digest = delivery_hash(row.source, token.pipeline, included, seqs)
     identity = PlanIdentity(row.source, token, *seqs, digest)
     if row.plan_hash == digest:  # an attempt at it was made before
@@ -294,45 +294,3 @@ def _make(
 def _same_attempt(row: Row[Any], token: PublishToken, seqs: tuple[int, int]) -> bool:
     """Whether these offsets are planned once more without a failure between: Spark repeats a batch in a new process."""
     return (row.plan_start, row.plan_end, row.plan_incarnation) == (*seqs, token.incarnation)
-
-
-def _split(entries: Iterable[Entry], positions: dict[ShardKey, Position]) -> tuple[list[Entry], list[Entry]]:
-    """The ranges that begin where their shard stands, one after another, and the others."""
-    fitting: list[Entry] = []
-    others: list[Entry] = []
-    reached = dict(positions)
-    for entry in entries:
-        if reached.get(entry.key) == entry.start:
-            fitting.append(entry)
-            reached[entry.key] = entry.end
-        else:
-            others.append(entry)
-    return fitting, others
-
-
-def _open_positions(
-    database: Database, connection: Connection, token: PublishToken, keys: set[ShardKey]
-) -> dict[ShardKey, Position]:
-    """Where our open shards among `keys` stand."""
-    found: dict[ShardKey, Position] = {}
-    for chunk in chunks(sorted(keys)):
-        rows = connection.execute(
-            sa.select(shards.c.shard_key, shards.c.position).where(
-                database.dialect.among(shards.c.shard_key, chunk), owned_by(token)
-            )
-        )
-        found.update((ShardKey(key), Position(position)) for key, position in rows.all())
-    return found
-
-
-def _finished(database: Database, connection: Connection, keys: set[ShardKey]) -> set[ShardKey]:
-    """Which are at the end: finished, or finished so long ago that they are pruned."""
-    still_open: set[ShardKey] = set()
-    for chunk in chunks(sorted(keys)):
-        rows = connection.execute(
-            sa.select(shards.c.shard_key).where(
-                database.dialect.among(shards.c.shard_key, chunk), shards.c.finished_at.is_(None)
-            )
-        )
-        still_open.update(ShardKey(key) for key in rows.scalars().all())
-    return keys - still_open

@@ -13,19 +13,17 @@ from sqlalchemy.engine import Connection, Row
 
 from shard_store import ranges
 from shard_store.database import Database, chunks
-from shard_store.errors import ShardsLost, ShardStoreError
+from shard_store.errors import ShardStoreError
 from shard_store.model import (
     AttemptKind,
     Move,
     PlanIdentity,
-    PublishToken,
-    ShardKey,
     ShardState,
     Split,
-    is_end,
     split_key,
 )
-from shard_store.ownership import fence, owned_by
+from shard_store.ownership import fence
+from shard_store.positions import advance_shards, lock_shards
 from shard_store.schema import attempts, errors, pipelines, shards, splits
 from shard_store.semantics import Semantics
 
@@ -147,10 +145,9 @@ def hold(database: Database, connection: Connection, identities: Sequence[PlanId
     rows = _fence_all(connection, identities)
     _, fresh = _look(connection, identities, {i: rows[i].confirmed_seq for i in identities}, batch_id)
     for identity in fresh:
-        moves = _joined(_delivery(connection, identity, rows[identity], batch_id).moves)
-        for chunk in chunks(moves if Semantics(rows[identity].semantics).final_at_delivery else ()):
-            if lost := _not_there(database, connection, identity.token, chunk):
-                raise ShardsLost(identity.token.pipeline, _names(connection, identity, lost))
+        delivery = _delivery(connection, identity, rows[identity], batch_id)
+        if delivery.semantics.final_at_delivery:
+            lock_shards(database, connection, identity, delivery.moves)
 
 
 def _fence_all(connection: Connection, identities: Sequence[PlanIdentity]) -> dict[PlanIdentity, Row[Any]]:
@@ -217,90 +214,6 @@ def _deliver_without_shards(database: Database, connection: Connection, delivery
     own = replace(delivery, identity=replace(delivery.identity, start_seq=delivery.identity.end_seq))
     _record(database, connection, own, kind, 0, 0)
     return Published(delivery.digest, False, kind)
-
-
-def advance_shards(database: Database, connection: Connection, identity: PlanIdentity, planned: Sequence[Move]) -> None:
-    """Move each shard from where the plan found it to where it ends, if it is still ours and there (invariant 2).
-
-    One statement for 1,000 shards, wherever each of them ends.
-    """
-    moves = _joined(planned)
-    for ending in (True, False):
-        for chunk in chunks(m for m in moves if is_end(m.end) is ending):
-            lost = _move(database, connection, identity, chunk, ending)
-            if lost:
-                raise ShardsLost(identity.token.pipeline, _names(connection, identity, lost))
-
-
-def _joined(planned: Sequence[Move]) -> list[Move]:
-    """One move a shard, in the order of keys: several ranges of one shard follow each other."""
-    moves: dict[ShardKey, Move] = {}
-    for move in planned:
-        before = moves.get(move.key)
-        moves[move.key] = move if before is None else before._replace(end=move.end)
-    return sorted(moves.values())
-
-
-def _names(connection: Connection, identity: PlanIdentity, keys: set[ShardKey]) -> list[str]:
-    parts = ranges.read(connection, identity.token.pipeline, identity.start_seq, identity.end_seq)
-    return sorted({r.content.shard_id for r in ranges.flatten(parts) if r.key in keys})
-
-
-def _move(
-    database: Database,
-    connection: Connection,
-    identity: PlanIdentity,
-    rows: Sequence[Move],
-    ending: bool,
-) -> set[ShardKey]:
-    """Move the shards (key, from, to); returns those that could not be, and then the transaction must not commit."""
-    if not database.trusts_rowcount:
-        lost = _not_there(database, connection, identity.token, rows)
-        if lost:
-            return lost
-    values: dict[str, object] = {}
-    if ending:
-        values = {"state": ShardState.DONE.value, "finished_at": database.now(), "end_seq": identity.end_seq}
-    given = database.dialect.row_set(
-        {"key": shards.c.shard_key.type, "start": shards.c.position.type, "end": shards.c.position.type}
-    )
-    update = (
-        shards.update()
-        .where(shards.c.shard_key == given.c["key"], shards.c.position == given.c["start"], owned_by(identity.token))
-        .values(position=given.c["end"], **values)
-    )
-    moved = given.execute(connection, update, rows).rowcount
-    if database.trusts_rowcount and moved != len(rows):
-        return _not_moved(database, connection, identity, rows, ending) or {key for key, _, _ in rows}
-    return set()
-
-
-def _not_moved(
-    database: Database,
-    connection: Connection,
-    identity: PlanIdentity,
-    rows: Sequence[Move],
-    ending: bool,
-) -> set[ShardKey]:
-    """Which of the rows did not come to their end by this transaction's own update."""
-    token = identity.token
-    query = sa.select(shards.c.shard_key, shards.c.position).where(
-        database.dialect.among(shards.c.shard_key, [key for key, _, _ in rows]),
-        shards.c.owner == token.pipeline,
-        shards.c.incarnation == token.incarnation,
-        shards.c.end_seq == identity.end_seq if ending else shards.c.finished_at.is_(None),
-    )
-    there = {(key, position) for key, position in connection.execute(query)}
-    return {key for key, _, end in rows if (key, end) not in there}
-
-
-def _not_there(database: Database, connection: Connection, token: PublishToken, rows: Sequence[Move]) -> set[ShardKey]:
-    """Look instead of counting, with the rows locked so that what was seen stays true."""
-    query = sa.select(shards.c.shard_key, shards.c.position).where(
-        database.dialect.among(shards.c.shard_key, [key for key, _, _ in rows]), owned_by(token)
-    )
-    there = {(key, position) for key, position in connection.execute(query.with_for_update())}
-    return {key for key, start, _ in rows if (key, start) not in there}
 
 
 def _errors_of(connection: Connection, digest: str) -> tuple[int, set[bytes]]:

@@ -173,7 +173,7 @@ def test_several_ranges_of_one_shard_in_one_plan_are_one_move(store: ShardStore)
 def test_a_plan_of_what_the_store_never_gave_is_lost_progress(store: ShardStore) -> None:
     us = Pipeline.start(store)
     us.planned("a")
-    with pytest.raises(LostProgress, match="checkpoint is at offset 9, but the store knows offsets only up to 1"):
+    with pytest.raises(LostProgress, match=r"checkpoint is at offset 9, but the store .* knows offsets only up to 1"):
         store.plan(us.token, 0, 9)
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from queue_source.options.kinds import check_name, split_queue_urls
 from queue_source.options.secrets import Secret, SecretUrl, redact_text, redact_url
-from queue_source.options.units import format_duration, format_size, parse_duration, parse_size
+from queue_source.options.units import format_duration, parse_duration, parse_size
 
 
 @pytest.mark.parametrize(
@@ -74,11 +74,6 @@ def test_what_is_no_duration_is_refused_with_an_example(text: str) -> None:
 )
 def test_a_size_is_a_number_with_or_without_a_unit(text: str, expected: int) -> None:
     assert parse_size(text) == expected
-
-
-@given(st.integers(min_value=0, max_value=10**17))
-def test_a_formatted_size_reads_as_the_same_size(size: int) -> None:
-    assert parse_size(format_size(size)) == size
 
 
 @pytest.mark.parametrize("text", ["", "m", "-1m", "1.5g", "1 mile", "1bb", "9" * 40])

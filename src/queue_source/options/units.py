@@ -71,11 +71,3 @@ def parse_size(text: str) -> int:
             f"{shown(text)} is not a size; write a whole number of bytes or with a unit, as in 10kb, 128m or 1g"
         )
     return int(match.group(1)) * _SIZE_UNITS[match.group(2) or ""]
-
-
-def format_size(size: int) -> str:
-    """The shortest text that `parse_size` reads as this size."""
-    for unit in "tgmk":
-        if size and size % _SIZE_UNITS[unit] == 0:
-            return f"{size // _SIZE_UNITS[unit]}{unit}"
-    return str(size)

@@ -29,7 +29,6 @@ class Attributes:
     """What is set at a queue. Times are seconds; `dead_letter` is the ARN of its dead-letter queue."""
 
     retention: float
-    visibility: float
     dead_letter: str | None
     most_receives: int | None
 
@@ -40,7 +39,6 @@ def attributes(told: Mapping[str, str]) -> Attributes:
     most = redrive.get("maxReceiveCount")
     return Attributes(
         float(told.get("MessageRetentionPeriod", 345_600)),
-        float(told.get("VisibilityTimeout", 30)),
         redrive.get("deadLetterTargetArn"),
         None if most is None else int(most),
     )
