@@ -10,7 +10,7 @@ from typing import Any
 import psutil
 
 from benchmarks.registry import Measurement, Settings, benchmark
-from queue_source.leases import LeaseKeeper, MessageKey
+from queue_source.coordinator.leases import LeaseKeeper, MessageKey
 from queue_source.messages import Receipt
 from queue_source.queues import Queue, open_queue
 from servers.ministack import KEYS, ministack_server, new_queue

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from contracts.store_backends import Pipeline, StoreBackend, rows
-from queue_source.forwarding import ErrorForwarder
-from queue_source.metrics import Metrics
+from queue_source.coordinator.forwarding import ErrorForwarder
+from queue_source.coordinator.metrics import Metrics
 from queue_source.queues.sql import SqlQueue
 from shard_store import error_delivery
 from shard_store.model import ErrorRecord

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from queue_source.coordinator.tracking import Tracker
 from queue_source.messages import Receipt
-from queue_source.tracking import Tracker
 from shard_store.model import BEGINNING, Content, PublishToken, Shard, ShardKey, ShardState, Snapshot
 
 TOKEN = PublishToken("p", 1)

@@ -6,9 +6,9 @@ from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
-from queue_source.holding_pen import HoldingPen
-from queue_source.housekeeping import Housekeeper
-from queue_source.metrics import Metrics
+from queue_source.coordinator.holding_pen import HoldingPen
+from queue_source.coordinator.housekeeping import Housekeeper
+from queue_source.coordinator.metrics import Metrics
 from queue_source.options import parse_reader_options
 from shard_store.model import PublishToken
 from shard_store.pruning import PruneResult

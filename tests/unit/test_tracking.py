@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from queue_source.shares import shares_of
-from queue_source.tracking import LEAST_PART, Tracker
+from queue_source.coordinator.shares import shares_of
+from queue_source.coordinator.tracking import LEAST_PART, Tracker
 from shard_store.model import (
     BEGINNING,
     Content,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 
-from queue_source.acknowledging import Acknowledger
-from queue_source.forwarding import ErrorForwarder
-from queue_source.holding_pen import HoldingPen
-from queue_source.leases import MessageKey
-from queue_source.metrics import Metrics
+from queue_source.coordinator.acknowledging import Acknowledger
+from queue_source.coordinator.forwarding import ErrorForwarder
+from queue_source.coordinator.holding_pen import HoldingPen
+from queue_source.coordinator.leases import MessageKey
+from queue_source.coordinator.metrics import Metrics
+from queue_source.coordinator.routing import Router
 from queue_source.options import ReaderOptions
-from queue_source.routing import Router
 from shard_store.failpoints import reach
 from shard_store.model import PublishToken, Range, ShardKey, Snapshot, is_end
 from shard_store.progress import lost_progress

@@ -7,11 +7,11 @@ import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
 
-from queue_source.crew import Crew
+from queue_source.coordinator.crew import Crew
+from queue_source.coordinator.holding_pen import HoldingPen
+from queue_source.coordinator.leases import LeaseKeeper, MessageKey, by_queue
+from queue_source.coordinator.metrics import Metrics
 from queue_source.errors import QueueUnavailable
-from queue_source.holding_pen import HoldingPen
-from queue_source.leases import LeaseKeeper, MessageKey, by_queue
-from queue_source.metrics import Metrics
 from queue_source.queues.base import Queue
 
 logger = logging.getLogger("cuesqueue")

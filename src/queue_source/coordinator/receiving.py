@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 import tenacity
 
-from queue_source.crew import Crew
+from queue_source.coordinator.crew import Crew
+from queue_source.coordinator.holding_pen import HoldingPen
+from queue_source.coordinator.leases import LeaseKeeper, longest_lease
+from queue_source.coordinator.metrics import Metrics
 from queue_source.errors import QueueUnavailable
-from queue_source.holding_pen import HoldingPen
-from queue_source.leases import LeaseKeeper, longest_lease
 from queue_source.messages import Received
-from queue_source.metrics import Metrics
 from queue_source.options import QueueOptions
 from queue_source.queues.base import Queue
 

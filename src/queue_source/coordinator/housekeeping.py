@@ -6,14 +6,14 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 
-from queue_source.crew import Crew
+from queue_source.coordinator.crew import Crew
+from queue_source.coordinator.holding_pen import HoldingPen
+from queue_source.coordinator.metrics import Metrics
+from queue_source.coordinator.releasing import Releaser
+from queue_source.coordinator.routing import Router
 from queue_source.errors import QueueUnavailable
-from queue_source.holding_pen import HoldingPen
-from queue_source.metrics import Metrics
 from queue_source.options import ReaderOptions
 from queue_source.queues.base import Queue
-from queue_source.releasing import Releaser
-from queue_source.routing import Router
 from shard_store.model import PublishToken
 from shard_store.pruning import RetentionPolicy
 from shard_store.store import ShardStore

@@ -6,9 +6,9 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 
-from queue_source.acknowledging import Acknowledger
-from queue_source.holding_pen import HoldingPen
-from queue_source.metrics import Metrics
+from queue_source.coordinator.acknowledging import Acknowledger
+from queue_source.coordinator.holding_pen import HoldingPen
+from queue_source.coordinator.metrics import Metrics
 from shard_store.model import PublishToken, Shard, ShardKey, ShardState
 from shard_store.store import ShardStore
 

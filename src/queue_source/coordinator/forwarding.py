@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from sqlalchemy.engine import Connection
 
 from queue_source import error_messages
-from queue_source.metrics import Metrics
+from queue_source.coordinator.metrics import Metrics
+from queue_source.coordinator.receiving import with_back_off
 from queue_source.queues.base import Queue, Transactional, send
-from queue_source.receiving import with_back_off
 from shard_store import error_delivery
 from shard_store.failpoints import reach
 from shard_store.model import PublishToken

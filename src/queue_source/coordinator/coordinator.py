@@ -15,22 +15,22 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from queue_source.acknowledging import Acknowledger
-from queue_source.confirming import Confirmer
-from queue_source.crew import Crew
-from queue_source.forwarding import ErrorForwarder
-from queue_source.holding_pen import HoldingPen
-from queue_source.housekeeping import Housekeeper
+from queue_source.coordinator.acknowledging import Acknowledger
+from queue_source.coordinator.confirming import Confirmer
+from queue_source.coordinator.crew import Crew
+from queue_source.coordinator.forwarding import ErrorForwarder
+from queue_source.coordinator.holding_pen import HoldingPen
+from queue_source.coordinator.housekeeping import Housekeeper
+from queue_source.coordinator.leases import LeaseKeeper, MessageKey
+from queue_source.coordinator.metrics import Metrics
+from queue_source.coordinator.opening import Opener
+from queue_source.coordinator.receiving import Receivers, with_back_off
+from queue_source.coordinator.releasing import Releaser
+from queue_source.coordinator.routing import Router
+from queue_source.coordinator.shares import shares_of
 from queue_source.intake import Stat
-from queue_source.leases import LeaseKeeper, MessageKey
-from queue_source.metrics import Metrics
-from queue_source.opening import Opener
 from queue_source.options import ReaderOptions
 from queue_source.queues.base import Queue
-from queue_source.receiving import Receivers, with_back_off
-from queue_source.releasing import Releaser
-from queue_source.routing import Router
-from queue_source.shares import shares_of
 from queue_source.suitability import warn_of_retention
 from shard_store.failpoints import reach
 from shard_store.model import Content, Plan, PublishToken, Snapshot

@@ -13,9 +13,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from queue_source.leases import MessageKey
+from queue_source.coordinator.leases import MessageKey
+from queue_source.coordinator.shares import Shares
 from queue_source.messages import MESSAGE_URI
-from queue_source.shares import Shares
 from shard_store.model import (
     Content,
     Position,

@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 
-from queue_source.acknowledging import Acknowledger
+from queue_source.coordinator.acknowledging import Acknowledger
+from queue_source.coordinator.holding_pen import HoldingPen
+from queue_source.coordinator.leases import LeaseKeeper, MessageKey, by_queue, longest_lease
+from queue_source.coordinator.metrics import Metrics
+from queue_source.coordinator.receiving import Receivers
 from queue_source.errors import QueueError
-from queue_source.holding_pen import HoldingPen
-from queue_source.leases import LeaseKeeper, MessageKey, by_queue, longest_lease
-from queue_source.metrics import Metrics
 from queue_source.queues.base import Queue
-from queue_source.receiving import Receivers
 from shard_store.errors import ShardStoreError
 from shard_store.model import PublishToken
 from shard_store.store import ShardStore

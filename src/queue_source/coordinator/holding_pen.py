@@ -6,10 +6,10 @@ import threading
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 
-from queue_source.leases import MessageKey, key_of
+from queue_source.coordinator.leases import MessageKey, key_of
+from queue_source.coordinator.shares import Shares
+from queue_source.coordinator.tracking import Tracker
 from queue_source.messages import Received
-from queue_source.shares import Shares
-from queue_source.tracking import Tracker
 from shard_store.model import ShardKey
 
 
