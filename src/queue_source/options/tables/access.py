@@ -103,11 +103,8 @@ QUEUE_ACCESS_OPTIONS = (
             ("secretAccessKey", kinds.SECRET, ""),
             ("roleArn", kinds.GIVEN_TEXT, "arn:aws:iam::123456789012:role/queues"),
             ("roleExternalId", kinds.GIVEN_TEXT, "queues-1"),
+            ("profile", kinds.GIVEN_TEXT, "queues"),
         )
-    ),
-    Option(
-        "sqs.profile", "storage", kinds.GIVEN_TEXT, None,
-        "As `aws.profile`, for Amazon SQS only.", "queues", "`aws.profile`",
     ),
     Option(
         "gcp.project", "storage", kinds.GIVEN_TEXT, None,
