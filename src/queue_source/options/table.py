@@ -23,7 +23,7 @@ _LINES = ("json", "csv", "text")
 _INFERRED = ("json", "csv", "parquet", "orc", "avro")
 
 _FORM = choice("auto", *NOTIFICATION_FORMS)
-_FILE_FORMAT = choice(*FILE_FORMATS, later=("xml",))
+_FILE_FORMAT = choice(*FILE_FORMATS, refused=("xml",))
 _BAD_OBJECT = choice("quarantine", "fail", "skip")
 _SEMANTICS = choice(*(semantics.value for semantics in Semantics))
 
@@ -351,7 +351,7 @@ READER_OPTIONS = (
     ),
     Option(
         "schemaEvolutionMode", "schema",
-        choice("none", "rescue", "addNewColumns", "failOnNewColumns", later=("addNewColumnsWithTypeWidening",)), None,
+        choice("none", "rescue", "addNewColumns", "failOnNewColumns", refused=("addNewColumnsWithTypeWidening",)), None,
         "What happens with columns that the schema lacks: they are ignored; go to `rescuedDataColumn`; the query "
         "fails and goes on with them when it is started again; it fails.", "rescue",
         "`addNewColumns` with `schemaLocation`, else `none`", formats=_INFERRED,
@@ -473,7 +473,7 @@ SINK_OPTIONS = (
         "s3://lake/orders", "required, or `table`, or `queueUrl`",
     ),
     Option(
-        "compression", "files", choice("zstd", "snappy", later=("gzip", "lz4", "none")), "zstd",
+        "compression", "files", choice("zstd", "snappy", refused=("gzip", "lz4", "none")), "zstd",
         "Compression of the Parquet files.", "snappy",
     ),
     Option(
