@@ -64,7 +64,7 @@ class MalformedNotification(CuesqueueError):
 class BadObject(CuesqueueError):
     """An object cannot be read: `cause` is a fixed word (`missing-object`, `corrupt-object`, `object-changed`).
 
-    `offset` is the byte (line formats) or row group (Parquet) up to which everything was good.
+    `offset` is the byte up to which everything was good.
     """
 
     def __init__(self, cause: str, detail: str, offset: int = 0) -> None:

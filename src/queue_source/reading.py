@@ -205,7 +205,7 @@ def _tell(entry: Range, work: Work, error: BadObject, report: Report) -> None:
 
 
 def _part(entry: Range) -> Part:
-    """A range's positions as bytes (or row groups) of its object."""
+    """A range's positions as bytes of its object."""
     return Part(offset_of(entry.start), None if is_end(entry.end) else offset_of(entry.end))
 
 

@@ -22,7 +22,7 @@ _DIGITS = 20
 
 
 def position_at(offset: int) -> Position:
-    """The position `offset` units (bytes or row groups) into a shard."""
+    """The position `offset` units (bytes of an object, in every format) into a shard."""
     return Position(f"{offset:0{_DIGITS}d}")
 
 

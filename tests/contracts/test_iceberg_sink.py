@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from pyiceberg.table import Table
 
 from contracts.iceberg_tables import Lake, Query, failing_at, table_of
@@ -166,6 +169,55 @@ def test_pipelines_that_commit_to_one_table_at_once_lose_and_double_nothing(lake
     assert failures == []
     assert lake.ids() == [0, *(100 * number + step for number in (1, 2, 3) for step in range(3))]
     assert len(rows(lake.store, "attempts")) == 10
+
+
+def test_what_the_database_undid_within_the_publish_runs_again_as_a_whole(lake: Lake) -> None:
+    """As the victim of a deadlock."""
+    expect_one_commit_though_undone_at("INSERT INTO cuesqueue_attempts", lake)
+
+
+@in_stores
+def test_what_the_database_undid_within_the_tables_commit_runs_again_as_a_whole(lake: Lake) -> None:
+    expect_one_commit_though_undone_at("UPDATE iceberg_tables", lake)
+
+
+def expect_one_commit_though_undone_at(place: str, lake: Lake) -> None:
+    query = Query(lake)
+    query.batch(table_of([1]))
+    query.begin()
+    written = query.written(table_of([2]), table_of([3]))
+    with undone_once(lake.store.database.engine, place) as undone:
+        query.commit(*written)
+    query.end()
+    assert len(undone) == 1
+    assert (len(lake.snapshots()), len(rows(lake.store, "attempts"))) == (2, 2)
+    query.batch(table_of([4]))
+    assert lake.ids() == [1, 2, 3, 4]
+
+
+@contextmanager
+def undone_once(engine: sa.Engine, place: str) -> Iterator[list[str]]:
+    """The first statement that begins so fails as in a transaction that the database has undone."""
+    undone: list[str] = []
+
+    def undo(connection: sa.Connection, cursor: object, statement: str, *_: object) -> None:
+        if statement.startswith(place) and not undone:
+            undone.append(statement)
+            if engine.name == "sqlite":
+                raise sa.exc.OperationalError(statement, None, sqlite3.OperationalError("database is locked"))
+            connection.exec_driver_sql(_DEADLOCK[engine.name])
+
+    sa.event.listen(engine, "before_cursor_execute", undo)
+    try:
+        yield undone
+    finally:
+        sa.event.remove(engine, "before_cursor_execute", undo)
+
+
+_DEADLOCK = {
+    "postgresql": "DO $$ BEGIN RAISE EXCEPTION 'deadlock' USING ERRCODE = '40P01'; END $$",
+    "mysql": "SIGNAL SQLSTATE '40001' SET MYSQL_ERRNO = 1213, MESSAGE_TEXT = 'deadlock'",
+}
 
 
 @elsewhere

@@ -37,10 +37,37 @@ def test_every_semantics_has_its_section() -> None:
     assert re.findall(r"^### (.+)$", EXPLANATION, re.MULTILINE) == [semantics.value for semantics in Semantics]
 
 
-def test_the_files_and_tests_that_prior_designs_name_exist() -> None:
-    files = [str(path) for folder in ("src", "tests", "integration") for path in (ROOT / folder).rglob("*.py")]
+FILES = [path for folder in ("src", "tests", "integration") for path in sorted((ROOT / folder).rglob("*.py"))]
+ROWS = [[cell.strip() for cell in row.split("|")[1:-1]] for row in re.findall(r"^\|.+\|$", PRIOR, re.MULTILINE)]
+
+
+def test_the_files_that_prior_designs_name_exist() -> None:
     named = re.findall(r"`([\w/]+\.py)`", PRIOR)
     assert named
-    assert not [name for name in named if not any(path.endswith(f"/{name}") for path in files)]
-    tests = "\n".join(path.read_text("utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
-    assert not [name for name in re.findall(r"`(test_\w+)(?:\.\.\.)?`", PRIOR) if f"def {name}" not in tests]
+    assert not [name for name in named if not any(str(path).endswith(f"/{name}") for path in FILES)]
+
+
+def test_the_tests_that_prior_designs_name_exist() -> None:
+    tests = "\n".join(path.read_text("utf-8") for path in FILES if path.name.startswith("test_"))
+    named = re.findall(r"`(test_\w+?)(?:\.\.\.)?`", PRIOR)
+    assert named
+    assert not [name for name in named if f"def {name}{'' if name.endswith('_') else '('}" not in tests]
+
+
+def test_what_prior_designs_name_of_a_module_stands_in_it() -> None:
+    """Such as `pruning.win_interval`, in the column of modules."""
+    named = [found for row in ROWS if len(row) == 4 for found in re.findall(r"`(\w+)\.(?!py`)(\w+)`", row[2])]
+    assert named
+    defined = {
+        (path.stem, name)
+        for path in FILES
+        for name in re.findall(r"^(?: {4})?(?:def|class) (\w+)", path.read_text("utf-8"), re.MULTILINE)
+    }
+    assert not set(named) - defined
+
+
+def test_every_heading_of_prior_designs_is_answered_or_said_why_not() -> None:
+    assert len(ROWS) > 80
+    for heading, here, module, test in ROWS:
+        assert heading, here
+        assert (module and test and here) or re.match(r"not taken, because \w+", here), heading

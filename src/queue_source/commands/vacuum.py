@@ -1,4 +1,4 @@
-"""`cuesqueue vacuum`: removes split files that no transaction has published."""
+"""`cuesqueue vacuum`: removes split files and staged messages that no transaction has published."""
 
 from __future__ import annotations
 
@@ -17,33 +17,45 @@ from queue_source.options.units import parse_duration
 
 def vacuum(
     store: Store,
-    path: Annotated[str, typer.Option(metavar="P", help="Folder of the data files, as the sink's option path.")],
+    path: Annotated[
+        str | None,
+        typer.Option(
+            metavar="P",
+            help="Folder of the data files, as the sink's option path; without it only staged messages are removed.",
+        ),
+    ] = None,
     older_than: Annotated[
-        str, typer.Option(metavar="D", help="Younger files stay; longer than any micro-batch takes.")
+        str, typer.Option(metavar="D", help="What is younger stays; longer than any micro-batch takes.")
     ] = "2 days",
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Count what would be removed, and remove nothing.")
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Remove files of the sink that were never published: what attempts that died have left behind."""
+    """Remove what was never published: files in the sink's folder, and messages staged in the store's database."""
     try:
         age = parse_duration(older_than)
     except ValueError as error:
         raise OptionError("--older-than", str(error)) from None
     import shard_store
     from queue_source.sinks import vacuum as vacuuming
+    from queue_source.sinks import vacuum_staged as staging
 
-    folder = path if "://" in path else str(Path(path).absolute())
-    with shard_store.open_store(store, create=False) as opened, _progress(as_json) as advance:
-        result = vacuuming.vacuum(opened, folder, older_than=age, dry_run=dry_run, progress=advance)
-    counts = {
-        "files": result.found,
-        "published": result.published,
-        "too_young": result.young,
-        "removed": result.removed,
-        "bytes": result.bytes,
-    }
+    counts: dict[str, int] = {}
+    with shard_store.open_store(store, create=False) as opened:
+        if path is not None:
+            folder = path if "://" in path else str(Path(path).absolute())
+            with _progress(as_json) as advance:
+                files = vacuuming.vacuum(opened, folder, older_than=age, dry_run=dry_run, progress=advance)
+            counts = {
+                "files": files.found,
+                "published": files.published,
+                "too_young": files.young,
+                "removed": files.removed,
+                "bytes": files.bytes,
+            }
+        messages = staging.vacuum_staged(opened, older_than=age, dry_run=dry_run)
+    counts |= {"staged_messages": messages.found, "staged_removed": messages.removed}
     print_result({**counts, "dry_run": dry_run}, as_json, title="would be removed" if dry_run else "vacuum")
 
 

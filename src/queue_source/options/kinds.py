@@ -34,18 +34,18 @@ class Kind:
     parse: Callable[[str], Any]
 
 
-def choice(*names: str, later: Sequence[str] = ()) -> Kind:
-    """One of `names`, in any case; `later` are known words whose feature does not exist yet."""
+def choice(*names: str, refused: Sequence[str] = ()) -> Kind:
+    """One of `names`, in any case; `refused` are words that elsewhere are values of the option, and not here."""
     known = {name.lower(): name for name in names}
-    coming = {name.lower() for name in later}
+    elsewhere = {name.lower() for name in refused}
 
     def parse(text: str) -> str:
         word = text.strip().lower()
         if word in known:
             return known[word]
         allowed = f"write {names[0]}" if len(names) == 1 else f"write one of {', '.join(names)}"
-        if word in coming:
-            raise ValueError(f"{shown(text)} is not supported yet; {allowed}")
+        if word in elsewhere:
+            raise ValueError(f"{shown(text)} is not supported; {allowed}")
         close = difflib.get_close_matches(word, known, n=1)
         hint = f"did you mean {known[close[0]]!r}? " if close else ""
         raise ValueError(f"{shown(text)} is not a value of this option; {hint}{allowed}")

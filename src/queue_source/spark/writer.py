@@ -83,4 +83,4 @@ class CuesqueueStreamWriter(ArrowStreamWriter):
         reach("published", about)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Nothing to undo: files that no transaction names are invisible, and `vacuum` removes them."""
+        """Nothing to undo: what no transaction names (files, staged messages) is invisible, and `vacuum` removes it."""

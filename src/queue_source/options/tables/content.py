@@ -18,7 +18,7 @@ CONTENT_OPTIONS = (
         "What is read: the objects that messages announce, or the messages themselves.", "message",
     ),
     Option(
-        "fileFormat", "format", choice(*_FILE_FORMATS, later=("xml",)), None,
+        "fileFormat", "format", choice(*_FILE_FORMATS, refused=("xml",)), None,
         "Format of the objects, or of messages; `json` is one record a line. Messages without it are read as they are.",
         "json", "required for objects",
     ),
@@ -128,7 +128,7 @@ CONTENT_OPTIONS = (
     ),
     Option(
         "schemaEvolutionMode", "schema",
-        choice("none", "rescue", "addNewColumns", "failOnNewColumns", later=("addNewColumnsWithTypeWidening",)), None,
+        choice("none", "rescue", "addNewColumns", "failOnNewColumns", refused=("addNewColumnsWithTypeWidening",)), None,
         "What happens with columns that the schema lacks: they are ignored; go to `rescuedDataColumn`; the query "
         "fails and goes on with them when it is started again; it fails.", "rescue",
         "`addNewColumns` with `schemaLocation`, else `none`", formats=_INFERRED,

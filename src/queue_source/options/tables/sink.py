@@ -20,7 +20,7 @@ SINK_OPTIONS = (
         "s3://lake/orders", "required, or `table`, or `queueUrl`",
     ),
     Option(
-        "compression", "files", choice("zstd", "snappy", later=("gzip", "lz4", "none")), "zstd",
+        "compression", "files", choice("zstd", "snappy", refused=("gzip", "lz4", "none")), "zstd",
         "Compression of the Parquet files.", "snappy",
     ),
     Option(

@@ -4,6 +4,7 @@ Tasks insert their messages into the queue's own table, as messages of a queue t
 task has such a queue, and an entry in `cuesqueue_staged` that counts them. The transaction that publishes the batch
 moves those of the winning attempts to the real queue, with one statement however many there are, and marks the other
 entries of the same owner as abandoned: from then on nothing can be added to them, and `clean` removes their messages.
+What an owner leaves that never publishes again is `cuesqueue vacuum`'s (`sinks/vacuum_staged.py`).
 """
 
 from __future__ import annotations
@@ -21,7 +22,6 @@ from sqlalchemy import (
     String,
     Table,
     delete,
-    func,
     insert,
     select,
     update,
@@ -32,7 +32,7 @@ from queue_source.messages import Outgoing
 from queue_source.queues.base import made_of_each
 from queue_source.queues.sql.database import Address, create_tables, messages, open_database
 from queue_source.queues.sql.rows import QueueRows, checked
-from shard_store.database import ROWS_PER_STATEMENT, chunks
+from shard_store.database import ROWS_PER_STATEMENT, Database, chunks
 from shard_store.dialects import Trouble
 
 metadata = MetaData()
@@ -126,16 +126,19 @@ class Staging:
         """Move the messages of these attempts to the queue; all others of the owner are abandoned, and returned."""
         now = self._database.now()
         for chunk in chunks(names):
-            entries = _s.name.in_(chunk), _s.owner == self._owner, _s.abandoned == 0
-            there, counted = connection.execute(select(func.count(), func.sum(_s.rows)).where(*entries)).one()
+            ours = _s.name.in_(chunk), _s.owner == self._owner, _s.abandoned == 0
+            # locked: whoever abandons them meanwhile (`cuesqueue vacuum`) does it before, and is told of here, or finds
+            # them gone
+            entries = connection.execute(select(_s.rows).where(*ours).with_for_update()).scalars().all()
+            counted = sum(entries)
             hidden = messages.c.queue.in_([hidden_queue(name) for name in chunk])
             found = connection.execute(
                 update(messages).where(hidden).values(queue=self._address.queue, sent_at=now, visible_at=now)
             ).rowcount
-            if (there, int(counted or 0)) != (len(chunk), found):
+            if (len(entries), counted) != (len(chunk), found):
                 raise QueueError(
                     self._address.name,
-                    f"of {len(chunk)} tasks that staged messages {there} are known with {counted or 0} messages, and "
+                    f"of {len(chunk)} tasks that staged messages {len(entries)} are known with {counted} messages, and "
                     f"{found} are there; nothing was published, the batch has to run again",
                 )
             connection.execute(delete(staged).where(_s.name.in_(chunk)))
@@ -147,22 +150,27 @@ class Staging:
         return list(connection.execute(select(_s.name).where(_s.owner == self._owner)).scalars())
 
     def clean(self, abandoned: Sequence[str]) -> int:
-        """Remove the messages of abandoned attempts, some a transaction; returns how many.
+        """Remove the messages of abandoned attempts; what a crash leaves is found by the next batch, or by `vacuum`."""
+        return remove(self._database, abandoned)
 
-        What a crash leaves is abandoned for the next batch too. The entry goes last: while it is there nobody can add
-        to it, and its messages are not forgotten.
-        """
-        removed = 0
-        for name in abandoned:
-            while gone := self._database.write(lambda connection, n=name: self._remove(connection, n)):  # type: ignore[misc]
-                removed += gone
-        return removed
 
-    def _remove(self, connection: Connection, name: str) -> int:
-        ours = select(messages.c.id).where(messages.c.queue == hidden_queue(name)).limit(ROWS_PER_STATEMENT)
-        ids = connection.execute(ours).scalars().all()
-        if ids:
-            connection.execute(delete(messages).where(self._database.dialect.among(messages.c.id, ids)))
-        else:
-            connection.execute(delete(staged).where(_s.name == name))
-        return len(ids)
+def remove(database: Database, abandoned: Sequence[str]) -> int:
+    """Remove the messages of abandoned attempts, some a transaction; returns how many.
+
+    The entry goes last: while it is there nobody can add to it, and its messages are not forgotten.
+    """
+    removed = 0
+    for name in abandoned:
+        while gone := database.write(lambda connection, n=name: _remove(database, connection, n)):  # type: ignore[misc]
+            removed += gone
+    return removed
+
+
+def _remove(database: Database, connection: Connection, name: str) -> int:
+    hidden = messages.c.queue == hidden_queue(name)
+    ids = connection.execute(select(messages.c.id).where(hidden).limit(ROWS_PER_STATEMENT)).scalars().all()
+    if ids:  # still hidden: one that was shown since the look is nobody's to remove
+        connection.execute(delete(messages).where(database.dialect.among(messages.c.id, ids), hidden))
+    else:
+        connection.execute(delete(staged).where(_s.name == name, _s.abandoned == 1))
+    return len(ids)

@@ -27,7 +27,7 @@ from queue_source.sinks.iceberg.partitions import check_spec, partition_spec
 from queue_source.sinks.iceberg.schemas import iceberg_schema, united
 from shard_store.errors import ShardStoreError
 from shard_store.failpoints import reach
-from shard_store.publishing import Published
+from shard_store.publishing import Published, publish
 from shard_store.store import ShardStore
 
 _NEW_TABLE = {
@@ -124,7 +124,8 @@ class IcebergSink(Sink):
         factory = self._factory(store)
 
         def work(connection: Connection) -> Catalog | None:
-            published = store.publish_all(batch.plans, (), batch_id=batch_id, elsewhere=brought, connection=connection)
+            # not `store.publish_all(connection=...)`: passing trouble inside of it would not be tried again
+            published = publish(store.database, connection, batch.plans, (), batch_id=batch_id, elsewhere=brought)
             if published.already or not files:
                 return None
             catalog = factory.open(connection)
