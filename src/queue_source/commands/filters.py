@@ -1,4 +1,4 @@
-"""What commands that look for entries of the store have in common: the options by which entries are chosen."""
+"""What commands that look for entries of the store have in common: the options by which they are chosen, and ages."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def criteria(
         states=tuple(states or ()),
         source=source,
         pipeline=pipeline,
-        older_than=_duration("--older-than", older_than),
-        since=_duration("--since", since),
+        older_than=None if older_than is None else duration_of("--older-than", older_than),
+        since=None if since is None else duration_of("--since", since),
         words={name: tuple(values) for name, values in (words or {}).items() if values},
     )
 
@@ -77,8 +77,8 @@ def _glob(text: str) -> re.Pattern[str]:
         raise OptionError("--match", f"{shown(text)} {error}; write a glob, as in 's3://bucket/2026/*'") from None
 
 
-def _duration(option: str, text: str | None) -> timedelta | None:
+def duration_of(option: str, text: str) -> timedelta:
     try:
-        return None if text is None else parse_duration(text)
+        return parse_duration(text)
     except ValueError as error:
         raise OptionError(option, str(error)) from None

@@ -6,10 +6,9 @@ from typing import Annotated
 
 import typer
 
+from queue_source.commands.filters import duration_of
 from queue_source.commands.output import Json, Store, print_result, stderr
-from queue_source.errors import OptionError
 from queue_source.options.tables.reader import DEFAULT_WINDOW
-from queue_source.options.units import parse_duration
 
 
 def prune(
@@ -27,10 +26,7 @@ def prune(
     as_json: Json = False,
 ) -> None:
     """Remove finished shards that are older than the deduplication window, and old snapshots, attempts and errors."""
-    try:
-        window = parse_duration(older_than)
-    except ValueError as error:
-        raise OptionError("--older-than", str(error)) from None
+    window = duration_of("--older-than", older_than)
     import shard_store
 
     policy = shard_store.RetentionPolicy(window=window, max_shards=max_shards, source=source)

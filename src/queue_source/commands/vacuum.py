@@ -10,9 +10,8 @@ from typing import Annotated
 
 import typer
 
+from queue_source.commands.filters import duration_of
 from queue_source.commands.output import Json, Store, print_result, stderr
-from queue_source.errors import OptionError
-from queue_source.options.units import parse_duration
 
 
 def vacuum(
@@ -33,10 +32,7 @@ def vacuum(
     as_json: Json = False,
 ) -> None:
     """Remove what was never published: files in the sink's folder, and messages staged in the store's database."""
-    try:
-        age = parse_duration(older_than)
-    except ValueError as error:
-        raise OptionError("--older-than", str(error)) from None
+    age = duration_of("--older-than", older_than)
     import shard_store
     from queue_source.sinks import vacuum as vacuuming
     from queue_source.sinks import vacuum_staged as staging

@@ -98,9 +98,6 @@ class Exactly:
             yield start, data[start:]
 
 
-LineSeparator = LineEnds | Exactly
-
-
 class OutsideQuotes:
     """Line ends that are not within quotes: CSV with `multiLine`. A record's end depends on all before it."""
 
