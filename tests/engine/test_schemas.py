@@ -36,8 +36,7 @@ def test_new_columns_end_the_query_and_a_restart_goes_on_with_them(spark: SparkS
     for number in range(3):
         put(world, f"{number}.json", {"id": number, "name": f"n{number}"})
     query = inferred(world)
-    run(spark, query)
-    assert world.settled()
+    run_until_settled(spark, [(world, query)])
     wide: list[dict[str, Any]] = [
         {"id": 10, "name": "x", "price": 1.5, "tags": {"eu": True}},
         {"id": 11, "name": None, "price": 2.5},
@@ -67,8 +66,7 @@ def test_messages_are_read_by_their_format_and_bad_ones_are_told(spark: SparkSes
         mode="DROPMALFORMED",
         schemaHints="_metadata STRUCT<queue: STRING, receive_count: INT>",
     )
-    run(spark, query)
-    assert world.settled()
+    run_until_settled(spark, [(world, query)])
     view = spark.read.format("cuesqueue").option("store", world.store_url).load()
     assert sorted((row["id"], row["at"] and row["at"]["lat"]) for row in view.collect()) == [
         (1, 1.5),
