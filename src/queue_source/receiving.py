@@ -174,7 +174,8 @@ class Receivers:
                 drought.begin(number)
                 wait = longest
                 if self.hurried or self.draining:
-                    at_once = capabilities.empty_is_certain and not drought.proven()
+                    known_dry = self.draining and drought.proven()
+                    at_once = capabilities.empty_is_certain and not known_dry
                     wait = 0.0 if at_once else min(longest, _SHORT_WAIT)
             messages = patiently(queue.receive, room, lease, wait)
             self._leases.hold(messages)
