@@ -26,7 +26,6 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.json as pa_json
 import pyarrow.parquet as pq
-from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
 from benchmarks.registry import Measurement, Settings, alternate, benchmark
@@ -39,13 +38,8 @@ DISTINCT = 100
 SCHEMA = "id BIGINT, customer STRING, amount DOUBLE, quantity INT, country STRING, at TIMESTAMP"
 SCHEMAS = {"text": "value STRING"}
 """What is declared where it is not `SCHEMA`."""
-TUNED = {
-    "spark.python.unix.domain.socket.enabled": "true",
-    "spark.driver.extraJavaOptions": (
-        "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
-    ),
-}
-"""What docs/explanation/performance.md recommends, for a driver that is its own executor."""
+TUNED = {"spark.python.unix.domain.socket.enabled": "true"}
+"""What docs/explanation/performance.md recommends."""
 _ARROW = pa.schema(
     [
         ("id", pa.int64()),
@@ -67,12 +61,8 @@ def reading(settings: Settings) -> Iterator[Measurement]:
 
 @benchmark("reading-tuned")
 def reading_tuned(settings: Settings) -> Iterator[Measurement]:
-    """the same with the settings of Spark that help a source in Python, for both"""
-    _end_jvm()  # options of Java are for a new one
-    try:
-        yield from _reading(settings, TUNED, ", tuned")
-    finally:
-        _end_jvm()
+    """the same with the setting of Spark that helps a source in Python, for both"""
+    yield from _reading(settings, TUNED, ", tuned")
 
 
 def _reading(settings: Settings, tuned: Mapping[str, str] | None = None, about: str = "") -> Iterator[Measurement]:
@@ -300,14 +290,3 @@ def spark_session(folder: Path, settings: Mapping[str, str] | None = None) -> It
         yield spark
     finally:
         spark.stop()
-
-
-def _end_jvm() -> None:
-    """PySpark keeps one Java process for all sessions; the next session starts another."""
-    gateway: Any = SparkContext._gateway
-    if gateway is None:
-        return
-    gateway.shutdown()
-    gateway.proc.stdin.close()  # it lives as long as this is open
-    gateway.proc.wait()
-    SparkContext._gateway = SparkContext._jvm = None
