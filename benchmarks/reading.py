@@ -15,7 +15,7 @@ import itertools
 import json
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
@@ -38,6 +38,8 @@ DISTINCT = 100
 SCHEMA = "id BIGINT, customer STRING, amount DOUBLE, quantity INT, country STRING, at TIMESTAMP"
 SCHEMAS = {"text": "value STRING"}
 """What is declared where it is not `SCHEMA`."""
+TUNED = {"spark.python.unix.domain.socket.enabled": "true"}
+"""What docs/explanation/performance.md recommends."""
 _ARROW = pa.schema(
     [
         ("id", pa.int64()),
@@ -54,12 +56,22 @@ _PARTS_OF_A_BATCH = ("getBatch", "queryPlanning", "addBatch")
 @benchmark("reading")
 def reading(settings: Settings) -> Iterator[Measurement]:
     """objects to rows in one micro-batch, against Spark's own file stream; and pyarrow alone"""
+    yield from _reading(settings)
+
+
+@benchmark("reading-tuned")
+def reading_tuned(settings: Settings) -> Iterator[Measurement]:
+    """the same with the setting of Spark that helps a source in Python, for both"""
+    yield from _reading(settings, TUNED, ", tuned")
+
+
+def _reading(settings: Settings, tuned: Mapping[str, str] | None = None, about: str = "") -> Iterator[Measurement]:
     files, rows_each = (8, 10_000) if settings.quick else (32, 40_000)
-    with spark_session(settings.folder) as spark:
+    with spark_session(settings.folder, tuned) as spark:
         for format in FORMATS:
             folder = settings.folder / format
             write_files(folder, format, files, rows_each)
-            yield from compared(settings, spark, format, folder, files * rows_each)
+            yield from compared(settings, spark, format, folder, files * rows_each, about)
 
 
 @benchmark("reading-large")
@@ -263,17 +275,17 @@ def _bytes(folder: Path) -> int:
 
 
 @contextmanager
-def spark_session(folder: Path) -> Iterator[SparkSession]:
+def spark_session(folder: Path, settings: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
     """A local Spark with two cores and all its files under `folder`; ended when the block is left."""
-    spark = (
+    builder = (
         SparkSession.builder.master(f"local[{CORES}]")
         .config("spark.ui.enabled", False)
         .config("spark.ui.showConsoleProgress", False)
         .config("spark.log.level", "ERROR")
         .config("spark.local.dir", str(folder / "spark"))
         .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
-        .getOrCreate()
     )
+    spark = builder.config(map=dict(settings or {})).getOrCreate()
     try:
         yield spark
     finally:

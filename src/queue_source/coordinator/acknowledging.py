@@ -41,6 +41,11 @@ class Acknowledger:
                 self._waiting.extend(keys)
                 self._filled.notify()
 
+    def wake(self) -> None:
+        """Let the thread look whether it is to end."""
+        with self._filled:
+            self._filled.notify()
+
     def run(self, crew: Crew) -> None:
         """The thread; it ends with the crew. What waits then is for `rest`."""
         while crew.working:

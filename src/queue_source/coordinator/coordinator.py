@@ -79,7 +79,7 @@ class Coordinator:
         self._leases = LeaseKeeper(queues, lease, self._lost_leases, clock)
         self._receivers = Receivers(queues, options.queue, lease, self._pen, self._leases, self.metrics)
         self._acknowledger = Acknowledger(queues, self._leases, self._pen, self.metrics)
-        self._crew = Crew(self._pen.wake)
+        self._crew = Crew(self._pen.wake, self._leases.wake, self._acknowledger.wake)
         self._forwarder = ErrorForwarder(error_queue, store, options.source, self.metrics, self._crew.stopping)
         self._router = Router(store, self._pen, self._acknowledger, self.metrics, clock)
         self._releaser = Releaser(

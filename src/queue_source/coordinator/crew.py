@@ -9,8 +9,8 @@ from collections.abc import Callable
 class Crew:
     """Threads of one reader. The first failure stops all of them and is raised by `check` (invariant 8)."""
 
-    def __init__(self, woken: Callable[[], None]) -> None:
-        """`woken` is called when the crew stops, to wake up whoever waits for its work."""
+    def __init__(self, *woken: Callable[[], None]) -> None:
+        """`woken` are called when the crew stops: they wake up whoever waits for its work, and threads of its own."""
         self.stopping = threading.Event()
         self._woken = woken
         self._failure: BaseException | None = None
@@ -45,4 +45,5 @@ class Crew:
 
     def _stop(self) -> None:
         self.stopping.set()
-        self._woken()
+        for wake in self._woken:
+            wake()

@@ -85,6 +85,11 @@ class LeaseKeeper:
             for key in keys:
                 self._tasks.pop(key, None)
 
+    def wake(self) -> None:
+        """Let the keeper's thread look whether it is to stop."""
+        with self._wake:
+            self._wake.notify()
+
     def held(self) -> int:
         with self._lock:
             return len(self._tasks)

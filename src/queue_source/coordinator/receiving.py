@@ -117,6 +117,7 @@ class Receivers:
             self._round += 1
             for drought in self._droughts.values():
                 drought.forget()
+            self._pen.changed.notify_all()
 
     def dry(self) -> bool:
         """Waiting brings nothing more: the queues are dry, or there is no room. Needs the pen's lock."""
@@ -158,20 +159,28 @@ class Receivers:
         patiently = with_back_off(crew.stopping)
         capabilities = patiently(getattr, queue, "capabilities")  # some queues ask their service for them
         lease = longest_lease(self._lease, capabilities)
+        drought = self._droughts[name]
         longest = min(self._options.wait_time.total_seconds(), capabilities.longest_wait)
         while crew.working:
             with self._pen.changed:
+                if self.hurried and not self.draining and capabilities.empty_is_certain and drought.proven():
+                    # AvailableNow is told soon after the start, and then asks for one more look
+                    self._pen.changed.wait_for(lambda: self.draining or not crew.working, _SHORT_WAIT)
                 room = self._pen.reserve(name, capabilities.largest_batch)
                 if room == 0:
                     self._pen.changed.wait(0.5)
                     continue
                 began = self._round
-                self._droughts[name].begin(number)
-                wait = min(longest, _SHORT_WAIT) if self.hurried or self.draining else longest
+                drought.begin(number)
+                wait = longest
+                if self.hurried or self.draining:
+                    known_dry = self.draining and drought.proven()
+                    at_once = capabilities.empty_is_certain and not known_dry
+                    wait = 0.0 if at_once else min(longest, _SHORT_WAIT)
             messages = patiently(queue.receive, room, lease, wait)
             self._leases.hold(messages)
             self._metrics.add(received=len(messages))
             with self._pen.changed:
                 brought = not all(self._late(message) for message in messages)
-                self._droughts[name].end(number, brought=brought, proves=began == self._round)
+                drought.end(number, brought=brought, proves=began == self._round)
                 self._pen.put(name, messages, room)

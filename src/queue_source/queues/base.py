@@ -42,6 +42,7 @@ class Capabilities:
     retention: float | None = None  # how long the queue keeps a message, where it says so
     tells_depth: bool = True  # else `depth` raises: no number is better than a wrong one
     tells_stale: bool = True  # else receipts whose lease is over are taken in silence: only the caller's clock tells
+    empty_is_certain: bool = False  # a receive that waits for nothing and brings nothing: nothing was visible
     loses_unheard: bool = False  # what arrives while nobody listens is gone: only at-most-once is an honest promise
 
 

@@ -51,7 +51,9 @@ class SqlQueue(ClosedAtExit):
     finds an expired lease alive as long as nobody else took it.
     """
 
-    capabilities = Capabilities(largest_batch=ROWS_PER_STATEMENT, longest_wait=1.0, ordered_groups=True)
+    capabilities = Capabilities(
+        largest_batch=ROWS_PER_STATEMENT, longest_wait=1.0, ordered_groups=True, empty_is_certain=True
+    )
 
     def __init__(
         self,
