@@ -124,7 +124,7 @@ def compared(
         queries[place].append(whole)
         return batch
 
-    warm_up = 2
+    warm_up = 5  # the JVM goes on compiling for many batches
     batches = alternate([partial(run, ours, 0), partial(run, theirs, 1)], settings.repetitions, warm_up)
     floor = alternate([partial(_floor, format, folder)], settings.repetitions)[0]
     against = "Spark's file stream"
