@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 from coordinator_world import EMPTY, World, assert_published_once, patiently, uris
 from driver_loop import DriverLoop, published, states, taken_by_foreign_sink, until
+from queue_source.messages import Receipt
 from queue_source.queues import Depth, open_queue
 from shard_store.errors import LostProgress, PipelineTakenOver
 
@@ -33,6 +35,27 @@ def test_available_now_ends_and_leaves_nothing_unacknowledged(world: World) -> N
         loop.drain()
         assert world.depth() == EMPTY
     assert_published_once(world, uris(250))
+
+
+def test_available_now_does_not_end_before_what_was_done_already_is_acknowledged(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Messages that need no batch are acknowledged beside: Spark ends our process as soon as the query has ended."""
+    world.publish(*uris(3))
+    with world.loop() as loop:
+        loop.drain()
+    world.publish(*uris(3))
+    with world.loop() as loop:
+        (queue,) = loop.coordinator._queues.values()
+        at_once = queue.acknowledge
+
+        def slowly(receipts: Sequence[Receipt]) -> set[Receipt]:
+            time.sleep(0.5)
+            return at_once(receipts)
+
+        monkeypatch.setattr(queue, "acknowledge", slowly)
+        loop.drain()
+        assert world.depth() == EMPTY
 
 
 def test_available_now_takes_what_was_there_and_leaves_what_comes_later(world: World) -> None:

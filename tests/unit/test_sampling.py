@@ -140,7 +140,7 @@ def test_without_a_place_to_keep_it_nothing_is_inferred_but_what_is_always_the_s
 def test_modes_that_contradict_the_other_options_are_refused(place: Place) -> None:
     with pytest.raises(OptionError, match="schemaEvolutionMode"):
         place.columns(schemaLocation=None, schemaEvolutionMode="addNewColumns")
-    with pytest.raises(OptionError, match="not supported yet"):
+    with pytest.raises(OptionError, match="is not supported"):
         place.columns(schemaEvolutionMode="addNewColumnsWithTypeWidening")
 
 

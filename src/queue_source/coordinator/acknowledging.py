@@ -32,19 +32,20 @@ class Acknowledger:
         self._pen = pen
         self._metrics = metrics
         self._waiting: deque[MessageKey] = deque()
-        self._filled = threading.Condition()
+        self._busy = False
+        self._filled = threading.Condition()  # also told when what waited is done
 
     def later(self, keys: Sequence[MessageKey]) -> None:
         """Acknowledge on the own thread: whoever opens or receives must not wait for a queue's answers."""
         if keys:
             with self._filled:
                 self._waiting.extend(keys)
-                self._filled.notify()
+                self._filled.notify_all()
 
     def wake(self) -> None:
         """Let the thread look whether it is to end."""
         with self._filled:
-            self._filled.notify()
+            self._filled.notify_all()
 
     def run(self, crew: Crew) -> None:
         """The thread; it ends with the crew. What waits then is for `rest`."""
@@ -54,7 +55,17 @@ class Acknowledger:
                     self._filled.wait(0.5)
                 keys = list(self._waiting)
                 self._waiting.clear()
+                self._busy = bool(keys)
             self.now(keys)
+            with self._filled:
+                self._busy = False
+                self._filled.notify_all()
+
+    def finish(self, crew: Crew) -> None:
+        """Wait until the thread has done what waits for it: AvailableNow's query ends at once after that."""
+        with self._filled:
+            while crew.working and (self._waiting or self._busy):
+                self._filled.wait(0.5)
 
     def rest(self) -> None:
         """After the thread has ended."""

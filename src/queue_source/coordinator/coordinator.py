@@ -181,6 +181,9 @@ class Coordinator:
             ranges = self._pen.tracker.take(*limits, self._may_be_cut)
         if not ranges:
             confirmer.confirm(done)
+            if self._receivers.draining:
+                self._acknowledger.finish(self._crew)
+                self._crew.check()
             return confirmer.last_seq if start is None else start
         snapshot = Snapshot(confirmer.last_seq + 1, tuple(ranges))
         confirmer.confirm(done, snapshot)
