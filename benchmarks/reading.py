@@ -105,14 +105,24 @@ def reading_small(settings: Settings) -> Iterator[Measurement]:
         for format, rows_each in (("csv", 62), ("json", 31), ("text", 62), ("parquet", 62)):
             folder = settings.folder / format
             write_files(folder, format, files, rows_each)
-            yield from compared(settings, spark, format, folder, files * rows_each, f", {files:,} small")
+            about = f", {files:,} small"
+            yield from compared(settings, spark, format, folder, files * rows_each, about, rounds=(1, 3))
             shutil.rmtree(folder)
 
 
 def compared(
-    settings: Settings, spark: SparkSession, format: str, folder: Path, rows: int, about: str = ""
+    settings: Settings,
+    spark: SparkSession,
+    format: str,
+    folder: Path,
+    rows: int,
+    about: str = "",
+    rounds: tuple[int, int] = (5, 5),
 ) -> Iterator[Measurement]:
-    """The files of a folder: this source and Spark's own in turn, and pyarrow alone."""
+    """The files of a folder: this source and Spark's own in turn, and pyarrow alone.
+
+    `rounds`: those to warm up, as the JVM goes on compiling for many batches, and those that count.
+    """
     ours = Query(settings.folder / "ours", rows, partial(our_stream, spark, format, folder))
     theirs = Query(settings.folder / "theirs", rows, partial(file_stream, spark, format, folder))
     name = f"{format}{about}"
@@ -124,9 +134,9 @@ def compared(
         queries[place].append(whole)
         return batch
 
-    warm_up = 5  # the JVM goes on compiling for many batches
-    batches = alternate([partial(run, ours, 0), partial(run, theirs, 1)], settings.repetitions, warm_up)
-    floor = alternate([partial(_floor, format, folder)], settings.repetitions)[0]
+    warm_up, counted = rounds[0], min(rounds[1], settings.repetitions)
+    batches = alternate([partial(run, ours, 0), partial(run, theirs, 1)], counted, warm_up)
+    floor = alternate([partial(_floor, format, folder)], counted)[0]
     against = "Spark's file stream"
     yield Measurement(f"{name}, batch", batches[0], rows, "rows", against, batches[1])
     yield Measurement(f"{name}, query", queries[0][warm_up:], rows, "rows", against, queries[1][warm_up:])
