@@ -88,7 +88,7 @@ class Releaser:
         with self._pen.changed:
             tracker = self._pen.tracker
             unplanned = tracker.unplanned()
-            planned = [key for key in tracker.messages if key not in set(unplanned)]
+            planned = list(tracker.messages.keys() - set(unplanned))
             released = tracker.forget(self._pen.leave(unplanned))
             unopened = self._pen.empty_out()
         try:
