@@ -50,7 +50,10 @@ class SchemaLocation:
         """What is kept; None while there is nothing. Raises OptionError for a file that holds no schema."""
         filesystem, folder = resolve(self._folder, self._storage)
         with self._mapped(self._folder):
-            found = filesystem.get_file_info(pafs.FileSelector(folder, allow_not_found=True))
+            try:
+                found = filesystem.get_file_info(pafs.FileSelector(folder, allow_not_found=True))
+            except FileNotFoundError:  # another driver made it between pyarrow's two looks: there was none to list
+                found = filesystem.get_file_info(pafs.FileSelector(folder, allow_not_found=True))
         numbers = {info.base_name: int(name[1]) for info in found if (name := _NAME.fullmatch(info.base_name))}
         if not numbers:
             return None
