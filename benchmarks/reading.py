@@ -134,7 +134,7 @@ def compared(
         queries[place].append(whole)
         return batch
 
-    warm_up, counted = rounds[0], min(rounds[1], settings.repetitions)
+    warm_up, counted = (min(number, settings.repetitions) for number in rounds)
     batches = alternate([partial(run, ours, 0), partial(run, theirs, 1)], counted, warm_up)
     floor = alternate([partial(_floor, format, folder)], counted)[0]
     against = "Spark's file stream"
