@@ -1,6 +1,6 @@
 """How many messages several pipelines bring through queue, store and publishing on one PostgreSQL, exactly once.
 
-Each pipeline is a process with the coordinator and Spark's loop without Spark (tests/driver_loop.py): receive, open,
+Each pipeline is a process with the coordinator and Spark's loop without Spark (`driver_loop`): receive, open,
 snapshot, plan, publish, confirm, acknowledge. Objects are not read.
 """
 
@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.registry import Measurement, Settings, benchmark
-from driver_loop import DriverLoop, published, reader_options
 from queue_source.queues.sql import SqlQueue
-from servers.postgres import new_database, postgres
 from shard_store.store import open_store
+from support.driver_loop import DriverLoop, published, reader_options
+from support.servers.postgres import new_database, postgres
 
 PIPELINES = 4
 

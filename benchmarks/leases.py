@@ -13,7 +13,7 @@ from benchmarks.registry import Measurement, Settings, benchmark
 from queue_source.coordinator.leases import LeaseKeeper, MessageKey
 from queue_source.messages import Receipt
 from queue_source.queues import Queue, open_queue
-from servers.ministack import KEYS, ministack_server, new_queue
+from support.servers.ministack import KEYS, ministack_server, new_queue
 
 PERIODS = 5
 

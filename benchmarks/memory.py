@@ -11,8 +11,8 @@ from pathlib import Path
 import psutil
 
 from benchmarks.registry import Measurement, Settings, benchmark
-from driver_loop import DriverLoop, reader_options
 from queue_source.queues import open_queue
+from support.driver_loop import DriverLoop, reader_options
 
 _BACKLOG = 20_000  # the queue's own size must not matter
 

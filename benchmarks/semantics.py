@@ -1,4 +1,4 @@
-"""What each delivery semantics costs, with the coordinator and Spark's loop without Spark (tests/driver_loop.py)."""
+"""What each delivery semantics costs, with the coordinator and Spark's loop without Spark (`driver_loop`)."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pathlib import Path
 
 from benchmarks.registry import Measurement, Settings, alternate, benchmark
 from benchmarks.store import databases
-from driver_loop import DriverLoop, published, reader_options
 from queue_source.queues import open_queue
 from shard_store.semantics import Semantics
+from support.driver_loop import DriverLoop, published, reader_options
 
 BATCH = 1000
 

@@ -21,7 +21,7 @@ import sqlalchemy as sa
 
 from benchmarks.registry import Measurement, Settings, alternate, benchmark
 from shard_store.model import BEGINNING, Content, Range, ShardKey, Split, end_at, shard_key
-from shard_store.schema import shards
+from shard_store.sql.schema import shards
 from shard_store.store import ShardStore, open_store
 
 POSTGRES = "CUESQUEUE_BENCH_POSTGRES"
@@ -242,7 +242,7 @@ def databases(folder: Path) -> Iterator[tuple[str, Any]]:
         if os.environ.get(POSTGRES):
             yield os.environ[POSTGRES]
             return
-        from servers.postgres import new_database, postgres_server
+        from support.servers.postgres import new_database, postgres_server
 
         with postgres_server() as url:
             yield new_database(url)

@@ -20,17 +20,17 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from engine.harness import Driver
-from engine.queries import Query, described
-from engine.world import World, eventually
-from queue_chain import Hop
 from queue_source.messages import Received
 from queue_source.queues import open_queue
 from queue_source.queues.sql import SqlQueue
 from queue_source.sinks.queue_rows import HASH_HEADER, INDEX_HEADER
-from servers.postgres import PostgresServer, new_database, postgres
-from shard_store.schema import attempts
+from shard_store.sql.schema import attempts
 from shard_store.store import open_store
+from support.engine.harness import Driver
+from support.engine.queries import Query, described
+from support.engine.world import World, eventually
+from support.queue_chain import Hop
+from support.servers.postgres import PostgresServer, new_database, postgres
 
 KILLS = int(os.environ.get("CUESQUEUE_CHAIN_KILLS", "50"))
 QUEUES = ("first", "second", "third")

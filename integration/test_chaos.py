@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from integration.chaos.run import Report, chaos
-from servers.postgres import postgres
+from support.servers.postgres import postgres
 
 SECONDS = 60.0
 SEEDS = (1, 2, 3)

@@ -13,10 +13,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from engine.harness import Driver
-from engine.queries import Query, described
-from engine.world import World, eventually
-from servers.postgres import PostgresServer, new_database, postgres
+from support.engine.harness import Driver
+from support.engine.queries import Query, described
+from support.engine.world import World, eventually
+from support.servers.postgres import PostgresServer, new_database, postgres
 
 SECONDS = 120.0
 STREAM = {"processingTime": "0 seconds"}

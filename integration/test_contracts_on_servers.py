@@ -15,13 +15,13 @@ from pathlib import Path
 
 import pytest
 
-from servers import postgres
-from servers.debian import NotInstalled, install
-from servers.mariadb import mariadb_server
-from servers.ministack import moto_server
-from servers.pubsub_emulator import VARIABLE as PUBSUB_VARIABLE
-from servers.pubsub_emulator import NoEmulator, pubsub_emulator
-from servers.rabbitmq import rabbitmq_server
+from support.servers import postgres
+from support.servers.debian import NotInstalled, install
+from support.servers.mariadb import mariadb_server
+from support.servers.ministack import moto_server
+from support.servers.pubsub_emulator import VARIABLE as PUBSUB_VARIABLE
+from support.servers.pubsub_emulator import NoEmulator, pubsub_emulator
+from support.servers.rabbitmq import rabbitmq_server
 
 ROOT = Path(__file__).resolve().parents[1]
 VARIABLE = "CUESQUEUE_TEST_MYSQL_URL"

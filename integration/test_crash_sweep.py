@@ -24,10 +24,10 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import make_url
 
-from crash_sweep import check, recover, run
-from servers.postgres import new_database, postgres_server
 from shard_store.failpoints import POINTS
-from sweep_sinks import COLUMNS, ONLY, Cell, database, reaching
+from support.crash_sweep import check, recover, run
+from support.servers.postgres import new_database, postgres_server
+from support.sweep_sinks import COLUMNS, ONLY, Cell, database, reaching
 
 WORKERS = int(os.environ.get("CUESQUEUE_SWEEP_WORKERS", "2"))
 FAILURES = ("kill", "exception", "connection")

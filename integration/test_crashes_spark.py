@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from engine import test_crashes
 from engine.conftest import DriverFactory, new_driver, spark
-from servers.fixtures import gcs_server
+from support.servers.fixtures import gcs_server
 
 __all__ = ["gcs_server", "new_driver", "spark"]  # the fixtures
 

@@ -1,4 +1,4 @@
-"""`foreachBatch` with `queue_source.delivery`: two databases, killed between the two writes, each row counted once."""
+"""`foreachBatch` with `delivery`: two databases, killed between the two writes, each row counted once."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import sqlalchemy as sa
 from pyspark.sql import SparkSession
 
 from engine.conftest import DriverFactory, new_driver, spark
-from engine.queries import Query, described, run_until_settled
-from engine.upserts import TOTALS, totals_of
-from engine.world import Row, World
-from servers.fixtures import gcs_server, postgres_url
-from servers.postgres import new_database
+from support.engine.queries import Query, described, run_until_settled
+from support.engine.upserts import TOTALS, totals_of
+from support.engine.world import Row, World
+from support.servers.fixtures import gcs_server, postgres_url
+from support.servers.postgres import new_database
 
 __all__ = ["gcs_server", "new_driver", "postgres_url", "spark"]  # the fixtures
 

@@ -10,9 +10,9 @@ from pyiceberg.catalog import load_catalog
 from pyspark.sql import SparkSession
 
 from engine.conftest import DriverFactory, new_driver, spark
-from engine.queries import Query, described, run_until_settled
-from engine.world import World
-from servers.fixtures import gcs_server, iceberg_threads
+from support.engine.queries import Query, described, run_until_settled
+from support.engine.world import World
+from support.servers.fixtures import gcs_server, iceberg_threads
 
 __all__ = ["gcs_server", "iceberg_threads", "new_driver", "spark"]  # the fixtures
 

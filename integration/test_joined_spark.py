@@ -8,9 +8,9 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from engine.conftest import DriverFactory, new_driver, spark
-from engine.queries import Query, described, run_until_settled
-from engine.world import Row, World
-from servers.fixtures import gcs_server
+from support.engine.queries import Query, described, run_until_settled
+from support.engine.world import Row, World
+from support.servers.fixtures import gcs_server
 
 __all__ = ["gcs_server", "new_driver", "spark"]  # the fixtures
 

@@ -14,15 +14,15 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from driver_loop import published
 from integration.chaos.pipeline import Place
 from integration.chaos.run import Crowd
 from queue_source.queues import open_queue
-from servers.debian import NotInstalled
-from servers.ministack import KEYS, ministack_server, new_queue
-from servers.rabbitmq import rabbitmq_server
-from shard_store.schema import shards
+from shard_store.sql.schema import shards
 from shard_store.store import open_store
+from support.driver_loop import published
+from support.servers.debian import NotInstalled
+from support.servers.ministack import KEYS, ministack_server, new_queue
+from support.servers.rabbitmq import rabbitmq_server
 
 MESSAGES = 20_000
 REPEATED = 0.3

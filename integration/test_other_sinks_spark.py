@@ -10,9 +10,9 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from engine.conftest import spark, world
-from engine.queries import Query, described, read, run, start_frame
-from engine.world import Row, World
-from servers.fixtures import gcs_server
+from support.engine.queries import Query, described, read, run, start_frame
+from support.engine.world import Row, World
+from support.servers.fixtures import gcs_server
 
 __all__ = ["gcs_server", "spark", "world"]  # the fixtures
 

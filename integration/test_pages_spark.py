@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from docs.snippets import ROOT, blocks
 from docs.test_pages import Reader
+from support.snippets import ROOT, blocks
 
 
 @pytest.mark.parametrize("page", ["foreach-batch", "messages", "testing"])

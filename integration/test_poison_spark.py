@@ -7,9 +7,9 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from engine.conftest import DriverFactory, new_driver, spark
-from engine.queries import described, run_until_settled
-from engine.world import World
-from servers.fixtures import gcs_server
+from support.engine.queries import described, run_until_settled
+from support.engine.world import World
+from support.servers.fixtures import gcs_server
 
 __all__ = ["gcs_server", "new_driver", "spark"]  # the fixtures
 

@@ -21,16 +21,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from docs.snippets import ROOT, blocks
 from docs.test_pages import Reader
 from queue_source.errors import QueueConfigurationError, QueueUnavailable
 from queue_source.messages import Receipt, Received
 from queue_source.queues.amqp import AmqpQueue
 from queue_source.tags import matches
-from servers.debian import NotInstalled
-from servers.proxy import TcpProxy, tcp_proxy
-from servers.rabbitmq import RabbitServer, rabbitmq_server
-from unit.tag_table import TABLE
+from support.servers.debian import NotInstalled
+from support.servers.proxy import TcpProxy, tcp_proxy
+from support.servers.rabbitmq import RabbitServer, rabbitmq_server
+from support.snippets import ROOT, blocks
+from support.tag_table import TABLE
 
 
 @pytest.fixture(scope="module")

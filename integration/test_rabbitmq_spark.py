@@ -12,12 +12,12 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from engine.conftest import spark
-from engine.queries import Query, described, run, start
-from engine.world import World, eventually
 from queue_source.queues import Depth, open_queue, redact
-from servers.debian import NotInstalled
-from servers.fixtures import gcs_server
-from servers.rabbitmq import RabbitServer, rabbitmq_server
+from support.engine.queries import Query, described, run, start
+from support.engine.world import World, eventually
+from support.servers.debian import NotInstalled
+from support.servers.fixtures import gcs_server
+from support.servers.rabbitmq import RabbitServer, rabbitmq_server
 
 __all__ = ["gcs_server", "spark"]  # the fixture: one Spark for all tests here
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from engine.harness import Driver, environment
-from engine.queries import Query, build_session, described, run_until_settled
-from engine.world import World
 from shard_store.failpoints import POINTS
+from support.engine.harness import Driver, environment
+from support.engine.queries import Query, build_session, described, run_until_settled
+from support.engine.world import World
 
 STREAM = {"processingTime": "0 seconds"}
 CASES = (("at-least-once", "cuesqueue"), ("at-most-once", "cuesqueue"), ("at-most-once", "appending"))

@@ -8,11 +8,10 @@ from importlib.metadata import version
 import pytest
 from hypothesis import HealthCheck, settings
 
-import leaks
-import loopback
+from support import leaks, loopback
 
 # pytester runs small test suites inside a test: tests/unit/test_house.py
-pytest_plugins = ["pytester", "servers.fixtures"]
+pytest_plugins = ["pytester", "support.servers.fixtures"]
 
 settings.register_profile("dev", deadline=None)
 settings.register_profile(

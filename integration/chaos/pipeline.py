@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from driver_loop import DriverLoop, reader_options
 from queue_source.errors import QueueError
 from shard_store.errors import ShardStoreError
+from support.driver_loop import DriverLoop, reader_options
 
 _TIMES = {
     "visibilityTimeout": "4s",

@@ -25,12 +25,12 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from driver_loop import published
 from integration.chaos.pipeline import Place, run
 from queue_source.queues import open_queue
-from servers.postgres import PostgresServer, new_database, postgres
-from shard_store.schema import shards
+from shard_store.sql.schema import shards
 from shard_store.store import open_store
+from support.driver_loop import published
+from support.servers.postgres import PostgresServer, new_database, postgres
 
 _STALE = 2.0  # twice the pipelines' commitTimeout
 _DRAIN_SECONDS = 180.0

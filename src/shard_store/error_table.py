@@ -14,9 +14,9 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from shard_store.database import Database, chunks
 from shard_store.model import ErrorRecord, Position, ShardKey, shard_key
-from shard_store.schema import attempts, errors
+from shard_store.sql.database import Database, chunks
+from shard_store.sql.schema import attempts, errors
 
 
 def record(

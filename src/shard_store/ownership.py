@@ -12,10 +12,10 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
-from shard_store.database import Database, chunks
 from shard_store.errors import PipelineTakenOver
 from shard_store.model import BEGINNING, Content, Position, PublishToken, Shard, ShardKey, ShardState, shard_key
-from shard_store.schema import pipelines, shards
+from shard_store.sql.database import Database, chunks
+from shard_store.sql.schema import pipelines, shards
 
 _GIVEN = ("shard_key", "shard_id", "uri", "size", "etag", "queue", "message_id", "receive_count", "message_group")
 """The columns that a notification fills, in the order of `_row`."""

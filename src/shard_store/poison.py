@@ -11,9 +11,9 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from shard_store.database import Database
 from shard_store.model import PlanIdentity, Range
-from shard_store.schema import reads
+from shard_store.sql.database import Database
+from shard_store.sql.schema import reads
 
 
 def begin(database: Database, connection: Connection, identity: PlanIdentity, entry: Range) -> int:

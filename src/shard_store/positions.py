@@ -9,11 +9,11 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from shard_store import ranges
-from shard_store.database import Database, chunks
 from shard_store.errors import ShardsLost
 from shard_store.model import Move, PlanIdentity, Position, PublishToken, Range, ShardKey, ShardState, is_end
 from shard_store.ownership import owned_by
-from shard_store.schema import shards
+from shard_store.sql.database import Database, chunks
+from shard_store.sql.schema import shards
 
 Entry = TypeVar("Entry", Range, Move)
 

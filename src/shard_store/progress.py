@@ -15,7 +15,6 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
 from shard_store import ranges
-from shard_store.database import Database
 from shard_store.error_table import found_bad
 from shard_store.errors import LostProgress, PipelineTakenOver, ShardStoreError, StoreConfigurationError
 from shard_store.model import (
@@ -32,8 +31,9 @@ from shard_store.model import (
 from shard_store.ownership import fence
 from shard_store.positions import advance_shards, finished, open_positions, split_by_fit
 from shard_store.publishing import Delivery, deliver, planned_moves
-from shard_store.schema import attempts, pipelines, reads
 from shard_store.semantics import Semantics
+from shard_store.sql.database import Database
+from shard_store.sql.schema import attempts, pipelines, reads
 
 
 @dataclass(frozen=True, slots=True)

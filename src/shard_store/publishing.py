@@ -12,7 +12,6 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
 from shard_store import ranges
-from shard_store.database import Database, chunks
 from shard_store.errors import ShardStoreError
 from shard_store.model import (
     AttemptKind,
@@ -24,8 +23,9 @@ from shard_store.model import (
 )
 from shard_store.ownership import fence
 from shard_store.positions import advance_shards, lock_shards
-from shard_store.schema import attempts, errors, pipelines, shards, splits
 from shard_store.semantics import Semantics
+from shard_store.sql.database import Database, chunks
+from shard_store.sql.schema import attempts, errors, pipelines, shards, splits
 
 
 @dataclass(frozen=True, slots=True)

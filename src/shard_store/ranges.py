@@ -15,9 +15,9 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from shard_store.database import chunks
 from shard_store.model import Content, Move, Payload, PublishToken, Range, ShardKey, Snapshot
-from shard_store.schema import snapshots
+from shard_store.sql.database import chunks
+from shard_store.sql.schema import snapshots
 
 _KEY = 32
 

@@ -8,12 +8,12 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from shard_store import ranges
-from shard_store.database import Database
 from shard_store.errors import StoreConfigurationError
 from shard_store.model import PublishToken, Shard, ShardKey, Snapshot
 from shard_store.ownership import as_shard, owned_by, standing
-from shard_store.schema import Name, attempts, pipelines, shards
 from shard_store.semantics import Semantics
+from shard_store.sql.database import Database
+from shard_store.sql.schema import Name, attempts, pipelines, shards
 
 
 @dataclass(frozen=True, slots=True)

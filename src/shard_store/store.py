@@ -13,8 +13,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from shard_store import error_table, installing, ownership, poison, progress, publishing, starting, views
-from shard_store.database import Database
+from shard_store import error_table, ownership, poison, progress, publishing, starting, views
 from shard_store.model import (
     Content,
     ErrorRecord,
@@ -30,8 +29,10 @@ from shard_store.model import (
 from shard_store.progress import Confirmed
 from shard_store.pruning import PruneResult, RetentionPolicy, prune, win_interval
 from shard_store.publishing import Published
-from shard_store.schema import pipelines
 from shard_store.semantics import Semantics
+from shard_store.sql import install as installing
+from shard_store.sql.database import Database
+from shard_store.sql.schema import pipelines
 from shard_store.starting import Started
 from shard_store.views import AsOf
 

@@ -12,10 +12,10 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
-from shard_store.database import Database
 from shard_store.error_table import error_state
 from shard_store.model import Position, ShardKey
-from shard_store.schema import attempts, errors
+from shard_store.sql.database import Database
+from shard_store.sql.schema import attempts, errors
 
 PAGE = 200
 """Errors in memory at once: each may hold a few megabytes of input."""

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from contracts.store_backends import BACKENDS, MYSQL_URL, StoreBackend
-from servers.postgres import new_database
 from shard_store.store import ShardStore
+from support.servers.postgres import new_database
+from support.store_backends import BACKENDS, MYSQL_URL, StoreBackend
 
 
 @pytest.fixture(scope="session")

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from contracts.store_backends import STALE, Pipeline, StoreBackend, rows
-from queue_source.delivery import delivery
 from queue_source.errors import OptionError
-from shard_store import schema
+from queue_source.foreach_batch.delivery import delivery
 from shard_store.errors import PipelineTakenOver, ShardsLost, StoreConfigurationError, StoreUnavailable
 from shard_store.model import ShardState
+from shard_store.sql import schema
 from shard_store.store import ShardStore
+from support.store_backends import STALE, Pipeline, StoreBackend, rows
 
 OWN = sa.Table("users_own", sa.MetaData(), sa.Column("value", sa.Integer))
 
@@ -187,7 +187,7 @@ def test_a_driver_that_is_no_longer_the_owner_commits_nothing(
 def test_a_driver_finds_only_plans_of_its_own(store: ShardStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """A driver that was paused before its function asks: the plan on record is that of its replacement."""
     Pipeline.start(store, driver="replacement").planned("a")
-    monkeypatch.setattr("queue_source.delivery.driver_identity", lambda: "paused")
+    monkeypatch.setattr("queue_source.foreach_batch.delivery.driver_identity", lambda: "paused")
     with pytest.raises(PipelineTakenOver), delivery(store, "p", 0):
         pass
 

@@ -14,12 +14,12 @@ import pytest
 import sqlalchemy as sa
 from pyiceberg.table import Table
 
-from contracts.iceberg_tables import Lake, Query, failing_at, table_of
-from contracts.store_backends import BACKENDS, STALE, StoreBackend, rows
 from queue_source.sinks.base import Batch
 from queue_source.sinks.iceberg import sink as sink_module
-from servers.iceberg_rest import RestCatalogServer, rest_catalog_server
 from shard_store.errors import PipelineTakenOver, ShardStoreError
+from support.iceberg_tables import Lake, Query, failing_at, table_of
+from support.servers.iceberg_rest import RestCatalogServer, rest_catalog_server
+from support.store_backends import BACKENDS, STALE, StoreBackend, rows
 
 STORES = [name for name in BACKENDS if name != "sqlite-distrusted"]
 LAKES = [*STORES, "rest"]

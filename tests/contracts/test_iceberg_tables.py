@@ -15,13 +15,13 @@ import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.types import IntegerType, NestedField, StringType
 
-from contracts.iceberg_tables import Lake, Query, by_id, read_with_rust, table_of
 from queue_source.errors import CuesqueueError, OptionError
 from queue_source.options import parse_sink_options
 from queue_source.sinks.base import open_sink
 from queue_source.sinks.iceberg import files as files_module
-from servers.ministack import client, new_name
 from shard_store.store import open_store
+from support.iceberg_tables import Lake, Query, by_id, read_with_rust, table_of
+from support.servers.ministack import client, new_name
 
 
 @pytest.fixture

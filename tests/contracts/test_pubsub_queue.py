@@ -13,7 +13,7 @@ from queue_source.errors import QueueConfigurationError, QueueUnavailable
 from queue_source.queues.pubsub import PubSubQueue
 from queue_source.queues.pubsub import calls as pubsub_calls
 from queue_source.queues.pubsub.calls import LARGEST_REQUEST
-from servers.pubsub import PubSubServer, pubsub_server
+from support.servers.pubsub import PubSubServer, pubsub_server
 
 Open = Callable[..., PubSubQueue]
 _names = itertools.count(1)

@@ -20,8 +20,8 @@ from queue_source.queues.base import Administered
 from queue_source.queues.pubsub import PubSubQueue
 from queue_source.queues.pubsub.calls import EMULATOR
 from queue_source.queues.sqs import SqsQueue
-from servers.ministack import ACCOUNT, KEYS, REGION, client, new_name, new_queue
-from servers.pubsub import PubSubServer, pubsub_server
+from support.servers.ministack import ACCOUNT, KEYS, REGION, client, new_name, new_queue
+from support.servers.pubsub import PubSubServer, pubsub_server
 
 _names = itertools.count(1)
 

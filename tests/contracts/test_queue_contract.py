@@ -16,11 +16,11 @@ from pathlib import Path
 import pytest
 
 import queue_source
-from contracts.queues import BACKENDS
-from contracts.queues.backend import PROMISES, Backend, Clock
 from queue_source.errors import QueueError
 from queue_source.messages import Receipt, Received
 from queue_source.queues import Payload, Queue, redact
+from support.queues import BACKENDS
+from support.queues.backend import PROMISES, Backend, Clock
 
 BODIES = {
     "a number that looks like JSON": b"123",

@@ -14,7 +14,7 @@ from queue_source.queues.base import Sending, Unsendable, send
 from queue_source.queues.sim import SimQueue
 from queue_source.queues.sim.queue import Fault
 from queue_source.queues.sqs import SqsQueue
-from servers.ministack import KEYS, new_queue
+from support.servers.ministack import KEYS, new_queue
 
 
 def take_all(queue: Queue, count: int) -> list[Received]:

@@ -8,14 +8,14 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, make_url
 
-from contracts.store_backends import StoreBackend
 from queue_source.errors import QueueError
 from queue_source.messages import Outgoing
 from queue_source.queues.base import Unsendable
 from queue_source.queues.sql import SqlQueue
 from queue_source.queues.sql.database import messages, parse_address
 from queue_source.queues.sql.staging import Staging, hidden_queue, staged
-from servers.proxy import commit_cutter
+from support.servers.proxy import commit_cutter
+from support.store_backends import StoreBackend
 
 
 class Refused(Exception):

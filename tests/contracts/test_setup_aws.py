@@ -14,7 +14,7 @@ from queue_source.commands.main import app
 from queue_source.commands.setup_aws import MOST_RECEIVES, default_name, parse_prefix
 from queue_source.errors import OptionError
 from queue_source.queues import open_queue
-from servers.ministack import ACCOUNT, KEYS, REGION, client, new_name
+from support.servers.ministack import ACCOUNT, KEYS, REGION, client, new_name
 
 SOMEBODY = {"Id": "somebody", "Events": ["s3:ObjectRemoved:*"]}
 

@@ -10,10 +10,10 @@ import pytest
 from sqlalchemy import create_engine, text
 from sqlalchemy.engine import make_url
 
-from contracts.queues.sql import on_server
 from queue_source.errors import QueueConfigurationError
 from queue_source.queues.sql import SqlQueue
-from servers.postgres import new_database
+from support.queues.sql import on_server
+from support.servers.postgres import new_database
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from queue_source.messages import Receipt
 from queue_source.queues import open_queue
 from queue_source.queues.sqs import SqsQueue
 from queue_source.queues.sqs.requests import in_batches
-from servers.ministack import ACCOUNT, KEYS, REGION, client, new_queue
+from support.servers.ministack import ACCOUNT, KEYS, REGION, client, new_queue
 
 SECRET = "n0t-t0-be-sh0wn"
 

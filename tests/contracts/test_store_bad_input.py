@@ -9,12 +9,12 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import make_url
 
-from contracts.store_backends import Pipeline, StoreBackend, content, rows
-from servers.postgres import new_database
 from shard_store.errors import ShardStoreError, StoreConfigurationError, StoreUnavailable
 from shard_store.model import Split
 from shard_store.redaction import redact_text, redact_url
 from shard_store.store import open_store
+from support.servers.postgres import new_database
+from support.store_backends import Pipeline, StoreBackend, content, rows
 
 SPLIT = Split("/x", 1, 1)
 postgresql = pytest.mark.parametrize("backend", ["postgresql"], indirect=True)
@@ -184,7 +184,7 @@ def test_a_table_that_somebody_dropped_is_a_configuration_error(backend: StoreBa
 
 
 def test_no_store_shows_its_password(tmp_path: Path) -> None:
-    from shard_store.database import Database
+    from shard_store.sql.database import Database
 
     database = Database("postgresql://u:hunter2@h/db")
     assert "hunter2" not in repr(database) + database.name

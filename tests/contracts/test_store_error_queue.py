@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from contracts.store_backends import Pipeline, StoreBackend, rows
 from queue_source.coordinator.forwarding import ErrorForwarder
 from queue_source.coordinator.metrics import Metrics
 from queue_source.queues.sql import SqlQueue
 from shard_store import error_delivery
 from shard_store.model import ErrorRecord
+from support.store_backends import Pipeline, StoreBackend, rows
 
 
 def test_errors_are_sent_and_marked_together_or_not_at_all(

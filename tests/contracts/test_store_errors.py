@@ -10,7 +10,6 @@ from datetime import timedelta
 import pytest
 import sqlalchemy as sa
 
-from contracts.store_backends import STALE, Pipeline, StoreBackend, content, rows
 from shard_store import error_delivery, repair, stored_errors
 from shard_store.errors import PipelineTakenOver
 from shard_store.model import (
@@ -26,6 +25,7 @@ from shard_store.model import (
 from shard_store.pruning import RetentionPolicy
 from shard_store.store import ShardStore
 from shard_store.stored_errors import Criteria, StoredError
+from support.store_backends import STALE, Pipeline, StoreBackend, content, rows
 
 MESSAGE = ErrorRecord(
     "message", "malformed-message", "why", "m1", queue="q", message_id="m1", input=b"\xff\0",

@@ -13,14 +13,14 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, make_url
 
-from contracts.store_backends import SERVERS, Pipeline, StoreBackend, rows
-from servers.proxy import CommitCutter, commit_cutter
-from shard_store.database import Database
-from shard_store.dialects import Trouble
 from shard_store.errors import StoreUnavailable
 from shard_store.model import ShardState, Split
-from shard_store.schema import leases
+from shard_store.sql.database import Database
+from shard_store.sql.dialects import Trouble
+from shard_store.sql.schema import leases
 from shard_store.store import open_store
+from support.servers.proxy import CommitCutter, commit_cutter
+from support.store_backends import SERVERS, Pipeline, StoreBackend, rows
 
 SPLIT = Split("/x", 1, 1)
 servers = pytest.mark.parametrize("backend", SERVERS, indirect=True)

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from contracts.store_backends import STALE, Pipeline, StoreBackend, rows
 from shard_store.errors import PipelineTakenOver, ShardsLost
 from shard_store.model import ErrorRecord, PlanIdentity, ShardState, Split
 from shard_store.pruning import RetentionPolicy
 from shard_store.publishing import Published
 from shard_store.store import ShardStore
+from support.store_backends import STALE, Pipeline, StoreBackend, rows
 
 BOTH = ("orders", "payments")
 

@@ -9,10 +9,10 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import make_url
 
-from contracts.store_backends import SERVERS, Pipeline, StoreBackend, rows
 from shard_store.errors import StoreUnavailable
 from shard_store.model import Plan, ShardState, Split
 from shard_store.store import ShardStore, open_store
+from support.store_backends import SERVERS, Pipeline, StoreBackend, rows
 
 SPLIT = Split("/x", 1, 1)
 servers = pytest.mark.parametrize("backend", SERVERS, indirect=True)

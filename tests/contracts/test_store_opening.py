@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from contracts.store_backends import STALE, Pipeline, StoreBackend, content
 from shard_store.errors import StoreConfigurationError
 from shard_store.model import BEGINNING, Content, ErrorRecord, Shard, ShardState, end_at, shard_key
 from shard_store.store import ShardStore
+from support.store_backends import STALE, Pipeline, StoreBackend, content
 
 
 def test_a_new_shard_is_open_at_the_beginning_and_ours(store: ShardStore) -> None:

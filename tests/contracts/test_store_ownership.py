@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 import pytest
 
-from contracts.store_backends import PROCESS_BACKENDS, STALE, Pipeline, StoreBackend, content
-from contracts.store_processes import Workers
 from shard_store.errors import PipelineTakenOver, ShardsLost
 from shard_store.model import Plan, PublishToken, Shard, ShardKey, shard_key
 from shard_store.store import ShardStore
+from support.store_backends import PROCESS_BACKENDS, STALE, Pipeline, StoreBackend, content
+from support.store_processes import Workers
 
 
 def seen(*shards: Shard) -> dict[ShardKey, PublishToken | None]:

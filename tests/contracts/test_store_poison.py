@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-from contracts.store_backends import Pipeline
-from shard_store.schema import reads
+from shard_store.sql.schema import reads
 from shard_store.store import ShardStore
+from support.store_backends import Pipeline
 
 
 def test_a_plan_tells_how_often_it_was_made_over_restarts_and_the_next_one_begins_anew(store: ShardStore) -> None:

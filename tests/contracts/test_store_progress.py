@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from contracts.store_backends import STALE, Pipeline, StoreBackend, rows, whole
 from shard_store.errors import LostProgress, PipelineTakenOver, ShardStoreError, StoreConfigurationError
 from shard_store.model import (
     BEGINNING,
@@ -19,6 +18,7 @@ from shard_store.model import (
     shard_key,
 )
 from shard_store.store import ShardStore
+from support.store_backends import STALE, Pipeline, StoreBackend, rows, whole
 
 
 def ids(plan: Plan) -> list[str]:

@@ -7,12 +7,12 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 import shard_store
-from contracts.store_backends import PROCESS_BACKENDS, Pipeline, StoreBackend, rows
-from contracts.store_processes import Workers
 from shard_store.model import ErrorRecord, Split, shard_key
 from shard_store.pruning import PruneResult, RetentionPolicy, prune
-from shard_store.schema import leases
+from shard_store.sql.schema import leases
 from shard_store.store import ShardStore
+from support.store_backends import PROCESS_BACKENDS, Pipeline, StoreBackend, rows
+from support.store_processes import Workers
 
 DAY = 86_400.0
 WEEK = RetentionPolicy(timedelta(days=7))

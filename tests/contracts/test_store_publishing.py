@@ -7,7 +7,6 @@ import pickle
 import pytest
 import sqlalchemy as sa
 
-from contracts.store_backends import STALE, Pipeline, StoreBackend, rows
 from shard_store.errors import PipelineTakenOver, ShardsLost, ShardStoreError, StoreConfigurationError
 from shard_store.model import (
     BEGINNING,
@@ -22,6 +21,7 @@ from shard_store.model import (
     position_at,
 )
 from shard_store.store import ShardStore
+from support.store_backends import STALE, Pipeline, StoreBackend, rows
 
 SPLIT = Split("/data/a.parquet", 7, 700)
 

@@ -12,14 +12,14 @@ from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
-from contracts.store_backends import MYSQL_URL, PROCESS_BACKENDS, Pipeline
-from contracts.store_processes import Workers
-from servers.postgres import new_database
-from shard_store import installing
-from shard_store.database import Database
 from shard_store.errors import StoreConfigurationError
-from shard_store.schema import REVISION, metadata, pipelines, version
+from shard_store.sql import install as installing
+from shard_store.sql.database import Database
+from shard_store.sql.schema import REVISION, metadata, pipelines, version
 from shard_store.store import open_store
+from support.servers.postgres import new_database
+from support.store_backends import MYSQL_URL, PROCESS_BACKENDS, Pipeline
+from support.store_processes import Workers
 
 
 @pytest.fixture(params=PROCESS_BACKENDS)

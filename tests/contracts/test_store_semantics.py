@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from contracts.store_backends import STALE, Pipeline, StoreBackend, content, rows
 from shard_store.errors import ShardsLost, StoreConfigurationError
 from shard_store.model import (
     BEGINNING,
@@ -19,6 +18,7 @@ from shard_store.model import (
 )
 from shard_store.semantics import Semantics
 from shard_store.store import ShardStore
+from support.store_backends import STALE, Pipeline, StoreBackend, content, rows
 
 AT_LEAST, AT_MOST = Semantics.AT_LEAST_ONCE, Semantics.AT_MOST_ONCE
 

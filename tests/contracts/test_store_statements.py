@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from contracts.store_backends import Pipeline, StoreBackend, content, whole
-from shard_store.database import Database
 from shard_store.model import Range, Split
+from shard_store.sql.database import Database
+from support.store_backends import Pipeline, StoreBackend, content, whole
 
 
 @dataclass

@@ -6,12 +6,12 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from contracts.store_backends import STALE, Pipeline, StoreBackend, rows
 from shard_store import views
 from shard_store.errors import StoreConfigurationError
 from shard_store.model import ErrorRecord, Split
 from shard_store.pruning import RetentionPolicy
 from shard_store.store import ShardStore
+from support.store_backends import STALE, Pipeline, StoreBackend, rows
 
 
 def test_a_shard_is_shown_with_its_token_and_its_owners_last_heartbeat(backend: StoreBackend) -> None:

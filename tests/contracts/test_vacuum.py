@@ -13,17 +13,17 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from contracts.store_backends import Pipeline, StoreBackend
+from queue_source.admin import vacuum as vacuuming
+from queue_source.admin.vacuum import VacuumResult, vacuum
 from queue_source.commands.main import app
-from queue_source.content.files import StorageOptions
 from queue_source.errors import BadObject, ObjectStoreError, OptionError
-from queue_source.sinks import vacuum as vacuuming
-from queue_source.sinks.vacuum import VacuumResult, vacuum
-from servers.gcs import VARIABLE, GcsServer
-from servers.ministack import client, new_name
+from queue_source.storage.files import StorageOptions
 from shard_store.model import Split
 from shard_store.pruning import RetentionPolicy
 from shard_store.store import ShardStore, open_store
+from support.servers.gcs import VARIABLE, GcsServer
+from support.servers.ministack import client, new_name
+from support.store_backends import Pipeline, StoreBackend
 
 DAY = timedelta(days=1)
 IN_A_MOMENT = timedelta(minutes=-1)

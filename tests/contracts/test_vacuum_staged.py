@@ -13,16 +13,16 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 from typer.testing import CliRunner
 
-from contracts.store_backends import SERVERS, Pipeline, StoreBackend
+from queue_source.admin.vacuum_staged import StagedResult, vacuum_staged
 from queue_source.commands.main import app
 from queue_source.errors import QueueError
 from queue_source.messages import Outgoing
 from queue_source.queues.sql import SqlQueue
 from queue_source.queues.sql.database import messages, parse_address
 from queue_source.queues.sql.staging import Staging, remove, staged
-from queue_source.sinks.vacuum_staged import StagedResult, vacuum_staged
-from shard_store.schema import attempts, pipelines
+from shard_store.sql.schema import attempts, pipelines
 from shard_store.store import ShardStore, open_store
+from support.store_backends import SERVERS, Pipeline, StoreBackend
 
 DAY = timedelta(days=1)
 

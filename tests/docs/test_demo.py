@@ -17,11 +17,14 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from queue_source.commands import demo_data, demo_proof, demo_report, demo_run
+from queue_source.commands.demo import data as demo_data
+from queue_source.commands.demo import proof as demo_proof
+from queue_source.commands.demo import report as demo_report
+from queue_source.commands.demo import run as demo_run
 from queue_source.queues import open_queue
 
 PROGRAM = [sys.executable, "-m", "queue_source.commands.main"]
-SRC = Path(demo_data.__file__).parents[2]
+SRC = Path(demo_data.__file__).parents[3]
 FEW = 12
 
 

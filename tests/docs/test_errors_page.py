@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from contracts.store_backends import rows
-from coordinator_world import EMPTY, World, patiently
-from docs.snippets import ROOT, blocks
 from docs.test_pages import Reader
-from driver_loop import until
 from shard_store.model import ErrorRecord
+from support.coordinator_world import EMPTY, World, patiently
+from support.driver_loop import until
+from support.snippets import ROOT, blocks
+from support.store_backends import rows
 
 
 def test_the_commands_of_the_page_find_requeue_and_drop(tmp_path: Path) -> None:

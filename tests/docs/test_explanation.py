@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
-from docs.snippets import ROOT
 from shard_store.failpoints import POINTS
 from shard_store.semantics import Semantics
-from sweep_sinks import COLUMNS, reaching
+from support.snippets import ROOT
+from support.sweep_sinks import COLUMNS, reaching
 
 EXPLANATION = (ROOT / "docs" / "explanation" / "exactly-once.md").read_text("utf-8")
 PRIOR = (ROOT / "docs" / "prior-designs.md").read_text("utf-8")

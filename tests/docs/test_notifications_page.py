@@ -6,9 +6,9 @@ import re
 
 import pytest
 
-from docs.snippets import ROOT, blocks
-from queue_source.json_paths import JsonPaths
-from queue_source.notifications import FORMATS, parse_notification
+from queue_source.announcements.parser import FORMATS, parse_notification
+from queue_source.options.json_paths import JsonPaths
+from support.snippets import ROOT, blocks
 
 PAGE = ROOT / "docs" / "reference" / "notifications.md"
 SECTIONS = dict(re.findall(r"^## `(\w+)`\n(.*?)(?=^## |\Z)", PAGE.read_text("utf-8"), re.DOTALL | re.MULTILINE))

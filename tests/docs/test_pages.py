@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from docs.snippets import PAGES, ROOT, Block, blocks
 from shard_store import open_store
+from support.snippets import PAGES, ROOT, Block, blocks
 
 _LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)

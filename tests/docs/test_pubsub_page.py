@@ -6,11 +6,11 @@ import ast
 import re
 from pathlib import Path
 
-from docs.snippets import ROOT, blocks
 from docs.test_pages import Reader
 from queue_source.options import parse_reader_options
 from queue_source.queues.pubsub.calls import EMULATOR
-from servers.pubsub import PubSubServer
+from support.servers.pubsub import PubSubServer
+from support.snippets import ROOT, blocks
 
 PAGE = blocks(ROOT / "docs" / "how-to" / "pubsub.md")
 

@@ -8,12 +8,12 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from docs.snippets import ROOT, blocks
 from docs.test_pages import Reader
 from queue_source.commands.setup_aws import Setup
 from queue_source.queues import open_queue
 from queue_source.queues.sqs import SqsQueue
-from servers.ministack import ACCOUNT, KEYS, REGION, client, new_name, new_queue
+from support.servers.ministack import ACCOUNT, KEYS, REGION, client, new_name, new_queue
+from support.snippets import ROOT, blocks
 
 PAGE = blocks(ROOT / "docs" / "how-to" / "sqs.md")
 

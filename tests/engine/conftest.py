@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from engine.harness import Driver, environment
-from engine.queries import Query, build_session
-from engine.recording import RecordingSource
-from engine.world import World
-from servers.gcs import VARIABLE as GCS
-from servers.gcs import GcsServer
+from support.engine.harness import Driver, environment
+from support.engine.queries import Query, build_session
+from support.engine.recording import RecordingSource
+from support.engine.world import World
+from support.servers.gcs import VARIABLE as GCS
+from support.servers.gcs import GcsServer
 
 DriverFactory = Callable[..., Driver]
 

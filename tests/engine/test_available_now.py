@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from pyspark.sql import SparkSession
 
-from engine.queries import described, run, settled, start
-from engine.versions import TELLS_START
-from engine.world import World, eventually
+from support.engine.queries import described, run, settled, start
+from support.engine.versions import TELLS_START
+from support.engine.world import World, eventually
 
 pytestmark = pytest.mark.engine
 

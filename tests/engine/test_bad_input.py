@@ -14,11 +14,11 @@ from pyspark.sql import SparkSession
 from pyspark.sql.functions import count as count_of
 from pyspark.sql.functions import sum as sum_of
 
-from engine.queries import Query, described, run, run_until_settled
-from engine.world import World
-from poison import DDL, good
-from poison import corpus as poison_corpus
-from queue_source.planning import LEAST_PIECE
+from queue_source.read.partitions import LEAST_PIECE
+from support.engine.queries import Query, described, run, run_until_settled
+from support.engine.world import World
+from support.poison import DDL, good
+from support.poison import corpus as poison_corpus
 
 pytestmark = pytest.mark.engine
 

@@ -9,8 +9,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from engine.conftest import DriverFactory
-from engine.queries import Query, described, run_until_settled
-from engine.world import World
+from support.engine.queries import Query, described, run_until_settled
+from support.engine.world import World
 
 pytestmark = pytest.mark.engine
 

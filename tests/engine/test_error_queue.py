@@ -7,10 +7,10 @@ import json
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from engine.queries import settled
-from engine.world import World
+from queue_source.foreach_batch.rejects import reject_rows
 from queue_source.queues import open_queue
-from queue_source.rejects import reject_rows
+from support.engine.queries import settled
+from support.engine.world import World
 
 pytestmark = pytest.mark.engine
 SCHEMA = "id BIGINT, name STRING, _metadata STRUCT<shard_id: STRING, message_id: STRING, queue: STRING>"

@@ -8,10 +8,10 @@ from datetime import datetime, timezone
 import pytest
 from pyspark.sql import SparkSession
 
-from contracts.iceberg_tables import Lake
-from engine.queries import described, start_frame
-from engine.world import World
 from shard_store.store import open_store
+from support.engine.queries import described, start_frame
+from support.engine.world import World
+from support.iceberg_tables import Lake
 
 pytestmark = pytest.mark.engine
 

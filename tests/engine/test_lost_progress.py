@@ -8,8 +8,8 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from engine.queries import described, run, run_until_settled
-from engine.world import World
+from support.engine.queries import described, run, run_until_settled
+from support.engine.world import World
 
 pytestmark = pytest.mark.engine
 

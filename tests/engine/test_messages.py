@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from engine.queries import Query, described, run_until_settled
-from engine.world import World
 from queue_source.queues import open_queue
-from servers.ministack import KEYS, new_queue
+from support.engine.queries import Query, described, run_until_settled
+from support.engine.world import World
+from support.servers.ministack import KEYS, new_queue
 
 pytestmark = pytest.mark.engine
 

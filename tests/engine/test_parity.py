@@ -11,10 +11,10 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from queue_source.content.formats import check_schema
-from queue_source.content.objects import read_object
-from queue_source.content.problems import Problems
+from queue_source.formats.bad_records import Problems
+from queue_source.formats.base import check_schema
 from queue_source.options import parse_reader_options
+from queue_source.read.objects import read_object
 from queue_source.spark.compat import arrow_schema
 
 pytestmark = pytest.mark.engine

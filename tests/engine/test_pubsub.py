@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 import pytest
 from pyspark.sql import SparkSession
 
-from engine.queries import described, run, run_until_settled
-from engine.versions import TELLS_START
-from engine.world import Row, World
 from queue_source.queues import Depth
 from queue_source.queues.pubsub import PubSubQueue
-from servers.gcs import GcsServer
-from servers.pubsub import PubSubServer
-from servers.pubsub import pubsub_server as started_pubsub
+from support.engine.queries import described, run, run_until_settled
+from support.engine.versions import TELLS_START
+from support.engine.world import Row, World
+from support.servers.gcs import GcsServer
+from support.servers.pubsub import PubSubServer
+from support.servers.pubsub import pubsub_server as started_pubsub
 
 pytestmark = pytest.mark.engine
 

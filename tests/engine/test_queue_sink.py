@@ -9,10 +9,10 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from engine.world import World, eventually
 from queue_source.queues import open_queue
 from queue_source.queues.sql import SqlQueue
 from queue_source.sinks.queue_rows import HASH_HEADER, INDEX_HEADER
+from support.engine.world import World, eventually
 
 pytestmark = pytest.mark.engine
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from engine.queries import Query, described, run, run_until_settled
-from engine.world import World
+from support.engine.queries import Query, described, run, run_until_settled
+from support.engine.world import World
 
 pytestmark = pytest.mark.engine
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from engine.queries import Query, described, run_until_settled, start_all
-from engine.versions import TELLS_START
-from engine.world import SCHEMA, World
+from support.engine.queries import Query, described, run_until_settled, start_all
+from support.engine.versions import TELLS_START
+from support.engine.world import SCHEMA, World
 
 pytestmark = pytest.mark.engine
 

@@ -17,10 +17,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
-from engine.recording import Call, calls
-from engine.versions import REPLANS_FIRST, TELLS_START
-from engine.world import World, eventually
 from queue_source.spark.source import CuesqueueSource
+from support.engine.recording import Call, calls
+from support.engine.versions import REPLANS_FIRST, TELLS_START
+from support.engine.world import World, eventually
 
 pytestmark = pytest.mark.engine
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from engine.queries import described, run_until_settled
-from engine.world import Row, World
 from queue_source.queues import Depth, open_queue
-from servers.ministack import ACCOUNT, KEYS, REGION, client, new_name, new_queue
-from servers.postgres import new_database
+from support.engine.queries import described, run_until_settled
+from support.engine.world import Row, World
+from support.servers.ministack import ACCOUNT, KEYS, REGION, client, new_name, new_queue
+from support.servers.postgres import new_database
 
 pytestmark = pytest.mark.engine
 

@@ -10,10 +10,10 @@ import sqlalchemy as sa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import count, window
 
-from engine.queries import Query, described, start_frame
-from engine.world import World, eventually
-from shard_store.schema import attempts, splits
+from shard_store.sql.schema import attempts, splits
 from shard_store.store import open_store
+from support.engine.queries import Query, described, start_frame
+from support.engine.world import World, eventually
 
 pytestmark = pytest.mark.engine
 

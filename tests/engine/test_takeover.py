@@ -8,8 +8,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from engine.conftest import DriverFactory
-from engine.queries import described, run_until_settled, settled, start
-from engine.world import World, eventually
+from support.engine.queries import described, run_until_settled, settled, start
+from support.engine.world import World, eventually
 
 pytestmark = pytest.mark.engine
 

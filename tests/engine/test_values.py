@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 import pytest
 from pyspark.sql import SparkSession
 
-from engine.queries import described, run, run_until_settled, start_frame
-from engine.world import SCHEMA, World
+from support.engine.queries import described, run, run_until_settled, start_frame
+from support.engine.world import SCHEMA, World
 
 pytestmark = pytest.mark.engine
 

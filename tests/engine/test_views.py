@@ -10,8 +10,8 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from engine.queries import described, run_until_settled
-from engine.world import World
+from support.engine.queries import described, run_until_settled
+from support.engine.world import World
 
 pytestmark = pytest.mark.engine
 

@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queue_source.planning import LEAST_PIECE, cut, pack, pack_by_size
+from queue_source.read.partitions import LEAST_PIECE, cut, pack, pack_by_size
 from shard_store.model import BEGINNING, Content, Range, end_at, offset_of, shard_key
 
 

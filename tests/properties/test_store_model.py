@@ -11,10 +11,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from properties.store_model import SIZE, STALE, Actor, Checkpoint, Crash, Model, World, run
 from shard_store.errors import PipelineTakenOver, ShardsLost
 from shard_store.model import Position, PublishToken, end_at, position_at
 from shard_store.pruning import RetentionPolicy
+from support.store_model import SIZE, STALE, Actor, Checkpoint, Crash, Model, World, run
 
 NAMES = ("p", "q", "foreign")
 IDS = [f"k{i}" for i in range(6)]

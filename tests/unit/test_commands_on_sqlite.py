@@ -11,7 +11,7 @@ import shard_store
 from queue_source.commands.main import app
 from queue_source.queues import open_queue
 from shard_store.model import Content
-from shard_store.schema import REVISION
+from shard_store.sql.schema import REVISION
 
 
 def test_what_publish_sends_a_queue_delivers(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The coordinator on a real SQL queue and a real store, driven as Spark drives it (tests/driver_loop.py)."""
+"""The coordinator on a real SQL queue and a real store, driven as Spark drives it (tests/support/driver_loop.py)."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from coordinator_world import EMPTY, World, assert_published_once, patiently, uris
-from driver_loop import DriverLoop, published, states, taken_by_foreign_sink, until
 from queue_source.messages import Receipt
 from queue_source.queues import Depth, open_queue
 from shard_store.errors import LostProgress, PipelineTakenOver
+from support.coordinator_world import EMPTY, World, assert_published_once, patiently, uris
+from support.driver_loop import DriverLoop, published, states, taken_by_foreign_sink, until
 
 
 @pytest.fixture

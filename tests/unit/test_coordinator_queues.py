@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from coordinator_world import EMPTY, World, assert_published_once, patiently, uris
-from driver_loop import DriverLoop, published, until
 from queue_source.queues import open_queue
 from shard_store.model import Plan
+from support.coordinator_world import EMPTY, World, assert_published_once, patiently, uris
+from support.driver_loop import DriverLoop, published, until
 
 
 @pytest.fixture

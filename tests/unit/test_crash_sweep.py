@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from crash_sweep import check, recover, run
 from shard_store.failpoints import POINTS, FailpointReached
-from sweep_sinks import COLUMNS, ONLY, Cell, reaching
+from support.crash_sweep import check, recover, run
+from support.sweep_sinks import COLUMNS, ONLY, Cell, reaching
 
 BEFORE_SINKS = {
     "snapshot-written",

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from contracts.store_backends import rows
-from coordinator_world import EMPTY, World, patiently, uris
-from driver_loop import DriverLoop, reader_options, states, until
 from queue_source.errors import OptionError, QueueConfigurationError
 from queue_source.options import connection_options
+from queue_source.options.queue_checks import check_error_queue
 from queue_source.queues import Depth, open_queue
 from queue_source.queues.sim.queue import Fault
-from queue_source.suitability import check_error_queue
 from shard_store import failpoints
 from shard_store.model import ErrorRecord, Plan, position_at
+from support.coordinator_world import EMPTY, World, patiently, uris
+from support.driver_loop import DriverLoop, reader_options, states, until
+from support.store_backends import rows
 
 
 @pytest.fixture(params=["of its own", "in the store's database"])

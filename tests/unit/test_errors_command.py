@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from contracts.store_backends import rows
-from coordinator_world import EMPTY, World, patiently, uris
-from driver_loop import DriverLoop, published, states, until
+from queue_source.announcements.intake import OBJECT_VERSION
 from queue_source.commands.main import app
-from queue_source.intake import OBJECT_VERSION
 from queue_source.messages import Received, kept_message
 from queue_source.queues import open_queue
 from shard_store.model import ErrorRecord, Plan
+from support.coordinator_world import EMPTY, World, patiently, uris
+from support.driver_loop import DriverLoop, published, states, until
+from support.store_backends import rows
 
 
 @pytest.fixture

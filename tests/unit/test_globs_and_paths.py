@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from queue_source.announcements.parser import parse_notification
 from queue_source.errors import MalformedNotification
-from queue_source.globs import name_matcher
-from queue_source.json_paths import JsonPaths
-from queue_source.notifications import parse_notification
+from queue_source.options.globs import name_matcher
+from queue_source.options.json_paths import JsonPaths
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-import leaks
-import loopback
+from support import leaks, loopback
 
 SLEEPER = [sys.executable, "-c", "import sys; sys.stdin.read()"]
 
@@ -57,7 +56,7 @@ def test_what_a_wider_fixture_starts_may_stay(watch: leaks.Watch, blocked_thread
 
 def test_the_owner_of_a_thread_is_the_module_it_runs_code_of() -> None:
     server_thread = threading.Thread(target=loopback.guard)
-    assert leaks.owner(server_thread) == "loopback"
+    assert leaks.owner(server_thread) == "support.loopback"
 
 
 def test_a_leak_fails_the_test_that_left_it(pytester: pytest.Pytester) -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from queue_source.intake import Intake, take_in, take_messages
+from queue_source.announcements.intake import Intake, take_in, take_messages
 from queue_source.messages import Receipt, Received
 from queue_source.options import parse_reader_options
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from notification_corpus import EVENTS, FOLDER, Event
+from queue_source.announcements.parser import FORMATS, parse_notification
 from queue_source.errors import MalformedNotification
-from queue_source.json_paths import JsonPaths
 from queue_source.messages import Announcement, ObjectNotice
-from queue_source.notifications import FORMATS, parse_notification
+from queue_source.options.json_paths import JsonPaths
+from support.notification_corpus import EVENTS, FOLDER, Event
 
 GOOD = [event for event in EVENTS.values() if isinstance(event.expected, Announcement)]
 BAD = [event for event in EVENTS.values() if isinstance(event.expected, str)]

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 import queue_source.queues
-from queue_source.content.files import StorageOptions
 from queue_source.errors import OptionError
 from queue_source.options import (
     ContentOptions,
@@ -26,6 +25,7 @@ from queue_source.options import (
 )
 from queue_source.options.tables import READER_OPTIONS, Option
 from queue_source.options.tables.foreign_names import ALIASES, CANNOT, MEANINGLESS
+from queue_source.storage.files import StorageOptions
 
 LEAST = {"queueUrl": "sim://files", "source": "orders", "fileFormat": "csv"}
 SECRET = "n0t-t0-be-sh0wn"

@@ -8,11 +8,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from poison import BOMB, SCHEMA, Poison, corpus, good
-from queue_source.content import compression
+from queue_source.formats import compression
 from queue_source.options import parse_reader_options
-from queue_source.reading import Work, read_ranges
+from queue_source.read.task import Work, read_ranges
 from shard_store.model import BEGINNING, Content, ErrorRecord, PlanIdentity, PublishToken, Range, end_at, shard_key
+from support.poison import BOMB, SCHEMA, Poison, corpus, good
 
 IDENTITY = PlanIdentity("files", PublishToken("p", 1), 0, 1, "f" * 64)
 

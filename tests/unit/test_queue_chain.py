@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from driver_loop import until
-from queue_chain import Hop
 from queue_source.messages import Received
 from queue_source.queues import open_queue
 from queue_source.sinks.queue_rows import HASH_HEADER, INDEX_HEADER
 from shard_store import failpoints
 from shard_store.failpoints import FailpointReached
+from support.driver_loop import until
+from support.queue_chain import Hop
 
 BODIES = [b"1", b"2", b"2", b"", b"\xff\x00", *(f"number {n}".encode() for n in range(20))]
 STEPS = ("rows-staged", "rows-staged@2", "before-publish", "rows-shown", "published")

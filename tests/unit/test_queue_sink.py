@@ -10,8 +10,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from contracts.store_backends import Pipeline
-from queue_source.content.message_rows import MESSAGE_SCHEMA
 from queue_source.errors import OptionError, QueueConfigurationError, QueueError, QueueUnavailable
 from queue_source.messages import Received
 from queue_source.options import parse_sink_options
@@ -19,11 +17,13 @@ from queue_source.queues import open_queue
 from queue_source.queues.sim import SimQueue
 from queue_source.queues.sim.queue import Fault
 from queue_source.queues.sql import SqlQueue
+from queue_source.read.message_rows import MESSAGE_SCHEMA
 from queue_source.sinks.base import Batch, open_sink
 from queue_source.sinks.queue import QueueSink, Written
 from queue_source.sinks.queue_rows import HASH_HEADER, INDEX_HEADER, Messages, RowRefused, check_columns
 from shard_store.model import Plan
 from shard_store.store import ShardStore, open_store
+from support.store_backends import Pipeline
 
 SCHEMA = pa.schema(
     [
@@ -150,7 +150,7 @@ class World:
         self.sink.commit(self.store, Batch((plan.identity,)), written, SCHEMA, row_schema="{}", batch_id=batch_id)
 
     def attempts(self) -> list[tuple[str, int]]:
-        from contracts.store_backends import rows
+        from support.store_backends import rows
 
         return [(row["kind"], row["rows"]) for row in rows(self.store, "attempts")]
 

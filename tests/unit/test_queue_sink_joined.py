@@ -19,7 +19,6 @@ import sqlalchemy as sa
 from pyspark.sql import Row
 from pyspark.sql.types import StringType, StructField, StructType
 
-from contracts.store_backends import Pipeline, rows
 from queue_source.messages import Received
 from queue_source.options import parse_sink_options
 from queue_source.queues import open_queue
@@ -33,6 +32,7 @@ from shard_store import failpoints, ownership
 from shard_store.errors import PipelineTakenOver, ShardsLost
 from shard_store.failpoints import FailpointReached
 from shard_store.store import ShardStore, open_store
+from support.store_backends import Pipeline, rows
 
 BOTH = ("orders", "payments")
 SCHEMA = StructType([StructField("value", StringType())])

@@ -12,13 +12,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from queue_source import reading
-from queue_source.content.objects import read_object as read_object_of_the_store
-from queue_source.content.problems import TOLD_ONE_BY_ONE
 from queue_source.errors import BadObject, ObjectStoreError
+from queue_source.formats.bad_records import TOLD_ONE_BY_ONE
 from queue_source.options import parse_reader_options
-from queue_source.planning import LEAST_PIECE, cut
-from queue_source.reading import Work, read_ranges, read_work
+from queue_source.read import task as reading
+from queue_source.read.objects import read_object as read_object_of_the_store
+from queue_source.read.partitions import LEAST_PIECE, cut
+from queue_source.read.task import Work, read_ranges, read_work
 from shard_store.model import (
     BEGINNING,
     Content,

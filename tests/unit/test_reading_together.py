@@ -10,11 +10,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from queue_source import reading
-from queue_source.content import together
-from queue_source.content.batches import LEAST_ROWS, gathered
+from queue_source.formats.batches import LEAST_ROWS, gathered
 from queue_source.options import parse_reader_options
-from queue_source.reading import Work, read_ranges
+from queue_source.read import combined as together
+from queue_source.read import task as reading
+from queue_source.read.task import Work, read_ranges
 from shard_store.model import (
     BEGINNING,
     Content,

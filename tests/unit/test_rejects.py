@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from contracts.store_backends import Pipeline, rows
-from queue_source.rejects import reject_rows
+from queue_source.foreach_batch.rejects import reject_rows
 from shard_store.errors import StoreConfigurationError
 from shard_store.store import open_store
+from support.store_backends import Pipeline, rows
 
 
 def test_mappings_text_and_bytes_are_recorded_once_however_often_the_batch_runs(tmp_path: Path) -> None:

@@ -11,14 +11,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from queue_source.content.schemas.ddl import format_columns
-from queue_source.content.schemas.location import SchemaLocation
 from queue_source.errors import BadObject, OptionError, SchemaChanged
 from queue_source.options import parse_reader_options
 from queue_source.queues import open_queue
-from queue_source.reading import Work, read_ranges
-from queue_source.sampling import inferred_schema
-from servers.ministack import KEYS, new_queue
+from queue_source.read.task import Work, read_ranges
+from queue_source.schema.ddl import format_columns
+from queue_source.schema.location import SchemaLocation
+from queue_source.schema.sampling import inferred_schema
 from shard_store.model import (
     BEGINNING,
     Content,
@@ -32,6 +31,7 @@ from shard_store.model import (
     shard_key,
 )
 from shard_store.store import open_store
+from support.servers.ministack import KEYS, new_queue
 
 IDENTITY = PlanIdentity("files", PublishToken("p", 1), 0, 1, "f" * 64)
 

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from contracts.store_backends import rows
-from coordinator_world import EMPTY, World, patiently, uris
-from driver_loop import published, states, taken_by_foreign_sink, until
 from queue_source.queues import Depth, open_queue
 from shard_store.errors import PipelineTakenOver, StoreConfigurationError
 from shard_store.model import BEGINNING, Position, end_at, position_at
+from support.coordinator_world import EMPTY, World, patiently, uris
+from support.driver_loop import published, states, taken_by_foreign_sink, until
+from support.store_backends import rows
 
 AT_LEAST: dict[str, Any] = {"deliverySemantics": "at-least-once", "visibilityTimeout": "5m"}  # none comes again unasked
 AT_MOST: dict[str, Any] = {"deliverySemantics": "at-most-once"}

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from coordinator_world import EMPTY, World, patiently, uris
-from driver_loop import published, taken_by_foreign_sink, until
 from shard_store import failpoints
 from shard_store.failpoints import FailpointReached
+from support.coordinator_world import EMPTY, World, patiently, uris
+from support.driver_loop import published, taken_by_foreign_sink, until
 
 TIMES = {"visibilityTimeout": "5s", "pendingTimeout": "4s", "commitTimeout": "1s"}
 """Leases outlive the way to the failure, also on a busy machine: else the reader gets its messages again by itself."""

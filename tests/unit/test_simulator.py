@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from contracts.queues.backend import Clock
 from queue_source.errors import QueueConfigurationError, QueueUnavailable
 from queue_source.messages import Received
 from queue_source.queues import open_queue
 from queue_source.queues.log_ids import log_id
 from queue_source.queues.sim import Fault, SimQueue
 from queue_source.tags import matches
-from unit.tag_table import TABLE
+from support.queues.backend import Clock
+from support.tag_table import TABLE
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from queue_source.errors import QueueConfigurationError, QueueError, QueueUnavai
 from queue_source.queues.sql import SqlQueue
 from queue_source.queues.sql.database import open_database, parse_address
 from queue_source.queues.sql.rows import QueueRows
-from shard_store.dialects import Trouble
+from shard_store.sql.dialects import Trouble
 
 
 @pytest.fixture
@@ -238,7 +238,7 @@ def test_a_missing_driver_names_the_extra_to_install(monkeypatch: pytest.MonkeyP
     def absent(*_args: object, **_options: object) -> None:
         raise ModuleNotFoundError("No module named 'psycopg'", name="psycopg")
 
-    monkeypatch.setattr("shard_store.database.make_engine", absent)
+    monkeypatch.setattr("shard_store.sql.database.make_engine", absent)
     with SqlQueue("sql+postgresql://u:hunter2@h/db?queue=q") as queue:
         with pytest.raises(QueueConfigurationError, match=r"pip install 'cuesqueue\[postgres\]'"):
             queue.depth()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from queue_source.tags import check_filter, check_tag, matches, matches_any, parse_filters
-from unit.tag_table import TABLE
+from support.tag_table import TABLE
 
 
 @pytest.mark.parametrize(("tag_filter", "tag", "expected"), TABLE)

@@ -85,7 +85,7 @@ def list_errors(
 ) -> None:
     """List errors, the oldest first. With --json each has up to 65,536 bytes of its input."""
     import shard_store
-    from queue_source.error_messages import time
+    from queue_source.coordinator.error_messages import time
     from shard_store import stored_errors
     from shard_store.error_delivery import MOST_INPUT
 
@@ -169,7 +169,7 @@ def requeue(
     chosen = _criteria(ids, match, scope, cause, state, source, pipeline, older_than, since)
     refuse_everything(chosen, everything)
     import shard_store
-    from queue_source import requeueing
+    from queue_source.admin import requeue as requeueing
 
     announce: Callable[[str], bytes] = s3_event if notification is Notification.S3 else _plain
     with shard_store.open_store(store, create=False) as opened:
@@ -242,7 +242,7 @@ def _criteria(
 
 
 def _shown(error: StoredError) -> dict[str, Any]:
-    from queue_source.error_messages import time, told
+    from queue_source.coordinator.error_messages import time, told
 
     handled = {"delivered_at": time(error.delivered_at), "delivered_to": error.delivered_to}
     return {**told(error), "state": error.state, **handled, "requeued_at": time(error.requeued_at)}

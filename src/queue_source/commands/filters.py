@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from queue_source.errors import OptionError
-from queue_source.globs import name_matcher
+from queue_source.options.globs import name_matcher
 from queue_source.options.secrets import shown
 from queue_source.options.units import parse_duration
 

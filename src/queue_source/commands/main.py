@@ -7,7 +7,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from queue_source.commands.demo import demo
+from queue_source.commands.demo.command import demo
 from queue_source.commands.errors import group as errors_group
 from queue_source.commands.migrate import migrate
 from queue_source.commands.output import Json, errors_as_exit_codes, print_result

@@ -10,8 +10,8 @@ def migrate(store: Store, as_json: Json = False) -> None:
 
     Stop the queries that use the store first. Running it again changes nothing.
     """
-    from shard_store.database import Database
-    from shard_store.installing import migrate as migrate_tables
+    from shard_store.sql.database import Database
+    from shard_store.sql.install import migrate as migrate_tables
 
     database = Database(store)
     try:

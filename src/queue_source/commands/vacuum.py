@@ -34,8 +34,8 @@ def vacuum(
     """Remove what was never published: files in the sink's folder, and messages staged in the store's database."""
     age = duration_of("--older-than", older_than)
     import shard_store
-    from queue_source.sinks import vacuum as vacuuming
-    from queue_source.sinks import vacuum_staged as staging
+    from queue_source.admin import vacuum as vacuuming
+    from queue_source.admin import vacuum_staged as staging
 
     counts: dict[str, int] = {}
     with shard_store.open_store(store, create=False) as opened:

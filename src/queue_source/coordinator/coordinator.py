@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from queue_source.announcements.intake import Stat
 from queue_source.coordinator.acknowledging import Acknowledger
 from queue_source.coordinator.confirming import Confirmer
 from queue_source.coordinator.crew import Crew
@@ -28,10 +29,9 @@ from queue_source.coordinator.receiving import Receivers, with_back_off
 from queue_source.coordinator.releasing import Releaser
 from queue_source.coordinator.routing import Router
 from queue_source.coordinator.shares import shares_of
-from queue_source.intake import Stat
 from queue_source.options import ReaderOptions
+from queue_source.options.queue_checks import warn_of_retention
 from queue_source.queues.base import Queue
-from queue_source.suitability import warn_of_retention
 from shard_store.failpoints import reach
 from shard_store.model import Content, Plan, PublishToken, Snapshot
 from shard_store.semantics import Semantics

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from sqlalchemy.engine import Connection
 
-from queue_source import error_messages
+from queue_source.coordinator import error_messages
 from queue_source.coordinator.metrics import Metrics
 from queue_source.coordinator.receiving import with_back_off
 from queue_source.queues.base import Queue, Transactional, send

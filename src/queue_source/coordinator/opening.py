@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+from queue_source.announcements.intake import Intake, Stat, set_apart, take_in, take_messages
 from queue_source.coordinator.acknowledging import Acknowledger
 from queue_source.coordinator.crew import Crew
 from queue_source.coordinator.forwarding import ErrorForwarder
@@ -13,12 +14,11 @@ from queue_source.coordinator.leases import key_of
 from queue_source.coordinator.metrics import Metrics
 from queue_source.coordinator.receiving import Receivers
 from queue_source.coordinator.routing import Router
-from queue_source.intake import Intake, Stat, set_apart, take_in, take_messages
 from queue_source.messages import Received
 from queue_source.options import ReaderOptions
-from shard_store.database import ROWS_PER_STATEMENT
 from shard_store.model import BEGINNING, PublishToken, Shard, ShardKey, ShardState, shard_key
 from shard_store.semantics import Semantics
+from shard_store.sql.database import ROWS_PER_STATEMENT
 from shard_store.store import ShardStore
 
 

@@ -17,8 +17,8 @@ from queue_source.options.partitioning import PartitionField
 from queue_source.options.secrets import Secret, SecretUrl
 
 if TYPE_CHECKING:  # they load pyarrow, which the commands can do without
-    from queue_source.content.files import StorageOptions
-    from queue_source.content.formats import FormatOptions
+    from queue_source.formats.base import FormatOptions
+    from queue_source.storage.files import StorageOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,7 @@ class ContentOptions:
 
     def may_be_cut(self, uri: str) -> bool:
         """Whether parts of the object may be read by several tasks, or in several micro-batches. Driver."""
-        from queue_source.content.objects import may_be_cut  # here: it loads pyarrow, which the commands can do without
+        from queue_source.read.objects import may_be_cut  # here: it loads pyarrow, which the commands can do without
 
         return self.format is not None and may_be_cut(uri, self.format, all_or_nothing=self.stops_at_bad_objects)
 

@@ -15,7 +15,7 @@ from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from queue_source.errors import MalformedNotification
-from queue_source.globs import name_matcher
+from queue_source.options.globs import name_matcher
 from queue_source.options.partitioning import parse_partitioning
 from queue_source.options.secrets import Secret, SecretUrl, shown
 from queue_source.options.units import parse_duration, parse_size
@@ -205,9 +205,7 @@ def _uris(text: str) -> tuple[str, ...]:
 
 
 def _columns(text: str) -> str:
-    from queue_source.content.schemas.ddl import (
-        parse_fields,
-    )  # here: it loads pyarrow, which the commands can do without
+    from queue_source.schema.ddl import parse_fields
 
     try:
         if not parse_fields(text):

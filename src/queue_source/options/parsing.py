@@ -21,7 +21,7 @@ from queue_source.options.tables import READER_OPTIONS
 from queue_source.options.values import read
 
 if TYPE_CHECKING:
-    from queue_source.content.formats import FormatOptions
+    from queue_source.formats.base import FormatOptions
 
 _RESCUED = "_rescued_data"
 _CATALOG = "catalog."
@@ -126,7 +126,7 @@ def _group(group: str, values: Mapping[str, Any]) -> dict[str, Any]:
 def _format(values: Mapping[str, Any]) -> FormatOptions | None:
     if values["fileFormat"] is None:
         return None
-    from queue_source.content.formats import FormatOptions  # here: it loads pyarrow, which the commands can do without
+    from queue_source.formats.base import FormatOptions  # here: it loads pyarrow, which the commands can do without
 
     fields = _group("format", values)
     mode = _evolution_mode(values)

@@ -10,13 +10,13 @@ from queue_source.options.connections import check_keys
 from queue_source.options.secrets import Secret
 
 if TYPE_CHECKING:
-    from queue_source.content.azure import AzureOptions
-    from queue_source.content.files import StorageOptions
+    from queue_source.storage.azure import AzureOptions
+    from queue_source.storage.files import StorageOptions
 
 
 def storage_options(values: Mapping[str, Any]) -> StorageOptions:
     """`s3.X`, else `aws.X`; a key without its other half is refused, and a role or a profile beside keys."""
-    from queue_source.content.files import StorageOptions  # here: it loads pyarrow, which the commands can do without
+    from queue_source.storage.files import StorageOptions  # here: it loads pyarrow, which the commands can do without
 
     def given(name: str) -> Any:
         return values[f"s3.{name}"] or values[f"aws.{name}"]
@@ -51,7 +51,7 @@ def storage_options(values: Mapping[str, Any]) -> StorageOptions:
 
 def _azure(values: Mapping[str, Any]) -> AzureOptions:
     """A key and a token exclude each other, and a secret needs all of its principal."""
-    from queue_source.content.azure import AzureOptions  # here: it loads pyarrow, which the commands can do without
+    from queue_source.storage.azure import AzureOptions  # here: it loads pyarrow, which the commands can do without
 
     if values["azure.accountKey"] and values["azure.sasToken"]:
         raise OptionError("azure.sasToken", "and azure.accountKey exclude each other; leave one of them out")

@@ -19,7 +19,7 @@ from queue_source.messages import Outgoing, Receipt, Received
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
 
-    from shard_store.database import Database
+    from shard_store.sql.database import Database
 
 T = TypeVar("T")
 

@@ -24,10 +24,10 @@ from queue_source.queues.sql.database import Address, parse_address
 from queue_source.queues.sql.staging import Staging
 from queue_source.sinks.base import Batch
 from queue_source.sinks.queue_rows import Messages, RowRefused, check_columns
-from shard_store.database import Database
 from shard_store.failpoints import reach
 from shard_store.publishing import publish
 from shard_store.same_database import same_database
+from shard_store.sql.database import Database
 from shard_store.store import ShardStore
 
 _PORTION = 5_000, 8 << 20

@@ -10,10 +10,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from queue_source.content.message_rows import MESSAGE_SCHEMA
-from queue_source.content.metadata import METADATA_COLUMN
 from queue_source.errors import OptionError
+from queue_source.formats.metadata import METADATA_COLUMN
 from queue_source.messages import Outgoing
+from queue_source.read.message_rows import MESSAGE_SCHEMA
 
 HASH_HEADER = "Delivery-Hash"
 """Which batch a message belongs to: the delivery hash of its plan."""

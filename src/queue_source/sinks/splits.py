@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from queue_source.content.files import StorageOptions, resolve
 from queue_source.options import SinkOptions
 from queue_source.sinks.base import Batch, Sink
+from queue_source.storage.files import StorageOptions, resolve
 from shard_store.failpoints import reach
 from shard_store.model import Split
 from shard_store.store import ShardStore

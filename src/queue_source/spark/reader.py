@@ -19,14 +19,14 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from queue_source.content.files import stat_objects
-from queue_source.content.formats import check_schema
-from queue_source.content.message_rows import check_message_schema
+from queue_source.formats.base import check_schema
 from queue_source.options import ReaderOptions, connection_options
-from queue_source.planning import ISOLATED_FROM, PieceOf, cut, isolate, pack
-from queue_source.reading import Work, read_work
+from queue_source.read.message_rows import check_message_schema
+from queue_source.read.partitions import ISOLATED_FROM, PieceOf, cut, isolate, pack
+from queue_source.read.task import Work, read_work
 from queue_source.spark.compat import AvailableNow, arrow_schema, read_all_available
 from queue_source.spark.process import driver_identity, is_repeated, stop_on_sigterm
+from queue_source.storage.files import stat_objects
 from shard_store.model import Range
 
 if TYPE_CHECKING:
@@ -135,8 +135,8 @@ def _start(options: ReaderOptions) -> Coordinator:
     """Open the store and the queues, and let the coordinator recover; nothing stays open when that fails."""
     # here: every executor worker imports this module to unpickle the reader, and most of its time would go to these
     from queue_source.coordinator import Coordinator
+    from queue_source.options.queue_checks import check_error_queue, check_suitability
     from queue_source.queues import open_queue
-    from queue_source.suitability import check_error_queue, check_suitability
     from shard_store.store import open_store
 
     storage = options.content.storage

@@ -29,10 +29,10 @@ class CuesqueueSource(DataSource):
 
             options = parse_reader_options(self.options)
             if options.content.format is None:
-                from queue_source.content.message_rows import MESSAGE_SCHEMA
+                from queue_source.read.message_rows import MESSAGE_SCHEMA
 
                 return spark_schema(MESSAGE_SCHEMA)
-            from queue_source.sampling import inferred_schema
+            from queue_source.schema.sampling import inferred_schema
 
             self._inferred = True  # pickled after this call, and so known to the readers
             return spark_schema(inferred_schema(options))

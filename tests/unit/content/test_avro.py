@@ -10,10 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from queue_source.content.formats import FormatOptions, check_schema
 from queue_source.errors import BadObject, OptionError
-
-from .reading import UTC_MICROS, read_bytes, read_with_problems, refused
+from queue_source.formats.base import FormatOptions, check_schema
+from support.reading import UTC_MICROS, read_bytes, read_with_problems, refused
 
 AVRO = FormatOptions("avro")
 ONE = pa.schema([("a", pa.int64())])

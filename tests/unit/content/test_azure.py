@@ -8,16 +8,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from queue_source.content.azure import AzureOptions, azure_arguments
-from queue_source.content.files import StorageOptions, resolve, stat_objects
-from queue_source.content.formats import FormatOptions
-from queue_source.content.objects import Part, read_object
-from queue_source.content.problems import Problems
-from queue_source.content.schemas.ddl import parse_columns
-from queue_source.content.schemas.location import SchemaLocation
 from queue_source.errors import BadObject, ObjectStoreError, OptionError
+from queue_source.formats.bad_records import Problems
+from queue_source.formats.base import FormatOptions
 from queue_source.options import parse_reader_options
-from servers.azure import KEY, TOKEN, AzureServer, azure_server
+from queue_source.read.objects import Part, read_object
+from queue_source.schema.ddl import parse_columns
+from queue_source.schema.location import SchemaLocation
+from queue_source.storage.azure import AzureOptions, azure_arguments
+from queue_source.storage.files import StorageOptions, resolve, stat_objects
+from support.servers.azure import KEY, TOKEN, AzureServer, azure_server
 
 SCHEMA = pa.schema([("a", pa.int64()), ("b", pa.string())])
 ABFSS = "abfss://landing@lake.dfs.core.windows.net"

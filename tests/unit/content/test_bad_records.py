@@ -10,13 +10,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from queue_source.content import blocks, records, text_objects
-from queue_source.content.csv_lines import CsvReader
-from queue_source.content.formats import FormatOptions, check_schema
-from queue_source.content.json_lines import JsonReader
 from queue_source.errors import BadObject, OptionError
-
-from .reading import UTC_MICROS, read_with_problems, refused
+from queue_source.formats.base import FormatOptions, check_schema
+from queue_source.formats.text import blocks, records
+from queue_source.formats.text import objects as text_objects
+from queue_source.formats.text.csv_lines import CsvReader
+from queue_source.formats.text.json_lines import JsonReader
+from support.reading import UTC_MICROS, read_with_problems, refused
 
 CORRUPT = "_corrupt_record"
 ROW = pa.schema([("a", pa.int32()), ("b", pa.string()), ("c", pa.float64()), (CORRUPT, pa.string())])

@@ -13,11 +13,11 @@ from collections.abc import Callable
 import pyarrow as pa
 import pytest
 
-from queue_source.content import blocks, compression
-from queue_source.content.formats import FormatOptions
 from queue_source.errors import BadObject
-
-from .reading import read_bytes, read_with_problems, refused
+from queue_source.formats import compression
+from queue_source.formats.base import FormatOptions
+from queue_source.formats.text import blocks
+from support.reading import read_bytes, read_with_problems, refused
 
 TEXT = pa.schema([("value", pa.string())])
 LINES = FormatOptions("text")
@@ -121,7 +121,7 @@ def test_a_record_that_never_ends_costs_no_memory(monkeypatch: pytest.MonkeyPatc
 
 
 def test_packed_objects_that_only_their_bytes_give_away_are_read_with_their_first_range() -> None:
-    from queue_source.content.objects import Part
+    from queue_source.read.objects import Part
 
     packed = gzip.compress(CONTENT)
     parts = [Part(0, 100), Part(100, 2000), Part(2000, None)]

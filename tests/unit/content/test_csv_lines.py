@@ -11,10 +11,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from queue_source.content import blocks, csv_lines, text_objects
-from queue_source.content.formats import FormatOptions
-
-from .reading import UTC_MICROS, read_bytes, read_column, refused
+from queue_source.formats.base import FormatOptions
+from queue_source.formats.text import blocks, csv_lines
+from queue_source.formats.text import objects as text_objects
+from support.reading import UTC_MICROS, read_bytes, read_column, refused
 
 PLAIN = FormatOptions("csv")
 HEADER = FormatOptions("csv", header=True)

@@ -8,7 +8,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from queue_source.content.files import (
+from queue_source.errors import BadObject, ObjectStoreError
+from queue_source.storage.files import (
     ObjectStat,
     StorageOptions,
     open_object,
@@ -17,7 +18,6 @@ from queue_source.content.files import (
     stat_object,
     stat_objects,
 )
-from queue_source.errors import BadObject, ObjectStoreError
 
 ODD_NAMES = [
     "a b",

@@ -7,8 +7,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from queue_source.content.formats import FormatOptions, check_schema, data_schema
 from queue_source.errors import OptionError
+from queue_source.formats.base import FormatOptions, check_schema, data_schema
 
 NESTED = pa.struct([("a", pa.list_(pa.map_(pa.string(), pa.timestamp("us"))))])
 

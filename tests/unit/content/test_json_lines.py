@@ -9,10 +9,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from queue_source.content import blocks, json_lines, text_objects
-from queue_source.content.formats import FormatOptions
-
-from .reading import UTC_MICROS, read_bytes, read_column, refused
+from queue_source.formats.base import FormatOptions
+from queue_source.formats.text import blocks, json_lines
+from queue_source.formats.text import objects as text_objects
+from support.reading import UTC_MICROS, read_bytes, read_column, refused
 
 JSON = FormatOptions("json")
 ONE = pa.schema([("a", pa.int64())])

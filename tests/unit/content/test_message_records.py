@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from queue_source.content import message_records
-from queue_source.content.formats import FormatOptions
-from queue_source.content.message_records import parsed_messages
-from queue_source.content.metadata import ObjectMetadata
-from queue_source.content.problems import Problems
 from queue_source.errors import BadObject
+from queue_source.formats.bad_records import Problems
+from queue_source.formats.base import FormatOptions
+from queue_source.formats.metadata import ObjectMetadata
+from queue_source.read import message_records
+from queue_source.read.message_records import parsed_messages
 from shard_store.model import Payload
 
 SCHEMA = pa.schema([("a", pa.int64()), ("b", pa.string()), ("_metadata", pa.struct([("message_id", pa.string())]))])

@@ -6,12 +6,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from queue_source.content.files import stat_object
-from queue_source.content.formats import FormatOptions
-from queue_source.content.metadata import METADATA_FIELDS, ObjectMetadata, check_metadata_field, metadata_column
 from queue_source.errors import OptionError
-
-from .reading import load_object
+from queue_source.formats.base import FormatOptions
+from queue_source.formats.metadata import METADATA_FIELDS, ObjectMetadata, check_metadata_field, metadata_column
+from queue_source.storage.files import stat_object
+from support.reading import load_object
 
 ALL = pa.struct(
     [

@@ -14,11 +14,11 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import orc
 
-from queue_source.content import json_lines
-from queue_source.content.formats import FormatOptions
-from queue_source.content.schemas.new_columns import KnownNames, NewColumns
 from queue_source.errors import BadObject
-from unit.content.reading import read_bytes, read_with_problems
+from queue_source.formats.base import FormatOptions
+from queue_source.formats.new_columns import KnownNames, NewColumns
+from queue_source.formats.text import json_lines
+from support.reading import read_bytes, read_with_problems
 
 INNER = pa.struct([("x", pa.int64())])
 SCHEMA = pa.schema([("a", pa.int64()), ("s", INNER), ("l", pa.list_(INNER))])

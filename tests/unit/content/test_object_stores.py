@@ -16,15 +16,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from queue_source.content import aws_profiles
-from queue_source.content.files import StorageOptions, resolve, stat_objects
-from queue_source.content.formats import FormatOptions
-from queue_source.content.objects import ExpectedObject, Part, read_object
-from queue_source.content.problems import Problems
 from queue_source.errors import BadObject, ObjectStoreError, OptionError
+from queue_source.formats.bad_records import Problems
+from queue_source.formats.base import FormatOptions
 from queue_source.options import parse_reader_options
-from servers.gcs import VARIABLE, GcsServer
-from servers.ministack import client, new_name
+from queue_source.read.objects import ExpectedObject, Part, read_object
+from queue_source.storage import aws_profiles
+from queue_source.storage.files import StorageOptions, resolve, stat_objects
+from support.servers.gcs import VARIABLE, GcsServer
+from support.servers.ministack import client, new_name
 
 SCHEMA = pa.schema([("a", pa.int64()), ("b", pa.string())])
 CSV = FormatOptions("csv")

@@ -9,13 +9,14 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 import pytest
 
-from queue_source.content import blocks, objects, text_objects
-from queue_source.content.files import ObjectFile
-from queue_source.content.formats import BINARY_FILE, FormatOptions
-from queue_source.content.objects import ExpectedObject, Part
 from queue_source.errors import BadObject, ObjectStoreError
-
-from .reading import load_object
+from queue_source.formats.base import BINARY_FILE, FormatOptions
+from queue_source.formats.text import blocks
+from queue_source.formats.text import objects as text_objects
+from queue_source.read import objects
+from queue_source.read.objects import ExpectedObject, Part
+from queue_source.storage.files import ObjectFile
+from support.reading import load_object
 
 SCHEMA = pa.schema([("a", pa.int64()), ("b", pa.string())])
 CSV = FormatOptions("csv")

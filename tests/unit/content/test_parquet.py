@@ -11,13 +11,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from queue_source.content import parquet as parquet_reader
-from queue_source.content.files import ObjectFile, open_object
-from queue_source.content.formats import FormatOptions
-from queue_source.content.parquet import read_parquet
 from queue_source.errors import BadObject, ObjectStoreError
-
-from .reading import UTC_MICROS, read_bytes, read_column, refused
+from queue_source.formats.base import FormatOptions
+from queue_source.formats.typed import parquet as parquet_reader
+from queue_source.formats.typed.parquet import read_parquet
+from queue_source.storage.files import ObjectFile, open_object
+from support.reading import UTC_MICROS, read_bytes, read_column, refused
 
 PARQUET = FormatOptions("parquet")
 ONE = pa.schema([("a", pa.int64())])

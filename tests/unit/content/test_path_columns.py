@@ -6,10 +6,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from queue_source.content.formats import FormatOptions, check_schema
 from queue_source.errors import BadObject, OptionError
-
-from .reading import load_object
+from queue_source.formats.base import FormatOptions, check_schema
+from support.reading import load_object
 
 SCHEMA = pa.schema([("day", pa.date32()), ("a", pa.int64()), ("s", pa.string()), ("n", pa.int32())])
 META = pa.schema([*SCHEMA, ("_metadata", pa.struct([("file_size", pa.int64())]))])

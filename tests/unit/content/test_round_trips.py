@@ -18,13 +18,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from queue_source.content import blocks, csv_lines, json_lines, text_objects
-from queue_source.content.blocks import Block
-from queue_source.content.formats import FormatOptions
-from queue_source.content.problems import Problems
 from queue_source.errors import BadObject
-
-from .reading import UTC_MICROS, read_bytes, read_with_problems
+from queue_source.formats.bad_records import Problems
+from queue_source.formats.base import FormatOptions
+from queue_source.formats.text import blocks, csv_lines, json_lines
+from queue_source.formats.text import objects as text_objects
+from queue_source.formats.text.blocks import Block
+from support.reading import UTC_MICROS, read_bytes, read_with_problems
 
 UTC = dt.timezone.utc
 CALM = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -12,21 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queue_source.content.files import StorageOptions, open_object
-from queue_source.content.formats import FormatOptions
-from queue_source.content.schemas.ddl import format_columns, parse_columns, parse_fields
-from queue_source.content.schemas.inference import infer_file, infer_text
-from queue_source.content.schemas.location import SchemaLocation
-from queue_source.content.schemas.merging import (
-    TypesDiffer,
-    merged,
-    news,
-    settled,
-    spark_type,
-    widened,
-    with_hints,
-)
 from queue_source.errors import BadObject, ObjectStoreError, OptionError
+from queue_source.formats.base import FormatOptions
+from queue_source.schema.ddl import format_columns, parse_columns, parse_fields
+from queue_source.schema.inference import infer_file, infer_text
+from queue_source.schema.location import SchemaLocation
+from queue_source.schema.merging import TypesDiffer, merged, news, settled, spark_type, widened, with_hints
+from queue_source.storage.files import StorageOptions, open_object
 
 UTC = pa.timestamp("us", tz="UTC")
 JSON = FormatOptions("json")

@@ -13,13 +13,13 @@ import pyarrow as pa
 import pyarrow.orc as pa_orc
 import pytest
 
-from queue_source.content import blocks, text_objects
-from queue_source.content.formats import BINARY_FILE, FormatOptions, check_schema
-from queue_source.content.objects import Part, read_object
-from queue_source.content.problems import Problems
 from queue_source.errors import BadObject, OptionError
-
-from .reading import UTC_MICROS, read_bytes, read_column, read_with_problems, refused
+from queue_source.formats.bad_records import Problems
+from queue_source.formats.base import BINARY_FILE, FormatOptions, check_schema
+from queue_source.formats.text import blocks
+from queue_source.formats.text import objects as text_objects
+from queue_source.read.objects import Part, read_object
+from support.reading import UTC_MICROS, read_bytes, read_column, read_with_problems, refused
 
 TEXT = pa.schema([("value", pa.string())])
 TWO = pa.schema([("a", pa.string()), ("b", pa.string())])

@@ -23,7 +23,7 @@ from queue_source.queues.sql import SqlQueue
 from queue_source.queues.sql.database import create_table, create_tables
 from queue_source.queues.sql.rows import QueueRows
 from queue_source.tags import check_tag, matches_any
-from shard_store.database import Database
+from shard_store.sql.database import Database
 
 
 class Fault(str, Enum):

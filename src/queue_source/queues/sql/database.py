@@ -1,4 +1,4 @@
-"""The table under a SQL queue, and the way from a queue's URL to its database; `shard_store.database` does the rest."""
+"""The table under a SQL queue, and the way from a queue's URL to its database; `shard_store.sql` does the rest."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from sqlalchemy.dialects.mysql import LONGBLOB, LONGTEXT
 from sqlalchemy.engine import URL, make_url
 
 from queue_source.errors import QueueConfigurationError, QueueError, QueueUnavailable
-from shard_store.database import Database, ErrorKinds
-from shard_store.dialects import Trouble
-from shard_store.installing import schema_lock
 from shard_store.redaction import redact_url
+from shard_store.sql.database import Database, ErrorKinds
+from shard_store.sql.dialects import Trouble
+from shard_store.sql.install import schema_lock
 
 LONGEST_NAME = 255  # of queues and groups: both are index columns
 

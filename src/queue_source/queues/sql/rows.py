@@ -36,7 +36,7 @@ from sqlalchemy import (
 from queue_source.messages import Outgoing, Receipt, Received
 from queue_source.queues.base import Depth
 from queue_source.queues.sql.database import LONGEST_NAME, messages
-from shard_store.database import ROWS_PER_STATEMENT, Database, chunks
+from shard_store.sql.database import ROWS_PER_STATEMENT, Database, chunks
 
 _MICROSECONDS = 1_000_000
 _MOST_PARAMETERS = 20_000  # of a statement, in any of the databases

@@ -32,8 +32,8 @@ from queue_source.messages import Outgoing
 from queue_source.queues.base import made_of_each
 from queue_source.queues.sql.database import Address, create_tables, messages, open_database
 from queue_source.queues.sql.rows import QueueRows, checked
-from shard_store.database import ROWS_PER_STATEMENT, Database, chunks
-from shard_store.dialects import Trouble
+from shard_store.sql.database import ROWS_PER_STATEMENT, Database, chunks
+from shard_store.sql.dialects import Trouble
 
 metadata = MetaData()
 

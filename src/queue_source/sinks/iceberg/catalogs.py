@@ -16,10 +16,10 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.typedef import Properties
 from sqlalchemy.engine import Connection
 
-from queue_source.content.files import StorageOptions, resolve
 from queue_source.options import TableOptions
-from shard_store.database import Database
-from shard_store.installing import schema_lock
+from queue_source.storage.files import StorageOptions, resolve
+from shard_store.sql.database import Database
+from shard_store.sql.install import schema_lock
 
 _STORAGE = "cuesqueue.storage."
 

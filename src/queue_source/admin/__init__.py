@@ -1,0 +1,1 @@
+"""What the commands call to find and repair: requeue, vacuum, setup of clouds."""

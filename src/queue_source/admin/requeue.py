@@ -1,0 +1,182 @@
+"""What was bad comes again: messages are published once more, quarantined objects are opened and announced anew.
+
+Who calls it: the command `cuesqueue errors requeue`, and programs. Decision 0023 says what keeps exactly once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from queue_source.announcements.intake import OBJECT_VERSION
+from queue_source.errors import QueueConfigurationError, QueueError
+from queue_source.messages import Outgoing
+from queue_source.queues import Queue, open_queue
+from queue_source.queues.base import Unsendable, republished, send
+from queue_source.queues.urls import scheme
+from shard_store import repair, stored_errors
+from shard_store.redaction import HIDDEN
+from shard_store.store import ShardStore
+from shard_store.stored_errors import Criteria, StoredError
+
+Announce = Callable[[str], bytes]
+"""The body of a message that announces a URI."""
+
+
+@dataclass(slots=True)
+class Requeued:
+    """How many messages were published for how many errors, and for which nothing was done, and why (by id)."""
+
+    errors: int = 0
+    messages: int = 0
+    refused: dict[str, str] = field(default_factory=dict)
+
+
+def requeue(
+    store: ShardStore,
+    criteria: Criteria,
+    *,
+    to: str | None = None,
+    tag: str | None = None,
+    announce: Announce = str.encode,
+    limit: int | None = None,
+    dry_run: bool = False,
+) -> Requeued:
+    """Give the queue again what the errors are about, and mark them as requeued.
+
+    A bad message goes back to its queue as it came. A quarantined object is opened where it was found bad, and then
+    announced by a message of `announce`. Bad records, and rows that were rejected, are parts of what is published:
+    their input is published alone, to the queue `to`; a bad record of a message also to its own. `to` and `tag`
+    stand for the queue of origin and the messages' own tag. Errors that were requeued before are left alone, unless
+    `criteria` names that state. A call that dies may have published what is not marked: run it again; an object that
+    is announced twice is read once.
+    """
+    done = Requeued()
+    criteria = criteria if criteria.states else replace(criteria, states=("pending", "recorded", "delivered"))
+    with _Outbox(to, tag, dry_run) as outbox:
+        for page in stored_errors.pages(store.database, criteria, limit=limit):
+            _requeue(store, page, outbox, announce, done)
+    done.messages = outbox.published
+    return done
+
+
+def _requeue(
+    store: ShardStore, page: Sequence[StoredError], outbox: _Outbox, announce: Announce, done: Requeued
+) -> None:
+    possible = []
+    for error in page:
+        problem = outbox.problem(error)
+        if problem:
+            done.refused[error.key.hex()] = problem
+        else:
+            possible.append(error)
+    objects = [error for error in possible if _is_object(error)]
+    opened = repair.reopen(store.database, objects, dry_run=outbox.dry_run)
+    done.refused |= {key.hex(): why for key, why in opened.refused.items()}
+    possible = [error for error in possible if error.key not in opened.refused]
+    for error in possible:
+        if not _is_object(error):
+            outbox.put(error)
+    for shard in opened.shards.values():
+        outbox.announce(shard, announce(shard.uri))
+    outbox.send()
+    if not outbox.dry_run:
+        repair.mark_requeued(store.database, [error.key for error in possible])
+    done.errors += len(possible)
+
+
+class _Outbox:
+    """Messages by the queue they go to; the queues stay open until the end."""
+
+    def __init__(self, to: str | None, tag: str | None, dry_run: bool) -> None:
+        self.to = to
+        self.tag = tag
+        self.dry_run = dry_run
+        self.published = 0
+        self._waiting: dict[str, list[Outgoing]] = {}
+        self._queues: dict[str, Queue] = {}
+        self._open = ExitStack()
+
+    def __enter__(self) -> _Outbox:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
+
+    def problem(self, error: StoredError) -> str:
+        """Why this error's input cannot be given again, or ""."""
+        if error.state == "pending":
+            return "its batch is not published yet: it may still be repeated"
+        if error.scope == "skipped":
+            return "its object counts as done, as the options say (skip); parts of it may be published"
+        stays = error.scope == "row" or (error.scope == "record" and not _is_of_message(error))
+        if stays and self.to is None:
+            return (
+                f"it is a {error.scope} of something whose other rows are published, so that cannot be read again; "
+                "repair it under another name, or name with --to the queue that gets the input alone"
+            )
+        if not _is_object(error) and not error.whole:
+            kept = 0 if error.input is None else len(error.input)
+            size = "unknown number of" if error.input_size is None else error.input_size
+            return f"the error table keeps {kept} of its {size} bytes"
+        queue = self.to or error.queue
+        if not queue:
+            return "its queue is not known; name one with --to"
+        if HIDDEN in queue:
+            return f"the password of its queue {queue} is not in the store; name the queue with --to"
+        _refuse_absent_file(queue)
+        return ""
+
+    def put(self, error: StoredError) -> None:
+        """Its input, as it came; of a shard that is a message, counted as republished: that makes another shard."""
+        tag = error.tag if self.tag is None else self.tag
+        headers = republished(error.headers) if error.scope == "object" else error.headers
+        message = Outgoing(error.input or b"", tag, headers, error.group)
+        self._waiting.setdefault(self.to or error.queue, []).append(message)
+
+    def announce(self, shard: repair.Reopened, body: bytes) -> None:
+        headers = {OBJECT_VERSION: shard.version} if shard.version else {}
+        message = Outgoing(body, self.tag or "", headers, shard.group)
+        self._waiting.setdefault(self.to or shard.queue, []).append(message)
+
+    def send(self) -> None:
+        for url, messages in self._waiting.items():
+            if not self.dry_run:
+                queue = self._queue(url)
+                try:
+                    send(queue, messages)
+                except Unsendable as error:
+                    raise QueueError(queue.name, f"does not carry what an error holds: {error}") from error
+            self.published += len(messages)
+        self._waiting = {}
+
+    def _queue(self, url: str) -> Queue:
+        if url not in self._queues:
+            self._queues[url] = self._open.enter_context(open_queue(url))
+        return self._queues[url]
+
+
+def _is_object(error: StoredError) -> bool:
+    """It is read again from where it is; a message that is bad as a whole comes again as its input."""
+    return error.scope == "object" and not _is_of_message(error)
+
+
+def _is_of_message(error: StoredError) -> bool:
+    """Its shard is a message: `queue#key`, as the intake writes it."""
+    return bool(error.message_id) and error.subject.startswith(f"{error.queue}#{error.message_id}")
+
+
+def _refuse_absent_file(url: str) -> None:
+    """A relative path counts from the query's folder, and opening a SQLite queue makes its file."""
+    if not scheme(url).startswith("sql+sqlite"):
+        return
+    from queue_source.queues.sql.database import parse_address  # here: other queues do without SQLAlchemy
+
+    address = parse_address(url)
+    file = address.url.database
+    if file is not None and not address.url.query.get("uri") and not Path(file).exists():
+        raise QueueConfigurationError(
+            address.name, f"there is no file {file!r} here; run this in the query's folder, or name the queue with --to"
+        )

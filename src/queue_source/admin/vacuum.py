@@ -1,0 +1,133 @@
+"""Removing split files that no transaction has published: what attempts that died have left in the sink's folder.
+
+Which files are published the store alone knows, and it never forgets one. They are recognised by their names, which are
+unique: so it does not matter how the folder is spelled.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from itertools import islice
+from typing import NamedTuple
+
+from pyarrow import fs as pafs
+
+from queue_source.errors import OptionError
+from queue_source.storage.files import StorageOptions, raise_mapped, resolve
+from shard_store.store import ShardStore
+
+_NAME = re.compile(
+    r"split-[0-9a-f]{12}-[0-9a-f]{32}\.parquet"
+)  # as `splits.write_split` names them; no other is touched
+_PAGE = 1000
+_THREADS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class VacuumResult:
+    """How many split files there are, which of them stay, and what was removed (with dry_run: would be)."""
+
+    found: int = 0
+    published: int = 0
+    young: int = 0
+    removed: int = 0
+    bytes: int = 0
+
+
+class _File(NamedTuple):
+    path: str
+    size: int
+    modified: datetime
+
+
+def vacuum(
+    store: ShardStore,
+    folder: str,
+    *,
+    older_than: timedelta,
+    dry_run: bool = False,
+    storage: StorageOptions | None = None,
+    progress: Callable[[int], None] = lambda files: None,
+) -> VacuumResult:
+    """Remove the split files in `folder` that are older than `older_than` and not published in `store`.
+
+    `older_than` must be longer than any micro-batch takes: its files are not published before it ends. Refuses a folder
+    of whose files the store knows none: they belong to another store, which must not lose them.
+    """
+    filesystem, inner = resolve(f"{folder.rstrip('/')}/x", storage)
+    inner = inner.rpartition("/")[0]
+    limit = datetime.now(timezone.utc) - older_than
+    _check_store(store, folder, _pages(filesystem, inner, folder))
+    found = published = young = removed = size = 0
+    with ThreadPoolExecutor(_THREADS) as threads:
+        for page in _pages(filesystem, inner, folder):
+            known = store.published_names([file.path for file in page])
+            orphans = [file for file in page if file.path not in known]
+            old = [file for file in orphans if file.modified < limit]
+            gone = old if dry_run else _remove(filesystem, old, folder, threads)
+            found, published, young = found + len(page), published + len(known), young + len(orphans) - len(old)
+            removed, size = removed + len(gone), size + sum(file.size for file in gone)
+            progress(len(page))
+    return VacuumResult(found, published, young, removed, size)
+
+
+def _check_store(store: ShardStore, folder: str, pages: Iterable[list[_File]]) -> None:
+    found = 0
+    for page in pages:
+        if store.published_names([file.path for file in page]):
+            return
+        found += len(page)
+    if found:
+        raise OptionError(
+            "--path",
+            f"the store {store.database.name!r} knows none of the {found} split files in {folder}: name the store "
+            "whose sink writes to this folder; if nothing was ever published to it, remove the folder by hand",
+        )
+
+
+def _pages(filesystem: pafs.FileSystem, inner: str, folder: str) -> Iterator[list[_File]]:
+    """The split files of the folder. A local one is read as it goes; the lists of others pyarrow holds whole."""
+    try:
+        files = _local(inner) if isinstance(filesystem, pafs.LocalFileSystem) else _remote(filesystem, inner)
+        while page := list(islice(files, _PAGE)):
+            yield page
+    except (OSError, ValueError, NotImplementedError) as error:  # what pyarrow raises
+        raise_mapped(folder, error)
+
+
+def _local(folder: str) -> Iterator[_File]:
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if _NAME.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
+                with suppress(FileNotFoundError):  # another run was faster
+                    stat = entry.stat(follow_symlinks=False)
+                    yield _File(entry.path, stat.st_size, datetime.fromtimestamp(stat.st_mtime, timezone.utc))
+
+
+def _remote(filesystem: pafs.FileSystem, folder: str) -> Iterator[_File]:
+    for info in filesystem.get_file_info(pafs.FileSelector(folder)):
+        if info.type == pafs.FileType.File and _NAME.fullmatch(info.base_name):
+            yield _File(info.path, info.size, info.mtime)
+
+
+def _remove(filesystem: pafs.FileSystem, files: list[_File], folder: str, threads: ThreadPoolExecutor) -> list[_File]:
+    """Delete the files; returns those that were there. All are tried before the first failure is raised."""
+
+    def delete(file: _File) -> Exception | None:
+        try:
+            filesystem.delete_file(file.path)
+        except (OSError, ValueError, NotImplementedError) as error:  # what pyarrow raises; told apart below
+            return error
+        return None
+
+    outcomes = list(zip(files, threads.map(delete, files), strict=True))
+    for _, error in outcomes:
+        if error is not None and not isinstance(error, FileNotFoundError):
+            raise_mapped(folder, error)
+    return [file for file, error in outcomes if error is None]

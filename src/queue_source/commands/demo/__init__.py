@@ -1,0 +1,1 @@
+"""`cuesqueue demo`: the tour of the README."""

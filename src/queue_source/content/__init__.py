@@ -1,1 +1,0 @@
-"""Executor side: from an object to Arrow batches, one file a format."""

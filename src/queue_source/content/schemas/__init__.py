@@ -1,1 +1,0 @@
-"""Schemas that nobody declared: inferred from samples, kept in versions, widened when new columns come."""

@@ -1,0 +1,1 @@
+"""File formats: from an opened object and a range of it to Arrow batches."""

@@ -1,0 +1,50 @@
+"""Bad records of one object: what `mode` does with them, and what is told of them.
+
+Every bad record is counted. The first ones of an object are told one by one; the rest is one entry with their number,
+because a file of another schema would otherwise fill the error table with its every line.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from queue_source.errors import BadObject
+from queue_source.formats.typed.columns import shorten
+
+TOLD_ONE_BY_ONE = 20
+_KEPT_BYTES = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class BadRecord:
+    """One bad record: `offset` is where it begins (byte, decompressed), `record` its first bytes of `size`."""
+
+    offset: int
+    reason: str
+    record: bytes
+    size: int
+
+
+class Problems:
+    """Collects the bad records of one object (or range), in the order in which they stand there."""
+
+    def __init__(self, mode: str) -> None:
+        self.keeps = mode == "PERMISSIVE"
+        self.fails = mode == "FAILFAST"
+        self.told: list[BadRecord] = []
+        self.count = 0
+        self.last = 0
+
+    def add(self, offset: int, reason: str, record: bytes) -> None:
+        """A record is bad. Raises BadObject("corrupt-object") when the first one is to end the object (FAILFAST)."""
+        if self.fails:
+            raise BadObject("corrupt-object", shorten(f"record at byte {offset}: {reason}"), offset)
+        self.count += 1
+        self.last = offset
+        if len(self.told) < TOLD_ONE_BY_ONE:
+            self.told.append(BadRecord(offset, shorten(reason), record[:_KEPT_BYTES], len(record)))
+
+    @property
+    def untold(self) -> int:
+        """How many are counted only."""
+        return self.count - len(self.told)

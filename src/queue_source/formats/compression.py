@@ -1,0 +1,227 @@
+"""Compressed objects: which codec, by suffix or else by the first bytes, and their content as a stream.
+
+Nothing is held but the piece that was asked for, so an object of a few bytes that expands to terabytes costs no
+memory; and one that expands beyond all measure is refused.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterator
+from typing import Protocol
+
+import pyarrow as pa
+
+from queue_source.errors import BadObject
+from queue_source.storage.files import ObjectFile
+
+LARGEST_RATIO = 250
+"""Times that an object may grow when it is decompressed; below `ALWAYS_ALLOWED` bytes it may do as it likes."""
+ALWAYS_ALLOWED = 256 << 20
+
+_SUFFIXES = {
+    ".gz": "gzip", ".gzip": "gzip", ".bz2": "bz2", ".zst": "zstd", ".zstd": "zstd",
+    ".snappy": "snappy", ".sz": "snappy", ".lz4": "lz4", ".deflate": "deflate",
+}  # fmt: skip
+_SNAPPY_FRAMES = b"\xff\x06\x00\x00sNaPpY"
+_LZ4_FRAME = b"\x04\x22\x4d\x18"
+_MAGIC = {b"\x1f\x8b": "gzip", b"BZh": "bz2", b"\x28\xb5\x2f\xfd": "zstd", _LZ4_FRAME: "lz4", _SNAPPY_FRAMES: "snappy"}
+_CHUNK = 1 << 20
+_LARGEST_BLOCK = 64 << 20  # Hadoop's writers use 256 KB
+
+
+class Readable(Protocol):
+    """A stream of bytes: up to `size` bytes, fewer only at the end."""
+
+    def read(self, size: int) -> bytes: ...
+
+
+def codec_of(uri: str, first: bytes) -> str | None:
+    """The codec of an object by the suffix of its name, else by its first bytes; None for plain content."""
+    name = uri.rpartition("/")[2].lower()
+    for suffix, codec in _SUFFIXES.items():
+        if name.endswith(suffix):
+            return codec
+    return next((codec for magic, codec in _MAGIC.items() if first.startswith(magic)), None)
+
+
+class Stored:
+    """The bytes of an object as they are stored, from `place` on; those that were read ahead are not asked for again.
+
+    `read` raises BadObject("object-changed") when the object ends before its `size`: it was exchanged meanwhile.
+    """
+
+    def __init__(self, file: ObjectFile, size: int, first: bytes = b"", place: int = 0) -> None:
+        self.file = file
+        self.first = first
+        self._size = size
+        self._place = place  # of the object; `first` begins where this began
+        self._ahead = memoryview(first)
+
+    def read(self, size: int) -> bytes:
+        wanted = min(size, self._size - self._place)  # nothing is asked for behind the end
+        if wanted == len(self.first) == len(self._ahead):
+            data = self.first
+        else:
+            data = bytes(self._ahead[:wanted])
+            if len(data) < wanted:
+                data += self.file.read(wanted - len(data))
+        self._ahead = self._ahead[size:]
+        self._place += len(data)
+        if len(data) < wanted:
+            raise BadObject("object-changed", f"it ends at byte {self._place}, and had {self._size} when it was opened")
+        return data
+
+
+def decompressed(packed: Stored, codec: str, size: int) -> Readable:
+    """The content of an object of `size` compressed bytes. Its `read` raises BadObject("corrupt-object")."""
+    if codec == "snappy":
+        framed = packed.first.startswith(_SNAPPY_FRAMES)
+        pieces = _snappy_frames(packed) if framed else _hadoop_blocks(packed, "snappy")
+    elif codec == "lz4" and not packed.first.startswith(_LZ4_FRAME):
+        pieces = _hadoop_blocks(packed, "lz4_raw")
+    elif codec == "deflate":
+        pieces = _deflated(packed)
+    else:
+        pieces = _arrow_pieces(packed, codec)
+    return _Stream(_bounded(_mapped(pieces, packed.file, codec), size, codec))
+
+
+class _Stream:
+    """Pieces of any size as reads of a given size."""
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self._pieces = pieces
+        self._rest = b""
+
+    def read(self, size: int) -> bytes:
+        parts, missing = [self._rest], size - len(self._rest)
+        while missing > 0 and (piece := next(self._pieces, None)) is not None:
+            parts.append(piece)
+            missing -= len(piece)
+        data = b"".join(parts)
+        self._rest = data[size:]
+        return data[:size]
+
+
+def _mapped(pieces: Iterator[bytes], file: ObjectFile, codec: str) -> Iterator[bytes]:
+    """What a codec raises, as BadObject; what the store raises stays as it is."""
+    try:
+        yield from pieces
+    except (OSError, ValueError, zlib.error, struct.error, pa.ArrowException) as error:
+        if file.failure is not None:
+            raise file.failure from error
+        raise BadObject("corrupt-object", f"{codec}: {error}") from error
+
+
+def _bounded(pieces: Iterator[bytes], size: int, codec: str) -> Iterator[bytes]:
+    allowed = max(ALWAYS_ALLOWED, size * LARGEST_RATIO)
+    total = 0
+    for piece in pieces:
+        total += len(piece)
+        if total > allowed:
+            raise BadObject("corrupt-object", f"{codec}: {size} bytes expand to more than {allowed}: refused")
+        yield piece
+
+
+def _arrow_pieces(file: Readable, codec: str) -> Iterator[bytes]:
+    """gzip, bz2, zstd and lz4 frames, of any number of members; Arrow reports a member that is cut off."""
+    with pa.CompressedInputStream(pa.PythonFile(_Plain(file), "r"), codec) as stream:
+        while piece := stream.read(_CHUNK):
+            yield piece
+
+
+class _Plain:
+    """The least that pyarrow takes for a file."""
+
+    closed = False
+
+    def __init__(self, source: Readable) -> None:
+        self.read = source.read
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        """Nothing: the object is closed by who opened it."""
+
+
+def _deflated(file: Readable) -> Iterator[bytes]:
+    """zlib streams, as Hadoop's DefaultCodec writes them."""
+    machine = zlib.decompressobj()
+    begun = False
+    while data := machine.unconsumed_tail or machine.unused_data or file.read(_CHUNK):
+        if machine.eof:
+            machine = zlib.decompressobj()
+        yield machine.decompress(data, _CHUNK)
+        begun = True
+    if begun and not machine.eof:
+        yield machine.flush()
+        if not machine.eof:
+            raise ValueError("the stream is cut off")
+
+
+def _hadoop_blocks(file: Readable, codec: str) -> Iterator[bytes]:
+    """What Hadoop's block codecs (and so Spark) write as `.snappy` and `.lz4`.
+
+    Blocks of: length of the content, then chunks (length, compressed bytes) until that length is reached.
+    """
+    machine = pa.Codec(codec)
+    while header := file.read(4):
+        (missing,) = struct.unpack(">I", header)
+        while missing:
+            (length,) = struct.unpack(">I", file.read(4))
+            if length > _LARGEST_BLOCK or missing > _LARGEST_BLOCK:
+                raise ValueError(f"a block of {max(length, missing)} bytes: not in Hadoop's format")
+            packed = _exactly(file, length)
+            plain = machine.decompress(packed, _snappy_length(packed), asbytes=True) if codec == "snappy" else None
+            if plain is None:
+                plain = _lz4_chunk(machine, packed, missing)
+            missing -= len(plain)
+            if missing < 0:
+                raise ValueError("a chunk is longer than its block")
+            yield plain
+
+
+def _lz4_chunk(machine: pa.Codec, packed: bytes, missing: int) -> bytes:
+    """A raw LZ4 chunk does not tell its length; Hadoop writes one a block, so it is what the block still misses."""
+    return bytes(machine.decompress(packed, missing, asbytes=True))
+
+
+def _snappy_frames(file: Readable) -> Iterator[bytes]:
+    """Snappy's own framing format: chunks of (kind, 3 bytes of length, content)."""
+    machine = pa.Codec("snappy")
+    while header := file.read(4):
+        if len(header) < 4:
+            raise ValueError("the stream is cut off")
+        kind, length = header[0], int.from_bytes(header[1:], "little")
+        content = _exactly(file, length)
+        if kind == 0x00:
+            yield machine.decompress(content[4:], _snappy_length(content[4:]), asbytes=True)
+        elif kind == 0x01:
+            yield content[4:]
+        elif 0x02 <= kind <= 0x7F:
+            raise ValueError(f"a chunk of the unknown kind {kind:#x}")
+
+
+def _exactly(file: Readable, length: int) -> bytes:
+    data = file.read(length)
+    if len(data) != length:
+        raise ValueError("the stream is cut off")
+    return data
+
+
+def _snappy_length(packed: bytes) -> int:
+    """The length of the content, which raw Snappy has at its beginning as a varint."""
+    length = 0
+    for place, byte in enumerate(packed[:5]):
+        length |= (byte & 0x7F) << (7 * place)
+        if byte < 0x80:
+            if length > _LARGEST_BLOCK:
+                break
+            return length
+    raise ValueError("not a Snappy block")

@@ -1,0 +1,126 @@
+"""Columns that objects have and the declared schema has not: noticed where objects are read, at no cost per row.
+
+JSON: what pyarrow infers beside the declared columns; CSV: the header; formats with types: the schema in the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.types as pt
+
+from queue_source.errors import BadObject, CuesqueueError
+from queue_source.formats.base import FormatOptions
+from queue_source.formats.metadata import METADATA_COLUMN
+from queue_source.schema.merging import news, says_nothing, spark_type, widened
+
+Tree = Mapping[str, Any]
+"""Names of fields; to each the tree of what is new in it, or None where all of it is."""
+
+
+class NewColumns(CuesqueueError):
+    """An object has columns that the stream's schema lacks, and its options want to know.
+
+    Raised and caught in one task (`evolving.py`). `found`: the object's columns; or `record`: the JSON object that has
+    them. `where`: the object's URI or the message's shard id, where it is known.
+    """
+
+    def __init__(self, found: pa.Schema | None = None, record: Mapping[str, Any] | None = None) -> None:
+        self.found, self.record = found, record
+        self.where: str | None = None
+        super().__init__("there are columns that the schema has not")
+
+
+def no_data(options: FormatOptions) -> list[str]:
+    """The names of columns that do not come from the content of objects."""
+    others = (options.column_name_of_corrupt_record, options.rescued_data_column)
+    return [METADATA_COLUMN, *options.partition_columns, *(name for name in others if name is not None)]
+
+
+def check_file(schema: pa.Schema, found: pa.Schema, options: FormatOptions) -> None:
+    """Raise NewColumns when a file of a typed format has more than the declared columns.
+
+    Raises BadObject("wrong-columns") when Spark has no type for one of them.
+    """
+    passed = {name.casefold() for name in no_data(options)}
+    try:
+        held = [(f.name, spark_type(f.type, f.name)) for f in found if f.name.casefold() not in passed]
+    except ValueError as error:
+        raise BadObject("wrong-columns", str(error)) from error
+    if news(schema, widened(schema, pa.schema(held))):
+        raise NewColumns(pa.schema(held))
+
+
+def check_header(schema: pa.Schema, names: list[str], options: FormatOptions) -> None:
+    """The same for the names of a CSV header."""
+    known = {name.casefold() for name in (*schema.names, *no_data(options))}
+    if any(name.casefold() not in known for name in names):
+        raise NewColumns(pa.schema([(name, pa.string()) for name in dict.fromkeys(names)]))
+
+
+class KnownNames:
+    """The names of a schema, to hold JSON objects against."""
+
+    def __init__(self, schema: pa.Schema, options: FormatOptions) -> None:
+        self._names = _names(pa.struct(list(schema)))
+        assert self._names is not None
+        self._names.update(dict.fromkeys((name.casefold() for name in no_data(options)), None))
+
+    def check(self, record: dict[str, Any]) -> None:
+        """Raise NewColumns when a decoded object has a value for a name that is not known, in any depth."""
+        assert self._names is not None
+        if _has_new(record, self._names):
+            raise NewColumns(record=record)
+
+
+def _names(kind: pa.DataType) -> dict[str, Any] | None:
+    """The names of the fields in a type; None for one that takes whatever there is."""
+    if pt.is_struct(kind):
+        return {kind.field(i).name.casefold(): _names(kind.field(i).type) for i in range(kind.num_fields)}
+    if pt.is_list(kind):
+        return _names(kind.value_type)
+    return None
+
+
+def _has_new(value: Any, names: dict[str, Any]) -> bool:
+    if isinstance(value, list):
+        return any(_has_new(one, names) for one in value)
+    if not isinstance(value, dict):
+        return False
+    for name, inner in value.items():
+        folded = name.casefold()
+        if folded not in names:
+            if _says_something(inner):
+                return True
+        elif names[folded] is not None and _has_new(inner, names[folded]):
+            return True
+    return False
+
+
+def _says_something(value: Any) -> bool:
+    if isinstance(value, dict):
+        return any(_says_something(inner) for inner in value.values())
+    if isinstance(value, list):
+        return any(_says_something(inner) for inner in value)
+    return value is not None
+
+
+def more(wanted: pa.DataType, found: pa.DataType, *, exactly: bool = False) -> Tree | None:
+    """What a found type has beside the wanted one, {} for nothing; `exactly`: names match in their case too."""
+    if pt.is_struct(wanted) and pt.is_struct(found):
+        fold = str if exactly else str.casefold
+        known = {fold(wanted.field(i).name): wanted.field(i).type for i in range(wanted.num_fields)}
+        tree: dict[str, Any] = {}
+        for field in (found.field(i) for i in range(found.num_fields)):
+            if fold(field.name) in known:
+                inner = more(known[fold(field.name)], field.type, exactly=exactly)
+                if inner:
+                    tree[field.name] = inner
+            elif not says_nothing(field.type):
+                tree[field.name] = None
+        return tree
+    if (pt.is_list(wanted) or pt.is_large_list(wanted)) and (pt.is_list(found) or pt.is_large_list(found)):
+        return more(wanted.value_type, found.value_type, exactly=exactly)
+    return {}

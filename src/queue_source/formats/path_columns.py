@@ -1,0 +1,41 @@
+"""Columns whose values stand in an object's path (`.../day=2020-01-01/part.json`), as Hive and Spark write them."""
+
+from __future__ import annotations
+
+from urllib.parse import unquote
+
+import pyarrow as pa
+
+from queue_source.errors import BadObject
+from queue_source.formats.base import FormatOptions
+from queue_source.formats.text.parsing import text_converter
+
+_NULL = "__HIVE_DEFAULT_PARTITION__"
+
+
+def path_columns(uri: str, schema: pa.Schema, options: FormatOptions) -> dict[str, pa.Scalar]:
+    """The values of the declared partition columns of one object; percent signs in them are decoded, as Spark does.
+
+    Raises BadObject("wrong-columns") when the path lacks one, or its value is not of the declared type.
+    """
+    if not options.partition_columns:
+        return {}
+    found = path_values(uri)
+    values = {}
+    for name in options.partition_columns:
+        if name not in found:
+            raise BadObject("wrong-columns", f"the path has no folder {name}=...: {uri!r}")
+        text, kind = found[name], schema.field(name).type
+        try:
+            convert = text_converter(kind, FormatOptions("csv", timezone=options.timezone))
+            value = None if text == _NULL else convert(text)
+        except ValueError as error:
+            raise BadObject("wrong-columns", f"column {name!r} in the path: {error}") from error
+        values[name] = pa.array([value], kind)[0]
+    return values
+
+
+def path_values(uri: str) -> dict[str, str]:
+    """`name=value` folders, the last of a name; the object's own name is none."""
+    parted = (folder.partition("=") for folder in uri.split("/")[:-1])
+    return {unquote(name): unquote(value) for name, equals, value in parted if equals}

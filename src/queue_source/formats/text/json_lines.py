@@ -1,0 +1,185 @@
+"""JSON: blocks of lines to Arrow, an object a line; or (`multiLine`) one document, an object or an array of them.
+
+pyarrow parses. Where it fails, or cannot read a type at all (maps), `json_rows.py` reads the same lines in Python: it
+says exactly which record and column is wrong, or reads what Spark reads and pyarrow does not (a number into a STRING).
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.json as pa_json
+import pyarrow.types as pt
+
+from queue_source.errors import BadObject
+from queue_source.formats.bad_records import Problems
+from queue_source.formats.base import FormatOptions, is_bytes
+from queue_source.formats.new_columns import KnownNames, more
+from queue_source.formats.text.blocks import BLOCK_SIZE, Block, Exactly, LineEnds
+from queue_source.formats.text.json_rows import Objects, decode, dump
+from queue_source.formats.text.line_data import count_lines, is_utf8, unified
+from queue_source.formats.text.records import Record, RecordSchema, Rows
+from queue_source.formats.text.values import text_leaf
+from queue_source.formats.typed.columns import check_decimals, conform_column, require_any
+
+_NO_OBJECT = re.compile(rb"^[ \t]*[^ \t\n{]", re.MULTILINE)
+_CACHED = 1 << 18  # bytes that stay in the processor's cache
+_NEWLINE, _BRACE = ord("\n"), ord("{")
+_WHITE = b" \t\r\n"
+
+
+class JsonReader:
+    """Reads the blocks of one JSON object (or range)."""
+
+    def __init__(self, schema: pa.Schema, options: FormatOptions, problems: Problems, uri: str) -> None:
+        self._problems = problems
+        self._uri = uri
+        self._separator_text = options.line_sep
+        self._shape = RecordSchema.of(schema, options)
+        self._options = options
+        self._leaf = text_leaf(options)
+        self._known = KnownNames(schema, options) if options.watch_new_columns else None
+        self.separator: LineEnds | Exactly = LineEnds()
+        if options.line_sep is not None:
+            self.separator = Exactly(options.line_sep.encode())
+        self.only_slowly = any(_has_map(field.type) for field in self._shape.data)
+
+    def quickly(self, data: bytes) -> pa.Table | None:
+        if not is_utf8(data):
+            return None
+        lines = unified(data, self._separator_text, blank=b" ")
+        if not lines or lines.isspace():
+            return self._shape.full.empty_table()
+        plain = _all_begin_plainly(lines)
+        if not plain and _NO_OBJECT.search(lines) is not None:
+            return None
+        try:
+            parsed = self._parse(lines)
+            # where lines are blank, their number may be right by chance
+            guess = parsed.num_rows if plain else -1
+            if count_lines(lines, guess, strip=True) != parsed.num_rows:
+                return None  # two objects in a line, or one over two
+            if self._has_more(parsed.schema):
+                return None  # to be rescued, or a reason to stop
+            check_decimals(parsed)
+            columns = [conform_column(parsed.column(i), field, self._leaf) for i, field in enumerate(self._shape.data)]
+        except (pa.ArrowException, UnicodeDecodeError, BadObject):
+            return None  # the slow way finds out what is wrong, if anything is
+        if columns:
+            parsed = pa.Table.from_arrays(columns, schema=self._shape.data)
+        return self._shape.assemble(parsed)
+
+    def slowly(self, block: Block) -> pa.Table:
+        rows = Rows(self._shape, self._problems, self._uri)
+        for offset, line in self.separator.split(block.data):
+            if line.strip(_WHITE):
+                self._read_record(rows, block.offset + offset, line)
+        return rows.table()
+
+    def whole(self, block: Block) -> pa.Table:
+        """One document (`multiLine`): what is bad in it makes all of it one bad record."""
+        rows = Rows(self._shape, self._problems, self._uri)
+        if block.data.strip(_WHITE):
+            self._read_record(rows, block.offset, block.data)
+        return rows.table()
+
+    def require_a_column(self, block: Block) -> None:
+        """Raise BadObject("wrong-columns") when no record of a block, though good, so much as names a column."""
+        names, present = set(self._shape.data.names), set[str]()
+        for _, line in self.separator.split(block.data):
+            if not line.strip(_WHITE):
+                continue
+            try:
+                found = {key for one in decode(line.decode("utf-8")) for key in one}
+            except ValueError:
+                return  # a bad record is told as one
+            if found & names:
+                return
+            present |= found
+        require_any(self._shape.data.names, {}, present)
+
+    @cached_property
+    def _objects(self) -> Objects:
+        return Objects(list(self._shape.data), self._options)
+
+    def _read_record(self, rows: Rows, offset: int, line: bytes) -> None:
+        record = Record()
+        try:
+            found = decode(line.decode("utf-8"))
+        except UnicodeDecodeError as error:
+            record.reasons.append(f"not UTF-8: {error.reason} at byte {error.start} of the record")
+        except ValueError as error:
+            record.reasons.append(f"not JSON: {error}")
+        if record.reasons:
+            rows.add(rows.nothing(), record, offset, line)
+            return
+        for one in found:
+            if self._known is not None:
+                self._known.check(one)
+            record = Record()
+            rescued: dict[str, object] = {}
+            values = self._objects.read(one, record, rescued)
+            texts = {name: dump(value) for name, value in rescued.items()}
+            rows.add(values, record, offset, line, rows.as_json(texts))
+
+    def _has_more(self, parsed: pa.Schema) -> bool:
+        """Whether there is anything but the declared columns (and nulls), where that matters."""
+        if self._shape.rescued is None and self._known is None:
+            return False
+        return bool(
+            more(pa.struct(list(self._shape.data)), pa.struct(list(parsed)), exactly=self._shape.rescued is not None)
+        )
+
+    def _parse(self, lines: bytes) -> pa.Table:
+        """What pyarrow reads, in wire types. Raises pa.ArrowException for what it will not read as it stands."""
+        wanted = pa.schema([pa.field(field.name, wire_type(field.type)) for field in self._shape.data])
+        # what is inferred beside the declared columns costs nothing where there is nothing else
+        others = "ignore" if self._shape.rescued is None and self._known is None else "infer"
+        return pa_json.read_json(
+            pa.BufferReader(lines),
+            read_options=pa_json.ReadOptions(use_threads=False, block_size=min(BLOCK_SIZE, len(lines) + 1)),
+            parse_options=pa_json.ParseOptions(
+                explicit_schema=wanted, newlines_in_values=False, unexpected_field_behavior=others
+            ),
+        )
+
+
+def wire_type(kind: pa.DataType) -> pa.DataType:
+    """What JSON can hold of a type: dates, timestamps and binary are text until they are converted."""
+    if pt.is_struct(kind):
+        parts = [kind.field(i) for i in range(kind.num_fields)]
+        return pa.struct([pa.field(part.name, wire_type(part.type)) for part in parts])
+    if pt.is_list(kind):
+        return pa.list_(wire_type(kind.value_type))
+    if pt.is_map(kind):
+        return pa.map_(pa.string(), wire_type(kind.item_type))
+    textual = pt.is_timestamp(kind) or pt.is_date(kind) or is_bytes(kind)
+    return pa.string() if textual or pt.is_large_string(kind) else kind
+
+
+def _all_begin_plainly(lines: bytes) -> bool:
+    """Whether every line begins with `{`; if not, it may still be blank or indented.
+
+    pyarrow dies of SIGSEGV on a block that begins with `null` (apache/arrow#47409), also after a byte order mark, and
+    reads a later `null` as a row. All else that is no object it refuses by itself.
+    """
+    if not lines.startswith(b"{"):
+        return False
+    characters = np.frombuffer(lines, np.uint8)
+    for start in range(0, len(lines), _CACHED):
+        # one byte more, so that the first character of a line meets its newline; 5 times faster than a search
+        piece = characters[start : start + _CACHED + 1]
+        if (piece[1:][piece[:-1] == _NEWLINE] != _BRACE).any():
+            return False
+    return True
+
+
+def _has_map(kind: pa.DataType) -> bool:
+    if pt.is_map(kind):
+        return True
+    if pt.is_list(kind):
+        return _has_map(kind.value_type)
+    return bool(pt.is_struct(kind)) and any(_has_map(kind.field(i).type) for i in range(kind.num_fields))

@@ -1,0 +1,64 @@
+"""Text: a line a row, or (`wholeText`) an object a row. Bytes that are no UTF-8 make a line a bad record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import pyarrow as pa
+
+from queue_source.formats.bad_records import Problems
+from queue_source.formats.base import FormatOptions
+from queue_source.formats.text.blocks import Block, Exactly, LineEnds
+from queue_source.formats.text.line_data import is_utf8, unified
+
+_LARGEST_STRINGS = (1 << 31) - 1
+
+
+class TextReader:
+    """Reads the blocks of one text object (or range)."""
+
+    def __init__(self, schema: pa.Schema, options: FormatOptions, problems: Problems) -> None:
+        self._schema = schema
+        self._problems = problems
+        self._separator_text = options.line_sep
+        self.separator: LineEnds | Exactly = LineEnds()
+        if options.line_sep is not None:
+            self.separator = Exactly(options.line_sep.encode())
+        self.only_slowly = False
+
+    def quickly(self, data: bytes) -> pa.Table | None:
+        lines = unified(data, self._separator_text, blank=None) if is_utf8(data) else None
+        if lines is None or len(lines) > _LARGEST_STRINGS:
+            return None
+        ends = np.flatnonzero(np.frombuffer(lines, np.uint8) == ord("\n"))
+        if not lines.endswith(b"\n"):
+            ends = np.append(ends, len(lines))
+        # the lines without their ends, and where each begins in them: no line is touched one by one
+        kept = np.delete(np.frombuffer(lines, np.uint8), ends[ends < len(lines)])
+        offsets = np.concatenate(([0], ends - np.arange(len(ends)))).astype(np.int32)
+        strings = pa.StringArray.from_buffers(len(ends), pa.py_buffer(offsets), pa.py_buffer(kept))
+        return self._table(strings)
+
+    def slowly(self, block: Block) -> pa.Table:
+        return self._read(self.separator.split(block.data), block.offset)
+
+    def whole(self, block: Block) -> pa.Table:
+        """The object as one row."""
+        return self._read([(0, block.data)], block.offset)
+
+    def _read(self, lines: Iterable[tuple[int, bytes]], start: int) -> pa.Table:
+        texts = []
+        for offset, line in lines:
+            try:
+                texts.append(line.decode("utf-8"))
+            except UnicodeDecodeError as error:
+                reason = f"not UTF-8: {error.reason} at byte {error.start} of the record"
+                self._problems.add(start + offset, reason, line)
+                if self._problems.keeps:
+                    texts.append(line.decode("utf-8", "replace"))
+        return self._table(pa.array(texts, pa.string()))
+
+    def _table(self, strings: pa.Array) -> pa.Table:
+        column = strings.cast(self._schema.field(0).type)
+        return pa.Table.from_arrays([column], schema=self._schema)

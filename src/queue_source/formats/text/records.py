@@ -1,0 +1,163 @@
+"""What the two record formats share: blocks become tables quickly, or piece by piece, or record by record.
+
+A block that pyarrow will not take is cut into pieces, so that one bad record among millions slows down its own few
+kilobytes only. What is left is read in Python, a record at a time: that way says what is wrong, and is the reference.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from queue_source.formats.bad_records import Problems
+from queue_source.formats.base import FormatOptions
+from queue_source.formats.text.blocks import Block, OutsideQuotes, Separator
+from queue_source.formats.typed.columns import corrupt_column
+
+SMALLEST_PIECE = 32 << 10
+_PIECES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class RecordSchema:
+    """The declared columns: those of the records (`data`), and the two that tell about records."""
+
+    full: pa.Schema
+    data: pa.Schema
+    corrupt: str | None
+    rescued: str | None
+
+    @classmethod
+    def of(cls, schema: pa.Schema, options: FormatOptions) -> RecordSchema:
+        corrupt = options.column_name_of_corrupt_record
+        special = {corrupt, options.rescued_data_column}
+        data = pa.schema([field for field in schema if field.name not in special])
+        return cls(schema, data, corrupt if corrupt in schema.names else None, options.rescued_data_column)
+
+    def assemble(self, data: pa.Table, told: dict[str, list[str | None]] | None = None) -> pa.Table:
+        """The declared table; the columns that tell about records are null where nothing is told."""
+        if self.data is self.full or len(self.data) == len(self.full):
+            return data
+        columns = []
+        for field in self.full:
+            place = self.data.get_field_index(field.name)
+            if place >= 0:
+                columns.append(data.column(place))
+            elif told is not None:
+                columns.append(pa.chunked_array([pa.array(told[field.name], field.type)]))
+            else:
+                columns.append(pa.chunked_array([pa.nulls(data.num_rows, field.type)]))
+        return pa.Table.from_arrays(columns, schema=self.full)
+
+
+class Record:
+    """One record while it is read: what is wrong with it, and what the schema has no place for."""
+
+    __slots__ = ("reasons", "rescued")
+
+    def __init__(self) -> None:
+        self.reasons: list[str] = []
+        self.rescued: dict[str, Any] = {}
+
+
+class Rows:
+    """Rows that were read one by one, with what is told about them."""
+
+    def __init__(self, shape: RecordSchema, problems: Problems, uri: str) -> None:
+        self._shape = shape
+        self._problems = problems
+        self._uri = uri
+        self._columns: list[list[Any]] = [[] for _ in shape.data]
+        self._told: dict[str, list[str | None]] = {name: [] for name in (shape.corrupt, shape.rescued) if name}
+        self._count = 0
+
+    def add(self, values: list[Any], record: Record, offset: int, raw: bytes, rescued: str | None = None) -> None:
+        """One record; a bad one is counted, and stays or goes as `mode` says."""
+        if record.reasons:
+            self._problems.add(offset, "; ".join(record.reasons), raw)
+            if not self._problems.keeps:
+                return
+        for column, value in zip(self._columns, values, strict=True):
+            column.append(value)
+        if self._shape.corrupt:
+            self._told[self._shape.corrupt].append(raw.decode("utf-8", "replace") if record.reasons else None)
+        if self._shape.rescued:
+            self._told[self._shape.rescued].append(rescued)
+        self._count += 1
+
+    def nothing(self) -> list[Any]:
+        """The values of a record of which nothing could be read."""
+        return [None] * len(self._columns)
+
+    def as_json(self, rescued: dict[str, str]) -> str | None:
+        """The rescued data of a record: names and JSON texts, and where they were found."""
+        if not rescued:
+            return None
+        parts = [f"{json.dumps(name, ensure_ascii=False)}:{text}" for name, text in rescued.items()]
+        if self._uri:  # a message has no path
+            parts.append(f'"_file_path":{json.dumps(self._uri, ensure_ascii=False)}')
+        return "{" + ",".join(parts) + "}"
+
+    def table(self) -> pa.Table:
+        arrays = []
+        for field, values in zip(self._shape.data, self._columns, strict=True):
+            try:
+                arrays.append(pa.array(values, field.type))
+            except (ValueError, TypeError, OverflowError, pa.ArrowException) as error:
+                raise corrupt_column(field.name, error) from error
+        if not arrays:
+            return self._shape.assemble(pa.table({"": pa.nulls(self._count)}).select([]), self._told)
+        return self._shape.assemble(pa.Table.from_arrays(arrays, schema=self._shape.data), self._told)
+
+
+class RecordReader(Protocol):
+    """A format whose objects are records of text."""
+
+    @property
+    def separator(self) -> Separator: ...
+
+    @property
+    def only_slowly(self) -> bool:
+        """Nothing of this object can be read quickly: pieces are not tried."""
+
+    def quickly(self, data: bytes) -> pa.Table | None:
+        """The rows in the declared schema, or None when anything about them is unusual."""
+
+    def slowly(self, block: Block) -> pa.Table:
+        """The rows, read one by one. Raises BadObject("corrupt-object") when the first bad one ends the object."""
+
+
+def read_block(reader: RecordReader, block: Block) -> Iterator[pa.Table]:
+    """The rows of a block, in order."""
+    table = None if reader.only_slowly else reader.quickly(block.data)
+    if table is not None:
+        yield table
+        return
+    pieces = [] if reader.only_slowly else list(_cut(block, reader.separator))
+    if len(pieces) < 2:
+        yield reader.slowly(block)
+        return
+    for piece in pieces:
+        yield from read_block(reader, piece)
+
+
+def _cut(block: Block, separator: Separator) -> Iterator[Block]:
+    """The block in a few pieces of whole records; a small one stays as it is."""
+    data, start = block.data, 0
+    step = max(SMALLEST_PIECE, len(data) // _PIECES + 1)
+    if isinstance(separator, OutsideQuotes):
+        ends = separator.ends(data).tolist()
+        for end in ends:
+            if end - start >= step:
+                yield Block(block.offset + start, data[start:end])
+                start = end
+    else:
+        while start + step < len(data) and (end := separator.first_end(data, start + step)) > 0:
+            yield Block(block.offset + start, data[start:end])
+            start = end
+    if start < len(data):
+        yield Block(block.offset + start, data[start:])

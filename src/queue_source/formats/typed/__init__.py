@@ -1,0 +1,1 @@
+"""Formats that bring their own types: Parquet, ORC and Avro."""

@@ -1,0 +1,106 @@
+"""What the formats with types of their own share: from what was decoded to the declared columns."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from queue_source.errors import BadObject, CuesqueueError
+from queue_source.formats.base import FormatOptions
+from queue_source.formats.new_columns import Tree, check_file, more, no_data
+from queue_source.formats.typed.columns import conform_column, match_names, require_any, shorten, typed_leaf
+from queue_source.storage.files import ObjectFile
+
+
+@contextmanager
+def damage_is_bad(file: ObjectFile, format_name: str) -> Iterator[None]:
+    """What a decoder raises, as BadObject("corrupt-object"); a failure of the store stays what it is."""
+    try:
+        yield
+    except CuesqueueError:
+        raise
+    except Exception as error:
+        if file.failure is not None:
+            raise file.failure from error
+        raise BadObject("corrupt-object", shorten(f"not readable as {format_name}: {error}")) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The columns of one file that are read: by declared name, and those with something to be rescued."""
+
+    matches: dict[str, str]
+    rescued: Tree
+    uri: str
+
+    @property
+    def names(self) -> list[str]:
+        return list(dict.fromkeys([*self.matches.values(), *self.rescued]))
+
+
+def choose(schema: pa.Schema, found: pa.Schema, options: FormatOptions, uri: str) -> Chosen:
+    """Which columns of a file with the columns `found` are read for the declared ones.
+
+    Raises BadObject("wrong-columns"), and NewColumns where the options want to know of those that are not declared.
+    """
+    data = [field for field in schema if field.name != options.rescued_data_column]
+    if options.watch_new_columns:
+        check_file(schema, found, options)
+    matches = match_names([field.name for field in data], found.names)
+    rescued: Tree = {}
+    if options.rescued_data_column is not None:
+        passed = {name.casefold() for name in no_data(options)}
+        others = pa.struct([field for field in found if field.name.casefold() not in passed])
+        rescued = more(pa.struct(data), others) or {}
+    require_any([field.name for field in data], {**matches, **dict.fromkeys(rescued, "")}, found.names)
+    return Chosen(matches, rescued, uri)
+
+
+def conformed(table: pa.Table, schema: pa.Schema, chosen: Chosen, options: FormatOptions) -> pa.Table:
+    """The declared columns of a decoded table; those that it lacks are null. Raises BadObject("corrupt-object")."""
+    leaf = typed_leaf(options.timezone)
+    columns = []
+    for field in schema:
+        if field.name in chosen.matches:
+            columns.append(conform_column(table.column(chosen.matches[field.name]), field, leaf))
+        elif field.name == options.rescued_data_column and chosen.rescued:
+            columns.append(pa.chunked_array([_rescued(table, chosen)], field.type))
+        else:
+            columns.append(pa.chunked_array([pa.nulls(table.num_rows, field.type)]))
+    return pa.Table.from_arrays(columns, schema=schema) if columns else table
+
+
+def _rescued(table: pa.Table, chosen: Chosen) -> pa.Array:
+    """As JSON what no declared column has a place for; null for rows in which there is nothing of it."""
+    texts = []
+    for row in table.select(list(chosen.rescued)).to_pylist():
+        found = _only(row, chosen.rescued)
+        where = {"_file_path": chosen.uri} if chosen.uri else {}
+        texts.append(json.dumps({**found, **where}, ensure_ascii=False, default=_plain) if found else None)
+    return pa.array(texts, pa.string())
+
+
+def _only(value: Any, tree: Tree | None) -> Any:
+    """The parts of a value that a tree names; nothing where they are null."""
+    if tree is None:
+        return value
+    if isinstance(value, list):
+        inner = [_only(one, tree) for one in value]
+        return inner if any(inner) else None
+    if not isinstance(value, dict):
+        return None
+    found = {name: _only(value[name], below) for name, below in tree.items() if name in value}
+    return {name: inner for name, inner in found.items() if inner is not None and inner != {}}
+
+
+def _plain(value: Any) -> str:
+    """What JSON has no form for."""
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode("ascii")
+    return value.isoformat() if hasattr(value, "isoformat") else str(value)

@@ -1,0 +1,189 @@
+"""One object, or a range of one: from its URI to Arrow batches in the declared schema, or a BadObject.
+
+The entry of the executor side. All or nothing: no row leaves before the whole object is known to be good, where it may
+be bad in its middle (`holding.py`). Objects that cannot be (plain text whose bad records are told one by one) are
+streamed. Either way a worker's memory is bounded by blocks, not by the object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from queue_source.errors import BadObject, ObjectStoreError
+from queue_source.formats.bad_records import Problems
+from queue_source.formats.base import COLUMNAR_FORMATS, LINE_FORMATS, FormatOptions, data_schema
+from queue_source.formats.binary_file import read_binary_file
+from queue_source.formats.compression import codec_of
+from queue_source.formats.metadata import METADATA_COLUMN, ObjectMetadata, metadata_column
+from queue_source.formats.new_columns import NewColumns
+from queue_source.formats.path_columns import path_columns
+from queue_source.formats.spool import all_or_nothing
+from queue_source.formats.text.objects import TextObject
+from queue_source.formats.typed.avro import read_avro
+from queue_source.formats.typed.orc import read_orc
+from queue_source.formats.typed.parquet import read_parquet
+from queue_source.messages import MESSAGE_URI
+from queue_source.storage.files import ObjectFile, StorageOptions, open_object, stat_object
+
+BATCH_ROWS = 65_536
+"""Rows of the largest batch that is handed to Spark."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedObject:
+    """The object as it was announced: size in bytes, ETag without quotes; None is not checked."""
+
+    size: int | None = None
+    etag: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Which bytes of an object are read; None: to its end.
+
+    What is in them: the records, row groups (Parquet) or stripes (ORC) that begin there.
+    """
+
+    start: int = 0
+    end: int | None = None
+
+
+def may_be_cut(uri: str, options: FormatOptions, *, all_or_nothing: bool) -> bool:
+    """Whether parts of the object may be read by several tasks: none of them may find it bad when others do not.
+
+    With `all_or_nothing` they may, because then nothing that any of them read is published. Driver, before anything is
+    read. An object that is packed and does not say so in its name is read as a whole with its first part.
+    """
+    if uri == MESSAGE_URI:
+        return False
+    if options.file_format in COLUMNAR_FORMATS:
+        return all_or_nothing
+    may_fail = options.mode == "FAILFAST"
+    return options.splittable and (all_or_nothing or not may_fail) and codec_of(uri, b"") is None
+
+
+def read_object(
+    uri: str,
+    schema: pa.Schema,
+    options: FormatOptions,
+    problems: Problems,
+    *,
+    storage: StorageOptions | None = None,
+    expected: ExpectedObject | None = None,
+    metadata: ObjectMetadata | None = None,
+    part: Part | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """The rows of the object (or part), in batches of exactly `schema`, none of them empty; bad records to `problems`.
+
+    Executor worker. `metadata` fills the column `_metadata`, if `schema` has it; path, name, size and time that it
+    leaves open are filled from the object. Raises BadObject (`missing-object`, `object-changed`, `corrupt-object`,
+    `wrong-columns`) before the first batch or never, and ObjectStoreError for what another try may cure.
+    """
+    part = part or Part()
+    wanted = data_schema(schema, options)
+    from_path = path_columns(uri, schema, options)
+    given = False
+    with open_object(uri, storage) as file:
+        size = file.size()
+        check_unchanged(uri, file, size, expected or ExpectedObject())
+        if size == 0:  # no rows in any format, as in Spark
+            return
+        filled = None
+        if METADATA_COLUMN in schema.names:
+            filled = _complete(uri, size, schema, storage, metadata or ObjectMetadata(), part)
+        tables, may_fail_late = open_tables(uri, file, size, wanted, options, problems, part, storage)
+        batches = _batches(tables, schema, filled, from_path)
+        try:
+            for batch in all_or_nothing(batches, schema) if may_fail_late else batches:
+                yield batch
+                given = True
+        except NewColumns as noticed:
+            noticed.where = uri
+            raise
+        except BadObject as error:
+            if given:  # it changed while it was read: another try sees it from its beginning
+                raise ObjectStoreError(f"{uri!r} became bad while it was read: {error}") from error
+            raise
+
+
+def open_tables(
+    uri: str,
+    file: ObjectFile,
+    size: int,
+    schema: pa.Schema,
+    options: FormatOptions,
+    problems: Problems,
+    part: Part | None = None,
+    storage: StorageOptions | None = None,
+) -> tuple[Iterator[pa.Table], bool]:
+    """The rows of an open object as tables, and whether they may turn out bad after the first of them.
+
+    `schema` is that of the object's own columns; `storage` is for binaryFile alone.
+    """
+    part = part or Part()
+    if options.file_format in LINE_FORMATS:
+        text = TextObject(uri, file, size, options, problems, part.start)
+        return text.tables(schema, part.start, part.end), text.may_fail_late
+    if options.file_format == "parquet":
+        return read_parquet(file, schema, options, part.start, part.end), True
+    if options.file_format == "orc":
+        return read_orc(file, size, schema, options, part.start, part.end), True
+    if options.file_format == "avro":
+        return read_avro(file, schema, options), True
+    return read_binary_file(uri, file, size, schema, storage), False
+
+
+def check_unchanged(uri: str, file: ObjectFile, size: int, expected: ExpectedObject) -> None:
+    """Raise BadObject("object-changed") when the open object is not the one that was announced."""
+    if expected.size is not None and expected.size != size:
+        raise BadObject("object-changed", f"{uri!r} has {size} bytes, {expected.size} were announced")
+    if expected.etag is None:
+        return
+    etag = file.etag()
+    if etag is not None and etag != expected.etag.strip('"'):
+        raise BadObject("object-changed", f"{uri!r} has the ETag {etag}, {expected.etag} was announced")
+
+
+def _complete(
+    uri: str, size: int, schema: pa.Schema, storage: StorageOptions | None, known: ObjectMetadata, part: Part
+) -> ObjectMetadata:
+    """`known`, with what the object itself tells where it is silent."""
+    end = size if part.end is None else part.end
+    filled = replace(
+        known,
+        file_path=uri if known.file_path is None else known.file_path,
+        file_name=uri.rpartition("/")[2] if known.file_name is None else known.file_name,
+        file_size=size if known.file_size is None else known.file_size,
+        file_block_start=part.start if known.file_block_start is None else known.file_block_start,
+        file_block_length=end - part.start if known.file_block_length is None else known.file_block_length,
+    )
+    declared = schema.field(METADATA_COLUMN).type
+    if filled.file_modification_time is None and declared.get_field_index("file_modification_time") >= 0:
+        filled = replace(filled, file_modification_time=stat_object(uri, storage).modified)
+    return filled
+
+
+def _batches(
+    tables: Iterator[pa.Table], schema: pa.Schema, metadata: ObjectMetadata | None, from_path: dict[str, pa.Scalar]
+) -> Iterator[pa.RecordBatch]:
+    """Batches of bounded size, with the columns that are the same for every row."""
+    for table in tables:
+        for batch in table.to_batches(max_chunksize=BATCH_ROWS):
+            if batch.num_rows == 0:
+                continue
+            if metadata is None and not from_path:
+                yield batch
+                continue
+            data = iter(batch.columns)
+            columns = []
+            for field in schema:
+                if metadata is not None and field.name == METADATA_COLUMN:
+                    columns.append(metadata_column(field.type, metadata, batch.num_rows))
+                elif field.name in from_path:
+                    columns.append(pa.repeat(from_path[field.name], batch.num_rows))
+                else:
+                    columns.append(next(data))
+            yield pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -1,0 +1,1 @@
+"""Schemas that nobody declared: found in samples, kept in a location, widened when objects outgrow them."""

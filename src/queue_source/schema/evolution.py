@@ -1,0 +1,101 @@
+"""Executor side: what becomes of columns that the stream's schema lacks (`schemaEvolutionMode`, as in Auto Loader).
+
+The reader that meets one raises `NewColumns`; here the schema is widened and kept, and the query ends with
+`SchemaChanged`. Nothing of the batch was published then: the same plan is read again with the wider schema.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+
+import pyarrow as pa
+
+from queue_source.errors import BadObject, ObjectStoreError, SchemaChanged
+from queue_source.formats.base import FormatOptions
+from queue_source.formats.new_columns import NewColumns, no_data
+from queue_source.options import ContentOptions
+from queue_source.schema.ddl import parse_fields
+from queue_source.schema.inference import infer_file, infer_json
+from queue_source.schema.location import SchemaLocation
+from queue_source.schema.merging import merged, news, widened, with_hints
+from queue_source.storage.files import ObjectFile, open_object
+from shard_store.model import Content
+
+_NAMED = 20  # columns in a message
+
+
+def schema_changed(
+    noticed: NewColumns, schema: pa.Schema, content: ContentOptions, contents: Sequence[Content]
+) -> SchemaChanged:
+    """The error that ends the query; with `addNewColumns`, once the wider schema is kept.
+
+    `contents` is all that the task reads: looked at within the limits of samples, the one that was met first, so that
+    one restart brings more than one new column. May run many times, in many tasks: it only adds columns.
+    """
+    format = content.format
+    assert format is not None
+    declared = pa.schema([field for field in schema if field.name != format.rescued_data_column])
+    options = content.schema
+    if options.schema_evolution_mode != "addNewColumns":
+        wide = widened(declared, _found(noticed, content, format, []), no_data(format))
+        return SchemaChanged(
+            f"objects have columns that the schema lacks: {_listed(news(declared, wide))}; schemaEvolutionMode is "
+            "failOnNewColumns: add them to the schema, or remove the objects, and start the query again"
+        )
+    assert options.schema_location is not None
+    location = SchemaLocation(options.schema_location, content.storage)
+    kept = location.latest()
+    base = declared if kept is None else kept.schema
+    contents = sorted(contents, key=lambda one: noticed.where not in (one.uri, one.shard_id))
+    wide = widened(base, _found(noticed, content, format, contents), no_data(format))
+    wide = with_hints(wide, parse_fields(options.schema_hints))
+    recorded = location.record(wide)
+    names = news(declared, widened(declared, recorded.schema, no_data(format)))
+    return SchemaChanged(
+        f"objects have columns that the schema of this stream lacks: {_listed(names)}; version {recorded.version} in "
+        f"schemaLocation {options.schema_location} has them: load and start the query again, and it goes on with them "
+        "where it stopped; nothing of this micro-batch was published"
+    )
+
+
+def _found(noticed: NewColumns, content: ContentOptions, format: FormatOptions, rest: Iterable[Content]) -> pa.Schema:
+    """The columns of what was met, as seen in a larger part of it and of what is still to be read."""
+    types = content.schema.infer_column_types
+    textual = format.file_format in ("json", "csv")
+    samples = list(_samples(rest, content, format))
+    if noticed.record is not None:
+        samples.append(infer_json([dict(noticed.record)], types=types))
+    elif noticed.found is not None:
+        names = {name for sample in samples for name in sample.names}
+        # a header tells names alone: types are those of the samples
+        samples.append(pa.schema([field for field in noticed.found if not textual or field.name not in names]))
+    if textual:
+        return merged(samples, textual=True)
+    wide = pa.schema([])
+    for sample in samples:  # types that differ between files: the first one's
+        wide = widened(wide, sample)
+    return wide
+
+
+def _samples(rest: Iterable[Content], content: ContentOptions, format: FormatOptions) -> Iterator[pa.Schema]:
+    options = content.schema
+    limit = max(1, options.schema_sample_bytes // options.schema_sample_files)
+    for _, one in zip(range(options.schema_sample_files), rest, strict=False):
+        with suppress(BadObject, ObjectStoreError, ValueError):  # told when it is read, at the next start
+            yield infer_content(one, content, format, limit)
+
+
+def infer_content(one: Content, content: ContentOptions, format: FormatOptions, limit: int) -> pa.Schema:
+    """The columns of an object, or of a message. Raises as `infer_file`."""
+    types = content.schema.infer_column_types
+    if one.payload is not None:
+        body = ObjectFile(one.shard_id, pa.BufferReader(one.payload.value))
+        return infer_file(one.shard_id, body, format, limit, types=types)
+    with open_object(one.uri, content.storage) as file:
+        return infer_file(one.uri, file, format, limit, types=types)
+
+
+def _listed(names: list[str]) -> str:
+    listed = ", ".join(repr(name) for name in names[:_NAMED])
+    return listed if len(names) <= _NAMED else f"{listed} and {len(names) - _NAMED} more"

@@ -1,0 +1,216 @@
+"""Schemas put together: of several samples (`merged`), of a kept schema and what came later (`widened`), with hints.
+
+Names that differ in nothing but case are one, in the spelling that came first: Spark would not tell two apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import pyarrow as pa
+import pyarrow.types as pt
+
+from queue_source.formats.base import is_bytes, is_text
+from queue_source.schema.ddl import Path
+
+Hints = Sequence[tuple[Path, pa.DataType]]
+
+_LARGEST_DECIMAL = 38
+
+
+class TypesDiffer(ValueError):
+    """Two samples have types for one column that no type holds both of."""
+
+
+def merged(schemas: Iterable[pa.Schema], *, textual: bool) -> pa.Schema:
+    """All columns of all schemas, in the order in which they are first seen.
+
+    `textual`: what has no common type is STRING, as what it was written as. Raises TypesDiffer where it is not.
+    """
+    kind: pa.DataType = pa.struct([])
+    for schema in schemas:
+        kind = common_type(kind, pa.struct(list(schema)), textual=textual)
+    return pa.schema(_fields(kind))
+
+
+def common_type(a: pa.DataType, b: pa.DataType, *, textual: bool, path: str = "") -> pa.DataType:
+    """The narrowest type that holds the values of both."""
+    if a == b or pt.is_null(b):
+        return a
+    if pt.is_null(a):
+        return b
+    if pt.is_struct(a) and pt.is_struct(b):
+        found = _by_name(a)
+        for name, field in _by_name(b).items():
+            before = found.get(name, field)
+            both = common_type(before.type, field.type, textual=textual, path=f"{path}{field.name}.")
+            found[name] = before.with_type(both)
+        return pa.struct(list(found.values()))
+    if pt.is_list(a) and pt.is_list(b):
+        return pa.list_(common_type(a.value_type, b.value_type, textual=textual, path=path))
+    if pt.is_map(a) and pt.is_map(b) and a.key_type == b.key_type:
+        return pa.map_(a.key_type, common_type(a.item_type, b.item_type, textual=textual, path=path))
+    wider = _wider(a, b) or _wider(b, a)
+    if wider is not None:
+        return wider
+    if textual:
+        return pa.string()
+    raise TypesDiffer(
+        f"column {path.rstrip('.')!r} is {a} in one sample and {b} in another; name its type in schemaHints"
+    )
+
+
+def _wider(a: pa.DataType, b: pa.DataType) -> pa.DataType | None:
+    """`b`, or another type, where it holds all values of `a` and `b`."""
+    if pt.is_integer(a) and pt.is_integer(b):
+        return b if a.bit_width <= b.bit_width else None
+    if pt.is_floating(b) and (pt.is_integer(a) or pt.is_floating(a) or pt.is_decimal(a)):
+        return pa.float64() if a.bit_width >= b.bit_width or not pt.is_floating(a) else b
+    if pt.is_decimal(b) and (pt.is_integer(a) or pt.is_decimal(a)):
+        digits, scale = (a.precision - a.scale, a.scale) if pt.is_decimal(a) else (_digits(a), 0)
+        digits, scale = max(digits, b.precision - b.scale), max(scale, b.scale)
+        return pa.decimal128(digits + scale, scale) if digits + scale <= _LARGEST_DECIMAL else pa.float64()
+    if pt.is_timestamp(b) and pt.is_date(a):
+        return b
+    return None
+
+
+def _digits(kind: pa.DataType) -> int:
+    return {8: 3, 16: 5, 32: 10}.get(kind.bit_width, 19)
+
+
+def settled(schema: pa.Schema) -> pa.Schema:
+    """The schema without types that say nothing: what was null in every sample, or an empty object, is STRING."""
+    return pa.schema([(field.name, _settled(field.type)) for field in schema])
+
+
+def _settled(kind: pa.DataType) -> pa.DataType:
+    if pt.is_null(kind) or (pt.is_struct(kind) and kind.num_fields == 0):
+        return pa.string()
+    if pt.is_struct(kind):
+        return pa.struct([(field.name, _settled(field.type)) for field in _fields(kind)])
+    return pa.list_(_settled(kind.value_type)) if pt.is_list(kind) else kind
+
+
+def widened(kept: pa.Schema, found: pa.Schema, ignored: Iterable[str] = ()) -> pa.Schema:
+    """`kept`, and behind it what only `found` has; also within structs. Types that are kept stay as they are.
+
+    What is null in `found` is not there yet. `ignored`: names of columns that are no data.
+    """
+    passed = {name.casefold() for name in ignored}
+    others = [field for field in found if field.name.casefold() not in passed]
+    return pa.schema(_fields(_widened(pa.struct(list(kept)), pa.struct(others))))
+
+
+def _widened(kept: pa.DataType, found: pa.DataType) -> pa.DataType:
+    if pt.is_struct(kept) and pt.is_struct(found):
+        fields = _by_name(kept)
+        for name, field in _by_name(found).items():
+            if name in fields:
+                fields[name] = fields[name].with_type(_widened(fields[name].type, field.type))
+            elif not says_nothing(field.type):
+                fields[name] = field.with_type(_settled(field.type))
+        return pa.struct(list(fields.values()))
+    if pt.is_list(kept) and pt.is_list(found):
+        return pa.list_(_widened(kept.value_type, found.value_type))
+    if pt.is_map(kept) and pt.is_map(found):
+        return pa.map_(kept.key_type, _widened(kept.item_type, found.item_type))
+    return kept
+
+
+def says_nothing(kind: pa.DataType) -> bool:
+    """Whether a type was inferred from nothing but nulls and empty objects and arrays."""
+    if pt.is_struct(kind):
+        return all(says_nothing(field.type) for field in _fields(kind))
+    return bool(pt.is_null(kind)) or (bool(pt.is_list(kind)) and says_nothing(kind.value_type))
+
+
+def news(kept: pa.Schema, wider: pa.Schema) -> list[str]:
+    """The paths of what `wider` has and `kept` has not."""
+    return _news(pa.struct(list(kept)), pa.struct(list(wider)), "")
+
+
+def _news(kept: pa.DataType, wider: pa.DataType, path: str) -> list[str]:
+    if pt.is_struct(kept) and pt.is_struct(wider):
+        before = _by_name(kept)
+        found = []
+        for name, field in _by_name(wider).items():
+            whole = f"{path}{field.name}"
+            found += _news(before[name].type, field.type, f"{whole}.") if name in before else [whole]
+        return found
+    if pt.is_list(kept) and pt.is_list(wider):
+        return _news(kept.value_type, wider.value_type, f"{path}element.")
+    if pt.is_map(kept) and pt.is_map(wider):
+        return _news(kept.item_type, wider.item_type, f"{path}value.")
+    return []
+
+
+def with_hints(schema: pa.Schema, hints: Hints) -> pa.Schema:
+    """The schema with the types that the user named; a hinted column that is not there is added behind the others."""
+    kind: pa.DataType = pa.struct(list(schema))
+    for path, wanted in hints:
+        kind = _hinted(kind, path, wanted, ".".join(path))
+    return pa.schema(_fields(kind))
+
+
+def _hinted(kind: pa.DataType, path: Path, wanted: pa.DataType, whole: str) -> pa.DataType:
+    """Raises ValueError for a path that leads into what has no parts."""
+    if not path:
+        return wanted
+    first, rest = path[0], path[1:]
+    if pt.is_list(kind) and first == "element":
+        return pa.list_(_hinted(kind.value_type, rest, wanted, whole))
+    if pt.is_map(kind) and first in ("key", "value"):
+        key, item = kind.key_type, kind.item_type
+        if first == "key":
+            return pa.map_(_hinted(key, rest, wanted, whole), item)
+        return pa.map_(key, _hinted(item, rest, wanted, whole))
+    if pt.is_null(kind):
+        kind = pa.struct([])
+    if not pt.is_struct(kind):
+        raise ValueError(f"{whole!r} leads into a column of type {kind}, which has no part {first!r}")
+    fields = _by_name(kind)
+    field = fields.get(first.casefold(), pa.field(first, pa.null()))
+    fields[first.casefold()] = field.with_type(_hinted(field.type, rest, wanted, whole))
+    return pa.struct(list(fields.values()))
+
+
+def spark_type(kind: pa.DataType, path: str) -> pa.DataType:
+    """The type in which Spark holds a column of a file. Raises ValueError for one that it has no type for."""
+    if isinstance(kind, pa.BaseExtensionType):
+        return spark_type(kind.storage_type, path)
+    if pt.is_dictionary(kind):
+        return spark_type(kind.value_type, path)
+    if pt.is_struct(kind):
+        return pa.struct([(field.name, spark_type(field.type, f"{path}.{field.name}")) for field in _fields(kind)])
+    if pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind):
+        return pa.list_(spark_type(kind.value_type, path))
+    if pt.is_map(kind):
+        return pa.map_(spark_type(kind.key_type, path), spark_type(kind.item_type, path))
+    if pt.is_unsigned_integer(kind):
+        return {8: pa.int16(), 16: pa.int32(), 32: pa.int64()}.get(kind.bit_width, pa.decimal128(20, 0))
+    if pt.is_timestamp(kind):
+        return pa.timestamp("us", tz=None if kind.tz is None else "UTC")
+    if pt.is_date(kind):
+        return pa.date32()
+    if is_text(kind) or pt.is_string_view(kind):
+        return pa.string()
+    if is_bytes(kind) or pt.is_binary_view(kind) or pt.is_fixed_size_binary(kind):
+        return pa.binary()
+    if pt.is_float16(kind):
+        return pa.float32()
+    if pt.is_boolean(kind) or pt.is_integer(kind) or pt.is_floating(kind) or pt.is_decimal128(kind) or pt.is_null(kind):
+        return kind
+    raise ValueError(f"column {path!r} is {kind}, which Spark has no type for; declare the columns with .schema(...)")
+
+
+def _by_name(kind: pa.StructType) -> dict[str, pa.Field]:
+    """The fields by their names in small letters; of several with one name the first."""
+    found: dict[str, pa.Field] = {}
+    for field in _fields(kind):
+        found.setdefault(field.name.casefold(), field)
+    return found
+
+
+def _fields(kind: pa.StructType) -> list[pa.Field]:
+    return [kind.field(i) for i in range(kind.num_fields)]

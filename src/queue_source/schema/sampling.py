@@ -1,0 +1,188 @@
+"""Driver side: the schema of a stream for which nobody declared one.
+
+What `schemaLocation` holds is used as it is. Only when it is empty, samples are looked at: the objects that the user
+names, else what the queue would deliver next, else objects that the store has already seen. Nothing is acknowledged,
+and what a queue had to hand out to show it is given back at once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+
+import pyarrow as pa
+
+from queue_source.announcements.intake import take_in, take_messages
+from queue_source.errors import BadObject, ObjectStoreError, OptionError
+from queue_source.formats.base import FormatOptions
+from queue_source.formats.path_columns import path_values
+from queue_source.messages import Received
+from queue_source.options import ReaderOptions, connection_options
+from queue_source.options.queue_checks import check_suitability
+from queue_source.queues import open_queue
+from queue_source.queues.base import Administered, Queue
+from queue_source.schema.ddl import parse_fields
+from queue_source.schema.evolution import infer_content
+from queue_source.schema.inference import fixed_schema, infer_text
+from queue_source.schema.location import SchemaLocation
+from queue_source.schema.merging import TypesDiffer, merged, settled, with_hints
+from shard_store.errors import ShardStoreError
+from shard_store.model import Content
+from shard_store.store import open_store
+from shard_store.views import VIEWS
+
+_LOOK = 60.0  # seconds after which messages come back by themselves, should this process die
+
+
+def inferred_schema(options: ReaderOptions) -> pa.Schema:
+    """The columns of the stream: the same at every call, since the first one keeps them.
+
+    Runs in whatever process Spark asks for a schema. Raises OptionError with what to set, ObjectStoreError.
+    """
+    format = options.content.format
+    assert format is not None
+    fixed = fixed_schema(format)
+    if fixed is None:
+        fixed = _recorded(options, format)
+    try:
+        schema = with_hints(fixed, parse_fields(options.content.schema.schema_hints))
+    except ValueError as error:
+        raise OptionError("schemaHints", str(error)) from error
+    rescued = format.rescued_data_column
+    more = [name for name in (*format.partition_columns, rescued) if name is not None]
+    return pa.schema([*schema, *(pa.field(name, pa.string()) for name in more if name not in schema.names)])
+
+
+def _recorded(options: ReaderOptions, format: FormatOptions) -> pa.Schema:
+    if options.content.schema.schema_location is None:
+        raise OptionError(
+            "schemaLocation",
+            'a stream needs the columns of its objects: declare them with .schema("id BIGINT, ..."), or set '
+            "schemaLocation to a folder, where the columns that are inferred are kept",
+        )
+    location = SchemaLocation(options.content.schema.schema_location, options.content.storage)
+    latest = location.latest()
+    if latest is None:
+        latest = location.record(_inferred(options, format))
+    return latest.schema
+
+
+def _inferred(options: ReaderOptions, format: FormatOptions) -> pa.Schema:
+    """The columns of all samples together, with hints."""
+    hints = parse_fields(options.content.schema.schema_hints)
+    schemas: list[pa.Schema] = []
+    problems: list[str] = []
+    limit = max(1, options.content.schema.schema_sample_bytes // options.content.schema.schema_sample_files)
+    textual = format.file_format in ("json", "csv")
+    for one in _samples(options, problems):
+        try:
+            found = infer_content(one, options.content, format, limit)
+            schemas.append(found if textual else with_hints(found, _known(hints, found)))
+        except (BadObject, ObjectStoreError, ValueError) as error:
+            problems.append(f"{one.shard_id[:300]}: {error}")
+            continue
+        in_path = {name.casefold() for name in format.partition_columns}  # wins over a column of that name
+        data = [field for field in schemas[-1] if field.name.casefold() not in in_path]
+        schemas[-1] = pa.schema([*data, *_path_fields(one, options, format)])
+    schema = merged_samples(schemas, textual)
+    if not schema.names:
+        tried = f" ({'; '.join(problems[:3])})" if problems else ""
+        raise OptionError(
+            "schemaLocation",
+            f"is empty, and there is nothing to infer the columns from{tried}: publish a message and load again, name "
+            'objects in schemaSample, or declare the columns with .schema("id BIGINT, ...")',
+        )
+    return settled(with_hints(schema, hints))
+
+
+def merged_samples(schemas: Sequence[pa.Schema], textual: bool) -> pa.Schema:
+    try:
+        return merged(schemas, textual=textual)
+    except TypesDiffer as error:
+        raise OptionError("schemaHints", str(error)) from error
+
+
+def _known(
+    hints: Sequence[tuple[tuple[str, ...], pa.DataType]], schema: pa.Schema
+) -> list[tuple[tuple[str, ...], pa.DataType]]:
+    """The hints of columns that a sample has."""
+    names = {name.casefold() for name in schema.names}
+    return [(path, kind) for path, kind in hints if path[0].casefold() in names]
+
+
+def _path_fields(one: Content, options: ReaderOptions, format: FormatOptions) -> Iterator[pa.Field]:
+    """The columns that come from the path of an object."""
+    values = path_values(one.uri)
+    for name in format.partition_columns:
+        typed = options.content.schema.infer_column_types
+        yield pa.field(name, infer_text(values.get(name) or "", format) if typed else pa.string())
+
+
+def _samples(options: ReaderOptions, problems: list[str]) -> Iterator[Content]:
+    """What to look at, within `schemaSampleFiles`."""
+    most = options.content.schema.schema_sample_files
+    if options.content.schema.schema_sample:
+        yield from [Content(uri, uri) for uri in options.content.schema.schema_sample[:most]]
+        return
+    found = _announced(options, most, problems)
+    yield from found or _seen_before(options, most, problems)
+
+
+def _announced(options: ReaderOptions, most: int, problems: list[str]) -> list[Content]:
+    """What the messages that wait in the queues announce; they stay there."""
+    found = _contents(options, [_show(queue, most) for queue in _opened(options)], problems)
+    if not found:  # the first message may be on its way
+        found = _contents(options, [_wait_for(queue, most, options) for queue in _opened(options)], problems)
+    return found[:most]
+
+
+def _opened(options: ReaderOptions) -> Iterator[Queue]:
+    for url in options.queue.urls:
+        with open_queue(url.reveal(), **connection_options(url, options.queue)) as queue:
+            check_suitability([queue], options)
+            yield queue
+
+
+def _show(queue: Queue, most: int) -> list[Received]:
+    return queue.peek(most) if isinstance(queue, Administered) else []
+
+
+def _wait_for(queue: Queue, most: int, options: ReaderOptions) -> list[Received]:
+    """Messages that are taken and given back at once: whoever counts receives, counts one more."""
+    deadline = time.monotonic() + options.queue.wait_time.total_seconds()
+    while (left := deadline - time.monotonic()) > 0:
+        wait = min(left, queue.capabilities.longest_wait)
+        messages = queue.receive(min(most, queue.capabilities.largest_batch), _LOOK, wait)
+        queue.give_back([message.receipt for message in messages])
+        if messages:
+            return messages
+    return []
+
+
+def _contents(options: ReaderOptions, shown: Iterable[list[Received]], problems: list[str]) -> list[Content]:
+    contents: dict[str, Content] = {}
+    for messages in shown:
+        if options.content.content == "message":
+            intake = take_messages(messages, options.notifications)
+        else:
+            intake = take_in(messages, options.notifications, lambda uris: [None] * len(uris))
+        problems += [error.detail for error in intake.errors.values()]
+        contents.update((one.shard_id, one) for some in intake.contents.values() for one in some)
+    return list(contents.values())
+
+
+def _seen_before(options: ReaderOptions, most: int, problems: list[str]) -> list[Content]:
+    """Objects of the source that were read before, by this pipeline or another."""
+    if options.content.content == "message":
+        return []  # their bodies are gone
+    names = [column.name for column in VIEWS["shards"]]
+    place, state = names.index("shard_id"), names.index("state")
+    try:
+        with open_store(options.store.reveal(), create=False) as store:
+            page = next(store.pages("shards", source=options.source), [])
+    except ShardStoreError as error:
+        problems.append(f"the store: {error}")  # there is none yet, most likely
+        return []
+    done = [str(row[place]) for row in page if row[state] == "done"]
+    version = "#" if options.notifications.allow_overwrites else "\0"
+    return [Content(shard_id, shard_id.rpartition(version)[0] or shard_id) for shard_id in done[:most]]

@@ -1,0 +1,296 @@
+"""Where objects live: from a URI to an open file, and the one place where a file system's errors get our names.
+
+A URI is taken **raw**. `s3://bucket/KEY` holds the key as it is (notifications are decoded where they are parsed),
+and after `file://` stands the path as it is: nothing is percent-decoded here, because the URI is the identity of the
+object, and `a%20b` and `a b` are two objects. A plain absolute path is a local file.
+
+Used in executor workers, and by the reader process to ask for sizes before planning. File systems are cached per
+process; none is carried through a fork.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from functools import lru_cache
+from typing import Any, NoReturn
+from urllib.parse import urlsplit
+
+from pyarrow import ArrowInvalid
+from pyarrow import fs as pafs
+
+from queue_source.errors import BadObject, ObjectStoreError
+from queue_source.storage.aws_profiles import keys_of
+from queue_source.storage.azure import SCHEMES, AzureOptions, azure_arguments, azure_place
+from queue_source.uris import climbs
+from shard_store.redaction import redact_text
+
+_S3_SCHEMES = frozenset({"s3", "s3a", "s3n"})
+_NO_SUCH_NAME = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.EISDIR, errno.ELOOP})
+_STAT_THREADS = 32
+
+GCS_EMULATOR = "STORAGE_EMULATOR_HOST"
+"""Names an emulator of Google Cloud Storage (`http://host:port` or `host:port`), as it does to Google's own clients."""
+
+
+@dataclass(frozen=True, slots=True)
+class StorageOptions:
+    """How object stores are reached; None leaves it to the SDK's own chain. Picklable; secrets are not in its repr.
+
+    `endpoint`, of S3, is a URL (`http://localhost:9000`) or `host:port` (then https). `anonymous` sends no credentials.
+    """
+
+    endpoint: str | None = None
+    region: str | None = None
+    access_key: str | None = field(default=None, repr=False)
+    secret_key: str | None = field(default=None, repr=False)
+    session_token: str | None = field(default=None, repr=False)
+    role_arn: str | None = None
+    external_id: str | None = None
+    anonymous: bool = False
+    profile: str | None = None
+    azure: AzureOptions = field(default_factory=AzureOptions)
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectStat:
+    """An object's size in bytes, and when it was last modified (aware, UTC; None where the store does not tell)."""
+
+    size: int
+    modified: datetime | None
+
+
+def resolve(uri: str, storage: StorageOptions | None = None) -> tuple[pafs.FileSystem, str]:
+    """The file system of a URI, and the path in it. No request is made.
+
+    Raises BadObject("missing-object") for a URI that can name no object, ObjectStoreError when the file system of a
+    known scheme cannot be built (bad credentials, or a pyarrow without it).
+    """
+    storage = storage or StorageOptions()
+    if uri.startswith("/"):
+        return _local(os.getpid()), uri
+    scheme, separator, rest = uri.partition("://")
+    scheme = scheme.lower()
+    if not separator:
+        raise BadObject("missing-object", f"{uri!r} is neither an absolute path nor a URI")
+    if scheme == "file":
+        if not rest.startswith("/"):
+            raise BadObject("missing-object", f"{uri!r} needs three slashes and an absolute path")
+        return _local(os.getpid()), rest
+    bucket, _, key = rest.partition("/")
+    if not bucket or not key:
+        raise BadObject("missing-object", f"{uri!r} names no object in a bucket")
+    if climbs(uri):
+        raise BadObject("missing-object", f"{uri!r} has a segment '.' or '..', by which another object would be read")
+    with _mapped(uri):
+        if scheme in _S3_SCHEMES:
+            return _s3(_with_keys(storage), os.getpid()), rest
+        if scheme == "gs":
+            return _gcs(storage, os.getpid()), rest
+        if scheme in SCHEMES:
+            account, domain, container = azure_place(uri, scheme, bucket, storage.azure)
+            return _azure(account, domain, storage.azure, os.getpid()), f"{container}/{key}"
+    raise BadObject("missing-object", f"the scheme of {uri!r} is not one of file, s3, s3a, s3n, gs, abfs, abfss, az")
+
+
+def is_local(uri: str) -> bool:
+    """Whether the URI names a file of this machine, if it names anything."""
+    return uri.startswith("/") or uri[:7].lower() == "file://"
+
+
+def stat_object(uri: str, storage: StorageOptions | None = None) -> ObjectStat:
+    """Size and modification time, in one request. Raises BadObject("missing-object") and ObjectStoreError."""
+    filesystem, path = resolve(uri, storage)
+    with _mapped(uri):
+        info = filesystem.get_file_info(path)
+    if info.type != pafs.FileType.File:
+        found = "it is a directory" if info.type == pafs.FileType.Directory else "nothing is there"
+        raise BadObject("missing-object", f"{uri!r}: {found}")
+    return ObjectStat(info.size, info.mtime)
+
+
+def stat_objects(uris: Iterable[str], storage: StorageOptions | None = None) -> list[ObjectStat | None]:
+    """`stat_object` for many at once, in the order given; None where the object is missing. Raises ObjectStoreError."""
+    wanted = list(uris)
+    if len(wanted) < 2:
+        return [_stat_or_none(uri, storage) for uri in wanted]
+    with ThreadPoolExecutor(min(_STAT_THREADS, len(wanted)), thread_name_prefix="cuesqueue-stat") as threads:
+        return list(threads.map(lambda uri: _stat_or_none(uri, storage), wanted))
+
+
+@contextmanager
+def open_object(uri: str, storage: StorageOptions | None = None) -> Iterator[ObjectFile]:
+    """The object, open for random reads, closed on leaving. Raises BadObject("missing-object"), ObjectStoreError."""
+    filesystem, path = resolve(uri, storage)
+    with _mapped(uri):
+        native = filesystem.open_input_file(path)
+    try:
+        yield ObjectFile(uri, native)
+    finally:
+        native.close()
+
+
+class ObjectFile:
+    """An open object whose reads raise our errors, and which remembers a failed read.
+
+    It is a Python file for pyarrow (`pa.PythonFile`). pyarrow reports a failed read and a damaged Parquet file alike
+    as OSError; `failure` tells them apart: what it holds is the store's fault, anything else is the object's.
+    """
+
+    def __init__(self, uri: str, native: Any) -> None:
+        self.uri = uri
+        self.failure: BadObject | ObjectStoreError | None = None
+        self._native = native
+
+    def size(self) -> int:
+        """Bytes, as the store tells it now."""
+        return int(self._guarded(self._native.size))
+
+    def etag(self) -> str | None:
+        """The ETag that came with the opening request, without quotes; None where the store has none."""
+        metadata = self._guarded(self._native.metadata)
+        value = (metadata.get("ETag") or metadata.get(b"ETag")) if metadata else None  # pyarrow says text, or bytes
+        if isinstance(value, bytes):
+            value = value.decode("utf-8", "replace")
+        return value.strip('"') if value else None
+
+    def read(self, size: int | None = None) -> bytes:
+        data: bytes = self._guarded(lambda: self._native.read(size))
+        return data
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        return int(self._guarded(lambda: self._native.seek(offset, whence)))
+
+    def tell(self) -> int:
+        return int(self._guarded(self._native.tell))
+
+    @property
+    def closed(self) -> bool:
+        return bool(self._native.closed)
+
+    def close(self) -> None:
+        """Nothing: `open_object` closes the object, however many readers were laid over it."""
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def writable(self) -> bool:
+        return False
+
+    def _guarded(self, call: Callable[[], Any]) -> Any:
+        try:
+            with _mapped(self.uri):
+                return call()
+        except (BadObject, ObjectStoreError) as error:
+            self.failure = error
+            raise
+
+
+def _stat_or_none(uri: str, storage: StorageOptions | None) -> ObjectStat | None:
+    try:
+        return stat_object(uri, storage)
+    except BadObject:
+        return None
+
+
+@contextmanager
+def _mapped(uri: str) -> Iterator[None]:
+    """The edge: what a file system raises leaves as BadObject or ObjectStoreError."""
+    try:
+        yield
+    except (OSError, ValueError, NotImplementedError) as error:  # ArrowInvalid and UnicodeError are ValueErrors
+        raise_mapped(uri, error)
+
+
+def raise_mapped(uri: str, error: Exception) -> NoReturn:
+    """Raise `error` of a file system under our name: missing is the object's fault, all else is the store's."""
+    said = str(error)
+    text = redact_text(said)
+    cause = error if text == said else None  # a chain of causes would show the token that Azure has in its URLs
+    if isinstance(error, (ArrowInvalid, UnicodeError)):
+        # a NUL, a lone surrogate, or `a//b` on S3, which pyarrow refuses as a path: no try will ever succeed
+        raise BadObject("missing-object", f"pyarrow cannot address {uri!r}: {text}") from cause
+    if isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError) or (
+        isinstance(error, OSError) and error.errno in _NO_SUCH_NAME
+    ):
+        raise BadObject("missing-object", f"{uri!r}: {text}") from cause
+    if "is a directory" in text or text.startswith("Not a regular file"):  # these two come without an errno
+        raise BadObject("missing-object", f"{uri!r}: {text}") from cause
+    raise ObjectStoreError(f"{uri!r} cannot be read: {text}") from cause
+
+
+@lru_cache(maxsize=4)
+def _local(_process: int) -> pafs.FileSystem:
+    return pafs.LocalFileSystem()
+
+
+@lru_cache(maxsize=32)
+def _s3(storage: StorageOptions, _process: int) -> pafs.FileSystem:
+    scheme, host = _endpoint(storage.endpoint)
+    given = {
+        "access_key": storage.access_key,
+        "secret_key": storage.secret_key,
+        "session_token": storage.session_token,
+        "role_arn": storage.role_arn,
+        "external_id": storage.external_id,
+        "region": storage.region,
+        "endpoint_override": host,
+        "scheme": scheme,
+    }
+    options = {name: value for name, value in given.items() if value is not None}
+    return pafs.S3FileSystem(anonymous=storage.anonymous, **options)
+
+
+@lru_cache(maxsize=32)
+def _gcs(storage: StorageOptions, _process: int) -> pafs.FileSystem:
+    emulator = os.environ.get(GCS_EMULATOR, "")  # the options' endpoint is one of S3
+    if emulator and "://" not in emulator:
+        emulator = f"http://{emulator}"
+    scheme, host = _endpoint(emulator or None)
+    options: dict[str, Any] = {} if host is None else {"endpoint_override": host, "scheme": scheme}
+    return _optional("GcsFileSystem")(anonymous=storage.anonymous or bool(emulator), **options)
+
+
+@lru_cache(maxsize=32)
+def _azure(account: str, domain: str, options: AzureOptions, _process: int) -> pafs.FileSystem:
+    return _optional("AzureFileSystem")(**azure_arguments(account, domain, options))
+
+
+def _with_keys(storage: StorageOptions) -> StorageOptions:
+    """The options with the keys that their profile has now: new keys, another file system."""
+    if storage.profile is None:
+        return storage
+    keys = keys_of(storage.profile, os.getpid())
+    return replace(
+        storage,
+        access_key=keys.access_key,
+        secret_key=keys.secret_key,
+        session_token=keys.session_token,
+        region=storage.region or keys.region,
+    )
+
+
+def _optional(name: str) -> Callable[..., pafs.FileSystem]:
+    try:
+        built: Callable[..., pafs.FileSystem] = getattr(pafs, name)
+    except (AttributeError, ImportError) as error:
+        raise ObjectStoreError(f"this pyarrow was built without {name}: install the wheel from PyPI") from error
+    return built
+
+
+def _endpoint(endpoint: str | None) -> tuple[str | None, str | None]:
+    """Scheme and `host:port` of an endpoint."""
+    if endpoint is None:
+        return None, None
+    if "://" not in endpoint:
+        return "https", endpoint
+    parts = urlsplit(endpoint)
+    return parts.scheme, parts.netloc

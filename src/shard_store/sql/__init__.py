@@ -1,0 +1,1 @@
+"""Databases: connections, dialects, tables and migrations."""

@@ -1,0 +1,236 @@
+"""One way to reach a database: engine, clock, transactions that are tried again, errors of the caller's own.
+
+Used by the shard store and by the SQL queue. Engines are made lazily in the process that uses them, because Spark's
+Python workers are forked and an engine must never cross a fork.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TypeVar
+
+import sqlalchemy as sa
+import tenacity
+from sqlalchemy import exc
+from sqlalchemy.engine import URL, Connection, Engine, make_url
+
+from shard_store.errors import ShardStoreError, StoreConfigurationError, StoreUnavailable
+from shard_store.redaction import redact_url, without_password
+from shard_store.sql.dialects import DIALECTS, Dialect, Trouble
+from shard_store.sql.engines import make_engine
+
+ROWS_PER_STATEMENT = 1000
+T = TypeVar("T")
+
+
+def chunks(items: Iterable[T], size: int = ROWS_PER_STATEMENT) -> Iterator[list[T]]:
+    """Lists of up to `size` items: no statement handles more rows than this."""
+    iterator = iter(items)
+    while chunk := list(islice(iterator, size)):
+        yield chunk
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorKinds:
+    """The exceptions that a user of a `Database` wants, each made from a sentence without secrets."""
+
+    configuration: Callable[[str], Exception]
+    unavailable: Callable[[str], Exception]
+    other: Callable[[str], Exception]
+
+
+class Database:
+    """A database behind a SQLAlchemy URL. Safe to use from several threads, and after a fork.
+
+    `clock` (seconds since 1970) replaces the database's own clock, for tests. `patience` is for how many seconds locks
+    are waited for, and transactions that met trouble `again` tells are tried again.
+    """
+
+    def __init__(
+        self,
+        url: str | URL,
+        *,
+        clock: Callable[[], float] | None = None,
+        patience: float = 30.0,
+        again: frozenset[Trouble] = frozenset({Trouble.ROLLED_BACK, Trouble.PASSING}),
+        trusts_rowcount: bool = True,
+        errors: ErrorKinds | None = None,
+    ) -> None:
+        self.name = redact_url(url if isinstance(url, str) else url.render_as_string(hide_password=False))
+        self._errors = errors or ErrorKinds(
+            configuration=lambda problem: StoreConfigurationError(f"database {self.name!r}: {problem}"),
+            unavailable=lambda problem: StoreUnavailable(f"database {self.name!r}: {problem}"),
+            other=lambda problem: ShardStoreError(f"database {self.name!r}: {problem}"),
+        )
+        self.url: URL = self._parse(url)
+        self.dialect: Dialect = DIALECTS[self.url.get_backend_name()]
+        self.trusts_rowcount = trusts_rowcount and self.dialect.trusts_rowcount
+        self.patience = patience
+        self._again = again
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._process = os.getpid()
+        self._engine: Engine | None = None
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"Database({self.name!r})"
+
+    @property
+    def engine(self) -> Engine:
+        """Made at the first use in this process; a forked child leaves its parent's connections alone."""
+        if self._process != os.getpid():
+            self._process, self._lock, self._engine = os.getpid(), threading.Lock(), None
+        with self._lock:
+            if self._closed:
+                raise self._errors.configuration("is closed; open it again")
+            if self._engine is None:
+                self._engine = self._create_engine()
+            return self._engine
+
+    def now(self) -> sa.ColumnElement[int]:
+        """The database's clock as microseconds since 1970 UTC, as a SQL expression."""
+        if self._clock is not None:
+            return sa.literal(round(self._clock() * 1_000_000), sa.BigInteger)
+        return sa.literal_column(self.dialect.now, sa.BigInteger)
+
+    def file(self) -> Path | None:
+        """The file that a SQLite database is kept in; None for a server, and where a URI names the file."""
+        if not self.dialect.one_writer or self.url.query.get("uri") or self.url.database is None:
+            return None
+        return Path(self.url.database)
+
+    def close(self) -> None:
+        """For good. A transaction that runs in another thread goes on, and its connection is closed after it."""
+        with self._lock:
+            self._closed = True
+            engine, self._engine = self._engine, None
+        if engine is not None and self._process == os.getpid():
+            engine.dispose()
+
+    def read(self, work: Callable[[Connection], T]) -> T:
+        """Run `work` in a transaction that only reads."""
+        return self._run(work, write=False)
+
+    def write(self, work: Callable[[Connection], T], connection: Connection | None = None) -> T:
+        """Run `work` in one transaction and commit it; with `connection`, inside the caller's, committing nothing.
+
+        Passing trouble runs `work` again, also when the connection was lost during COMMIT and nobody knows the
+        outcome: so `work` must find out by itself what is already there (the delivery hash, a seq, a token).
+        Inside the caller's transaction nothing is tried again, and when `work` raises, all that it wrote is undone.
+        """
+        if connection is not None:
+            return self._inside(connection, work)
+        return self._run(work, write=True)
+
+    def _run(self, work: Callable[[Connection], T], *, write: bool) -> T:
+        retrying = tenacity.Retrying(
+            retry=tenacity.retry_if_exception(lambda error: self._trouble(error) in self._again),
+            wait=tenacity.wait_random_exponential(multiplier=0.02, max=2.0),
+            stop=tenacity.stop_after_delay(self.patience),
+            reraise=True,
+        )
+        try:
+            result: T = retrying(self._once, work, write)
+            return result
+        except exc.SQLAlchemyError as error:
+            raise self._mapped(error) from error
+
+    def _once(self, work: Callable[[Connection], T], write: bool) -> T:
+        engine = self.engine
+        pool = engine.pool
+        try:
+            plain = engine.connect()
+        except (TypeError, ValueError) as error:  # a driver's answer to a parameter of the URL that it does not know
+            raise self._errors.configuration(f"the URL does not suit its driver: {self._shown(error)}") from error
+        try:
+            with plain:
+                connection = plain.execution_options(cuesqueue_write=write)
+                with connection.begin():
+                    return work(connection)
+        finally:
+            if self._closed:  # meanwhile, by another thread, which could not close a connection in use
+                pool.dispose()
+
+    def _inside(self, connection: Connection, work: Callable[[Connection], T]) -> T:
+        try:
+            raw = connection.connection.dbapi_connection
+            if not self.dialect.in_transaction(raw):
+                if self.dialect.begin_write is None:
+                    raise self._errors.configuration(
+                        "the connection passed in commits each statement by itself (autocommit); "
+                        "pass one that is inside a transaction"
+                    )
+                # Python's sqlite3 begins late: our savepoint would be the outermost, and its release a commit
+                connection.exec_driver_sql(self.dialect.begin_write)
+            with connection.begin_nested():
+                return work(connection)
+        except exc.SQLAlchemyError as error:
+            raise self._mapped(error) from error
+
+    def _create_engine(self) -> Engine:
+        dialect = self.dialect
+        try:
+            return make_engine(self.url, dialect, self.patience)
+        except (ImportError, exc.NoSuchModuleError) as error:
+            hint = f"pip install 'cuesqueue[{dialect.extra}]'" if dialect.extra else "install it"
+            raise self._errors.configuration(
+                f"the driver of {self.url.drivername!r} is not installed ({error}): {hint}, "
+                f"or write {dialect.driver}://..."
+            ) from error
+        except (exc.ArgumentError, TypeError, ValueError) as error:
+            raise self._errors.configuration(f"the URL does not suit its driver: {self._shown(error)}") from error
+
+    def _trouble(self, error: BaseException) -> Trouble:
+        if isinstance(error, exc.TimeoutError):  # no connection became free in the pool
+            return Trouble.PASSING
+        if isinstance(error, exc.DBAPIError):
+            if error.connection_invalidated:
+                return Trouble.PASSING
+            if error.orig is not None:
+                return self.dialect.trouble(error.orig)
+        return Trouble.OTHER
+
+    def _mapped(self, error: exc.SQLAlchemyError) -> Exception:
+        kind = self._trouble(error)
+        cause = self._shown(error.orig if isinstance(error, exc.DBAPIError) and error.orig is not None else error)
+        if kind is Trouble.CONFIGURATION:
+            return self._errors.configuration(f"cannot be used: {cause}; check the URL, the password and the rights")
+        if kind is Trouble.OTHER:
+            return self._errors.other(f"failed: {cause}")
+        tried = f" within {self.patience:g} s" if kind in self._again else ""
+        return self._errors.unavailable(f"did not serve us{tried}: {cause}")
+
+    def _shown(self, error: BaseException) -> str:
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        return without_password(
+            " ".join(lines[0].split()), None if self.url.password is None else str(self.url.password)
+        )
+
+    def _parse(self, url: str | URL) -> URL:
+        try:
+            parsed = make_url(url)
+        except (exc.ArgumentError, ValueError):
+            # from None: SQLAlchemy's text holds the whole URL, with its password
+            raise self._errors.configuration(
+                "this is not a database URL; write for example sqlite:///cuesqueue.db or "
+                "postgresql://user:password@host/database"
+            ) from None
+        if "@" in (parsed.host or ""):  # what follows the first @ would be shown as the host
+            raise self._errors.configuration("the password holds an @; write it as %40 (and / as %2F, ? as %3F)")
+        backend = parsed.get_backend_name()
+        if backend not in DIALECTS:
+            known = ", ".join(sorted(DIALECTS))
+            raise self._errors.configuration(f"{backend!r} is not supported; use one of {known}")
+        if parsed.drivername == backend:
+            parsed = parsed.set(drivername=DIALECTS[backend].driver)
+        if backend == "sqlite" and (parsed.database or ":memory:") == ":memory:":
+            raise self._errors.configuration(
+                "SQLite needs a file here, because several processes share it: sqlite:///PATH"
+            )
+        return parsed

@@ -1,0 +1,234 @@
+"""What differs between the databases, as data: nothing else in this project asks which one it talks to.
+
+SQLite 3.31, PostgreSQL 13, MariaDB 10.6 and MySQL 8.0.19 are the oldest that have what is used here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import Insert, Table
+from sqlalchemy.dialects import mysql, postgresql, sqlite
+
+from shard_store.sql.row_sets import Bound, MySqlJson, PostgresJson, RowSetFactory
+from shard_store.sql.schema import Digest
+
+
+class Trouble(Enum):
+    """What a database's error means for the caller."""
+
+    ROLLED_BACK = "the database undid the transaction, which may run again at once"
+    PASSING = "the same may succeed in a moment; whether a commit took place is unknown"
+    CONFIGURATION = "nothing helps but another URL, driver, schema or permission"
+    OTHER = "none of these is known"
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """One database.
+
+    `driver`: the SQLAlchemy driver where the URL names none; `extra` of our package brings it. `now`: its clock as
+    microseconds since 1970 UTC, constant within a statement (a volatile bound uses no index). `on_connect` may hold
+    `{seconds}` and `{milliseconds}` of patience. `trouble` tells what a driver's exception means.
+    `row_set` makes statements over many rows; `among` tests a column against many values.
+    """
+
+    name: str
+    driver: str
+    now: str
+    extra: str | None
+    insert_if_absent: Callable[[Table], Insert]
+    trouble: Callable[[BaseException], Trouble]
+    in_transaction: Callable[[Any], bool]  # whether a driver's connection is inside a transaction, or will be
+    row_set: RowSetFactory
+    among: Callable[[sa.ColumnElement[Any], Sequence[Any]], sa.ColumnElement[bool]]
+    lock_schema: str | None = None  # held while tables are made
+    unlock_schema: str | None = None  # where the end of the transaction does not do it
+    transactional_ddl: bool = True
+    isolation_level: str | None = None
+    begin_write: str | None = None  # takes the write lock at once, where one lock is for the whole database
+    begin_read: str | None = None
+    connect_args: Mapping[str, Any] = field(default_factory=dict)
+    on_connect: tuple[str, ...] = ()
+    counts_inserts: bool = True  # insert_if_absent's row count is the rows that were absent
+    trusts_rowcount: bool = True
+
+    @property
+    def one_writer(self) -> bool:
+        """Writing transactions exclude each other: nothing can change between two statements of one."""
+        return self.begin_write is not None
+
+
+def _sqlite_trouble(error: BaseException) -> Trouble:
+    text = str(error)
+    if any(t in text for t in ("locked", "busy", "is full", "disk I/O error")):
+        return Trouble.PASSING
+    wrong = ("unable to open", "readonly database", "not a database", "malformed", "no such table", "no such column")
+    if any(t in text for t in (*wrong, "has no column")):
+        return Trouble.CONFIGURATION
+    return Trouble.OTHER
+
+
+def _postgresql_trouble(error: BaseException) -> Trouble:
+    state = getattr(error, "sqlstate", None)
+    if state is None:
+        return _postgresql_connection_trouble(error)
+    if state in ("40001", "40P01"):
+        return Trouble.ROLLED_BACK
+    if state in ("55P03", "25P03") or state[:2] in ("08", "57", "53"):
+        return Trouble.PASSING
+    # 42P01, 42703, 3F000: tables, columns or schemas that are not there
+    if state[:2] in ("28", "3D") or state in ("42501", "25006", "42P01", "42703", "3F000"):
+        return Trouble.CONFIGURATION
+    return Trouble.OTHER
+
+
+def _postgresql_connection_trouble(error: BaseException) -> Trouble:
+    """No server said it: the connection itself failed, and only the text tells why; or it is a mistake of ours."""
+    kinds = {kind.__name__ for kind in type(error).__mro__}
+    text = str(error)
+    wrong = (
+        "authentication failed",
+        "no password supplied",
+        "does not exist",
+        "no pg_hba.conf entry",
+        "could not translate host name",
+        "failed to resolve host",
+        "permission denied",
+        "invalid dsn",
+        "invalid connection option",
+        'missing "="',
+    )
+    if any(t in text for t in wrong):
+        return Trouble.CONFIGURATION
+    return Trouble.PASSING if kinds & {"OperationalError", "InterfaceError", "InternalError"} else Trouble.OTHER
+
+
+_MYSQL_PASSING = {1205, 1040, 1053, 1158, 1159, 1160, 1161, 1021, 1114, 2003, 2006, 2013, 2014, 2055, 3024, 4031, 0}
+_MYSQL_CONFIGURATION = {1044, 1045, 1049, 1054, 1142, 1143, 1146, 1227, 1290, 1698, 1792, 1836, 2005}
+
+
+def _mysql_trouble(error: BaseException) -> Trouble:
+    code = error.args[0] if error.args else None
+    if code == 1213:
+        return Trouble.ROLLED_BACK
+    if code in _MYSQL_PASSING:
+        return Trouble.PASSING
+    return Trouble.CONFIGURATION if code in _MYSQL_CONFIGURATION else Trouble.OTHER
+
+
+def _mysql_insert_if_absent(table: Table) -> Insert:
+    """Not INSERT IGNORE: that one also cuts off texts that are too long, and swallows other errors."""
+    insert = mysql.insert(table)
+    key = next(iter(table.primary_key.columns))
+    return insert.on_duplicate_key_update({key.name: key})
+
+
+def _listed(column: sa.ColumnElement[Any], values: Sequence[Any]) -> sa.ColumnElement[bool]:
+    return column.in_(values)
+
+
+def _in_blob(column: sa.ColumnElement[Any], values: Sequence[Any]) -> sa.ColumnElement[bool]:
+    """Keys of one length travel as one value, which SQLite takes apart: a parameter for each costs twice the time."""
+    if not isinstance(column.type, Digest) or not values:
+        return column.in_(values)
+    size = len(values[0])
+    text = sa.text(
+        f"WITH RECURSIVE places(place) AS (SELECT 1 UNION ALL SELECT place + {size} FROM places "
+        f"WHERE place + {size} <= length(:keys)) SELECT substr(:keys, place, {size}) AS key FROM places"
+    )
+    given = text.bindparams(sa.bindparam("keys", b"".join(values), Digest())).columns(key=Digest()).subquery("given")
+    return column.in_(sa.select(given.c.key))
+
+
+class _Keys(sa.types.UserDefinedType[Any]):
+    """An array of bytes whose text we write by ourselves: the driver escapes it in Python, value by value."""
+
+    cache_ok = True
+    render_bind_cast = True  # a cast in the statement would hide the array's length from the planner
+
+    def get_col_spec(self, **_: Any) -> str:
+        return "BYTEA[]"
+
+    def bind_processor(self, dialect: Any) -> Callable[[Any], str]:
+        return lambda values: "{" + ",".join([f'"\\\\x{value.hex()}"' for value in values]) + "}"
+
+
+def _in_array(column: sa.ColumnElement[Any], values: Sequence[Any]) -> sa.ColumnElement[bool]:
+    kind = _Keys() if isinstance(column.type, sa.LargeBinary) else postgresql.ARRAY(column.type)
+    return column == sa.any_(sa.literal(list(values), kind))
+
+
+_SQLITE = Dialect(
+    name="sqlite",
+    driver="sqlite+pysqlite",
+    # whole milliseconds: SQLite's own resolution
+    now="CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000",
+    extra=None,
+    insert_if_absent=lambda t: sqlite.insert(t).on_conflict_do_nothing(),
+    trouble=_sqlite_trouble,
+    in_transaction=lambda connection: bool(connection.in_transaction),
+    row_set=Bound,
+    among=_in_blob,
+    begin_write="BEGIN IMMEDIATE",
+    begin_read="BEGIN",
+    on_connect=(
+        "PRAGMA busy_timeout = {milliseconds}",
+        # FULL: a message is acknowledged after the commit, so the commit must survive a power cut (invariant 1)
+        "PRAGMA synchronous = FULL",
+        "PRAGMA cache_size = -4096",  # KiB: what a batch touches of a million shards' tree; the system caches the rest
+    ),
+)
+_POSTGRESQL = Dialect(
+    name="postgresql",
+    driver="postgresql+psycopg",
+    now="CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)",
+    extra="postgres",
+    insert_if_absent=lambda t: postgresql.insert(t).on_conflict_do_nothing(),
+    trouble=_postgresql_trouble,
+    in_transaction=lambda connection: not connection.autocommit,
+    row_set=PostgresJson,
+    among=_in_array,
+    lock_schema="SELECT pg_advisory_xact_lock(7215003361)",
+    isolation_level="READ COMMITTED",
+    # a server that is gone without a word is noticed within a minute
+    connect_args={
+        "connect_timeout": 10,
+        "keepalives_idle": 30,
+        "keepalives_interval": 10,
+        "keepalives_count": 3,
+        "tcp_user_timeout": 60000,
+    },
+    # a plan made once for all parameters, while the table was small, reads the whole table for each of 1,000 keys
+    on_connect=("SET lock_timeout = {milliseconds}; SET plan_cache_mode = force_custom_plan",),
+)
+_MYSQL = Dialect(
+    name="mysql",
+    driver="mysql+pymysql",
+    # not unix_timestamp(): it goes through the session's time zone, and back by an hour when summer ends
+    now="TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))",
+    extra="mysql",
+    insert_if_absent=_mysql_insert_if_absent,
+    trouble=_mysql_trouble,
+    in_transaction=lambda connection: not connection.get_autocommit(),
+    row_set=MySqlJson,
+    among=_listed,
+    lock_schema="SELECT GET_LOCK('cuesqueue schema', {seconds})",
+    unlock_schema="SELECT RELEASE_LOCK('cuesqueue schema')",
+    transactional_ddl=False,
+    # the default, REPEATABLE READ, would show a transaction rows as they were before it had its locks
+    isolation_level="READ COMMITTED",
+    connect_args={"connect_timeout": 10},
+    on_connect=("SET innodb_lock_wait_timeout = {seconds}, lock_wait_timeout = {seconds}",),
+    counts_inserts=False,
+)
+DIALECTS: dict[str, Dialect] = {
+    "sqlite": _SQLITE,
+    "postgresql": _POSTGRESQL,
+    "mysql": _MYSQL,
+    "mariadb": replace(_MYSQL, driver="mariadb+pymysql"),
+}

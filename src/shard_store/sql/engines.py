@@ -1,0 +1,80 @@
+"""Making a SQLAlchemy engine for each kind of database: connections set up, transactions begun the way we need."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import URL, Connection, Engine
+
+from shard_store.sql.dialects import Dialect
+
+
+def make_engine(url: URL, dialect: Dialect, patience: float) -> Engine:
+    """The engine of this process. Locks are waited for at most `patience` seconds."""
+    settings: dict[str, Any] = {}
+    if dialect.isolation_level is not None:
+        settings["isolation_level"] = dialect.isolation_level
+    if url.drivername == dialect.driver:
+        settings["connect_args"] = {k: v for k, v in dialect.connect_args.items() if k not in url.query}
+    engine = sa.create_engine(
+        url,
+        hide_parameters=True,  # contents and bodies stay out of error texts
+        pool_pre_ping=not dialect.one_writer,
+        pool_size=5,
+        max_overflow=45,
+        pool_timeout=patience,
+        pool_use_lifo=True,  # the same few connections, whose caches are warm; in turn, each would fill its own
+        **settings,
+    )
+    statements = [
+        s.format(seconds=max(1, round(patience)), milliseconds=round(patience * 1000)) for s in dialect.on_connect
+    ]
+
+    @sa.event.listens_for(engine, "connect")
+    def connect(connection: Any, record: object) -> None:
+        if dialect.one_writer:
+            _set_up_sqlite(connection, statements, patience)
+        else:
+            _set_up(connection, statements)
+
+    if dialect.one_writer:
+
+        @sa.event.listens_for(engine, "begin")
+        def begin(connection: Connection) -> None:
+            # a transaction that reads first and writes then may fail at once as "locked", however long the time-out
+            write = connection.get_execution_options().get("cuesqueue_write", True)
+            connection.exec_driver_sql(str(dialect.begin_write if write else dialect.begin_read))
+
+    return engine
+
+
+def _set_up(connection: Any, statements: list[str]) -> None:
+    with connection.cursor() as cursor:
+        for statement in statements:
+            cursor.execute(statement)
+    connection.commit()
+
+
+def _set_up_sqlite(connection: sqlite3.Connection, statements: list[str], patience: float) -> None:
+    connection.isolation_level = None  # we begin, not the driver: it would begin late and without the write lock
+    for statement in statements:
+        connection.execute(statement)
+    # going to WAL needs the file alone for a moment, and SQLite does not wait for that by itself
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            if _is_wal(connection) or connection.execute("PRAGMA journal_mode = WAL").fetchone()[0] == "wal":
+                return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > deadline:
+                raise
+        if time.monotonic() > deadline:
+            raise sqlite3.OperationalError("database is locked: it could not be put into WAL mode")
+        time.sleep(0.02)
+
+
+def _is_wal(connection: sqlite3.Connection) -> bool:
+    return bool(connection.execute("PRAGMA journal_mode").fetchone()[0] == "wal")

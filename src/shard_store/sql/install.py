@@ -1,0 +1,128 @@
+"""The store's tables in a database: found at the right revision, created, or migrated.
+
+Opening costs one statement. An empty database is created from `schema.py` and stamped with its revision, without
+loading Alembic; a test proves that the migrations end at the same tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import resources
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from shard_store.errors import ShardStoreError, StoreConfigurationError, StoreUnavailable
+from shard_store.sql.database import Database
+from shard_store.sql.schema import REVISION, metadata, pipelines, version
+
+COMMAND = "cuesqueue migrate --store URL"
+
+
+def ensure(database: Database, *, create: bool) -> None:
+    """Return when the tables are there at our revision; `create` makes them in a database that has none.
+
+    Any number of processes may do it at once. Raises StoreConfigurationError for an older or newer schema.
+    """
+    file = database.file()
+    if not create and file is not None and not file.exists():
+        raise StoreConfigurationError(f"database {database.name!r}: there is no such file, and so no store")
+    found = installed(database)
+    if found is None and not create:
+        raise StoreConfigurationError(f"database {database.name!r}: there is no store in it")
+    if found is None:
+        database.write(lambda connection: _create(database, connection))
+        found = installed(database)
+    if found != REVISION:
+        raise StoreConfigurationError(_refusal(database, found or "none"))
+
+
+def migrate(database: Database) -> tuple[str | None, str]:
+    """Bring the tables to this version's revision, from whatever they are; returns the revision before and after."""
+    found = installed(database)
+    if found is not None and found not in _revisions():
+        raise StoreConfigurationError(_refusal(database, found))
+    from alembic import command  # here: it takes longer to load than opening a store takes
+    from alembic.config import Config
+
+    settings = Config()
+    settings.set_main_option("script_location", "shard_store.sql:migrations")
+
+    def upgrade(connection: Connection) -> None:
+        with schema_lock(database, connection):
+            settings.attributes["connection"] = connection
+            command.upgrade(settings, "head")
+
+    database.write(upgrade)
+    return found, REVISION
+
+
+def installed(database: Database) -> str | None:
+    """The revision of the tables in the database; None when there is no store."""
+    try:
+        return database.read(_revision)
+    except StoreUnavailable:
+        raise
+    except ShardStoreError:
+        # the answer to a table that is not there, or was not a moment ago; anything else comes up again here
+        there = database.read(lambda connection: sa.inspect(connection).has_table(version.name))
+        return database.read(_revision) if there else None
+
+
+def _revision(connection: Connection) -> str | None:
+    return connection.execute(sa.select(version.c.version_num)).scalar_one_or_none()
+
+
+def _create(database: Database, connection: Connection) -> None:
+    with schema_lock(database, connection):
+        inspector = sa.inspect(connection)
+        if inspector.has_table(version.name) and _revision(connection) is not None:
+            return  # another process was faster
+        # without transactions around tables a process may have died half-way: what is missing is added
+        if database.dialect.transactional_ddl and inspector.has_table(pipelines.name):
+            raise StoreConfigurationError(
+                f"database {database.name!r}: its cuesqueue tables have no revision: a development version made them; "
+                "name another database in 'store', or drop these tables"
+            )
+        metadata.create_all(connection, checkfirst=True)
+        version.create(connection, checkfirst=True)
+        connection.execute(version.insert().values(version_num=REVISION))
+
+
+@contextmanager
+def schema_lock(database: Database, connection: Connection) -> Iterator[None]:
+    """One process at a time makes or changes tables."""
+    dialect = database.dialect
+    if dialect.lock_schema is not None:
+        got = connection.exec_driver_sql(dialect.lock_schema.format(seconds=max(1, round(database.patience)))).scalar()
+        if got == 0:  # MySQL: not had within the time
+            raise StoreUnavailable(f"database {database.name!r}: another process has been changing its tables for long")
+    try:
+        yield
+        if (
+            dialect.unlock_schema is not None
+        ):  # the next one must see what we wrote: the lock ends before our transaction
+            connection.exec_driver_sql("COMMIT")
+    finally:
+        if dialect.unlock_schema is not None:
+            connection.exec_driver_sql(dialect.unlock_schema)
+
+
+def _refusal(database: Database, found: str) -> str:
+    if found in _revisions():
+        return (
+            f"database {database.name!r}: the store's schema is {found}, older than this version's {REVISION}; stop "
+            f"the queries that use it and run: {COMMAND}"
+        )
+    return (
+        f"database {database.name!r}: the store's schema is {found}, which this version (schema {REVISION}) does not "
+        "know: a newer cuesqueue made it; install that version here (a schema is never taken back), or name another "
+        f"'store'; after an update run: {COMMAND}"
+    )
+
+
+def _revisions() -> set[str]:
+    """All revisions that this version knows, by the names of their files (`0001_initial.py`)."""
+    folder = resources.files("shard_store.sql") / "migrations" / "versions"
+    return {entry.name.partition("_")[0] for entry in folder.iterdir() if entry.name[:1].isdigit()}

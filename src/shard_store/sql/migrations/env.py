@@ -1,0 +1,15 @@
+"""Run by Alembic, inside the connection and transaction that `installing.migrate` made."""
+
+from __future__ import annotations
+
+from alembic import context
+
+from shard_store.sql.schema import metadata, version
+
+context.configure(
+    connection=context.config.attributes["connection"],
+    target_metadata=metadata,
+    version_table=version.name,
+    transactional_ddl=False,  # the caller's transaction is around everything, where the database has that
+)
+context.run_migrations()

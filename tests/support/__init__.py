@@ -1,0 +1,1 @@
+"""What tests share: servers, worlds, models, and Spark's loop without Spark."""

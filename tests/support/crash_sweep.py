@@ -1,0 +1,180 @@
+"""One query into each kind of sink, which dies at a named point; another goes on, and then everything is looked at.
+
+Spark's loop without Spark, but with all that is ours: the reader, the writer, real objects, sinks, queues and stores.
+What a cell of the sweep is: a sink (`sweep_sinks.COLUMNS`), a point, and how it fails there.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+from unittest.mock import patch
+
+import sqlalchemy as sa
+from pyspark.sql import Row
+from pyspark.sql.types import StringType, StructField, StructType
+
+from queue_source.coordinator import Coordinator
+from queue_source.options import parse_sink_options
+from queue_source.queues import open_queue
+from queue_source.spark import reader as reader_module
+from queue_source.spark import writer as writer_module
+from queue_source.spark.compat import WRITES_ARROW
+from queue_source.spark.reader import CuesqueueStreamReader
+from queue_source.spark.writer import CuesqueueStreamWriter
+from shard_store import failpoints
+from shard_store.failpoints import POINTS
+from shard_store.sql import schema
+from shard_store.store import ShardStore, open_store
+from support.coordinator_world import EMPTY
+from support.driver_loop import DriverLoop, reader_options, states
+from support.store_backends import rows
+from support.sweep_sinks import EXPECTED, FIRST_BATCH, OBJECTS, Cell
+
+SCHEMA = StructType([StructField("value", StringType())])
+
+
+class SweepLoop(DriverLoop):
+    """As Spark runs the query: reader, tasks and writer are pickled wherever Spark pickles them."""
+
+    def __init__(self, cell: Cell) -> None:
+        self.cell = cell
+        options = reader_options(
+            f"sql+{cell.elsewhere}?queue=files",
+            cell.store,
+            mode="DROPMALFORMED",
+            allowedPrefixes="file:///",
+            errorQueueUrl=cell.errors_url,
+            pipeline="p",
+            source="s",
+            visibilityTimeout="60s",
+            pendingTimeout="50s",
+            commitTimeout="20s",
+            waitTime="10ms",
+            maxFilesPerTrigger=str(len(FIRST_BATCH)),
+            minPartitions="2",
+            deliverySemantics=cell.sink.semantics,
+        )
+        self.reader = CuesqueueStreamReader(options, SCHEMA)
+        super().__init__(options, cell.folder / "checkpoint", cell.folder / "output")
+
+    def _start_coordinator(self, driver: str) -> Coordinator:
+        self.reader._coordinator = reader_module._start(self.options)  # as its first call, without a handler of signals
+        return self.reader._coordinator
+
+    def _run(self, number: int) -> None:
+        start, end = ({"seq": self._log[number][name]} for name in ("start", "end"))
+        partitions = self.reader.partitions(start, end)
+        sink = self.cell.sink
+
+        def read() -> list[Iterator[Any]]:
+            executor = _pickled(self.reader)
+            return [executor.read(_pickled(partition)) for partition in partitions]
+
+        if sink.options is not None:
+            options = parse_sink_options({"store": self.cell.store, "pipeline": "p", **sink.options(self.cell)})
+            task = _pickled(CuesqueueStreamWriter(options, SCHEMA))
+            written = []
+            for place, batches in enumerate(read()):
+                with patch.object(writer_module, "task_name", lambda place=place: f"{number}.{place}"):
+                    written.append(_pickled(task.write(batches if WRITES_ARROW else _rows(batches))))
+            CuesqueueStreamWriter(options, SCHEMA).commit(written, number)
+        else:
+            assert sink.deliver is not None
+            sink.deliver(self.cell, lambda: [row.value for batches in read() for row in _rows(batches)], number)
+        self._write("commits", number, {})
+        self._done[number] = {}
+        self._start = self._log[number]["end"]
+
+
+def _pickled(value: Any) -> Any:
+    return pickle.loads(pickle.dumps(value))
+
+
+def _rows(batches: Iterator[Any]) -> Iterator[Row]:
+    return (Row(value=value) for batch in batches for value in batch.column("value").to_pylist())
+
+
+@dataclass
+class Outcome:
+    """How the first query ended, and which points it came to."""
+
+    failed: Exception | None = None
+    reached: set[str] = field(default_factory=set)
+
+
+def run(cell: Cell, armed: str = "", *, dies: bool = False) -> Outcome:
+    """One query until everything is done, or until it fails; `dies`: then as by SIGKILL, else it is stopped."""
+    outcome = Outcome()
+    counted = dict.fromkeys(POINTS, (1_000_000, "", ""))
+    with patch.multiple(failpoints, _armed={**counted, **failpoints._parse(armed)}, _reached={}):
+        loop = SweepLoop(cell)
+        try:
+            loop.drain()
+        except Exception as error:  # noqa: BLE001 - the caller says which it expected
+            outcome.failed = error
+            if dies:
+                loop.die()
+        finally:
+            loop.stop()
+        outcome.reached = set(failpoints._reached)
+    return outcome
+
+
+def recover(cell: Cell) -> None:
+    """Another query of the pipeline, which nothing disturbs."""
+    cell.end_leases()
+    failed = run(cell).failed
+    if failed is not None:
+        raise failed
+
+
+def check(cell: Cell, point: str, *, failed: bool) -> None:
+    """The rows, the store, the queues: what stands when nothing is left to do. Raises AssertionError."""
+    sink = cell.sink
+    found = sink.found(cell)
+    lost, doubled = EXPECTED - found, found - EXPECTED
+    assert bool(lost) == (failed and point in sink.losing), f"lost: {lost}"
+    assert not lost or lost == Counter(v for v in EXPECTED.elements() if v.split()[0] in FIRST_BATCH), f"lost: {lost}"
+    assert not doubled or (point in sink.doubling and doubled.keys() <= EXPECTED.keys()), f"doubled: {doubled}"
+    with open_store(cell.store) as store:
+        check_store(cell, store)
+        sink.check(cell, store)
+        if sink.semantics == "exactly-once":
+            check_errors(cell, store, point)
+        if lost:
+            assert sum(attempt["lost"] for attempt in rows(store, "attempts")) == len(FIRST_BATCH)
+    with open_queue(f"sql+{cell.elsewhere}?queue=files") as queue:
+        assert queue.depth() == EMPTY, "messages are left"
+
+
+def check_store(cell: Cell, store: ShardStore) -> None:
+    if cell.sink.semantics == "at-least-once":
+        assert states(store) == {}
+    elif cell.sink.semantics == "exactly-once":
+        assert states(store) == {"done": len(set(OBJECTS)) - 1, "quarantined": 1}
+    else:  # a batch that was given up told of no bad objects
+        assert states(store).keys() <= {"done", "quarantined"}
+        assert sum(states(store).values()) == len(set(OBJECTS))
+    with store.database.engine.connect() as connection:
+        query = sa.select(schema.pipelines.c.confirmed_seq, schema.pipelines.c.last_seq)
+        confirmed, last = connection.execute(query).one()
+    attempts = sorted((attempt["start_seq"], attempt["end_seq"]) for attempt in rows(store, "attempts"))
+    starts, ends = [0, *(end for _, end in attempts)], [*(start for start, _ in attempts), last]
+    assert starts == ends, f"not one attempt for each plan: {attempts}"
+    assert confirmed == last, "a snapshot is not confirmed"
+
+
+def check_errors(cell: Cell, store: ShardStore, point: str) -> None:
+    told = rows(store, "errors")
+    scopes = sorted(error["scope"] for error in told)
+    assert scopes == [*(["message"] if cell.sink.errors_inside else []), "object", "record"]
+    assert {error["state"] for error in told} == {"delivered"}
+    with open_queue(cell.errors_url) as queue:
+        sent = [json.loads(message.body)["error_id"] for message in queue.peek(1000)]  # type: ignore[attr-defined]
+    assert set(sent) == {error["error_id"] for error in told}
+    assert len(sent) == len(told) or point == "errors-sent", "an error was sent twice"

