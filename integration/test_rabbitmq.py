@@ -269,7 +269,7 @@ def test_after_a_cut_the_receipts_are_stale_and_the_messages_come_again(
     patiently(through.depth)
     assert through.extend(receipts(before), 60) == set(receipts(before))
     assert through.acknowledge(receipts(before)) == set(receipts(before))
-    through.give_back(receipts(before))
+    through.nack(receipts(before))
     through.reject(receipts(before))
     assert through.republish(before[1]) is False
     again = patiently(lambda: take(through))
@@ -368,7 +368,7 @@ def test_messages_in_flight_are_to_be_had_at_once_when_their_consumer_closes(url
     with AmqpQueue(url) as other:
         with AmqpQueue(url) as leaving:
             leaving.publish(["held", "delayed"])
-            leaving.give_back(receipts(take(leaving))[1:], delay=3600)
+            leaving.nack(receipts(take(leaving))[1:], delay=3600)
             assert leaving.depth().in_flight == leaving.depth().delayed == 1
             assert take(other, wait=0) == []
         assert sorted(drained(other)) == [b"delayed", b"held"]
@@ -414,7 +414,7 @@ def test_ten_thousand_messages_are_held_unacknowledged_and_ended_in_any_order(ur
         even, odd = receipts(held[::2]), receipts(held[1::2])
         assert queue.acknowledge(even) == set()
         assert queue.acknowledge(even) == set(even)
-        queue.give_back(odd)
+        queue.nack(odd)
         assert sorted(drained(queue)) == sorted(message.body for message in held[1::2])
 
 
@@ -437,7 +437,7 @@ def test_a_second_action_on_a_message_never_reaches_the_broker(url: str) -> None
         assert queue.acknowledge([message.receipt]) == set()
         assert queue.acknowledge([message.receipt]) == {message.receipt}
         queue.reject([message.receipt])
-        queue.give_back([message.receipt])
+        queue.nack([message.receipt])
         assert not queue.republish(message)
         assert queue.extend([kept.receipt], 60) == set()  # the channel lives: the broker closes it for such a thing
 
@@ -472,7 +472,7 @@ def test_a_message_without_an_id_has_the_same_one_at_each_delivery_and_another_t
         for body, tag in ((b"1", "a"), (b"2", "a"), (b"1", "b")):
             channel.basic_publish(name, tag, body)
         messages = [take(queue, 1)[0] for _ in range(3)]
-        queue.give_back(receipts(messages))
+        queue.nack(receipts(messages))
         again = [take(queue, 1)[0] for _ in range(3)]
         ids = {message.message_id for message in messages}
         assert len(ids) == 3

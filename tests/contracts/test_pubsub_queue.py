@@ -118,7 +118,7 @@ def test_the_receive_count_is_the_services_where_it_counts_and_else_one(server: 
         for _ in counts:
             (message,) = queue.receive(1, 60, 0)
             seen.append(message.receive_count)
-            queue.give_back([message.receipt])
+            queue.nack([message.receipt])
         assert seen == counts
 
 
@@ -272,7 +272,7 @@ def test_a_message_whose_deliveries_are_used_up_is_moved_by_the_service(
     queue.publish(["poison"])
     for _ in range(5):
         (message,) = queue.receive(1, 60, 0)
-        queue.give_back([message.receipt])
+        queue.nack([message.receipt])
     assert queue.receive(1, 60, 0) == []
     assert [message.body for message in dead.receive(1, 60, 0)] == [b"poison"]
 
@@ -286,7 +286,7 @@ def test_messages_are_kept_for_rejection_only_while_they_are_held(
         receipts = [message.receipt for message in queue.receive(3, 60, 0)]
         assert len(queue._rejectable) == (3 if queue is keeping else 0)
         queue.acknowledge(receipts[:1])
-        queue.give_back(receipts[1:2], 60)
+        queue.nack(receipts[1:2], 60)
         queue.reject(receipts[2:])
         assert not queue._rejectable
 

@@ -80,7 +80,7 @@ def test_a_queue_is_created_looked_at_emptied_and_deleted(url: str) -> None:
         assert len(cuesqueue("peek", url, "--most", "1")["messages"]) == 1
         taken = queue.receive(10, 30, 2)
         assert {message.message_id for message in taken} == set(ids)  # what was looked at is to be had at once
-        queue.give_back([message.receipt for message in taken])
+        queue.nack([message.receipt for message in taken])
         assert cuesqueue("purge", url, "--yes")["messages"] == (2 if queue.capabilities.tells_depth else None)
         assert queue.receive(10, 30, 0) == []
         queue.publish(["more"])

@@ -240,7 +240,7 @@ def test_a_stale_receipt_is_told_and_changes_nothing(queue: Queue, other: Queue,
     (fresh,) = take(other, lease=60)
     assert queue.extend([slow.receipt], 600) == {slow.receipt}
     assert queue.acknowledge([slow.receipt]) == {slow.receipt}
-    queue.give_back([slow.receipt])
+    queue.nack([slow.receipt])
     queue.reject([slow.receipt])
     expect_depth(queue, in_flight=1)
     assert take(queue) == []
@@ -303,7 +303,7 @@ def test_given_back_at_once_it_is_visible_at_once_before_what_was_sent_later(que
     clock.advance(1)
     queue.publish(["late"])
     (message,) = take(queue, 1)
-    queue.give_back([message.receipt])
+    queue.nack([message.receipt])
     again = take(queue)
     assert [(m.body, m.receive_count) for m in again] == [(b"early", 2), (b"late", 1)]
 
@@ -311,7 +311,7 @@ def test_given_back_at_once_it_is_visible_at_once_before_what_was_sent_later(que
 @pytest.mark.needs("delay")
 def test_given_back_with_a_delay_it_is_visible_after_it(queue: Queue, clock: Clock) -> None:
     queue.publish(["later"])
-    queue.give_back(receipts(take(queue, lease=600)), delay=40)
+    queue.nack(receipts(take(queue, lease=600)), delay=40)
     clock.advance(20)
     assert take(queue) == []
     clock.advance(30)
@@ -325,7 +325,7 @@ def test_what_was_given_back_can_no_longer_be_extended_or_acknowledged(
 ) -> None:
     queue.publish(["x"])
     given = receipts(take(queue))
-    queue.give_back(given, delay)
+    queue.nack(given, delay)
     assert queue.extend(given, 60) == set(given)
     assert queue.acknowledge(given) == set(given)
     clock.advance(2 * delay)
@@ -375,7 +375,7 @@ def test_a_republish_count_that_is_no_number_starts_again(queue: Queue) -> None:
 @pytest.mark.needs("depth", "expiry")
 def test_depth_tells_waiting_leased_and_delayed_apart(queue: Queue, clock: Clock) -> None:
     queue.publish([str(number) for number in range(6)])
-    queue.give_back(receipts(take(queue, 1)), delay=100)
+    queue.nack(receipts(take(queue, 1)), delay=100)
     take(queue, 2, lease=60)
     depth = queue.depth()
     assert (depth.ready, depth.in_flight, depth.delayed) == (3, 2, 1)
@@ -423,7 +423,7 @@ def test_a_group_given_back_comes_again_in_its_order(queue: Queue, clock: Clock,
         queue.publish([str(number)], group="a")
         clock.advance(1)
     messages = take(queue, 3)
-    queue.give_back(receipts(messages), delay)
+    queue.nack(receipts(messages), delay)
     if delay:
         assert take(queue) == []
     clock.advance(2 * delay)
@@ -533,7 +533,7 @@ def test_what_a_killed_process_held_comes_again_after_its_lease(backend: Backend
 def test_thousands_of_messages_go_through_in_sets(backend: Backend) -> None:
     queue = backend.open_in_real_time()
     queue.publish([str(number) for number in range(backend.many)])
-    size = queue.capabilities.largest_batch
+    size = queue.capabilities.max_batch_size
     seen: list[bytes] = []
     while taken := take(queue, size):
         assert queue.extend(receipts(taken), 60) == set()
@@ -546,4 +546,4 @@ def test_thousands_of_messages_go_through_in_sets(backend: Backend) -> None:
 def test_every_queue_follows_the_protocol_and_names_itself_without_secrets(queue: Queue, backend: Backend) -> None:
     assert isinstance(queue, Queue)
     assert queue.name == redact(backend.url)
-    assert queue.capabilities.largest_batch >= 1
+    assert queue.capabilities.max_batch_size >= 1

@@ -148,7 +148,7 @@ def test_a_redrive_policy_that_restarts_would_trigger_is_warned_of_once(
     attributes: dict[str, Any] = {} if most is None else redrive(new_queue(ministack_url), most)
     with caplog.at_level(logging.WARNING), SqsQueue(new_queue(ministack_url, **attributes), **KEYS) as queue:
         for _ in range(2):
-            assert queue.capabilities.largest_batch == 10
+            assert queue.capabilities.max_batch_size == 10
     texts = [record.getMessage() for record in caplog.records]
     assert len(texts) == (warned is not None)
     assert warned is None or warned in texts[0]

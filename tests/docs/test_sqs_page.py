@@ -70,7 +70,7 @@ def test_the_reader_asks_for_what_the_page_allows_and_no_more(ministack_url: str
         queue.depth()
         one, two, three = (message.receipt for message in queue.receive(10, 30, 0))
         queue.extend([one], 30)
-        queue.give_back([two])
+        queue.nack([two])
         queue.reject([three])
         queue.acknowledge([one])
     asked = as_actions(calls) | {"sqs:GetQueueUrl"}  # the client was made by that one

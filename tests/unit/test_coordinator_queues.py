@@ -216,7 +216,7 @@ def test_a_queue_that_remembers_longer_than_the_store_is_warned_of(
     from queue_source.queues.base import Capabilities
     from queue_source.queues.sql import SqlQueue
 
-    monkeypatch.setattr(SqlQueue, "capabilities", Capabilities(largest_batch=1000, retention=14 * 86_400))
+    monkeypatch.setattr(SqlQueue, "capabilities", Capabilities(max_batch_size=1000, retention=14 * 86_400))
     with caplog.at_level(logging.WARNING, "cuesqueue"), world.loop(deduplicationWindow="7 days"):
         pass
     assert "longer than deduplicationWindow = 7 days" in caplog.text

@@ -223,7 +223,7 @@ def test_the_shard_store_stands_on_its_own() -> None:
         ("shard_store.store", "from . import model", False),
         ("queue_source.queues.sqs", "from queue_source import errors", False),
         ("queue_source.queues.sqs", "def f():\n    from queue_source.coordinator import x", True),
-        ("queue_source.queues.sqs", "from ..storage import files", True),
+        ("queue_source.queues.sqs", "from ..formats import compression", True),
         ("queue_source.queues.sqs", "import importlib\nimportlib.import_module('queue_source.spark.source')", True),
         ("queue_source.storage.files", "from queue_source.queues.base import Queue", True),
         ("queue_source.coordinator", "from queue_source.queues.base import Queue", False),

@@ -103,7 +103,7 @@ class Plain:
     """A queue of a kind that only has the verbs."""
 
     name = "plain://q"
-    capabilities = Capabilities(largest_batch=10, tells_depth=False, retention=60.0)
+    capabilities = Capabilities(max_batch_size=10, tells_depth=False, retention=60.0)
 
     def __enter__(self) -> Plain:
         return self
@@ -115,7 +115,7 @@ class Plain:
 def test_a_kind_that_cannot_do_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queue_source.queues, "open_queue", lambda url: Plain())
     told = result_of("info", "plain://q")
-    assert told == {"queue": "plain://q", "ordered_groups": False, "largest_batch": 10, "retention_seconds": 60.0}
+    assert told == {"queue": "plain://q", "ordered_groups": False, "max_batch_size": 10, "retention_seconds": 60.0}
     for command in ("create", "delete", "purge", "peek"):
         done = cuesqueue(command, "plain://q")
         assert done.exit_code == WRONG_USE

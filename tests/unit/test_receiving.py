@@ -25,7 +25,7 @@ class EmptyQueue:
     """Has nothing, ever; knows for how long each receive was to wait."""
 
     def __init__(self, *, certain: bool) -> None:
-        self.capabilities = Capabilities(largest_batch=10, tells_depth=False, empty_is_certain=certain)
+        self.capabilities = Capabilities(max_batch_size=10, tells_depth=False, empty_is_certain=certain)
         self.waits: list[float] = []
         self._never = threading.Event()
 

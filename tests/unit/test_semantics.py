@@ -128,7 +128,7 @@ def test_at_least_once_what_was_read_is_acknowledged_when_its_lost_message_comes
         loop.coordinator._leases.stop(held)
         loop.coordinator._lost_leases(held)
         loop.batch()
-        loop.coordinator._releaser.give_back(held)  # as the queue does at the end of their leases
+        loop.coordinator._releaser.nack(held)  # as the queue does at the end of their leases
         until(lambda: world.depth() == EMPTY, patiently(loop))
         loop.batch()
     assert read(world) == Counter(uris(5))

@@ -277,7 +277,7 @@ def test_a_disconnect_meets_any_verb_or_the_one_that_is_named_and_changes_nothin
         lambda: queue.publish(["x"]),
         lambda: take(queue),
         lambda: queue.extend([message.receipt], 1),
-        lambda: queue.give_back([message.receipt]),
+        lambda: queue.nack([message.receipt]),
         lambda: queue.reject([message.receipt]),
         lambda: queue.republish(message),
         queue.depth,

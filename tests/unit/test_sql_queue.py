@@ -66,7 +66,7 @@ def test_every_verb_sends_statements_for_a_thousand_messages_at_most(queue: SqlQ
         assert queue.extend(taken, 60) == set()
         assert len(seen) == 20
     with statements(queue) as seen:
-        queue.give_back(taken[:5_000])
+        queue.nack(taken[:5_000])
         assert len(seen) == 10
     with statements(queue) as seen:
         assert len(queue.acknowledge(taken)) == 5_000

@@ -42,7 +42,7 @@ def info(queue_url: QueueUrl, as_json: Json = False) -> None:
         if can.tells_depth:
             depth = queue.depth()
             result |= {"ready": depth.ready, "in_flight": depth.in_flight, "delayed": depth.delayed}
-        result |= {"ordered_groups": can.ordered_groups, "largest_batch": can.largest_batch}
+        result |= {"ordered_groups": can.ordered_groups, "max_batch_size": can.max_batch_size}
         times = {"longest_lease": can.longest_lease, "lease_cap": can.lease_cap, "retention": can.retention}
         result |= {f"{name}_seconds": seconds for name, seconds in times.items() if seconds is not None}
         print_result(result, as_json, title="queue")

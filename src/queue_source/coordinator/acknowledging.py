@@ -76,7 +76,7 @@ class Acknowledger:
         """Acknowledge before returning."""
         for name, receipts in by_queue(keys).items():
             queue = self._queues[name]
-            size = queue.capabilities.largest_batch * _BATCHES
+            size = queue.capabilities.max_batch_size * _BATCHES
             for start in range(0, len(receipts), size):
                 chunk = receipts[start : start + size]
                 done = [(name, receipt) for receipt in chunk]

@@ -137,7 +137,7 @@ class LeaseKeeper:
         if over:
             self._end(over)
         for (queue, lease), receipts in due.items():
-            size = self._queues[queue].capabilities.largest_batch
+            size = self._queues[queue].capabilities.max_batch_size
             for start in range(0, len(receipts), size):
                 batch = receipts[start : start + size]
                 if call is None:

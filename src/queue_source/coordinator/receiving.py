@@ -160,13 +160,13 @@ class Receivers:
         capabilities = patiently(getattr, queue, "capabilities")  # some queues ask their service for them
         lease = longest_lease(self._lease, capabilities)
         drought = self._droughts[name]
-        longest = min(self._options.wait_time.total_seconds(), capabilities.longest_wait)
+        longest = min(self._options.wait_time.total_seconds(), capabilities.max_wait)
         while crew.working:
             with self._pen.changed:
                 if self.hurried and not self.draining and capabilities.empty_is_certain and drought.proven():
                     # AvailableNow is told soon after the start, and then asks for one more look
                     self._pen.changed.wait_for(lambda: self.draining or not crew.working, _SHORT_WAIT)
-                room = self._pen.reserve(name, capabilities.largest_batch)
+                room = self._pen.reserve(name, capabilities.max_batch_size)
                 if room == 0:
                     self._pen.changed.wait(0.5)
                     continue

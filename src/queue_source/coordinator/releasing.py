@@ -56,7 +56,7 @@ class Releaser:
             released = self._pen.tracker.forget(self._pen.leave(overdue))
         if overdue:
             self._store.release(self._token, released)
-            self.give_back(overdue)
+            self.nack(overdue)
 
     def make_room(self) -> None:
         """In a full pen most messages wait for other pipelines: they are given back until those may be done.
@@ -69,14 +69,14 @@ class Releaser:
                 idle = []
             self._pen.tracker.unwatch(self._pen.leave(idle))
         if idle:
-            self.give_back(idle, self._stale_after)
+            self.nack(idle, self._stale_after)
 
-    def give_back(self, keys: Sequence[MessageKey], delay: float = 0.0) -> None:
+    def nack(self, keys: Sequence[MessageKey], delay: float = 0.0) -> None:
         """To their queues, which deliver them again after `delay` seconds, where they can delay."""
         self._leases.stop(keys)
         for name, receipts in by_queue(keys).items():
             queue = self._queues[name]
-            queue.give_back(receipts, longest_lease(delay, queue.capabilities) if queue.capabilities.can_delay else 0.0)
+            queue.nack(receipts, longest_lease(delay, queue.capabilities) if queue.capabilities.can_delay else 0.0)
         self._metrics.add(givenBack=len(keys))
 
     def let_go(self) -> None:
@@ -97,7 +97,7 @@ class Releaser:
         except ShardStoreError as error:
             logger.warning("pipeline %s: %s", self._token.pipeline, error)  # they go stale by themselves
         try:
-            self.give_back([*unopened, *unplanned])
+            self.nack([*unopened, *unplanned])
             self._leases.extend_last(planned, self._stale_after)
         except QueueError as error:
             logger.warning("%s; its messages become visible when their leases end", error)

@@ -31,14 +31,14 @@ Payload = bytes | str | Mapping[str, object] | Sequence[object]
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a queue can do. Times are seconds; `largest_batch` is messages per call of any verb."""
+    """What a queue can do. Times are seconds; `max_batch_size` is messages per call of any verb."""
 
-    largest_batch: int
+    max_batch_size: int
     longest_lease: float | None = None  # longest extension one call may ask for
     lease_cap: float | None = None  # longest time one delivery may be held in all, None = no cap
     ordered_groups: bool = False
-    longest_wait: float = 20.0  # longest a receive may wait; short where nothing can interrupt it
-    can_delay: bool = True  # give_back(delay) is honoured
+    max_wait: float = 20.0  # longest a receive may wait; short where nothing can interrupt it
+    can_delay: bool = True  # nack(delay) is honoured
     retention: float | None = None  # how long the queue keeps a message, where it says so
     tells_depth: bool = True  # else `depth` raises: no number is better than a wrong one
     tells_stale: bool = True  # else receipts whose lease is over are taken in silence: only the caller's clock tells
@@ -111,7 +111,7 @@ class Queue(Protocol):
         second acknowledgement may be told as stale (it is not an error). Never retried: redelivery is the retry.
         """
 
-    def give_back(self, receipts: Sequence[Receipt], delay: float = 0.0) -> None:
+    def nack(self, receipts: Sequence[Receipt], delay: float = 0.0) -> None:
         """Make the messages visible again now, or after `delay` seconds (nack). Stale receipts are ignored.
 
         At once means: near the place they had before, not at the back (that is `republish`). The receipts are stale
@@ -247,7 +247,7 @@ def taken_for_a_look(queue: Queue, most: int, wait: float = 0.0) -> list[Receive
         while more := queue.receive(most - len(taken), _LOOK, wait):
             taken += more
     finally:
-        queue.give_back([message.receipt for message in taken])
+        queue.nack([message.receipt for message in taken])
     return taken
 
 

@@ -151,9 +151,9 @@ def _wait_for(queue: Queue, most: int, options: ReaderOptions) -> list[Received]
     """Messages that are taken and given back at once: whoever counts receives, counts one more."""
     deadline = time.monotonic() + options.queue.wait_time.total_seconds()
     while (left := deadline - time.monotonic()) > 0:
-        wait = min(left, queue.capabilities.longest_wait)
-        messages = queue.receive(min(most, queue.capabilities.largest_batch), _LOOK, wait)
-        queue.give_back([message.receipt for message in messages])
+        wait = min(left, queue.capabilities.max_wait)
+        messages = queue.receive(min(most, queue.capabilities.max_batch_size), _LOOK, wait)
+        queue.nack([message.receipt for message in messages])
         if messages:
             return messages
     return []

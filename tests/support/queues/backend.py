@@ -79,8 +79,8 @@ class Paced:
     def extend(self, receipts: Sequence[Receipt], lease: float) -> set[Receipt]:
         return self._queue.extend(receipts, lease * self._pace)
 
-    def give_back(self, receipts: Sequence[Receipt], delay: float = 0.0) -> None:
-        self._queue.give_back(receipts, delay * self._pace)
+    def nack(self, receipts: Sequence[Receipt], delay: float = 0.0) -> None:
+        self._queue.nack(receipts, delay * self._pace)
 
     def __enter__(self) -> Paced:
         return self

@@ -45,7 +45,7 @@ class AmqpQueue(ClosedAtExit):
     def __init__(self, url: str) -> None:
         self._address = address = parse_address(url)
         self.capabilities = Capabilities(
-            largest_batch=LARGEST_BATCH,
+            max_batch_size=LARGEST_BATCH,
             lease_cap=address.longest_hold,
             tells_depth=address.pool is not None or address.listener,
             loses_unheard=address.listener,
@@ -91,9 +91,9 @@ class AmqpQueue(ClosedAtExit):
     def acknowledge(self, receipts: Sequence[Receipt]) -> set[Receipt]:
         return self._run(self._session.acknowledge(receipts))
 
-    def give_back(self, receipts: Sequence[Receipt], delay: float = 0.0) -> None:
+    def nack(self, receipts: Sequence[Receipt], delay: float = 0.0) -> None:
         """With a delay the messages stay with this connection until it is over, and come back early if it ends."""
-        self._run(self._session.give_back(receipts, delay))
+        self._run(self._session.nack(receipts, delay))
 
     def reject(self, receipts: Sequence[Receipt]) -> None:
         """To the dead-letter exchange that the queue or a policy names; else they are gone."""
@@ -194,7 +194,7 @@ class AmqpQueue(ClosedAtExit):
     def peek(self, most: int) -> list[Received]:
         """The next messages, taken and given back: RabbitMQ marks them as redelivered."""
         taken = self.receive(most, lease=60, wait=0)
-        self.give_back([message.receipt for message in taken])
+        self.nack([message.receipt for message in taken])
         return taken
 
     # --- on the I/O thread -------------------------------------------------------------------------------------------

@@ -117,7 +117,7 @@ class Session:
                     if arrived.done() and not arrived.exception():
                         await self._gather(channel, taken, most)  # what came with the first
         except asyncio.CancelledError:
-            await self.give_back([receipt for receipt, _ in taken])
+            await self.nack([receipt for receipt, _ in taken])
             raise
         return taken
 
@@ -220,7 +220,7 @@ class Session:
     async def reject(self, receipts: Sequence[Receipt]) -> None:
         await self._finish(receipts, _reject)
 
-    async def give_back(self, receipts: Sequence[Receipt], delay: float = 0.0) -> None:
+    async def nack(self, receipts: Sequence[Receipt], delay: float = 0.0) -> None:
         """AMQP has no delay: until it is over the message stays with us, or until the connection ends."""
         if delay <= 0:
             await self._finish(receipts, _requeue)

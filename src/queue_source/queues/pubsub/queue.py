@@ -94,7 +94,7 @@ class PubSubQueue(ClosedAtExit):
         """Asks the service at the first use."""
         subscription = self._calls.subscription()
         return Capabilities(
-            largest_batch=LARGEST_PULL,
+            max_batch_size=LARGEST_PULL,
             longest_lease=LONGEST_LEASE,
             ordered_groups=subscription.ordered,
             retention=subscription.retention,
@@ -145,7 +145,7 @@ class PubSubQueue(ClosedAtExit):
         alive, stale = self._sorted(receipts)
         return stale | {Receipt(receipt) for receipt in self._calls.acknowledge(alive)}
 
-    def give_back(self, receipts: Sequence[Receipt], delay: float = 0.0) -> None:
+    def nack(self, receipts: Sequence[Receipt], delay: float = 0.0) -> None:
         """With a delay the lease is what is left of it, at most ten minutes; nobody else can tell it from a lease."""
         alive, _ = self._sorted(receipts)
         seconds = min(math.ceil(max(delay, 0.0)), LONGEST_LEASE)

@@ -109,9 +109,9 @@ class SimQueue(SqlQueue):
             receipts = [receipt for receipt in receipts if receipt not in lost]
         return super().acknowledge(receipts)
 
-    def give_back(self, receipts: Sequence[Receipt], delay: float = 0.0) -> None:
-        self._connected("give_back")
-        super().give_back(receipts, delay)
+    def nack(self, receipts: Sequence[Receipt], delay: float = 0.0) -> None:
+        self._connected("nack")
+        super().nack(receipts, delay)
 
     def reject(self, receipts: Sequence[Receipt]) -> None:
         self._connected("reject")

@@ -52,7 +52,7 @@ class SqlQueue(ClosedAtExit):
     """
 
     capabilities = Capabilities(
-        largest_batch=ROWS_PER_STATEMENT, longest_wait=1.0, ordered_groups=True, empty_is_certain=True
+        max_batch_size=ROWS_PER_STATEMENT, max_wait=1.0, ordered_groups=True, empty_is_certain=True
     )
 
     def __init__(
@@ -119,8 +119,8 @@ class SqlQueue(ClosedAtExit):
     def acknowledge(self, receipts: Sequence[Receipt]) -> set[Receipt]:
         return self._change(receipts, self._rows.remove)
 
-    def give_back(self, receipts: Sequence[Receipt], delay: float = 0.0) -> None:
-        self._change(receipts, lambda connection, ids: self._rows.give_back(connection, ids, delay))
+    def nack(self, receipts: Sequence[Receipt], delay: float = 0.0) -> None:
+        self._change(receipts, lambda connection, ids: self._rows.nack(connection, ids, delay))
 
     def reject(self, receipts: Sequence[Receipt]) -> None:
         """Drop the messages for good: there is no dead-letter queue here, so the caller keeps what it wants to keep."""

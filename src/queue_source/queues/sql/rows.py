@@ -197,7 +197,7 @@ class QueueRows:
     def extend(self, connection: Connection, ids: Sequence[int], lease: float) -> None:
         self._change(connection, ids, visible_at=self.database.now() + micros(lease))
 
-    def give_back(self, connection: Connection, ids: Sequence[int], delay: float) -> None:
+    def nack(self, connection: Connection, ids: Sequence[int], delay: float) -> None:
         """At once: back to the place where it was sent, so that a whole group comes back in its order."""
         visible = self.database.now() + micros(delay) if delay > 0 else _m.sent_at
         self._change(connection, ids, visible_at=visible, receipt=None)

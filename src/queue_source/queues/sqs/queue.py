@@ -89,11 +89,11 @@ class SqsQueue(ClosedAtExit):
     def capabilities(self) -> Capabilities:
         """Reads the queue's attributes at its first use, and warns of a redrive policy that restarts would trigger."""
         return Capabilities(
-            largest_batch=BATCH,
+            max_batch_size=BATCH,
             longest_lease=LONGEST_LEASE,
             lease_cap=LONGEST_LEASE,
             ordered_groups=self._address.fifo,
-            longest_wait=LONGEST_WAIT,
+            max_wait=LONGEST_WAIT,
             retention=self._attributes().retention,
         )
 
@@ -150,7 +150,7 @@ class SqsQueue(ClosedAtExit):
         self._leased.take(receipts)
         return stale
 
-    def give_back(self, receipts: Sequence[Receipt], delay: float = 0.0) -> None:
+    def nack(self, receipts: Sequence[Receipt], delay: float = 0.0) -> None:
         self._change(receipts, seconds(delay, LONGEST_LEASE))
         self._leased.take(receipts)
 
@@ -171,7 +171,7 @@ class SqsQueue(ClosedAtExit):
             for message in known.values():
                 self._send(url, [message.body], message.tag, message.headers, message.group)
             self.acknowledge(list(known))
-        self.give_back([receipt for receipt in mine if receipt not in known])
+        self.nack([receipt for receipt in mine if receipt not in known])
 
     def republish(self, message: Received) -> bool:
         """The copy is sent before the original is deleted; a process that dies between the two leaves both."""
