@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from queue_source.spark.process import driver_identity
 from shard_store.model import ErrorRecord, PlanIdentity
 from shard_store.store import ShardStore, open_store
 
@@ -74,8 +75,13 @@ def _record(
     found: Iterable[_Row],
     connection: Connection | None,
 ) -> None:
-    identity = store.current_plan(pipeline, connection=connection)
-    store.reject(identity, list(_records(identity, cause, batch_id, found)), connection)
+    driver = driver_identity() or None  # a driver that was replaced must not reject rows of the new one's batch
+    if connection is None:
+        identity = store.current_plan(pipeline, driver)
+        store.reject(identity, list(_records(identity, cause, batch_id, found)))
+    else:
+        identity = store.current_plan_inside(connection, pipeline, driver)
+        store.reject_inside(connection, identity, list(_records(identity, cause, batch_id, found)))
 
 
 def _records(identity: PlanIdentity, cause: str, batch_id: int | None, found: Iterable[_Row]) -> Iterator[ErrorRecord]:

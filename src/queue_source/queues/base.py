@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 from queue_source.messages import Outgoing, Receipt, Received
 
 if TYPE_CHECKING:
-    from sqlalchemy.engine import Connection
-
     from shard_store.sql.database import Database
+    from shard_store.sql.transaction import Transaction
 
 T = TypeVar("T")
 
@@ -204,7 +203,7 @@ class Transactional(Protocol):
     def joins(self, database: Database) -> bool:
         """Whether it is in this very database, as far as URLs tell; then its tables are there from now on."""
 
-    def send_inside(self, connection: Connection, messages: Sequence[Outgoing]) -> None:
+    def send_inside(self, transaction: Transaction, messages: Sequence[Outgoing]) -> None:
         """As `Sending.send`, but in the caller's transaction of a database that it joins: sent when that commits."""
 
 

@@ -11,8 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
 
-from sqlalchemy import Connection
-
 from queue_source.errors import QueueConfigurationError, QueueUnavailable
 from queue_source.messages import Outgoing, Receipt, Received
 from queue_source.queues.base import Depth, Payload, made_of_each
@@ -24,6 +22,7 @@ from queue_source.queues.sql.database import create_table, create_tables
 from queue_source.queues.sql.rows import QueueRows
 from queue_source.tags import check_tag, matches_any
 from shard_store.sql.database import Database
+from shard_store.sql.transaction import Transaction
 
 
 class Fault(str, Enum):
@@ -67,14 +66,14 @@ class SimQueue(SqlQueue):
         `verb` limits a disconnect to one of the protocol's methods, as in `verb="acknowledge"`.
         """
         self._run(
-            lambda connection: sim_tables.order(
-                connection, self._sim.pool, Fault(fault).value, verb, times, float(seconds)
+            lambda transaction: sim_tables.order(
+                transaction, self._sim.pool, Fault(fault).value, verb, times, float(seconds)
             )
         )
 
     def ordered(self) -> dict[Fault, int]:
         """How often each fault is still to come."""
-        left = self._run(lambda connection: sim_tables.ordered(connection, self._sim.pool), read=True)
+        left = self._run(lambda transaction: sim_tables.ordered(transaction, self._sim.pool), read=True)
         return {Fault(fault): times for fault, times in left.items()}
 
     # --- the verbs ---------------------------------------------------------------------------------------------------
@@ -94,7 +93,7 @@ class SimQueue(SqlQueue):
         twice = len(self._met(Fault.DUPLICATE_DELIVERY, "receive", len(receipts)))
         self._change(receipts[:twice], self._rows.duplicate)
         for receipt, seconds in zip(receipts, self._met(Fault.EARLY_EXPIRY, "receive", len(receipts)), strict=False):
-            self._change([receipt], lambda connection, ids, s=seconds: self._rows.extend(connection, ids, s))  # type: ignore[misc]
+            self._change([receipt], lambda transaction, ids, s=seconds: self._rows.extend(transaction, ids, s))  # type: ignore[misc]
 
     def extend(self, receipts: Sequence[Receipt], lease: float) -> set[Receipt]:
         self._connected("extend")
@@ -103,7 +102,7 @@ class SimQueue(SqlQueue):
     def acknowledge(self, receipts: Sequence[Receipt]) -> set[Receipt]:
         self._connected("acknowledge")
         if self._faulty():
-            leased = self._run(lambda connection: self._rows.held(connection, receipts))
+            leased = self._run(lambda transaction: self._rows.held(transaction, receipts))
             alive = [receipt for receipt in dict.fromkeys(receipts) if receipt in leased]
             lost = alive[: len(self._met(Fault.LOST_ACKNOWLEDGEMENT, "acknowledge", len(alive)))]
             receipts = [receipt for receipt in receipts if receipt not in lost]
@@ -141,13 +140,13 @@ class SimQueue(SqlQueue):
         return False
 
     def _insert(
-        self, connection: Connection, bodies: Sequence[bytes], tag: str, headers: Mapping[str, str], group: str | None
+        self, transaction: Transaction, bodies: Sequence[bytes], tag: str, headers: Mapping[str, str], group: str | None
     ) -> list[str]:
         ids: list[str] = []
-        for pool, filters in sim_tables.pools(connection).items():
+        for pool, filters in sim_tables.pools(transaction).items():
             if matches_any(filters, tag):
-                rows = QueueRows(pool, self.name, self._database)
-                ids = rows.insert(connection, bodies, tag, headers, group, ids)
+                rows = QueueRows(pool, self.name)
+                ids = rows.insert(transaction, bodies, tag, headers, group, ids)
         if not ids and self._sim.mandatory:
             raise self._unrouted(tag, len(bodies))
         return ids or [""] * len(bodies)
@@ -159,13 +158,13 @@ class SimQueue(SqlQueue):
         header = self._sim.log_id_header
         super().send([message._replace(headers=stamped(message.headers, header)) for message in messages])
 
-    def _insert_each(self, connection: Connection, sent: Sequence[Outgoing]) -> None:
+    def _insert_each(self, transaction: Transaction, sent: Sequence[Outgoing]) -> None:
         unheard = {message.tag for message in sent}
-        for pool, filters in sim_tables.pools(connection).items():
+        for pool, filters in sim_tables.pools(transaction).items():
             heard = {tag for tag in {message.tag for message in sent} if matches_any(filters, tag)}
             unheard -= heard
-            rows = QueueRows(pool, self.name, self._database)
-            rows.insert_each(connection, [message for message in sent if message.tag in heard])
+            rows = QueueRows(pool, self.name)
+            rows.insert_each(transaction, [message for message in sent if message.tag in heard])
         if unheard and self._sim.mandatory:
             raise self._unrouted(min(unheard), sum(message.tag in unheard for message in sent))
 
@@ -190,7 +189,7 @@ class SimQueue(SqlQueue):
 
     def exists(self) -> bool:
         """Whether the pool is bound to the source; creates nothing."""
-        return self._looked(lambda connection: sim_tables.exists(connection, self._sim.pool))
+        return self._looked(lambda transaction: sim_tables.exists(transaction, self._sim.pool))
 
     def create(self) -> None:
         self._opened()
@@ -198,10 +197,10 @@ class SimQueue(SqlQueue):
     def delete(self) -> None:
         """The pool, its messages, and what faults were ordered for it."""
 
-        def remove(connection: Connection) -> None:
-            self._rows.purge(connection)
-            sim_tables.unbind(connection, self._sim.pool)
-            sim_tables.forget(connection, self._sim.pool)
+        def remove(transaction: Transaction) -> None:
+            self._rows.purge(transaction)
+            sim_tables.unbind(transaction, self._sim.pool)
+            sim_tables.forget(transaction, self._sim.pool)
 
         if self.exists():
             self._run(remove)
@@ -214,8 +213,8 @@ class SimQueue(SqlQueue):
         create_table(self._database)
         create_tables(self._database, sim_tables.metadata)
         pool, filters = self._sim.pool, self._sim.filters
-        if not self._database.read(lambda connection: sim_tables.is_bound(connection, pool, filters)):
-            self._database.write(lambda connection: sim_tables.bind(connection, pool, filters))
+        if not self._database.read(lambda transaction: sim_tables.is_bound(transaction, pool, filters)):
+            self._database.write(lambda transaction: sim_tables.bind(transaction, pool, filters))
 
     def _connected(self, verb: str) -> None:
         if self._faulty() and self._met(Fault.DISCONNECT, verb, 1):
@@ -223,8 +222,8 @@ class SimQueue(SqlQueue):
 
     def _met(self, fault: Fault, verb: str, most: int) -> list[float]:
         """Use up what was ordered; returns the seconds of each."""
-        return self._run(lambda connection: sim_tables.take(connection, self._sim.pool, fault.value, verb, most))
+        return self._run(lambda transaction: sim_tables.take(transaction, self._sim.pool, fault.value, verb, most))
 
     def _faulty(self) -> bool:
         """A look without a lock: mostly nothing is ordered."""
-        return self._run(lambda connection: bool(sim_tables.ordered(connection, self._sim.pool)), read=True)
+        return self._run(lambda transaction: bool(sim_tables.ordered(transaction, self._sim.pool)), read=True)

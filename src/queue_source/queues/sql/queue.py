@@ -13,8 +13,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
-from sqlalchemy import Connection
-
 from queue_source.errors import QueueConfigurationError, QueueError
 from queue_source.messages import Outgoing, Receipt, Received
 from queue_source.queues.base import (
@@ -35,7 +33,8 @@ from queue_source.queues.sql.database import (
     parse_address,
 )
 from queue_source.queues.sql.rows import QueueRows, check_text, checked
-from shard_store.sql.database import ROWS_PER_STATEMENT, Database, chunks
+from shard_store.sql.database import Database
+from shard_store.sql.transaction import ROWS_PER_STATEMENT, Transaction, chunks
 from shard_store.sql.urls import same_database
 
 _POLL = (0.05, 0.2)  # seconds between two looks at an empty queue, drawn at random so that pollers do not march
@@ -65,7 +64,7 @@ class SqlQueue(ClosedAtExit):
     ) -> None:
         self._address = address = url if isinstance(url, Address) else parse_address(url)
         self._database = open_database(address, clock, patience)
-        self._rows = QueueRows(address.queue, address.name, self._database)
+        self._rows = QueueRows(address.queue, address.name)
         self._clock = clock
         self._closed = threading.Event()
         self._sleep = sleep or self._closed.wait
@@ -92,8 +91,8 @@ class SqlQueue(ClosedAtExit):
         now = self._clock or time.monotonic
         until = now() + wait
 
-        def take(connection: Connection) -> list[Received]:
-            return self._rows.take(connection, most, lease, started)
+        def take(transaction: Transaction) -> list[Received]:
+            return self._rows.take(transaction, most, lease, started)
 
         while most > 0:
             started = time.monotonic()
@@ -114,25 +113,25 @@ class SqlQueue(ClosedAtExit):
 
     def extend(self, receipts: Sequence[Receipt], lease: float) -> set[Receipt]:
         _positive("lease", lease)
-        return self._change(receipts, lambda connection, ids: self._rows.extend(connection, ids, lease))
+        return self._change(receipts, lambda transaction, ids: self._rows.extend(transaction, ids, lease))
 
     def acknowledge(self, receipts: Sequence[Receipt]) -> set[Receipt]:
         return self._change(receipts, self._rows.remove)
 
     def nack(self, receipts: Sequence[Receipt], delay: float = 0.0) -> None:
-        self._change(receipts, lambda connection, ids: self._rows.nack(connection, ids, delay))
+        self._change(receipts, lambda transaction, ids: self._rows.nack(transaction, ids, delay))
 
     def reject(self, receipts: Sequence[Receipt]) -> None:
         """Drop the messages for good: there is no dead-letter queue here, so the caller keeps what it wants to keep."""
         self._change(receipts, self._rows.remove)
 
     def republish(self, message: Received) -> bool:
-        def copy(connection: Connection) -> bool:
-            leased = self._rows.held(connection, [message.receipt])
+        def copy(transaction: Transaction) -> bool:
+            leased = self._rows.held(transaction, [message.receipt])
             if not leased:
                 return False
-            self._rows.insert(connection, [message.body], message.tag, republished(message.headers), message.group)
-            self._rows.remove(connection, list(leased.values()))
+            self._rows.insert(transaction, [message.body], message.tag, republished(message.headers), message.group)
+            self._rows.remove(transaction, list(leased.values()))
             return True
 
         return self._run(copy)
@@ -151,18 +150,18 @@ class SqlQueue(ClosedAtExit):
             return []
         check_text("tag", tag)
         check_text("group", group or "", LONGEST_NAME)
-        return self._run(lambda connection: self._insert(connection, bodies, tag, headers or {}, group or None))
+        return self._run(lambda transaction: self._insert(transaction, bodies, tag, headers or {}, group or None))
 
     def _insert(
-        self, connection: Connection, bodies: Sequence[bytes], tag: str, headers: Mapping[str, str], group: str | None
+        self, transaction: Transaction, bodies: Sequence[bytes], tag: str, headers: Mapping[str, str], group: str | None
     ) -> list[str]:
-        return self._rows.insert(connection, bodies, tag, headers, group)
+        return self._rows.insert(transaction, bodies, tag, headers, group)
 
     def send(self, messages: Sequence[Outgoing]) -> None:
         """All of them or none: one transaction, durable when this returns."""
         sent = made_of_each(messages, checked)
         if sent:
-            self._run(lambda connection: self._insert_each(connection, sent))
+            self._run(lambda transaction: self._insert_each(transaction, sent))
 
     def joins(self, database: Database) -> bool:
         if not same_database(self._database.url, database.url):
@@ -170,12 +169,12 @@ class SqlQueue(ClosedAtExit):
         self._opened()
         return True
 
-    def send_inside(self, connection: Connection, messages: Sequence[Outgoing]) -> None:
+    def send_inside(self, transaction: Transaction, messages: Sequence[Outgoing]) -> None:
         """In the caller's transaction, which is one of a database that it `joins`."""
-        self._insert_each(connection, made_of_each(messages, checked))
+        self._insert_each(transaction, made_of_each(messages, checked))
 
-    def _insert_each(self, connection: Connection, sent: Sequence[Outgoing]) -> None:
-        self._rows.insert_each(connection, sent)
+    def _insert_each(self, transaction: Transaction, sent: Sequence[Outgoing]) -> None:
+        self._rows.insert_each(transaction, sent)
 
     def depth(self) -> Depth:
         return self._run(self._rows.depth, read=True)
@@ -189,7 +188,7 @@ class SqlQueue(ClosedAtExit):
 
     def peek(self, most: int) -> list[Received]:
         """The next messages without taking them, waiting or leased; their receipts are good for nothing."""
-        return self._run(lambda connection: self._rows.peek(connection, most), read=True)
+        return self._run(lambda transaction: self._rows.peek(transaction, most), read=True)
 
     def purge(self) -> int:
         """Delete every message, leased ones too; returns how many there were."""
@@ -197,7 +196,7 @@ class SqlQueue(ClosedAtExit):
 
     def exists(self) -> bool:
         """Whether it holds any message: a queue in a table is no more than its messages."""
-        return self._looked(lambda connection: has_table(connection) and self._rows.exists(connection))
+        return self._looked(lambda transaction: has_table(transaction) and self._rows.exists(transaction))
 
     def create(self) -> None:
         """Make the table, when absent; the queue comes with its first message."""
@@ -207,7 +206,7 @@ class SqlQueue(ClosedAtExit):
         """The same as to purge it; the table stays, since other queues may be in it."""
         self.purge()
 
-    def _looked(self, look: Callable[[Connection], bool]) -> bool:
+    def _looked(self, look: Callable[[Transaction], bool]) -> bool:
         """What a look says that creates neither a table nor a file."""
         self._refuse_closed()
         file = self._database.file()
@@ -215,22 +214,22 @@ class SqlQueue(ClosedAtExit):
 
     # --- transactions ------------------------------------------------------------------------------------------------
 
-    def _change(self, receipts: Sequence[Receipt], change: Callable[[Connection, list[int]], object]) -> set[Receipt]:
+    def _change(self, receipts: Sequence[Receipt], change: Callable[[Transaction, list[int]], object]) -> set[Receipt]:
         """Apply `change` to the messages that the receipts still hold; returns the receipts that hold none."""
         wanted = list(dict.fromkeys(receipts))
 
-        def work(connection: Connection) -> set[Receipt]:
+        def work(transaction: Transaction) -> set[Receipt]:
             stale: set[Receipt] = set()
             for chunk in chunks(wanted):
-                leased = self._rows.held(connection, chunk)
+                leased = self._rows.held(transaction, chunk)
                 stale |= set(chunk) - leased.keys()
                 if leased:
-                    change(connection, list(leased.values()))
+                    change(transaction, list(leased.values()))
             return stale
 
         return self._run(work) if wanted else set()
 
-    def _run(self, work: Callable[[Connection], _Result], *, read: bool = False) -> _Result:
+    def _run(self, work: Callable[[Transaction], _Result], *, read: bool = False) -> _Result:
         """One transaction; run again when the database chose it as the victim of a deadlock."""
         database = self._opened()
         return database.read(work) if read else database.write(work)
