@@ -13,13 +13,14 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, make_url
 
-from shard_store.errors import StoreUnavailable
+from shard_store.errors import StoreConfigurationError, StoreUnavailable
 from shard_store.model import ShardState, Split
 from shard_store.sql.database import Database
 from shard_store.sql.dialects import Trouble
 from shard_store.sql.schema import leases
 from shard_store.sql.transaction import Transaction
 from shard_store.store import open_store
+from support.servers.postgres import new_database
 from support.servers.proxy import CommitCutter, commit_cutter
 from support.store_backends import SERVERS, Pipeline, StoreBackend, rows
 
@@ -252,6 +253,12 @@ def test_trouble_inside_the_callers_transaction_is_mapped_and_not_run_again(back
             us.publish(plan, SPLIT, connection=connection)
         transaction.rollback()
     assert us.publish(plan, SPLIT).shards == 1
+
+
+def test_a_postgresql_database_in_sql_ascii_is_refused_with_what_to_do(postgres_url: str) -> None:
+    url = new_database(postgres_url, "ENCODING 'SQL_ASCII' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0")
+    with pytest.raises(StoreConfigurationError, match=r"encoding is SQL_ASCII.* CREATE DATABASE .* ENCODING 'UTF8'"):
+        open_store(url)
 
 
 def test_a_forked_child_leaves_its_parents_connections_alone(tmp_path: Path) -> None:

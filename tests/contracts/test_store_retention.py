@@ -12,6 +12,7 @@ from shard_store.model import BEGINNING, Content, Payload, Range, Split, end_at,
 from shard_store.pruning import RetentionPolicy
 from shard_store.semantics import Semantics
 from shard_store.sql.schema import snapshots
+from shard_store.starting import Started
 from shard_store.store import ShardStore
 from support.store_backends import Pipeline, StoreBackend, rows
 
@@ -48,23 +49,27 @@ def test_after_the_confirm_nothing_is_kept_of_a_thousand_messages_of_20_kb(store
     assert len(rows(store, "shards")) == 1000
 
 
-def test_with_at_least_once_the_bodies_go_with_the_confirm_and_the_moves_when_a_restart_no_longer_asks(
+def test_with_at_least_once_the_bodies_go_at_once_and_the_moves_when_no_restart_asks_for_them(
     backend: StoreBackend,
 ) -> None:
     store = backend.open()
-    started = store.start("s", "p", semantics=AT_LEAST, remembered=300.0)
-    us = Pipeline(store, started.token, "s")
-    entry = Range(shard_key("s", "m"), message(1, 20_000), BEGINNING, end_at(20_000))
-    us.write(entry)
-    us.plan()
-    us.confirm([entry.key])
-    assert [(seq, contents) for seq, _, contents in kept(store)] == [(1, 0)]
-    assert store.prune(CENTURY).snapshots == 0
-    assert store.start("s", "p", semantics=AT_LEAST, remembered=300.0).recent == {entry.key}
-    backend.clock.advance(301)
-    store.start("s", "p", semantics=AT_LEAST, remembered=300.0)
+
+    def start() -> Started:
+        return store.start("s", "p", semantics=AT_LEAST, remembered=300.0)
+
+    us = Pipeline(store, start().token, "s")
+    first, second = (Range(shard_key("s", str(n)), message(n, 20_000), BEGINNING, end_at(20_000)) for n in (1, 2))
+    for entry in (first, second):
+        us.write(entry)
+        us.plan()
+        us.confirm([entry.key])
+        assert {contents for _, _, contents in kept(store)} == {0}
+        assert store.prune(CENTURY).snapshots == 0
+        backend.clock.advance(200)
+    assert start().recent == {second.key}
     assert store.prune(CENTURY).snapshots == 1
-    assert kept(store) == []
+    assert [seq for seq, *_ in kept(store)] == [2]
+    assert start().recent == {second.key}
 
 
 @pytest.mark.parametrize("restarts", [1, 2])

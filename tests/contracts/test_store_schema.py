@@ -115,9 +115,10 @@ def test_a_store_of_the_first_revision_keeps_its_times_and_loses_its_old_snapsho
             "snapshots (pipeline, seq, chunk, incarnation, moves, contents, created_at) "
             "VALUES ('p', 1, 0, 1, '[]', '[]', 77)",
             "pipelines (pipeline, source, incarnation, driver, last_seq, confirmed_seq, semantics, begun_seq, "
-            "heartbeat_at, stale_at, plan_after, created_at) VALUES ('p', 's', 1, '', 2, 2, 'exactly-once', 2, 1, 1, 1, 1)",
-            "attempts (delivery_hash, lead_hash, source, pipeline, incarnation, start_seq, end_seq, kind, shards, lost, "
-            "errors, splits, published_at) VALUES ('h', 'h', 's', 'p', 1, 0, 1, 'attempt-nil', 1, 0, 0, 0, 99)",
+            "heartbeat_at, stale_at, plan_after, created_at) "
+            "VALUES ('p', 's', 1, '', 2, 2, 'exactly-once', 2, 1, 1, 1, 1)",
+            "attempts (delivery_hash, lead_hash, source, pipeline, incarnation, start_seq, end_seq, kind, shards, "
+            "lost, errors, splits, published_at) VALUES ('h', 'h', 's', 'p', 1, 0, 1, 'attempt-nil', 1, 0, 0, 0, 99)",
         ):
             transaction.connection.exec_driver_sql(f"INSERT INTO cuesqueue_{statement}")
 
