@@ -14,7 +14,7 @@ from shard_store.shards import fence
 from shard_store.sql.schema import errors, pipelines
 from shard_store.sql.transaction import Transaction
 
-MOST_INPUT = 65_536
+MAX_INPUT = 65_536
 """Bytes of an input that are sent; the table keeps more."""
 
 UNDELIVERED = sa.and_(errors.c.delivered_at.is_(None), errors.c.requeued_at.is_(None))
@@ -46,7 +46,7 @@ def claim(transaction: Transaction, token: PublishToken, source: str) -> list[St
 def _undelivered(transaction: Transaction, token: PublishToken, source: str) -> sa.Select[Any]:
     alive = sa.exists().where(pipelines.c.pipeline == errors.c.pipeline, pipelines.c.stale_at > transaction.now())
     ours = sa.or_(errors.c.pipeline == token.pipeline, sa.not_(alive))
-    query = selected(MOST_INPUT).where(errors.c.source == source, UNDELIVERED, FINAL, ours)
+    query = selected(MAX_INPUT).where(errors.c.source == source, UNDELIVERED, FINAL, ours)
     return query.order_by(errors.c.occurred_at, errors.c.error_key).limit(PAGE)
 
 

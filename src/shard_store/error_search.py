@@ -61,9 +61,9 @@ class StoredError:
 
 @dataclass(frozen=True, slots=True)
 class Criteria:
-    """What is looked for; what is given has to hold, and nothing given is everything.
+    """What to search for: every criterion that is given has to hold. Without any, all errors are found.
 
-    `ids` are hexadecimal, or the first digits of it; `matching` has to match the whole text (an id of a shard or
+    `ids` are hexadecimal, or the first digits of it; `matching` must match the whole id of the shard or
     message). `older_than` and `since` count back from the database's clock. `words`: column (`scope`, `cause`) ->
     allowed values.
     """
@@ -99,13 +99,13 @@ class Criteria:
 
 
 def pages(
-    database: Database, criteria: Criteria, *, limit: int | None = None, most_input: int | None = None
+    database: Database, criteria: Criteria, *, limit: int | None = None, max_input: int | None = None
 ) -> Iterator[list[StoredError]]:
-    """The errors, oldest first, each with at most so many bytes of its input."""
+    """The errors, oldest first, each with up to `max_input` bytes of its input."""
     left = limit
     after: sa.ColumnElement[bool] = sa.true()
     while left is None or left > 0:
-        found = database.read(lambda t, a=after: _page(t, criteria, a, most_input))  # type: ignore[misc]
+        found = database.read(lambda t, a=after: _page(t, criteria, a, max_input))  # type: ignore[misc]
         chosen = [error for error in found if criteria.matches(error.subject)][:left]
         if chosen:
             yield chosen
@@ -118,18 +118,18 @@ def pages(
 
 
 def _page(
-    transaction: Transaction, criteria: Criteria, after: sa.ColumnElement[bool], most_input: int | None
+    transaction: Transaction, criteria: Criteria, after: sa.ColumnElement[bool], max_input: int | None
 ) -> list[StoredError]:
-    query = selected(most_input).where(*criteria.conditions(transaction.now()), after)
+    query = selected(max_input).where(*criteria.conditions(transaction.now()), after)
     return read(transaction, query.order_by(errors.c.occurred_at, errors.c.error_key).limit(PAGE))
 
 
-def selected(most_input: int | None = None) -> sa.Select[Any]:
-    """What `read` reads; of each input at most so many bytes."""
+def selected(max_input: int | None = None) -> sa.Select[Any]:
+    """The query that `read` reads, with up to `max_input` bytes of each input."""
     columns = [column for column in errors.columns if column.name != "input"]
     shown: sa.ColumnElement[Any] = errors.c.input
-    if most_input is not None:
-        shown = sa.func.substr(errors.c.input, 1, most_input, type_=errors.c.input.type)
+    if max_input is not None:
+        shown = sa.func.substr(errors.c.input, 1, max_input, type_=errors.c.input.type)
     plan = attempts.c.start_seq, attempts.c.end_seq
     return sa.select(*columns, shown.label("input"), error_state().label("state"), *plan).select_from(
         errors.outerjoin(attempts, attempts.c.delivery_hash == errors.c.delivery_hash)

@@ -15,7 +15,7 @@ from shard_store.sql.transaction import Transaction
 def win_interval(database: Database, name: str, interval: float) -> bool:
     """True for one caller in each `interval` seconds, over all processes. `name` may have any length.
 
-    A winner that dies costs one interval. Losers learn it from one statement, which takes no lock.
+    A winner that dies costs one interval. For those who do not win it is one statement, which takes no lock.
     """
     this = leases.c.name == _bounded(name)
     holder = uuid.uuid4().hex

@@ -29,7 +29,7 @@ def plan(transaction: Transaction, token: PublishToken, start_seq: int, end_seq:
     """The plan of the micro-batch (start_seq, end_seq], kept as the pipeline's current one for the sink to find.
 
     Shards that passed to another owner are left out (`lost`), at this attempt and at every later one of the same
-    offsets, also when they come back to us: an earlier attempt may have reached a sink that will not look at a second
+    offsets, also when they come back to us: an earlier attempt may have reached a sink that ignores a second
     one. They are then offered anew. A plan that was published before says so, with what it held. With at-most-once
     everything that was in a plan before is left out, and lost: an attempt may have brought it anywhere.
     """
@@ -44,7 +44,7 @@ def plan(transaction: Transaction, token: PublishToken, start_seq: int, end_seq:
     if made is None:
         if start_seq > row.confirmed_seq:
             raise ShardStoreError(
-                f"pipeline {token.pipeline!r}: a plan from {start_seq} was asked for, but only what is up to "
+                f"pipeline {token.pipeline!r}: a plan from {start_seq} was requested, but only what is up to "
                 f"{row.confirmed_seq} is confirmed (report this as a bug)"
             )
         # a new checkpoint begins at 0, however far the store is: what is final is not read
@@ -137,7 +137,7 @@ def _make(
     after: int,
     left_out_before: set[str],
 ) -> tuple[Plan, list[str]]:
-    """The plan of (start, end] as the store stands now, and the marks of what it leaves out.
+    """The plan of (start, end] as the store is now, and the marks of what it leaves out.
 
     `after` is the seq after which there is anything to do.
     """

@@ -1,4 +1,4 @@
-"""Which shards kill their readers (design.md section 6, poison): a mark before a read, taken away after it.
+"""Which shards kill their readers: a mark before a read, taken away after it.
 
 Only reads in isolation are marked: those of a plan that has failed before. A mark that is left over when the same range
 is read again tells of a reader that died over it; receive counts would blame healthy messages too.

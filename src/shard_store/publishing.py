@@ -111,7 +111,7 @@ def _look(
     confirmed: Mapping[PlanIdentity, int],
     batch_id: int | None,
 ) -> tuple[Published, list[PlanIdentity]]:
-    """How the micro-batch stands, and which of its plans bring input that is not delivered."""
+    """Whether the micro-batch is published, and which of its plans bring input that is not delivered."""
     first = identities[0]
     found = transaction.execute(
         sa.select(attempts.c.delivery_hash, attempts.c.batch_id).where(

@@ -1,4 +1,4 @@
-"""Snapshots as rows: which shards move from where to where, and what they stand for; up to 1,000 ranges a row.
+"""Snapshots as rows: which shards move from where to where, and what they are made of; up to 1,000 ranges a row.
 
 Both are JSON, column by column, and kept apart: publishing and confirming need the moves only. Of the moves the first
 column is all keys as one hexadecimal text. A snapshot is kept until no plan can need it again (decision 0032).
@@ -76,7 +76,7 @@ def _rows(transaction: Transaction, pipeline: str, after: int, until: int, *colu
 
 
 def _chunks(ranges: Sequence[Range]) -> Iterator[list[Range]]:
-    """At least one chunk, also of no ranges; a content that is larger than a chunk may be has one for itself."""
+    """At least one chunk, also of no ranges; a content that is larger than a chunk has one for itself."""
     chunk: list[Range] = []
     size = 0
     for entry in ranges:

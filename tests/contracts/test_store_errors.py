@@ -100,7 +100,7 @@ def test_what_is_sent_holds_the_beginning_of_a_large_input(store: ShardStore) ->
     store.record_errors("s", "p", [ErrorRecord("message", "c", "", "m", input=large)])
     database = store.database
     (error,) = database.read(lambda c: error_delivery.undelivered(c, us.token, "s"))
-    assert error.input == large[: error_delivery.MOST_INPUT]
+    assert error.input == large[: error_delivery.MAX_INPUT]
     assert (error.input_size, error.whole) == (len(large), False)
     (error,) = found(store)
     assert (error.input, error.whole) == (large, True)

@@ -207,7 +207,7 @@ _POSTGRESQL = Dialect(
     among=_in_array,
     lock_schema="SELECT pg_advisory_xact_lock(7215003361)",
     isolation_level="READ COMMITTED",
-    # a server that is gone without a word is noticed within a minute
+    # a server that has disappeared without an answer is noticed within a minute
     connect_args={
         "connect_timeout": 10,
         "keepalives_idle": 30,

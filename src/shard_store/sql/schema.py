@@ -230,7 +230,7 @@ errors = sa.Table(
     sa.Column("occurred_at", sa.BigInteger, nullable=False),
     sa.Column("delivered_at", sa.BigInteger),  # to the error queue `delivered_to`
     sa.Column("delivered_to", AnyText),
-    sa.Column("requeued_at", sa.BigInteger),  # by hand: its input is on its way again
+    sa.Column("requeued_at", sa.BigInteger),  # by a person: its input is on its way again
     **_TABLE,
 )
 sa.Index("cuesqueue_errors_hash", errors.c.delivery_hash, errors.c.scope)

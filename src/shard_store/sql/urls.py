@@ -37,7 +37,7 @@ def same_database(one: URL, other: URL) -> bool:
     """Whether one transaction can change what is behind both URLs.
 
     Drivers and passwords may differ, and the names of one SQLite file. Everything else must be written alike: a user or
-    a parameter may lead to another schema, and two names of one host look like two hosts.
+    a parameter may lead to another schema, and two names of one host cannot be recognised.
     """
     return _place(one) == _place(other)
 
