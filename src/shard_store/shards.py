@@ -142,9 +142,7 @@ def release(transaction: Transaction, token: PublishToken, keys: Sequence[ShardK
 def owned_by(token: PublishToken) -> sa.ColumnElement[bool]:
     """The open shards of the token."""
     return sa.and_(
-        shards.c.owner == token.pipeline,
-        shards.c.incarnation == token.incarnation,
-        shards.c.finished_at.is_(None),
+        shards.c.owner == token.pipeline, shards.c.incarnation == token.incarnation, shards.c.finished_at.is_(None)
     )
 
 

@@ -85,13 +85,7 @@ class ShardStore:
         starting.check_name("pipeline", pipeline)
         return self.database.write(
             lambda t: starting.start(
-                t,
-                source,
-                pipeline,
-                driver=driver,
-                stale_after=stale_after,
-                semantics=semantics,
-                remembered=remembered,
+                t, source, pipeline, driver=driver, stale_after=stale_after, semantics=semantics, remembered=remembered
             )
         )
 

@@ -98,8 +98,7 @@ Its `state`: `pending` (not final), `recorded`, `delivered` (to the error queue)
 _FROM = {
     "splits": splits,
     "shards": shards.outerjoin(
-        pipelines,
-        sa.and_(pipelines.c.pipeline == shards.c.owner, pipelines.c.incarnation == shards.c.incarnation),
+        pipelines, sa.and_(pipelines.c.pipeline == shards.c.owner, pipelines.c.incarnation == shards.c.incarnation)
     ),
     "attempts": attempts,
     "errors": errors.outerjoin(attempts, attempts.c.delivery_hash == errors.c.delivery_hash),

@@ -60,7 +60,7 @@ def is_bound(transaction: Transaction, pool: str, filters: Sequence[str] | None)
 
 
 def exists(transaction: Transaction, pool: str) -> bool:
-    return inspect(transaction).has_table(bindings.name) and is_bound(transaction, pool, None)
+    return inspect(transaction.connection).has_table(bindings.name) and is_bound(transaction, pool, None)
 
 
 def unbind(transaction: Transaction, pool: str) -> None:
