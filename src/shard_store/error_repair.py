@@ -1,4 +1,4 @@
-"""Repairs that people make: quarantined shards are read again, errors are marked as requeued or dropped (decision 0023)."""
+"""Repairs by people: quarantined shards are read again, errors are marked as requeued or dropped (decision 0023)."""
 
 from __future__ import annotations
 

@@ -87,8 +87,8 @@ class Content(NamedTuple):
     """What a shard is made of, as announced: enough to read it later without the message.
 
     `shard_id` identifies the content; `uri` says where it is read from (they differ when versions are part of the
-    identity). `size` in bytes and `etag` are None when they were not announced. `group`: contents of one group of a queue are
-    processed in order, in one partition. `payload` is kept by snapshots alone, not by the shard table.
+    identity). `size` in bytes and `etag` are None when they were not announced. `group`: contents of one group of a
+    queue are processed in order, in one partition. `payload` is kept by snapshots alone, not by the shard table.
     """
 
     shard_id: str

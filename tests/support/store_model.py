@@ -158,7 +158,9 @@ class Actor:
             return
         self.take()
         if not self.foreign:
-            self.store.publish([self.plan.identity], [Split(ranges_of(self.plan), 1, 1)], batch_id=self.checkpoint.batch[1])
+            self.store.publish(
+                [self.plan.identity], [Split(ranges_of(self.plan), 1, 1)], batch_id=self.checkpoint.batch[1]
+            )
         self.checkpoint.done, self.checkpoint.batch, self.plan = self.checkpoint.batch[1], None, None
 
     def confirm(self) -> None:
