@@ -59,7 +59,7 @@ class Recorder:
     def __exit__(self, *_: object) -> None:
         self.closed = True
 
-    def publish(self, payloads: Sequence[bytes], *, tag: str = "", headers: Any = None) -> list[str]:
+    def send(self, payloads: Sequence[bytes], *, tag: str = "", headers: Any = None) -> list[str]:
         if self.fail_at == len(self.sets):
             raise QueueUnavailable(self.name, f"no answer from https://me:{SECRET}@host/ within 30s")
         self.sets.append(list(payloads))

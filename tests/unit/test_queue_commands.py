@@ -14,7 +14,7 @@ import queue_source.queues
 from queue_source.commands.main import app
 from queue_source.commands.output import WRONG_USE
 from queue_source.queues import open_queue
-from queue_source.queues.base import Administered, Capabilities, Depth
+from queue_source.queues.base import Capabilities, Depth, administered
 
 
 def cuesqueue(*arguments: str) -> Result:
@@ -50,7 +50,7 @@ def test_a_queue_is_created_looked_at_emptied_and_deleted(url: str, tmp_path: Pa
     (tmp_path / "queues").mkdir()
     assert result_of("create", url)["created"] is True
     with open_queue(url) as queue:
-        assert isinstance(queue, Administered)
+        assert administered(queue)
         queue.publish(["text", b"\xff"], tag="a.b", headers={"k": "v"})
         told = result_of("info", url)
         assert (told["exists"], told["ready"], told["in_flight"], told["delayed"]) == (True, 2, 0, 0)
@@ -70,7 +70,7 @@ def test_people_get_tables(url: str, tmp_path: Path) -> None:
     (tmp_path / "queues").mkdir()
     with open_queue(url) as queue:
         queue.publish(["hello " * 100], tag="a.b")
-    assert "largest batch" in cuesqueue("info", url).stdout
+    assert "max batch size" in cuesqueue("info", url).stdout
     shown = cuesqueue("peek", url).stdout
     assert "a.b" in shown
     assert "hello" in shown
@@ -103,7 +103,7 @@ class Plain:
     """A queue of a kind that only has the verbs."""
 
     name = "plain://q"
-    capabilities = Capabilities(max_batch_size=10, tells_depth=False, retention=60.0)
+    capabilities = Capabilities(max_batch_size=10, reports_depth=False, retention=60.0)
 
     def __enter__(self) -> Plain:
         return self

@@ -58,7 +58,7 @@ def publish(
     with open_queue(queue_url) as queue, _progress(items, as_json) as advance:
         try:
             while batch := list(itertools.islice(bodies, SET)):
-                queue.publish(batch, tag=tag, headers=headers)
+                queue.send(batch, tag=tag, headers=headers)
                 published += len(batch)
                 advance(len(batch))
         except BaseException:

@@ -29,21 +29,21 @@ Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 @group.command()
 def info(queue_url: QueueUrl, as_json: Json = False) -> None:
     """Tell how many messages a queue has, and what its kind can do. Creates nothing."""
-    from queue_source.queues.base import Administered
+    from queue_source.queues.base import administered
 
     with _opened(queue_url) as queue:
         result: dict[str, Any] = {"queue": queue.name}
-        if isinstance(queue, Administered):
-            result["exists"] = queue.exists()
+        if manager := administered(queue):
+            result["exists"] = manager.exists()
         if not result.get("exists", True):
             print_result(result, as_json, title="queue")
             return
         can = queue.capabilities
-        if can.tells_depth:
+        if can.reports_depth:
             depth = queue.depth()
             result |= {"ready": depth.ready, "in_flight": depth.in_flight, "delayed": depth.delayed}
         result |= {"ordered_groups": can.ordered_groups, "max_batch_size": can.max_batch_size}
-        times = {"longest_lease": can.longest_lease, "lease_cap": can.lease_cap, "retention": can.retention}
+        times = {"max_lease": can.max_lease, "lease_cap": can.lease_cap, "retention": can.retention}
         result |= {f"{name}_seconds": seconds for name, seconds in times.items() if seconds is not None}
         print_result(result, as_json, title="queue")
 
@@ -134,14 +134,15 @@ def _opened(url: str) -> Iterator[Queue]:
 
 @contextmanager
 def _administered(url: str, verb: str) -> Iterator[tuple[Queue, Administered]]:
-    from queue_source.queues.base import Administered
+    from queue_source.queues.base import administered
 
     with _opened(url) as queue:
-        if not isinstance(queue, Administered):
+        manager = administered(queue)
+        if manager is None:
             raise QueueConfigurationError(
                 queue.name, f"cuesqueue cannot {verb} queues of this kind; use the service's own console or tools"
             )
-        yield queue, queue
+        yield queue, manager
 
 
 def _sure(yes: bool, question: str) -> None:
