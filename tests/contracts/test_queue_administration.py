@@ -77,7 +77,7 @@ def test_a_queue_is_created_looked_at_emptied_and_deleted(url: str) -> None:
         assert shown.keys() == set(ids)
         assert (shown[ids[0]]["body"], shown[ids[0]]["tag"], shown[ids[0]]["headers"]) == ("text", "a.b", {"k": "v"})
         assert shown[ids[1]]["body_base64"] == "/w=="
-        assert len(cuesqueue("peek", url, "--most", "1")["messages"]) == 1
+        assert len(cuesqueue("peek", url, "--max-messages", "1")["messages"]) == 1
         taken = queue.receive(10, 30, 2)
         assert {message.message_id for message in taken} == set(ids)  # what was looked at is to be had at once
         queue.nack([message.receipt for message in taken])

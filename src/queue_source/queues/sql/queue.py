@@ -198,11 +198,11 @@ class SqlQueue(BaseQueue):
         return self._run(self._rows.purge)
 
     def exists(self) -> bool:
-        """Whether it holds any message: a queue in a table is no more than its messages."""
-        return self._looked(lambda connection: has_table(connection) and self._rows.exists(connection))
+        """Whether the table is there: every name in it is a queue, with messages or without."""
+        return self._looked(has_table)
 
     def create(self) -> None:
-        """Make the table, when absent; the queue comes with its first message."""
+        """Make the table when it is absent."""
         self._opened()
 
     def delete(self) -> None:

@@ -191,9 +191,6 @@ class QueueRows:
     def purge(self, connection: Connection) -> int:
         return connection.execute(delete(messages).where(_m.queue == self.queue)).rowcount
 
-    def exists(self, connection: Connection) -> bool:
-        return connection.execute(select(_m.id).where(_m.queue == self.queue).limit(1)).first() is not None
-
     def extend(self, connection: Connection, ids: Sequence[int], lease: float) -> None:
         self._change(connection, ids, visible_at=self.database.now() + micros(lease))
 
