@@ -14,7 +14,7 @@ from queue_source.announcements.intake import OBJECT_VERSION
 from queue_source.errors import QueueConfigurationError, QueueError
 from queue_source.messages import Outgoing
 from queue_source.queues import Queue, open_queue
-from queue_source.queues.base import Unsendable, republished, send
+from queue_source.queues.base import Unsendable, republished, send_messages
 from queue_source.queues.urls import scheme
 from shard_store import error_repair, error_search
 from shard_store.error_search import Criteria, StoredError
@@ -146,7 +146,7 @@ class _Outbox:
             if not self.dry_run:
                 queue = self._queue(url)
                 try:
-                    send(queue, messages)
+                    send_messages(queue, messages)
                 except Unsendable as error:
                     raise QueueError(queue.name, f"does not carry what an error holds: {error}") from error
             self.published += len(messages)

@@ -20,7 +20,7 @@ from queue_source.commands.filters import (
     refuse_everything,
 )
 from queue_source.commands.output import FAILED, Json, Store, print_result, print_table, stderr
-from queue_source.commands.publish import Notification, s3_event
+from queue_source.commands.send import Notification, s3_event
 from queue_source.errors import OptionError
 
 if TYPE_CHECKING:
