@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from queue_source.options.places import PLACES
 from shard_store import open_store
 from support.snippets import PAGES, ROOT, Block, blocks
 
@@ -71,6 +72,24 @@ def test_examples_import_from_the_face_alone(page: Path) -> None:
     modules = {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
     modules |= {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     assert {name for name in modules if name.startswith(("queue_source", "shard_store"))} == set()
+
+
+_SPARKS_OWN = {"checkpointLocation"}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_options_in_examples_are_options(page: Path) -> None:
+    known = {option.name for place in PLACES for option in place.options} | _SPARKS_OWN
+    trees = [ast.parse(block.text) for block in blocks(page) if block.language == "python"]
+    calls = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    named = {
+        call.args[0].value
+        for call in calls
+        if isinstance(call.func, ast.Attribute)
+        and call.func.attr == "option"
+        and isinstance(call.args[0], ast.Constant)
+    }
+    assert {name for name in named if not str(name).startswith("catalog.")} - known == set()
 
 
 _NOT_THE_FIELDS_WORDS = re.compile(
