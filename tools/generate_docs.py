@@ -92,6 +92,8 @@ def _commands_lines() -> Iterator[str]:
 
 def _subcommands(group: Any, path: str, level: int) -> Iterator[str]:
     for name, command in group.commands.items():
+        if command.hidden:  # an earlier name
+            continue
         yield from ("", f"{'#' * level} `{path} {name}`", "", *_paragraphs(command.help))
         if hasattr(command, "commands"):
             yield from _subcommands(command, f"{path} {name}", level + 1)
