@@ -27,6 +27,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("queue_source.messages", "queue_source.tags"),
     ("queue_source.uris", "queue_source.options.json_paths", "queue_source.options.globs"),
     ("queue_source.storage",),
+    ("queue_source.announcements.dialects",),
     *inside("queue_source", "formats.metadata formats.date_patterns", "formats.base", "schema.ddl", "schema.merging"),
     (
         "queue_source.announcements.parser",
