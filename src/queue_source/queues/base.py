@@ -75,11 +75,14 @@ class Depth:
 
 
 class BaseQueue(ABC):
-    """What every adapter here inherits: use in a `with` statement, and `publish`, the earlier name of `send`."""
+    """What every adapter here inherits: `send` by its `send_messages`, `publish`, and use in a `with` statement."""
 
     extras = Extras(sends_many=True, administered=True)
 
     @abstractmethod
+    def send_messages(self, messages: Sequence[Outgoing]) -> list[str]:
+        """As `SendsMany.send_messages`."""
+
     def send(
         self,
         payloads: Sequence[Payload],
@@ -88,7 +91,8 @@ class BaseQueue(ABC):
         headers: Mapping[str, str] | None = None,
         group: str | None = None,
     ) -> list[str]:
-        """As `Queue.send`."""
+        """As `Queue.send`; how many go out at once is as for `send_messages`."""
+        return self.send_messages([Outgoing(body, tag, headers or {}, group) for body in encode_payloads(payloads)])
 
     def publish(
         self,
@@ -204,8 +208,8 @@ class Queue(Protocol):
 class SendsMany(Protocol):
     """A queue that sends many messages in one call, each with its own tag, headers and group."""
 
-    def send_messages(self, messages: Sequence[Outgoing]) -> None:
-        """Send them, all confirmed when this returns; those of one group in their order.
+    def send_messages(self, messages: Sequence[Outgoing]) -> list[str]:
+        """Send them, all confirmed when this returns, those of one group in their order; returns their message ids.
 
         A message that cannot be sent raises `Unsendable` before anything is sent. After a `QueueError` some may be
         sent.
@@ -337,6 +341,11 @@ def _plain(value: object) -> object:
     if isinstance(value, Mapping):
         return dict(value)
     raise TypeError(f"a {type(value).__name__} cannot be sent as JSON: {value!r:.100}")
+
+
+def copy_of(message: Received) -> Outgoing:
+    """The message that `republish` puts to the back."""
+    return Outgoing(message.body, message.tag, republished(message.headers), message.group)
 
 
 def republished(headers: Mapping[str, str]) -> dict[str, str]:

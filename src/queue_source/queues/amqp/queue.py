@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import CancelledError
 from typing import Any, TypeVar
 
@@ -26,7 +26,7 @@ from queue_source.queues.amqp.errors import translated
 from queue_source.queues.amqp.link import IoThread, Link, Stopped
 from queue_source.queues.amqp.messages import checked_headers, properties_for, received
 from queue_source.queues.amqp.session import QueueGone, Session
-from queue_source.queues.base import BaseQueue, Capabilities, Depth, Payload, convert_each, encode_payloads
+from queue_source.queues.base import BaseQueue, Capabilities, Depth, convert_each
 from queue_source.queues.log_ids import stamped
 from queue_source.tags import check_tag
 
@@ -102,36 +102,18 @@ class AmqpQueue(BaseQueue):
     def republish(self, message: Received) -> bool:
         return self._run(self._session.republish(message.receipt, message.body))
 
-    def send(
-        self,
-        payloads: Sequence[Payload],
-        *,
-        tag: str = "",
-        headers: Mapping[str, str] | None = None,
-        group: str | None = None,
-    ) -> list[str]:
+    def send_messages(self, messages: Sequence[Outgoing]) -> list[str]:
         """To the source, which gives each of its pools and listeners a copy whose filter lets the tag pass.
 
         Raises when no queue takes them, as they would be lost; with `mandatory=false` in the URL that is fine.
         """
-        bodies = encode_payloads(payloads)
-        check_tag(tag)
-        if group is not None:
-            raise ValueError("RabbitMQ has no ordered groups; leave group out")
-        named = checked_headers(stamped(headers, self._address.log_id_header))
-        if not bodies:
-            return []
-        messages = [(body, properties_for(named)) for body in bodies]
-        self._send(tag, messages)
-        return [str(properties.message_id) for _, properties in messages]
-
-    def send_messages(self, messages: Sequence[Outgoing]) -> None:
-        """To the source, all those of one tag together."""
+        made = convert_each(messages, self._properties)
         by_tag: dict[str, list[tuple[bytes, BasicProperties]]] = {}
-        for message, properties in zip(messages, convert_each(messages, self._properties), strict=True):
+        for message, properties in zip(messages, made, strict=True):
             by_tag.setdefault(message.tag, []).append((message.body, properties))
         for tag, some in by_tag.items():
             self._send(tag, some)
+        return [str(properties.message_id) for properties in made]
 
     def _properties(self, message: Outgoing) -> BasicProperties:
         check_tag(message.tag)

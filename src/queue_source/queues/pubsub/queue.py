@@ -30,11 +30,9 @@ from queue_source.queues.base import (
     BaseQueue,
     Capabilities,
     Depth,
-    Payload,
     convert_each,
-    encode_payloads,
+    copy_of,
     peek_by_receiving,
-    republished,
 )
 from queue_source.queues.pubsub.calls import LARGEST_PULL, PubSubCalls, Subscription
 
@@ -183,28 +181,22 @@ class PubSubQueue(BaseQueue):
         _, stale = self._sorted([message.receipt], forget=False)
         if stale or (subscription.exactly_once and self._extend([message.receipt], LONGEST_LEASE)):
             return False
-        copy = _message(message.body, message.tag, republished(message.headers), message.group)
-        self._publish(subscription.topic, [copy])
+        copy = copy_of(message)
+        self._publish(subscription.topic, [_message(copy.body, copy.tag, copy.headers, copy.group)])
         self.acknowledge([message.receipt])
         return True
 
-    def send(
-        self,
-        payloads: Sequence[Payload],
-        *,
-        tag: str = "",
-        headers: Mapping[str, str] | None = None,
-        group: str | None = None,
-    ) -> list[str]:
-        """To the subscription's topic, up to 1,000 messages or 10 MB a request; a failure may leave the first sent."""
-        messages = [_message(body, tag, headers or {}, group) for body in encode_payloads(payloads)]
-        return self._publish(self._calls.subscription().topic, messages) if messages else []
+    def send_messages(self, messages: Sequence[Outgoing]) -> list[str]:
+        """To the subscription's topic, those of one group together, up to 1,000 messages or 10 MB a request.
 
-    def send_messages(self, messages: Sequence[Outgoing]) -> None:
-        """To the subscription's topic, all those of one group together."""
+        A failure may leave the first ones sent.
+        """
         made = convert_each(messages, lambda m: _message(m.body, m.tag, m.headers, m.group))
-        if made:
-            self._publish(self._calls.subscription().topic, sorted(made, key=lambda message: str(message.ordering_key)))
+        if not made:
+            return []
+        places = sorted(range(len(made)), key=lambda place: str(made[place].ordering_key))
+        ids = self._publish(self._calls.subscription().topic, [made[place] for place in places])
+        return [message_id for _, message_id in sorted(zip(places, ids, strict=True))]
 
     def depth(self) -> Depth:
         """Always refused: Pub/Sub tells it in another service only, minutes late."""

@@ -131,47 +131,24 @@ class QueueRows:
         return connection.execute(query).first() is not None
 
     def insert(
-        self,
-        connection: Connection,
-        bodies: Sequence[bytes],
-        tag: str,
-        headers: Mapping[str, str],
-        group: str | None,
-        ids: Sequence[str] = (),
-    ) -> list[str]:
-        """Add one message a body at the back; returns their message ids, new ones unless they are given."""
-        ids = list(ids) or [uuid.uuid4().hex for _ in bodies]
-        now = self.database.now()
-        statement = insert(messages).values(
-            queue=self.queue,
-            tag=tag,
-            headers=json.dumps({str(key): str(value) for key, value in headers.items()}),
-            group_name=group,
-            sent_at=now,
-            visible_at=now,
-            receive_count=0,
-        )
-        for pairs in chunks(zip(ids, bodies, strict=True)):
-            connection.execute(statement, [{"message_id": key, "body": body} for key, body in pairs])
-        return ids
-
-    def insert_each(self, connection: Connection, sent: Sequence[Outgoing], *, visible: bool = True) -> None:
-        """Add messages at the back, each with what is its own; the texts have passed `checked`.
+        self, connection: Connection, sent: Sequence[Outgoing], ids: Sequence[str] = (), *, visible: bool = True
+    ) -> None:
+        """Add messages at the back, whose texts have passed `checked`; with new ids unless `ids` are given.
 
         Not `visible`: their times are set when they are shown (`staging`).
         """
         now: Any = self.database.now() if visible else 0
         statement = insert(messages).values(queue=self.queue, sent_at=now, visible_at=now, receive_count=0)
-        for chunk in chunks(sent):
+        for chunk in chunks(zip(sent, ids or (uuid.uuid4().hex for _ in sent), strict=True)):
             rows = [
                 {
-                    "message_id": uuid.uuid4().hex,
+                    "message_id": message_id,
                     "body": message.body,
                     "tag": message.tag,
-                    "headers": json.dumps(message.headers) if message.headers else "{}",
+                    "headers": _as_json(message.headers),
                     "group_name": message.group or None,
                 }
-                for message in chunk
+                for message, message_id in chunk
             ]
             connection.execute(statement, rows)
 
@@ -233,6 +210,10 @@ class QueueRows:
             headers=headers,
             group=row.group_name,
         )
+
+
+def _as_json(headers: Mapping[str, str]) -> str:
+    return json.dumps({str(name): str(value) for name, value in headers.items()}) if headers else "{}"
 
 
 def checked(message: Outgoing) -> Outgoing:

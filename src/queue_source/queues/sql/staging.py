@@ -114,7 +114,7 @@ class Staging:
                 )
             if entry.rows == after:
                 return  # the connection was lost while this was committed
-            rows.insert_each(connection, checked_ones, visible=False)
+            rows.insert(connection, checked_ones, visible=False)
             connection.execute(update(staged).where(_s.name == name).values(rows=after))
 
         self._database.write(work)

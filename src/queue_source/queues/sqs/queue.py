@@ -25,9 +25,9 @@ from queue_source.queues.base import (
     Depth,
     Payload,
     convert_each,
+    copy_of,
     encode_payloads,
     peek_by_receiving,
-    republished,
 )
 from queue_source.queues.sqs import messages as sqs_messages
 from queue_source.queues.sqs.client import (
@@ -168,8 +168,8 @@ class SqsQueue(BaseQueue):
         known = self._leased.take(mine)
         if known:
             url = self._dead_letter()
-            for message in known.values():
-                self._send(url, [message.body], message.tag, message.headers, message.group)
+            copies = [Outgoing(m.body, m.tag, m.headers, m.group) for m in known.values()]
+            self._send(url, copies, in_order=True)
             self.acknowledge(list(known))
         self.nack([receipt for receipt in mine if receipt not in known])
 
@@ -177,7 +177,7 @@ class SqsQueue(BaseQueue):
         """The copy is sent before the original is deleted; a process that dies between the two leaves both."""
         if self._change([message.receipt], _MOVING):
             return False
-        self._send(self._queue_url(), [message.body], message.tag, republished(message.headers), message.group)
+        self._send(self._queue_url(), [copy_of(message)], in_order=True)
         self.acknowledge([message.receipt])
         return True
 
@@ -189,15 +189,14 @@ class SqsQueue(BaseQueue):
         headers: Mapping[str, str] | None = None,
         group: str | None = None,
     ) -> list[str]:
-        """In batches of 10: after an error, those of earlier batches are in the queue, and the error says how many."""
+        """In batches of 10, one after the other: an error says how many messages were sent before it."""
         bodies = encode_payloads(payloads)
-        return self._send(self._queue_url(), bodies, tag, headers or {}, group) if bodies else []
+        messages = [Outgoing(body, tag, headers or {}, group) for body in bodies]
+        return self._send(self._queue_url(), messages, in_order=True) if messages else []
 
-    def send_messages(self, messages: Sequence[Outgoing]) -> None:
+    def send_messages(self, messages: Sequence[Outgoing]) -> list[str]:
         """In batches of 10, which go out side by side where no message has a group, whose order that would break."""
-        fifo = self._queue_url().endswith(".fifo")
-        entries = convert_each(messages, lambda message: sqs_messages.entry_of(message, fifo=fifo))
-        self._send_entries(self._queue_url(), entries, in_order=any(message.group for message in messages))
+        return self._send(self._queue_url(), messages, in_order=any(message.group for message in messages))
 
     def depth(self) -> Depth:
         """Approximate, as SQS says; messages given back with a delay count as in flight."""
@@ -250,14 +249,10 @@ class SqsQueue(BaseQueue):
 
     # --- requests ----------------------------------------------------------------------------------------------------
 
-    def _send(
-        self, url: str, bodies: Sequence[bytes], tag: str, headers: Mapping[str, str], group: str | None
-    ) -> list[str]:
+    def _send(self, url: str, messages: Sequence[Outgoing], *, in_order: bool) -> list[str]:
         fifo = url.endswith(".fifo")
-        entries = sqs_messages.entries(bodies, tag=tag, headers=headers, group=group or None, fifo=fifo)
-        return self._send_entries(url, entries, in_order=True)
+        entries = convert_each(messages, lambda message: sqs_messages.entry_of(message, fifo=fifo))
 
-    def _send_entries(self, url: str, entries: Sequence[sqs_messages.Entry], *, in_order: bool) -> list[str]:
         def ask_for(places: range) -> tuple[Answers, Answers]:
             batch = {place: entries[place] for place in places}
             with service_errors(self.name):
