@@ -19,7 +19,7 @@ from typing import NamedTuple
 from pyarrow import fs as pafs
 
 from queue_source.errors import OptionError
-from queue_source.storage.files import StorageOptions, raise_mapped, resolve
+from queue_source.storage.files import StorageOptions, is_local, raise_mapped, resolve
 from shard_store.store import ShardStore
 
 _NAME = re.compile(
@@ -94,7 +94,7 @@ def _check_store(store: ShardStore, folder: str, pages: Iterable[list[_File]]) -
 def _pages(filesystem: pafs.FileSystem, inner: str, folder: str) -> Iterator[list[_File]]:
     """The split files of the folder. A local one is read as it goes; the lists of others pyarrow holds whole."""
     try:
-        files = _local(inner) if isinstance(filesystem, pafs.LocalFileSystem) else _remote(filesystem, inner)
+        files = _local(inner) if is_local(folder) else _remote(filesystem, inner)
         while page := list(islice(files, _PAGE)):
             yield page
     except (OSError, ValueError, NotImplementedError) as error:  # what pyarrow raises

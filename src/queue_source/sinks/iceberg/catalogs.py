@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import pyarrow.fs as pafs
 import sqlalchemy as sa
@@ -41,6 +41,11 @@ class CatalogFactory:
         if self.in_store:
             return StoreCatalog(self._options.catalog, connection, self._properties)
         return load_catalog(self._options.catalog, **self._properties)
+
+    def sweep(self, catalog: Catalog) -> None:
+        """Delete files that a catalog of `open` has left for after its transaction; others delete by themselves."""
+        if self.in_store:
+            cast(StoreCatalog, catalog).sweep()
 
     def installed(self, connection: Connection) -> bool:
         return not self.in_store or sa.inspect(connection).has_table(IcebergTables.__tablename__)
