@@ -501,7 +501,7 @@ def test_threads_never_share_a_message(backend: Backend) -> None:
 
 
 def worker(backend: Backend, batch: int, lease: float = 60) -> subprocess.Popen[bytes]:
-    script = Path(__file__).with_name("queue_worker.py")
+    script = Path(__file__).parents[1] / "support" / "queue_worker.py"
     environment = {**os.environ, "PYTHONPATH": str(Path(queue_source.__file__).parents[1])}
     options = json.dumps(dict(backend.options))
     command = [sys.executable, str(script), backend.url, options, str(batch), str(lease)]

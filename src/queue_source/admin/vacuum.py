@@ -73,7 +73,7 @@ def vacuum(
             gone = old if dry_run else _remove(filesystem, old, folder, threads)
             found, published, young = found + len(page), published + len(known), young + len(orphans) - len(old)
             removed, size = removed + len(gone), size + sum(file.size for file in gone)
-            progress(len(page))
+            progress(found)
     return VacuumResult(found, published, young, removed, size)
 
 

@@ -62,7 +62,7 @@ def stderr() -> Console:
 
 @contextmanager
 def progress(label: str, total: int | None, shown: bool) -> Iterator[Callable[[int], None]]:
-    """A progress bar, if `shown` and on a terminal; call what it yields with the number done since the last call.
+    """A progress bar, if `shown` and on a terminal; call what it yields with the number done so far.
 
     `total` is None where nobody knows how much there is.
     """
@@ -74,7 +74,7 @@ def progress(label: str, total: int | None, shown: bool) -> Iterator[Callable[[i
     columns = (TextColumn(label), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=stderr(), transient=True) as bar:
         task = bar.add_task(label, total=total)
-        yield lambda count: bar.advance(task, count)
+        yield lambda count: bar.update(task, completed=count)
 
 
 def print_result(result: Mapping[str, Any], as_json: bool, *, title: str) -> None:
