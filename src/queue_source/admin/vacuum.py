@@ -1,4 +1,4 @@
-"""Removing split files that no transaction has published: what attempts that died have left in the sink's folder.
+"""Removes data files (splits) that no transaction has published: what attempts that died left in the sink's folder.
 
 Which files are published the store alone knows, and it never forgets one. They are recognised by their names, which are
 unique: so it does not matter how the folder is spelled.
@@ -122,7 +122,7 @@ def _remove(filesystem: pafs.FileSystem, files: list[_File], folder: str, thread
     def delete(file: _File) -> Exception | None:
         try:
             filesystem.delete_file(file.path)
-        except (OSError, ValueError, NotImplementedError) as error:  # what pyarrow raises; told apart below
+        except (OSError, ValueError, NotImplementedError) as error:  # what pyarrow raises; sorted below
             return error
         return None
 

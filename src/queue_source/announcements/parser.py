@@ -3,7 +3,7 @@
 All of a message or nothing: a message with one bad record is malformed as a whole, since acknowledging it for its good
 records would lose the bad one (invariant 8). A message whose sender announces nothing by it (a test event, a
 delete event) has `ignored` > 0. One that lists zero records is malformed: no sender makes such an event, so what it
-once announced was lost on the way, and nobody would notice if it were acknowledged.
+once announced was lost on the way, and acknowledging it would hide the loss.
 
 Where each form keeps what is read here is data: `dialects.py`.
 

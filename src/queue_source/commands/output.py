@@ -22,7 +22,7 @@ FAILED = 1
 WRONG_USE = 2
 
 DEFAULT_STORE = Path("cuesqueue.db")
-"""File of the store where nobody names one, as for the reader."""
+"""File of the store where none is named, as for the reader."""
 
 
 def _default_store() -> str:
@@ -64,7 +64,7 @@ def stderr() -> Console:
 def progress(label: str, total: int | None, shown: bool) -> Iterator[Callable[[int], None]]:
     """A progress bar, if `shown` and on a terminal; call what it yields with the number done so far.
 
-    `total` is None where nobody knows how much there is.
+    `total` is None where it is not known.
     """
     if not shown or not sys.stderr.isatty():
         yield lambda count: None

@@ -50,7 +50,7 @@ def reject_rows(
     `cause` is one short word to find them by. Objects and messages are named where the rows have `_metadata`.
 
     A repeated batch writes equal rows once: they are known by the plan, `batch_id`, their content and how many equal
-    ones there are. `batch_id` tells apart batches without new input, which stateful queries have. They become final,
+    ones there are. `batch_id` distinguishes batches without new input, which stateful queries have. They become final,
     and go to the error queue, when the batch is published. `connection`, inside a transaction in the store's database,
     makes them part of that; else they are written at once. Raises PipelineTakenOver in a query that was replaced.
     """

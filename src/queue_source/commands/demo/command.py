@@ -83,7 +83,7 @@ def _tour(layout: Layout, days: int, as_json: bool) -> Tour:
         def in_the_middle(finished: int) -> bool:
             if finished < objects * _KILL_AFTER or not demo_run.all_have_published(store):
                 return False
-            # best when a task has written its file and nobody has published it; else whatever is under way
+            # best when a task has written its file that is not published yet; else whatever is under way
             late = finished > objects * _KILL_AT_LAST
             return bool(demo_run.interrupted(store)) and (late or demo_run.unpublished_files(layout, store) > 0)
 

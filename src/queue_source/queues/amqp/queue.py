@@ -1,8 +1,9 @@
-"""RabbitMQ (AMQP 0-9-1) in Mercury's shape: sources, worker pools, listeners, tags.
+"""RabbitMQ (AMQP 0-9-1): sources, worker pools, listeners, tags.
 
 `address.py` has the URL, `topology.py` what is created, `session.py` what is done on a connection.
 AMQP knows no leases: a delivery is ours until it is ended or the connection is, and then it comes again at once. One
-that is held for nearly as long as the broker's consumer timeout is given back, or the broker would take them all.
+that is held for nearly as long as the broker's consumer timeout is returned to the queue, since the
+broker would otherwise take back all of them.
 Who calls it: the reader process (many threads), commands, sinks on executors.
 """
 
@@ -79,7 +80,7 @@ class AmqpQueue(BaseQueue):
         return [] if self._closed else [received(d, self.name, receipt, started + lease) for receipt, d in taken]
 
     def extend(self, receipts: Sequence[Receipt], lease: float) -> set[Receipt]:
-        """Tells which deliveries are no longer ours; nothing is sent, since nothing ends by time."""
+        """Returns which deliveries are no longer ours; sends nothing, since no lease ends by time."""
         if not lease > 0:
             raise ValueError(f"lease must be more than 0 seconds, not {lease!r}")
 
@@ -130,12 +131,12 @@ class AmqpQueue(BaseQueue):
                 self.name,
                 f"no pool of source {self._address.source!r} takes messages with the tag {tag!r}: "
                 f"{len(outcome.unrouted)} of {len(messages)} were not sent; create a pool whose filter lets it pass, "
-                "or add mandatory=false to the URL to send to nobody",
+                "or add mandatory=false to the URL to drop such messages",
             )
 
     def depth(self) -> Depth:
-        """What is ready, and what this connection holds: AMQP does not tell what others hold."""
-        self._needs_queue("tell its depth")
+        """What is ready, and what this connection holds: AMQP does not report what others hold."""
+        self._needs_queue("report its depth")
         return self._run(self._depth())
 
     def close(self) -> None:
@@ -174,7 +175,7 @@ class AmqpQueue(BaseQueue):
         return self._look(lambda link: topology.purge(link, pool)) if pool else 0
 
     def peek(self, max_messages: int) -> list[Received]:
-        """The next messages, taken and given back: RabbitMQ marks them as redelivered."""
+        """The next messages, received and returned: RabbitMQ marks them as redelivered."""
         taken = self.receive(max_messages, lease=60, wait=0)
         self.nack([message.receipt for message in taken])
         return taken

@@ -1,11 +1,11 @@
-"""Google Cloud Pub/Sub: a queue is one subscription; what is published goes to the topic it belongs to.
+"""Google Cloud Pub/Sub: a queue is one subscription; what is sent goes to the topic that it belongs to.
 
 Synchronous pull, so that every lease is ours to keep. Where Pub/Sub promises less than other queues:
 
 - There is no order, except for messages with an ordering key on a subscription with message ordering.
-- Without exactly-once delivery the service takes expired receipts in silence: nothing is ever told to be stale.
+- Without exactly-once delivery the service takes expired receipts in silence: nothing is ever reported as stale.
 - It counts deliveries only for subscriptions with a dead-letter policy; else every receive count is 1.
-- It does not tell how many messages wait.
+- It does not report how many messages wait.
 - An empty answer to a short pull proves nothing, so that none is shorter than `shortest_wait`. What the service gives
   out at the moment when a pull ends is lost for the subscription's own deadline.
 
@@ -55,9 +55,9 @@ _new_message = types.PubsubMessage.pb()
 class PubSubQueue(BaseQueue):
     """The subscription of a URL `pubsub://PROJECT/SUBSCRIPTION`, which has to exist.
 
-    `project` stands in for one that the URL leaves out, `credentials_file` for Google's own search for credentials;
+    `project` is used where the URL leaves it out, `credentials_file` for Google's own search for credentials;
     `endpoint` is `host:port` of another place that speaks Pub/Sub, with `http://` before it one without encryption
-    (an emulator). `shortest_wait`: seconds that a pull is given at least.
+    (an emulator). `shortest_wait`: the minimum time of a pull, in seconds.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class PubSubQueue(BaseQueue):
         self._calls = PubSubCalls(self._name, self._path, credentials_file, endpoint)
         self._shortest_wait = shortest_wait
         self._lock = threading.Lock()
-        self._delayed: dict[Receipt, float] = {}  # given back with a delay: the service would still take the receipts
+        self._delayed: dict[Receipt, float] = {}  # delayed by nack: the service would still accept the receipts
         self._rejectable: dict[Receipt, tuple[float, _Message]] = {}  # until when, the message: see reject
 
     @property
@@ -136,7 +136,7 @@ class PubSubQueue(BaseQueue):
                 return started, pulled
 
     def extend(self, receipts: Sequence[Receipt], lease: float) -> set[Receipt]:
-        """Without exactly-once delivery only receipts given back by us are found lost: the service tells nothing."""
+        """Without exactly-once delivery the service reports nothing: only receipts that we returned are found lost."""
         return self._extend(receipts, _whole("lease", lease))
 
     def acknowledge(self, receipts: Sequence[Receipt]) -> set[Receipt]:
@@ -144,7 +144,7 @@ class PubSubQueue(BaseQueue):
         return stale | {Receipt(receipt) for receipt in self._calls.acknowledge(alive)}
 
     def nack(self, receipts: Sequence[Receipt], delay: float = 0.0) -> None:
-        """With a delay the lease is what is left of it, at most ten minutes; nobody else can tell it from a lease."""
+        """With a delay the lease is what is left of it, at most ten minutes; to others it is a lease."""
         alive, _ = self._sorted(receipts)
         seconds = min(math.ceil(max(delay, 0.0)), LONGEST_LEASE)
         self._calls.modify_deadline(alive, seconds)
@@ -199,10 +199,10 @@ class PubSubQueue(BaseQueue):
         return [message_id for _, message_id in sorted(zip(places, ids, strict=True))]
 
     def depth(self) -> Depth:
-        """Always refused: Pub/Sub tells it in another service only, minutes late."""
+        """Always refused: only Cloud Monitoring reports it, minutes late."""
         raise QueueConfigurationError(
             self._name,
-            "Pub/Sub does not tell how many messages wait; look at subscription/num_undelivered_messages in Cloud "
+            "Pub/Sub does not report how many messages wait; see subscription/num_undelivered_messages in Cloud "
             "Monitoring",
         )
 
@@ -224,7 +224,7 @@ class PubSubQueue(BaseQueue):
         self._calls.delete()
 
     def purge(self) -> None:
-        """What was published until now, by the clock of this machine; Pub/Sub does not tell how much that was."""
+        """What was sent until now, by the clock of this machine; Pub/Sub does not report how much that was."""
         self._calls.seek_to_now()
 
     def peek(self, max_messages: int) -> list[Received]:

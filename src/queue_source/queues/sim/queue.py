@@ -1,7 +1,7 @@
 """The simulator: a source with its pools in a SQLite file, for tests of pipelines, with faults to order.
 
 `sim://SOURCE?dir=PATH&pool=P&tags=FILTER,FILTER` is the SQL queue in every verb, with RabbitMQ's shape on top: what is
-published goes to each pool of the source whose filters let its tag pass. Several processes may use it at once; a test
+sent goes to each pool of the source whose filters let its tag pass. Several processes may use it at once; a test
 orders faults in its own process for the reader that Spark runs in another.
 """
 
@@ -149,7 +149,7 @@ class SimQueue(SqlQueue):
         return QueueConfigurationError(
             self.name,
             f"no pool of source {self._sim.source!r} takes messages with the tag {tag!r}: {count} were not "
-            "sent; create a pool whose filter lets it pass, or add mandatory=false to the URL to send to nobody",
+            "sent; create a pool whose filter lets it pass, or add mandatory=false to the URL to drop such messages",
         )
 
     def depth(self) -> Depth:
@@ -202,5 +202,5 @@ class SimQueue(SqlQueue):
         return self._run(lambda c: sim_tables.take(c, self._sim.pool, fault.value, verb, max_messages))
 
     def _faulty(self) -> bool:
-        """A look without a lock: mostly nothing is ordered."""
+        """Reads without a lock, since mostly no fault is ordered."""
         return self._run(lambda connection: bool(sim_tables.ordered(connection, self._sim.pool)), read=True)

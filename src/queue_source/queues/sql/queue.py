@@ -30,7 +30,7 @@ from queue_source.queues.sql.rows import QueueRows, checked
 from shard_store.same_database import same_database
 from shard_store.sql.database import ROWS_PER_STATEMENT, Database, chunks
 
-_POLL = (0.05, 0.2)  # seconds between two looks at an empty queue, drawn at random so that pollers do not march
+_POLL = (0.05, 0.2)  # seconds between two polls of an empty queue, drawn at random so that pollers do not run in step
 
 _Result = TypeVar("_Result")
 
@@ -38,7 +38,7 @@ _Result = TypeVar("_Result")
 class SqlQueue(BaseQueue):
     """The queue `queue=NAME` of a `sql+SQLALCHEMY-URL`; created by its first use, and gone when it is empty.
 
-    `clock` (seconds since 1970) stands in for the database's clock and for waiting, `sleep` for the pauses between
+    `clock` (seconds since 1970) replaces the database's clock and waiting, `sleep` the pauses between
     polls: both for tests. `patience` is for how many seconds locks are waited for. An extension or acknowledgement
     finds an expired lease alive as long as nobody else took it.
     """
@@ -100,7 +100,7 @@ class SqlQueue(BaseQueue):
                 self._sleep(min(left, random.uniform(*_POLL)))
                 if self._closed.is_set():
                     return []
-                # looking costs no write lock: idle consumers do not slow down busy ones
+                # this takes no write lock: idle consumers do not slow down busy ones
                 if self._run(self._rows.anything_visible, read=True):
                     break
         return []
@@ -181,7 +181,7 @@ class SqlQueue(BaseQueue):
         self.purge()
 
     def _looked(self, look: Callable[[Connection], bool]) -> bool:
-        """What a look says that creates neither a table nor a file."""
+        """What `look` returns; creates neither a table nor a file."""
         self._refuse_closed()
         file = self._database.file()
         return (file is None or file.exists()) and self._database.read(look)

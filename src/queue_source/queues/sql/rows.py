@@ -3,7 +3,7 @@
 Three columns say it all:
 
 - `visible_at` orders the queue and is the lease: a message is to be had from then on, oldest first. Taking it moves
-  `visible_at` to the end of the lease, so that a redelivery needs nobody to notice that a consumer died.
+  `visible_at` to the end of the lease, so that a message is redelivered without anybody noticing that a consumer died.
 - `receipt` names the latest delivery (`id.token`, the token new at each receive), so a stale one matches no row.
 - `group_name`: while a message of a group is leased or delayed, the whole group waits. Messages without a group never
   touch that rule as long as no message with one is there.
@@ -56,7 +56,7 @@ _SHOWN: tuple[Column[Any], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class QueueRows:
-    """The rows of `queue`; `name` is told in each `Received`."""
+    """The rows of `queue`; each `Received` has `name` as its queue."""
 
     queue: str
     name: str
@@ -95,8 +95,8 @@ class QueueRows:
         """The oldest messages whose group is free, in the order they were sent.
 
         By id, not by `visible_at`: a message whose lease ran out goes before later ones of its group. The group rule
-        is a set of groups, not a look at the earlier messages of each: that would be quadratic in a long group.
-        What was waited for may have changed the groups: once the rows are ours they are looked at again.
+        is a set of groups, and does not search the earlier messages of each: that would be quadratic in a long group.
+        What was waited for may have changed the groups: once the rows are locked the groups are read again.
         """
         busy = set(connection.execute(self._busy_groups()).scalars())
         # as values: MariaDB runs the subquery once for each row
@@ -126,7 +126,7 @@ class QueueRows:
         )
 
     def anything_visible(self, connection: Connection) -> bool:
-        """Whether a look may be worth while; messages whose group is busy count too."""
+        """Whether a receive may find something; messages whose group is busy count too."""
         query = select(_m.id).where(_m.queue == self.queue, _m.visible_at <= self.database.now()).limit(1)
         return connection.execute(query).first() is not None
 

@@ -46,7 +46,7 @@ def entry_of(message: Outgoing, *, fifo: bool) -> Entry:
         entry["MessageAttributes"] = attributes
     if fifo:
         key = message.deduplication_id or uuid.uuid4().hex
-        # a group of its own, by the same key: a queue may look for duplicates within each group alone
+        # a group of its own, by the same key: a queue may search for duplicates within each group only
         entry["MessageGroupId"] = group or f"{_NO_GROUP}{hashlib.sha256(key.encode()).hexdigest()}"
         entry["MessageDeduplicationId"] = key  # of the message, not of its body: two equal ones are two
     elif group is not None:
@@ -64,7 +64,7 @@ def size_of(entry: Entry) -> int:
 
 
 def received(queue: str, message: Mapping[str, Any], lease_until: float) -> Received:
-    """The delivery that SQS tells of."""
+    """A delivery from the answer of ReceiveMessage."""
     system: Mapping[str, str] = message.get("Attributes", {})
     attributes = {name: _value(given) for name, given in message.get("MessageAttributes", {}).items()}
     encoding, tag, packed = (attributes.pop(name, "") for name in (_ENCODING, _TAG, _HEADERS))

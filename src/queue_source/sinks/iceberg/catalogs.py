@@ -62,7 +62,7 @@ class CatalogFactory:
 
 
 class StoreCatalog(SqlCatalog):
-    """PyIceberg's SQL catalog inside a transaction that is somebody else's to commit."""
+    """PyIceberg's SQL catalog inside a transaction that its caller commits."""
 
     def __init__(self, name: str, connection: Connection, properties: Properties) -> None:
         MetastoreCatalog.__init__(self, name, **properties)  # not SqlCatalog's: it makes an engine of its own
@@ -114,6 +114,6 @@ def _as_uri(folder: str) -> str:
 
 
 def namespaces_of(table: str) -> Iterable[str]:
-    """The namespaces that a table stands in, the outermost first."""
+    """The namespaces that a table is in, the outermost first."""
     parts = table.split(".")[:-1]
     return [".".join(parts[:end]) for end in range(1, len(parts) + 1)]

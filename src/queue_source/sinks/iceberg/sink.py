@@ -211,7 +211,7 @@ def _delivered(table: Table, marks: Mapping[str, str]) -> bool:
 
 
 def _append(table: Table, files: Sequence[DataFile], marks: Mapping[str, str]) -> None:
-    """Append in one snapshot, on exactly the snapshot that was looked at; else CommitFailedException."""
+    """Append in one snapshot, on exactly the snapshot that was checked; else CommitFailedException."""
     properties = table.metadata.properties
     # PyIceberg would try again by itself, on a newer snapshot in which the batch may stand: in memory only, say no
     table.metadata = _with_properties(table.metadata, {**properties, TableProperties.COMMIT_NUM_RETRIES: "0"})
