@@ -8,7 +8,7 @@ import typer
 
 from queue_source.commands.filters import duration_of
 from queue_source.commands.output import DryRun, Json, Store, print_result, stderr
-from queue_source.options.tables.reader import DEFAULT_WINDOW
+from queue_source.options.reader import DEFAULT_WINDOW
 
 
 def prune(

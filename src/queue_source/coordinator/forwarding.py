@@ -16,10 +16,10 @@ from queue_source.coordinator.metrics import Metrics
 from queue_source.coordinator.receiving import with_back_off
 from queue_source.queues.base import Queue, Transactional, send_messages, transactional
 from shard_store import error_delivery
+from shard_store.error_search import StoredError
 from shard_store.failpoints import reach
 from shard_store.model import PublishToken
 from shard_store.store import ShardStore
-from shard_store.stored_errors import StoredError
 
 
 class ErrorForwarder:

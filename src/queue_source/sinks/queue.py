@@ -26,8 +26,8 @@ from queue_source.sinks.base import Batch
 from queue_source.sinks.queue_rows import Messages, RowRefused, check_columns
 from shard_store.failpoints import reach
 from shard_store.publishing import publish
-from shard_store.same_database import same_database
 from shard_store.sql.database import Database
+from shard_store.sql.urls import same_database
 from shard_store.store import ShardStore
 
 _PORTION = 5_000, 8 << 20

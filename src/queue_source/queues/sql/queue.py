@@ -27,8 +27,8 @@ from queue_source.queues.sql.database import (
     parse_address,
 )
 from queue_source.queues.sql.rows import QueueRows, checked
-from shard_store.same_database import same_database
 from shard_store.sql.database import ROWS_PER_STATEMENT, Database, chunks
+from shard_store.sql.urls import same_database
 
 _POLL = (0.05, 0.2)  # seconds between two polls of an empty queue, drawn at random so that pollers do not run in step
 
