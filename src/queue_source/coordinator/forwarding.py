@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from queue_source.coordinator import error_messages
 from queue_source.coordinator.metrics import Metrics
 from queue_source.coordinator.receiving import with_back_off
-from queue_source.queues.base import Queue, Transactional, send
+from queue_source.queues.base import Queue, Transactional, send_messages, transactional
 from shard_store import error_delivery
 from shard_store.error_search import StoredError
 from shard_store.failpoints import reach
@@ -44,9 +44,10 @@ class ErrorForwarder:
         """Send what the incarnation before left behind. Raises as `forward` does."""
         self._token = token
         queue, database = self._queue, self._store.database
-        database.write(lambda t: error_delivery.name_queue(t, token, None if queue is None else queue.name))
-        if queue is not None and isinstance(queue, Transactional) and queue.joins(database):
-            self._inside = queue
+        database.write(lambda c: error_delivery.name_queue(c, token, None if queue is None else queue.name))
+        joining = transactional(queue) if queue is not None else None
+        if joining is not None and joining.joins(database):
+            self._inside = joining
         self.forward()
 
     def forward(self) -> None:
@@ -59,7 +60,7 @@ class ErrorForwarder:
             return
         database, token = self._store.database, self._token
         with self._one_at_a_time:
-            while found := database.read(lambda t: error_delivery.undelivered(t, token, self._source)):
+            while found := database.read(lambda c: error_delivery.undelivered(c, token, self._source)):
                 reach("errors-due")
                 sent = self._send(queue, found) if self._inside is None else self._send_inside(self._inside, queue.name)
                 self._metrics.add(errorsDelivered=sent)
@@ -69,10 +70,10 @@ class ErrorForwarder:
             self._queue.close()
 
     def _send(self, queue: Queue, found: Sequence[StoredError]) -> int:
-        self._patiently(send, queue, [error_messages.outgoing(error) for error in found])
+        self._patiently(send_messages, queue, [error_messages.outgoing(error) for error in found])
         reach("errors-sent")
         database, keys = self._store.database, [error.key for error in found]
-        database.write(lambda t: error_delivery.mark_delivered(t, self._token, keys, queue.name))
+        database.write(lambda c: error_delivery.mark_delivered(c, self._token, keys, queue.name))
         return len(found)
 
     def _send_inside(self, queue: Transactional, name: str) -> int:
@@ -80,7 +81,7 @@ class ErrorForwarder:
 
         def work(transaction: Transaction) -> int:
             found = error_delivery.claim(transaction, token, self._source)
-            queue.send_inside(transaction, [error_messages.outgoing(error) for error in found])
+            queue.send_in_transaction(transaction, [error_messages.outgoing(error) for error in found])
             error_delivery.mark_delivered(transaction, token, [error.key for error in found], name)
             return len(found)
 
