@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import contextmanager
+from dataclasses import fields
 from typing import Any, cast
 
 import pyarrow.fs as pafs
@@ -103,7 +104,7 @@ class StorageFileIO(PyArrowFileIO):
 
 
 def _file_properties(storage: StorageOptions) -> dict[str, str]:
-    given = {name: getattr(storage, name) for name in StorageOptions.__dataclass_fields__}
+    given = {field.name: getattr(storage, field.name) for field in fields(storage)}
     named = {f"{_STORAGE}{name}": str(value) for name, value in given.items() if value}
     return {PY_IO_IMPL: f"{StorageFileIO.__module__}.{StorageFileIO.__qualname__}", **named}
 
