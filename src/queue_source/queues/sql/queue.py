@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from queue_source.errors import QueueConfigurationError, QueueError
 from queue_source.messages import Outgoing, Receipt, Received
-from queue_source.queues.base import BaseQueue, Capabilities, Depth, Extras, convert_each, copy_of
+from queue_source.queues.base import BaseQueue, Capabilities, Depth, Extras, check_lease, convert_each, copy_of
 from queue_source.queues.sql.database import (
     Address,
     create_table,
@@ -71,7 +71,7 @@ class SqlQueue(BaseQueue):
 
     def receive(self, max_messages: int, lease: float, wait: float) -> list[Received]:
         """Up to `max_messages` messages in one transaction, the longest visible first; polls until `wait` is over."""
-        _positive("lease", lease)
+        check_lease(lease)
         self._refuse_closed()
         try:
             return self._receive(max_messages, lease, wait)
@@ -105,7 +105,7 @@ class SqlQueue(BaseQueue):
         return []
 
     def extend(self, receipts: Sequence[Receipt], lease: float) -> set[Receipt]:
-        _positive("lease", lease)
+        check_lease(lease)
         return self._change(receipts, lambda transaction, ids: self._rows.extend(transaction, ids, lease))
 
     def acknowledge(self, receipts: Sequence[Receipt]) -> set[Receipt]:
@@ -221,8 +221,3 @@ class SqlQueue(BaseQueue):
     def _refuse_closed(self) -> None:
         if self._closed.is_set():
             raise QueueConfigurationError(self.name, "is closed; open it again")
-
-
-def _positive(what: str, seconds: float) -> None:
-    if not seconds > 0:
-        raise ValueError(f"{what} must be more than 0 seconds, not {seconds!r}")
