@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from queue_source.queues.sim import Fault, SimQueue
     from queue_source.spark.source import CuesqueueSource
     from shard_store import PruneResult, RetentionPolicy, ShardStore, open_store, prune
+    from shard_store.error_search import Criteria
     from shard_store.errors import (
         LostProgress,
         PipelineTakenOver,
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BadObject",
     "Capabilities",
+    "Criteria",
     "CuesqueueError",
     "CuesqueueSource",
     "Delivery",
@@ -99,6 +101,7 @@ _PLACES = {
     "queue_source.queues.sim": "Fault SimQueue",
     "queue_source.spark.source": "CuesqueueSource",
     "shard_store": "PruneResult RetentionPolicy ShardStore open_store prune",
+    "shard_store.error_search": "Criteria",
     "shard_store.errors": "LostProgress PipelineTakenOver ShardStoreError ShardsLost StoreConfigurationError "
     "StoreUnavailable",
 }
