@@ -60,9 +60,9 @@ class Extras:
 
 @dataclass(frozen=True, slots=True)
 class Depth:
-    """Messages to be had now (`ready`), leased (`in_flight`), and given back with a delay that still runs (`delayed`).
+    """Messages that can be received now (`ready`), are leased (`in_flight`), or wait for a nack's delay (`delayed`).
 
-    Approximate where the queue says so; a queue that cannot tell the delayed ones apart counts them as `in_flight`.
+    Approximate where the queue says so; a queue that cannot count delayed ones separately counts them as `in_flight`.
     """
 
     ready: int
@@ -75,11 +75,14 @@ class Depth:
 
 
 class BaseQueue(ABC):
-    """What every adapter here inherits: use in a `with` statement, and `publish`, the earlier name of `send`."""
+    """What every adapter here inherits: `send` by its `send_messages`, `publish`, and use in a `with` statement."""
 
     extras = Extras(sends_many=True, administered=True)
 
     @abstractmethod
+    def send_messages(self, messages: Sequence[Outgoing]) -> list[str]:
+        """As `SendsMany.send_messages`."""
+
     def send(
         self,
         payloads: Sequence[Payload],
@@ -88,7 +91,8 @@ class BaseQueue(ABC):
         headers: Mapping[str, str] | None = None,
         group: str | None = None,
     ) -> list[str]:
-        """As `Queue.send`."""
+        """As `Queue.send`; how many go out at once is as for `send_messages`."""
+        return self.send_messages([Outgoing(body, tag, headers or {}, group) for body in encode_payloads(payloads)])
 
     def publish(
         self,
@@ -116,7 +120,7 @@ class BaseQueue(ABC):
 
 @runtime_checkable
 class Queue(Protocol):
-    """Eight verbs and a depth; from Quickwit's `Queue` (receive, extend, acknowledge) and Mercury's operations."""
+    """Eight verbs and a depth: all that the reader needs of a queue."""
 
     @property
     def name(self) -> str:
@@ -137,15 +141,15 @@ class Queue(Protocol):
     def extend(self, receipts: Sequence[Receipt], lease: float) -> set[Receipt]:
         """Make the leases of `receipts` end `lease` seconds from now; returns those whose lease was already lost.
 
-        Lost for certain: delivered again, given back, or done. A lease that ran out before anybody else took the
-        message may be found alive or lost, as the queue likes: never let it run out.
+        Lost for certain: delivered again, returned by `nack`, or done. A lease that ran out before the message was
+        delivered again may be found alive or lost, depending on the queue: never let it run out.
         """
 
     def acknowledge(self, receipts: Sequence[Receipt]) -> set[Receipt]:
         """Delete the messages of `receipts` for good; returns those that were stale. A second time is harmless.
 
-        A stale receipt never deletes a message that is now leased to somebody else, where the queue can tell. A
-        second acknowledgement may be told as stale (it is not an error). Never retried: redelivery is the retry.
+        A stale receipt never deletes a message that is now leased to another consumer, where the queue can tell. A
+        second acknowledgement may be reported as stale (it is not an error). Never retried: redelivery is the retry.
         """
 
     def nack(self, receipts: Sequence[Receipt], delay: float = 0.0) -> None:
@@ -162,7 +166,7 @@ class Queue(Protocol):
         """Copy `message` to the *back* with `Republish-Count` + 1, same body, tag, group, headers; then acknowledge it.
 
         The copy is a new message with its own id, and is confirmed before the original is deleted. False: the
-        receipt was stale and the queue noticed in time; nothing was copied, since somebody else has the message.
+        receipt was stale and the queue noticed in time; nothing was copied, since another consumer has the message.
         """
 
     def send(
@@ -203,7 +207,7 @@ class Queue(Protocol):
         """How many messages there are. Raises `QueueConfigurationError` where `capabilities.reports_depth` is False."""
 
     def close(self) -> None:
-        """Free connections. Messages in flight stay leased until their leases end; give back first."""
+        """Free connections. Messages in flight stay leased until their leases end; call `nack` first."""
 
     def __enter__(self) -> Queue: ...
 
@@ -215,8 +219,8 @@ class Queue(Protocol):
 class SendsMany(Protocol):
     """A queue that sends many messages in one call, each with its own tag, headers and group."""
 
-    def send_messages(self, messages: Sequence[Outgoing]) -> None:
-        """Send them, all confirmed when this returns; those of one group in their order.
+    def send_messages(self, messages: Sequence[Outgoing]) -> list[str]:
+        """Send them, all confirmed when this returns, those of one group in their order; returns their message ids.
 
         A message that cannot be sent raises `Unsendable` before anything is sent. After a `QueueError` some may be
         sent.
@@ -258,7 +262,7 @@ class Transactional(Protocol):
     """A queue in a SQL database: what is sent can be part of a transaction of that database."""
 
     def joins(self, database: Database) -> bool:
-        """Whether it is in this very database, as far as URLs tell; then its tables are there from now on."""
+        """Whether it is in this very database, as far as the URLs show; then its tables are there from now on."""
 
     def send_in_transaction(self, connection: Connection, messages: Sequence[Outgoing]) -> None:
         """As `SendsMany.send_messages`, but part of `connection`'s transaction, and sent when that commits.
@@ -285,7 +289,7 @@ class Administered(Protocol):
         """Remove it with all its messages; fine when it is not there."""
 
     def purge(self) -> int | None:
-        """Delete its messages; returns how many there were, as `depth` tells it, or None where nobody does.
+        """Delete its messages; returns how many there were, as `depth` reports it, or None where nothing does.
 
         What consumers hold may stay theirs.
         """
@@ -324,7 +328,7 @@ def peek_by_receiving(queue: Queue, max_messages: int, wait: float = 0.0) -> lis
 
 
 REPUBLISH_COUNT = "Republish-Count"
-"""The header that tells how often a message was put to the back; absent = never."""
+"""The header that says how often a message was put to the back; absent = never."""
 
 
 def encode_payloads(payloads: Sequence[Payload]) -> list[bytes]:
@@ -348,6 +352,11 @@ def _plain(value: object) -> object:
     if isinstance(value, Mapping):
         return dict(value)
     raise TypeError(f"a {type(value).__name__} cannot be sent as JSON: {value!r:.100}")
+
+
+def copy_of(message: Received) -> Outgoing:
+    """The message that `republish` puts to the back."""
+    return Outgoing(message.body, message.tag, republished(message.headers), message.group)
 
 
 def republished(headers: Mapping[str, str]) -> dict[str, str]:

@@ -1,9 +1,9 @@
-"""Log ids: the header by which log lines of one request are found over many services .
+"""Log ids: the header by which log lines of one request are found over many services.
 
     with log_id(message.headers["X-Ascent-Log-Id"]):
-        queue.publish([...])        # a queue whose URL says log_id_header=X-Ascent-Log-Id
+        queue.send([...])        # a queue whose URL says log_id_header=X-Ascent-Log-Id
 
-What is received has it among its headers, what is republished keeps it, and what is published inside gets it.
+What is received has it among its headers, what is republished keeps it, and what is sent inside gets it.
 """
 
 from __future__ import annotations

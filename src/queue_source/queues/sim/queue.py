@@ -1,13 +1,13 @@
 """The simulator: a source with its pools in a SQLite file, for tests of pipelines, with faults to order.
 
 `sim://SOURCE?dir=PATH&pool=P&tags=FILTER,FILTER` is the SQL queue in every verb, with RabbitMQ's shape on top: what is
-published goes to each pool of the source whose filters let its tag pass. Several processes may use it at once; a test
+sent goes to each pool of the source whose filters let its tag pass. Several processes may use it at once; a test
 orders faults in its own process for the reader that Spark runs in another.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from enum import Enum
 
@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 
 from queue_source.errors import QueueConfigurationError, QueueUnavailable
 from queue_source.messages import Outgoing, Receipt, Received
-from queue_source.queues.base import Depth, Payload, convert_each
+from queue_source.queues.base import Depth, convert_each
 from queue_source.queues.log_ids import stamped
 from queue_source.queues.sim import tables as sim_tables
 from queue_source.queues.sim.address import parse_address
@@ -120,58 +120,37 @@ class SimQueue(SqlQueue):
         self._connected("republish")
         return super().republish(message)
 
-    def send(
-        self,
-        payloads: Sequence[Payload],
-        *,
-        tag: str = "",
-        headers: Mapping[str, str] | None = None,
-        group: str | None = None,
-    ) -> list[str]:
-        """To every pool of the source whose filters let the tag pass. Raises when there is none, as RabbitMQ's does."""
-        check_tag(tag)
+    def send_messages(self, messages: Sequence[Outgoing]) -> list[str]:
+        """To every pool of the source whose filters let the tag pass; raises where there is none, as RabbitMQ does."""
+        convert_each(messages, lambda message: check_tag(message.tag))
         self._connected("send")
-        named = stamped(headers, self._sim.log_id_header)
-        return super().send(payloads, tag=tag, headers=named, group=group)
+        header = self._sim.log_id_header
+        return super().send_messages(
+            [message._replace(headers=stamped(message.headers, header)) for message in messages]
+        )
 
     def joins(self, database: Database) -> bool:
         """Never: what it simulates has no transactions with a store."""
         return False
 
-    def _insert(
-        self, connection: Connection, bodies: Sequence[bytes], tag: str, headers: Mapping[str, str], group: str | None
-    ) -> list[str]:
-        ids: list[str] = []
+    def _insert(self, connection: Connection, sent: Sequence[Outgoing], ids: list[str]) -> list[str]:
+        tags = {message.tag for message in sent}
+        heard: set[str] = set()
         for pool, filters in sim_tables.pools(connection).items():
-            if matches_any(filters, tag):
-                rows = QueueRows(pool, self.name, self._database)
-                ids = rows.insert(connection, bodies, tag, headers, group, ids)
-        if not ids and self._sim.mandatory:
-            raise self._unrouted(tag, len(bodies))
-        return ids or [""] * len(bodies)
-
-    def send_messages(self, messages: Sequence[Outgoing]) -> None:
-        """To every pool of the source whose filters let the tag pass, as `publish` does it."""
-        convert_each(messages, lambda message: check_tag(message.tag))
-        self._connected("send")
-        header = self._sim.log_id_header
-        super().send_messages([message._replace(headers=stamped(message.headers, header)) for message in messages])
-
-    def _insert_each(self, connection: Connection, sent: Sequence[Outgoing]) -> None:
-        unheard = {message.tag for message in sent}
-        for pool, filters in sim_tables.pools(connection).items():
-            heard = {tag for tag in {message.tag for message in sent} if matches_any(filters, tag)}
-            unheard -= heard
-            rows = QueueRows(pool, self.name, self._database)
-            rows.insert_each(connection, [message for message in sent if message.tag in heard])
-        if unheard and self._sim.mandatory:
+            passing = {tag for tag in tags if matches_any(filters, tag)}
+            heard |= passing
+            wanted = [(message, key) for message, key in zip(sent, ids, strict=True) if message.tag in passing]
+            if wanted:
+                QueueRows(pool, self.name, self._database).insert(connection, *zip(*wanted, strict=True))
+        if self._sim.mandatory and (unheard := tags - heard):
             raise self._unrouted(min(unheard), sum(message.tag in unheard for message in sent))
+        return [key if message.tag in heard else "" for message, key in zip(sent, ids, strict=True)]
 
     def _unrouted(self, tag: str, count: int) -> QueueConfigurationError:
         return QueueConfigurationError(
             self.name,
             f"no pool of source {self._sim.source!r} takes messages with the tag {tag!r}: {count} were not "
-            "sent; create a pool whose filter lets it pass, or add mandatory=false to the URL to send to nobody",
+            "sent; create a pool whose filter lets it pass, or add mandatory=false to the URL to drop such messages",
         )
 
     def depth(self) -> Depth:
@@ -224,5 +203,5 @@ class SimQueue(SqlQueue):
         return self._run(lambda c: sim_tables.take(c, self._sim.pool, fault.value, verb, max_messages))
 
     def _faulty(self) -> bool:
-        """A look without a lock: mostly nothing is ordered."""
+        """Reads without a lock, since mostly no fault is ordered."""
         return self._run(lambda connection: bool(sim_tables.ordered(connection, self._sim.pool)), read=True)
