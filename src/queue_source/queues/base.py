@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Protocol, TypeVar, cast, runtime_checkable
 from queue_source.messages import Outgoing, Receipt, Received
 
 if TYPE_CHECKING:
-    from sqlalchemy.engine import Connection
-
     from shard_store.sql.database import Database
+    from shard_store.sql.transaction import Transaction
 
 T = TypeVar("T")
 
@@ -239,10 +238,10 @@ class Transactional(Protocol):
     def joins(self, database: Database) -> bool:
         """Whether it is in this very database, as far as the URLs show; then its tables are there from now on."""
 
-    def send_in_transaction(self, connection: Connection, messages: Sequence[Outgoing]) -> None:
-        """As `SendsMany.send_messages`, but part of `connection`'s transaction, and sent when that commits.
+    def send_in_transaction(self, transaction: Transaction, messages: Sequence[Outgoing]) -> None:
+        """As `SendsMany.send_messages`, but part of this transaction, and sent when it commits.
 
-        The connection is one of a database that the queue `joins`.
+        The transaction is in a database that the queue `joins`.
         """
 
 
