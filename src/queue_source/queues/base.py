@@ -77,7 +77,8 @@ class Depth:
 class Queue(Protocol):
     """Eight verbs and a depth: all that the reader needs of a queue.
 
-    A class of your own that inherits it gets `publish` and use in a `with` statement from it.
+    A class of your own that inherits it gets `publish` and use in a `with` statement from it, and cannot
+    be made while it lacks a verb.
     """
 
     @property
@@ -87,6 +88,7 @@ class Queue(Protocol):
     @property
     def capabilities(self) -> Capabilities: ...
 
+    @abstractmethod
     def receive(self, max_messages: int, lease: float, wait: float) -> list[Received]:
         """Take up to `max_messages`, invisible to others for `lease` seconds; wait up to `wait` seconds for the first.
 
@@ -95,6 +97,7 @@ class Queue(Protocol):
         that needs time to find out may be waited for longer than `wait`.
         """
 
+    @abstractmethod
     def extend(self, receipts: Sequence[Receipt], lease: float) -> set[Receipt]:
         """Make the leases end `lease` seconds from now; returns the receipts whose lease was already lost.
 
@@ -102,6 +105,7 @@ class Queue(Protocol):
         delivered again may be found alive or lost, depending on the queue: never let it run out.
         """
 
+    @abstractmethod
     def acknowledge(self, receipts: Sequence[Receipt]) -> set[Receipt]:
         """Delete the messages for good; returns the receipts that were stale. A second time is harmless.
 
@@ -109,6 +113,7 @@ class Queue(Protocol):
         second acknowledgement may be reported as stale (it is not an error). Never retried: redelivery is the retry.
         """
 
+    @abstractmethod
     def nack(self, receipts: Sequence[Receipt], delay: float = 0.0) -> None:
         """Make the messages visible again now, or after `delay` seconds (nack). Stale receipts are ignored.
 
@@ -116,9 +121,11 @@ class Queue(Protocol):
         from here on, and the receive count stays as it was.
         """
 
+    @abstractmethod
     def reject(self, receipts: Sequence[Receipt]) -> None:
         """Drop the messages: they can never succeed. To the dead-letter place, where the queue has one."""
 
+    @abstractmethod
     def republish(self, message: Received) -> bool:
         """Copy to the *back* with `Republish-Count` + 1, same body, tag, group and headers; then acknowledge it.
 
@@ -126,6 +133,7 @@ class Queue(Protocol):
         receipt was stale and the queue noticed in time; nothing was copied, since another consumer has the message.
         """
 
+    @abstractmethod
     def send(
         self,
         payloads: Sequence[Payload],
@@ -151,9 +159,11 @@ class Queue(Protocol):
         """The earlier name of `send`, kept for existing code."""
         return self.send(payloads, tag=tag, headers=headers, group=group)
 
+    @abstractmethod
     def depth(self) -> Depth:
         """How many messages there are. Raises `QueueConfigurationError` where `capabilities.reports_depth` is False."""
 
+    @abstractmethod
     def close(self) -> None:
         """End what runs, and what waits in other threads, and free connections; may be called again.
 
@@ -284,17 +294,17 @@ def _extras(queue: Queue) -> Extras:
     return getattr(queue, "extras", Extras())
 
 
-_LOOK = 60.0  # seconds after which messages come back by themselves, should their looker die
+_PEEK_LEASE = 60.0  # seconds after which messages come back by themselves, should this process die
 
 
 def peek_by_receiving(queue: Queue, max_messages: int, wait: float = 0.0) -> list[Received]:
-    """`peek` of a queue that can only deliver: takes up to `max_messages` messages, and gives all of them back.
+    """`peek` of a queue that can only deliver: receives up to `max_messages`, and makes all of them visible again.
 
-    Nobody else gets them meanwhile. Ends with the first receive that brings nothing in `wait` seconds.
+    No other consumer gets them meanwhile. Ends with the first receive that brings nothing in `wait` seconds.
     """
     taken: list[Received] = []
     try:
-        while more := queue.receive(max_messages - len(taken), _LOOK, wait):
+        while more := queue.receive(max_messages - len(taken), _PEEK_LEASE, wait):
             taken += more
     finally:
         queue.nack([message.receipt for message in taken])
