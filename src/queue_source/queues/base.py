@@ -77,7 +77,8 @@ class Depth:
 class Queue(Protocol):
     """Eight verbs and a depth: all that the reader needs of a queue.
 
-    A class of your own that inherits it gets `publish` and use in a `with` statement from it.
+    A class of your own that inherits it gets `publish` and use in a `with` statement from it, and cannot
+    be made while it lacks a verb.
     """
 
     @property
@@ -88,6 +89,7 @@ class Queue(Protocol):
     def capabilities(self) -> Capabilities:
         """What the queue can do, as data."""
 
+    @abstractmethod
     def receive(self, max_messages: int, lease: float, wait: float) -> list[Received]:
         """Take up to `max_messages`, invisible to others for `lease` seconds; wait up to `wait` seconds for the first.
 
@@ -96,6 +98,7 @@ class Queue(Protocol):
         that needs time to find out may be waited for longer than `wait`.
         """
 
+    @abstractmethod
     def extend(self, receipts: Sequence[Receipt], lease: float) -> set[Receipt]:
         """Make the leases of `receipts` end `lease` seconds from now; returns those whose lease was already lost.
 
@@ -103,6 +106,7 @@ class Queue(Protocol):
         delivered again may be found alive or lost, depending on the queue: never let it run out.
         """
 
+    @abstractmethod
     def acknowledge(self, receipts: Sequence[Receipt]) -> set[Receipt]:
         """Delete the messages of `receipts` for good; returns those that were stale. A second time is harmless.
 
@@ -110,6 +114,7 @@ class Queue(Protocol):
         second acknowledgement may be reported as stale (it is not an error). Never retried: redelivery is the retry.
         """
 
+    @abstractmethod
     def nack(self, receipts: Sequence[Receipt], delay: float = 0.0) -> None:
         """Make the messages of `receipts` visible again now, or after `delay` seconds. Stale receipts are ignored.
 
@@ -117,9 +122,11 @@ class Queue(Protocol):
         from here on, and the receive count stays as it was.
         """
 
+    @abstractmethod
     def reject(self, receipts: Sequence[Receipt]) -> None:
         """Drop the messages of `receipts`: they can never succeed. To the dead-letter queue, where there is one."""
 
+    @abstractmethod
     def republish(self, message: Received) -> bool:
         """Copy `message` to the *back* with `Republish-Count` + 1, same body, tag, group, headers; then acknowledge it.
 
@@ -127,6 +134,7 @@ class Queue(Protocol):
         receipt was stale and the queue noticed in time; nothing was copied, since another consumer has the message.
         """
 
+    @abstractmethod
     def send(
         self,
         payloads: Sequence[Payload],
@@ -162,9 +170,11 @@ class Queue(Protocol):
         """The earlier name of `send`, kept for existing code."""
         return self.send(payloads, tag=tag, headers=headers, group=group)
 
+    @abstractmethod
     def depth(self) -> Depth:
         """How many messages there are. Raises `QueueConfigurationError` where `capabilities.reports_depth` is False."""
 
+    @abstractmethod
     def close(self) -> None:
         """End what runs, and what waits in other threads, and free connections; may be called again.
 
@@ -295,17 +305,17 @@ def _extras(queue: Queue) -> Extras:
     return getattr(queue, "extras", Extras())
 
 
-_LOOK = 60.0  # seconds after which messages come back by themselves, should their looker die
+_PEEK_LEASE = 60.0  # seconds after which messages come back by themselves, should this process die
 
 
 def peek_by_receiving(queue: Queue, max_messages: int, wait: float = 0.0) -> list[Received]:
-    """`peek` of a queue that can only deliver: takes up to `max_messages` messages, and gives all of them back.
+    """`peek` of a queue that can only deliver: receives up to `max_messages`, and makes all of them visible again.
 
-    Nobody else gets them meanwhile. Ends with the first receive that brings nothing in `wait` seconds.
+    No other consumer gets them meanwhile. Ends with the first receive that brings nothing in `wait` seconds.
     """
     taken: list[Received] = []
     try:
-        while more := queue.receive(max_messages - len(taken), _LOOK, wait):
+        while more := queue.receive(max_messages - len(taken), _PEEK_LEASE, wait):
             taken += more
     finally:
         queue.nack([message.receipt for message in taken])
