@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import pytest
 
-from queue_source.coordinator.leases import LeaseKeeper, MessageKey
+from queue_source.coordinator.leases import LeaseKeeper
 from queue_source.errors import QueueUnavailable
-from queue_source.messages import Receipt, Received
+from queue_source.messages import MessageKey, Receipt, Received
 from queue_source.queues.base import Capabilities
 
 LEASE = 60.0

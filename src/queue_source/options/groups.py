@@ -64,7 +64,7 @@ class BatchOptions:
 
 @dataclass(frozen=True, slots=True)
 class LeaseOptions:
-    """The time-outs of messages and shards. Checked: heartbeat < pending < visibility < deduplication window."""
+    """The time-outs of messages and shards. Checked: heartbeat <= visibility < deduplication window."""
 
     visibility_timeout: timedelta
     commit_timeout: timedelta
