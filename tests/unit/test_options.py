@@ -22,6 +22,7 @@ from queue_source.options import (
     connection_options,
     parse_reader_options,
     parse_view_options,
+    parsing,
 )
 from queue_source.options.tables import READER_OPTIONS, Option
 from queue_source.options.tables.foreign_names import ALIASES, CANNOT, MEANINGLESS
@@ -283,7 +284,19 @@ def test_times_that_contradict_each_other_are_refused_with_all_of_them(
 
 
 def test_a_short_visibility_timeout_needs_no_other_option() -> None:
-    assert read(visibilityTimeout="15s").leases.visibility_timeout == timedelta(seconds=15)
+    options = read(visibilityTimeout="15s")
+    assert options.leases.visibility_timeout == timedelta(seconds=15)
+    assert options.queue.wait_time == timedelta(seconds=7.5), "no receive waits longer than its messages are invisible"
+    assert read().queue.wait_time == timedelta(seconds=20)
+
+
+def test_the_pending_timeout_is_ignored_with_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+    parsing._warn_of_pending_timeout.cache_clear()
+    read(pendingTimeout="9h")
+    read(pendingTimeout="1s")
+    assert [record.message for record in caplog.records if "pendingTimeout" in record.message] == [
+        "option 'pendingTimeout' is ignored: what is received stays held until it is planned; leave it out"
+    ]
 
 
 def test_a_receive_may_not_wait_longer_than_its_messages_stay_invisible() -> None:

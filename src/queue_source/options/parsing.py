@@ -7,8 +7,10 @@ second list of the same names. Executors unpickle `groups`, which needs the stan
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +25,8 @@ from queue_source.options.values import read
 if TYPE_CHECKING:
     from queue_source.formats.base import FormatOptions
 
+logger = logging.getLogger("cuesqueue")
+
 _RESCUED = "_rescued_data"
 _CATALOG = "catalog."
 
@@ -32,6 +36,11 @@ def parse_reader_options(options: Mapping[str, str]) -> groups.ReaderOptions:
     values = read("reader", options)
     if values["minPartitions"] is None:
         values["minPartitions"] = os.cpu_count() or 1
+    given = {name.lower() for name in options}
+    if "waittime" not in given:  # a receive may not wait longer than its messages stay invisible
+        values["waitTime"] = min(values["waitTime"], values["visibilityTimeout"] / 2)
+    if "pendingtimeout" in given:
+        _warn_of_pending_timeout()
     urls: tuple[SecretUrl, ...] = values["queueUrl"]
     source = values["source"] or _source_from(urls)
     parsed = groups.ReaderOptions(
@@ -91,6 +100,12 @@ def parse_view_options(options: Mapping[str, str]) -> groups.ViewOptions:
         as_of_attempt=values["asOfAttempt"],
         storage=storage_options(values),
     )
+
+
+@cache
+def _warn_of_pending_timeout() -> None:
+    """Once in a process, however often Spark has the options parsed."""
+    logger.warning("option 'pendingTimeout' is ignored: what is received stays held until it is planned; leave it out")
 
 
 def _folder(path: str | None) -> str:

@@ -97,7 +97,8 @@ READER_OPTIONS = (
     ),
     Option(
         "maxInFlightMessages", "queue", number(1), "10000",
-        "Most messages held at once; at the limit nothing is received.", "2000",
+        "Most messages held at once, and never more than three triggers can take; at the limit nothing is received.",
+        "2000",
     ),
     Option(
         "maxInFlightBytes", "queue", kinds.SIZE, None,
@@ -120,7 +121,7 @@ READER_OPTIONS = (
     ),
     Option(
         "pendingTimeout", "leases", kinds.DURATION, "2m",
-        "A message that is ready, but not planned within this time, is given back to the queue.", "3m",
+        "Ignored: what is received stays held, and its lease extended, until it is planned.", "3m",
     ),
     Option(
         "deduplicationWindow", "deduplication", kinds.DURATION, DEFAULT_WINDOW,
