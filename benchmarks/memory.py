@@ -54,7 +54,6 @@ def _read(folder: Path, queue_url: str, marks: tuple[int, ...], out: Connection)
         f"sqlite:///{folder}/store.db",
         maxFilesPerTrigger="1000",
         visibilityTimeout="5m",
-        pendingTimeout="2m",
         commitTimeout="60s",
     )
     loop = DriverLoop(options, folder / "checkpoint", folder / "output")

@@ -44,7 +44,6 @@ def _run(folder: Path, database: str, semantics: str, messages: int, numbers: It
         source=name,
         deliverySemantics=semantics,
         visibilityTimeout="10m",
-        pendingTimeout="5m",
         commitTimeout="60s",
         maxFilesPerTrigger=str(BATCH),
     )

@@ -26,7 +26,7 @@ class EmptyQueue:
     """Has nothing, ever; knows for how long each receive was to wait."""
 
     def __init__(self, *, certain: bool, failures: int = 0) -> None:
-        self.capabilities = Capabilities(max_batch_size=10, tells_depth=False, empty_is_certain=certain)
+        self.capabilities = Capabilities(max_batch_size=10, reports_depth=False, empty_is_certain=certain)
         self.failures = failures
         self.waits: list[float] = []
         self._never = threading.Event()

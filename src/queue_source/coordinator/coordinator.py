@@ -18,6 +18,7 @@ from queue_source.coordinator.receiving import Receivers
 from queue_source.coordinator.session import Session
 from queue_source.coordinator.threads import Threads
 from queue_source.errors import QueueError
+from queue_source.read.objects import may_be_cut
 from shard_store.errors import ShardStoreError
 from shard_store.failpoints import reach
 from shard_store.model import Content, Plan
@@ -161,7 +162,7 @@ class Coordinator:
 
     def _may_be_cut(self, content: Content) -> bool:
         # without shards nothing remembers how far an object was read
-        return self._session.semantics.keeps_shards and self._session.options.content.may_be_cut(content.uri)
+        return self._session.semantics.keeps_shards and may_be_cut(content.uri, self._session.options.content)
 
     def _gather(self) -> None:
         """Wait until a whole batch is ready or the queues gave all they had.

@@ -17,11 +17,11 @@ from sqlalchemy.engine import Connection
 
 from queue_source.coordinator.session import Session
 from queue_source.messages import Outgoing
-from queue_source.queues.base import Queue, Transactional, send
+from queue_source.queues.base import Queue, Transactional, send_messages, transactional
 from shard_store import error_delivery
+from shard_store.error_search import StoredError
 from shard_store.failpoints import reach
 from shard_store.model import is_end, offset_of
-from shard_store.stored_errors import StoredError
 
 
 class ErrorQueue:
@@ -38,9 +38,8 @@ class ErrorQueue:
         self._one_at_a_time = threading.Lock()
         database, token = session.store.database, session.token
         database.write(lambda c: error_delivery.name_queue(c, token, None if queue is None else queue.name))
-        self._inside: Transactional | None = None
-        if queue is not None and isinstance(queue, Transactional) and queue.joins(database):
-            self._inside = queue
+        joining = None if queue is None else transactional(queue)
+        self._inside = joining if joining is not None and joining.joins(database) else None
 
     def forward(self) -> None:
         """Send every final error that is not delivered yet, at start-up also what the incarnation before left behind.
@@ -62,7 +61,7 @@ class ErrorQueue:
             self._queue.close()
 
     def _send(self, queue: Queue, found: Sequence[StoredError]) -> int:
-        self._session.patiently(send, queue, [_outgoing(error) for error in found])
+        self._session.patiently(send_messages, queue, [_outgoing(error) for error in found])
         reach("errors-sent")
         database, token, keys = self._session.store.database, self._session.token, [error.key for error in found]
         database.write(lambda c: error_delivery.mark_delivered(database, c, token, keys, queue.name))
@@ -73,7 +72,7 @@ class ErrorQueue:
 
         def work(connection: Connection) -> int:
             found = error_delivery.claim(database, connection, token, self._session.options.source)
-            queue.send_inside(connection, [_outgoing(error) for error in found])
+            queue.send_in_transaction(connection, [_outgoing(error) for error in found])
             error_delivery.mark_delivered(database, connection, token, [error.key for error in found], name)
             return len(found)
 

@@ -103,6 +103,6 @@ class Maintenance:
 
     def _get_depth(self) -> bool:
         self.depth = None
-        queues = [queue for queue in self._session.queues.values() if queue.capabilities.tells_depth]
+        queues = [queue for queue in self._session.queues.values() if queue.capabilities.reports_depth]
         self.depth = sum(queue.depth().ready for queue in queues) if queues else None
         return False

@@ -74,7 +74,7 @@ class Receivers:
     def drain(self) -> None:
         """AvailableNow: from here on nothing newer counts, and a queue is empty only by a receive that begins later."""
         queues = self._session.queues.items()
-        there = {name: queue.depth().ready for name, queue in queues if queue.capabilities.tells_depth}
+        there = {name: queue.depth().ready for name, queue in queues if queue.capabilities.reports_depth}
         self._cutoff = _Cutoff(self._clock(), there)
         self._in_flight.forget_proofs()
 
