@@ -13,8 +13,6 @@ from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import Any
 
-from sqlalchemy.engine import Connection
-
 from queue_source.coordinator.session import Session
 from queue_source.messages import Outgoing
 from queue_source.queues.base import Queue, Transactional, send_messages, transactional
@@ -22,6 +20,7 @@ from shard_store import error_delivery
 from shard_store.error_search import StoredError
 from shard_store.failpoints import reach
 from shard_store.model import is_end, offset_of
+from shard_store.sql.transaction import Transaction
 
 
 class ErrorQueue:
@@ -51,7 +50,7 @@ class ErrorQueue:
             return
         database, token, source = session.store.database, session.token, session.options.source
         with self._one_at_a_time:
-            while found := database.read(lambda c: error_delivery.undelivered(database, c, token, source)):
+            while found := database.read(lambda c: error_delivery.undelivered(c, token, source)):
                 reach("errors-due")
                 sent = self._send(queue, found) if self._inside is None else self._send_inside(self._inside, queue.name)
                 session.metrics.add(errorsDelivered=sent)
@@ -64,16 +63,16 @@ class ErrorQueue:
         self._session.patiently(send_messages, queue, [_outgoing(error) for error in found])
         reach("errors-sent")
         database, token, keys = self._session.store.database, self._session.token, [error.key for error in found]
-        database.write(lambda c: error_delivery.mark_delivered(database, c, token, keys, queue.name))
+        database.write(lambda c: error_delivery.mark_delivered(c, token, keys, queue.name))
         return len(found)
 
     def _send_inside(self, queue: Transactional, name: str) -> int:
         database, token = self._session.store.database, self._session.token
 
-        def work(connection: Connection) -> int:
-            found = error_delivery.claim(database, connection, token, self._session.options.source)
-            queue.send_in_transaction(connection, [_outgoing(error) for error in found])
-            error_delivery.mark_delivered(database, connection, token, [error.key for error in found], name)
+        def work(transaction: Transaction) -> int:
+            found = error_delivery.claim(transaction, token, self._session.options.source)
+            queue.send_in_transaction(transaction, [_outgoing(error) for error in found])
+            error_delivery.mark_delivered(transaction, token, [error.key for error in found], name)
             return len(found)
 
         return database.write(work)

@@ -12,7 +12,7 @@ from queue_source.coordinator.ownership import Ownership
 from queue_source.coordinator.session import Session
 from queue_source.messages import Received, key_of
 from shard_store.model import BEGINNING, Shard, ShardKey, ShardState, shard_key
-from shard_store.sql.database import ROWS_PER_STATEMENT
+from shard_store.sql.transaction import ROWS_PER_STATEMENT
 
 
 class Opener:

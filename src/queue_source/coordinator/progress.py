@@ -12,7 +12,7 @@ from queue_source.coordinator.session import Session
 from queue_source.messages import MessageKey
 from shard_store.failpoints import reach
 from shard_store.model import Range, Snapshot, is_end
-from shard_store.plans import Confirmed, lost_progress
+from shard_store.offsets import Confirmed, lost_progress
 from shard_store.starting import Started
 
 logger = logging.getLogger("cuesqueue")
