@@ -45,8 +45,8 @@ def _options_lines() -> Iterator[str]:
     yield "Durations need a unit (`500ms`, `90s`, `5m`, `2h`, `15 days`). Sizes are powers of 1,024 (`10kb`, `128m`,"
     yield "`1g`); a size without a unit is bytes, as in Spark. Secrets are never shown in errors, logs or plans."
     yield from ("", '## Reader: `spark.readStream.format("cuesqueue")`', "")
-    yield "The times must rise: a quarter of `commitTimeout` (the heartbeat) < `pendingTimeout` < `visibilityTimeout`"
-    yield "< `deduplicationWindow`; and `waitTime` < `visibilityTimeout`."
+    yield "The times must rise: a quarter of `commitTimeout` (the heartbeat) < `visibilityTimeout` <"
+    yield "`deduplicationWindow`; and `waitTime` < `visibilityTimeout`."
     yield from _sections(READER)
     yield from ("", "### Other names", "")
     yield "`cloudFiles.X` is taken as `X`. These names of earlier versions and of other sources are accepted too:"

@@ -15,7 +15,7 @@ from shard_store.model import Plan
 from shard_store.store import open_store
 from support.driver_loop import DriverLoop, reader_options
 
-TIMES = {"commitTimeout": "1s", "pendingTimeout": "1s", "visibilityTimeout": "2s", "waitTime": "50ms"}
+TIMES = {"commitTimeout": "1s", "visibilityTimeout": "2s", "waitTime": "50ms"}
 TASKS = 2
 
 

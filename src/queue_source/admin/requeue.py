@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from queue_source.announcements.intake import OBJECT_VERSION
+from queue_source.announcements.contents import OBJECT_VERSION
 from queue_source.errors import QueueConfigurationError, QueueError
 from queue_source.messages import Outgoing
 from queue_source.queues import Queue, open_queue

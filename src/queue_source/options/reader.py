@@ -61,7 +61,7 @@ class BatchOptions:
 
 @dataclass(frozen=True, slots=True)
 class LeaseOptions:
-    """The time-outs of messages and shards. Checked: heartbeat < pending < visibility < deduplication window."""
+    """The time-outs of messages and shards. Checked: heartbeat <= visibility <= deduplication window."""
 
     TITLE: ClassVar = "Leases"
 
@@ -74,10 +74,6 @@ class LeaseOptions:
         "commitTimeout", types.DURATION, "60s", example="30s",
         help="A pipeline sends four heartbeats in this time for the shards that it owns; after twice this time "
         "without one, another pipeline may take over its shards.",
-    )
-    pending_timeout: timedelta = option(
-        "pendingTimeout", types.DURATION, "2m", example="3m",
-        help="A message that is ready, but not planned within this time, is returned to the queue.",
     )
     # fmt: on
 

@@ -135,7 +135,7 @@ class CuesqueueStreamReader(AvailableNow, DataSourceStreamReader):
 def _start(options: ReaderOptions) -> Coordinator:
     """Open the store and the queues, and let the coordinator recover; nothing stays open when that fails."""
     # here: every executor worker imports this module to unpickle the reader, and most of its time would go to these
-    from queue_source.coordinator import Coordinator
+    from queue_source.coordinator import start
     from queue_source.options.queue_checks import check_error_queue, check_suitability
     from queue_source.queues import open_queue
     from shard_store.store import open_store
@@ -145,7 +145,9 @@ def _start(options: ReaderOptions) -> Coordinator:
     def stat(uris: Sequence[str]) -> list[int | None]:
         return [None if found is None else found.size for found in stat_objects(uris, storage)]
 
-    store = open_store(options.store.reveal())
+    # a lock or a failover is waited for until others may take over: the heartbeats end what takes longer
+    patience = max(30.0, options.leases.stale_after.total_seconds())
+    store = open_store(options.store.reveal(), patience=patience)
     queues: Mapping[str, Any] = {}
     errors, error_url = None, options.delivery.error_queue_url
     try:
@@ -155,11 +157,9 @@ def _start(options: ReaderOptions) -> Coordinator:
         opened = [open_queue(url.reveal(), **connection_options(url, options.queue)) for url in options.queue.urls]
         queues = {queue.name: queue for queue in opened}
         check_suitability(opened, options)
-        coordinator = Coordinator(options, store, queues, stat, driver=driver_identity(), error_queue=errors)
-        coordinator.start()
+        return start(options, store, queues, stat, driver=driver_identity(), error_queue=errors)
     except BaseException:
         for queue in (*queues.values(), *([] if errors is None else [errors])):
             queue.close()
         store.close()
         raise
-    return coordinator
