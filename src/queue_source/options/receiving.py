@@ -40,8 +40,8 @@ class QueueOptions:
     )
     max_in_flight_messages: int = option(
         "maxInFlightMessages", types.number(1), "10000", example="2000",
-        help="Maximum number of messages that are received and not yet acknowledged; at the limit nothing more is "
-        "received.",
+        help="Maximum number of messages that are received and not yet acknowledged, and never more than three "
+        "micro-batches can take; at the limit nothing more is received.",
     )
     max_in_flight_bytes: int | None = option(
         "maxInFlightBytes", types.SIZE, example="50g",
