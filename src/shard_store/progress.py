@@ -14,7 +14,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
-from shard_store import ranges
+from shard_store import ranges, read_marks
 from shard_store.error_table import found_bad
 from shard_store.errors import LostProgress, PipelineTakenOver, ShardStoreError, StoreConfigurationError
 from shard_store.model import (
@@ -33,7 +33,7 @@ from shard_store.positions import advance_shards, finished, open_positions, spli
 from shard_store.publishing import Delivery, deliver, planned_moves
 from shard_store.semantics import Semantics
 from shard_store.sql.database import Database
-from shard_store.sql.schema import attempts, pipelines, reads
+from shard_store.sql.schema import attempts, pipelines
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +111,10 @@ def plan(database: Database, connection: Connection, token: PublishToken, start_
         before = set(json.loads(row.plan_left_out)) if again else set()
         made, marks = _make(database, connection, row, token, (start_seq, end_seq), after, before)
         made = replace(made, attempt=row.plan_attempt + 1 if again else 1)
-        if not again and (row.plan_attempt or 1) > 1:  # that one is done with: so are the marks of its reads
-            connection.execute(reads.delete().where(reads.c.delivery_hash == row.plan_hash))
+        if row.plan_hash != made.identity.delivery_hash:
+            read_marks.forget(connection, row.plan_hash, row.plan_attempt)
+        elif made.attempt > 1:
+            made = replace(made, suspected=bool(read_marks.of_plan(connection, row.plan_hash)))
     connection.execute(
         pipelines.update()
         .where(pipelines.c.pipeline == token.pipeline)
@@ -219,6 +221,7 @@ def _deliver_planned(
         )
     identity = PlanIdentity(row.source, token, row.plan_start, end_seq, row.plan_hash)
     moves = planned_moves(connection, row)
+    read_marks.forget(connection, row.plan_hash, row.plan_attempt)
     semantics, others = Semantics(row.semantics), list[Move]()
     if semantics.final_at_delivery:
         moves, others = split_by_fit(moves, open_positions(database, connection, token, {m.key for m in moves}))
@@ -285,10 +288,11 @@ def _make(
         lost = [r for r in left_out if r.key not in ended and not positions.get(r.key, r.start) >= r.end]
     digest = delivery_hash(row.source, token.pipeline, included, seqs)
     identity = PlanIdentity(row.source, token, *seqs, digest)
+    whole = tuple(included)
     if row.plan_hash == digest:  # an attempt at it was made before
         bad = found_bad(connection, digest)
         included = [r for r in included if (r.key, r.start) not in bad]
-    return Plan(identity, tuple(included), tuple(lost)), [ranges.mark(r) for r in left_out]
+    return Plan(identity, tuple(included), tuple(lost), whole=whole), [ranges.mark(r) for r in left_out]
 
 
 def _same_attempt(row: Row[Any], token: PublishToken, seqs: tuple[int, int]) -> bool:

@@ -14,7 +14,7 @@ from sqlalchemy.engine import Connection
 from shard_store.error_delivery import awaits_delivery
 from shard_store.error_table import FINAL
 from shard_store.sql.database import ROWS_PER_STATEMENT, Database
-from shard_store.sql.schema import attempts, errors, leases, pipelines, shards, snapshots
+from shard_store.sql.schema import attempts, errors, leases, pipelines, read_marks, shards, snapshots
 from shard_store.times import micros
 
 
@@ -39,11 +39,12 @@ class PruneResult:
     snapshots: int = 0
     attempts: int = 0
     errors: int = 0
+    marks: int = 0
     timed_out: bool = False
 
     @property
     def total(self) -> int:
-        return self.shards + self.snapshots + self.attempts + self.errors
+        return self.shards + self.snapshots + self.attempts + self.errors + self.marks
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,7 @@ def prune(
         at = micros(now)
     cutoff = at - policy.window // timedelta(microseconds=1)
     deadline = clock() + time_out
-    removed: dict[str, Any] = dict.fromkeys(("shards", "snapshots", "attempts", "errors"), 0)
+    removed: dict[str, Any] = dict.fromkeys(("shards", "snapshots", "attempts", "errors", "marks"), 0)
     if dry_run:
         # the two reasons for a shard to go overlap: counted as one
         for name, table, olds in _by_table(_targets(database, policy, cutoff)):
@@ -158,6 +159,10 @@ def _targets(database: Database, policy: RetentionPolicy, cutoff: int) -> Iterat
     old_attempt = sa.and_(attempts.c.published_at < cutoff, sa.not_(awaited), sa.not_(unsent))
     old_attempt = sa.and_(old_attempt, *_of_source(attempts, policy))
     yield _Target("attempts", attempts, old_attempt, (attempts.c.published_at,))
+    # written too late, by a task of a plan that was published or replaced meanwhile: those of a plan go with it
+    running = sa.exists().where(pipelines.c.plan_hash == read_marks.c.delivery_hash)
+    orphaned = sa.and_(read_marks.c.began_at < cutoff, sa.not_(running))
+    yield _Target("marks", read_marks, orphaned, (read_marks.c.began_at,))
 
 
 def _of_source(table: sa.Table, policy: RetentionPolicy) -> list[sa.ColumnElement[bool]]:

@@ -11,7 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
-from shard_store import ranges
+from shard_store import ranges, read_marks
 from shard_store.errors import ShardStoreError
 from shard_store.model import (
     AttemptKind,
@@ -89,6 +89,8 @@ def publish(
     found, fresh = _look(connection, identities, {i: rows[i].confirmed_seq for i in identities}, batch_id)
     if found.already:
         return found
+    for identity in fresh:
+        read_marks.forget(connection, identity.delivery_hash, rows[identity].plan_attempt)
     first = identities[0]
     deliveries = {i: _delivery(connection, i, rows[i], batch_id) for i in fresh}
     idle = Delivery(first, Semantics(rows[first].semantics), (), batch_id=batch_id)

@@ -13,7 +13,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from shard_store import error_table, ownership, poison, progress, publishing, starting, views
+from shard_store import error_table, ownership, progress, publishing, read_marks, starting, views
 from shard_store.model import (
     Content,
     ErrorRecord,
@@ -22,6 +22,7 @@ from shard_store.model import (
     Position,
     PublishToken,
     Range,
+    ReadMark,
     Shard,
     ShardKey,
     Split,
@@ -239,16 +240,23 @@ class ShardStore:
         """The ranges, by key and start, that an attempt at this plan found bad: they are not read again."""
         return self.database.read(lambda c: error_table.found_bad(c, identity.delivery_hash))
 
-    def begin_read(self, identity: PlanIdentity, entry: Range) -> int:
-        """Mark a range as being read in isolation; returns how many earlier reads of it have never ended.
+    # marks of reads: called by executors, for plans that have failed before
 
-        Called by executors, for plans that have failed before: what kills its reader leaves its mark behind.
-        """
-        return self.database.write(lambda c: poison.begin(self.database, c, identity, entry))
+    def begin_read(self, identity: PlanIdentity, mark: ReadMark) -> None:
+        """Mark a part of the plan as being read: what kills its reader leaves the mark behind."""
+        self.database.write(lambda c: read_marks.begin(self.database, c, identity, mark))
 
-    def end_read(self, identity: PlanIdentity, entry: Range) -> None:
-        """The reader of the range is alive, whatever it found."""
-        self.database.write(lambda c: poison.end(c, identity, entry))
+    def end_read(self, identity: PlanIdentity, mark: ReadMark) -> None:
+        """All of it was read. When it was read alone, what is in it is no longer suspected of anything."""
+        self.database.write(lambda c: read_marks.end(c, identity, mark))
+
+    def undo_read(self, identity: PlanIdentity, mark: ReadMark) -> None:
+        """The read failed for a known reason: its reader is alive, and the read does not count."""
+        self.database.write(lambda c: read_marks.undo(c, identity, mark))
+
+    def read_marks(self, identity: PlanIdentity) -> list[ReadMark]:
+        """The reads of this plan that have begun and not ended."""
+        return self.database.read(lambda c: read_marks.of_plan(c, identity.delivery_hash))
 
     def pages(
         self, view: str, *, source: str | None = None, pipeline: str | None = None, as_of: AsOf | None = None

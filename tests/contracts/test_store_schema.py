@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
@@ -15,7 +16,8 @@ from alembic.script import ScriptDirectory
 from shard_store.errors import StoreConfigurationError
 from shard_store.sql import install as installing
 from shard_store.sql.database import Database
-from shard_store.sql.schema import REVISION, metadata, pipelines, version
+from shard_store.model import shard_key
+from shard_store.sql.schema import REVISION, metadata, pipelines, shards, version
 from shard_store.store import open_store
 from support.servers.postgres import new_database
 from support.store_backends import MYSQL_URL, PROCESS_BACKENDS, Pipeline
@@ -99,12 +101,54 @@ def test_a_migrated_store_works_and_migrating_it_again_changes_nothing(url: str,
 
 
 def test_an_older_schema_is_refused_with_the_command_to_run(
-    url: str, database: Database, monkeypatch: pytest.MonkeyPatch
+    url: str, database: Database
 ) -> None:
     open_store(url).close()
-    monkeypatch.setattr(installing, "REVISION", "0002")
-    with pytest.raises(StoreConfigurationError, match=r"0001, older than .* 0002; .*: cuesqueue migrate --store"):
+    stamp(database, "0001")
+    with pytest.raises(StoreConfigurationError, match=rf"0001, older than .* {REVISION}; .*: cuesqueue migrate --store"):
         open_store(url)
+
+
+def install(database: Database, revision: str) -> None:
+    """As an earlier version has left its store."""
+    settings = Config()
+    settings.set_main_option("script_location", "shard_store.sql:migrations")
+
+    def upgrade(connection: sa.Connection) -> None:
+        settings.attributes["connection"] = connection
+        command.upgrade(settings, revision)
+
+    database.write(upgrade)
+
+
+def test_a_store_of_the_first_schema_keeps_its_shards_and_loses_the_marks_of_reads(
+    url: str, database: Database
+) -> None:
+    install(database, "0001")
+    us = shard_key("s", "a")
+    with database.engine.begin() as connection:
+        texts = dict.fromkeys(("shard_id", "queue", "message_id"), "a")
+        numbers = dict.fromkeys(("receive_count", "opened_at"), 1)
+        row = {"shard_key": us, "source": "s", "position": "", "state": "open", **texts, **numbers}
+        connection.execute(shards.insert().values(**row))
+        connection.execute(
+            sa.text("INSERT INTO cuesqueue_reads VALUES ('plan', :shard, '', 2, 1)"), {"shard": us}
+        )
+    with pytest.raises(StoreConfigurationError, match="0001, older than"):
+        open_store(url)
+    assert installing.migrate(database) == ("0001", REVISION)
+    assert tables(database) == {*metadata.tables, version.name}
+    with open_store(url) as store:
+        assert set(store.look([us])) == {us}
+        assert Pipeline.start(store).deliver("b")
+
+
+def test_a_migration_that_died_between_two_tables_goes_on(url: str, database: Database) -> None:
+    """Where a database commits changes of tables one by one."""
+    open_store(url).close()
+    stamp(database, "0001")
+    assert installing.migrate(database) == ("0001", REVISION)
+    open_store(url).close()
 
 
 def test_a_newer_schema_is_refused_by_opening_and_by_migrating(url: str, database: Database) -> None:
@@ -155,7 +199,7 @@ def test_opening_a_store_that_is_there_takes_one_statement_of_ours(url: str) -> 
 
 def test_the_code_is_at_the_newest_revision_and_each_has_one_before_it() -> None:
     settings = Config()
-    settings.set_main_option("script_location", "shard_store:migrations")
+    settings.set_main_option("script_location", "shard_store.sql:migrations")
     scripts = ScriptDirectory.from_config(settings)
     assert scripts.get_heads() == [REVISION]
     assert {script.revision for script in scripts.walk_revisions()} == installing._revisions()
@@ -163,6 +207,7 @@ def test_the_code_is_at_the_newest_revision_and_each_has_one_before_it() -> None
 
 def test_the_wheel_holds_the_migrations() -> None:
     folder = Path(installing.__file__).parent / "migrations"
-    assert {path.name for path in (folder / "versions").glob("[0-9]*.py")} == {"0001_initial.py"}
+    revisions = {"0001_initial.py", "0002_marks_of_tasks.py"}
+    assert {path.name for path in (folder / "versions").glob("[0-9]*.py")} == revisions
     settings = (Path(__file__).resolve().parents[2] / "pyproject.toml").read_text(encoding="utf-8")
     assert '"src/shard_store"' in settings  # the wheel takes the whole folder, migrations included
