@@ -16,7 +16,7 @@ from shard_store.sql.schema import read_marks
 
 
 def begin(database: Database, connection: Connection, identity: PlanIdentity, mark: ReadMark) -> None:
-    """One read more than `mark` knows of has not ended. Two copies of one task count once."""
+    """One read more than `mark` knows of has not ended. Running this again counts nothing more."""
     own = {"task": mark.task, "first_place": mark.first, "end_place": mark.end}
     now = {"unended": mark.unended + 1, "began_at": database.now()}
     absent = database.dialect.insert_if_absent(read_marks)

@@ -52,7 +52,7 @@ def test_each_read_that_begins_counts_one_more_than_it_knows_of(store: ShardStor
     for unended in range(3):
         mark = ReadMark(0, 1, ALONE, unended)
         store.begin_read(plan.identity, mark)
-        store.begin_read(plan.identity, mark)  # a copy of the same task beside it
+        store.begin_read(plan.identity, mark)  # again, as when nobody knows whether the first was committed
         assert store.read_marks(plan.identity) == [ReadMark(0, 1, ALONE, unended + 1)]
 
 

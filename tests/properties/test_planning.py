@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queue_source.read.isolation import interval_of, split_suspects
-from queue_source.read.partitions import MIN_PIECE, Piece, cut, neighbours, pack, pack_by_size, partition, whole_pieces
+from queue_source.read.partitions import MIN_PIECE, Piece, cut, pack_by_size, partition, spread, whole_pieces
 from shard_store.model import (
     ALONE,
     BEGINNING,
@@ -61,13 +61,12 @@ def test_pieces_tile_their_objects_and_are_small_enough(sizes: list[int | None],
             assert all(offset_of(piece.end) - offset_of(piece.start) <= maximum for piece in own)
         else:
             assert own == [Piece(entry, entry.start, entry.end, ranges.index(entry))]
-    for spread in (pack, neighbours):
-        packed = spread(pieces, minimum, maximum)
-        assert sorted(piece for part in packed for piece in map(repr, part)) == sorted(map(repr, pieces))
-        assert all(packed)
+    tasks = spread(pieces, minimum, maximum)
+    assert [piece for task in tasks for piece in task] == pieces
+    assert all(tasks)
     total = sum(size or 0 for size in sizes)
     if ranges and all(entry.content.uri.startswith("cut") for entry in ranges) and total > minimum * MIN_PIECE:
-        assert len(pack(pieces, minimum, maximum)) >= minimum
+        assert len(tasks) >= minimum
 
 
 GROUPS = st.lists(st.none() | st.sampled_from("gh"), min_size=1, max_size=60)
@@ -86,7 +85,7 @@ def plan(ranges: Sequence[Range], left: Sequence[Range], attempt: int = 2, *, su
 
 
 @given(groups=GROUPS, minimum=st.integers(1, 16), maximum=st.integers(1, 100), gone=st.sets(st.integers(0, 59)))
-def test_a_repeated_plan_is_spread_in_intervals_of_one_order_that_stays_the_same_when_something_is_found_bad(
+def test_each_task_is_an_interval_of_one_order_that_stays_the_same_when_something_is_found_bad(
     groups: list[str | None], minimum: int, maximum: int, gone: set[int]
 ) -> None:
     ranges = planned(groups)
@@ -104,9 +103,12 @@ def test_a_repeated_plan_is_spread_in_intervals_of_one_order_that_stays_the_same
 
 
 @given(sizes=st.lists(st.integers(0, 1000), min_size=1, max_size=100), minimum=st.integers(1, 16))
-def test_neighbours_are_spread_about_evenly(sizes: list[int], minimum: int) -> None:
+def test_tasks_are_as_even_as_whole_objects_allow_and_none_is_empty(sizes: list[int], minimum: int) -> None:
     pieces = whole_pieces([whole(str(number), size) for number, size in enumerate(sizes)])
-    loads = [sum(piece.size for piece in task) for task in neighbours(pieces, minimum, 1 << 40)]
+    tasks = spread(pieces, minimum, 1 << 40)
+    assert len(tasks) == min(minimum, len(sizes))
+    assert all(tasks)
+    loads = [sum(piece.size for piece in task) for task in tasks]
     assert max(loads) <= sum(sizes) / min(minimum, len(sizes)) + max(sizes) + len(sizes)
 
 

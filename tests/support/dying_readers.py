@@ -12,7 +12,7 @@ import pytest
 
 from queue_source.options import ReaderOptions, parse_reader_options
 from queue_source.read import task as reading
-from queue_source.read.partitions import Piece, partition
+from queue_source.read.partitions import partition
 from queue_source.read.task import Alone, Beside, Work, read_work
 from shard_store.model import BEGINNING, Content, Plan, Range, Split, end_at, shard_key
 from shard_store.semantics import Semantics
@@ -71,6 +71,7 @@ class Query:
         semantics: Semantics = Semantics.EXACTLY_ONCE,
         groups: dict[str, str] | None = None,
         size: int = 10,
+        plans_once: bool = False,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         given = {"queueUrl": "sim://files", "source": "s", "fileFormat": "csv", "minPartitions": str(tasks)}
@@ -87,11 +88,21 @@ class Query:
         moves = zip(keys, contents, strict=True)
         self.pipeline.write(*(Range(key, content, BEGINNING, end_at(size)) for key, content in moves))
         self.plan: Plan | None = None
+        self._plans_once = plans_once  # the store makes the plan, and the test repeats it: for very many objects
+
+    def _make_plan(self) -> Plan:
+        before = self.plan
+        if before is None or not self._plans_once:
+            return self.pipeline.plan()
+        bad = self.store.found_bad(before.identity)
+        left = tuple(entry for entry in before.whole if (entry.key, entry.start) not in bad)
+        suspected = bool(self.store.read_marks(before.identity))
+        return replace(before, ranges=left, attempt=before.attempt + 1, suspected=suspected)
 
     def works(self) -> list[Work]:
         """What `partitions` of the stream reader gives to the tasks of the next attempt."""
         batches = self.options.batches
-        self.plan = plan = self.pipeline.plan()
+        self.plan = plan = self._make_plan()
         assert not plan.published
         tasks = partition(plan, batches.min_partitions, batches.max_partition_bytes, lambda _: self.may_be_cut)
         limit = Alone(self.options.delivery.max_attempts)
@@ -170,8 +181,3 @@ class Query:
     def marks(self) -> int:
         assert self.plan is not None
         return len(self.store.read_marks(self.plan.identity))
-
-    def read_part(self, pieces: Sequence[Piece]) -> list[str]:
-        assert self.plan is not None
-        work = replace(self.works()[0], pieces=pieces)
-        return [one for batch in read_work(work, SCHEMA, repeated=False) for one in batch.column(0).to_pylist()]

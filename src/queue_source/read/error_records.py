@@ -12,7 +12,9 @@ from shard_store.model import ErrorRecord, PlanIdentity, position_at
 def bad_records(piece: Piece, identity: PlanIdentity, problems: Problems) -> list[ErrorRecord]:
     """The first ones, each at its position; and how many more there are, at the position of the last."""
 
-    def record(cause: str, offset: int, detail: str, input: bytes | None = None, size: int | None = None) -> ErrorRecord:
+    def record(
+        cause: str, offset: int, detail: str, input: bytes | None = None, size: int | None = None
+    ) -> ErrorRecord:
         content = piece.content
         return ErrorRecord(
             scope="record",

@@ -1,7 +1,6 @@
 """From a plan to the tasks of a micro-batch: pure.
 
-The first attempt at a plan spreads its objects so that tasks are even, the largest first. Later attempts look for what
-kills its reader: their tasks hold neighbours in the plan, so that a task is named by where it begins and ends there.
+A task holds neighbours in the plan: so two places name what it reads, wherever its reader dies.
 """
 
 from __future__ import annotations
@@ -49,16 +48,18 @@ class Piece(NamedTuple):
 def partition(
     plan: Plan, min_partitions: int, max_bytes: int, may_be_cut: Callable[[Range], bool]
 ) -> list[list[Piece]]:
-    """The tasks of an attempt at the plan. There is one when something is suspected of killing its reader."""
+    """The tasks of an attempt at the plan: the same at each, until something is suspected of killing its reader.
+
+    Then there is one.
+    """
     pieces = whole_pieces(plan.whole or plan.ranges, plan.ranges)
     if plan.suspected:
         return [pieces]
-    spread = pack if plan.attempt == 1 else neighbours
     return spread(cut(pieces, min_partitions, max_bytes, may_be_cut), min_partitions, max_bytes)
 
 
 def whole_pieces(whole: Sequence[Range], to_read: Sequence[Range] | None = None) -> list[Piece]:
-    """A piece for each range of `whole`, those of an ordered group one after the other; without what is not `to_read`."""
+    """A piece for each range, those of an ordered group one after the other; without what is not `to_read`."""
     first: dict[Hashable, int] = {}
 
     def place_of_unit(numbered: tuple[int, Range]) -> int:
@@ -93,24 +94,24 @@ def cut(
     return cut_up
 
 
-def pack(pieces: Sequence[Piece], min_partitions: int, max_bytes: int) -> list[list[Piece]]:
-    """Spread the pieces over partitions by their bytes; an ordered group stays in one partition, in its order."""
-    sized = [(part, sum(piece.size for piece in part)) for part in _inseparable(pieces)]
-    return [[piece for part in task for piece in part] for task in pack_by_size(sized, min_partitions, max_bytes)]
+def spread(pieces: Sequence[Piece], min_partitions: int, max_bytes: int) -> list[list[Piece]]:
+    """The pieces in their order over as many tasks as `max_bytes` asks for, and at least over `min_partitions`.
 
-
-def neighbours(pieces: Sequence[Piece], min_partitions: int, max_bytes: int) -> list[list[Piece]]:
-    """As `pack`, but each partition holds what follows each other in the plan: less even, and named by two places."""
+    As even as whole pieces and ordered groups allow: none has more than its share and the largest of them. None is
+    empty; there is none at all without pieces.
+    """
     parts = _inseparable(pieces)
     sizes = [sum(piece.size for piece in part) for part in parts]
     count = min(max(min_partitions, -(-sum(sizes) // max_bytes)), len(parts))
-    weights = [size + 1 for size in sizes]  # + 1: many empty ones are spread as well
-    total = sum(weights)
-    middles = [2 * end - weight for end, weight in zip(itertools.accumulate(weights), weights, strict=True)]
-    tasks: dict[int, list[Piece]] = {}
-    for part, middle in zip(parts, middles, strict=True):
-        tasks.setdefault(middle * count // (2 * total), []).extend(part)
-    return list(tasks.values())
+    total = sum(sizes) + len(sizes)  # one more for each: many empty ones are spread as well
+    tasks: list[list[Piece]] = [[] for _ in range(count)]
+    before, task = 0, -1
+    for number, (part, size) in enumerate(zip(parts, sizes, strict=True)):
+        share = (2 * before + size + 1) * count // (2 * total)  # in which its middle is
+        task = max(min(share, task + 1), count - len(parts) + number)  # none is left out
+        tasks[task] += part
+        before += size + 1
+    return tasks
 
 
 def _inseparable(pieces: Sequence[Piece]) -> list[list[Piece]]:

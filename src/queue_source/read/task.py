@@ -8,7 +8,7 @@ from functools import partial
 
 import pyarrow as pa
 
-from queue_source.errors import BadObject, ObjectStoreError, SchemaChanged
+from queue_source.errors import BadObject
 from queue_source.formats.bad_records import Problems
 from queue_source.formats.base import FormatOptions
 from queue_source.formats.batches import gathered
@@ -95,7 +95,7 @@ def _messages(work: Work) -> list[Message]:
 
 
 def read_pieces(work: Work, schema: pa.Schema, report: Report) -> Iterator[pa.RecordBatch]:
-    """The rows of the pieces, with errors given to `report`. No row of an object leaves that may turn out bad as a whole.
+    """The rows of the pieces; `report` gets the errors. No row of an object leaves that may turn out bad as a whole.
 
     Raises SchemaChanged for columns that the schema lacks, where the options ask for it.
     """
@@ -103,7 +103,9 @@ def read_pieces(work: Work, schema: pa.Schema, report: Report) -> Iterator[pa.Re
     try:
         yield from read(work, schema, report)
     except NewColumns as noticed:
-        contents = {piece.planned.key: piece.content for piece in work.pieces}  # each once, though pieces follow each other
+        contents = {
+            piece.planned.key: piece.content for piece in work.pieces
+        }  # each once, though pieces follow each other
         raise schema_changed(noticed, schema, work.content, list(contents.values())) from None
 
 
