@@ -29,8 +29,8 @@ FAN_OUT = 32
 """Into so many parts a suspect is split, each of which is read by itself: two transactions a part."""
 
 BLAMELESS = (ObjectStoreError, BadObject, SchemaChanged, ShardStoreError, GeneratorExit)
-"""Errors that are not the fault of what is read, or are reported by themselves. GeneratorExit: whoever takes the rows has
-failed. All others count like a death: an error that nobody knows would fail this plan for ever."""
+"""Errors that are not the fault of what is read, or that are reported anyway. GeneratorExit: whoever takes the rows
+has failed. All others count like a death: an error that nobody knows would fail this plan for ever."""
 
 Interval = tuple[int, int]
 """Places in a plan: the first, and the first that is not in it."""

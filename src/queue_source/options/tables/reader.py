@@ -146,8 +146,8 @@ READER_OPTIONS = (
     ),
     Option(
         "maxAttempts", "delivery", number(1, 1000), "3",
-        "Readers that an object may kill before it is quarantined, counted from the third attempt at a micro-batch on, "
-        "when each object is read in a task of its own.", "5",
+        "Readers that an object may kill before it is quarantined. Only those count that read it with nothing else of "
+        "its micro-batch beside it.", "5",
     ),
     Option(
         "errorQueueUrl", "delivery", kinds.QUEUE_URL, None,
