@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from queue_source.commands.main import app
 from queue_source.errors import QueueConfigurationError, QueueNotFound, QueueUnavailable
 from queue_source.queues import open_queue
-from queue_source.queues.base import Administered
+from queue_source.queues.base import administered
 from queue_source.queues.pubsub import PubSubQueue
 from queue_source.queues.pubsub.calls import EMULATOR
 from queue_source.queues.sqs import SqsQueue
@@ -70,36 +70,37 @@ def test_a_queue_is_created_looked_at_emptied_and_deleted(url: str) -> None:
     assert cuesqueue("create", url)["created"] is True
     assert cuesqueue("create", url)["created"] is False
     with open_queue(url) as queue:
-        ids = queue.publish(["text", b"\xff"], tag="a.b", headers={"k": "v"})
+        ids = queue.send(["text", b"\xff"], tag="a.b", headers={"k": "v"})
         told = cuesqueue("info", url)
         assert (told["exists"], told.get("ready", 2)) == (True, 2)
         shown = {message["message_id"]: message for message in cuesqueue("peek", url)["messages"]}
         assert shown.keys() == set(ids)
         assert (shown[ids[0]]["body"], shown[ids[0]]["tag"], shown[ids[0]]["headers"]) == ("text", "a.b", {"k": "v"})
         assert shown[ids[1]]["body_base64"] == "/w=="
-        assert len(cuesqueue("peek", url, "--most", "1")["messages"]) == 1
+        assert len(cuesqueue("peek", url, "--max-messages", "1")["messages"]) == 1
         taken = queue.receive(10, 30, 2)
         assert {message.message_id for message in taken} == set(ids)  # what was looked at is to be had at once
         queue.nack([message.receipt for message in taken])
-        assert cuesqueue("purge", url, "--yes")["messages"] == (2 if queue.capabilities.tells_depth else None)
+        assert cuesqueue("purge", url, "--yes")["messages"] == (2 if queue.capabilities.reports_depth else None)
         assert queue.receive(10, 30, 0) == []
-        queue.publish(["more"])
+        queue.send(["more"])
     assert cuesqueue("delete", url, "--yes")["deleted"] is True
     assert cuesqueue("info", url)["exists"] is False
 
 
 def test_an_open_queue_may_be_deleted_twice_and_made_again(url: str) -> None:
     with open_queue(url) as queue:
-        assert isinstance(queue, Administered)
-        queue.create()
-        queue.publish(["gone"])
-        queue.delete()
-        queue.delete()
-        assert not queue.exists()
+        manager = administered(queue)
+        assert manager
+        manager.create()
+        queue.send(["gone"])
+        manager.delete()
+        manager.delete()
+        assert not manager.exists()
         with pytest.raises(QueueNotFound):
-            queue.purge()
-        queue.create()
-        queue.publish(["new"])
+            manager.purge()
+        manager.create()
+        queue.send(["new"])
         assert [message.body for message in queue.receive(10, 30, 2)] == [b"new"]
 
 
@@ -110,14 +111,15 @@ def test_a_new_queue_of_sqs_keeps_messages_for_a_fortnight_and_is_fifo_where_its
     name = new_name()
     for queue_url, ordered in ((f"sqs://{name}", False), (f"sqs://{name}.fifo", True)):
         with open_queue(queue_url) as queue:
-            assert isinstance(queue, Administered)
-            queue.create()
+            manager = administered(queue)
+            assert manager
+            manager.create()
             assert (queue.capabilities.retention, queue.capabilities.ordered_groups) == (14 * 86_400, ordered)
 
 
 def test_what_is_there_already_stays_as_it_is(ministack_url: str) -> None:
     with SqsQueue(new_queue(ministack_url, MessageRetentionPeriod="3600"), **KEYS) as queue:
-        queue.publish(["kept"])
+        queue.send(["kept"])
         queue.create()
         assert queue.capabilities.retention == 3600
         assert queue.depth().total == 1
@@ -125,20 +127,20 @@ def test_what_is_there_already_stays_as_it_is(ministack_url: str) -> None:
 
 def test_more_messages_than_one_receive_brings_are_shown_and_all_are_free_again(ministack_url: str) -> None:
     with SqsQueue(new_queue(ministack_url), **KEYS) as queue:
-        queue.publish([str(number) for number in range(35)])
+        queue.send([str(number) for number in range(35)])
         assert len({message.message_id for message in queue.peek(25)}) == 25
         assert (queue.depth().ready, queue.depth().in_flight) == (35, 0)
 
 
 def test_a_look_counts_as_a_receive_of_sqs(ministack_url: str) -> None:
     with SqsQueue(new_queue(ministack_url), **KEYS) as queue:
-        queue.publish(["x"])
+        queue.send(["x"])
         assert [message.receive_count for message in [*queue.peek(1), *queue.peek(1)]] == [1, 2]
 
 
 def test_messages_of_a_look_that_fails_are_free_again(ministack_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with SqsQueue(new_queue(ministack_url), **KEYS) as queue:
-        queue.publish([str(number) for number in range(12)])
+        queue.send([str(number) for number in range(12)])
         receive, calls = queue.receive, itertools.count()
 
         def fails_later(most: int, lease: float, wait: float) -> Any:
@@ -212,7 +214,7 @@ def test_a_new_subscription_is_of_a_topic_of_its_name_and_never_expires(server: 
     url = f"pubsub://p/made-{next(_names)}"
     with PubSubQueue(url) as queue:
         queue.create()
-        assert queue.capabilities.tells_stale
+        assert queue.capabilities.reports_stale
     config = config_of(server, url)
     assert config.topic == config.name.replace("subscriptions", "topics")
     assert config.ack_deadline_seconds == 60
@@ -228,10 +230,10 @@ def test_a_topic_that_is_there_is_used_and_outlives_the_subscription(server: Pub
         before = len(server.calls().get("CreateTopic", []))
         queue.create()
         assert len(server.calls()["CreateTopic"]) == before
-        queue.publish(["x"])
+        queue.send(["x"])
         queue.delete()
     with PubSubQueue(other, shortest_wait=0.1) as queue:
-        queue.publish(["y"])
+        queue.send(["y"])
     assert server.depth(other) == (2, 0)
 
 
@@ -249,10 +251,10 @@ def test_only_one_subscription_is_purged_and_later_messages_stay(server: PubSubS
     topic = server.create_topic("p", f"topic-{next(_names)}")
     url, other = (server.create_subscription("p", f"made-{next(_names)}", topic) for _ in range(2))
     with PubSubQueue(url, shortest_wait=0.1) as queue:
-        queue.publish(["a", "b"])
+        queue.send(["a", "b"])
         assert queue.receive(1, 60, 1)  # those that are held go as well
         queue.purge()
-        queue.publish(["c"])
+        queue.send(["c"])
         assert [message.body for message in queue.receive(10, 60, 1)] == [b"c"]
     assert server.depth(other) == (3, 0)
 

@@ -92,7 +92,7 @@ def test_staged_messages_are_seen_by_nobody_until_they_are_shown_in_a_transactio
             (b"2", "a.b", {"n": "2"}, None),
             (b"3", "a.b", {"n": "3"}, "g"),
         ]
-        queue.publish(["later"])
+        queue.send(["later"])
         assert all(m.sent_at is not None and m.sent_at > 1_600_000_000 for m in found)
         assert left(staging) == (0, 0)
 

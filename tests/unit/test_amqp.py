@@ -18,7 +18,7 @@ from queue_source.options.queue_checks import check_suitability
 from queue_source.queues import open_queue, queue_name
 from queue_source.queues.amqp.address import parse_address
 from queue_source.queues.amqp.messages import Delivery, properties_of_copy, received, shown_header
-from queue_source.queues.base import Administered
+from queue_source.queues.base import administered
 
 
 def test_a_url_is_taken_apart() -> None:
@@ -90,7 +90,7 @@ def test_a_wrong_url_says_what_to_write_and_keeps_the_password(rest: str, proble
 
 def test_opening_connects_to_nothing_and_starts_nothing() -> None:
     with open_queue("amqp://me:hunter2@rabbit/vhost?source=s&pool=p") as queue:
-        assert isinstance(queue, Administered)
+        assert administered(queue)
         assert queue.capabilities.lease_cap == 1620
     with pytest.raises(QueueConfigurationError, match="closed"):
         queue.depth()
@@ -100,7 +100,7 @@ def test_a_port_that_accepts_and_says_nothing_is_given_up() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"amqp://me:hunter2@127.0.0.1:{silent.getsockname()[1]}/?source=s&pool=p&socket_timeout=1&stack_timeout=1"
         with open_queue(url) as queue, pytest.raises(QueueUnavailable) as told:
-            queue.publish(["x"])
+            queue.send(["x"])
     assert "hunter2" not in str(told.value)
 
 
@@ -119,7 +119,7 @@ def test_what_amqp_cannot_carry_is_refused_before_anything_is_sent() -> None:
     with open_queue("amqp://h:1/?source=s&pool=p") as queue:
         for wrong in ({"tag": "x" * 256}, {"headers": {"k" * 256: "v"}}, {"headers": {"k": "\ud800"}}, {"group": "g"}):
             with pytest.raises(ValueError):  # noqa: PT011 - texts of several kinds
-                queue.publish(["x"], **wrong)
+                queue.send(["x"], **wrong)
 
 
 # --- properties ------------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ import pytest
 from queue_source.errors import BadObject
 from queue_source.formats.bad_records import TOLD_ONE_BY_ONE
 from queue_source.options import parse_reader_options
+from queue_source.read.objects import may_be_cut
 from queue_source.read.partitions import MIN_PIECE, Piece, cut, whole_pieces
 from queue_source.read.task import Work, read_pieces, read_work
 from shard_store.model import (
@@ -219,8 +220,9 @@ def test_a_whole_object_is_cut_for_several_tasks_only_where_none_of_them_may_fin
     ):
         given = {"queueUrl": "sim://files", "fileFormat": format, **(FAILFAST if format == "csv" else {}), **options}
         content = parse_reader_options(given).content
-        assert content.may_be_cut("s3://bucket/object") is expected
-    assert not parse_reader_options({"queueUrl": "sim://f", "fileFormat": "avro", **failing}).content.may_be_cut("o")
+        assert may_be_cut("s3://bucket/object", content) is expected
+    avro = parse_reader_options({"queueUrl": "sim://f", "fileFormat": "avro", **failing}).content
+    assert not may_be_cut("o", avro)
 
 
 def test_the_pieces_of_a_columnar_object_hold_each_of_its_rows_once(tmp_path: Path) -> None:
@@ -231,7 +233,7 @@ def test_the_pieces_of_a_columnar_object_hold_each_of_its_rows_once(tmp_path: Pa
     task = work(tmp_path / "o", fileFormat="parquet", onMissingObject="fail", onCorruptObject="fail")
     planned = task.pieces[0].planned
     whole = planned._replace(content=planned.content._replace(size=size), end=end_at(size))
-    pieces = cut(whole_pieces([whole]), 2, 1 << 20, lambda entry: task.content.may_be_cut(entry.content.uri))
+    pieces = cut(whole_pieces([whole]), 2, 1 << 20, lambda entry: may_be_cut(entry.content.uri, task.content))
     assert len(pieces) > 1
     found = [read(replace(task, pieces=[piece]))[0] for piece in pieces]
     assert sum(map(bool, found)) > 3  # the last one may hold nothing but the footer

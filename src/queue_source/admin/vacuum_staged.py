@@ -1,4 +1,4 @@
-"""Removing messages that tasks have staged for a SQL queue in the store's database, and that no batch will show.
+"""Removes messages that tasks have staged for a SQL queue in the store's database, and that no batch will show.
 
 A pipeline removes what its own failed attempts have staged, after its next batch. Left are those of pipelines that
 never publish to that queue again: they were given up, or write to another place now.
@@ -30,8 +30,8 @@ class StagedResult:
 def vacuum_staged(store: ShardStore, *, older_than: timedelta, dry_run: bool = False) -> StagedResult:
     """Remove the messages that were staged longer than `older_than` ago and that no running batch may still show.
 
-    Such a batch is that of a pipeline which has shown a sign of life since, and has published nothing since they were
-    staged. A driver that was paused for longer, and wakes up, has its batch fail: `show` misses what is gone.
+    Such a batch belongs to a pipeline with a heartbeat since then that has published nothing since they were staged.
+    The batch of a driver that was paused for longer fails when it wakes up: `show` misses what is gone.
     """
     database = store.database
     if not database.read(lambda connection: sa.inspect(connection).has_table(staged.name)):

@@ -29,12 +29,12 @@ _QUIET = 0.005  # seconds without a delivery after which a queue has sent what i
 
 
 class QueueGone(Exception):
-    """A queue or an exchange that was there is not any more: somebody deleted it, or its node went away."""
+    """A queue or an exchange that was there is not any more: it was deleted, or its node went away."""
 
 
 @dataclass(slots=True)
 class _Held:
-    """A delivery that the broker waits for. `receipt` is None once it was given back, or is being republished."""
+    """A delivery that the broker waits for. `receipt` is None once it was returned, or is being republished."""
 
     receipt: Receipt | None
     tag: str
@@ -54,7 +54,7 @@ class Session:
         self._generation = ""
         self._held: dict[int, _Held] = {}  # by delivery tag, rising
         self._longest = address.longest_hold
-        self._overdue: asyncio.TimerHandle | None = None  # looks at the oldest of what is held
+        self._overdue: asyncio.TimerHandle | None = None  # checks the oldest of what is held
         self._consumers: dict[str, asyncio.Future[None]] = {}  # by consumer tag: done at the first delivery
         self._opening = asyncio.Lock()
         self._consuming = asyncio.Lock()
@@ -97,8 +97,8 @@ class Session:
 
     # --- taking ------------------------------------------------------------------------------------------------------
 
-    async def receive(self, most: int, wait: float) -> list[tuple[Receipt, Delivery]]:
-        """By a consumer for this call alone, whose prefetch is `most`: others are kept from nothing we do not want."""
+    async def receive(self, max_messages: int, wait: float) -> list[tuple[Receipt, Delivery]]:
+        """By a consumer for this call alone with this prefetch: others lack no message that is not wanted here."""
         channel = await self._open_reader()
         taken: list[tuple[Receipt, Delivery]] = []
         arrived: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -110,12 +110,12 @@ class Session:
             settle(arrived, None)
 
         try:
-            async with self._consumer(channel, most, deliver, arrived):
-                await self._gather(channel, taken, most)  # what was ready when we came
+            async with self._consumer(channel, max_messages, deliver, arrived):
+                await self._gather(channel, taken, max_messages)  # what was ready when we came
                 if not taken:
                     await asyncio.wait([arrived], timeout=max(0.0, wait))
                     if arrived.done() and not arrived.exception():
-                        await self._gather(channel, taken, most)  # what came with the first
+                        await self._gather(channel, taken, max_messages)  # what came with the first
         except asyncio.CancelledError:
             await self.nack([receipt for receipt, _ in taken])
             raise
@@ -123,14 +123,14 @@ class Session:
 
     @asynccontextmanager
     async def _consumer(
-        self, channel: Channel, most: int, deliver: Callable[..., None], arrived: asyncio.Future[None]
+        self, channel: Channel, max_messages: int, deliver: Callable[..., None], arrived: asyncio.Future[None]
     ) -> AsyncIterator[None]:
         tag = f"cuesqueue-{secrets.token_hex(8)}"
         channel.watch(arrived)
         self._consumers[tag] = arrived
         try:
             async with self._consuming:  # the prefetch is that of the consumers that come after it
-                await channel.call("basic_qos", prefetch_count=most)
+                await channel.call("basic_qos", prefetch_count=max_messages)
                 with self._gone_if_absent():
                     await channel.call("basic_consume", self.queue, deliver, consumer_tag=tag)
             yield
@@ -144,13 +144,13 @@ class Session:
                 channel.raw.basic_cancel(tag)
         arrived.result()  # raises why nothing will come
 
-    async def _gather(self, channel: Channel, taken: Sequence[object], most: int) -> None:
+    async def _gather(self, channel: Channel, taken: Sequence[object], max_messages: int) -> None:
         """Wait until no more is on its way: classic queues are done with the answer, quorum queues send on for a bit.
 
         What came later would be returned to the queue and be marked as redelivered.
         """
         before = -1
-        while before < len(taken) < most:
+        while before < len(taken) < max_messages:
             before = len(taken)
             await self._settled(channel)
             if before == len(taken):
@@ -179,7 +179,7 @@ class Session:
         return receipt
 
     def _release_overdue(self) -> None:
-        """Give back what was held so long that the broker would take all of the channel's messages back."""
+        """Return what was held so long that the broker would take all of the channel's messages back."""
         self._overdue = None
         if self._longest is None or self._reader is None or not self._reader.alive:
             return
@@ -207,7 +207,7 @@ class Session:
         return {receipt for receipt in receipts if self._find(receipt) is None}
 
     def own_depth(self) -> tuple[int, int]:
-        """Of what the broker waits for here: (leased, given back with a delay)."""
+        """Of what the broker waits for here: (leased, delayed by nack)."""
         delayed = sum(held.timer is not None for held in self._held.values())
         return len(self._held) - delayed, delayed
 

@@ -1,11 +1,11 @@
-"""Google Cloud Pub/Sub: a queue is one subscription; what is published goes to the topic it belongs to.
+"""Google Cloud Pub/Sub: a queue is one subscription; what is sent goes to the topic that it belongs to.
 
 Synchronous pull, so that every lease is ours to keep. Where Pub/Sub promises less than other queues:
 
 - There is no order, except for messages with an ordering key on a subscription with message ordering.
-- Without exactly-once delivery the service takes expired receipts in silence: nothing is ever told to be stale.
+- Without exactly-once delivery the service takes expired receipts in silence: nothing is ever reported as stale.
 - It counts deliveries only for subscriptions with a dead-letter policy; else every receive count is 1.
-- It does not tell how many messages wait.
+- It does not report how many messages wait.
 - An empty answer to a short pull proves nothing, so that none is shorter than `shortest_wait`. What the service gives
   out at the moment when a pull ends is lost for the subscription's own deadline.
 
@@ -27,14 +27,12 @@ from google.pubsub_v1 import types
 from queue_source.errors import QueueConfigurationError, QueueError, QueueUnavailable
 from queue_source.messages import Outgoing, Receipt, Received
 from queue_source.queues.base import (
+    BaseQueue,
     Capabilities,
-    ClosedAtExit,
     Depth,
-    Payload,
-    encode_payloads,
-    made_of_each,
-    republished,
-    taken_for_a_look,
+    convert_each,
+    copy_of,
+    peek_by_receiving,
 )
 from queue_source.queues.pubsub.calls import LARGEST_PULL, PubSubCalls, Subscription
 
@@ -54,12 +52,12 @@ _Message = Any  # google.pubsub.v1.PubsubMessage: the protobuf class itself, man
 _new_message = types.PubsubMessage.pb()
 
 
-class PubSubQueue(ClosedAtExit):
+class PubSubQueue(BaseQueue):
     """The subscription of a URL `pubsub://PROJECT/SUBSCRIPTION`, which has to exist.
 
-    `project` stands in for one that the URL leaves out, `credentials_file` for Google's own search for credentials;
+    `project` is used where the URL leaves it out, `credentials_file` for Google's own search for credentials;
     `endpoint` is `host:port` of another place that speaks Pub/Sub, with `http://` before it one without encryption
-    (an emulator). `shortest_wait`: seconds that a pull is given at least.
+    (an emulator). `shortest_wait`: the minimum time of a pull, in seconds.
     """
 
     def __init__(
@@ -82,7 +80,7 @@ class PubSubQueue(ClosedAtExit):
         self._calls = PubSubCalls(self._name, self._path, credentials_file, endpoint)
         self._shortest_wait = shortest_wait
         self._lock = threading.Lock()
-        self._delayed: dict[Receipt, float] = {}  # given back with a delay: the service would still take the receipts
+        self._delayed: dict[Receipt, float] = {}  # delayed by nack: the service would still accept the receipts
         self._rejectable: dict[Receipt, tuple[float, _Message]] = {}  # until when, the message: see reject
 
     @property
@@ -95,22 +93,22 @@ class PubSubQueue(ClosedAtExit):
         subscription = self._calls.subscription()
         return Capabilities(
             max_batch_size=LARGEST_PULL,
-            longest_lease=LONGEST_LEASE,
+            max_lease=LONGEST_LEASE,
             ordered_groups=subscription.ordered,
             retention=subscription.retention,
-            tells_depth=False,
-            tells_stale=subscription.exactly_once,
+            reports_depth=False,
+            reports_stale=subscription.exactly_once,
         )
 
     # --- the verbs ---------------------------------------------------------------------------------------------------
 
-    def receive(self, most: int, lease: float, wait: float) -> list[Received]:
+    def receive(self, max_messages: int, lease: float, wait: float) -> list[Received]:
         """Pulls until something comes; then extends, since until that the subscription's own deadline counts."""
         seconds = _whole("lease", lease)
         self._calls.refuse_closed()
         try:
             subscription = self._calls.subscription()
-            started, pulled = self._pull(most, max(wait, self._shortest_wait))
+            started, pulled = self._pull(max_messages, max(wait, self._shortest_wait))
         except QueueError:
             if self._calls.closed.is_set():
                 return []
@@ -127,18 +125,18 @@ class PubSubQueue(ClosedAtExit):
                 pass  # the messages are here, and their leases end so soon that the caller extends them at once
         return [self._received(item, until) for item in pulled if item.ack_id not in stale]
 
-    def _pull(self, most: int, wait: float) -> tuple[float, Sequence[Any]]:
+    def _pull(self, max_messages: int, wait: float) -> tuple[float, Sequence[Any]]:
         """What the first pull with an answer brought, and when it began."""
         until = time.monotonic() + wait
         while True:
             started = time.monotonic()
-            pulled = self._calls.pull(most, until - started) if most > 0 and started < until else ()
+            pulled = self._calls.pull(max_messages, until - started) if max_messages > 0 and started < until else ()
             left = until - time.monotonic()
-            if pulled or most <= 0 or left <= 0 or self._calls.closed.wait(min(left, _PAUSE)):
+            if pulled or max_messages <= 0 or left <= 0 or self._calls.closed.wait(min(left, _PAUSE)):
                 return started, pulled
 
     def extend(self, receipts: Sequence[Receipt], lease: float) -> set[Receipt]:
-        """Without exactly-once delivery only receipts given back by us are found lost: the service tells nothing."""
+        """Without exactly-once delivery the service reports nothing: only receipts that we returned are found lost."""
         return self._extend(receipts, _whole("lease", lease))
 
     def acknowledge(self, receipts: Sequence[Receipt]) -> set[Receipt]:
@@ -146,7 +144,7 @@ class PubSubQueue(ClosedAtExit):
         return stale | {Receipt(receipt) for receipt in self._calls.acknowledge(alive)}
 
     def nack(self, receipts: Sequence[Receipt], delay: float = 0.0) -> None:
-        """With a delay the lease is what is left of it, at most ten minutes; nobody else can tell it from a lease."""
+        """With a delay the lease is what is left of it, at most ten minutes; to others it is a lease."""
         alive, _ = self._sorted(receipts)
         seconds = min(math.ceil(max(delay, 0.0)), LONGEST_LEASE)
         self._calls.modify_deadline(alive, seconds)
@@ -183,34 +181,28 @@ class PubSubQueue(ClosedAtExit):
         _, stale = self._sorted([message.receipt], forget=False)
         if stale or (subscription.exactly_once and self._extend([message.receipt], LONGEST_LEASE)):
             return False
-        copy = _message(message.body, message.tag, republished(message.headers), message.group)
-        self._publish(subscription.topic, [copy])
+        copy = copy_of(message)
+        self._publish(subscription.topic, [_message(copy.body, copy.tag, copy.headers, copy.group)])
         self.acknowledge([message.receipt])
         return True
 
-    def publish(
-        self,
-        payloads: Sequence[Payload],
-        *,
-        tag: str = "",
-        headers: Mapping[str, str] | None = None,
-        group: str | None = None,
-    ) -> list[str]:
-        """To the subscription's topic, up to 1,000 messages or 10 MB a request; a failure may leave the first sent."""
-        messages = [_message(body, tag, headers or {}, group) for body in encode_payloads(payloads)]
-        return self._publish(self._calls.subscription().topic, messages) if messages else []
+    def send_messages(self, messages: Sequence[Outgoing]) -> list[str]:
+        """To the subscription's topic, those of one group together, up to 1,000 messages or 10 MB a request.
 
-    def send(self, messages: Sequence[Outgoing]) -> None:
-        """To the subscription's topic, all those of one group together."""
-        made = made_of_each(messages, lambda m: _message(m.body, m.tag, m.headers, m.group))
-        if made:
-            self._publish(self._calls.subscription().topic, sorted(made, key=lambda message: str(message.ordering_key)))
+        A failure may leave the first ones sent.
+        """
+        made = convert_each(messages, lambda m: _message(m.body, m.tag, m.headers, m.group))
+        if not made:
+            return []
+        places = sorted(range(len(made)), key=lambda place: str(made[place].ordering_key))
+        ids = self._publish(self._calls.subscription().topic, [made[place] for place in places])
+        return [message_id for _, message_id in sorted(zip(places, ids, strict=True))]
 
     def depth(self) -> Depth:
-        """Always refused: Pub/Sub tells it in another service only, minutes late."""
+        """Always refused: only Cloud Monitoring reports it, minutes late."""
         raise QueueConfigurationError(
             self._name,
-            "Pub/Sub does not tell how many messages wait; look at subscription/num_undelivered_messages in Cloud "
+            "Pub/Sub does not report how many messages wait; see subscription/num_undelivered_messages in Cloud "
             "Monitoring",
         )
 
@@ -232,12 +224,12 @@ class PubSubQueue(ClosedAtExit):
         self._calls.delete()
 
     def purge(self) -> None:
-        """What was published until now, by the clock of this machine; Pub/Sub does not tell how much that was."""
+        """What was sent until now, by the clock of this machine; Pub/Sub does not report how much that was."""
         self._calls.seek_to_now()
 
-    def peek(self, most: int) -> list[Received]:
+    def peek(self, max_messages: int) -> list[Received]:
         """Counts as a delivery, for the dead-letter policy too."""
-        return taken_for_a_look(self, most)
+        return peek_by_receiving(self, max_messages)
 
     # --- receipts ----------------------------------------------------------------------------------------------------
 

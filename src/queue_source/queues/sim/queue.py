@@ -1,13 +1,13 @@
 """The simulator: a source with its pools in a SQLite file, for tests of pipelines, with faults to order.
 
 `sim://SOURCE?dir=PATH&pool=P&tags=FILTER,FILTER` is the SQL queue in every verb, with RabbitMQ's shape on top: what is
-published goes to each pool of the source whose filters let its tag pass. Several processes may use it at once; a test
+sent goes to each pool of the source whose filters let its tag pass. Several processes may use it at once; a test
 orders faults in its own process for the reader that Spark runs in another.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from enum import Enum
 
@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 
 from queue_source.errors import QueueConfigurationError, QueueUnavailable
 from queue_source.messages import Outgoing, Receipt, Received
-from queue_source.queues.base import Depth, Payload, made_of_each
+from queue_source.queues.base import Depth, convert_each
 from queue_source.queues.log_ids import stamped
 from queue_source.queues.sim import tables as sim_tables
 from queue_source.queues.sim.address import parse_address
@@ -57,7 +57,7 @@ class SimQueue(SqlQueue):
     ) -> None:
         self._sim = parse_address(url)
         super().__init__(self._sim.table, clock=clock, sleep=sleep, patience=patience)
-        self.capabilities = replace(SqlQueue.capabilities, loses_unheard=self._sim.listener)
+        self.capabilities = replace(SqlQueue.capabilities, loses_while_closed=self._sim.listener)
 
     # --- faults ------------------------------------------------------------------------------------------------------
 
@@ -66,11 +66,8 @@ class SimQueue(SqlQueue):
 
         `verb` limits a disconnect to one of the protocol's methods, as in `verb="acknowledge"`.
         """
-        self._run(
-            lambda connection: sim_tables.order(
-                connection, self._sim.pool, Fault(fault).value, verb, times, float(seconds)
-            )
-        )
+        name, on = Fault(fault).value, "send" if verb == "publish" else verb
+        self._run(lambda c: sim_tables.order(c, self._sim.pool, name, on, times, float(seconds)))
 
     def ordered(self) -> dict[Fault, int]:
         """How often each fault is still to come."""
@@ -79,13 +76,13 @@ class SimQueue(SqlQueue):
 
     # --- the verbs ---------------------------------------------------------------------------------------------------
 
-    def receive(self, most: int, lease: float, wait: float) -> list[Received]:
+    def receive(self, max_messages: int, lease: float, wait: float) -> list[Received]:
         self._refuse_closed()
         if self._faulty():
             self._connected("receive")
             for seconds in self._met(Fault.SLOW_RECEIVE, "receive", 1):
                 self._sleep(seconds)
-        taken = super().receive(most, lease, wait)
+        taken = super().receive(max_messages, lease, wait)
         if taken and self._faulty():
             self._spoil([message.receipt for message in taken])
         return taken
@@ -122,58 +119,37 @@ class SimQueue(SqlQueue):
         self._connected("republish")
         return super().republish(message)
 
-    def publish(
-        self,
-        payloads: Sequence[Payload],
-        *,
-        tag: str = "",
-        headers: Mapping[str, str] | None = None,
-        group: str | None = None,
-    ) -> list[str]:
-        """To every pool of the source whose filters let the tag pass. Raises when there is none, as RabbitMQ's does."""
-        check_tag(tag)
-        self._connected("publish")
-        named = stamped(headers, self._sim.log_id_header)
-        return super().publish(payloads, tag=tag, headers=named, group=group)
+    def send_messages(self, messages: Sequence[Outgoing]) -> list[str]:
+        """To every pool of the source whose filters let the tag pass; raises where there is none, as RabbitMQ does."""
+        convert_each(messages, lambda message: check_tag(message.tag))
+        self._connected("send")
+        header = self._sim.log_id_header
+        return super().send_messages(
+            [message._replace(headers=stamped(message.headers, header)) for message in messages]
+        )
 
     def joins(self, database: Database) -> bool:
         """Never: what it simulates has no transactions with a store."""
         return False
 
-    def _insert(
-        self, connection: Connection, bodies: Sequence[bytes], tag: str, headers: Mapping[str, str], group: str | None
-    ) -> list[str]:
-        ids: list[str] = []
+    def _insert(self, connection: Connection, sent: Sequence[Outgoing], ids: list[str]) -> list[str]:
+        tags = {message.tag for message in sent}
+        heard: set[str] = set()
         for pool, filters in sim_tables.pools(connection).items():
-            if matches_any(filters, tag):
-                rows = QueueRows(pool, self.name, self._database)
-                ids = rows.insert(connection, bodies, tag, headers, group, ids)
-        if not ids and self._sim.mandatory:
-            raise self._unrouted(tag, len(bodies))
-        return ids or [""] * len(bodies)
-
-    def send(self, messages: Sequence[Outgoing]) -> None:
-        """To every pool of the source whose filters let the tag pass, as `publish` does it."""
-        made_of_each(messages, lambda message: check_tag(message.tag))
-        self._connected("publish")
-        header = self._sim.log_id_header
-        super().send([message._replace(headers=stamped(message.headers, header)) for message in messages])
-
-    def _insert_each(self, connection: Connection, sent: Sequence[Outgoing]) -> None:
-        unheard = {message.tag for message in sent}
-        for pool, filters in sim_tables.pools(connection).items():
-            heard = {tag for tag in {message.tag for message in sent} if matches_any(filters, tag)}
-            unheard -= heard
-            rows = QueueRows(pool, self.name, self._database)
-            rows.insert_each(connection, [message for message in sent if message.tag in heard])
-        if unheard and self._sim.mandatory:
+            passing = {tag for tag in tags if matches_any(filters, tag)}
+            heard |= passing
+            wanted = [(message, key) for message, key in zip(sent, ids, strict=True) if message.tag in passing]
+            if wanted:
+                QueueRows(pool, self.name, self._database).insert(connection, *zip(*wanted, strict=True))
+        if self._sim.mandatory and (unheard := tags - heard):
             raise self._unrouted(min(unheard), sum(message.tag in unheard for message in sent))
+        return [key if message.tag in heard else "" for message, key in zip(sent, ids, strict=True)]
 
     def _unrouted(self, tag: str, count: int) -> QueueConfigurationError:
         return QueueConfigurationError(
             self.name,
             f"no pool of source {self._sim.source!r} takes messages with the tag {tag!r}: {count} were not "
-            "sent; create a pool whose filter lets it pass, or add mandatory=false to the URL to send to nobody",
+            "sent; create a pool whose filter lets it pass, or add mandatory=false to the URL to drop such messages",
         )
 
     def depth(self) -> Depth:
@@ -221,10 +197,10 @@ class SimQueue(SqlQueue):
         if self._faulty() and self._met(Fault.DISCONNECT, verb, 1):
             raise QueueUnavailable(self.name, f"was disconnected during {verb}, as ordered")
 
-    def _met(self, fault: Fault, verb: str, most: int) -> list[float]:
+    def _met(self, fault: Fault, verb: str, max_messages: int) -> list[float]:
         """Use up what was ordered; returns the seconds of each."""
-        return self._run(lambda connection: sim_tables.take(connection, self._sim.pool, fault.value, verb, most))
+        return self._run(lambda c: sim_tables.take(c, self._sim.pool, fault.value, verb, max_messages))
 
     def _faulty(self) -> bool:
-        """A look without a lock: mostly nothing is ordered."""
+        """Reads without a lock, since mostly no fault is ordered."""
         return self._run(lambda connection: bool(sim_tables.ordered(connection, self._sim.pool)), read=True)

@@ -33,7 +33,7 @@ LONGEST_NAME = 255  # of queues and groups: both are index columns
 metadata = MetaData()
 
 # A message waits when visible_at <= now. It is leased when visible_at > now and it has a receipt; without a receipt it
-# was given back with a delay. Times are microseconds since 1970. Ids are never used twice.
+# was returned by nack with a delay. Times are microseconds since 1970. Ids are never used twice.
 messages = Table(
     "cuesqueue_messages",
     metadata,

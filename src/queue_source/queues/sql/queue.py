@@ -10,43 +10,35 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+import uuid
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from sqlalchemy import Connection
 
 from queue_source.errors import QueueConfigurationError, QueueError
 from queue_source.messages import Outgoing, Receipt, Received
-from queue_source.queues.base import (
-    Capabilities,
-    ClosedAtExit,
-    Depth,
-    Payload,
-    encode_payloads,
-    made_of_each,
-    republished,
-)
+from queue_source.queues.base import BaseQueue, Capabilities, Depth, Extras, convert_each, copy_of
 from queue_source.queues.sql.database import (
-    LONGEST_NAME,
     Address,
     create_table,
     has_table,
     open_database,
     parse_address,
 )
-from queue_source.queues.sql.rows import QueueRows, check_text, checked
-from shard_store.same_database import same_database
+from queue_source.queues.sql.rows import QueueRows, checked
 from shard_store.sql.database import ROWS_PER_STATEMENT, Database, chunks
+from shard_store.sql.urls import same_database
 
-_POLL = (0.05, 0.2)  # seconds between two looks at an empty queue, drawn at random so that pollers do not march
+_POLL = (0.05, 0.2)  # seconds between two polls of an empty queue, drawn at random so that pollers do not run in step
 
 _Result = TypeVar("_Result")
 
 
-class SqlQueue(ClosedAtExit):
+class SqlQueue(BaseQueue):
     """The queue `queue=NAME` of a `sql+SQLALCHEMY-URL`; created by its first use, and gone when it is empty.
 
-    `clock` (seconds since 1970) stands in for the database's clock and for waiting, `sleep` for the pauses between
+    `clock` (seconds since 1970) replaces the database's clock and waiting, `sleep` the pauses between
     polls: both for tests. `patience` is for how many seconds locks are waited for. An extension or acknowledgement
     finds an expired lease alive as long as nobody else took it.
     """
@@ -54,6 +46,7 @@ class SqlQueue(ClosedAtExit):
     capabilities = Capabilities(
         max_batch_size=ROWS_PER_STATEMENT, max_wait=1.0, ordered_groups=True, empty_is_certain=True
     )
+    extras = Extras(sends_many=True, transactional=True, administered=True)
 
     def __init__(
         self,
@@ -77,25 +70,25 @@ class SqlQueue(ClosedAtExit):
 
     # --- the verbs ---------------------------------------------------------------------------------------------------
 
-    def receive(self, most: int, lease: float, wait: float) -> list[Received]:
-        """Up to `most` messages in one transaction, the longest visible first; polls until `wait` is over."""
+    def receive(self, max_messages: int, lease: float, wait: float) -> list[Received]:
+        """Up to `max_messages` messages in one transaction, the longest visible first; polls until `wait` is over."""
         _positive("lease", lease)
         self._refuse_closed()
         try:
-            return self._receive(most, lease, wait)
+            return self._receive(max_messages, lease, wait)
         except QueueError:
             if self._closed.is_set():
                 return []
             raise
 
-    def _receive(self, most: int, lease: float, wait: float) -> list[Received]:
+    def _receive(self, max_messages: int, lease: float, wait: float) -> list[Received]:
         now = self._clock or time.monotonic
         until = now() + wait
 
         def take(connection: Connection) -> list[Received]:
-            return self._rows.take(connection, most, lease, started)
+            return self._rows.take(connection, max_messages, lease, started)
 
-        while most > 0:
+        while max_messages > 0:
             started = time.monotonic()
             taken = self._run(take)
             if taken:
@@ -107,7 +100,7 @@ class SqlQueue(ClosedAtExit):
                 self._sleep(min(left, random.uniform(*_POLL)))
                 if self._closed.is_set():
                     return []
-                # looking costs no write lock: idle consumers do not slow down busy ones
+                # this takes no write lock: idle consumers do not slow down busy ones
                 if self._run(self._rows.anything_visible, read=True):
                     break
         return []
@@ -131,38 +124,17 @@ class SqlQueue(ClosedAtExit):
             leased = self._rows.held(connection, [message.receipt])
             if not leased:
                 return False
-            self._rows.insert(connection, [message.body], message.tag, republished(message.headers), message.group)
+            self._rows.insert(connection, [copy_of(message)])
             self._rows.remove(connection, list(leased.values()))
             return True
 
         return self._run(copy)
 
-    def publish(
-        self,
-        payloads: Sequence[Payload],
-        *,
-        tag: str = "",
-        headers: Mapping[str, str] | None = None,
-        group: str | None = None,
-    ) -> list[str]:
+    def send_messages(self, messages: Sequence[Outgoing]) -> list[str]:
         """All of them or none: one transaction, durable when this returns."""
-        bodies = encode_payloads(payloads)
-        if not bodies:
-            return []
-        check_text("tag", tag)
-        check_text("group", group or "", LONGEST_NAME)
-        return self._run(lambda connection: self._insert(connection, bodies, tag, headers or {}, group or None))
-
-    def _insert(
-        self, connection: Connection, bodies: Sequence[bytes], tag: str, headers: Mapping[str, str], group: str | None
-    ) -> list[str]:
-        return self._rows.insert(connection, bodies, tag, headers, group)
-
-    def send(self, messages: Sequence[Outgoing]) -> None:
-        """All of them or none: one transaction, durable when this returns."""
-        sent = made_of_each(messages, checked)
-        if sent:
-            self._run(lambda connection: self._insert_each(connection, sent))
+        sent = convert_each(messages, checked)
+        ids = [uuid.uuid4().hex for _ in sent]
+        return self._run(lambda connection: self._insert(connection, sent, ids)) if sent else []
 
     def joins(self, database: Database) -> bool:
         if not same_database(self._database.url, database.url):
@@ -170,12 +142,13 @@ class SqlQueue(ClosedAtExit):
         self._opened()
         return True
 
-    def send_inside(self, connection: Connection, messages: Sequence[Outgoing]) -> None:
+    def send_in_transaction(self, connection: Connection, messages: Sequence[Outgoing]) -> None:
         """In the caller's transaction, which is one of a database that it `joins`."""
-        self._insert_each(connection, made_of_each(messages, checked))
+        self._rows.insert(connection, convert_each(messages, checked))
 
-    def _insert_each(self, connection: Connection, sent: Sequence[Outgoing]) -> None:
-        self._rows.insert_each(connection, sent)
+    def _insert(self, connection: Connection, sent: Sequence[Outgoing], ids: list[str]) -> list[str]:
+        self._rows.insert(connection, sent, ids)
+        return ids
 
     def depth(self) -> Depth:
         return self._run(self._rows.depth, read=True)
@@ -187,20 +160,20 @@ class SqlQueue(ClosedAtExit):
 
     # --- for people and commands -------------------------------------------------------------------------------------
 
-    def peek(self, most: int) -> list[Received]:
+    def peek(self, max_messages: int) -> list[Received]:
         """The next messages without taking them, waiting or leased; their receipts are good for nothing."""
-        return self._run(lambda connection: self._rows.peek(connection, most), read=True)
+        return self._run(lambda connection: self._rows.peek(connection, max_messages), read=True)
 
     def purge(self) -> int:
         """Delete every message, leased ones too; returns how many there were."""
         return self._run(self._rows.purge)
 
     def exists(self) -> bool:
-        """Whether it holds any message: a queue in a table is no more than its messages."""
-        return self._looked(lambda connection: has_table(connection) and self._rows.exists(connection))
+        """Whether the table is there: every name in it is a queue, with messages or without."""
+        return self._looked(has_table)
 
     def create(self) -> None:
-        """Make the table, when absent; the queue comes with its first message."""
+        """Make the table when it is absent."""
         self._opened()
 
     def delete(self) -> None:
@@ -208,7 +181,7 @@ class SqlQueue(ClosedAtExit):
         self.purge()
 
     def _looked(self, look: Callable[[Connection], bool]) -> bool:
-        """What a look says that creates neither a table nor a file."""
+        """What `look` returns; creates neither a table nor a file."""
         self._refuse_closed()
         file = self._database.file()
         return (file is None or file.exists()) and self._database.read(look)

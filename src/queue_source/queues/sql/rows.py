@@ -3,7 +3,7 @@
 Three columns say it all:
 
 - `visible_at` orders the queue and is the lease: a message is to be had from then on, oldest first. Taking it moves
-  `visible_at` to the end of the lease, so that a redelivery needs nobody to notice that a consumer died.
+  `visible_at` to the end of the lease, so that a message is redelivered without anybody noticing that a consumer died.
 - `receipt` names the latest delivery (`id.token`, the token new at each receive), so a stale one matches no row.
 - `group_name`: while a message of a group is leased or delayed, the whole group waits. Messages without a group never
   touch that rule as long as no message with one is there.
@@ -56,19 +56,19 @@ _SHOWN: tuple[Column[Any], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class QueueRows:
-    """The rows of `queue`; `name` is told in each `Received`."""
+    """The rows of `queue`; each `Received` has `name` as its queue."""
 
     queue: str
     name: str
     database: Database
 
-    def take(self, connection: Connection, most: int, lease: float, started: float) -> list[Received]:
+    def take(self, connection: Connection, max_messages: int, lease: float, started: float) -> list[Received]:
         """Lease the oldest visible messages; `started` is when the request began (`time.monotonic()`)."""
         grouped = select(_m.id).where(_m.queue == self.queue, _m.group_name >= "").limit(1)
         ordered = connection.execute(grouped).first() is not None
         taken: list[Received] = []
-        while len(taken) < most:
-            size = min(most - len(taken), ROWS_PER_STATEMENT)
+        while len(taken) < max_messages:
+            size = min(max_messages - len(taken), ROWS_PER_STATEMENT)
             rows = self._lock_ordered(connection, size) if ordered else self._lock_oldest(connection, size)
             if rows:
                 token = secrets.token_hex(8)
@@ -95,8 +95,8 @@ class QueueRows:
         """The oldest messages whose group is free, in the order they were sent.
 
         By id, not by `visible_at`: a message whose lease ran out goes before later ones of its group. The group rule
-        is a set of groups, not a look at the earlier messages of each: that would be quadratic in a long group.
-        What was waited for may have changed the groups: once the rows are ours they are looked at again.
+        is a set of groups, and does not search the earlier messages of each: that would be quadratic in a long group.
+        What was waited for may have changed the groups: once the rows are locked the groups are read again.
         """
         busy = set(connection.execute(self._busy_groups()).scalars())
         # as values: MariaDB runs the subquery once for each row
@@ -126,52 +126,29 @@ class QueueRows:
         )
 
     def anything_visible(self, connection: Connection) -> bool:
-        """Whether a look may be worth while; messages whose group is busy count too."""
+        """Whether a receive may find something; messages whose group is busy count too."""
         query = select(_m.id).where(_m.queue == self.queue, _m.visible_at <= self.database.now()).limit(1)
         return connection.execute(query).first() is not None
 
     def insert(
-        self,
-        connection: Connection,
-        bodies: Sequence[bytes],
-        tag: str,
-        headers: Mapping[str, str],
-        group: str | None,
-        ids: Sequence[str] = (),
-    ) -> list[str]:
-        """Add one message a body at the back; returns their message ids, new ones unless they are given."""
-        ids = list(ids) or [uuid.uuid4().hex for _ in bodies]
-        now = self.database.now()
-        statement = insert(messages).values(
-            queue=self.queue,
-            tag=tag,
-            headers=json.dumps({str(key): str(value) for key, value in headers.items()}),
-            group_name=group,
-            sent_at=now,
-            visible_at=now,
-            receive_count=0,
-        )
-        for pairs in chunks(zip(ids, bodies, strict=True)):
-            connection.execute(statement, [{"message_id": key, "body": body} for key, body in pairs])
-        return ids
-
-    def insert_each(self, connection: Connection, sent: Sequence[Outgoing], *, visible: bool = True) -> None:
-        """Add messages at the back, each with what is its own; the texts have passed `checked`.
+        self, connection: Connection, sent: Sequence[Outgoing], ids: Sequence[str] = (), *, visible: bool = True
+    ) -> None:
+        """Add messages at the back, whose texts have passed `checked`; with new ids unless `ids` are given.
 
         Not `visible`: their times are set when they are shown (`staging`).
         """
         now: Any = self.database.now() if visible else 0
         statement = insert(messages).values(queue=self.queue, sent_at=now, visible_at=now, receive_count=0)
-        for chunk in chunks(sent):
+        for chunk in chunks(zip(sent, ids or (uuid.uuid4().hex for _ in sent), strict=True)):
             rows = [
                 {
-                    "message_id": uuid.uuid4().hex,
+                    "message_id": message_id,
                     "body": message.body,
                     "tag": message.tag,
-                    "headers": json.dumps(message.headers) if message.headers else "{}",
+                    "headers": _as_json(message.headers),
                     "group_name": message.group or None,
                 }
-                for message in chunk
+                for message, message_id in chunk
             ]
             connection.execute(statement, rows)
 
@@ -184,15 +161,12 @@ class QueueRows:
         row = connection.execute(select(ready.label("ready"), later_rows.c.hidden, later_rows.c.leased)).one()
         return Depth(row.ready, row.leased, row.hidden - row.leased)
 
-    def peek(self, connection: Connection, most: int) -> list[Received]:
-        query = select(*_SHOWN).where(_m.queue == self.queue).order_by(_m.visible_at, _m.id).limit(most)
+    def peek(self, connection: Connection, max_messages: int) -> list[Received]:
+        query = select(*_SHOWN).where(_m.queue == self.queue).order_by(_m.visible_at, _m.id).limit(max_messages)
         return [self._received(row, Receipt(""), row.receive_count, 0.0) for row in connection.execute(query)]
 
     def purge(self, connection: Connection) -> int:
         return connection.execute(delete(messages).where(_m.queue == self.queue)).rowcount
-
-    def exists(self, connection: Connection) -> bool:
-        return connection.execute(select(_m.id).where(_m.queue == self.queue).limit(1)).first() is not None
 
     def extend(self, connection: Connection, ids: Sequence[int], lease: float) -> None:
         self._change(connection, ids, visible_at=self.database.now() + micros(lease))
@@ -236,6 +210,10 @@ class QueueRows:
             headers=headers,
             group=row.group_name,
         )
+
+
+def _as_json(headers: Mapping[str, str]) -> str:
+    return json.dumps({str(name): str(value) for name, value in headers.items()}) if headers else "{}"
 
 
 def checked(message: Outgoing) -> Outgoing:

@@ -4,7 +4,7 @@ Tasks insert their messages into the queue's own table, as messages of a queue t
 task has such a queue, and an entry in `cuesqueue_staged` that counts them. The transaction that publishes the batch
 moves those of the winning attempts to the real queue, with one statement however many there are, and marks the other
 entries of the same owner as abandoned: from then on nothing can be added to them, and `clean` removes their messages.
-What an owner leaves that never publishes again is `cuesqueue vacuum`'s (`sinks/vacuum_staged.py`).
+What an owner leaves that never publishes again is removed by `cuesqueue vacuum` (`admin/vacuum_staged.py`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from sqlalchemy import (
 
 from queue_source.errors import QueueError
 from queue_source.messages import Outgoing
-from queue_source.queues.base import made_of_each
+from queue_source.queues.base import convert_each
 from queue_source.queues.sql.database import Address, create_tables, messages, open_database
 from queue_source.queues.sql.rows import QueueRows, checked
 from shard_store.sql.database import ROWS_PER_STATEMENT, Database, chunks
@@ -103,7 +103,7 @@ class Staging:
         Raises `Unsendable` for what the database cannot keep, and QueueError when the attempt was abandoned meanwhile.
         """
         rows = QueueRows(hidden_queue(name), self._address.name, self._database)
-        checked_ones = made_of_each(sent, checked)
+        checked_ones = convert_each(sent, checked)
         after = before + len(checked_ones)
 
         def work(connection: Connection) -> None:
@@ -114,7 +114,7 @@ class Staging:
                 )
             if entry.rows == after:
                 return  # the connection was lost while this was committed
-            rows.insert_each(connection, checked_ones, visible=False)
+            rows.insert(connection, checked_ones, visible=False)
             connection.execute(update(staged).where(_s.name == name).values(rows=after))
 
         self._database.write(work)
@@ -127,8 +127,8 @@ class Staging:
         now = self._database.now()
         for chunk in chunks(names):
             ours = _s.name.in_(chunk), _s.owner == self._owner, _s.abandoned == 0
-            # locked: whoever abandons them meanwhile (`cuesqueue vacuum`) does it before, and is told of here, or finds
-            # them gone
+            # locked: whoever abandons them meanwhile (`cuesqueue vacuum`) either was first, which is noticed here, or
+            # finds them gone
             entries = connection.execute(select(_s.rows).where(*ours).with_for_update()).scalars().all()
             counted = sum(entries)
             hidden = messages.c.queue.in_([hidden_queue(name) for name in chunk])
@@ -169,7 +169,7 @@ def remove(database: Database, abandoned: Sequence[str]) -> int:
 def _remove(database: Database, connection: Connection, name: str) -> int:
     hidden = messages.c.queue == hidden_queue(name)
     ids = connection.execute(select(messages.c.id).where(hidden).limit(ROWS_PER_STATEMENT)).scalars().all()
-    if ids:  # still hidden: one that was shown since the look is nobody's to remove
+    if ids:  # still hidden: one that was shown since the SELECT must not be removed
         connection.execute(delete(messages).where(database.dialect.among(messages.c.id, ids), hidden))
     else:
         connection.execute(delete(staged).where(_s.name == name, _s.abandoned == 1))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import pyarrow.fs as pafs
 import sqlalchemy as sa
@@ -42,6 +42,11 @@ class CatalogFactory:
             return StoreCatalog(self._options.catalog, connection, self._properties)
         return load_catalog(self._options.catalog, **self._properties)
 
+    def sweep(self, catalog: Catalog) -> None:
+        """Delete files that a catalog of `open` has left for after its transaction; others delete by themselves."""
+        if self.in_store:
+            cast(StoreCatalog, catalog).sweep()
+
     def installed(self, connection: Connection) -> bool:
         return not self.in_store or sa.inspect(connection).has_table(IcebergTables.__tablename__)
 
@@ -57,7 +62,7 @@ class CatalogFactory:
 
 
 class StoreCatalog(SqlCatalog):
-    """PyIceberg's SQL catalog inside a transaction that is somebody else's to commit."""
+    """PyIceberg's SQL catalog inside a transaction that its caller commits."""
 
     def __init__(self, name: str, connection: Connection, properties: Properties) -> None:
         MetastoreCatalog.__init__(self, name, **properties)  # not SqlCatalog's: it makes an engine of its own
@@ -109,6 +114,6 @@ def _as_uri(folder: str) -> str:
 
 
 def namespaces_of(table: str) -> Iterable[str]:
-    """The namespaces that a table stands in, the outermost first."""
+    """The namespaces that a table is in, the outermost first."""
     parts = table.split(".")[:-1]
     return [".".join(parts[:end]) for end in range(1, len(parts) + 1)]

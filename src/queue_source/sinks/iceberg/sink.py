@@ -21,7 +21,7 @@ from sqlalchemy.engine import Connection
 from queue_source.errors import OptionError
 from queue_source.options import SinkOptions
 from queue_source.sinks.base import Batch, Sink
-from queue_source.sinks.iceberg.catalogs import CatalogFactory, StoreCatalog, namespaces_of
+from queue_source.sinks.iceberg.catalogs import CatalogFactory, namespaces_of
 from queue_source.sinks.iceberg.files import TaskFiles, sync_local, write_files
 from queue_source.sinks.iceberg.partitions import check_spec, partition_spec
 from queue_source.sinks.iceberg.schemas import iceberg_schema, united
@@ -92,7 +92,7 @@ class IcebergSink(Sink):
                 try:
                     table = catalog.load_table(self._table.name)
                 except NoSuchTableError:
-                    return self._create(catalog, wanted)
+                    return self._create(catalog, wanted, needs_warehouse=factory.in_store)
                 self._evolve(table, wanted, commit=True)
                 return table
 
@@ -138,16 +138,16 @@ class IcebergSink(Sink):
             return catalog
 
         catalog = _tried_again(store.database.patience)(lambda: store.database.write(work))
-        if isinstance(catalog, StoreCatalog):
-            catalog.sweep()
+        if catalog is not None:
+            factory.sweep(catalog)
 
     def _factory(self, store: ShardStore) -> CatalogFactory:
         return CatalogFactory(self._table, self._options.storage, store.database)
 
-    def _create(self, catalog: Catalog, wanted: Schema) -> Table:
+    def _create(self, catalog: Catalog, wanted: Schema, *, needs_warehouse: bool) -> Table:
         name = self._table.name
-        if self._table.warehouse is None and isinstance(catalog, StoreCatalog):
-            raise OptionError("warehouse", f"is required to make the table {name}: name the folder it is to stand in")
+        if needs_warehouse and self._table.warehouse is None:
+            raise OptionError("warehouse", f"is required to make the table {name}: name the folder for its files")
         united(name, Schema(), wanted)  # names that differ in case alone
         for namespace in namespaces_of(name):
             catalog.create_namespace_if_not_exists(namespace)
@@ -179,7 +179,7 @@ def _tried_again(patience: float) -> tenacity.Retrying:
 def _marks(
     store: ShardStore, connection: Connection, batch: Batch, published: Published, batch_id: int
 ) -> dict[str, str]:
-    """What a snapshot's properties say of the batch; of several pipelines, parted by commas."""
+    """What a snapshot's properties say of the batch; of several pipelines, separated by commas."""
     plans = batch.plans
     created = [store.created_at(plan.token.pipeline, connection) for plan in plans]
     values: dict[str, Sequence[object]] = {
@@ -211,7 +211,7 @@ def _delivered(table: Table, marks: Mapping[str, str]) -> bool:
 
 
 def _append(table: Table, files: Sequence[DataFile], marks: Mapping[str, str]) -> None:
-    """Append in one snapshot, on exactly the snapshot that was looked at; else CommitFailedException."""
+    """Append in one snapshot, on exactly the snapshot that was checked; else CommitFailedException."""
     properties = table.metadata.properties
     # PyIceberg would try again by itself, on a newer snapshot in which the batch may stand: in memory only, say no
     table.metadata = _with_properties(table.metadata, {**properties, TableProperties.COMMIT_NUM_RETRIES: "0"})

@@ -1,0 +1,267 @@
+"""What S3 needs to announce a prefix through SQS: which parts are missing, and making them.
+
+`Setup.changes` finds out what has to be done, as data; `apply` does exactly that. What is there already stays as
+it is, other notifications of the bucket and other statements of the policy above all. So a second run finds nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import boto3
+import tenacity
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError, ConnectionError, HTTPClientError
+
+from queue_source.errors import CuesqueueError, OptionError
+from queue_source.options.secrets import redact_text
+from queue_source.queues.sqs.creation import RETENTION
+
+MOST_RECEIVES = 50  # restarts of a pipeline count as receives of every message in flight
+_EVENTS = ["s3:ObjectCreated:*"]
+_LONGEST_NAME = 80
+_NOT_YET = "Unable to validate the following destination configurations"
+
+Change = dict[str, Any]
+"""One thing to do: `action`, and what it takes."""
+
+
+def parse_prefix(text: str) -> tuple[str, str]:
+    """Bucket and prefix of `s3://bucket/prefix`."""
+    found = re.fullmatch(r"s3://([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?:/(.*))?", text, re.DOTALL)
+    if found is None:
+        raise OptionError("PREFIX", f"{text!r} is not a place in S3; write s3://bucket/prefix")
+    return found[1], found[2] or ""
+
+
+def default_name(bucket: str, prefix: str) -> str:
+    """A queue's name that says what it is for, and is the same at each run."""
+    name = re.sub(r"[^A-Za-z0-9_-]+", "-", f"cuesqueue-{bucket}-{prefix}").strip("-")
+    longest = _LONGEST_NAME - len("-dead")
+    if len(name) > longest:
+        name = f"{name[: longest - 9]}-{hashlib.sha256(f'{bucket}/{prefix}'.encode()).hexdigest()[:8]}"
+    return name
+
+
+@dataclass
+class Setup:
+    """The bucket's notifications and the two queues; reads when asked, changes only in `apply`."""
+
+    bucket: str
+    prefix: str
+    queue: str
+    profile: str | None = None
+    endpoint: str | None = None
+    _clients: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def dead_letters(self) -> str:
+        return f"{self.queue}-dead"
+
+    def changes(self) -> list[Change]:
+        """What is missing, in the order in which it has to be made."""
+        with _errors():
+            return [*self._missing_queues(), *self._missing_permission(), *self._missing_notification()]
+
+    def apply(self, changes: list[Change]) -> None:
+        with _errors():
+            for change in changes:
+                if change["action"] == "create-queue":
+                    self._sqs.create_queue(QueueName=change["queue"], Attributes=change["attributes"])
+                elif change["action"] == "set-queue-attributes":
+                    url = self._url(change["queue"])
+                    self._sqs.set_queue_attributes(QueueUrl=url, Attributes=change["attributes"])
+                else:
+                    self._notify(change["configuration"])
+
+    def reader_options(self) -> dict[str, str]:
+        """What to write after `spark.readStream.format("cuesqueue")`."""
+        with _errors():
+            options = {
+                "queueUrl": self._url(self.queue) or self._future_url(),
+                "allowedPrefixes": f"s3://{self.bucket}/{self.prefix}",
+                "aws.region": self.region,
+            }
+        return {**options, **({"aws.endpointUrl": self.endpoint} if self.endpoint else {})}
+
+    @cached_property
+    def region(self) -> str:
+        """The bucket's: S3 announces only to queues of its own region."""
+        with _errors():
+            place = self._client("s3", None).get_bucket_location(Bucket=self.bucket).get("LocationConstraint")
+        return {None: "us-east-1", "": "us-east-1", "EU": "eu-west-1"}.get(place, str(place))
+
+    def close(self) -> None:
+        for client in self._clients.values():
+            client.close()
+
+    # --- what is missing ---------------------------------------------------------------------------------------------
+
+    def _missing_queues(self) -> Iterator[Change]:
+        if self._url(self.dead_letters) is None:
+            yield _create(self.dead_letters, {"MessageRetentionPeriod": RETENTION})
+        redrive = json.dumps({"deadLetterTargetArn": self._arn(self.dead_letters), "maxReceiveCount": MOST_RECEIVES})
+        if self._url(self.queue) is None:
+            yield _create(self.queue, {"MessageRetentionPeriod": RETENTION, "RedrivePolicy": redrive})
+        elif "RedrivePolicy" not in self._attributes():
+            yield _set(self.queue, {"RedrivePolicy": redrive})
+
+    def _missing_permission(self) -> Iterator[Change]:
+        policy = json.loads(self._attributes().get("Policy") or '{"Version": "2012-10-17"}')
+        statements = policy.get("Statement", [])
+        statements = [statements] if isinstance(statements, dict) else statements
+        wanted = self._statement()
+        if wanted not in statements:
+            others = [statement for statement in statements if statement.get("Sid") != wanted["Sid"]]
+            yield _set(self.queue, {"Policy": json.dumps({**policy, "Statement": [*others, wanted]})})
+
+    def _statement(self) -> dict[str, Any]:
+        """This bucket of this account may send, and no other."""
+        return {
+            "Sid": "cuesqueue-" + re.sub(r"[^A-Za-z0-9-]", "-", self.bucket),
+            "Effect": "Allow",
+            "Principal": {"Service": "s3.amazonaws.com"},
+            "Action": "sqs:SendMessage",
+            "Resource": self._arn(self.queue),
+            "Condition": {
+                "ArnEquals": {"aws:SourceArn": f"arn:{self._partition}:s3:::{self.bucket}"},
+                "StringEquals": {"aws:SourceAccount": self._account},
+            },
+        }
+
+    def _missing_notification(self) -> Iterator[Change]:
+        configuration = self._s3.get_bucket_notification_configuration(Bucket=self.bucket)
+        configuration.pop("ResponseMetadata", None)
+        wanted = self._notification()
+        there = configuration.get("QueueConfigurations", [])
+        if not any(_same(one, wanted) for one in there):
+            others = [one for one in there if one.get("Id") != wanted["Id"]]
+            configuration["QueueConfigurations"] = [*others, wanted]
+            yield {"action": "set-bucket-notifications", "bucket": self.bucket, "configuration": configuration}
+
+    def _notification(self) -> dict[str, Any]:
+        wanted: dict[str, Any] = {"Id": self.queue, "QueueArn": self._arn(self.queue), "Events": _EVENTS}
+        if self.prefix:
+            wanted["Filter"] = {"Key": {"FilterRules": [{"Name": "prefix", "Value": self.prefix}]}}
+        return wanted
+
+    # --- requests ----------------------------------------------------------------------------------------------------
+
+    def _notify(self, configuration: Mapping[str, Any]) -> None:
+        """S3 asks the queue at once, and a new policy may take some seconds until it is known everywhere."""
+        put = tenacity.Retrying(
+            retry=tenacity.retry_if_exception(lambda error: isinstance(error, ClientError) and _NOT_YET in str(error)),
+            wait=tenacity.wait_fixed(3),
+            stop=tenacity.stop_after_attempt(10),
+            reraise=True,
+        )
+        put(self._s3.put_bucket_notification_configuration, Bucket=self.bucket, NotificationConfiguration=configuration)
+
+    @property
+    def _sqs(self) -> Any:
+        return self._client("sqs", self.region)
+
+    @property
+    def _s3(self) -> Any:
+        return self._client("s3", self.region)
+
+    def _client(self, service: str, region: str | None) -> Any:
+        key = f"{service} in {region}"
+        if key not in self._clients:
+            where = region or self._session.region_name or "us-east-1"
+            # an address of one's own has no host name for each bucket
+            style = {"addressing_style": "path"} if self.endpoint else {}
+            config = Config(s3=style, retries={"mode": "standard", "total_max_attempts": 3}, connect_timeout=10)
+            made = self._session.client(service, region_name=where, endpoint_url=self.endpoint, config=config)
+            self._clients[key] = made
+        return self._clients[key]
+
+    @cached_property
+    def _session(self) -> boto3.session.Session:
+        return boto3.session.Session(profile_name=self.profile)
+
+    @cached_property
+    def _caller(self) -> list[str]:
+        return str(self._client("sts", self.region).get_caller_identity()["Arn"]).split(":")
+
+    @property
+    def _partition(self) -> str:
+        return self._caller[1]
+
+    @property
+    def _account(self) -> str:
+        return self._caller[4]
+
+    def _arn(self, queue: str) -> str:
+        return f"arn:{self._partition}:sqs:{self.region}:{self._account}:{queue}"
+
+    def _url(self, queue: str) -> str | None:
+        """None where there is no such queue."""
+        try:
+            return str(self._sqs.get_queue_url(QueueName=queue)["QueueUrl"])
+        except self._sqs.exceptions.QueueDoesNotExist:
+            return None
+
+    def _future_url(self) -> str:
+        """Of a queue that is still to be made."""
+        return f"{self._sqs.meta.endpoint_url.rstrip('/')}/{self._account}/{self.queue}"
+
+    def _attributes(self) -> Mapping[str, str]:
+        url = self._url(self.queue)
+        if url is None:
+            return {}
+        found: Mapping[str, str] = self._sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])["Attributes"]
+        return found
+
+
+def _create(queue: str, attributes: Mapping[str, str]) -> Change:
+    return {"action": "create-queue", "queue": queue, "attributes": dict(attributes)}
+
+
+def _set(queue: str, attributes: Mapping[str, str]) -> Change:
+    return {"action": "set-queue-attributes", "queue": queue, "attributes": dict(attributes)}
+
+
+def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether both announce the same to the same queue; S3 gives names back in other cases and adds an Id."""
+    return _meaning(one) == _meaning(other)
+
+
+def _meaning(notification: Mapping[str, Any]) -> tuple[object, ...]:
+    rules = notification.get("Filter", {}).get("Key", {}).get("FilterRules", [])
+    filters = {(rule["Name"].lower(), rule["Value"]) for rule in rules if rule["Value"]}
+    return notification["QueueArn"], sorted(notification["Events"]), sorted(filters)
+
+
+@contextmanager
+def _errors() -> Iterator[None]:
+    """What AWS refused, with the next step; nothing that was made before is undone, and a second run goes on there."""
+    try:
+        yield
+    except ClientError as error:
+        answer = error.response.get("Error", {})
+        code, text = answer.get("Code", ""), redact_text(answer.get("Message", "")).rstrip(".")
+        step = "run it again once that is solved; it continues where it stopped"
+        if "overlap" in text.lower() or "ambiguously defined" in text:
+            step = (
+                "another notification of the bucket has the same events for a prefix that overlaps; send that one "
+                "through SNS or EventBridge to several queues, or choose another prefix"
+            )
+        elif "AccessDenied" in code:
+            step = "docs/how-to/sqs.md lists the permissions that setup needs"
+        raise CuesqueueError(f"{error.operation_name}: {code}: {text}; {step}") from error
+    except (ConnectionError, HTTPClientError) as error:
+        raise CuesqueueError(f"{_plain(error)}; check the network and --endpoint-url, and run it again") from error
+    except BotoCoreError as error:
+        raise CuesqueueError(f"{_plain(error)}; set --profile, or what the AWS SDK reads by itself") from error
+
+
+def _plain(error: Exception) -> str:
+    return redact_text(str(error)).rstrip(".")

@@ -1,0 +1,65 @@
+"""Other names of options: those of earlier versions, of other sources and of Spark, and what becomes of them here."""
+
+from __future__ import annotations
+
+ALIASES = {
+    "store": "storeUrl",
+    "delimiter": "sep",
+    "charset": "encoding",
+    "inferSchema": "inferColumnTypes",
+    "cloudFiles.format": "fileFormat",
+    "cloudFiles.fetchParallelism": "receiveThreads",
+    "cloudFiles.region": "aws.region",
+    "cloudFiles.awsAccessKey": "aws.accessKeyId",
+    "cloudFiles.awsSecretKey": "aws.secretAccessKey",
+    "cloudFiles.roleArn": "aws.roleArn",
+    "cloudFiles.roleExternalId": "aws.roleExternalId",
+    "cloudFiles.projectId": "gcp.project",
+}
+"""Names of earlier versions and of other sources with the same meaning. Any other `cloudFiles.X` is taken as X."""
+
+_INFERENCE = "schemas are inferred by other rules; leave it out, and name types in schemaHints"
+_RELAXED = "only JSON as it is standardised is read; leave it out, and such records are bad records"
+_NO_LISTING = "the queue announces what is read, nothing is listed"
+CANNOT = {
+    "samplingRatio": _INFERENCE,
+    "mergeSchema": _INFERENCE,
+    "primitivesAsString": _INFERENCE,
+    "prefersDecimal": _INFERENCE,
+    "preferDate": _INFERENCE,
+    "dropFieldIfAllNull": _INFERENCE,
+    "avroSchema": _INFERENCE,
+    "enforceSchema": "columns of CSV are matched by the names of the header; leave it out",
+    "unescapedQuoteHandling": "a quote in the middle of a field is read as with STOP_AT_DELIMITER; leave it out",
+    "charToEscapeQuoteEscaping": "there is no second escape character; leave it out",
+    "maxColumns": "there is no limit of columns; leave it out",
+    "maxCharsPerColumn": "records are limited to 128 MB; leave it out",
+    "locale": "numbers and dates are read as in en-US; leave it out",
+    "allowComments": _RELAXED,
+    "allowUnquotedFieldNames": _RELAXED,
+    "allowSingleQuotes": _RELAXED,
+    "allowNumericLeadingZeros": _RELAXED,
+    "allowNonNumericNumbers": _RELAXED,
+    "allowBackslashEscapingAnyCharacter": _RELAXED,
+    "allowUnquotedControlChars": _RELAXED,
+    "datetimeRebaseMode": "dates are read as they are written, which is CORRECTED; leave it out",
+    "int96RebaseMode": "dates are read as they are written, which is CORRECTED; leave it out",
+    "ignoreCorruptFiles": "set onCorruptObject to quarantine or skip",
+    "ignoreMissingFiles": "set onMissingObject to quarantine or skip",
+    "recursiveFileLookup": _NO_LISTING,
+    "modifiedBefore": _NO_LISTING,
+    "modifiedAfter": _NO_LISTING,
+    "latestFirst": _NO_LISTING,
+    "maxFileAge": _NO_LISTING,
+}
+"""Options of Spark's own file sources that have no equal here, and what to do instead."""
+
+_NOTHING_LISTED = f"{_NO_LISTING}; publish what is there with `cuesqueue publish`"
+CLOUD_FILES_CANNOT = {"includeExistingFiles": _NOTHING_LISTED, "backfillInterval": _NOTHING_LISTED}
+"""The same for options `cloudFiles.X`, by X."""
+
+MEANINGLESS = ("cloudFiles.useNotifications", "cloudFiles.useManagedFileEvents")
+"""Accepted with a warning: this source always works by notifications."""
+
+SPARK_OWN = ("checkpointLocation", "queryName")
+"""What Spark hands to a sink, though it is meant for Spark itself (seen with PySpark 4: spark-facts)."""

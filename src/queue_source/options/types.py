@@ -1,0 +1,323 @@
+"""The types of option values: how each is read from text, and how the documentation names it.
+
+Every `parse` raises ValueError with a message that shows the value (redacted) and the next step.
+"""
+
+from __future__ import annotations
+
+import codecs
+import difflib
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from queue_source.errors import MalformedNotification
+from queue_source.options.date_patterns import parse_pattern
+from queue_source.options.ddl import parse_fields
+from queue_source.options.globs import name_matcher
+from queue_source.options.partitioning import parse_partitioning
+from queue_source.options.secrets import Secret, SecretUrl, shown
+from queue_source.options.time_zones import parse_time_zone
+from queue_source.options.units import parse_duration, parse_size
+from queue_source.tags import parse_filters
+from queue_source.uris import plain_prefix, plain_uri
+
+MAX_NAME = 200
+
+
+@dataclass(frozen=True, slots=True)
+class OptionType:
+    """One type of value. `values` is what the documentation says may be written."""
+
+    name: str
+    values: str
+    parse: Callable[[str], Any]
+
+
+def choice(*names: str, refused: Sequence[str] = ()) -> OptionType:
+    """One of `names`, in any case; `refused` are words that elsewhere are values of the option, and not here."""
+    known = {name.lower(): name for name in names}
+    elsewhere = {name.lower() for name in refused}
+
+    def parse(text: str) -> str:
+        word = text.strip().lower()
+        if word in known:
+            return known[word]
+        allowed = f"write {names[0]}" if len(names) == 1 else f"write one of {', '.join(names)}"
+        if word in elsewhere:
+            raise ValueError(f"{shown(text)} is not supported; {allowed}")
+        close = difflib.get_close_matches(word, known, n=1)
+        hint = f"did you mean {known[close[0]]!r}? " if close else ""
+        raise ValueError(f"{shown(text)} is not a value of this option; {hint}{allowed}")
+
+    return OptionType("choice", ", ".join(f"`{name}`" for name in names), parse)
+
+
+def number(minimum: int, maximum: int = 2**31 - 1) -> OptionType:
+    """A whole number from `minimum` to `maximum`."""
+
+    def parse(text: str) -> int:
+        clean = text.strip()
+        if not re.fullmatch(r"[0-9]{1,18}", clean) or not minimum <= int(clean) <= maximum:
+            raise ValueError(
+                f"{shown(text)} is not a whole number from {minimum} to {maximum}; write one, as in {minimum}"
+            )
+        return int(clean)
+
+    return OptionType("number", f"a whole number from {minimum} to {maximum}", parse)
+
+
+def _positive_duration(text: str) -> timedelta:
+    if not (duration := parse_duration(text)):
+        raise ValueError(f"{shown(text)} is not more than zero; write a longer duration, as in 1s")
+    return duration
+
+
+def _positive_size(text: str) -> int:
+    if not (size := parse_size(text)):
+        raise ValueError(f"{shown(text)} is not more than zero; write a larger size, as in 1m")
+    return size
+
+
+def _boolean(text: str) -> bool:
+    word = text.strip().lower()
+    if word not in ("true", "false"):
+        raise ValueError(f"{shown(text)} is neither true nor false; write true or false")
+    return word == "true"
+
+
+def check_name(text: str) -> str:
+    """A source's or pipeline's name: it becomes part of tokens, paths and lists, so their separators are refused."""
+    if not text.strip():
+        raise ValueError("a name must not be empty; write one, as in orders")
+    if text != text.strip():
+        raise ValueError(f"{shown(text)} begins or ends with a space; leave it out")
+    if len(text) > MAX_NAME:
+        raise ValueError(f"{shown(text)} has {len(text)} characters; write a name of at most {MAX_NAME} characters")
+    bad = next((c for c in text if c in "/," or not c.isprintable()), None)
+    if bad is not None:
+        raise ValueError(f"{shown(text)} contains {bad!r}; leave out '/', ',' and control characters")
+    return text
+
+
+def _check_names(text: str) -> tuple[str, ...]:
+    names = tuple(check_name(name.strip()) for name in text.split(","))
+    if len(set(names)) < len(names):
+        raise ValueError(f"{shown(text)} has a name twice; write each pipeline once, as in orders, payments")
+    return names
+
+
+def _character(*, may_be_empty: bool) -> OptionType:
+    values = "one ASCII character" + (", or nothing for none" if may_be_empty else r", `\t` for a tab")
+
+    def parse(text: str) -> str:
+        character = "\t" if text == r"\t" else text
+        one = len(character) == 1 and character.isascii() and character not in "\r\n\0"
+        if not one and not (may_be_empty and not character):
+            raise ValueError(f"{shown(text)} is not one ASCII character; write {values.replace('`', '')}")
+        return character
+
+    return OptionType("character", values, parse)
+
+
+def _time_zone(text: str) -> str:
+    try:
+        return parse_time_zone(text)
+    except ValueError as error:
+        raise ValueError(
+            f"{shown(text)} {error}; write a name or an offset, as in Europe/Berlin, UTC, GMT+2 or +02:00"
+        ) from None
+
+
+def _date_pattern(text: str) -> str:
+    pattern = _given_text(text)
+    try:
+        parse_pattern(pattern)
+    except ValueError as error:
+        raise ValueError(f"{shown(pattern)} {error}") from None
+    return pattern
+
+
+def _time(text: str) -> datetime:
+    """A time without an offset is UTC; Python before 3.11 reads no Z."""
+    try:
+        time = datetime.fromisoformat(re.sub(r"[zZ]$", "+00:00", text.strip()))
+    except ValueError:
+        raise ValueError(
+            f"{shown(text)} is not a time; write one as in 2026-11-20, 2026-11-20T08:30Z or 2026-11-20T09:30:00+01:00"
+        ) from None
+    return time if time.tzinfo is not None else time.replace(tzinfo=timezone.utc)
+
+
+def _delivery_hash(text: str) -> str:
+    digest = text.strip().lower()
+    if not re.fullmatch(r"[0-9a-f]{64}", digest):
+        raise ValueError(f"{shown(text)} is not a delivery hash, which has 64 hexadecimal digits; see view 'attempts'")
+    return digest
+
+
+def _prefixes(text: str) -> tuple[str, ...]:
+    prefixes = tuple(part.strip() for part in text.split(","))
+    if not all(prefixes):
+        raise ValueError(
+            f"{shown(text)} has an empty prefix, which would allow everything; write prefixes separated by commas, "
+            "as in s3://landing/, file:///data/in/"
+        )
+    return tuple(dict.fromkeys(map(plain_prefix, prefixes)))
+
+
+_QUEUE_URL = re.compile(r"[A-Za-z][\w+.\-]*://\S|[A-Za-z_]\w*(?:\.\w+)+:[A-Za-z_]")
+# Only where a new URL (`scheme://` or `package.module:factory`) begins: tags, hosts and passwords may hold commas too.
+_NEXT_QUEUE_URL = re.compile(rf",\s*(?={_QUEUE_URL.pattern})")
+
+
+def split_queue_urls(text: str) -> tuple[SecretUrl, ...]:
+    """The queue URLs of a comma-separated list; a comma within a URL stays in it."""
+    urls = [url.strip() for url in _NEXT_QUEUE_URL.split(text)]
+    for url in urls:
+        if not _QUEUE_URL.match(url):
+            raise ValueError(
+                f"{shown(url)} is not a queue's URL; write scheme://..., as in sql+sqlite:///jobs.db?queue=files"
+            )
+    return tuple(SecretUrl(url) for url in urls)
+
+
+def _queue_url(text: str) -> SecretUrl:
+    urls = split_queue_urls(text)
+    if len(urls) > 1:
+        raise ValueError(f"{shown(text)} names {len(urls)} queues; write the URL of one")
+    return urls[0]
+
+
+def _glob(text: str) -> re.Pattern[str]:
+    try:
+        return name_matcher(_given_text(text))
+    except ValueError as error:
+        raise ValueError(f"{shown(text)} {error}; write a glob of names, as in *.csv") from None
+
+
+def _tag_filter(text: str) -> tuple[str, ...]:
+    try:
+        return parse_filters(text)
+    except ValueError as error:
+        raise ValueError(f"{error}; write words separated by '.', as in orders.*.eu or orders.#") from None
+
+
+def _uris(text: str) -> tuple[str, ...]:
+    uris = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
+    try:
+        return tuple(map(plain_uri, uris))
+    except MalformedNotification as error:
+        raise ValueError(f"{shown(text)}: {error}; write URIs of objects, as in s3://landing/sample.json") from None
+
+
+def _columns(text: str) -> str:
+    try:
+        if not parse_fields(text):
+            raise ValueError("there are no columns")
+    except ValueError as error:
+        raise ValueError(f"{error}; write columns with their types, as in id BIGINT, tags.key STRING") from None
+    return text
+
+
+def _shares(text: str) -> str:
+    word = "".join(text.split()).lower()
+    if word in ("greedy", "round-robin"):
+        return word
+    if re.fullmatch(r"percentage:[0-9]{1,3}(,[0-9]{1,3})*", word):
+        numbers = [int(number) for number in word.partition(":")[2].split(",")]
+        if sum(numbers) == 100 and 0 not in numbers:
+            return word
+        raise ValueError(f"{shown(text)} does not add up to 100, or has a 0; write one number a queue, as in 70,30")
+    raise ValueError(f"{shown(text)} is not a way to share; write round-robin, greedy or percentage:70,30")
+
+
+def _store_url(text: str) -> SecretUrl:
+    if not re.match(r"[A-Za-z][\w+.\-]*://", text.strip()):
+        raise ValueError(
+            f"{shown(text)} is not a database URL; write an SQLAlchemy URL, as in sqlite:///cuesqueue.db or "
+            "postgresql+psycopg://user:password@host/database"
+        )
+    return SecretUrl(text.strip())
+
+
+def _names(text: str) -> tuple[str, ...]:
+    names = tuple(part.strip() for part in text.split(",")) if text.strip() else ()
+    if not all(names) or len(set(names)) < len(names):
+        raise ValueError(
+            f"{shown(text)} has an empty name, or a name twice; write names separated by commas, as in day,country"
+        )
+    return names
+
+
+def _encoding(text: str) -> str:
+    try:
+        return codecs.lookup(text.strip()).name
+    except (LookupError, ValueError):
+        raise ValueError(f"{shown(text)} is not a known character set; write one, as in UTF-8") from None
+
+
+def _text(text: str) -> str:
+    return text
+
+
+def _line_end(text: str) -> str:
+    if not text:
+        raise ValueError("the value is empty; write what ends a record, or leave the option out")
+    return text
+
+
+def _given_text(text: str) -> str:
+    if not text.strip():
+        raise ValueError("the value is empty; write one, or leave the option out")
+    return text.strip()
+
+
+def _secret(text: str) -> Secret:
+    if not text.strip():
+        raise ValueError("the value is empty; write one, or leave the option out")
+    return Secret(text.strip())
+
+
+def _table_name(text: str) -> str:
+    parts = text.strip().split(".")
+    if len(parts) < 2 or not all(part and part == part.strip() and part.isprintable() for part in parts):
+        raise ValueError(f"{shown(text)} is not the name of a table in a namespace; write both, as in db.events")
+    return ".".join(parts)
+
+
+DURATION = OptionType("duration", "a duration: `500ms`, `90s`, `5m`, `2h`, `15 days`", _positive_duration)
+WAIT = OptionType("duration", "a duration, which may be `0s`", parse_duration)
+SIZE = OptionType("size", "a size: `10kb`, `128m`, `1g`, or plain bytes", _positive_size)
+BOOLEAN = OptionType("boolean", "`true`, `false`", _boolean)
+NAME = OptionType("name", f"at most {MAX_NAME} characters, without `/`, `,` and control characters", check_name)
+PIPELINES = OptionType("names", f"names separated by commas, each of at most {MAX_NAME} characters", _check_names)
+SEPARATOR = _character(may_be_empty=False)
+CHARACTER = _character(may_be_empty=True)
+TIME_ZONE = OptionType("time zone", "a name such as `Europe/Berlin`, or an offset: `+02:00`, `GMT+2`", _time_zone)
+DATE_PATTERN = OptionType("date pattern", "a pattern in Spark's letters for numbers", _date_pattern)
+PREFIXES = OptionType("prefixes", "prefixes of URIs, separated by commas", _prefixes)
+QUEUE_URLS = OptionType("queue URLs", "URLs, separated by commas", split_queue_urls)
+QUEUE_URL = OptionType("queue URL", "the URL of one queue", _queue_url)
+STORE_URL = OptionType("database URL", "an SQLAlchemy URL", _store_url)
+GLOB = OptionType("glob", "a glob: `*`, `?`, `[a-z]`, `{a,b}`", _glob)
+TAG_FILTER = OptionType("tag filter", "filters separated by commas; `*` is one word, `#` zero or more", _tag_filter)
+SHARES = OptionType("shares", "`round-robin`, `greedy`, or `percentage:70,30` with one number a queue", _shares)
+COLUMNS = OptionType("columns", "columns with types, as Spark's DDL has them", _columns)
+URIS = OptionType("URIs", "URIs of objects, separated by commas", _uris)
+TIME = OptionType("time", "an ISO time; UTC without an offset", _time)
+DELIVERY_HASH = OptionType("delivery hash", "a `delivery_hash` of the view `attempts`", _delivery_hash)
+NAMES = OptionType("names", "names of columns, separated by commas", _names)
+TABLE = OptionType("table", "a namespace and a name, separated by a dot", _table_name)
+PARTITIONING = OptionType(
+    "partitioning",
+    "columns, and `year`, `month`, `day`, `hour`, `bucket(N, ...)`, `truncate(N, ...)` of columns, separated by commas",
+    parse_partitioning,
+)
+ENCODING = OptionType("character set", "the name of a character set", _encoding)
+TEXT = OptionType("text", "any text", _text)
+LINE_END = OptionType("line end", "any text that is not empty", _line_end)
+NON_EMPTY = OptionType("text", "any text that is not empty", _given_text)
+SECRET = OptionType("secret", "a secret, which is never shown", _secret)

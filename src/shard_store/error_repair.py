@@ -1,0 +1,149 @@
+"""Repairing by hand: quarantined shards are read again, errors are marked as requeued or dropped (decision 0023)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Row
+
+from shard_store.error_records import error_state
+from shard_store.error_search import StoredError
+from shard_store.model import BEGINNING, Position, ShardKey, ShardState
+from shard_store.sql.database import Database, chunks
+from shard_store.sql.schema import errors, shards
+
+
+@dataclass(frozen=True, slots=True)
+class Reopened:
+    """A shard that is open again (or open still, or unknown), to be announced to `queue`.
+
+    `version` is the part of its id that its URI has not: an ETag, version or generation (`allowOverwrites`).
+    """
+
+    key: ShardKey
+    uri: str
+    version: str
+    queue: str
+    group: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Reopening:
+    """What a reopening did: the shards to announce, and the errors (by key) for which nothing can be done, and why."""
+
+    shards: dict[ShardKey, Reopened]
+    refused: dict[bytes, str]
+
+
+def reopen(database: Database, found: Sequence[StoredError], *, dry_run: bool = False) -> Reopening:
+    """Put the quarantined shards of these object errors back to where each was found bad: one transaction.
+
+    Nothing of a quarantined range was published, so that its rows come once. Size and ETag are forgotten, since the
+    object may have been repaired: the next announcement tells them. Safe to call again, also for what is open by now.
+    """
+
+    def work(connection: Connection) -> Reopening:
+        keys = {error.shard_key for error in found if error.shard_key is not None}
+        rows = _standing(database, connection, keys)
+        refused: dict[bytes, str] = {}
+        starts: dict[ShardKey, Position] = {}
+        announced: dict[ShardKey, Reopened] = {}
+        for error in found:
+            key = error.shard_key
+            row = None if key is None else rows.get(key)
+            problem = _problem(error, row)
+            if problem or key is None:
+                refused[error.key] = problem or "names no object"
+                continue
+            if row is not None and row.state == ShardState.QUARANTINED.value:
+                starts[key] = min(starts.get(key, error.position), error.position)
+            announced[key] = _announcement(key, error, row)
+        if not dry_run:
+            _put_back(database, connection, starts)
+        return Reopening(announced, refused)
+
+    return database.read(work) if dry_run else database.write(work)
+
+
+def mark_requeued(database: Database, keys: Iterable[bytes]) -> None:
+    """What these errors hold is on its way again."""
+
+    def work(connection: Connection) -> None:
+        for chunk in chunks(sorted(keys)):
+            connection.execute(
+                errors.update()
+                .where(database.dialect.among(errors.c.error_key, chunk))
+                .values(requeued_at=database.now())
+            )
+
+    keys = list(keys)
+    database.write(work)
+
+
+def drop(database: Database, keys: Iterable[bytes]) -> int:
+    """Delete errors for good; returns how many. Pending ones stay: they decide what becomes of their shards."""
+
+    def work(connection: Connection) -> int:
+        gone = 0
+        for chunk in chunks(sorted(keys)):
+            these = database.dialect.among(errors.c.error_key, chunk), error_state() != "pending"
+            count = sa.select(sa.func.count()).select_from(errors).where(*these)
+            gone += connection.execute(count).scalar_one()
+            connection.execute(errors.delete().where(*these))
+        return gone
+
+    keys = list(keys)
+    return database.write(work)
+
+
+def _standing(database: Database, connection: Connection, keys: Iterable[ShardKey]) -> dict[ShardKey, Row[Any]]:
+    found: dict[ShardKey, Row[Any]] = {}
+    for chunk in chunks(sorted(keys)):
+        query = sa.select(shards).where(database.dialect.among(shards.c.shard_key, chunk)).with_for_update()
+        found.update((ShardKey(bytes(row.shard_key)), row) for row in connection.execute(query))
+    return found
+
+
+def _problem(error: StoredError, row: Row[Any] | None) -> str:
+    """Why reading the object again would lose or double rows, or "" when it would not."""
+    if error.state == "pending":
+        return "its batch is not published yet: it may still be repeated"
+    if row is None and error.position != BEGINNING:
+        return "the store has forgotten its object, of which a part was published before: a new reading would double it"
+    if row is not None and row.state == ShardState.DONE.value:
+        return "its object is done by now: a new reading would double its rows"
+    if row is not None and row.state == ShardState.QUARANTINED.value:
+        ended_by = row.owner, row.end_seq
+        if error.seqs is None or ended_by != (error.pipeline, error.seqs[1]):
+            return "its object was found bad once more since; take that error instead"
+    return ""
+
+
+def _announcement(key: ShardKey, error: StoredError, row: Row[Any] | None) -> Reopened:
+    if row is None:
+        return Reopened(key, error.subject, "", error.queue, None)
+    uri = row.shard_id if row.uri is None else row.uri
+    return Reopened(key, uri, row.shard_id[len(uri) + 1 :], row.queue, row.message_group)
+
+
+def _put_back(database: Database, connection: Connection, starts: dict[ShardKey, Position]) -> None:
+    for chunk in chunks(sorted(starts.items())):
+        given = database.dialect.row_set({"key": shards.c.shard_key.type, "start": shards.c.position.type})
+        update = (
+            shards.update()
+            .where(shards.c.shard_key == given.c["key"], shards.c.state == ShardState.QUARANTINED.value)
+            .values(
+                position=given.c["start"],
+                state=ShardState.OPEN.value,
+                owner=None,
+                incarnation=None,
+                end_seq=None,
+                finished_at=None,
+                size=None,
+                etag=None,
+            )
+        )
+        given.execute(connection, update, chunk)

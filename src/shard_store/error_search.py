@@ -1,0 +1,186 @@
+"""Errors as the table holds them: read as values, selected by what people know of them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Row
+
+from shard_store.error_records import error_state
+from shard_store.model import Position, ShardKey
+from shard_store.sql.database import Database
+from shard_store.sql.schema import attempts, errors
+
+PAGE = 200
+"""Errors in memory at once: each may hold a few megabytes of input."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredError:
+    """One error. Times are microseconds since 1970 UTC; `seqs` are those of its plan, once that is published.
+
+    `input` may be the beginning only of `input_size` bytes; `tag`, `headers` and `group` are a message's own.
+    """
+
+    key: bytes
+    state: str
+    scope: str
+    cause: str
+    detail: str
+    source: str
+    pipeline: str
+    subject: str
+    shard_key: ShardKey | None
+    delivery_hash: str
+    seqs: tuple[int, int] | None
+    position: Position
+    queue: str
+    message_id: str
+    tag: str
+    headers: Mapping[str, str]
+    group: str | None
+    input: bytes | None
+    input_size: int | None
+    occurred_at: int
+    delivered_at: int | None
+    delivered_to: str | None
+    requeued_at: int | None
+
+    @property
+    def whole(self) -> bool:
+        """Whether `input` is all that there was."""
+        return self.input is not None and len(self.input) == self.input_size
+
+
+@dataclass(frozen=True, slots=True)
+class Criteria:
+    """What is looked for; what is given has to hold, and nothing given is everything.
+
+    `ids` are hexadecimal, or the first digits of it; `matching` has to match the whole text (an id of a shard or
+    message). `older_than` and `since` count back from the database's clock. `words`: column -> allowed values.
+    """
+
+    ids: Sequence[str] = ()
+    matching: re.Pattern[str] | None = None
+    states: Sequence[str] = ()
+    source: str | None = None
+    pipeline: str | None = None
+    older_than: timedelta | None = None
+    since: timedelta | None = None
+    words: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    def conditions(
+        self,
+        database: Database,
+        *,
+        key: sa.ColumnElement[Any],
+        state: sa.ColumnElement[str],
+        source: sa.ColumnElement[str],
+        pipeline: sa.ColumnElement[str],
+        time: sa.ColumnElement[int],
+        words: Mapping[str, sa.ColumnElement[str]],
+    ) -> list[sa.ColumnElement[bool]]:
+        """As SQL over the columns of a table; all but `matching`, which no two databases read alike."""
+        found: list[sa.ColumnElement[bool]] = []
+        if self.ids:
+            found.append(sa.or_(*(_begins(key, digits) for digits in self.ids)))
+        if self.states:
+            found.append(state.in_(self.states))
+        found += [
+            column == name for column, name in ((source, self.source), (pipeline, self.pipeline)) if name is not None
+        ]
+        if self.older_than is not None:
+            found.append(time < database.now() - self.older_than // timedelta(microseconds=1))
+        if self.since is not None:
+            found.append(time >= database.now() - self.since // timedelta(microseconds=1))
+        found += [words[name].in_(values) for name, values in self.words.items() if values]
+        return found
+
+    def matches(self, text: str) -> bool:
+        return self.matching is None or self.matching.fullmatch(text) is not None
+
+
+def pages(
+    database: Database, criteria: Criteria, *, limit: int | None = None, most_input: int | None = None
+) -> Iterator[list[StoredError]]:
+    """The errors, oldest first, each with at most so many bytes of its input."""
+    given = criteria.conditions(
+        database,
+        key=errors.c.error_key,
+        state=error_state(),
+        source=errors.c.source,
+        pipeline=errors.c.pipeline,
+        time=errors.c.occurred_at,
+        words={"scope": errors.c.scope, "cause": errors.c.cause},
+    )
+    left = limit
+    after: sa.ColumnElement[bool] = sa.true()
+    while left is None or left > 0:
+        query = selected(most_input).where(*given, after).order_by(errors.c.occurred_at, errors.c.error_key).limit(PAGE)
+        found = database.read(lambda connection, q=query: read(connection, q))  # type: ignore[misc]
+        chosen = [error for error in found if criteria.matches(error.subject)][:left]
+        if chosen:
+            yield chosen
+        if len(found) < PAGE:
+            return
+        left = None if left is None else left - len(chosen)
+        last = found[-1]
+        same = sa.and_(errors.c.occurred_at == last.occurred_at, errors.c.error_key > last.key)
+        after = sa.or_(errors.c.occurred_at > last.occurred_at, same)
+
+
+def selected(most_input: int | None = None) -> sa.Select[Any]:
+    """What `read` reads; of each input at most so many bytes."""
+    columns = [column for column in errors.columns if column.name != "input"]
+    shown: sa.ColumnElement[Any] = errors.c.input
+    if most_input is not None:
+        shown = sa.func.substr(errors.c.input, 1, most_input, type_=errors.c.input.type)
+    plan = attempts.c.start_seq, attempts.c.end_seq
+    return sa.select(*columns, shown.label("input"), error_state().label("state"), *plan).select_from(
+        errors.outerjoin(attempts, attempts.c.delivery_hash == errors.c.delivery_hash)
+    )
+
+
+def read(connection: Connection, query: sa.Select[Any]) -> list[StoredError]:
+    return [_stored(row) for row in connection.execute(query)]
+
+
+def _stored(row: Row[Any]) -> StoredError:
+    tag, headers, group = ("", {}, None) if row.message is None else json.loads(row.message)
+    return StoredError(
+        key=bytes(row.error_key),
+        state=row.state,
+        scope=row.scope,
+        cause=row.cause,
+        detail=row.detail,
+        source=row.source,
+        pipeline=row.pipeline,
+        subject=row.subject,
+        shard_key=None if row.shard_key is None else ShardKey(bytes(row.shard_key)),
+        delivery_hash=row.delivery_hash,
+        seqs=None if row.start_seq is None else (row.start_seq, row.end_seq),
+        position=Position(row.position),
+        queue=row.queue,
+        message_id=row.message_id,
+        tag=tag,
+        headers=headers,
+        group=group,
+        input=None if row.input_size is None else bytes(row.input or b""),  # SQLite's substr makes NULL of no bytes
+        input_size=row.input_size,
+        occurred_at=row.occurred_at,
+        delivered_at=row.delivered_at,
+        delivered_to=row.delivered_to,
+        requeued_at=row.requeued_at,
+    )
+
+
+def _begins(key: sa.ColumnElement[Any], digits: str) -> sa.ColumnElement[bool]:
+    """The keys of 32 bytes whose hexadecimal form begins so."""
+    first, last = (bytes.fromhex(digits.ljust(64, filler)) for filler in "0f")
+    return key.between(first, last)
