@@ -8,51 +8,50 @@ nothing of the plan beside it counts against what it was reading. Receive counts
 from __future__ import annotations
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection
 
 from shard_store.model import ALONE, PlanIdentity, ReadMark
-from shard_store.sql.database import Database
 from shard_store.sql.schema import read_marks
+from shard_store.sql.transaction import Transaction
 
 
-def begin(database: Database, connection: Connection, identity: PlanIdentity, mark: ReadMark) -> None:
+def begin(transaction: Transaction, identity: PlanIdentity, mark: ReadMark) -> None:
     """One read more than `mark` knows of has not ended. Running this again counts nothing more."""
     own = {"task": mark.task, "first_place": mark.first, "end_place": mark.end}
-    now = {"unended": mark.unended + 1, "began_at": database.now()}
-    absent = database.dialect.insert_if_absent(read_marks)
-    connection.execute(absent.values(delivery_hash=identity.delivery_hash, **own, **now))
-    connection.execute(read_marks.update().where(*_is(identity, mark)).values(**now))
+    now = {"unended": mark.unended + 1, "began_at": transaction.now()}
+    absent = transaction.dialect.insert_if_absent(read_marks)
+    transaction.execute(absent.values(delivery_hash=identity.delivery_hash, **own, **now))
+    transaction.execute(read_marks.update().where(*_is(identity, mark)).values(**now))
 
 
-def end(connection: Connection, identity: PlanIdentity, mark: ReadMark) -> None:
+def end(transaction: Transaction, identity: PlanIdentity, mark: ReadMark) -> None:
     """All that is marked was read: what was read alone is cleared of every suspicion that it holds."""
     if mark.task == ALONE:
         within = read_marks.c.first_place >= mark.first, read_marks.c.end_place <= mark.end
-        connection.execute(read_marks.delete().where(_of(identity), *within))
+        transaction.execute(read_marks.delete().where(_of(identity), *within))
     else:
-        connection.execute(read_marks.delete().where(*_is(identity, mark)))
+        transaction.execute(read_marks.delete().where(*_is(identity, mark)))
 
 
-def undo(connection: Connection, identity: PlanIdentity, mark: ReadMark) -> None:
+def undo(transaction: Transaction, identity: PlanIdentity, mark: ReadMark) -> None:
     """The read failed for a reason that says nothing about its objects: it does not count, and earlier ones do."""
     own = _is(identity, mark)
     if mark.unended:
-        connection.execute(read_marks.update().where(*own).values(unended=mark.unended))
+        transaction.execute(read_marks.update().where(*own).values(unended=mark.unended))
     else:
-        connection.execute(read_marks.delete().where(*own))
+        transaction.execute(read_marks.delete().where(*own))
 
 
-def of_plan(connection: Connection, delivery_hash: str) -> list[ReadMark]:
+def of_plan(transaction: Transaction, delivery_hash: str) -> list[ReadMark]:
     """The marks that are there: reads under way, or left behind."""
     query = sa.select(read_marks.c.first_place, read_marks.c.end_place, read_marks.c.task, read_marks.c.unended)
-    found = connection.execute(query.where(read_marks.c.delivery_hash == delivery_hash))
+    found = transaction.execute(query.where(read_marks.c.delivery_hash == delivery_hash))
     return [ReadMark(*row) for row in found]
 
 
-def forget(connection: Connection, delivery_hash: str | None, attempts: int | None) -> None:
+def forget(transaction: Transaction, delivery_hash: str | None, attempts: int | None) -> None:
     """The plan, made `attempts` times, is published or replaced. The first attempt at a plan marks nothing."""
     if (attempts or 1) > 1:
-        connection.execute(read_marks.delete().where(read_marks.c.delivery_hash == delivery_hash))
+        transaction.execute(read_marks.delete().where(read_marks.c.delivery_hash == delivery_hash))
 
 
 def _of(identity: PlanIdentity) -> sa.ColumnElement[bool]:

@@ -57,7 +57,7 @@ def test_a_group_is_looked_at_again_after_waiting_for_its_first_message(queue: S
 
 def test_taking_uses_the_index_by_the_clock_of_the_database(queue: SqlQueue) -> None:
     queue.send([str(number) for number in range(5_000)])
-    visible = queue._rows._visible().limit(100).with_for_update(skip_locked=True)
+    visible = queue._opened().read(queue._rows._visible).limit(100).with_for_update(skip_locked=True)
     engine = queue._opened().engine
     query = visible.compile(engine, compile_kwargs={"literal_binds": True})
     with engine.begin() as connection:

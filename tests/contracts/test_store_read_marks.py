@@ -13,7 +13,7 @@ from support.store_backends import Pipeline, StoreBackend
 
 def marks(store: ShardStore) -> int:
     """Of all plans."""
-    return len(store.database.read(lambda connection: connection.execute(read_marks.select()).all()))
+    return len(store.database.read(lambda t: t.execute(read_marks.select()).all()))
 
 
 def failed(store: ShardStore, *ids: str) -> tuple[Pipeline, Plan]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -15,9 +16,11 @@ from alembic.script import ScriptDirectory
 
 from shard_store.errors import StoreConfigurationError
 from shard_store.model import shard_key
+from shard_store.pruning import RetentionPolicy
 from shard_store.sql import install as installing
 from shard_store.sql.database import Database
-from shard_store.sql.schema import REVISION, metadata, pipelines, shards, version
+from shard_store.sql.schema import REVISION, attempts, metadata, pipelines, shards, version
+from shard_store.sql.transaction import Transaction
 from shard_store.store import open_store
 from support.servers.postgres import new_database
 from support.store_backends import MYSQL_URL, PROCESS_BACKENDS, Pipeline
@@ -44,7 +47,7 @@ def stamp(database: Database, revision: str) -> None:
 
 
 def tables(database: Database) -> set[str]:
-    return set(database.read(lambda c: sa.inspect(c).get_table_names()))
+    return set(database.read(lambda c: sa.inspect(c.connection).get_table_names()))
 
 
 def test_an_empty_database_is_made_a_store_and_stamped(url: str, database: Database) -> None:
@@ -62,9 +65,9 @@ def test_several_processes_may_open_an_empty_database_at_once(url: str) -> None:
 def test_the_tables_of_the_code_are_those_of_the_migrations(database: Database) -> None:
     assert installing.migrate(database) == (None, REVISION)
 
-    def differences(connection: sa.Connection) -> list[object]:
+    def differences(t: Transaction) -> list[object]:
         options = {"version_table": version.name, "compare_type": True}
-        context = MigrationContext.configure(connection, opts=options)
+        context = MigrationContext.configure(t.connection, opts=options)
         return list(compare_metadata(context, metadata))
 
     assert database.read(differences) == []
@@ -100,6 +103,33 @@ def test_a_migrated_store_works_and_migrating_it_again_changes_nothing(url: str,
         assert Pipeline.start(store).look("a")
 
 
+def test_a_store_of_the_first_revision_keeps_its_times_and_loses_its_old_snapshots_to_pruning(
+    url: str, database: Database
+) -> None:
+    settings = Config()
+    settings.set_main_option("script_location", "shard_store.sql:migrations")
+
+    def first_revision(transaction: Transaction) -> None:
+        settings.attributes["connection"] = transaction.connection
+        command.upgrade(settings, "0001")
+        for statement in (
+            "snapshots (pipeline, seq, chunk, incarnation, moves, contents, created_at) "
+            "VALUES ('p', 1, 0, 1, '[]', '[]', 77)",
+            "pipelines (pipeline, source, incarnation, driver, last_seq, confirmed_seq, semantics, begun_seq, "
+            "heartbeat_at, stale_at, plan_after, created_at) "
+            "VALUES ('p', 's', 1, '', 2, 2, 'exactly-once', 2, 1, 1, 1, 1)",
+            "attempts (delivery_hash, lead_hash, source, pipeline, incarnation, start_seq, end_seq, kind, shards, "
+            "lost, errors, splits, published_at) VALUES ('h', 'h', 's', 'p', 1, 0, 1, 'attempt-nil', 1, 0, 0, 0, 99)",
+        ):
+            transaction.connection.exec_driver_sql(f"INSERT INTO cuesqueue_{statement}")
+
+    database.write(first_revision)
+    assert installing.migrate(database) == ("0001", REVISION)
+    with open_store(url) as store:
+        assert database.read(lambda t: t.execute(sa.select(attempts.c.snapshot_at)).scalars().all()) == [77]
+        assert store.prune(RetentionPolicy(timedelta(days=40_000))).snapshots == 1
+
+
 def test_an_older_schema_is_refused_with_the_command_to_run(url: str, database: Database) -> None:
     open_store(url).close()
     stamp(database, "0001")
@@ -112,8 +142,8 @@ def install(database: Database, revision: str) -> None:
     settings = Config()
     settings.set_main_option("script_location", "shard_store.sql:migrations")
 
-    def upgrade(connection: sa.Connection) -> None:
-        settings.attributes["connection"] = connection
+    def upgrade(transaction: Transaction) -> None:
+        settings.attributes["connection"] = transaction.connection
         command.upgrade(settings, revision)
 
     database.write(upgrade)
@@ -142,8 +172,8 @@ def test_a_store_of_the_first_schema_keeps_its_shards_and_loses_the_marks_of_rea
 def test_a_migration_that_died_between_two_tables_goes_on(url: str, database: Database) -> None:
     """Where a database commits changes of tables one by one."""
     open_store(url).close()
-    stamp(database, "0001")
-    assert installing.migrate(database) == ("0001", REVISION)
+    stamp(database, "0002")
+    assert installing.migrate(database) == ("0002", REVISION)
     open_store(url).close()
 
 
@@ -203,7 +233,7 @@ def test_the_code_is_at_the_newest_revision_and_each_has_one_before_it() -> None
 
 def test_the_wheel_holds_the_migrations() -> None:
     folder = Path(installing.__file__).parent / "migrations"
-    revisions = {"0001_initial.py", "0002_marks_of_tasks.py"}
+    revisions = {"0001_initial.py", "0002_snapshots_go.py", "0003_marks_of_tasks.py"}
     assert {path.name for path in (folder / "versions").glob("[0-9]*.py")} == revisions
     settings = (Path(__file__).resolve().parents[2] / "pyproject.toml").read_text(encoding="utf-8")
     assert '"src/shard_store"' in settings  # the wheel takes the whole folder, migrations included

@@ -138,7 +138,7 @@ def test_the_demo_survives_its_kill_proves_every_row_and_leaves_nothing(
     assert told["problems"] == []
     assert told["days_equal"] == told["days"] == FEW
     assert told["interrupted"]
-    assert all(count >= 1 for count in told["attempts before the kill"].values())
+    assert all(count >= 1 for count in told["micro-batches before the kill"].values())
     assert sorted(bad["cause"] for bad in told["quarantined"]) == [
         "corrupt-object",
         "malformed-message",

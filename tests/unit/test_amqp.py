@@ -76,8 +76,8 @@ def test_the_short_name_is_that_of_the_pool(url: str, name: str) -> None:
         ("?source=s&pool=p&queue_type=lazy", "classic or quorum"),
         ("?source=s&pool=p&consumer_timeout=30m", "a number of seconds"),
         ("/extra?source=s", "write it as %2F"),
-        ("?source=s&heartbeat=soon", "look at heartbeat"),
-        ("?source=s&ssl_options={'ca_certs':'/absent.pem'}", "look at ssl_options"),
+        ("?source=s&heartbeat=soon", "check heartbeat"),
+        ("?source=s&ssl_options={'ca_certs':'/absent.pem'}", "check ssl_options"),
     ],
 )
 def test_a_wrong_url_says_what_to_write_and_keeps_the_password(rest: str, problem: str) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from sqlalchemy import Connection, event, exc
+from sqlalchemy import event, exc
 from sqlalchemy.pool import QueuePool
 
 from queue_source.errors import QueueConfigurationError, QueueError, QueueUnavailable
@@ -25,6 +25,7 @@ from queue_source.queues.sql import SqlQueue
 from queue_source.queues.sql.database import open_database, parse_address
 from queue_source.queues.sql.rows import QueueRows
 from shard_store.sql.dialects import Trouble
+from shard_store.sql.transaction import Transaction
 
 
 @pytest.fixture
@@ -287,7 +288,7 @@ def test_bodies_and_headers_stay_out_of_errors(queue: SqlQueue) -> None:
 def test_what_waiting_cannot_mend_is_told_apart_from_passing_trouble(
     says: str, kind: type[QueueError], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(_connection: Connection) -> None:
+    def fail(_transaction: Transaction) -> None:
         raise exc.OperationalError("SELECT 1", {}, psycopg.OperationalError(says))
 
     database = open_database(parse_address("sql+postgresql://u:hunter2@h/db?queue=q"), None, 1.0)

@@ -58,7 +58,8 @@ def vacuum(
     """Remove the split files in `folder` that are older than `older_than` and not published in `store`.
 
     `older_than` must be longer than any micro-batch takes: its files are not published before it ends. Refuses a folder
-    of whose files the store knows none: they belong to another store, which must not lose them.
+    of whose files the store knows none: they belong to another store, which must not lose them. `progress` is called
+    with the number of files that were compared so far.
     """
     filesystem, inner = resolve(f"{folder.rstrip('/')}/x", storage)
     inner = inner.rpartition("/")[0]

@@ -41,11 +41,11 @@ def list_errors(
     import shard_store
     from queue_source.coordinator.error_messages import time
     from shard_store import error_search
-    from shard_store.error_delivery import MOST_INPUT
+    from shard_store.error_delivery import MAX_INPUT
 
     chosen = choice.criteria()
     with shard_store.open_store(store, create=False) as opened:
-        pages = error_search.pages(opened.database, chosen, limit=limit + 1, most_input=MOST_INPUT if as_json else 0)
+        pages = error_search.pages(opened.database, chosen, limit=limit + 1, max_input=MAX_INPUT if as_json else 0)
         found = [error for page in pages for error in page]
     more = len(found) > limit
     del found[limit:]
@@ -151,7 +151,7 @@ def drop(
     from shard_store import error_repair, error_search
 
     with shard_store.open_store(store, create=False) as opened:
-        pages = error_search.pages(opened.database, chosen, limit=limit, most_input=0)
+        pages = error_search.pages(opened.database, chosen, limit=limit, max_input=0)
         found = [(error.key, error.state) for page in pages for error in page]
         keys = [key for key, state in found if state != State.PENDING.value]
         dropped = len(keys) if dry_run else error_repair.drop(opened.database, keys)

@@ -75,8 +75,13 @@ def _record(
     found: Iterable[_Row],
     connection: Connection | None,
 ) -> None:
-    identity = store.current_plan(pipeline, driver_identity() or None, connection)
-    store.reject(identity, list(_records(identity, cause, batch_id, found)), connection)
+    driver = driver_identity() or None
+    if connection is None:
+        identity = store.current_plan(pipeline, driver)
+        store.reject(identity, list(_records(identity, cause, batch_id, found)))
+    else:
+        identity = store.current_plan_inside(connection, pipeline, driver)
+        store.reject_inside(connection, identity, list(_records(identity, cause, batch_id, found)))
 
 
 def _records(identity: PlanIdentity, cause: str, batch_id: int | None, found: Iterable[_Row]) -> Iterator[ErrorRecord]:

@@ -8,7 +8,7 @@ All calls may come from several threads at once. Errors are `queue_source.errors
 from __future__ import annotations
 
 import json
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -17,13 +17,12 @@ from typing import TYPE_CHECKING, Protocol, TypeVar, cast, runtime_checkable
 from queue_source.messages import Outgoing, Receipt, Received
 
 if TYPE_CHECKING:
-    from sqlalchemy.engine import Connection
-
     from shard_store.sql.database import Database
+    from shard_store.sql.transaction import Transaction
 
 T = TypeVar("T")
 
-Self = TypeVar("Self", bound="BaseQueue")
+Self = TypeVar("Self", bound="Queue")
 
 Payload = bytes | str | Mapping[str, object] | Sequence[object]
 """What may be sent: bytes and text as they are, anything else as JSON."""
@@ -74,53 +73,12 @@ class Depth:
         return self.ready + self.in_flight + self.delayed
 
 
-class BaseQueue(ABC):
-    """What every adapter here inherits: `send` by its `send_messages`, `publish`, and use in a `with` statement."""
-
-    extras = Extras(sends_many=True, administered=True)
-
-    @abstractmethod
-    def send_messages(self, messages: Sequence[Outgoing]) -> list[str]:
-        """As `SendsMany.send_messages`."""
-
-    def send(
-        self,
-        payloads: Sequence[Payload],
-        *,
-        tag: str = "",
-        headers: Mapping[str, str] | None = None,
-        group: str | None = None,
-    ) -> list[str]:
-        """As `Queue.send`; how many go out at once is as for `send_messages`."""
-        return self.send_messages([Outgoing(body, tag, headers or {}, group) for body in encode_payloads(payloads)])
-
-    def publish(
-        self,
-        payloads: Sequence[Payload],
-        *,
-        tag: str = "",
-        headers: Mapping[str, str] | None = None,
-        group: str | None = None,
-    ) -> list[str]:
-        """The earlier name of `send`, kept for existing code."""
-        return self.send(payloads, tag=tag, headers=headers, group=group)
-
-    @abstractmethod
-    def close(self) -> None:
-        """End what runs, and what waits in other threads; may be called again."""
-
-    def __enter__(self: Self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-
 @runtime_checkable
 class Queue(Protocol):
-    """Eight verbs and a depth: all that the reader needs of a queue."""
+    """Eight verbs and a depth: all that the reader needs of a queue.
+
+    A class of your own that inherits it gets `publish` and use in a `with` statement from it.
+    """
 
     @property
     def name(self) -> str:
@@ -190,19 +148,25 @@ class Queue(Protocol):
         headers: Mapping[str, str] | None = None,
         group: str | None = None,
     ) -> list[str]:
-        """The earlier name of `send`. A queue of your own needs it only where your own code calls it."""
+        """The earlier name of `send`, kept for existing code."""
+        return self.send(payloads, tag=tag, headers=headers, group=group)
 
     def depth(self) -> Depth:
         """How many messages there are. Raises `QueueConfigurationError` where `capabilities.reports_depth` is False."""
 
     def close(self) -> None:
-        """Free connections. Messages in flight stay leased until their leases end; call `nack` first."""
+        """End what runs, and what waits in other threads, and free connections; may be called again.
 
-    def __enter__(self) -> Queue: ...
+        Messages in flight stay leased until their leases end: call `nack` first.
+        """
+
+    def __enter__(self: Self) -> Self:
+        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    ) -> None:
+        self.close()
 
 
 class SendsMany(Protocol):
@@ -214,6 +178,27 @@ class SendsMany(Protocol):
         A message that cannot be sent raises `Unsendable` before anything is sent. After a `QueueError` some may be
         sent.
         """
+
+
+class BaseQueue(Queue):
+    """What the adapters here inherit: they write `send_messages`, and have `send` by it."""
+
+    extras = Extras(sends_many=True, administered=True)
+
+    @abstractmethod
+    def send_messages(self, messages: Sequence[Outgoing]) -> list[str]:
+        """As `SendsMany.send_messages`."""
+
+    def send(
+        self,
+        payloads: Sequence[Payload],
+        *,
+        tag: str = "",
+        headers: Mapping[str, str] | None = None,
+        group: str | None = None,
+    ) -> list[str]:
+        """As `Queue.send`; how many go out at once is as for `send_messages`."""
+        return self.send_messages([Outgoing(body, tag, headers or {}, group) for body in encode_payloads(payloads)])
 
 
 class Unsendable(ValueError):
@@ -253,10 +238,10 @@ class Transactional(Protocol):
     def joins(self, database: Database) -> bool:
         """Whether it is in this very database, as far as the URLs show; then its tables are there from now on."""
 
-    def send_in_transaction(self, connection: Connection, messages: Sequence[Outgoing]) -> None:
-        """As `SendsMany.send_messages`, but part of `connection`'s transaction, and sent when that commits.
+    def send_in_transaction(self, transaction: Transaction, messages: Sequence[Outgoing]) -> None:
+        """As `SendsMany.send_messages`, but part of this transaction, and sent when it commits.
 
-        The connection is one of a database that the queue `joins`.
+        The transaction is in a database that the queue `joins`.
         """
 
 
@@ -318,6 +303,12 @@ def peek_by_receiving(queue: Queue, max_messages: int, wait: float = 0.0) -> lis
 
 REPUBLISH_COUNT = "Republish-Count"
 """The header that says how often a message was put to the back; absent = never."""
+
+
+def check_lease(seconds: float) -> None:
+    """Raises ValueError for a lease of no time."""
+    if not seconds > 0:
+        raise ValueError(f"lease must be more than 0 seconds, not {seconds!r}")
 
 
 def encode_payloads(payloads: Sequence[Payload]) -> list[bytes]:

@@ -13,7 +13,6 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
 import pyarrow as pa
-from sqlalchemy.engine import Connection
 
 from queue_source.errors import CuesqueueError, QueueError
 from queue_source.messages import Outgoing
@@ -25,8 +24,9 @@ from queue_source.queues.sql.staging import Staging
 from queue_source.sinks.base import Batch
 from queue_source.sinks.queue_rows import Messages, RowRefused, check_columns
 from shard_store.failpoints import reach
-from shard_store.publishing import publish
+from shard_store.publishing import Published
 from shard_store.sql.database import Database
+from shard_store.sql.transaction import Transaction
 from shard_store.sql.urls import same_database
 from shard_store.store import ShardStore
 
@@ -110,23 +110,21 @@ class QueueSink:
         address = self._address_in_store()
         if address is None and not names:
             self._warn_of_at_least_once(batch_id)
-            store.publish_all(batch.plans, (), batch_id=batch_id, elsewhere=brought)
+            store.publish_with(batch.plans, lambda transaction, published: None, batch_id=batch_id, brought=brought)
             return
         # what tasks have staged is shown or the batch fails, whatever this process would have done in their place
         address = address or parse_address(self._target.url.reveal())
         with closing(self._staging(address, batch)) as staging:
             staging.prepare()
 
-            def work(connection: Connection) -> list[str]:
-                # not `store.publish_all(connection=...)`: passing trouble inside of it would not be tried again
-                published = publish(store.database, connection, batch.plans, (), batch_id=batch_id, elsewhere=brought)
+            def show(transaction: Transaction, published: Published) -> list[str]:
                 if published.already:
-                    return staging.abandon(connection)
-                left = staging.show(connection, names)
+                    return staging.abandon(transaction)
+                left = staging.show(transaction, names)
                 reach("rows-shown")
                 return left
 
-            staging.clean(store.database.write(work))
+            staging.clean(store.publish_with(batch.plans, show, batch_id=batch_id, brought=brought))
 
     def _warn_of_at_least_once(self, batch_id: int) -> None:
         if batch_id == 0 and adapter_name(self._target.url.reveal()) == "sql":

@@ -42,7 +42,7 @@ class SplitSink(Sink):
         batch_id: int,
     ) -> None:
         splits = [split for task in written for split in task]
-        store.publish_all(batch.plans, splits, row_schema=row_schema, batch_id=batch_id)
+        store.publish(batch.plans, splits, row_schema=row_schema, batch_id=batch_id)
 
 
 def write_split(

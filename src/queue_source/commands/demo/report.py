@@ -77,15 +77,15 @@ def _lines(tour: Tour) -> Iterator[tuple[str, Counts]]:
 
     yield "messages sent", of("messages")
     yield "messages left at the end", after.left
-    yield "messages leased at the kill", before.leased
+    yield "messages held by readers at the kill", before.leased
     yield "messages that announce nothing", of("ignored")
-    yield "objects announced", of("announcements")
+    yield "announcements of objects", of("announcements")
     yield "duplicates dropped", of("announcements") - after.shards
     yield "quarantined", Counter(pipeline for pipeline, _, _ in after.errors)
     yield "objects published before the kill", before.published
     yield "objects published after the kill", after.published - before.published
-    yield "attempts before the kill", before.attempts
-    yield "attempts after the kill", after.attempts - before.attempts
+    yield "micro-batches before the kill", before.attempts
+    yield "micro-batches after the kill", after.attempts - before.attempts
     yield "rows published", after.rows
 
 
@@ -118,7 +118,7 @@ def print_report(tour: Tour, layout: Layout, as_json: bool) -> None:
         console.print(f"  quarantined from {pipeline}: {cause}: {short}", markup=False)
     console.print(
         f"  killed: {tour.killed} processes, in the middle of a micro-batch of {', '.join(tour.interrupted)}; "
-        f"{tour.orphans} data files were left behind, which no reader ever sees"
+        f"unpublished data files left behind, which no reader ever sees: {tour.orphans}"
     )
     color = "red" if tour.problems else "green"
     console.print(

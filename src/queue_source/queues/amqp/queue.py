@@ -27,7 +27,7 @@ from queue_source.queues.amqp.errors import translated
 from queue_source.queues.amqp.link import IoThread, Link, Stopped
 from queue_source.queues.amqp.messages import checked_headers, properties_for, received
 from queue_source.queues.amqp.session import QueueGone, Session
-from queue_source.queues.base import BaseQueue, Capabilities, Depth, convert_each
+from queue_source.queues.base import BaseQueue, Capabilities, Depth, check_lease, convert_each
 from queue_source.queues.log_ids import stamped
 from queue_source.tags import check_tag
 
@@ -45,7 +45,7 @@ class AmqpQueue(BaseQueue):
 
     def __init__(self, url: str) -> None:
         self._address = address = parse_address(url)
-        self.capabilities = Capabilities(
+        self._capabilities = Capabilities(
             max_batch_size=LARGEST_BATCH,
             lease_cap=address.longest_hold,
             reports_depth=address.pool is not None or address.listener,
@@ -57,6 +57,10 @@ class AmqpQueue(BaseQueue):
         self._closed = False
 
     @property
+    def capabilities(self) -> Capabilities:
+        return self._capabilities
+
+    @property
     def name(self) -> str:
         return self._address.name
 
@@ -64,8 +68,7 @@ class AmqpQueue(BaseQueue):
 
     def receive(self, max_messages: int, lease: float, wait: float) -> list[Received]:
         """`lease` only sets `lease_until`: the delivery is ours as long as the connection lives."""
-        if not lease > 0:
-            raise ValueError(f"lease must be more than 0 seconds, not {lease!r}")
+        check_lease(lease)
         self._refuse_closed()
         self._needs_queue("receive")
         if max_messages <= 0:
@@ -81,8 +84,7 @@ class AmqpQueue(BaseQueue):
 
     def extend(self, receipts: Sequence[Receipt], lease: float) -> set[Receipt]:
         """Returns which deliveries are no longer ours; sends nothing, since no lease ends by time."""
-        if not lease > 0:
-            raise ValueError(f"lease must be more than 0 seconds, not {lease!r}")
+        check_lease(lease)
 
         async def look() -> set[Receipt]:
             return self._session.stale(receipts)

@@ -11,8 +11,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from enum import Enum
 
-from sqlalchemy import Connection
-
 from queue_source.errors import QueueConfigurationError, QueueUnavailable
 from queue_source.messages import Outgoing, Receipt, Received
 from queue_source.queues.base import Depth, convert_each
@@ -24,6 +22,7 @@ from queue_source.queues.sql.database import create_table, create_tables
 from queue_source.queues.sql.rows import QueueRows
 from queue_source.tags import check_tag, matches_any
 from shard_store.sql.database import Database
+from shard_store.sql.transaction import Transaction
 
 
 class Fault(str, Enum):
@@ -71,7 +70,7 @@ class SimQueue(SqlQueue):
 
     def ordered(self) -> dict[Fault, int]:
         """How often each fault is still to come."""
-        left = self._run(lambda connection: sim_tables.ordered(connection, self._sim.pool), read=True)
+        left = self._run(lambda transaction: sim_tables.ordered(transaction, self._sim.pool), read=True)
         return {Fault(fault): times for fault, times in left.items()}
 
     # --- the verbs ---------------------------------------------------------------------------------------------------
@@ -91,7 +90,7 @@ class SimQueue(SqlQueue):
         twice = len(self._met(Fault.DUPLICATE_DELIVERY, "receive", len(receipts)))
         self._change(receipts[:twice], self._rows.duplicate)
         for receipt, seconds in zip(receipts, self._met(Fault.EARLY_EXPIRY, "receive", len(receipts)), strict=False):
-            self._change([receipt], lambda connection, ids, s=seconds: self._rows.extend(connection, ids, s))  # type: ignore[misc]
+            self._change([receipt], lambda transaction, ids, s=seconds: self._rows.extend(transaction, ids, s))  # type: ignore[misc]
 
     def extend(self, receipts: Sequence[Receipt], lease: float) -> set[Receipt]:
         self._connected("extend")
@@ -100,7 +99,7 @@ class SimQueue(SqlQueue):
     def acknowledge(self, receipts: Sequence[Receipt]) -> set[Receipt]:
         self._connected("acknowledge")
         if self._faulty():
-            leased = self._run(lambda connection: self._rows.held(connection, receipts))
+            leased = self._run(lambda transaction: self._rows.held(transaction, receipts))
             alive = [receipt for receipt in dict.fromkeys(receipts) if receipt in leased]
             lost = alive[: len(self._met(Fault.LOST_ACKNOWLEDGEMENT, "acknowledge", len(alive)))]
             receipts = [receipt for receipt in receipts if receipt not in lost]
@@ -132,15 +131,15 @@ class SimQueue(SqlQueue):
         """Never: what it simulates has no transactions with a store."""
         return False
 
-    def _insert(self, connection: Connection, sent: Sequence[Outgoing], ids: list[str]) -> list[str]:
+    def _insert(self, transaction: Transaction, sent: Sequence[Outgoing], ids: list[str]) -> list[str]:
         tags = {message.tag for message in sent}
         heard: set[str] = set()
-        for pool, filters in sim_tables.pools(connection).items():
+        for pool, filters in sim_tables.pools(transaction).items():
             passing = {tag for tag in tags if matches_any(filters, tag)}
             heard |= passing
             wanted = [(message, key) for message, key in zip(sent, ids, strict=True) if message.tag in passing]
             if wanted:
-                QueueRows(pool, self.name, self._database).insert(connection, *zip(*wanted, strict=True))
+                QueueRows(pool, self.name).insert(transaction, *zip(*wanted, strict=True))
         if self._sim.mandatory and (unheard := tags - heard):
             raise self._unrouted(min(unheard), sum(message.tag in unheard for message in sent))
         return [key if message.tag in heard else "" for message, key in zip(sent, ids, strict=True)]
@@ -166,7 +165,7 @@ class SimQueue(SqlQueue):
 
     def exists(self) -> bool:
         """Whether the pool is bound to the source; creates nothing."""
-        return self._looked(lambda connection: sim_tables.exists(connection, self._sim.pool))
+        return self._looked(lambda transaction: sim_tables.exists(transaction, self._sim.pool))
 
     def create(self) -> None:
         self._opened()
@@ -174,10 +173,10 @@ class SimQueue(SqlQueue):
     def delete(self) -> None:
         """The pool, its messages, and what faults were ordered for it."""
 
-        def remove(connection: Connection) -> None:
-            self._rows.purge(connection)
-            sim_tables.unbind(connection, self._sim.pool)
-            sim_tables.forget(connection, self._sim.pool)
+        def remove(transaction: Transaction) -> None:
+            self._rows.purge(transaction)
+            sim_tables.unbind(transaction, self._sim.pool)
+            sim_tables.forget(transaction, self._sim.pool)
 
         if self.exists():
             self._run(remove)
@@ -190,8 +189,8 @@ class SimQueue(SqlQueue):
         create_table(self._database)
         create_tables(self._database, sim_tables.metadata)
         pool, filters = self._sim.pool, self._sim.filters
-        if not self._database.read(lambda connection: sim_tables.is_bound(connection, pool, filters)):
-            self._database.write(lambda connection: sim_tables.bind(connection, pool, filters))
+        if not self._database.read(lambda transaction: sim_tables.is_bound(transaction, pool, filters)):
+            self._database.write(lambda transaction: sim_tables.bind(transaction, pool, filters))
 
     def _connected(self, verb: str) -> None:
         if self._faulty() and self._met(Fault.DISCONNECT, verb, 1):
@@ -203,4 +202,4 @@ class SimQueue(SqlQueue):
 
     def _faulty(self) -> bool:
         """Reads without a lock, since mostly no fault is ordered."""
-        return self._run(lambda connection: bool(sim_tables.ordered(connection, self._sim.pool)), read=True)
+        return self._run(lambda transaction: bool(sim_tables.ordered(transaction, self._sim.pool)), read=True)

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from sqlalchemy import (
     BigInteger,
     Column,
-    Connection,
     Index,
     Integer,
     LargeBinary,
@@ -27,6 +26,7 @@ from shard_store.redaction import redact_url
 from shard_store.sql.database import Database, ErrorKinds
 from shard_store.sql.dialects import Trouble
 from shard_store.sql.install import schema_lock
+from shard_store.sql.transaction import Transaction
 
 LONGEST_NAME = 255  # of queues and groups: both are index columns
 
@@ -123,19 +123,19 @@ def create_table(database: Database) -> None:
     create_tables(database, metadata)
 
 
-def has_table(connection: Connection) -> bool:
-    return inspect(connection).has_table(messages.name)
+def has_table(transaction: Transaction) -> bool:
+    return inspect(transaction.connection).has_table(messages.name)
 
 
 def create_tables(database: Database, *wanted: MetaData) -> None:
-    def absent(connection: Connection) -> bool:
-        there = set(inspect(connection).get_table_names())
+    def absent(transaction: Transaction) -> bool:
+        there = set(inspect(transaction.connection).get_table_names())
         return any(not some.tables.keys() <= there for some in wanted)
 
-    def create(connection: Connection) -> None:
-        with schema_lock(database, connection):
+    def create(transaction: Transaction) -> None:
+        with schema_lock(transaction):
             for some in wanted:
-                some.create_all(connection, checkfirst=True)
+                some.create_all(transaction.connection, checkfirst=True)
 
     if database.read(absent):
         database.write(create)

@@ -14,11 +14,9 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from sqlalchemy import Connection
-
 from queue_source.errors import QueueConfigurationError, QueueError
 from queue_source.messages import Outgoing, Receipt, Received
-from queue_source.queues.base import BaseQueue, Capabilities, Depth, Extras, convert_each, copy_of
+from queue_source.queues.base import BaseQueue, Capabilities, Depth, Extras, check_lease, convert_each, copy_of
 from queue_source.queues.sql.database import (
     Address,
     create_table,
@@ -27,7 +25,8 @@ from queue_source.queues.sql.database import (
     parse_address,
 )
 from queue_source.queues.sql.rows import QueueRows, checked
-from shard_store.sql.database import ROWS_PER_STATEMENT, Database, chunks
+from shard_store.sql.database import Database
+from shard_store.sql.transaction import ROWS_PER_STATEMENT, Transaction, chunks
 from shard_store.sql.urls import same_database
 
 _POLL = (0.05, 0.2)  # seconds between two polls of an empty queue, drawn at random so that pollers do not run in step
@@ -58,7 +57,7 @@ class SqlQueue(BaseQueue):
     ) -> None:
         self._address = address = url if isinstance(url, Address) else parse_address(url)
         self._database = open_database(address, clock, patience)
-        self._rows = QueueRows(address.queue, address.name, self._database)
+        self._rows = QueueRows(address.queue, address.name)
         self._clock = clock
         self._closed = threading.Event()
         self._sleep = sleep or self._closed.wait
@@ -72,7 +71,7 @@ class SqlQueue(BaseQueue):
 
     def receive(self, max_messages: int, lease: float, wait: float) -> list[Received]:
         """Up to `max_messages` messages in one transaction, the longest visible first; polls until `wait` is over."""
-        _positive("lease", lease)
+        check_lease(lease)
         self._refuse_closed()
         try:
             return self._receive(max_messages, lease, wait)
@@ -85,8 +84,8 @@ class SqlQueue(BaseQueue):
         now = self._clock or time.monotonic
         until = now() + wait
 
-        def take(connection: Connection) -> list[Received]:
-            return self._rows.take(connection, max_messages, lease, started)
+        def take(transaction: Transaction) -> list[Received]:
+            return self._rows.take(transaction, max_messages, lease, started)
 
         while max_messages > 0:
             started = time.monotonic()
@@ -106,26 +105,26 @@ class SqlQueue(BaseQueue):
         return []
 
     def extend(self, receipts: Sequence[Receipt], lease: float) -> set[Receipt]:
-        _positive("lease", lease)
-        return self._change(receipts, lambda connection, ids: self._rows.extend(connection, ids, lease))
+        check_lease(lease)
+        return self._change(receipts, lambda transaction, ids: self._rows.extend(transaction, ids, lease))
 
     def acknowledge(self, receipts: Sequence[Receipt]) -> set[Receipt]:
         return self._change(receipts, self._rows.remove)
 
     def nack(self, receipts: Sequence[Receipt], delay: float = 0.0) -> None:
-        self._change(receipts, lambda connection, ids: self._rows.nack(connection, ids, delay))
+        self._change(receipts, lambda transaction, ids: self._rows.nack(transaction, ids, delay))
 
     def reject(self, receipts: Sequence[Receipt]) -> None:
         """Drop the messages for good: there is no dead-letter queue here, so the caller keeps what it wants to keep."""
         self._change(receipts, self._rows.remove)
 
     def republish(self, message: Received) -> bool:
-        def copy(connection: Connection) -> bool:
-            leased = self._rows.held(connection, [message.receipt])
+        def copy(transaction: Transaction) -> bool:
+            leased = self._rows.held(transaction, [message.receipt])
             if not leased:
                 return False
-            self._rows.insert(connection, [copy_of(message)])
-            self._rows.remove(connection, list(leased.values()))
+            self._rows.insert(transaction, [copy_of(message)])
+            self._rows.remove(transaction, list(leased.values()))
             return True
 
         return self._run(copy)
@@ -134,7 +133,7 @@ class SqlQueue(BaseQueue):
         """All of them or none: one transaction, durable when this returns."""
         sent = convert_each(messages, checked)
         ids = [uuid.uuid4().hex for _ in sent]
-        return self._run(lambda connection: self._insert(connection, sent, ids)) if sent else []
+        return self._run(lambda transaction: self._insert(transaction, sent, ids)) if sent else []
 
     def joins(self, database: Database) -> bool:
         if not same_database(self._database.url, database.url):
@@ -142,12 +141,12 @@ class SqlQueue(BaseQueue):
         self._opened()
         return True
 
-    def send_in_transaction(self, connection: Connection, messages: Sequence[Outgoing]) -> None:
+    def send_in_transaction(self, transaction: Transaction, messages: Sequence[Outgoing]) -> None:
         """In the caller's transaction, which is one of a database that it `joins`."""
-        self._rows.insert(connection, convert_each(messages, checked))
+        self._rows.insert(transaction, convert_each(messages, checked))
 
-    def _insert(self, connection: Connection, sent: Sequence[Outgoing], ids: list[str]) -> list[str]:
-        self._rows.insert(connection, sent, ids)
+    def _insert(self, transaction: Transaction, sent: Sequence[Outgoing], ids: list[str]) -> list[str]:
+        self._rows.insert(transaction, sent, ids)
         return ids
 
     def depth(self) -> Depth:
@@ -162,7 +161,7 @@ class SqlQueue(BaseQueue):
 
     def peek(self, max_messages: int) -> list[Received]:
         """The next messages without taking them, waiting or leased; their receipts are good for nothing."""
-        return self._run(lambda connection: self._rows.peek(connection, max_messages), read=True)
+        return self._run(lambda transaction: self._rows.peek(transaction, max_messages), read=True)
 
     def purge(self) -> int:
         """Delete every message, leased ones too; returns how many there were."""
@@ -180,7 +179,7 @@ class SqlQueue(BaseQueue):
         """The same as to purge it; the table stays, since other queues may be in it."""
         self.purge()
 
-    def _looked(self, look: Callable[[Connection], bool]) -> bool:
+    def _looked(self, look: Callable[[Transaction], bool]) -> bool:
         """What `look` returns; creates neither a table nor a file."""
         self._refuse_closed()
         file = self._database.file()
@@ -188,22 +187,22 @@ class SqlQueue(BaseQueue):
 
     # --- transactions ------------------------------------------------------------------------------------------------
 
-    def _change(self, receipts: Sequence[Receipt], change: Callable[[Connection, list[int]], object]) -> set[Receipt]:
+    def _change(self, receipts: Sequence[Receipt], change: Callable[[Transaction, list[int]], object]) -> set[Receipt]:
         """Apply `change` to the messages that the receipts still hold; returns the receipts that hold none."""
         wanted = list(dict.fromkeys(receipts))
 
-        def work(connection: Connection) -> set[Receipt]:
+        def work(transaction: Transaction) -> set[Receipt]:
             stale: set[Receipt] = set()
             for chunk in chunks(wanted):
-                leased = self._rows.held(connection, chunk)
+                leased = self._rows.held(transaction, chunk)
                 stale |= set(chunk) - leased.keys()
                 if leased:
-                    change(connection, list(leased.values()))
+                    change(transaction, list(leased.values()))
             return stale
 
         return self._run(work) if wanted else set()
 
-    def _run(self, work: Callable[[Connection], _Result], *, read: bool = False) -> _Result:
+    def _run(self, work: Callable[[Transaction], _Result], *, read: bool = False) -> _Result:
         """One transaction; run again when the database chose it as the victim of a deadlock."""
         database = self._opened()
         return database.read(work) if read else database.write(work)
@@ -222,8 +221,3 @@ class SqlQueue(BaseQueue):
     def _refuse_closed(self) -> None:
         if self._closed.is_set():
             raise QueueConfigurationError(self.name, "is closed; open it again")
-
-
-def _positive(what: str, seconds: float) -> None:
-    if not seconds > 0:
-        raise ValueError(f"{what} must be more than 0 seconds, not {seconds!r}")

@@ -24,6 +24,7 @@ from queue_source.queues.base import (
     Capabilities,
     Depth,
     Payload,
+    check_lease,
     convert_each,
     copy_of,
     encode_payloads,
@@ -54,24 +55,13 @@ _Result = TypeVar("_Result")
 
 
 class SqsQueue(BaseQueue):
-    """One SQS queue. Nothing is requested before the first use; that reads the URL and the attributes it needs."""
+    """One SQS queue. `access`: the fields of `Access`. Nothing is requested before the first use, which reads the URL
+    and the attributes that it needs.
+    """
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        region: str | None = None,
-        endpoint_url: str | None = None,
-        access_key_id: str | None = None,
-        secret_access_key: str | None = None,
-        profile: str | None = None,
-        role_arn: str | None = None,
-        role_external_id: str | None = None,
-    ) -> None:
+    def __init__(self, url: str, **access: str | None) -> None:
         self._address = parse_address(url)
-        self._access = Access(
-            region, endpoint_url, access_key_id, secret_access_key, profile, role_arn, role_external_id
-        )
+        self._access = Access(**access)
         self._lock = threading.RLock()
         self._closed = threading.Event()
         self._made: Any = None
@@ -101,8 +91,7 @@ class SqsQueue(BaseQueue):
 
     def receive(self, max_messages: int, lease: float, wait: float) -> list[Received]:
         """Up to 10 messages, in long polls of a few seconds each; without `wait` SQS may overlook what is there."""
-        if not lease > 0:
-            raise ValueError(f"lease must be more than 0 seconds, not {lease!r}")
+        check_lease(lease)
         self._refuse_closed()
         until = time.monotonic() + wait
         try:
@@ -141,8 +130,7 @@ class SqsQueue(BaseQueue):
 
     def extend(self, receipts: Sequence[Receipt], lease: float) -> set[Receipt]:
         """One call for 10 messages. Also lost are those that SQS has held for 12 hours, its limit."""
-        if not lease > 0:
-            raise ValueError(f"lease must be more than 0 seconds, not {lease!r}")
+        check_lease(lease)
         return self._change(receipts, seconds(lease, LONGEST_LEASE))
 
     def acknowledge(self, receipts: Sequence[Receipt]) -> set[Receipt]:
