@@ -281,11 +281,25 @@ def open_store(
     patience: float = 30.0,
     trusts_rowcount: bool = True,
 ) -> ShardStore:
-    """Open the store behind a SQLAlchemy URL; in an empty database it is created, unless `create` is false.
+    """Open the store behind an SQLAlchemy URL; in an empty database its tables are created.
 
-    `patience`: seconds for which passing trouble is tried again before StoreUnavailable. `clock` and
-    `trusts_rowcount` are for tests. Raises StoreConfigurationError when the URL, driver or permissions are wrong, or
-    when the schema is older or newer than this version's (`cuesqueue migrate`).
+    Args:
+        url: An SQLAlchemy URL, as in the option `storeUrl`.
+        create: Create the tables in an empty database.
+        clock: For tests: replaces the database's clock.
+        patience: Seconds for which temporary failures are retried.
+        trusts_rowcount: For tests: False counts changed rows as for a driver that does not.
+
+    Returns:
+        The store. Close it, or use it in a `with` statement. Threads may share it; processes may not.
+
+    Raises:
+        StoreConfigurationError: The URL, the driver or the permissions are wrong, or the schema is older or newer than
+            this version's (`cuesqueue migrate`).
+        StoreUnavailable: The database failed for longer than `patience`.
+
+    Process:
+        Any.
     """
     database = Database(url, clock=clock, patience=patience, trusts_rowcount=trusts_rowcount)
     try:
