@@ -150,8 +150,8 @@ def public_methods() -> dict[str, Any]:
 
 def _python_lines() -> Iterator[str]:
     yield from ("# Python", "", _NOTICE, "")
-    yield "All that is public is in the package `cuesqueue`; a name is imported by its first use. Times are seconds"
-    yield "and sizes bytes, unless something else is said. The driver is the process of your Spark application."
+    yield "Everything public is in the package `cuesqueue`; a name is imported when it is first used. Times are in seconds"
+    yield "and sizes in bytes, unless something else is stated. The driver is the process of your Spark application."
     yield from ("", "## Functions")
     for name, function in public_functions().items():
         yield from _callable_lines(name, function)
@@ -168,7 +168,7 @@ def _python_lines() -> Iterator[str]:
         "",
         "### `Payload`",
         "",
-        "What a message is made of: bytes as they are, text as UTF-8, all else as JSON.",
+        "What can be sent as a message: bytes unchanged, text as UTF-8, anything else as JSON.",
     )
     yield from ("", "## Errors", "", "| error | is a | meaning |", "|---|---|---|")
     for cls in classes:
@@ -180,12 +180,34 @@ def _python_lines() -> Iterator[str]:
 def _callable_lines(name: str, value: Any, level: int = 3) -> Iterator[str]:
     yield from ("", f"{'#' * level} `{name}`", "")
     if inspect.isfunction(value):
-        signature = inspect.signature(value)
-        shown = [p for p in signature.parameters.values() if p.name != "self"]
-        returns = signature.return_annotation
-        text = str(signature.replace(parameters=shown, return_annotation=inspect.Signature.empty)).replace("'", "")
-        yield from ("```python", f"{name}{text} -> {returns}", "```", "")
+        yield from ("```text", f"{name}{_signature(value)}", "```", "")
     yield from _docstring_lines(value.__doc__)
+
+
+class _AsWritten(str):
+    """Shown without quotes."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def _signature(function: Any) -> str:
+    signature = inspect.signature(function)
+    shown = [
+        parameter.replace(
+            annotation=_AsWritten(parameter.annotation),
+            default=_AsWritten("...") if callable(parameter.default) and _has_default(parameter) else parameter.default,
+        )
+        for parameter in signature.parameters.values()
+        if parameter.name != "self"
+    ]
+    return str(signature.replace(parameters=shown, return_annotation=_AsWritten(signature.return_annotation)))
+
+
+def _has_default(parameter: inspect.Parameter) -> bool:
+    return parameter.default is not inspect.Parameter.empty
 
 
 _SECTION = re.compile(r"(Args|Attributes|Returns|Yields|Raises|Process|Units):")
