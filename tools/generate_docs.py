@@ -151,7 +151,7 @@ def public_methods() -> dict[str, Any]:
 def _python_lines() -> Iterator[str]:
     yield from ("# Python", "", _NOTICE, "")
     yield "Everything public is in the package `cuesqueue`; a name is imported when it is first used. Times are in"
-    yield "seconds and sizes in bytes, unless something else is stated. The driver is the process of your Spark application."
+    yield "seconds and sizes in bytes, unless stated otherwise. The driver is the process of your Spark application."
     yield from ("", "## Functions")
     for name, function in public_functions().items():
         yield from _callable_lines(name, function)
