@@ -14,8 +14,8 @@ import pyarrow as pa
 from queue_source.errors import BadObject
 from queue_source.formats.bad_records import Problems
 from queue_source.formats.base import BINARY_FILE, FormatOptions
-from queue_source.formats.text.blocks import Exactly, LineEnds, OutsideQuotes, text_blocks
-from queue_source.formats.text.csv_tokens import tokenizer
+from queue_source.formats.text.blocks import line_separator, text_blocks
+from queue_source.formats.text.csv_tokens import CsvRecords, Tokenizer
 from queue_source.formats.text.json_rows import decode, is_number
 from queue_source.formats.text.objects import TextObject
 from queue_source.formats.text.parsing import text_converter
@@ -99,7 +99,7 @@ def _json_records(text: TextObject, options: FormatOptions, problems: Problems, 
     if options.multi_line:
         parts: Iterable[tuple[int, bytes]] = ((block.offset, block.data) for block in text.document())
     else:
-        separator = Exactly(options.line_sep.encode()) if options.line_sep is not None else LineEnds()
+        separator = line_separator(options)
         blocks = text_blocks(text.stream(), separator, problems, until=limit)
         parts = ((block.offset + at, line) for block in blocks for at, line in separator.split(block.data))
     for offset, record in parts:
@@ -173,7 +173,7 @@ class _Seen:
 
 def infer_csv(text: TextObject, options: FormatOptions, problems: Problems, limit: int, *, types: bool) -> pa.Schema:
     """The columns of the header, or `_c0`, `_c1` ... without one. Raises BadObject for a name that is there twice."""
-    tokens = tokenizer(options)
+    tokens = Tokenizer(options).fields
     columns: list[_Column] = []
     names: list[str] | None = None
     converters = _meanings(options) if types else []
@@ -196,11 +196,7 @@ def infer_csv(text: TextObject, options: FormatOptions, problems: Problems, limi
 
 
 def _csv_records(text: TextObject, options: FormatOptions, problems: Problems, limit: int) -> Iterator[str]:
-    separator: LineEnds | Exactly | OutsideQuotes = LineEnds()
-    if options.multi_line:
-        separator = OutsideQuotes(options.quote.encode() or b"\n", options.escape.encode())
-    elif options.line_sep is not None:
-        separator = Exactly(options.line_sep.encode())
+    separator = CsvRecords(options) if options.multi_line else line_separator(options)
     comment = options.comment.encode()
     for block in text_blocks(text.stream(), separator, problems, until=limit):
         for _, line in separator.split(block.data):

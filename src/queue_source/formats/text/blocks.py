@@ -9,11 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
-
-import numpy as np
+from typing import Protocol
 
 from queue_source.formats.bad_records import Problems
+from queue_source.formats.base import FormatOptions
 from queue_source.formats.compression import Readable
 
 BLOCK_SIZE = 16 << 20
@@ -35,22 +34,33 @@ class Block:
 
 
 class Separator(Protocol):
-    """What ends a record; `length` is how much is read before a range to see whether a record ends there."""
+    """Where records end. All text that is given to it begins with a record, unless it is `found_from_anywhere`.
+
+    `length` is how many bytes are read before a range to see whether a record ends there.
+    """
 
     @property
     def length(self) -> int: ...
+
+    @property
+    def found_from_anywhere(self) -> bool:
+        """Whether an end is found without knowing what comes before it."""
 
     def last_end(self, data: bytes) -> int:
         """The end of the last record that is complete, whatever follows; 0 without one."""
 
     def first_end(self, data: bytes, least: int) -> int:
-        """The first end of a record at or behind `least`, or -1 while that cannot be told."""
+        """The first end of a record at or behind `least`, or -1 while that cannot be known."""
+
+    def split(self, data: bytes) -> Iterator[tuple[int, bytes]]:
+        """(offset, record without its end) of every record."""
 
 
 class LineEnds:
     """`\\n`, `\\r\\n` or `\\r`: what Spark takes for a line's end unless `lineSep` is set."""
 
     length = 1
+    found_from_anywhere = True
 
     def last_end(self, data: bytes) -> int:
         at = data.rfind(b"\n")
@@ -65,7 +75,6 @@ class LineEnds:
         return found.end()
 
     def split(self, data: bytes) -> Iterator[tuple[int, bytes]]:
-        """(offset, line without its end) of every line."""
         start = 0
         for end in _LINE_END.finditer(data):
             yield start, data[start : end.start()]
@@ -76,6 +85,8 @@ class LineEnds:
 
 class Exactly:
     """The given bytes and nothing else (`lineSep`)."""
+
+    found_from_anywhere = True
 
     def __init__(self, separator: bytes) -> None:
         self.bytes = separator
@@ -98,43 +109,9 @@ class Exactly:
             yield start, data[start:]
 
 
-class OutsideQuotes:
-    """Line ends that are not within quotes: CSV with `multiLine`. A record's end depends on all before it."""
-
-    length = 1
-
-    def __init__(self, quote: bytes, escape: bytes) -> None:
-        self._quote = quote[0]
-        self._escaped = re.compile(re.escape(escape) + rb"[\s\S]") if escape and escape != quote else None
-
-    def last_end(self, data: bytes) -> int:
-        ends = self.ends(data)
-        complete = ends[ends < len(data)]  # an end at the very end may be the half of \r\n, or of a doubled quote
-        return int(complete[-1]) if len(complete) else 0
-
-    def first_end(self, data: bytes, least: int) -> int:
-        """Such an object is never cut into ranges; and what comes after a record without an end, nobody can tell."""
-        return -1
-
-    def ends(self, data: bytes) -> np.ndarray[Any, np.dtype[np.intp]]:
-        """Where records end, `\\r\\n` once."""
-        plain = data if self._escaped is None else self._escaped.sub(b"__", data)
-        characters = np.frombuffer(plain, np.uint8)
-        quotes = np.flatnonzero(characters == self._quote)
-        newlines = np.flatnonzero((characters == 10) | (characters == 13))
-        outside: np.ndarray[Any, np.dtype[np.intp]] = newlines[np.searchsorted(quotes, newlines) % 2 == 0]
-        if len(outside) == 0:
-            return outside
-        halves = (characters[outside[:-1]] == 13) & (characters[outside[1:]] == 10) & (np.diff(outside) == 1)
-        ends: np.ndarray[Any, np.dtype[np.intp]] = np.delete(outside, np.flatnonzero(halves)) + 1
-        return ends
-
-    def split(self, data: bytes) -> Iterator[tuple[int, bytes]]:
-        start = 0
-        for end in [*self.ends(data).tolist(), len(data)]:
-            if start < end:
-                yield start, data[start:end].rstrip(b"\r\n")
-            start = end
+def line_separator(options: FormatOptions) -> Separator:
+    """What ends a line: `lineSep`, or else any of the usual line ends."""
+    return LineEnds() if options.line_sep is None else Exactly(options.line_sep.encode())
 
 
 def text_blocks(
@@ -185,7 +162,7 @@ def _next_record(stream: Readable, separator: Separator, offset: int, data: byte
 
     `data` is what was read from `offset` on. Only a piece is held at a time.
     """
-    while (end := separator.first_end(data, least)) < 0:
+    while not separator.found_from_anywhere or (end := separator.first_end(data, least)) < 0:
         more = stream.read(_NEXT_PIECE)
         if not more:
             return offset + len(data), b""

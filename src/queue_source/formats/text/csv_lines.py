@@ -27,8 +27,8 @@ from queue_source.formats.bad_records import Problems
 from queue_source.formats.base import FormatOptions, is_bytes, is_text
 from queue_source.formats.date_patterns import pattern_for
 from queue_source.formats.new_columns import check_header
-from queue_source.formats.text.blocks import BLOCK_SIZE, Block, Exactly, LineEnds, OutsideQuotes
-from queue_source.formats.text.csv_tokens import tokenizer
+from queue_source.formats.text.blocks import BLOCK_SIZE, Block, Separator, line_separator
+from queue_source.formats.text.csv_tokens import CsvRecords, Tokenizer, regular_quotes
 from queue_source.formats.text.line_data import count_lines, is_utf8, unified
 from queue_source.formats.text.parsing import TextConverter, text_converter
 from queue_source.formats.text.records import Record, RecordSchema, Rows
@@ -52,14 +52,10 @@ class CsvReader:
         self._problems = problems
         self._uri = uri
         self._shape = RecordSchema.of(schema, options)
-        self._tokens = tokenizer(options)
+        self._tokens = Tokenizer(options).fields
         self._leaf = text_leaf(options)
         self._take_columns([*self._shape.data.names], {name: name for name in self._shape.data.names})
-        self.separator: LineEnds | Exactly | OutsideQuotes = LineEnds()
-        if options.multi_line:
-            self.separator = OutsideQuotes(options.quote.encode() or b"\n", options.escape.encode())
-        elif options.line_sep is not None:
-            self.separator = Exactly(options.line_sep.encode())
+        self.separator: Separator = CsvRecords(options) if options.multi_line else line_separator(options)
         self.only_slowly = False
 
     def take_header(self, block: Block) -> Block | None:
@@ -74,8 +70,6 @@ class CsvReader:
                 require_any(self._shape.data.names, matches, present)
                 self._take_columns(present, matches)
                 end = self.separator.first_end(block.data, offset + len(line) + 1)
-                if isinstance(self.separator, OutsideQuotes):
-                    end = next((e for e in self.separator.ends(block.data).tolist() if e > offset + len(line)), -1)
                 end = len(block.data) if end < 0 else end
                 return Block(block.offset + end, block.data[end:])
         return None
@@ -180,8 +174,11 @@ class CsvReader:
         if len(self._present) == 1 and _BLANK_LINE.search(lines):
             return None
         lines = _plain_escapes(lines, options)
-        if quote and not _regular_quotes(lines, quote, options):
-            return None
+        if quote and quote in lines:
+            if not regular_quotes(lines, quote, options.sep.encode()):
+                return None
+            if not options.multi_line and not _quotes_within_lines(lines, quote):
+                return None
         return lines
 
     def _parse(self, lines: bytes) -> pa.Table:
@@ -282,28 +279,11 @@ def _may_be_hexadecimal(lines: bytes) -> bool:
     return bool((zeros & ((characters[1:] == ord("x")) | (characters[1:] == ord("X")))).any())
 
 
-def _regular_quotes(lines: bytes, quote: bytes, options: FormatOptions) -> bool:
-    """Whether every quote opens a field, closes it, or is one of two within: then pyarrow and Spark agree."""
-    if quote not in lines:
-        return True
+def _quotes_within_lines(lines: bytes, quote: bytes) -> bool:
+    """Whether no quoted field goes over the end of a line."""
     characters = np.frombuffer(lines, np.uint8)
-    at = np.flatnonzero(characters == quote[0])
-    if len(at) % 2:
-        return False
-    opening, closing = at[0::2], at[1::2]
-    sep = ord(options.sep)
-    before = characters[np.maximum(opening - 1, 0)]
-    begins = (before == sep) | (before == 10) | (before == 13) | (opening == 0)
-    begins[1:] |= opening[1:] - 1 == closing[:-1]  # doubled: closed, and opened again at once
-    after = characters[np.minimum(closing + 1, len(characters) - 1)]
-    ends = (after == sep) | (after == 10) | (after == 13) | (closing == len(characters) - 1)
-    ends[:-1] |= closing[:-1] + 1 == opening[1:]
-    if not (begins.all() and ends.all()):
-        return False
-    if options.multi_line:
-        return True
-    newlines = np.flatnonzero(characters == 10)
-    return bool((np.searchsorted(newlines, opening) == np.searchsorted(newlines, closing)).all())
+    newlines, quotes = np.flatnonzero(characters == 10), np.flatnonzero(characters == quote[0])
+    return bool((np.searchsorted(newlines, quotes[0::2]) == np.searchsorted(newlines, quotes[1::2])).all())
 
 
 def _trimmed(lines: bytes, options: FormatOptions) -> bytes:
@@ -331,7 +311,10 @@ def _plain_escapes(lines: bytes, options: FormatOptions) -> bytes:
     if escape not in lines or (escape + quote not in lines and escape * 2 not in lines):
         return lines  # the usual file; each escape character in it stands for itself
     q, e, s = re.escape(quote), re.escape(escape), re.escape(options.sep.encode())
-    quoted = re.compile(rb"(?:(?<=\A)|(?<=[\n%b]))%b((?:[^%b%b\n]|%b[^\n]|%b%b)*)%b" % (s, q, q, e, e, q, q, q))
+    line_end = b"" if options.multi_line else rb"\n"  # that no quoted field goes over
+    inner = rb"[^%b%b%b]*" % (q, e, line_end)
+    pair = (rb"%b[\s\S]|%b%b" if options.multi_line else rb"%b.|%b%b") % (e, q, q)
+    quoted = re.compile(rb"(?:(?<=\A)|(?<=[\r\n%b]))%b(%b(?:(?:%b)%b)*)%b" % (s, q, inner, pair, inner, q))
     pairs = re.compile(rb"%b(%b|%b)" % (e, e, q))
 
     def unescaped(field: re.Match[bytes]) -> bytes:

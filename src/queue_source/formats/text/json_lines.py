@@ -18,7 +18,7 @@ from queue_source.errors import BadObject
 from queue_source.formats.bad_records import Problems
 from queue_source.formats.base import FormatOptions, is_bytes
 from queue_source.formats.new_columns import KnownNames, more
-from queue_source.formats.text.blocks import BLOCK_SIZE, Block, Exactly, LineEnds
+from queue_source.formats.text.blocks import BLOCK_SIZE, Block, line_separator
 from queue_source.formats.text.json_rows import Objects, decode, dump
 from queue_source.formats.text.line_data import count_lines, is_utf8, unified
 from queue_source.formats.text.records import Record, RecordSchema, Rows
@@ -42,9 +42,7 @@ class JsonReader:
         self._options = options
         self._leaf = text_leaf(options)
         self._known = KnownNames(schema, options) if options.watch_new_columns else None
-        self.separator: LineEnds | Exactly = LineEnds()
-        if options.line_sep is not None:
-            self.separator = Exactly(options.line_sep.encode())
+        self.separator = line_separator(options)
         self.only_slowly = any(_has_map(field.type) for field in self._shape.data)
 
     def quickly(self, data: bytes) -> pa.Table | None:

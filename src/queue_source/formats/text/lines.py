@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from queue_source.formats.bad_records import Problems
 from queue_source.formats.base import FormatOptions
-from queue_source.formats.text.blocks import Block, Exactly, LineEnds
+from queue_source.formats.text.blocks import Block, line_separator
 from queue_source.formats.text.line_data import is_utf8, unified
 
 _LARGEST_STRINGS = (1 << 31) - 1
@@ -22,9 +22,7 @@ class TextReader:
         self._schema = schema
         self._problems = problems
         self._separator_text = options.line_sep
-        self.separator: LineEnds | Exactly = LineEnds()
-        if options.line_sep is not None:
-            self.separator = Exactly(options.line_sep.encode())
+        self.separator = line_separator(options)
         self.only_slowly = False
 
     def quickly(self, data: bytes) -> pa.Table | None:

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from queue_source.formats.bad_records import Problems
 from queue_source.formats.base import FormatOptions
-from queue_source.formats.text.blocks import Block, OutsideQuotes, Separator
+from queue_source.formats.text.blocks import Block, Separator
 from queue_source.formats.typed.columns import corrupt_column
 
 SMALLEST_PIECE = 32 << 10
@@ -149,15 +149,8 @@ def _cut(block: Block, separator: Separator) -> Iterator[Block]:
     """The block in a few pieces of whole records; a small one stays as it is."""
     data, start = block.data, 0
     step = max(SMALLEST_PIECE, len(data) // _PIECES + 1)
-    if isinstance(separator, OutsideQuotes):
-        ends = separator.ends(data).tolist()
-        for end in ends:
-            if end - start >= step:
-                yield Block(block.offset + start, data[start:end])
-                start = end
-    else:
-        while start + step < len(data) and (end := separator.first_end(data, start + step)) > 0:
-            yield Block(block.offset + start, data[start:end])
-            start = end
+    while start + step < len(data) and (end := separator.first_end(data, start + step)) > 0:
+        yield Block(block.offset + start, data[start:end])
+        start = end
     if start < len(data):
         yield Block(block.offset + start, data[start:])
