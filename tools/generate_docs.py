@@ -11,8 +11,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from queue_source.options.tables import GROUP_TITLES, READER_OPTIONS, SINK_OPTIONS, VIEW_OPTIONS, Option
-from queue_source.options.tables.foreign_names import ALIASES, MEANINGLESS
+from queue_source.options.declaring import Option
+from queue_source.options.other_names import ALIASES, MEANINGLESS
+from queue_source.options.places import READER, SINK, VIEWS, Place
+from queue_source.options.storage import StorageOptions
 
 REFERENCE = Path(__file__).resolve().parent.parent / "docs" / "reference"
 COMMAND = "python tools/generate_docs.py"
@@ -37,38 +39,40 @@ def _options_lines() -> Iterator[str]:
     yield from ("", '## Reader: `spark.readStream.format("cuesqueue")`', "")
     yield "The times must rise: a quarter of `commitTimeout` (the heartbeat) < `pendingTimeout` < `visibilityTimeout`"
     yield "< `deduplicationWindow`; and `waitTime` < `visibilityTimeout`."
-    yield from _sections(READER_OPTIONS)
-    yield from ("", "### Names of other sources", "")
-    yield "`cloudFiles.X` is taken as `X`. These stand for an option of another name:"
-    yield from ("", "| name | stands for |", "|---|---|")
+    yield from _sections(READER)
+    yield from ("", "### Other names", "")
+    yield "`cloudFiles.X` is taken as `X`. These names of earlier versions and of other sources are accepted too:"
+    yield from ("", "| name | means |", "|---|---|")
     yield from (f"| `{alias}` | `{name}` |" for alias, name in ALIASES.items())
     yield ""
-    yield f"{' and '.join(f'`{name}`' for name in MEANINGLESS)} are accepted with a warning: they mean nothing here."
+    yield f"{' and '.join(f'`{name}`' for name in MEANINGLESS)} are accepted with a warning: they have no effect."
     yield from ("", '## Sink: `df.writeStream.format("cuesqueue")`')
-    yield from _sections(SINK_OPTIONS)
+    yield from _sections(SINK)
     yield from ("", '## Views: `spark.read.format("cuesqueue")`')
-    yield from _sections(VIEW_OPTIONS)
+    yield from _sections(VIEWS)
 
 
-def _sections(options: Sequence[Option]) -> Iterator[str]:
-    for group in dict.fromkeys(option.group for option in options):
-        yield from ("", f"### {GROUP_TITLES[group]}", "")
-        if group == "storage" and options is not READER_OPTIONS:
+def _sections(place: Place) -> Iterator[str]:
+    for title, options in place.sections.items():
+        yield from ("", f"### {title}", "")
+        if title == StorageOptions.TITLE and place is not READER:
             yield "`aws.`, `s3.` and `azure.` options as for the reader."
             continue
         yield from ("| option | default | meaning | values | example |", "|---|---|---|---|---|")
-        yield from (_row(option) for option in options if option.group == group)
+        yield from map(_row, options)
 
 
 def _row(option: Option) -> str:
-    default = "required" if option.required else option.default_note
+    default = option.note
+    if option.required:
+        default = "required" + (f", unless `{option.unless[0]}` = `{option.unless[1]}`" if option.unless else "")
     if option.default is not None:
         default = _code(option.default) if option.default else "the empty text"
     meaning = option.help
     if option.formats:
         meaning += f" Only with `fileFormat` {' or '.join(f'`{name}`' for name in option.formats)}."
     example = _code(option.example) if option.example else ""
-    cells = (f"`{option.name}`", default, meaning, option.kind.values, example)
+    cells = (f"`{option.name}`", default, meaning, option.type.values, example)
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
@@ -88,6 +92,8 @@ def _commands_lines() -> Iterator[str]:
 
 def _subcommands(group: Any, path: str, level: int) -> Iterator[str]:
     for name, command in group.commands.items():
+        if command.hidden:  # an earlier name
+            continue
         yield from ("", f"{'#' * level} `{path} {name}`", "", *_paragraphs(command.help))
         if hasattr(command, "commands"):
             yield from _subcommands(command, f"{path} {name}", level + 1)

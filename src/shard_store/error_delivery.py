@@ -8,12 +8,12 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from shard_store.error_table import FINAL
+from shard_store.error_records import FINAL
+from shard_store.error_search import PAGE, StoredError, read, selected
 from shard_store.model import PublishToken
-from shard_store.ownership import fence
+from shard_store.shards import fence
 from shard_store.sql.database import Database, chunks
 from shard_store.sql.schema import errors, pipelines
-from shard_store.stored_errors import PAGE, StoredError, read, selected
 
 MOST_INPUT = 65_536
 """Bytes of an input that are sent; the table keeps more."""

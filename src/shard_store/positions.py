@@ -8,10 +8,10 @@ from typing import TypeVar
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from shard_store import ranges
+from shard_store import snapshots
 from shard_store.errors import ShardsLost
 from shard_store.model import Move, PlanIdentity, Position, PublishToken, Range, ShardKey, ShardState, is_end
-from shard_store.ownership import owned_by
+from shard_store.shards import owned_by
 from shard_store.sql.database import Database, chunks
 from shard_store.sql.schema import shards
 
@@ -90,8 +90,8 @@ def _joined(planned: Sequence[Move]) -> list[Move]:
 
 
 def _names(connection: Connection, identity: PlanIdentity, keys: set[ShardKey]) -> list[str]:
-    parts = ranges.read(connection, identity.token.pipeline, identity.start_seq, identity.end_seq)
-    return sorted({r.content.shard_id for r in ranges.flatten(parts) if r.key in keys})
+    parts = snapshots.read(connection, identity.token.pipeline, identity.start_seq, identity.end_seq)
+    return sorted({r.content.shard_id for r in snapshots.flatten(parts) if r.key in keys})
 
 
 def _move(

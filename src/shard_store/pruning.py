@@ -12,10 +12,9 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from shard_store.error_delivery import awaits_delivery
-from shard_store.error_table import FINAL
+from shard_store.error_records import FINAL
 from shard_store.sql.database import ROWS_PER_STATEMENT, Database
-from shard_store.sql.schema import attempts, errors, leases, pipelines, shards, snapshots
-from shard_store.times import micros
+from shard_store.sql.schema import attempts, errors, leases, micros, pipelines, shards, snapshots
 
 
 @dataclass(frozen=True, slots=True)

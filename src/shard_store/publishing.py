@@ -11,7 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
-from shard_store import ranges
+from shard_store import snapshots
 from shard_store.errors import ShardStoreError
 from shard_store.model import (
     AttemptKind,
@@ -21,9 +21,9 @@ from shard_store.model import (
     Split,
     split_key,
 )
-from shard_store.ownership import fence
 from shard_store.positions import advance_shards, lock_shards
 from shard_store.semantics import Semantics
+from shard_store.shards import fence
 from shard_store.sql.database import Database, chunks
 from shard_store.sql.schema import attempts, errors, pipelines, shards, splits
 
@@ -169,9 +169,9 @@ def _delivery(connection: Connection, identity: PlanIdentity, row: Row[Any], bat
 
 def planned_moves(connection: Connection, row: Row[Any]) -> list[Move]:
     """What the plan on record in the pipeline's row moves: its snapshots without what it left out."""
-    moves = ranges.read_moves(connection, row.pipeline, row.plan_after, row.plan_end)
+    moves = snapshots.read_moves(connection, row.pipeline, row.plan_after, row.plan_end)
     left_out = set(json.loads(row.plan_left_out))
-    return [m for m in moves if ranges.mark(m) not in left_out] if left_out else moves
+    return [m for m in moves if snapshots.mark(m) not in left_out] if left_out else moves
 
 
 def deliver(database: Database, connection: Connection, delivery: Delivery) -> Published:

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from shard_store import ranges
+from shard_store import snapshots
 from shard_store.errors import StoreConfigurationError
 from shard_store.model import PublishToken, Shard, ShardKey, Snapshot
-from shard_store.ownership import as_shard, owned_by, standing
 from shard_store.semantics import Semantics
+from shard_store.shards import as_shard, owned_by, standing
 from shard_store.sql.database import Database
 from shard_store.sql.schema import Name, attempts, pipelines, shards
 
@@ -116,7 +116,7 @@ def start(
         token=token,
         confirmed_seq=confirmed,
         last_seq=row.last_seq,
-        unconfirmed=tuple(ranges.read(connection, pipeline, confirmed, row.last_seq)),
+        unconfirmed=tuple(snapshots.read(connection, pipeline, confirmed, row.last_seq)),
         unfinished=tuple(as_shard(r) for r in connection.execute(unfinished)),
         previous_alive=bool(row.alive) and driver != "" and row.driver == driver,
         recent=recent,
@@ -134,7 +134,7 @@ def _recent(
     first = connection.execute(young).scalar()
     if first is None:
         return frozenset()
-    return frozenset(move.key for move in ranges.read_moves(connection, pipeline, first, confirmed))
+    return frozenset(move.key for move in snapshots.read_moves(connection, pipeline, first, confirmed))
 
 
 def _refuse_unfinished(

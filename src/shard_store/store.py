@@ -13,7 +13,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from shard_store import error_table, ownership, poison, progress, publishing, starting, views
+from shard_store import error_records, plans, poison, publishing, shards, starting, views
 from shard_store.model import (
     Content,
     ErrorRecord,
@@ -26,7 +26,7 @@ from shard_store.model import (
     ShardKey,
     Split,
 )
-from shard_store.progress import Confirmed
+from shard_store.plans import Confirmed
 from shard_store.pruning import PruneResult, RetentionPolicy, prune, win_interval
 from shard_store.publishing import Published
 from shard_store.semantics import Semantics
@@ -86,25 +86,25 @@ class ShardStore:
         )
 
     def heartbeat(self, token: PublishToken, stale_after: float) -> None:
-        self.database.write(lambda c: ownership.heartbeat(self.database, c, token, stale_after))
+        self.database.write(lambda c: shards.heartbeat(self.database, c, token, stale_after))
 
     def retire(self, token: PublishToken) -> None:
         """Say that the incarnation has ended gracefully and plans nothing more."""
-        self.database.write(lambda c: ownership.retire(c, token))
+        self.database.write(lambda c: shards.retire(c, token))
 
     def open_shards(self, token: PublishToken, source: str, contents: Sequence[Content]) -> dict[ShardKey, Shard]:
         """Open new shards as ours and tell how each stands: one transaction, 1,000 rows a statement."""
-        return self.database.write(lambda c: ownership.open_shards(self.database, c, token, source, contents))
+        return self.database.write(lambda c: shards.open_shards(self.database, c, token, source, contents))
 
     def look(self, keys: Sequence[ShardKey]) -> dict[ShardKey, Shard]:
-        return self.database.read(lambda c: ownership.look(self.database, c, keys))
+        return self.database.read(lambda c: shards.look(self.database, c, keys))
 
     def acquire(self, token: PublishToken, seen: Mapping[ShardKey, PublishToken | None]) -> set[ShardKey]:
         """Compare-and-set stale shards to our token; returns those that are ours now (invariant 5)."""
-        return self.database.write(lambda c: ownership.acquire(self.database, c, token, seen))
+        return self.database.write(lambda c: shards.acquire(self.database, c, token, seen))
 
     def release(self, token: PublishToken, keys: Sequence[ShardKey]) -> None:
-        self.database.write(lambda c: ownership.release(self.database, c, token, keys))
+        self.database.write(lambda c: shards.release(self.database, c, token, keys))
 
     # progress
 
@@ -121,9 +121,9 @@ class ShardStore:
         def work(c: Connection) -> Confirmed:
             confirmed = Confirmed(frozenset())
             if confirm is not None:
-                confirmed = progress.confirm(self.database, c, token, confirm, keys)
+                confirmed = plans.confirm(self.database, c, token, confirm, keys)
             if snapshot is not None:
-                written = progress.write_snapshot(self.database, c, token, *snapshot)
+                written = plans.write_snapshot(self.database, c, token, *snapshot)
                 confirmed = replace(confirmed, written=written)
             return confirmed
 
@@ -131,17 +131,17 @@ class ShardStore:
         return self.database.write(work)
 
     def plan(self, token: PublishToken, start_seq: int, end_seq: int) -> Plan:
-        return self.database.write(lambda c: progress.plan(self.database, c, token, start_seq, end_seq))
+        return self.database.write(lambda c: plans.plan(self.database, c, token, start_seq, end_seq))
 
     def current_plan(
         self, pipeline: str, driver: str | None = None, connection: Connection | None = None
     ) -> PlanIdentity:
         if connection is not None:
-            return self.database.write(lambda c: progress.current_plan(c, pipeline, driver), connection)
-        return self.database.read(lambda c: progress.current_plan(c, pipeline, driver))
+            return self.database.write(lambda c: plans.current_plan(c, pipeline, driver), connection)
+        return self.database.read(lambda c: plans.current_plan(c, pipeline, driver))
 
     def adopt_offset(self, token: PublishToken, seq: int) -> None:
-        self.database.write(lambda c: progress.adopt_offset(c, token, seq))
+        self.database.write(lambda c: plans.adopt_offset(c, token, seq))
 
     def publish(
         self,
@@ -222,7 +222,7 @@ class ShardStore:
         Errors of a plan become final when it is published; what comes later is not written.
         """
         if records:
-            self.database.write(lambda c: error_table.record(self.database, c, source, pipeline, records))
+            self.database.write(lambda c: error_records.record(self.database, c, source, pipeline, records))
 
     def reject(
         self, identity: PlanIdentity, records: Sequence[ErrorRecord], connection: Connection | None = None
@@ -230,14 +230,14 @@ class ShardStore:
         """Write rows of the running plan that the user's function rejected; fenced, and the same row twice is one."""
 
         def work(c: Connection) -> None:
-            ownership.fence(c, identity.token)
-            error_table.record(self.database, c, identity.source, identity.token.pipeline, records)
+            shards.fence(c, identity.token)
+            error_records.record(self.database, c, identity.source, identity.token.pipeline, records)
 
         self.database.write(work, connection)
 
     def found_bad(self, identity: PlanIdentity) -> set[tuple[ShardKey, Position]]:
         """The ranges, by key and start, that an attempt at this plan found bad: they are not read again."""
-        return self.database.read(lambda c: error_table.found_bad(c, identity.delivery_hash))
+        return self.database.read(lambda c: error_records.found_bad(c, identity.delivery_hash))
 
     def begin_read(self, identity: PlanIdentity, entry: Range) -> int:
         """Mark a range as being read in isolation; returns how many earlier reads of it have never ended.

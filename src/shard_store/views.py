@@ -13,12 +13,11 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from shard_store.error_table import error_state
+from shard_store.error_records import error_state
 from shard_store.errors import StoreConfigurationError
 from shard_store.model import split_key
 from shard_store.sql.database import Database, chunks
-from shard_store.sql.schema import AnyText, AsHex, attempts, errors, pipelines, shards, snapshots, splits
-from shard_store.times import micros
+from shard_store.sql.schema import AnyText, AsHex, attempts, errors, micros, pipelines, shards, snapshots, splits
 
 PAGE = 10_000
 

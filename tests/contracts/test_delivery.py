@@ -27,7 +27,7 @@ def values(engine: sa.Engine) -> list[int]:
 
 def empty(engine: sa.Engine) -> None:
     with engine.begin() as connection:
-        for table in (OWN, schema.deliveries):
+        for table in (OWN, schema.outputs):
             table.drop(connection, checkfirst=True)
         OWN.create(connection)
 
@@ -234,7 +234,7 @@ def test_of_each_output_the_last_batch_is_remembered(store: ShardStore, engine: 
                     assert not out.already
         us.confirm()
     with engine.connect() as connection:
-        found = connection.execute(sa.select(schema.deliveries.c.output, schema.deliveries.c.batch_id)).all()
+        found = connection.execute(sa.select(schema.outputs.c.output, schema.outputs.c.batch_id)).all()
     assert sorted(map(tuple, found)) == [("one", 2), ("two", 2)]
 
 

@@ -48,10 +48,10 @@ def opened(server: PubSubServer) -> Iterator[Open]:
 
 def test_the_capabilities_are_those_of_the_subscription(opened: Open) -> None:
     plain = opened(message_retention_duration={"seconds": 86_400}).capabilities
-    assert (plain.retention, plain.ordered_groups, plain.tells_stale) == (86_400, False, False)
-    assert (plain.longest_lease, plain.lease_cap, plain.tells_depth) == (600, None, False)
+    assert (plain.retention, plain.ordered_groups, plain.reports_stale) == (86_400, False, False)
+    assert (plain.max_lease, plain.lease_cap, plain.reports_depth) == (600, None, False)
     other = opened(enable_message_ordering=True, enable_exactly_once_delivery=True).capabilities
-    assert (other.retention, other.ordered_groups, other.tells_stale) == (7 * 86_400, True, True)
+    assert (other.retention, other.ordered_groups, other.reports_stale) == (7 * 86_400, True, True)
 
 
 def test_nobody_is_asked_before_the_first_use_and_only_once_after_it(server: PubSubServer, opened: Open) -> None:

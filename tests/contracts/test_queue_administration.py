@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from queue_source.commands.main import app
 from queue_source.errors import QueueConfigurationError, QueueNotFound, QueueUnavailable
 from queue_source.queues import open_queue
-from queue_source.queues.base import Administered
+from queue_source.queues.base import administered
 from queue_source.queues.pubsub import PubSubQueue
 from queue_source.queues.pubsub.calls import EMULATOR
 from queue_source.queues.sqs import SqsQueue
@@ -77,11 +77,11 @@ def test_a_queue_is_created_looked_at_emptied_and_deleted(url: str) -> None:
         assert shown.keys() == set(ids)
         assert (shown[ids[0]]["body"], shown[ids[0]]["tag"], shown[ids[0]]["headers"]) == ("text", "a.b", {"k": "v"})
         assert shown[ids[1]]["body_base64"] == "/w=="
-        assert len(cuesqueue("peek", url, "--most", "1")["messages"]) == 1
+        assert len(cuesqueue("peek", url, "--max-messages", "1")["messages"]) == 1
         taken = queue.receive(10, 30, 2)
         assert {message.message_id for message in taken} == set(ids)  # what was looked at is to be had at once
         queue.nack([message.receipt for message in taken])
-        assert cuesqueue("purge", url, "--yes")["messages"] == (2 if queue.capabilities.tells_depth else None)
+        assert cuesqueue("purge", url, "--yes")["messages"] == (2 if queue.capabilities.reports_depth else None)
         assert queue.receive(10, 30, 0) == []
         queue.publish(["more"])
     assert cuesqueue("delete", url, "--yes")["deleted"] is True
@@ -90,15 +90,16 @@ def test_a_queue_is_created_looked_at_emptied_and_deleted(url: str) -> None:
 
 def test_an_open_queue_may_be_deleted_twice_and_made_again(url: str) -> None:
     with open_queue(url) as queue:
-        assert isinstance(queue, Administered)
-        queue.create()
+        manager = administered(queue)
+        assert manager
+        manager.create()
         queue.publish(["gone"])
-        queue.delete()
-        queue.delete()
-        assert not queue.exists()
+        manager.delete()
+        manager.delete()
+        assert not manager.exists()
         with pytest.raises(QueueNotFound):
-            queue.purge()
-        queue.create()
+            manager.purge()
+        manager.create()
         queue.publish(["new"])
         assert [message.body for message in queue.receive(10, 30, 2)] == [b"new"]
 
@@ -110,8 +111,9 @@ def test_a_new_queue_of_sqs_keeps_messages_for_a_fortnight_and_is_fifo_where_its
     name = new_name()
     for queue_url, ordered in ((f"sqs://{name}", False), (f"sqs://{name}.fifo", True)):
         with open_queue(queue_url) as queue:
-            assert isinstance(queue, Administered)
-            queue.create()
+            manager = administered(queue)
+            assert manager
+            manager.create()
             assert (queue.capabilities.retention, queue.capabilities.ordered_groups) == (14 * 86_400, ordered)
 
 
@@ -212,7 +214,7 @@ def test_a_new_subscription_is_of_a_topic_of_its_name_and_never_expires(server: 
     url = f"pubsub://p/made-{next(_names)}"
     with PubSubQueue(url) as queue:
         queue.create()
-        assert queue.capabilities.tells_stale
+        assert queue.capabilities.reports_stale
     config = config_of(server, url)
     assert config.topic == config.name.replace("subscriptions", "topics")
     assert config.ack_deadline_seconds == 60

@@ -75,7 +75,7 @@ def receipts(messages: list[Received]) -> list[Receipt]:
 
 def expect_depth(queue: Queue, **numbers: int) -> None:
     """Where the queue tells its depth."""
-    if queue.capabilities.tells_depth:
+    if queue.capabilities.reports_depth:
         depth = queue.depth()
         assert {name: getattr(depth, name) for name in numbers} == numbers
 

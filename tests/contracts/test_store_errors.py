@@ -10,7 +10,8 @@ from datetime import timedelta
 import pytest
 import sqlalchemy as sa
 
-from shard_store import error_delivery, repair, stored_errors
+from shard_store import error_delivery, error_repair, error_search
+from shard_store.error_search import Criteria, StoredError
 from shard_store.errors import PipelineTakenOver
 from shard_store.model import (
     ErrorRecord,
@@ -24,7 +25,6 @@ from shard_store.model import (
 )
 from shard_store.pruning import RetentionPolicy
 from shard_store.store import ShardStore
-from shard_store.stored_errors import Criteria, StoredError
 from support.store_backends import STALE, Pipeline, StoreBackend, content, rows
 
 MESSAGE = ErrorRecord(
@@ -39,7 +39,7 @@ def bad(plan: Plan, shard_id: str, scope: str = "object", at: int | None = None)
 
 
 def found(store: ShardStore, **criteria: object) -> list[StoredError]:
-    pages = stored_errors.pages(store.database, Criteria(**criteria))  # type: ignore[arg-type]
+    pages = error_search.pages(store.database, Criteria(**criteria))  # type: ignore[arg-type]
     return [error for page in pages for error in page]
 
 
@@ -169,7 +169,7 @@ def test_an_error_of_a_message_that_was_requeued_and_is_bad_again_is_new_again(s
     deliver(store, us.token)
     store.record_errors("s", "p", [MESSAGE])
     assert states(store) == {"m1": "delivered"}, "a redelivery is no second error"
-    repair.mark_requeued(store.database, [error.key for error in found(store)])
+    error_repair.mark_requeued(store.database, [error.key for error in found(store)])
     assert states(store) == {"m1": "requeued"}
     store.record_errors("s", "p", [MESSAGE])
     assert deliver(store, us.token) == ["m1"]
@@ -205,10 +205,10 @@ def test_errors_are_found_by_all_that_is_known_of_them(backend: StoreBackend) ->
 def test_pages_hold_every_error_once_up_to_the_limit(
     store: ShardStore, monkeypatch: pytest.MonkeyPatch, limit: int | None
 ) -> None:
-    monkeypatch.setattr(stored_errors, "PAGE", 5)
+    monkeypatch.setattr(error_search, "PAGE", 5)
     store.record_errors("s", "p", [ErrorRecord("message", "c", "", f"m{i}") for i in range(11)])
     criteria = Criteria(matching=re.compile("m[0-9]+"))
-    seen = [e.subject for page in stored_errors.pages(store.database, criteria, limit=limit) for e in page]
+    seen = [e.subject for page in error_search.pages(store.database, criteria, limit=limit) for e in page]
     assert len(seen) == len(set(seen)) == (limit or 11)
 
 
@@ -224,7 +224,7 @@ def test_a_quarantined_shard_is_put_back_to_where_it_was_found_bad(store: ShardS
     us.confirm()
     assert us.look("large")["large"].state is ShardState.QUARANTINED
     for _ in range(2):  # a call that died after it is called again
-        opened = repair.reopen(store.database, found(store))
+        opened = error_repair.reopen(store.database, found(store))
         assert opened.refused == {}
         (shard,) = opened.shards.values()
         assert (shard.uri, shard.version, shard.queue) == ("large", "", "queue")
@@ -244,7 +244,7 @@ def test_what_would_double_or_lose_rows_is_not_put_back(backend: StoreBackend) -
     us, other = Pipeline.start(store), Pipeline.start(store, "other")
     quarantined(us, "twice", "healed")
     old = found(store)
-    repair.reopen(store.database, old)
+    error_repair.reopen(store.database, old)
     for shard in store.open_shards(us.token, "s", [content("twice"), content("healed")]).values():
         store.acquire(us.token, {shard.key: None})
         us.snapshot(shard)
@@ -255,7 +255,7 @@ def test_what_would_double_or_lose_rows_is_not_put_back(backend: StoreBackend) -
     pending = other.planned("pending")
     store.record_errors("s", "other", [bad(pending, "pending")])
     new = [error for error in found(store) if error.key not in {e.key for e in old}]
-    problems = repair.reopen(store.database, [*old, *new], dry_run=True).refused
+    problems = error_repair.reopen(store.database, [*old, *new], dry_run=True).refused
     assert {error.subject: problems[error.key] for error in old} == {
         "twice": "its object was found bad once more since; take that error instead",
         "healed": "its object is done by now: a new reading would double its rows",
@@ -265,7 +265,7 @@ def test_what_would_double_or_lose_rows_is_not_put_back(backend: StoreBackend) -
         "pending": "its batch is not published yet: it may still be repeated",
     }
     assert us.look("twice")["twice"].state is ShardState.QUARANTINED, "a dry run"
-    assert list(repair.reopen(store.database, [*old, *new]).shards) == [shard_key("s", "twice")]
+    assert list(error_repair.reopen(store.database, [*old, *new]).shards) == [shard_key("s", "twice")]
     assert us.look("twice", "healed")["twice"].state is ShardState.OPEN
     assert us.look("healed")["healed"].state is ShardState.DONE
 
@@ -280,9 +280,9 @@ def test_a_shard_that_the_store_forgot_is_only_announced_and_not_where_a_part_wa
     backend.clock.advance(3600)
     store.prune(RetentionPolicy(window=timedelta(seconds=60)))
     assert us.look("whole") == {}
-    ((key, shard),) = repair.reopen(store.database, errors).shards.items()
+    ((key, shard),) = error_repair.reopen(store.database, errors).shards.items()
     assert (key, shard.uri, shard.queue) == (shard_key("s", "whole"), "whole", "q")
-    (why,) = repair.reopen(store.database, [replace(errors[0], position=position_at(4))]).refused.values()
+    (why,) = error_repair.reopen(store.database, [replace(errors[0], position=position_at(4))]).refused.values()
     assert "a part was published before" in why
 
 
@@ -291,7 +291,7 @@ def test_dropping_leaves_pending_errors_and_quarantined_shards(store: ShardStore
     quarantined(us, "a")
     plan = us.planned("b")
     store.record_errors("s", "p", [bad(plan, "b"), MESSAGE])
-    assert repair.drop(store.database, [error.key for error in found(store)]) == 2
+    assert error_repair.drop(store.database, [error.key for error in found(store)]) == 2
     assert states(store) == {"b": "pending"}
     assert us.look("a")["a"].state is ShardState.QUARANTINED
     assert us.publish(plan).quarantined == 1

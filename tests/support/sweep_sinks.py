@@ -200,7 +200,7 @@ def users_rows(url: str) -> Counter[str]:
 def check_copies(cell: Cell, store: ShardStore) -> None:
     assert users_rows(cell.elsewhere) == EXPECTED, "the named output has other rows"
     with database(cell.elsewhere) as engine, engine.connect() as connection:
-        recorded = connection.execute(sa.select(schema.deliveries.c.output)).scalars().all()
+        recorded = connection.execute(sa.select(schema.outputs.c.output)).scalars().all()
     assert recorded == ["copies"]
 
 

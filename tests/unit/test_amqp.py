@@ -18,7 +18,7 @@ from queue_source.options.queue_checks import check_suitability
 from queue_source.queues import open_queue, queue_name
 from queue_source.queues.amqp.address import parse_address
 from queue_source.queues.amqp.messages import Delivery, properties_of_copy, received, shown_header
-from queue_source.queues.base import Administered
+from queue_source.queues.base import administered
 
 
 def test_a_url_is_taken_apart() -> None:
@@ -90,7 +90,7 @@ def test_a_wrong_url_says_what_to_write_and_keeps_the_password(rest: str, proble
 
 def test_opening_connects_to_nothing_and_starts_nothing() -> None:
     with open_queue("amqp://me:hunter2@rabbit/vhost?source=s&pool=p") as queue:
-        assert isinstance(queue, Administered)
+        assert administered(queue)
         assert queue.capabilities.lease_cap == 1620
     with pytest.raises(QueueConfigurationError, match="closed"):
         queue.depth()

@@ -20,7 +20,7 @@ from typer.testing import CliRunner, Result
 import queue_source.queues
 import shard_store
 from queue_source.commands.main import app
-from queue_source.commands.publish import SET
+from queue_source.commands.send import SET
 from queue_source.errors import QueueUnavailable
 from shard_store.errors import StoreConfigurationError, StoreUnavailable
 
@@ -39,7 +39,7 @@ def cuesqueue(*arguments: str, stdin: bytes | None = None, env: Mapping[str, str
 
 @dataclass
 class Recorder:
-    """A queue that keeps what is published, set by set, and fails when told to."""
+    """A queue that keeps what is sent, set by set, and fails when told to."""
 
     name: str = "sim://files"
     sets: list[list[bytes]] = field(default_factory=list)
@@ -59,7 +59,7 @@ class Recorder:
     def __exit__(self, *_: object) -> None:
         self.closed = True
 
-    def publish(self, payloads: Sequence[bytes], *, tag: str = "", headers: Any = None) -> list[str]:
+    def send(self, payloads: Sequence[bytes], *, tag: str = "", headers: Any = None) -> list[str]:
         if self.fail_at == len(self.sets):
             raise QueueUnavailable(self.name, f"no answer from https://me:{SECRET}@host/ within 30s")
         self.sets.append(list(payloads))
@@ -75,8 +75,8 @@ def queue(monkeypatch: pytest.MonkeyPatch) -> Recorder:
     return recorder
 
 
-def test_publish_sends_one_message_an_item_with_tag_and_headers(queue: Recorder) -> None:
-    done = cuesqueue("publish", "sim://files", "s3://b/k", "ü", "--tag", "a.b", "--header", "x=1=2", "--header", "y=")
+def test_send_makes_one_message_an_item_with_tag_and_headers(queue: Recorder) -> None:
+    done = cuesqueue("send", "sim://files", "s3://b/k", "ü", "--tag", "a.b", "--header", "x=1=2", "--header", "y=")
     assert done.exit_code == 0, done.output
     assert queue.sets == [[b"s3://b/k", "ü".encode()]]
     assert queue.tags == ["a.b"]
@@ -85,29 +85,29 @@ def test_publish_sends_one_message_an_item_with_tag_and_headers(queue: Recorder)
     assert "2" in done.stdout
 
 
-def test_publish_prints_json_and_nothing_else_when_asked(queue: Recorder) -> None:
-    done = cuesqueue("publish", "sim://files", "a", "--json")
+def test_send_prints_json_and_nothing_else_when_asked(queue: Recorder) -> None:
+    done = cuesqueue("send", "sim://files", "a", "--json")
     assert json.loads(done.stdout) == {"queue": "sim://files", "messages": 1}
     assert done.stderr == ""
 
 
-def test_publish_reads_standard_input_line_by_line_in_sets_of_a_thousand(queue: Recorder) -> None:
+def test_send_reads_standard_input_line_by_line_in_sets_of_a_thousand(queue: Recorder) -> None:
     lines = [f"line {i}".encode() for i in range(2 * SET + 1)]
-    done = cuesqueue("publish", "sim://files", "first", "-", stdin=b"\n".join(lines) + b"\r\n\n")
+    done = cuesqueue("send", "sim://files", "first", "-", stdin=b"\n".join(lines) + b"\r\n\n")
     assert done.exit_code == 0, done.output
     assert [len(batch) for batch in queue.sets] == [SET, SET, 2]
     assert [body for batch in queue.sets for body in batch] == [b"first", *lines]
 
 
-def test_publish_leaves_the_bytes_of_a_line_as_they_are(queue: Recorder) -> None:
-    assert cuesqueue("publish", "sim://files", "-", stdin=b" \xff\xfe ").exit_code == 0
+def test_send_leaves_the_bytes_of_a_line_as_they_are(queue: Recorder) -> None:
+    assert cuesqueue("send", "sim://files", "-", stdin=b" \xff\xfe ").exit_code == 0
     assert queue.sets == [[b" \xff\xfe "]]
 
 
-def test_publish_wraps_uris_as_s3_events_with_form_encoded_keys(queue: Recorder) -> None:
+def test_send_wraps_uris_as_s3_events_with_form_encoded_keys(queue: Recorder) -> None:
     keys = ["plain.json", "with space+plus=é%.json", "deep/er/k"]
     uris = [f"s3://bucket/{key}" for key in keys]
-    done = cuesqueue("publish", "sim://files", *uris, "--notification", "s3", "--per-message", "2")
+    done = cuesqueue("send", "sim://files", *uris, "--notification", "s3", "--per-message", "2")
     assert done.exit_code == 0, done.output
     messages = [json.loads(body) for body in queue.sets[0]]
     assert [len(message["Records"]) for message in messages] == [2, 1]
@@ -118,8 +118,8 @@ def test_publish_wraps_uris_as_s3_events_with_form_encoded_keys(queue: Recorder)
 
 
 @pytest.mark.parametrize("uri", ["file:///a", "s3://bucket", "s3://bucket/", "s3:///key", "key"])
-def test_publish_refuses_to_wrap_what_is_no_object_in_s3(queue: Recorder, uri: str) -> None:
-    done = cuesqueue("publish", "sim://files", uri, "--notification", "s3")
+def test_send_refuses_to_wrap_what_is_no_object_in_s3(queue: Recorder, uri: str) -> None:
+    done = cuesqueue("send", "sim://files", uri, "--notification", "s3")
     assert done.exit_code == 2
     assert "write items as s3://bucket/key" in done.stderr
     assert queue.sets == []
@@ -129,8 +129,8 @@ def test_publish_refuses_to_wrap_what_is_no_object_in_s3(queue: Recorder, uri: s
     "arguments",
     [("a", "--header", "novalue"), ("a", "--header", "=v"), ("a", "--per-message", "2"), (), ("a", "--tga", "x")],
 )
-def test_wrong_use_of_publish_exits_with_2_and_publishes_nothing(queue: Recorder, arguments: tuple[str, ...]) -> None:
-    done = cuesqueue("publish", "sim://files", *arguments)
+def test_wrong_use_of_send_exits_with_2_and_sends_nothing(queue: Recorder, arguments: tuple[str, ...]) -> None:
+    done = cuesqueue("send", "sim://files", *arguments)
     assert done.exit_code == 2
     assert done.stdout == ""
     assert done.stderr
@@ -139,22 +139,22 @@ def test_wrong_use_of_publish_exits_with_2_and_publishes_nothing(queue: Recorder
 
 def test_a_failure_exits_with_1_in_one_line_without_traceback_or_password(queue: Recorder) -> None:
     queue.fail_at = 0
-    done = cuesqueue("publish", "sim://files", "a")
+    done = cuesqueue("send", "sim://files", "a")
     assert done.exit_code == 1
     assert done.stdout == ""
     assert done.stderr == "error: queue 'sim://files': no answer from https://me:***@host/ within 30s\n"
 
 
-def test_a_failure_in_the_middle_says_how_many_messages_were_published(queue: Recorder) -> None:
+def test_a_failure_in_the_middle_says_how_many_messages_were_sent(queue: Recorder) -> None:
     queue.fail_at = 1
-    done = cuesqueue("publish", "sim://files", "-", stdin=b"x\n" * (SET + 5))
+    done = cuesqueue("send", "sim://files", "-", stdin=b"x\n" * (SET + 5))
     assert done.exit_code == 1
-    assert f"{SET} messages were published before this" in done.stderr
+    assert f"{SET} messages were sent before this" in done.stderr
 
 
 def test_the_exception_itself_is_shown_when_debugging(queue: Recorder) -> None:
     queue.fail_at = 0
-    done = cuesqueue("publish", "sim://files", "a", env={"CUESQUEUE_DEBUG": "1"})
+    done = cuesqueue("send", "sim://files", "a", env={"CUESQUEUE_DEBUG": "1"})
     assert isinstance(done.exception, QueueUnavailable)
 
 
@@ -269,12 +269,12 @@ def test_version_tells_what_cuesqueue_works_with() -> None:
 
 
 def test_every_command_prints_json_when_asked() -> None:
-    for command in ("publish", "prune", "version"):
+    for command in ("send", "prune", "version"):
         assert "--json" in cuesqueue(command, "--help").stdout
 
 
 def test_an_unknown_command_is_wrong_use() -> None:
-    assert cuesqueue("pubish").exit_code == 2
+    assert cuesqueue("sned").exit_code == 2
 
 
 def test_the_program_loads_neither_spark_nor_databases_for_its_help() -> None:
@@ -295,4 +295,4 @@ def test_the_program_loads_neither_spark_nor_databases_for_its_help() -> None:
         env={**os.environ, "PYTHONPATH": str(root)},
     )
     assert done.returncode == 0, done.stderr
-    assert "publish" in done.stdout
+    assert "send" in done.stdout

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 import shard_store
@@ -14,11 +15,12 @@ from shard_store.model import Content
 from shard_store.sql.schema import REVISION
 
 
-def test_what_publish_sends_a_queue_delivers(tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", ["send", "publish"])
+def test_what_send_and_its_earlier_name_publish_send_a_queue_delivers(tmp_path: Path, command: str) -> None:
     url = f"sql+sqlite:///{tmp_path}/jobs.db?queue=files"
     done = CliRunner().invoke(
         app,
-        ["publish", url, "s3://bucket/a b", "--notification", "s3", "--tag", "orders.eu", "--header", "k=v", "--json"],
+        [command, url, "s3://bucket/a b", "--notification", "s3", "--tag", "orders.eu", "--header", "k=v", "--json"],
     )
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout)["messages"] == 1
@@ -29,7 +31,7 @@ def test_what_publish_sends_a_queue_delivers(tmp_path: Path) -> None:
 
 
 def test_a_queue_of_no_known_kind_is_wrong_use() -> None:
-    done = CliRunner().invoke(app, ["publish", "bogus://me:n0t-sh0wn@host", "a"])
+    done = CliRunner().invoke(app, ["send", "bogus://me:n0t-sh0wn@host", "a"])
     assert done.exit_code == 2
     assert done.stderr.startswith("error: queue 'bogus://me:***@host'")
     assert "n0t-sh0wn" not in done.output
@@ -59,6 +61,25 @@ def test_prune_does_not_create_a_store_where_the_path_is_mistyped(tmp_path: Path
     assert done.exit_code == 2
     assert "no such file" in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_store_that_nobody_names_is_that_of_the_reader_where_its_file_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("CUESQUEUE_STORE", raising=False)
+    for command in (["errors", "list"], ["prune"], ["vacuum"], ["migrate"], ["errors", "show", "0123abcd"]):
+        missing = CliRunner().invoke(app, command)
+        assert missing.exit_code == 2
+        assert "cuesqueue.db" in missing.stderr
+        assert "--store" in missing.stderr
+        assert "CUESQUEUE_STORE" in missing.stderr
+    assert list(tmp_path.iterdir()) == []
+    with shard_store.open_store("sqlite:///cuesqueue.db"):
+        pass
+    found = CliRunner().invoke(app, ["errors", "list", "--json"])
+    assert found.exit_code == 0, found.output
+    assert json.loads(found.stdout) == {"errors": [], "more": False}
 
 
 def test_migrate_creates_a_store_and_changes_nothing_the_second_time(tmp_path: Path) -> None:

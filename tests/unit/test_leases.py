@@ -141,7 +141,7 @@ def test_the_last_extension_ends_the_task(scene: Scene) -> None:
 
 
 def test_no_more_is_asked_for_than_one_call_may_ask_for() -> None:
-    scene = Scene(Capabilities(max_batch_size=10, longest_lease=20.0))
+    scene = Scene(Capabilities(max_batch_size=10, max_lease=20.0))
     messages = scene.queue.deliver(10)
     for message in messages:
         scene.queue.until[message.receipt] = 1000 + 20
@@ -163,7 +163,7 @@ def test_a_message_held_to_its_cap_is_extended_up_to_it_and_then_told_as_lost() 
 
 
 def test_a_queue_that_takes_late_extensions_in_silence_is_not_believed() -> None:
-    scene = Scene(Capabilities(max_batch_size=10, tells_stale=False))
+    scene = Scene(Capabilities(max_batch_size=10, reports_stale=False))
     scene.keeper.hold(scene.queue.deliver(1))
     scene.now += LEASE + 1  # the process stood still
     scene.keeper.tick()

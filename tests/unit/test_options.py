@@ -19,13 +19,14 @@ from queue_source.options import (
     ContentOptions,
     ReaderOptions,
     SecretUrl,
+    StorageOptions,
     connection_options,
     parse_reader_options,
     parse_view_options,
 )
-from queue_source.options.tables import READER_OPTIONS, Option
-from queue_source.options.tables.foreign_names import ALIASES, CANNOT, MEANINGLESS
-from queue_source.storage.files import StorageOptions
+from queue_source.options.declaring import Option
+from queue_source.options.other_names import ALIASES, CANNOT, MEANINGLESS
+from queue_source.options.places import READER
 
 LEAST = {"queueUrl": "sim://files", "source": "orders", "fileFormat": "csv"}
 SECRET = "n0t-t0-be-sh0wn"
@@ -96,14 +97,14 @@ COMPANIONS = {
 """What an option does not go without."""
 
 
-@pytest.mark.parametrize("option", READER_OPTIONS, ids=lambda option: option.name)
+@pytest.mark.parametrize("option", READER.options, ids=lambda option: option.name)
 @pytest.mark.parametrize("change", [str, str.lower, str.upper])
 def test_every_option_of_the_reader_acts_in_any_case(option: Option, change: Any) -> None:
     text = option.example or SECRET
     pairs = {"aws": "s3", "s3": "aws", "sqs": "sqs"}
     given = {**LEAST, **of_its_format(option), change(option.name): text}
     prefix, _, name = option.name.partition(".")
-    if option.kind.name == "secret" and prefix in pairs:  # a key needs its other half
+    if option.type.name == "secret" and prefix in pairs:  # a key needs its other half
         other = {"accessKeyId": "secretAccessKey", "secretAccessKey": "accessKeyId"}[name]
         given[f"{pairs[prefix]}.{other}"] = "other"
     if option.name in LEAST and change(option.name) != option.name:
@@ -112,14 +113,14 @@ def test_every_option_of_the_reader_acts_in_any_case(option: Option, change: Any
     if option.name == "content":
         del given["fileFormat"]
     options = parse_reader_options(given)
-    expected = option.kind.parse(text)
+    expected = option.type.parse(text)
     forms = [expected]
-    if option.kind.name == "secret":  # libraries want the text; the group does not show it
+    if option.type.name == "secret":  # libraries want the text; the group does not show it
         forms.append(expected.reveal())
     leaves = list(_leaves(options))
     assert any(form in leaves for form in forms), f"{option.name} ended nowhere"
     if option.default is not None and option.name != "content":
-        assert expected != option.kind.parse(option.default), "the example has to differ from the default"
+        assert expected != option.type.parse(option.default), "the example has to differ from the default"
 
 
 def of_its_format(option: Option) -> dict[str, str]:
@@ -148,8 +149,8 @@ BAD: dict[str, list[str]] = {
     "size": ["", "0", "-5m", "5 miles"],
     "duration": ["", "90", "-5m", "5 parsecs"],
     "boolean": ["", "yes", "1"],
-    "character": ["ab", "\n"],
-    "time zone": ["", "Mars/Olympus", "Europe", "+2", "+25:00", "../etc/passwd"],
+    "character": ["ab", "\n", "\0", "§"],
+    "time zone": ["", "Mars/Olympus", "Europe", "+25:00", "+18:01", "+02:60", "GMT+", "UTC+19", "../etc/passwd"],
     "character set": ["", "klingon"],
     "names": [",", "a,,b", "a,a"],
     "columns": ["", "id", "id BIGINTT", "id BIGINT, id INT", "a ARRAY<INT"],
@@ -159,6 +160,8 @@ BAD: dict[str, list[str]] = {
     "glob": ["", "[a", "{a,b", "a\\"],
     "shares": ["", "fair", "percentage:50,60", "percentage:100,0", "percentage:", "percentage:a,b"],
     "text": [""],
+    "line end": [""],
+    "date pattern": ["", "dd.MM.", "yyyy-MMM-dd", "yyyy-MM-dd'T", "yyyy yyyy", "hh:mm a"],
     "secret": [""],
 }
 
@@ -167,8 +170,8 @@ BAD: dict[str, list[str]] = {
     ("option", "text"),
     [
         pytest.param(option, text, id=f"{option.name}={text[:20]!r}")
-        for option in READER_OPTIONS
-        for text in BAD[option.kind.name]
+        for option in READER.options
+        for text in BAD[option.type.name]
         if option.name not in ("nullValue", "emptyValue", "nanValue", "positiveInf", "negativeInf")  # any text is good
     ],
 )
@@ -236,7 +239,7 @@ def test_cloudfiles_names_are_taken_where_the_meaning_is_equal() -> None:
 
 
 def test_every_alias_stands_for_an_option_of_the_table() -> None:
-    assert set(ALIASES.values()) <= {option.name for option in READER_OPTIONS}
+    assert set(ALIASES.values()) <= {option.name for option in READER.options}
 
 
 @pytest.mark.parametrize("name", MEANINGLESS)
@@ -262,7 +265,7 @@ def test_a_path_of_a_stream_or_view_is_refused_with_what_to_set_instead() -> Non
 
 @pytest.mark.parametrize("option", ["header", "sep", "quote", "escape", "nullValue", "timeZone"])
 def test_an_option_of_another_file_format_is_refused(option: str) -> None:
-    example = next(o.example for o in READER_OPTIONS if o.name == option)
+    example = next(o.example for o in READER.options if o.name == option)
     assert "acts only on fileFormat" in str(refusal({**LEAST, "fileFormat": "parquet", option: example}))
 
 
@@ -352,7 +355,7 @@ def test_secrets_are_not_shown_by_options_copies_or_errors() -> None:
     assert copy.store.reveal() == given["store"]
     for text in (repr(options), str(options), repr(copy), f"{copy.store}", str(copy.queue.urls[0])):
         assert SECRET not in text
-    for option in READER_OPTIONS:  # the wrong box: a URL with a password as every option's value
+    for option in READER.options:  # the wrong box: a URL with a password as every option's value
         try:
             parse_reader_options({**LEAST, option.name: given["store"]})
         except OptionError as error:
@@ -416,8 +419,46 @@ def test_messages_need_no_file_format_and_take_none() -> None:
 
 def test_what_spark_can_and_this_source_cannot_is_refused_with_the_next_step() -> None:
     for name, instead in CANNOT.items():
-        assert refusal({**LEAST, name: "true"}).problem == f"has no equal here: {instead}"
+        assert refusal({**LEAST, name: "true"}).problem == f"has no equivalent here: {instead}"
         assert refusal({**LEAST, f"cloudFiles.{name}": "true"}).option == f"cloudFiles.{name}"
+
+
+@pytest.mark.parametrize(
+    ("option", "given"),
+    [
+        ("sep", {"sep": '"'}),
+        ("sep", {"sep": "\\"}),
+        ("sep", {"comment": ","}),
+        ("sep", {"sep": "|", "quote": "|"}),
+        ("lineSep", {"lineSep": ";", "multiLine": "true"}),
+        ("lineSep", {"lineSep": ";", "wholeText": "true", "fileFormat": "text"}),
+    ],
+)
+def test_options_of_a_format_that_contradict_each_other_are_refused(option: str, given: dict[str, str]) -> None:
+    assert refusal({**LEAST, **given}).option == option
+
+
+@pytest.mark.parametrize(
+    ("written", "zone"),
+    [
+        ("Europe/Berlin", "Europe/Berlin"),
+        ("+02:00", "+02:00"),
+        ("-5:30", "-05:30"),
+        ("+0530", "+05:30"),
+        ("+2", "+02:00"),
+        ("GMT+2", "+02:00"),
+        ("UTC-03:30", "-03:30"),
+        ("+18:00", "+18:00"),
+        ("UTC", "UTC"),
+        ("GMT", "UTC"),
+        ("Z", "UTC"),
+        ("+00:00", "UTC"),
+    ],
+)
+def test_a_time_zone_is_written_as_spark_has_it(written: str, zone: str) -> None:
+    format = read(timeZone=written).content.format
+    assert format is not None
+    assert format.timezone == zone
 
 
 @pytest.mark.parametrize(

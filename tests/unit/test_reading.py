@@ -16,6 +16,7 @@ from queue_source.errors import BadObject, ObjectStoreError
 from queue_source.formats.bad_records import TOLD_ONE_BY_ONE
 from queue_source.options import parse_reader_options
 from queue_source.read import task as reading
+from queue_source.read.objects import may_be_cut
 from queue_source.read.objects import read_object as read_object_of_the_store
 from queue_source.read.partitions import LEAST_PIECE, cut
 from queue_source.read.task import Work, read_ranges, read_work
@@ -260,8 +261,9 @@ def test_a_whole_object_is_cut_for_several_tasks_only_where_none_of_them_may_fin
     ):
         given = {"queueUrl": "sim://files", "fileFormat": format, **(FAILFAST if format == "csv" else {}), **options}
         content = parse_reader_options(given).content
-        assert content.may_be_cut("s3://bucket/object") is expected
-    assert not parse_reader_options({"queueUrl": "sim://f", "fileFormat": "avro", **failing}).content.may_be_cut("o")
+        assert may_be_cut("s3://bucket/object", content) is expected
+    avro = parse_reader_options({"queueUrl": "sim://f", "fileFormat": "avro", **failing}).content
+    assert not may_be_cut("o", avro)
 
 
 def test_the_pieces_of_a_columnar_object_hold_each_of_its_rows_once(tmp_path: Path) -> None:
@@ -271,7 +273,7 @@ def test_the_pieces_of_a_columnar_object_hold_each_of_its_rows_once(tmp_path: Pa
     size = (tmp_path / "o").stat().st_size
     task = work(tmp_path / "o", fileFormat="parquet", onMissingObject="fail", onCorruptObject="fail")
     whole = task.ranges[0]._replace(content=task.ranges[0].content._replace(size=size), end=end_at(size))
-    pieces, piece_of = cut([whole], 2, 1 << 20, lambda entry: task.content.may_be_cut(entry.content.uri))
+    pieces, piece_of = cut([whole], 2, 1 << 20, lambda entry: may_be_cut(entry.content.uri, task.content))
     assert len(pieces) > 1
     found = [read(replace(task, ranges=[piece], piece_of=piece_of))[0] for piece in pieces]
     assert sum(map(bool, found)) > 3  # the last one may hold nothing but the footer

@@ -25,11 +25,11 @@ class EmptyQueue:
     """Has nothing, ever; knows for how long each receive was to wait."""
 
     def __init__(self, *, certain: bool) -> None:
-        self.capabilities = Capabilities(max_batch_size=10, tells_depth=False, empty_is_certain=certain)
+        self.capabilities = Capabilities(max_batch_size=10, reports_depth=False, empty_is_certain=certain)
         self.waits: list[float] = []
         self._never = threading.Event()
 
-    def receive(self, most: int, lease: float, wait: float) -> list[Received]:
+    def receive(self, max_messages: int, lease: float, wait: float) -> list[Received]:
         self.waits.append(wait)
         self._never.wait(wait)
         return []

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy.engine import make_url
 
-from shard_store.same_database import same_database
+from shard_store.sql.urls import same_database
 
 PG = "postgresql+psycopg://u:secret@host/db"
 

@@ -133,7 +133,7 @@ def test_a_listener_hears_what_is_sent_while_it_listens_and_leaves_nothing_behin
     sender = simulator(mandatory="false")
     sender.publish(["before"])
     listener = simulator(listener="true")
-    assert listener.capabilities.loses_unheard
+    assert listener.capabilities.loses_while_closed
     assert take(listener) == []
     sender.publish(["now"])
     assert bodies(listener) == [b"now"]

@@ -14,12 +14,12 @@ from queue_source.announcements.intake import OBJECT_VERSION
 from queue_source.errors import QueueConfigurationError, QueueError
 from queue_source.messages import Outgoing
 from queue_source.queues import Queue, open_queue
-from queue_source.queues.base import Unsendable, republished, send
+from queue_source.queues.base import Unsendable, republished, send_messages
 from queue_source.queues.urls import scheme
-from shard_store import repair, stored_errors
+from shard_store import error_repair, error_search
+from shard_store.error_search import Criteria, StoredError
 from shard_store.redaction import HIDDEN
 from shard_store.store import ShardStore
-from shard_store.stored_errors import Criteria, StoredError
 
 Announce = Callable[[str], bytes]
 """The body of a message that announces a URI."""
@@ -56,7 +56,7 @@ def requeue(
     done = Requeued()
     criteria = criteria if criteria.states else replace(criteria, states=("pending", "recorded", "delivered"))
     with _Outbox(to, tag, dry_run) as outbox:
-        for page in stored_errors.pages(store.database, criteria, limit=limit):
+        for page in error_search.pages(store.database, criteria, limit=limit):
             _requeue(store, page, outbox, announce, done)
     done.messages = outbox.published
     return done
@@ -73,7 +73,7 @@ def _requeue(
         else:
             possible.append(error)
     objects = [error for error in possible if _is_object(error)]
-    opened = repair.reopen(store.database, objects, dry_run=outbox.dry_run)
+    opened = error_repair.reopen(store.database, objects, dry_run=outbox.dry_run)
     done.refused |= {key.hex(): why for key, why in opened.refused.items()}
     possible = [error for error in possible if error.key not in opened.refused]
     for error in possible:
@@ -83,7 +83,7 @@ def _requeue(
         outbox.announce(shard, announce(shard.uri))
     outbox.send()
     if not outbox.dry_run:
-        repair.mark_requeued(store.database, [error.key for error in possible])
+        error_repair.mark_requeued(store.database, [error.key for error in possible])
     done.errors += len(possible)
 
 
@@ -136,7 +136,7 @@ class _Outbox:
         message = Outgoing(error.input or b"", tag, headers, error.group)
         self._waiting.setdefault(self.to or error.queue, []).append(message)
 
-    def announce(self, shard: repair.Reopened, body: bytes) -> None:
+    def announce(self, shard: error_repair.Reopened, body: bytes) -> None:
         headers = {OBJECT_VERSION: shard.version} if shard.version else {}
         message = Outgoing(body, self.tag or "", headers, shard.group)
         self._waiting.setdefault(self.to or shard.queue, []).append(message)
@@ -146,7 +146,7 @@ class _Outbox:
             if not self.dry_run:
                 queue = self._queue(url)
                 try:
-                    send(queue, messages)
+                    send_messages(queue, messages)
                 except Unsendable as error:
                     raise QueueError(queue.name, f"does not carry what an error holds: {error}") from error
             self.published += len(messages)

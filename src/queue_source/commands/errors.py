@@ -20,11 +20,11 @@ from queue_source.commands.filters import (
     refuse_everything,
 )
 from queue_source.commands.output import FAILED, Json, Store, print_result, print_table, stderr
-from queue_source.commands.publish import Notification, s3_event
+from queue_source.commands.send import Notification, s3_event
 from queue_source.errors import OptionError
 
 if TYPE_CHECKING:
-    from shard_store.stored_errors import Criteria, StoredError
+    from shard_store.error_search import Criteria, StoredError
 
 group = typer.Typer(
     name="errors",
@@ -86,12 +86,12 @@ def list_errors(
     """List errors, the oldest first. With --json each has up to 65,536 bytes of its input."""
     import shard_store
     from queue_source.coordinator.error_messages import time
-    from shard_store import stored_errors
+    from shard_store import error_search
     from shard_store.error_delivery import MOST_INPUT
 
     chosen = _criteria(ids, match, scope, cause, state, source, pipeline, older_than, since)
     with shard_store.open_store(store, create=False) as opened:
-        pages = stored_errors.pages(opened.database, chosen, limit=limit + 1, most_input=MOST_INPUT if as_json else 0)
+        pages = error_search.pages(opened.database, chosen, limit=limit + 1, most_input=MOST_INPUT if as_json else 0)
         found = [error for page in pages for error in page]
     more = len(found) > limit
     del found[limit:]
@@ -125,10 +125,10 @@ def show(
 ) -> None:
     """Show one error with all of its input."""
     import shard_store
-    from shard_store import stored_errors
+    from shard_store import error_search
 
     with shard_store.open_store(store, create=False) as opened:
-        found = [e for page in stored_errors.pages(opened.database, criteria([error_id]), limit=2) for e in page]
+        found = [e for page in error_search.pages(opened.database, criteria([error_id]), limit=2) for e in page]
     if len(found) != 1:
         problem = "has no error" if not found else "has several errors"
         raise OptionError("ID", f"the store {problem} whose id begins with {error_id}; see `cuesqueue errors list`")
@@ -207,13 +207,13 @@ def drop(
     chosen = _criteria(ids, match, scope, cause, state, source, pipeline, older_than, since)
     refuse_everything(chosen, everything)
     import shard_store
-    from shard_store import repair, stored_errors
+    from shard_store import error_repair, error_search
 
     with shard_store.open_store(store, create=False) as opened:
-        pages = stored_errors.pages(opened.database, chosen, limit=limit, most_input=0)
+        pages = error_search.pages(opened.database, chosen, limit=limit, most_input=0)
         found = [(error.key, error.state) for page in pages for error in page]
         keys = [key for key, state in found if state != State.PENDING.value]
-        dropped = len(keys) if dry_run else repair.drop(opened.database, keys)
+        dropped = len(keys) if dry_run else error_repair.drop(opened.database, keys)
     result = {"errors": dropped, "pending": len(found) - len(keys), "dry_run": dry_run}
     print_result(result, as_json, title="would be dropped" if dry_run else "dropped")
 

@@ -15,7 +15,7 @@ from queue_source.options.secrets import shown
 from queue_source.options.units import parse_duration
 
 if TYPE_CHECKING:
-    from shard_store.stored_errors import Criteria
+    from shard_store.error_search import Criteria
 
 Ids = Annotated[
     list[str] | None, typer.Argument(metavar="ID...", help="Only these: hexadecimal, or the first digits of it.")
@@ -46,7 +46,7 @@ def criteria(
     words: Mapping[str, Sequence[str] | None] | None = None,
 ) -> Criteria:
     """The options together; raises OptionError for what none of them can be."""
-    from shard_store.stored_errors import Criteria  # here: it loads SQLAlchemy, and `--help` can do without
+    from shard_store.error_search import Criteria  # here: it loads SQLAlchemy, and `--help` can do without
 
     for digits in ids or ():
         if not re.fullmatch(r"[0-9a-fA-F]{4,64}", digits):

@@ -12,8 +12,8 @@ from queue_source.commands.errors import group as errors_group
 from queue_source.commands.migrate import migrate
 from queue_source.commands.output import Json, errors_as_exit_codes, print_result
 from queue_source.commands.prune import prune
-from queue_source.commands.publish import publish
 from queue_source.commands.queue import group as queue_group
+from queue_source.commands.send import send
 from queue_source.commands.setup import app as setup
 from queue_source.commands.vacuum import vacuum
 
@@ -31,13 +31,14 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,  # it prints local variables, and they hold secrets
     rich_markup_mode=None,  # plain help: it loads in half the time
-    help="Exactly-once Spark streaming from message queues: publish messages, and look after the store.\n\n"
-    "Exit codes: 0 done, 1 failed, 2 wrong use. CUESQUEUE_STORE stands for --store; CUESQUEUE_DEBUG=1 shows "
-    "tracebacks.",
+    help="Exactly-once Spark streaming from message queues: send messages, and look after the store.\n\n"
+    "Exit codes: 0 done, 1 failed, 2 wrong use. CUESQUEUE_STORE names the store in place of --store; "
+    "CUESQUEUE_DEBUG=1 shows tracebacks.",
 )
 
 app.command()(demo)
-app.command()(publish)
+app.command()(send)
+app.command("publish", hidden=True)(send)  # the earlier name
 app.add_typer(queue_group)
 app.add_typer(errors_group)
 app.command()(prune)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -20,14 +21,29 @@ if TYPE_CHECKING:
 FAILED = 1
 WRONG_USE = 2
 
+DEFAULT_STORE = Path("cuesqueue.db")
+"""File of the store where nobody names one, as for the reader."""
+
+
+def _default_store() -> str:
+    """The reader's own default, where it is; a command never creates a store because a name was forgotten."""
+    if DEFAULT_STORE.is_file():
+        return f"sqlite:///{DEFAULT_STORE}"
+    raise OptionError(
+        "--store", f"there is no {DEFAULT_STORE} in this folder; name the store with --store URL or CUESQUEUE_STORE=URL"
+    )
+
+
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and do nothing.")]
 Store = Annotated[
     str,
     typer.Option(
         "--store",
         envvar="CUESQUEUE_STORE",
         metavar="URL",
-        help="Database of the store, as an SQLAlchemy URL.",
+        help="Database of the store, as an SQLAlchemy URL; the default is sqlite:///cuesqueue.db where that file is.",
+        default_factory=_default_store,
         show_default=False,
     ),
 ]
@@ -42,6 +58,23 @@ def stderr() -> Console:
     from rich.console import Console  # here: rich takes longer to load than the rest of the program
 
     return Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def progress(label: str, total: int | None, shown: bool) -> Iterator[Callable[[int], None]]:
+    """A progress bar, if `shown` and on a terminal; call what it yields with the number done since the last call.
+
+    `total` is None where nobody knows how much there is.
+    """
+    if not shown or not sys.stderr.isatty():
+        yield lambda count: None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn(label), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=stderr(), transient=True) as bar:
+        task = bar.add_task(label, total=total)
+        yield lambda count: bar.advance(task, count)
 
 
 def print_result(result: Mapping[str, Any], as_json: bool, *, title: str) -> None:
@@ -80,9 +113,9 @@ def print_error(text: str) -> None:
 
 @contextmanager
 def errors_as_exit_codes() -> Iterator[None]:
-    """Errors become one line and an exit code: 2 where the user has to write something else, 1 for what failed.
+    """Errors become one line and an exit code: 2 where the user has to write something else, 1 for all other failures.
 
-    With `CUESQUEUE_DEBUG=1` the exception goes on as it is.
+    With `CUESQUEUE_DEBUG=1` the exception is raised as it is.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""`cuesqueue queue info/create/delete/peek/purge`: to look at a queue of any kind, and to look after it."""
+"""`cuesqueue queue info/create/delete/peek/purge`: shows, creates, empties and deletes queues of any kind."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from queue_source.queues.base import Administered, Queue
 
 group = typer.Typer(
-    name="queue", no_args_is_help=True, rich_markup_mode=None, help="Look at queues, create, empty and delete them."
+    name="queue",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Show queues and their messages; create, empty and delete queues.",
 )
 
 QueueUrl = Annotated[str, typer.Argument(metavar="QUEUE_URL", help="The queue, as in the option queueUrl.")]
@@ -28,70 +31,73 @@ Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 
 @group.command()
 def info(queue_url: QueueUrl, as_json: Json = False) -> None:
-    """Tell how many messages a queue has, and what its kind can do. Creates nothing."""
-    from queue_source.queues.base import Administered
+    """Show how many messages a queue has, and what its kind can do. Creates nothing."""
+    from queue_source.queues.base import administered
 
     with _opened(queue_url) as queue:
         result: dict[str, Any] = {"queue": queue.name}
-        if isinstance(queue, Administered):
-            result["exists"] = queue.exists()
+        if manager := administered(queue):
+            result["exists"] = manager.exists()
         if not result.get("exists", True):
             print_result(result, as_json, title="queue")
             return
         can = queue.capabilities
-        if can.tells_depth:
+        if can.reports_depth:
             depth = queue.depth()
             result |= {"ready": depth.ready, "in_flight": depth.in_flight, "delayed": depth.delayed}
         result |= {"ordered_groups": can.ordered_groups, "max_batch_size": can.max_batch_size}
-        times = {"longest_lease": can.longest_lease, "lease_cap": can.lease_cap, "retention": can.retention}
+        times = {"max_lease": can.max_lease, "lease_cap": can.lease_cap, "retention": can.retention}
         result |= {f"{name}_seconds": seconds for name, seconds in times.items() if seconds is not None}
         print_result(result, as_json, title="queue")
 
 
 @group.command()
 def create(queue_url: QueueUrl, as_json: Json = False) -> None:
-    """Create a queue as its URL says; what is there already is left as it is."""
-    with _administered(queue_url, "create") as (queue, administered):
-        there = administered.exists()
-        administered.create()
+    """Create the queue that the URL names; one that exists already is left as it is."""
+    with _administered(queue_url, "create") as (queue, manager):
+        there = manager.exists()
+        manager.create()
         print_result({"queue": queue.name, "created": not there}, as_json, title="queue")
 
 
 @group.command()
 def delete(queue_url: QueueUrl, yes: Yes = False, as_json: Json = False) -> None:
-    """Delete a queue with all its messages; of RabbitMQ the pool, or the source where the URL names no pool.
+    """Delete a queue with all its messages.
 
-    Of Pub/Sub the subscription; its topic stays.
+    RabbitMQ: deletes the pool, or the source where the URL names no pool. Pub/Sub: deletes the subscription; its topic
+    stays. SQL: deletes the messages; the table stays, since other queues may be in it.
     """
-    with _administered(queue_url, "delete") as (queue, administered):
-        there = administered.exists()
+    with _administered(queue_url, "delete") as (queue, manager):
+        there = manager.exists()
         if there:
             _sure(yes, f"Delete {queue.name} with all its messages?")
-            administered.delete()
+            manager.delete()
         print_result({"queue": queue.name, "deleted": there}, as_json, title="queue")
 
 
 @group.command()
 def purge(queue_url: QueueUrl, yes: Yes = False, as_json: Json = False) -> None:
     """Delete all messages of a queue."""
-    with _administered(queue_url, "purge") as (queue, administered):
+    with _administered(queue_url, "purge") as (queue, manager):
         _sure(yes, f"Delete all messages of {queue.name}?")
-        print_result({"queue": queue.name, "messages": administered.purge()}, as_json, title="deleted")
+        print_result({"queue": queue.name, "messages": manager.purge()}, as_json, title="deleted")
 
 
 @group.command()
 def peek(
     queue_url: QueueUrl,
-    most: Annotated[int, typer.Option("--most", min=1, max=1000, metavar="N", help="Show up to N messages.")] = 10,
+    max_messages: Annotated[
+        int, typer.Option("--max-messages", "--most", min=1, max=1000, metavar="N", help="Show up to N messages.")
+    ] = 10,
     as_json: Json = False,
 ) -> None:
-    """Show the next messages of a queue, which stay there.
+    """Show the next messages of a queue; they stay in it.
 
-    RabbitMQ marks them as redelivered; SQS and Pub/Sub count it as a delivery, as their dead-letter policies do.
+    RabbitMQ marks them as redelivered. SQS and Pub/Sub count this as a delivery, also for their dead-letter policies.
     """
-    with _administered(queue_url, "peek") as (queue, administered):
-        found = administered.exists()
-        shown = [_shown(message) for message in administered.peek(most)] if found else []
+    with _administered(queue_url, "peek") as (queue, manager):
+        found = manager.exists()
+        shown = [_shown(message) for message in manager.peek(max_messages)] if found else []
         if as_json:
             print_result({"queue": queue.name, "messages": shown}, as_json, title="messages")
             return
@@ -102,7 +108,7 @@ def peek(
 
 
 def _shown(message: Received) -> dict[str, Any]:
-    """What is text as text; other bodies as base64 under another name."""
+    """A message as a dict: a body that is text as `body`, any other as `body_base64`."""
     try:
         body = {"body": message.body.decode()}
     except UnicodeDecodeError:
@@ -134,21 +140,24 @@ def _opened(url: str) -> Iterator[Queue]:
 
 @contextmanager
 def _administered(url: str, verb: str) -> Iterator[tuple[Queue, Administered]]:
-    from queue_source.queues.base import Administered
+    from queue_source.queues.base import administered
 
     with _opened(url) as queue:
-        if not isinstance(queue, Administered):
+        manager = administered(queue)
+        if manager is None:
             raise QueueConfigurationError(
                 queue.name, f"cuesqueue cannot {verb} queues of this kind; use the service's own console or tools"
             )
-        yield queue, queue
+        yield queue, manager
 
 
 def _sure(yes: bool, question: str) -> None:
     if yes:
         return
     if not _on_a_terminal():
-        raise OptionError("--yes", "nobody can be asked here; add --yes to do it without a question")
+        raise OptionError(
+            "--yes", "this is not a terminal, so nobody can be asked; add --yes to do it without a question"
+        )
     typer.confirm(question, abort=True, err=True)
 
 

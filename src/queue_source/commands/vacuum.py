@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from queue_source.commands.filters import duration_of
-from queue_source.commands.output import Json, Store, print_result, stderr
+from queue_source.commands.output import DryRun, Json, Store, print_result, progress
 
 
 def vacuum(
@@ -24,11 +21,9 @@ def vacuum(
         ),
     ] = None,
     older_than: Annotated[
-        str, typer.Option(metavar="D", help="What is younger stays; longer than any micro-batch takes.")
+        str, typer.Option(metavar="D", help="What is younger stays; choose a time longer than any micro-batch takes.")
     ] = "2 days",
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Count what would be removed, and remove nothing.")
-    ] = False,
+    dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
     """Remove what was never published: files in the sink's folder, and messages staged in the store's database."""
@@ -41,7 +36,7 @@ def vacuum(
     with shard_store.open_store(store, create=False) as opened:
         if path is not None:
             folder = path if "://" in path else str(Path(path).absolute())
-            with _progress(as_json) as advance:
+            with progress("files", None, not as_json) as advance:
                 files = vacuuming.vacuum(opened, folder, older_than=age, dry_run=dry_run, progress=advance)
             counts = {
                 "files": files.found,
@@ -53,17 +48,3 @@ def vacuum(
         messages = staging.vacuum_staged(opened, older_than=age, dry_run=dry_run)
     counts |= {"staged_messages": messages.found, "staged_removed": messages.removed}
     print_result({**counts, "dry_run": dry_run}, as_json, title="would be removed" if dry_run else "vacuum")
-
-
-@contextmanager
-def _progress(as_json: bool) -> Iterator[Callable[[int], None]]:
-    """How many files were looked at, on a terminal; nobody knows of how many."""
-    if as_json or not sys.stderr.isatty():
-        yield lambda files: None
-        return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn("files"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=stderr(), transient=True) as bar:
-        task = bar.add_task("", total=None)
-        yield lambda files: bar.advance(task, files)

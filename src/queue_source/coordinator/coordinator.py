@@ -32,6 +32,7 @@ from queue_source.coordinator.shares import shares_of
 from queue_source.options import ReaderOptions
 from queue_source.options.queue_checks import warn_of_retention
 from queue_source.queues.base import Queue
+from queue_source.read.objects import may_be_cut
 from shard_store.failpoints import reach
 from shard_store.model import Content, Plan, PublishToken, Snapshot
 from shard_store.semantics import Semantics
@@ -262,7 +263,7 @@ class Coordinator:
 
     def _may_be_cut(self, content: Content) -> bool:
         # without shards nothing remembers how far an object was read
-        return self._semantics.keeps_shards and self._options.content.may_be_cut(content.uri)
+        return self._semantics.keeps_shards and may_be_cut(content.uri, self._options.content)
 
     def _gather(self) -> None:
         """Wait until a whole batch is ready or the queues gave all they had.

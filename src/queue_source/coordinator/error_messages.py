@@ -8,8 +8,8 @@ from datetime import datetime, timezone
 from typing import Any
 
 from queue_source.messages import Outgoing
+from shard_store.error_search import StoredError
 from shard_store.model import is_end, offset_of
-from shard_store.stored_errors import StoredError
 
 
 def told(error: StoredError) -> dict[str, Any]:

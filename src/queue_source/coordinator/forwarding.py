@@ -14,12 +14,12 @@ from sqlalchemy.engine import Connection
 from queue_source.coordinator import error_messages
 from queue_source.coordinator.metrics import Metrics
 from queue_source.coordinator.receiving import with_back_off
-from queue_source.queues.base import Queue, Transactional, send
+from queue_source.queues.base import Queue, Transactional, send_messages, transactional
 from shard_store import error_delivery
+from shard_store.error_search import StoredError
 from shard_store.failpoints import reach
 from shard_store.model import PublishToken
 from shard_store.store import ShardStore
-from shard_store.stored_errors import StoredError
 
 
 class ErrorForwarder:
@@ -46,8 +46,9 @@ class ErrorForwarder:
         self._token = token
         queue, database = self._queue, self._store.database
         database.write(lambda c: error_delivery.name_queue(c, token, None if queue is None else queue.name))
-        if queue is not None and isinstance(queue, Transactional) and queue.joins(database):
-            self._inside = queue
+        joining = transactional(queue) if queue is not None else None
+        if joining is not None and joining.joins(database):
+            self._inside = joining
         self.forward()
 
     def forward(self) -> None:
@@ -70,7 +71,7 @@ class ErrorForwarder:
             self._queue.close()
 
     def _send(self, queue: Queue, found: Sequence[StoredError]) -> int:
-        self._patiently(send, queue, [error_messages.outgoing(error) for error in found])
+        self._patiently(send_messages, queue, [error_messages.outgoing(error) for error in found])
         reach("errors-sent")
         database, keys = self._store.database, [error.key for error in found]
         database.write(lambda c: error_delivery.mark_delivered(database, c, self._token, keys, queue.name))
@@ -81,7 +82,7 @@ class ErrorForwarder:
 
         def work(connection: Connection) -> int:
             found = error_delivery.claim(database, connection, token, self._source)
-            queue.send_inside(connection, [error_messages.outgoing(error) for error in found])
+            queue.send_in_transaction(connection, [error_messages.outgoing(error) for error in found])
             error_delivery.mark_delivered(database, connection, token, [error.key for error in found], name)
             return len(found)
 

@@ -81,7 +81,7 @@ class Housekeeper:
     def _look_at_queues(self) -> None:
         """For the query's progress only: a queue that cannot tell now is no reason to stop."""
         try:
-            depths = [queue.depth() for queue in self._queues.values() if queue.capabilities.tells_depth]
+            depths = [queue.depth() for queue in self._queues.values() if queue.capabilities.reports_depth]
         except QueueUnavailable as error:
             logger.info("%s; its depth is not known", error)
             self.depth = None

@@ -31,7 +31,7 @@ def key_of(message: Received) -> MessageKey:
 
 def longest_lease(lease: float, capabilities: Capabilities) -> float:
     """`lease`, or the longest that one call to the queue may ask for."""
-    return lease if capabilities.longest_lease is None else min(lease, capabilities.longest_lease)
+    return lease if capabilities.max_lease is None else min(lease, capabilities.max_lease)
 
 
 @dataclass(slots=True)
@@ -127,7 +127,7 @@ class LeaseKeeper:
             for key in self._take_due(now):
                 task = self._tasks[key]
                 lease = min(self._lease(key[0]), task.cap - now)
-                blind = task.deadline <= now and not self._queues[key[0]].capabilities.tells_stale
+                blind = task.deadline <= now and not self._queues[key[0]].capabilities.reports_stale
                 if lease > task.deadline - now and not blind:
                     due.setdefault((key[0], lease), []).append(key[1])
                 elif task.deadline <= now:

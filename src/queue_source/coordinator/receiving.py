@@ -109,7 +109,7 @@ class Receivers:
 
     def drain(self) -> None:
         """From here on nothing newer counts, and a queue is dry only by a receive that begins later."""
-        telling = {name: queue for name, queue in self._queues.items() if queue.capabilities.tells_depth}
+        telling = {name: queue for name, queue in self._queues.items() if queue.capabilities.reports_depth}
         depth = Counter({name: queue.depth().ready for name, queue in telling.items()})
         with self._pen.changed:
             self._draining_since = self._clock()

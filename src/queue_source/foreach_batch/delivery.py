@@ -21,7 +21,7 @@ from sqlalchemy.engine import Connection, Engine
 
 from queue_source.errors import OptionError
 from queue_source.spark.process import driver_identity
-from shard_store import deliveries
+from shard_store import outputs
 from shard_store.failpoints import reach
 from shard_store.model import PlanIdentity
 from shard_store.starting import check_name
@@ -90,15 +90,15 @@ class Delivery:
         if engine is not None and self._is_file_of_store(engine):
             raise OptionError("engine", "is for the store's own SQLite file; leave it out, and the store's is used")
         own = self._store.database.engine if engine is None else engine
-        deliveries.create(own)
+        outputs.create(own)
         with own.connect() as connection, connection.begin() as transaction:
-            already = self.already or deliveries.is_recorded(connection, self.hash, name)
+            already = self.already or outputs.is_recorded(connection, self.hash, name)
             yield Output(connection, already)
             if already:
                 transaction.rollback()
                 return
             with self._store.held(self._plans, self._batch_id, connection if engine is None else None):
-                deliveries.record(connection, self.hash, name, self._plans[0].token.pipeline, self._batch_id)
+                outputs.record(connection, self.hash, name, self._plans[0].token.pipeline, self._batch_id)
                 transaction.commit()
         reach("output-delivered", name)
 

@@ -1,24 +1,26 @@
-"""What is to be read, and how: the options of a file format, and which declared schemas each format can fill.
-
-Both are checked on the driver, before anything is read; the frozen options are pickled to the executors.
-"""
+"""Which declared schemas each file format can fill: checked on the driver, before anything is read."""
 
 from __future__ import annotations
-
-import codecs
-from dataclasses import dataclass
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import pyarrow as pa
 import pyarrow.types as pt
 
 from queue_source.errors import OptionError
-from queue_source.formats.date_patterns import parse_pattern
 from queue_source.formats.metadata import METADATA_COLUMN, check_metadata_field
+from queue_source.options.file_format import LINE_FORMATS, FormatOptions
 
-FILE_FORMATS = ("csv", "json", "parquet", "text", "orc", "avro", "binaryFile")
-MODES = ("PERMISSIVE", "DROPMALFORMED", "FAILFAST")
-LINE_FORMATS = ("csv", "json", "text")
+__all__ = [
+    "BINARY_FILE",
+    "COLUMNAR_FORMATS",
+    "LINE_FORMATS",
+    "FormatOptions",
+    "check_schema",
+    "data_schema",
+    "is_bytes",
+    "is_text",
+    "require_fastavro",
+]
+
 COLUMNAR_FORMATS = ("parquet", "orc")
 BINARY_FILE = pa.schema(
     [
@@ -29,93 +31,6 @@ BINARY_FILE = pa.schema(
     ]
 )
 """The columns that Spark's `binaryFile` has; a schema may declare any of them."""
-_ONE_CHARACTER = "must be one ASCII character"
-
-
-@dataclass(frozen=True, slots=True)
-class FormatOptions:
-    """A file format and its options, with Spark's names (in snake case) and Spark's defaults.
-
-    `timezone` (an IANA name) is the zone of timestamps that do not tell theirs. `quote` and `escape` may be "" for
-    none, as may `comment`. Raises OptionError at construction.
-    """
-
-    file_format: str
-    header: bool = False
-    sep: str = ","
-    quote: str = '"'
-    escape: str = "\\"
-    null_value: str = ""
-    empty_value: str = ""
-    timezone: str = "UTC"
-    mode: str = "PERMISSIVE"
-    column_name_of_corrupt_record: str = "_corrupt_record"
-    rescued_data_column: str | None = None
-    multi_line: bool = False
-    whole_text: bool = False
-    line_sep: str | None = None
-    encoding: str = "UTF-8"
-    comment: str = ""
-    ignore_leading_white_space: bool = False
-    ignore_trailing_white_space: bool = False
-    nan_value: str = "NaN"
-    positive_inf: str = "Inf"
-    negative_inf: str = "-Inf"
-    date_format: str | None = None
-    timestamp_format: str | None = None
-    timestamp_ntz_format: str | None = None
-    partition_columns: tuple[str, ...] = ()
-    watch_new_columns: bool = False  # columns that are not declared end the read (schemaEvolutionMode)
-
-    def __post_init__(self) -> None:
-        if self.file_format not in FILE_FORMATS:
-            raise OptionError("fileFormat", f"{self.file_format!r} is not one of {', '.join(FILE_FORMATS)}")
-        if self.mode not in MODES:
-            raise OptionError("mode", f"{self.mode!r} is not one of {', '.join(MODES)}")
-        for name, value, may_be_empty in (
-            ("sep", self.sep, False),
-            ("quote", self.quote, True),
-            ("comment", self.comment, True),
-        ):
-            if not _is_one_character(value) and not (may_be_empty and value == ""):
-                raise OptionError(name, f"{value!r} {_ONE_CHARACTER}")
-        if self.escape and not _is_one_character(self.escape):
-            raise OptionError("escape", f"{self.escape!r} {_ONE_CHARACTER}, or empty for none")
-        if self.sep in (self.quote, self.escape, self.comment):
-            raise OptionError("sep", f"{self.sep!r} is also the quote, the escape or the comment character")
-        self._check_lines()
-        for name, pattern in (
-            ("dateFormat", self.date_format),
-            ("timestampFormat", self.timestamp_format),
-            ("timestampNTZFormat", self.timestamp_ntz_format),
-        ):
-            if pattern is not None:
-                parse_pattern(name, pattern)
-        try:
-            ZoneInfo(self.timezone)
-        except (ZoneInfoNotFoundError, ValueError, OSError) as error:
-            raise OptionError("timezone", f"{self.timezone!r} is not the name of a time zone") from error
-
-    def _check_lines(self) -> None:
-        try:
-            codecs.lookup(self.encoding)
-        except LookupError as error:
-            raise OptionError("encoding", "is not a character set that is known here") from error
-        if self.line_sep == "":
-            raise OptionError("lineSep", "is empty; write what ends a record, or leave it out")
-        if self.line_sep is not None and (self.multi_line or self.whole_text):
-            other = "multiLine" if self.multi_line else "wholeText"
-            raise OptionError("lineSep", f"has no meaning with {other}; leave one of them out")
-
-    @property
-    def plain_utf8(self) -> bool:
-        """Whether the bytes of an object are taken as they are."""
-        return codecs.lookup(self.encoding).name == "utf-8"
-
-    @property
-    def splittable(self) -> bool:
-        """Whether a record of an uncompressed object can be found from any place in it."""
-        return self.file_format in LINE_FORMATS and self.plain_utf8 and not (self.multi_line or self.whole_text)
 
 
 def check_schema(schema: pa.Schema, options: FormatOptions) -> None:
@@ -227,7 +142,3 @@ def _unsupported(kind: pa.DataType, file_format: str) -> str | None:
         or (pt.is_timestamp(kind) and kind.unit == "us")
     )
     return None if fine else str(kind)
-
-
-def _is_one_character(value: str) -> bool:
-    return len(value) == 1 and value.isascii() and value not in "\r\n\0"

@@ -1,32 +1,35 @@
-"""The options of reader, sink and views: one table, parsed once into frozen groups (design section 9)."""
+"""The options of reader, sink and views: each declared once, parsed once into frozen groups.
+
+No pyarrow, no Spark and no library of a queue is loaded here: commands and executors use these modules too.
+"""
 
 from __future__ import annotations
 
 from queue_source.options.checks import check_declared
 from queue_source.options.connections import connection_options
-from queue_source.options.groups import (
+from queue_source.options.content import ContentOptions, SchemaOptions
+from queue_source.options.file_format import FormatOptions
+from queue_source.options.parsing import parse_reader_options, parse_sink_options, parse_view_options
+from queue_source.options.reader import (
     BatchOptions,
-    ContentOptions,
     DeduplicationOptions,
     DeliveryOptions,
     LeaseOptions,
-    NotificationOptions,
-    QueueOptions,
     ReaderOptions,
-    SchemaOptions,
-    SinkOptions,
-    TableOptions,
-    TargetQueue,
-    ViewOptions,
 )
-from queue_source.options.parsing import parse_reader_options, parse_sink_options, parse_view_options
+from queue_source.options.receiving import NotificationOptions, QueueOptions
 from queue_source.options.secrets import Secret, SecretUrl, redact_text, redact_url
+from queue_source.options.sink import SinkOptions, TableOptions, TargetQueue
+from queue_source.options.storage import AzureOptions, StorageOptions
+from queue_source.options.views import ViewOptions
 
 __all__ = [
+    "AzureOptions",
     "BatchOptions",
     "ContentOptions",
     "DeduplicationOptions",
     "DeliveryOptions",
+    "FormatOptions",
     "LeaseOptions",
     "NotificationOptions",
     "QueueOptions",
@@ -35,6 +38,7 @@ __all__ = [
     "Secret",
     "SecretUrl",
     "SinkOptions",
+    "StorageOptions",
     "TableOptions",
     "TargetQueue",
     "ViewOptions",

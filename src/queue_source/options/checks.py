@@ -1,4 +1,4 @@
-"""What options must not be together, or not be without: each check raises an OptionError with the next step."""
+"""Options that contradict or need each other: each check raises an OptionError with the next step."""
 
 from __future__ import annotations
 
@@ -7,29 +7,52 @@ from collections.abc import Mapping
 from typing import Any
 
 from queue_source.errors import OptionError
-from queue_source.options import groups
-from queue_source.options.tables import READER_OPTIONS
+from queue_source.options.content import ContentOptions, SchemaOptions
+from queue_source.options.file_format import FormatOptions
+from queue_source.options.reader import ReaderOptions
+from queue_source.options.receiving import NotificationOptions, QueueOptions
 from queue_source.options.units import format_duration
-from queue_source.options.values import missing
+from queue_source.options.views import ViewOptions
 
 _TARGETS = ("table", "path", "queueUrl")
 
 
-def check_content(values: Mapping[str, Any]) -> None:
+def check_reader(options: ReaderOptions) -> None:
+    """All checks of a reader's options."""
+    _check_content(options.content)
+    if options.content.format is not None:
+        _check_format(options.content.format)
+    _check_paths(options.notifications)
+    _check_shares(options.queue)
+    _check_times(options)
+
+
+def _check_content(options: ContentOptions) -> None:
     """Objects need a format; messages may have one."""
-    option = next(option for option in READER_OPTIONS if option.name == "fileFormat")
-    if values["content"] == "object" and values["fileFormat"] is None:
-        raise OptionError("fileFormat", missing("reader", option))
-    if values["content"] == "message" and values["fileFormat"] == "binaryFile":
+    format = options.format
+    if options.content != "message" or format is None:
+        return
+    if format.file_format == "binaryFile":
         raise OptionError(
             "fileFormat", "binaryFile is for objects; leave it out, and the column `value` is the message"
         )
-    if values["content"] == "message" and values["partitionColumns"]:
+    if format.partition_columns:
         raise OptionError("partitionColumns", "come from paths of objects, which messages do not have; leave it out")
 
 
-def check_paths(options: groups.NotificationOptions) -> None:
-    """Form `json` says where its objects stand, and no other form does."""
+def _check_format(options: FormatOptions) -> None:
+    """Characters of csv that mean two things, and an end of records where nothing ends one."""
+    if options.sep in (options.quote, options.escape, options.comment):
+        raise OptionError(
+            "sep", f"{options.sep!r} is also the quote, the escape or the comment character; write another one"
+        )
+    if options.line_sep is not None and (options.multi_line or options.whole_text):
+        other = "multiLine" if options.multi_line else "wholeText"
+        raise OptionError("lineSep", f"has no meaning with {other}; leave one of them out")
+
+
+def _check_paths(options: NotificationOptions) -> None:
+    """Form `json` says where its URIs are, and no other form does."""
     paths = {"uriPath": options.uri_path, "bucketPath": options.bucket_path, "keyPath": options.key_path}
     given = [name for name, path in paths.items() if path is not None]
     if options.notification_format != "json":
@@ -39,7 +62,7 @@ def check_paths(options: groups.NotificationOptions) -> None:
         raise OptionError("notificationFormat", "json needs the option uriPath, or bucketPath and keyPath together")
 
 
-def check_shares(options: groups.QueueOptions) -> None:
+def _check_shares(options: QueueOptions) -> None:
     kind, _, numbers = options.queue_shares.partition(":")
     if kind == "percentage" and len(numbers.split(",")) != len(options.urls):
         raise OptionError(
@@ -48,7 +71,7 @@ def check_shares(options: groups.QueueOptions) -> None:
         )
 
 
-def check_times(options: groups.ReaderOptions) -> None:
+def _check_times(options: ReaderOptions) -> None:
     """Times that contradict each other lose leases or deduplication: refused before anything is received."""
     leases = options.leases
     chain = (
@@ -75,7 +98,7 @@ def check_times(options: groups.ReaderOptions) -> None:
         )
 
 
-def check_declared(options: groups.SchemaOptions) -> None:
+def check_declared(options: SchemaOptions) -> None:
     """Refuse what acts only on inferred schemas beside a declared one."""
     for name, given in (("schemaLocation", options.schema_location), ("schemaHints", options.schema_hints)):
         if given:
@@ -99,10 +122,11 @@ def check_target(values: Mapping[str, Any]) -> None:
         raise OptionError(given[1], f"cannot be given beside {given[0]!r}: rows go to one place; leave one of them out")
 
 
-def check_as_of(values: Mapping[str, Any]) -> None:
-    """Only what is published keeps its past; the other tables tell how things stand."""
-    given = [name for name in ("asOf", "asOfAttempt") if values[name] is not None]
-    if len(given) == 2:
+def check_as_of(options: ViewOptions) -> None:
+    """Only what is published keeps its past; the other tables show the present."""
+    if options.as_of is not None and options.as_of_attempt is not None:
         raise OptionError("asOfAttempt", "and asOf both say which past is meant; keep one of them")
-    if given and values["view"] not in ("data", "splits"):
-        raise OptionError(given[0], f"acts only on the views data and splits, not on {values['view']}; leave it out")
+    name = "asOf" if options.as_of is not None else "asOfAttempt"
+    given = options.as_of is not None or options.as_of_attempt is not None
+    if given and options.view not in ("data", "splits"):
+        raise OptionError(name, f"acts only on the views data and splits, not on {options.view}; leave it out")

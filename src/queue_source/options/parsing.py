@@ -1,8 +1,7 @@
 """Spark's string maps become frozen options, or one `OptionError` that names the option and the next step.
 
-Runs on the driver, each time Spark builds a reader, a writer or a view. No pydantic here: one table has to give the
-parsing, the defaults, the refusals and the documentation, and `errors.OptionError` the texts; a model would be a
-second list of the same names. Executors unpickle `groups`, which needs the standard library only.
+Runs on the driver, each time Spark builds a reader, a writer or a view. No pydantic here: one declaration has to give
+the parsing, the defaults, the errors and the documentation, and a model would be a second list of the same names.
 """
 
 from __future__ import annotations
@@ -10,96 +9,87 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from queue_source.errors import OptionError
-from queue_source.options import checks, groups, kinds
+from queue_source.options import checks, types
 from queue_source.options.connections import connections
+from queue_source.options.content import ContentOptions, SchemaOptions
+from queue_source.options.declaring import build
+from queue_source.options.file_format import RECORD_FORMATS, FormatOptions
+from queue_source.options.places import READER, SINK, VIEWS
+from queue_source.options.reader import (
+    BatchOptions,
+    DeduplicationOptions,
+    DeliveryOptions,
+    LeaseOptions,
+    ReaderOptions,
+)
+from queue_source.options.receiving import NotificationOptions, QueueOptions
 from queue_source.options.secrets import Secret, SecretUrl
+from queue_source.options.sink import SinkOptions, TableOptions, TargetQueue
 from queue_source.options.storage import storage_options
-from queue_source.options.tables import READER_OPTIONS
 from queue_source.options.values import read
-
-if TYPE_CHECKING:
-    from queue_source.formats.base import FormatOptions
+from queue_source.options.views import ViewOptions
 
 _RESCUED = "_rescued_data"
 _CATALOG = "catalog."
 
 
-def parse_reader_options(options: Mapping[str, str]) -> groups.ReaderOptions:
+def parse_reader_options(options: Mapping[str, str]) -> ReaderOptions:
     """The options of `spark.readStream.format("cuesqueue")`; names in any case. Raises OptionError."""
-    values = read("reader", options)
-    if values["minPartitions"] is None:
-        values["minPartitions"] = os.cpu_count() or 1
+    values = read(READER, options)
     urls: tuple[SecretUrl, ...] = values["queueUrl"]
     source = values["source"] or _source_from(urls)
-    parsed = groups.ReaderOptions(
+    partitions = values["minPartitions"] or os.cpu_count() or 1
+    parsed = ReaderOptions(
+        queue=build(QueueOptions, values, connections=connections(_all_urls(values), values)),
+        notifications=build(NotificationOptions, values),
+        batches=build(BatchOptions, values, min_partitions=partitions),
+        leases=build(LeaseOptions, values),
+        deduplication=build(DeduplicationOptions, values),
+        delivery=build(DeliveryOptions, values),
+        content=_content(values),
+        store=values["storeUrl"],
         source=source,
         pipeline=values["pipeline"] or source,
-        store=values["store"],
-        queue=groups.QueueOptions(
-            urls=urls, connections=connections(_all_urls(values), values), **_group("queue", values)
-        ),
-        notifications=groups.NotificationOptions(**_group("notifications", values)),
-        batches=groups.BatchOptions(**_group("batches", values)),
-        leases=groups.LeaseOptions(**_group("leases", values)),
-        deduplication=groups.DeduplicationOptions(**_group("deduplication", values)),
-        delivery=groups.DeliveryOptions(**_group("delivery", values)),
-        content=groups.ContentOptions(
-            **_group("content", values),
-            format=_format(values),
-            storage=storage_options(values),
-            schema=_schema(values),
-        ),
     )
-    checks.check_content(values)
-    checks.check_paths(parsed.notifications)
-    checks.check_shares(parsed.queue)
-    checks.check_times(parsed)
+    checks.check_reader(parsed)
     return parsed
 
 
-def parse_sink_options(options: Mapping[str, str]) -> groups.SinkOptions:
+def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
     """The options of `df.writeStream.format("cuesqueue")`; names in any case. Raises OptionError."""
     of_catalog = {name: text for name, text in options.items() if name.lower().startswith(_CATALOG)}
-    values = read("sink", {name: text for name, text in options.items() if name not in of_catalog})
+    values = read(SINK, {name: text for name, text in options.items() if name not in of_catalog})
     checks.check_target(values)
     table = _table(values, of_catalog)
     url: SecretUrl | None = values["queueUrl"]
-    return groups.SinkOptions(
-        pipelines=values["pipeline"],
-        store=values["store"],
+    return build(
+        SinkOptions,
+        values,
         path="" if table else _folder(values["path"]),
-        compression=values["compression"],
         storage=storage_options(values),
         table=table,
-        queue=None if url is None else groups.TargetQueue(url, connections([url], values)),
+        queue=None if url is None else TargetQueue(connections([url], values), url),
     )
 
 
-def parse_view_options(options: Mapping[str, str]) -> groups.ViewOptions:
+def parse_view_options(options: Mapping[str, str]) -> ViewOptions:
     """The options of `spark.read.format("cuesqueue")`; names in any case. Raises OptionError."""
-    values = read("views", options)
-    checks.check_as_of(values)
-    return groups.ViewOptions(
-        view=values["view"],
-        store=values["store"],
-        pipeline=values["pipeline"],
-        source=values["source"],
-        as_of=values["asOf"],
-        as_of_attempt=values["asOfAttempt"],
-        storage=storage_options(values),
-    )
+    values = read(VIEWS, options)
+    parsed = build(ViewOptions, values, storage=storage_options(values))
+    checks.check_as_of(parsed)
+    return parsed
 
 
 def _folder(path: str | None) -> str:
-    if path and "://" not in path:  # executors may stand in another folder
+    if path and "://" not in path:  # executors may run in another folder
         path = str(Path(path).absolute())
     return (path or "").rstrip("/") or path or ""
 
 
-def _table(values: Mapping[str, Any], of_catalog: Mapping[str, str]) -> groups.TableOptions | None:
+def _table(values: Mapping[str, Any], of_catalog: Mapping[str, str]) -> TableOptions | None:
     """The Iceberg table, where one is named; its warehouse may also be the argument of `start()`."""
     warehouse, path = _folder(values["warehouse"]), _folder(values["path"])
     if values["table"] is None:
@@ -109,32 +99,28 @@ def _table(values: Mapping[str, Any], of_catalog: Mapping[str, str]) -> groups.T
         return None
     if warehouse and path and warehouse != path:
         raise OptionError("path", "of a table is its warehouse, which is given too; keep one of them")
-    return groups.TableOptions(
-        name=values["table"],
-        catalog=values["catalog"],
-        properties={name.lower().removeprefix(_CATALOG): Secret(text) for name, text in of_catalog.items()},
-        warehouse=warehouse or path or None,
-        partition_by=values["partitionBy"],
+    properties = {name.lower().removeprefix(_CATALOG): Secret(text) for name, text in of_catalog.items()}
+    return build(TableOptions, values, properties=properties, warehouse=warehouse or path or None)
+
+
+def _content(values: Mapping[str, Any]) -> ContentOptions:
+    return build(
+        ContentOptions, values, format=_format(values), storage=storage_options(values), schema=_schema(values)
     )
-
-
-def _group(group: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """What the reader's options of a group make of its fields."""
-    return {option.field: values[option.name] for option in READER_OPTIONS if option.group == group}
 
 
 def _format(values: Mapping[str, Any]) -> FormatOptions | None:
     if values["fileFormat"] is None:
         return None
-    from queue_source.formats.base import FormatOptions  # here: it loads pyarrow, which the commands can do without
-
-    fields = _group("format", values)
     mode = _evolution_mode(values)
-    inferred_text = values["schemaLocation"] is not None and mode != "none" and values["fileFormat"] in ("json", "csv")
-    if fields["rescued_data_column"] is None and (mode == "rescue" or inferred_text):
-        fields["rescued_data_column"] = _RESCUED
-    watch = mode in ("addNewColumns", "failOnNewColumns")
-    return FormatOptions(timezone=fields.pop("time_zone"), watch_new_columns=watch, **fields)
+    infers_text = values["schemaLocation"] is not None and mode != "none" and values["fileFormat"] in RECORD_FORMATS
+    default = _RESCUED if mode == "rescue" or infers_text else None
+    return build(
+        FormatOptions,
+        values,
+        rescued_data_column=values["rescuedDataColumn"] or default,
+        watch_new_columns=mode in ("addNewColumns", "failOnNewColumns"),
+    )
 
 
 def _evolution_mode(values: Mapping[str, Any]) -> str:
@@ -150,18 +136,16 @@ def _evolution_mode(values: Mapping[str, Any]) -> str:
     return given
 
 
-def _schema(values: Mapping[str, Any]) -> groups.SchemaOptions:
-    fields = _group("schema", values)
-    types = fields["infer_column_types"]
-    return groups.SchemaOptions(
-        **{
-            **fields,
-            "schema_location": _folder(fields["schema_location"]) or None,
-            "schema_hints": fields["schema_hints"] or "",
-            "schema_sample": fields["schema_sample"] or (),
-            "schema_evolution_mode": _evolution_mode(values),
-            "infer_column_types": values["fileFormat"] != "csv" if types is None else types,
-        }
+def _schema(values: Mapping[str, Any]) -> SchemaOptions:
+    types = values["inferColumnTypes"]
+    return build(
+        SchemaOptions,
+        values,
+        schema_location=_folder(values["schemaLocation"]) or None,
+        schema_hints=values["schemaHints"] or "",
+        schema_sample=values["schemaSample"] or (),
+        schema_evolution_mode=_evolution_mode(values),
+        infer_column_types=values["fileFormat"] != "csv" if types is None else types,
     )
 
 
@@ -177,7 +161,7 @@ def _all_urls(values: Mapping[str, Any]) -> list[SecretUrl]:
 
 
 def _source_from(urls: Sequence[SecretUrl]) -> str:
-    """The queue's name as the source's name, where there is one queue and its name will do."""
+    """The queue's name as the source's name, where there is one queue and its name can be one."""
     if len(urls) > 1:
         raise OptionError(
             "source", f"is required when {len(urls)} queues are read; write .option('source', 'orders') to name it"
@@ -186,6 +170,6 @@ def _source_from(urls: Sequence[SecretUrl]) -> str:
 
     name = queue_name(urls[0].reveal())
     try:
-        return kinds.check_name(name)
+        return types.check_name(name)
     except ValueError as error:
         raise OptionError("source", f"cannot be the queue's name: {error}, or set the option source") from None

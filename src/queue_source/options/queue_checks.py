@@ -18,7 +18,7 @@ def check_suitability(queues: Iterable[Queue], options: ReaderOptions) -> None:
     """Raises OptionError for a queue that cannot keep the promise of `deliverySemantics`."""
     semantics = options.delivery.delivery_semantics
     for queue in queues:
-        if queue.capabilities.loses_unheard and semantics != "at-most-once":
+        if queue.capabilities.loses_while_closed and semantics != "at-most-once":
             raise OptionError(
                 "queueUrl",
                 f"{queue.name} is a listener: what is sent while it is not connected is lost, so it can be read with "
@@ -29,7 +29,7 @@ def check_suitability(queues: Iterable[Queue], options: ReaderOptions) -> None:
 
 def check_error_queue(queue: Queue) -> None:
     """Raises OptionError for a queue in which errors would not stay until somebody reads them."""
-    if queue.capabilities.loses_unheard:
+    if queue.capabilities.loses_while_closed:
         raise OptionError(
             "errorQueueUrl",
             f"{queue.name} is a listener: its messages are gone with its connection; name a pool (pool=NAME instead of "

@@ -1,73 +1,170 @@
-"""How object storage is reached: `s3.X`, else `aws.X`, and `azure.X`, for `content.files`."""
+"""How object storage is reached: `s3.X`, else `aws.X`, and `azure.X`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
 
 from queue_source.errors import OptionError
-from queue_source.options.connections import check_keys
+from queue_source.options import types
+from queue_source.options.declaring import Option, build, declared, option
 from queue_source.options.secrets import Secret
 
-if TYPE_CHECKING:
-    from queue_source.storage.azure import AzureOptions
-    from queue_source.storage.files import StorageOptions
+_SDK = "the SDK's own chain"
+_KEYS = ("accessKeyId", "secretAccessKey")
+
+
+@dataclass(frozen=True, slots=True)
+class AzureOptions:
+    """How Azure is reached; without a key, a token or a secret, as Azure's own SDK finds its credentials.
+
+    Attributes:
+        endpoint: URL of an emulator (`http://localhost:10000`), where paths begin with the account.
+    """
+
+    account_name: str | None = option(
+        "azure.accountName",
+        types.NON_EMPTY,
+        help="Storage account of `az://CONTAINER/PATH`, and of the credentials; "
+        "`abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PATH` names its own.",
+        example="lake",
+        note="the URI's",
+    )
+    account_key: str | None = option(
+        "azure.accountKey", types.SECRET, help="Key of the account.", note="Azure's default credential"
+    )
+    sas_token: str | None = option("azure.sasToken", types.SECRET, help="SAS token, instead of a key.")
+    tenant_id: str | None = option(
+        "azure.tenantId",
+        types.NON_EMPTY,
+        help="Tenant of a service principal.",
+        example="00000000-0000-0000-0000-000000000000",
+    )
+    client_id: str | None = option(
+        "azure.clientId",
+        types.NON_EMPTY,
+        help="Service principal (with `azure.tenantId` and `azure.clientSecret`), or a managed identity.",
+        example="00000000-0000-0000-0000-000000000000",
+    )
+    client_secret: str | None = option("azure.clientSecret", types.SECRET, help="Secret of the service principal.")
+    endpoint: str | None = option(
+        "azure.endpointUrl",
+        types.NON_EMPTY,
+        help="Address of an emulator, such as Azurite.",
+        example="http://localhost:10000",
+        note="Azure",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class StorageOptions:
+    """How object stores are reached; None leaves it to the SDK's own chain. Picklable; secrets are not in its repr.
+
+    The names of the options are those after `aws.`, `s3.` and `sqs.`: each is declared once for the three.
+
+    Attributes:
+        endpoint: Of S3: a URL (`http://localhost:9000`), or `host:port`, which is reached by https.
+        anonymous: Send no credentials.
+    """
+
+    TITLE: ClassVar = "Storage and credentials"
+
+    endpoint: str | None = option(
+        "endpointUrl",
+        types.NON_EMPTY,
+        help="Address of a service that speaks the protocols of AWS, such as MinIO.",
+        example="http://localhost:9000",
+        note="AWS",
+    )
+    region: str | None = option("region", types.NON_EMPTY, help="AWS region.", example="eu-central-1", note=_SDK)
+    access_key: str | None = option(
+        "accessKeyId", types.SECRET, help="Access key; only together with `aws.secretAccessKey`.", note=_SDK
+    )
+    secret_key: str | None = option(
+        "secretAccessKey", types.SECRET, help="Secret key; only together with `aws.accessKeyId`.", note=_SDK
+    )
+    session_token: str | None = field(default=None, repr=False)
+    role_arn: str | None = option(
+        "roleArn",
+        types.NON_EMPTY,
+        help="Role to assume, and to assume again before its credentials expire. For objects, not together with keys.",
+        example="arn:aws:iam::123456789012:role/reader",
+    )
+    external_id: str | None = option(
+        "roleExternalId", types.NON_EMPTY, help="External id that the role asks for.", example="reader-1"
+    )
+    anonymous: bool = False
+    profile: str | None = option(
+        "profile",
+        types.NON_EMPTY,
+        help="Profile of the AWS configuration files, of any kind that botocore knows (needs the extra `sqs`); not "
+        "together with keys. A role that is assumed for objects must be in the profile.",
+        example="reader",
+        note=_SDK,
+    )
+    azure: AzureOptions = field(default_factory=AzureOptions)
+
+
+def _narrower(prefix: str, purpose: str) -> tuple[Option, ...]:
+    return tuple(
+        replace(
+            option,
+            name=f"{prefix}.{option.name}",
+            help=f"As `aws.{option.name}`, for {purpose} only.",
+            note=f"`aws.{option.name}`",
+        )
+        for option in declared(StorageOptions).values()
+    )
+
+
+_AWS = tuple(replace(option, name=f"aws.{option.name}") for option in declared(StorageOptions).values())
+STORAGE_OPTIONS = (*_AWS, *_narrower("s3", "object storage"), *declared(AzureOptions).values())
+SQS_OPTIONS = _narrower("sqs", "Amazon SQS")
 
 
 def storage_options(values: Mapping[str, Any]) -> StorageOptions:
-    """`s3.X`, else `aws.X`; a key without its other half is refused, and a role or a profile beside keys."""
-    from queue_source.storage.files import StorageOptions  # here: it loads pyarrow, which the commands can do without
-
-    def given(name: str) -> Any:
-        return values[f"s3.{name}"] or values[f"aws.{name}"]
-
-    keys = {name: given(name) for name in ("accessKeyId", "secretAccessKey")}
-    check_keys("aws", keys)
-    if given("roleArn") and any(keys.values()):
+    """`s3.X`, else `aws.X`. Raises OptionError for half a key pair, and for a role or a profile together with keys."""
+    given = {
+        option.name: values[f"s3.{option.name}"] or values[f"aws.{option.name}"]
+        for option in declared(StorageOptions).values()
+    }
+    check_keys("aws", given)
+    keys = any(given[name] for name in _KEYS)
+    if given["roleArn"] and keys:
         raise OptionError(
             "s3.roleArn" if values["s3.roleArn"] else "aws.roleArn",
             "cannot be assumed for object storage with keys from options; leave the keys to the SDK's own chain, or "
             "name the role of the queue alone, with sqs.roleArn",
         )
     # the narrower name wins: s3.profile over the keys of aws., keys of s3. over aws.profile
-    profile = values["s3.profile"] or values["aws.profile"]
     if values["s3.profile"] is None and values["s3.accessKeyId"] is not None:
-        profile = None
-    if profile and (any(keys.values()) or given("roleArn")):
+        given["profile"] = None
+    if given["profile"] and (keys or given["roleArn"]):
         name = "s3.profile" if values["s3.profile"] else "aws.profile"
-        other = "keys" if any(keys.values()) else "roleArn"
+        other = "keys" if keys else "roleArn"
         raise OptionError(name, f"and {other} contradict each other for object storage; leave one of them out")
-    return StorageOptions(
-        endpoint=given("endpointUrl"),
-        region=given("region"),
-        access_key=_revealed(keys["accessKeyId"]),
-        secret_key=_revealed(keys["secretAccessKey"]),
-        role_arn=given("roleArn"),
-        external_id=given("roleExternalId"),
-        profile=profile,
-        azure=_azure(values),
-    )
+    _check_azure(values)
+    return build(StorageOptions, _revealed(given), azure=build(AzureOptions, _revealed(values)))
 
 
-def _azure(values: Mapping[str, Any]) -> AzureOptions:
-    """A key and a token exclude each other, and a secret needs all of its principal."""
-    from queue_source.storage.azure import AzureOptions  # here: it loads pyarrow, which the commands can do without
+def check_keys(service: str, given: Mapping[str, Any]) -> None:
+    """Refuse a key without its other half: OptionError."""
+    for missing, there in (_KEYS, _KEYS[::-1]):
+        if given.get(there) is not None and given.get(missing) is None:
+            raise OptionError(
+                f"{service}.{missing}",
+                "is missing while its other half is given; set both accessKeyId and secretAccessKey",
+            )
 
+
+def _check_azure(values: Mapping[str, Any]) -> None:
     if values["azure.accountKey"] and values["azure.sasToken"]:
         raise OptionError("azure.sasToken", "and azure.accountKey exclude each other; leave one of them out")
     if values["azure.clientSecret"] and not (values["azure.clientId"] and values["azure.tenantId"]):
         raise OptionError("azure.clientSecret", "needs azure.clientId and azure.tenantId; set all three")
 
-    return AzureOptions(
-        account_name=values["azure.accountName"],
-        account_key=_revealed(values["azure.accountKey"]),
-        sas_token=_revealed(values["azure.sasToken"]),
-        tenant_id=values["azure.tenantId"],
-        client_id=values["azure.clientId"],
-        client_secret=_revealed(values["azure.clientSecret"]),
-        endpoint=values["azure.endpointUrl"],
-    )
 
-
-def _revealed(secret: Secret | None) -> str | None:
-    return None if secret is None else secret.reveal()
+def _revealed(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Secrets as the libraries want them; the fields that take them are not in the repr."""
+    return {name: value.reveal() if isinstance(value, Secret) else value for name, value in values.items()}

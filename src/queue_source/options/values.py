@@ -8,28 +8,38 @@ from collections.abc import Mapping
 from typing import Any
 
 from queue_source.errors import OptionError
-from queue_source.options.tables import READER_OPTIONS, SINK_OPTIONS, VIEW_OPTIONS, Option
-from queue_source.options.tables.foreign_names import ALIASES, CANNOT, CLOUD_FILES_CANNOT, MEANINGLESS, SPARK_OWN
+from queue_source.options.declaring import Option
+from queue_source.options.other_names import ALIASES, CANNOT, CLOUD_FILES_CANNOT, MEANINGLESS, SPARK_OWN
+from queue_source.options.places import PLACES, READER, SINK, Place
 
 _CLOUD_FILES = "cloudfiles."
 _CANNOT = {name.lower(): instead for name, instead in CANNOT.items()}
 _CLOUD_FILES_CANNOT = {name.lower(): why for name, why in CLOUD_FILES_CANNOT.items()}
-_ALIASES = {alias.lower(): name for alias, name in ALIASES.items()}
+_ALIASES = {alias.lower(): name.lower() for alias, name in ALIASES.items()}
 _MEANINGLESS = {name.lower() for name in MEANINGLESS}
 _SPARK_OWN = {name.lower() for name in SPARK_OWN}
-_PLACES = {"reader": READER_OPTIONS, "sink": SINK_OPTIONS, "views": VIEW_OPTIONS}
-_CALLS = {"reader": "readStream", "sink": "writeStream", "views": "read"}
-_NO_PATH = {
-    "reader": "a streaming read takes no path: the queue announces what is read; call load() without an argument, "
-    "and set allowedPrefixes to limit what may be read",
-    "views": "a view takes no path: the store knows its files; call load() without an argument, and set store",
-}
 
 
-def read(place: str, options: Mapping[str, str]) -> dict[str, Any]:
-    """Every option of the place by its canonical name, defaults filled in."""
-    table = {option.name.lower(): option for option in _PLACES[place]}
-    given: dict[str, tuple[str, str]] = {}  # canonical name -> (name as written, text)
+def read(place: Place, options: Mapping[str, str]) -> dict[str, Any]:
+    """Every option of the place by its own name, defaults filled in. Raises OptionError."""
+    given = _given(place, options)
+    values: dict[str, Any] = {}
+    for option in place.options:
+        text = given.get(option.name, option.default)
+        values[option.name] = None if text is None else _parse(option, text)
+    for option in place.options:
+        if option.name in given:
+            _check_format(option, values)
+        elif option.required and not (option.unless and values[option.unless[0]] == option.unless[1]):
+            call = f".option({option.name!r}, {option.example!r}) after {place.call}"
+            raise OptionError(option.name, f"is required: {option.required}; write {call}")
+    return values
+
+
+def _given(place: Place, options: Mapping[str, str]) -> dict[str, str]:
+    """Option name -> text, for what was given."""
+    table = {option.name.lower(): option for option in place.options}
+    given: dict[str, tuple[str, str]] = {}  # own name -> (name as written, text)
     for written, text in options.items():
         option = _resolve(place, table, written)
         if option is None:
@@ -37,23 +47,15 @@ def read(place: str, options: Mapping[str, str]) -> dict[str, Any]:
         earlier = given.setdefault(option.name, (written, text))
         if earlier[1] != text:
             raise OptionError(option.name, f"is given twice, as {earlier[0]!r} and as {written!r}; keep one of them")
-    values: dict[str, Any] = {}
-    for option in table.values():
-        if option.required and option.name not in given:
-            raise OptionError(option.name, missing(place, option))
-        text_or_none = given[option.name][1] if option.name in given else option.default
-        values[option.name] = None if text_or_none is None else _parse(option, text_or_none)
-    for name in given:
-        _check_format(table[name.lower()], values)
-    return values
+    return {name: text for name, (_, text) in given.items()}
 
 
-def _resolve(place: str, table: Mapping[str, Option], written: str) -> Option | None:
+def _resolve(place: Place, table: Mapping[str, Option], written: str) -> Option | None:
     """The option that a name as written means; None for what is accepted without a meaning here."""
     name = written.lower()
-    if place == "sink" and name in _SPARK_OWN:
+    if place is SINK and name in _SPARK_OWN:
         return None
-    if place == "reader" and name in _MEANINGLESS:
+    if place is READER and name in _MEANINGLESS:
         warnings.warn(
             f"option {written!r} has no meaning for cuesqueue, which always works by notifications; leave it out",
             UserWarning,
@@ -64,37 +66,28 @@ def _resolve(place: str, table: Mapping[str, Option], written: str) -> Option | 
     if name.startswith(_CLOUD_FILES):
         name = name.removeprefix(_CLOUD_FILES)
         if name in _CLOUD_FILES_CANNOT:
-            raise OptionError(written, f"has no equal here: {_CLOUD_FILES_CANNOT[name]}")
-    option = table.get(name.lower())
-    if option is None and place == "reader" and name.lower() in _CANNOT:
-        raise OptionError(written, f"has no equal here: {_CANNOT[name.lower()]}")
-    if option is None:
-        raise OptionError(written, _unknown(place, table, name))
-    return option
+            raise OptionError(written, f"has no equivalent here: {_CLOUD_FILES_CANNOT[name]}")
+    if name in table:
+        return table[name]
+    if place is READER and name in _CANNOT:
+        raise OptionError(written, f"has no equivalent here: {_CANNOT[name]}")
+    raise OptionError(written, _unknown(place, table, name))
 
 
-def _unknown(place: str, table: Mapping[str, Option], name: str) -> str:
-    if name == "path" and place in _NO_PATH:
-        return _NO_PATH[place]
-    for other, options in _PLACES.items():
-        if any(option.name.lower() == name for option in options):
-            return f"belongs to {_CALLS[other]}, not to {_CALLS[place]}; leave it out here"
+def _unknown(place: Place, table: Mapping[str, Option], name: str) -> str:
+    if name == "path" and place.no_path:
+        return place.no_path
+    for other in PLACES:
+        if any(option.name.lower() == name for option in other.options):
+            return f"belongs to {other.call}, not to {place.call}; leave it out here"
     close = difflib.get_close_matches(name, list(table), n=1)
     hint = f"did you mean {table[close[0]].name!r}?" if close else "see docs/reference/options.md for all options"
-    return f"is unknown to {_CALLS[place]}; {hint}"
-
-
-def missing(place: str, option: Option) -> str:
-    hint = {
-        "fileFormat": "the objects need a format",
-        "pipeline": "name the pipeline whose progress is published with the rows, as in the reader's option pipeline",
-    }.get(option.name, "name the queue to read")
-    return f"is required: {hint}; write .option({option.name!r}, {option.example!r}) after {_CALLS[place]}"
+    return f"is unknown to {place.call}; {hint}"
 
 
 def _parse(option: Option, text: str) -> Any:
     try:
-        return option.kind.parse(text)
+        return option.type.parse(text)
     except ValueError as error:
         # "from None": the chain of causes could show the value of a secret
         raise OptionError(option.name, str(error)) from None

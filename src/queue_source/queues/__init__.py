@@ -1,7 +1,7 @@
 """Queues behind one small protocol (`base.py`), one file an adapter.
 
 with open_queue("sql+sqlite:///jobs.db?queue=files") as queue:
-    queue.publish([b"s3://bucket/key"])
+    queue.send([b"s3://bucket/key"])
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import importlib.util
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, cast
 
 from queue_source.errors import QueueConfigurationError
 from queue_source.queues.base import Capabilities, Depth, Payload, Queue
@@ -42,6 +42,7 @@ _KINDS: Mapping[str, _Kind] = {
     "sim": _Kind("queue_source.queues.sim", "SimQueue", "sim://NAME?dir=PATH"),
     "sql+": _Kind("queue_source.queues.sql", "SqlQueue", "sql+SQLALCHEMY-URL?queue=NAME"),
 }
+_VERBS = ("name", "receive", "extend", "acknowledge", "nack", "reject", "republish", "send", "depth", "close")
 _SQL_NAMES = ("sqlite", "postgresql", "mysql", "mariadb")
 
 
@@ -54,9 +55,10 @@ def open_queue(url: str, **options: Any) -> Queue:
     kind = scheme(url)
     if kind == "factory":
         queue = _own_factory(url)(url, **options)
-        if not isinstance(queue, Queue):
-            raise QueueConfigurationError(redact(url), f"made a {type(queue).__name__}, which is not a Queue")
-        return queue
+        if missing := [verb for verb in _VERBS if not hasattr(queue, verb)]:
+            problem = f"made a {type(queue).__name__}, which is not a Queue: it has no {', '.join(missing)}"
+            raise QueueConfigurationError(redact(url), problem)
+        return cast(Queue, queue)
     found = _KINDS.get("sql+" if kind.startswith("sql+") else kind)
     if found is None:
         raise QueueConfigurationError(redact(url), _unknown(kind))

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, TypeVar, cast, runtime_checkable
 
 from queue_source.messages import Outgoing, Receipt, Received
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-Self = TypeVar("Self", bound="ClosedAtExit")
+Self = TypeVar("Self", bound="BaseQueue")
 
 Payload = bytes | str | Mapping[str, object] | Sequence[object]
-"""What may be published: bytes and text as they are, anything else as JSON."""
+"""What may be sent: bytes and text as they are, anything else as JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,16 +34,28 @@ class Capabilities:
     """What a queue can do. Times are seconds; `max_batch_size` is messages per call of any verb."""
 
     max_batch_size: int
-    longest_lease: float | None = None  # longest extension one call may ask for
-    lease_cap: float | None = None  # longest time one delivery may be held in all, None = no cap
+    max_lease: float | None = None  # longest extension that one call may ask for
+    lease_cap: float | None = None  # longest time for which one delivery may be held in all; None = no limit
     ordered_groups: bool = False
-    max_wait: float = 20.0  # longest a receive may wait; short where nothing can interrupt it
+    max_wait: float = 20.0  # longest time that a receive may wait; short where nothing can interrupt it
     can_delay: bool = True  # nack(delay) is honoured
     retention: float | None = None  # how long the queue keeps a message, where it says so
-    tells_depth: bool = True  # else `depth` raises: no number is better than a wrong one
-    tells_stale: bool = True  # else receipts whose lease is over are taken in silence: only the caller's clock tells
-    empty_is_certain: bool = False  # a receive that waits for nothing and brings nothing: nothing was visible
-    loses_unheard: bool = False  # what arrives while nobody listens is gone: only at-most-once is an honest promise
+    reports_depth: bool = True  # else `depth` raises: no number is better than a wrong one
+    reports_stale: bool = True  # else expired receipts are accepted without an error; only the caller's clock knows
+    empty_is_certain: bool = False  # a receive that does not wait and returns nothing proves that nothing was visible
+    loses_while_closed: bool = False  # what arrives while no reader is open is lost: only at-most-once can be promised
+
+
+@dataclass(frozen=True, slots=True)
+class Extras:
+    """Which methods a kind of queue has beside those of `Queue`; known without a connection, unlike `Capabilities`.
+
+    An adapter says it in its attribute `extras`; one without that attribute has none of them.
+    """
+
+    sends_many: bool = False  # it is a `SendsMany`
+    transactional: bool = False  # it is a `Transactional`
+    administered: bool = False  # it is an `Administered`
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +74,32 @@ class Depth:
         return self.ready + self.in_flight + self.delayed
 
 
-class ClosedAtExit(ABC):
-    """What `with open_queue(...)` needs of an adapter beside its `close`."""
+class BaseQueue(ABC):
+    """What every adapter here inherits: use in a `with` statement, and `publish`, the earlier name of `send`."""
+
+    extras = Extras(sends_many=True, administered=True)
+
+    @abstractmethod
+    def send(
+        self,
+        payloads: Sequence[Payload],
+        *,
+        tag: str = "",
+        headers: Mapping[str, str] | None = None,
+        group: str | None = None,
+    ) -> list[str]:
+        """As `Queue.send`."""
+
+    def publish(
+        self,
+        payloads: Sequence[Payload],
+        *,
+        tag: str = "",
+        headers: Mapping[str, str] | None = None,
+        group: str | None = None,
+    ) -> list[str]:
+        """The earlier name of `send`, kept for existing code."""
+        return self.send(payloads, tag=tag, headers=headers, group=group)
 
     @abstractmethod
     def close(self) -> None:
@@ -89,8 +125,8 @@ class Queue(Protocol):
     @property
     def capabilities(self) -> Capabilities: ...
 
-    def receive(self, most: int, lease: float, wait: float) -> list[Received]:
-        """Take up to `most` messages, invisible to others for `lease` seconds; wait up to `wait` s for the first.
+    def receive(self, max_messages: int, lease: float, wait: float) -> list[Received]:
+        """Take up to `max_messages`, invisible to others for `lease` seconds; wait up to `wait` seconds for the first.
 
         Returns early with what there is, those that have been visible longest first where the queue keeps an order.
         An empty list means that nothing was visible during the wait, or that the queue was closed meanwhile. A service
@@ -128,6 +164,20 @@ class Queue(Protocol):
         receipt was stale and the queue noticed in time; nothing was copied, since somebody else has the message.
         """
 
+    def send(
+        self,
+        payloads: Sequence[Payload],
+        *,
+        tag: str = "",
+        headers: Mapping[str, str] | None = None,
+        group: str | None = None,
+    ) -> list[str]:
+        """Send one message for each payload, all confirmed when this returns; returns their message ids, in order.
+
+        Wrong values (text that is not Unicode, numbers that are not JSON) raise TypeError or ValueError before
+        anything is sent.
+        """
+
     def publish(
         self,
         payloads: Sequence[Payload],
@@ -136,14 +186,10 @@ class Queue(Protocol):
         headers: Mapping[str, str] | None = None,
         group: str | None = None,
     ) -> list[str]:
-        """Send one message a payload, all confirmed when this returns; returns their message ids, in order.
-
-        Wrong values (text that is no Unicode, numbers that are not JSON) raise TypeError or ValueError before
-        anything is sent.
-        """
+        """The earlier name of `send`. A queue of your own needs it only where your own code calls it."""
 
     def depth(self) -> Depth:
-        """How many messages there are. Raises `QueueConfigurationError` where `capabilities.tells_depth` is False."""
+        """How many messages there are. Raises `QueueConfigurationError` where `capabilities.reports_depth` is False."""
 
     def close(self) -> None:
         """Free connections. Messages in flight stay leased until their leases end; give back first."""
@@ -155,14 +201,14 @@ class Queue(Protocol):
     ) -> None: ...
 
 
-@runtime_checkable
-class Sending(Protocol):
-    """What queues can do that take many messages at once, each with a tag, headers and a group of its own."""
+class SendsMany(Protocol):
+    """A queue that sends many messages in one call, each with its own tag, headers and group."""
 
-    def send(self, messages: Sequence[Outgoing]) -> None:
+    def send_messages(self, messages: Sequence[Outgoing]) -> None:
         """Send them, all confirmed when this returns; those of one group in their order.
 
-        What cannot be sent at all raises `Unsendable` before anything is sent. After a `QueueError` some may be sent.
+        A message that cannot be sent raises `Unsendable` before anything is sent. After a `QueueError` some may be
+        sent.
         """
 
 
@@ -174,19 +220,19 @@ class Unsendable(ValueError):
         super().__init__(problem)
 
 
-def send(queue: Queue, messages: Sequence[Outgoing]) -> None:
-    """As `Sending.send`; a queue that cannot do it sends one by one, without deduplication ids."""
-    if isinstance(queue, Sending):
-        queue.send(messages)
+def send_messages(queue: Queue, messages: Sequence[Outgoing]) -> None:
+    """As `SendsMany.send_messages`; a queue without it sends one by one, and ignores deduplication ids."""
+    if _extras(queue).sends_many:
+        cast(SendsMany, queue).send_messages(messages)
         return
     for place, message in enumerate(messages):
         try:
-            queue.publish([message.body], tag=message.tag, headers=message.headers, group=message.group)
+            queue.send([message.body], tag=message.tag, headers=message.headers, group=message.group)
         except (TypeError, ValueError) as error:
             raise Unsendable(place, str(error)) from error
 
 
-def made_of_each(messages: Sequence[Outgoing], make: Callable[[Outgoing], T]) -> list[T]:
+def convert_each(messages: Sequence[Outgoing], make: Callable[[Outgoing], T]) -> list[T]:
     """What `make` makes of each message; its ValueErrors say which one."""
     made = []
     for place, message in enumerate(messages):
@@ -197,18 +243,24 @@ def made_of_each(messages: Sequence[Outgoing], make: Callable[[Outgoing], T]) ->
     return made
 
 
-@runtime_checkable
 class Transactional(Protocol):
     """A queue in a SQL database: what is sent can be part of a transaction of that database."""
 
     def joins(self, database: Database) -> bool:
         """Whether it is in this very database, as far as URLs tell; then its tables are there from now on."""
 
-    def send_inside(self, connection: Connection, messages: Sequence[Outgoing]) -> None:
-        """As `Sending.send`, but in the caller's transaction of a database that it joins: sent when that commits."""
+    def send_in_transaction(self, connection: Connection, messages: Sequence[Outgoing]) -> None:
+        """As `SendsMany.send_messages`, but part of `connection`'s transaction, and sent when that commits.
+
+        The connection is one of a database that the queue `joins`.
+        """
 
 
-@runtime_checkable
+def transactional(queue: Queue) -> Transactional | None:
+    """The queue with the methods of `Transactional`, where it has them."""
+    return cast(Transactional, queue) if _extras(queue).transactional else None
+
+
 class Administered(Protocol):
     """What some kinds of queues can do beside the verbs, for people and the commands `cuesqueue queue ...`."""
 
@@ -227,24 +279,33 @@ class Administered(Protocol):
         What consumers hold may stay theirs.
         """
 
-    def peek(self, most: int) -> list[Received]:
+    def peek(self, max_messages: int) -> list[Received]:
         """The next messages, which stay in the queue; their receipts are good for nothing.
 
-        Where a service shows messages only to who takes them, this counts as a delivery (`taken_for_a_look`).
+        Where a service shows messages only to who takes them, this counts as a delivery (`peek_by_receiving`).
         """
+
+
+def administered(queue: Queue) -> Administered | None:
+    """The queue with the methods of `Administered`, where it has them."""
+    return cast(Administered, queue) if _extras(queue).administered else None
+
+
+def _extras(queue: Queue) -> Extras:
+    return getattr(queue, "extras", Extras())
 
 
 _LOOK = 60.0  # seconds after which messages come back by themselves, should their looker die
 
 
-def taken_for_a_look(queue: Queue, most: int, wait: float = 0.0) -> list[Received]:
-    """`peek` of a queue that can only deliver: takes up to `most` messages, and gives all of them back.
+def peek_by_receiving(queue: Queue, max_messages: int, wait: float = 0.0) -> list[Received]:
+    """`peek` of a queue that can only deliver: takes up to `max_messages` messages, and gives all of them back.
 
     Nobody else gets them meanwhile. Ends with the first receive that brings nothing in `wait` seconds.
     """
     taken: list[Received] = []
     try:
-        while more := queue.receive(most - len(taken), _LOOK, wait):
+        while more := queue.receive(max_messages - len(taken), _LOOK, wait):
             taken += more
     finally:
         queue.nack([message.receipt for message in taken])
@@ -256,9 +317,9 @@ REPUBLISH_COUNT = "Republish-Count"
 
 
 def encode_payloads(payloads: Sequence[Payload]) -> list[bytes]:
-    """The bodies of what is to be published; raises TypeError or ValueError, so that nothing is sent by halves."""
+    """The bodies of what is to be sent; raises TypeError or ValueError before anything is sent."""
     if isinstance(payloads, str | bytes | bytearray | Mapping):
-        raise TypeError("publish takes a list of payloads: write [payload] for a single one")
+        raise TypeError("a queue sends a list of payloads: write [payload] for a single one")
     return [encode_payload(payload) for payload in payloads]
 
 
@@ -275,7 +336,7 @@ def encode_payload(payload: Payload) -> bytes:
 def _plain(value: object) -> object:
     if isinstance(value, Mapping):
         return dict(value)
-    raise TypeError(f"a {type(value).__name__} cannot be published as JSON: {value!r:.100}")
+    raise TypeError(f"a {type(value).__name__} cannot be sent as JSON: {value!r:.100}")
 
 
 def republished(headers: Mapping[str, str]) -> dict[str, str]:

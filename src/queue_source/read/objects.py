@@ -26,6 +26,7 @@ from queue_source.formats.typed.avro import read_avro
 from queue_source.formats.typed.orc import read_orc
 from queue_source.formats.typed.parquet import read_parquet
 from queue_source.messages import MESSAGE_URI
+from queue_source.options.content import ContentOptions
 from queue_source.storage.files import ObjectFile, StorageOptions, open_object, stat_object
 
 BATCH_ROWS = 65_536
@@ -51,13 +52,14 @@ class Part:
     end: int | None = None
 
 
-def may_be_cut(uri: str, options: FormatOptions, *, all_or_nothing: bool) -> bool:
-    """Whether parts of the object may be read by several tasks: none of them may find it bad when others do not.
+def may_be_cut(uri: str, content: ContentOptions) -> bool:
+    """Whether parts of the object may be read by several tasks, or in several micro-batches. Driver, before reading.
 
-    With `all_or_nothing` they may, because then nothing that any of them read is published. Driver, before anything is
-    read. An object that is packed and does not say so in its name is read as a whole with its first part.
+    None of them may find it bad when others do not; unless nothing of the micro-batch is published then. An object that
+    is compressed, and does not say so in its name, is read as a whole with its first part.
     """
-    if uri == MESSAGE_URI:
+    options, all_or_nothing = content.format, content.stops_at_bad_objects
+    if uri == MESSAGE_URI or options is None:
         return False
     if options.file_format in COLUMNAR_FORMATS:
         return all_or_nothing

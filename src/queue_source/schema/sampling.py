@@ -20,7 +20,7 @@ from queue_source.messages import Received
 from queue_source.options import ReaderOptions, connection_options
 from queue_source.options.queue_checks import check_suitability
 from queue_source.queues import open_queue
-from queue_source.queues.base import Administered, Queue
+from queue_source.queues.base import Queue, administered
 from queue_source.schema.ddl import parse_fields
 from queue_source.schema.evolution import infer_content
 from queue_source.schema.inference import fixed_schema, infer_text
@@ -144,7 +144,8 @@ def _opened(options: ReaderOptions) -> Iterator[Queue]:
 
 
 def _show(queue: Queue, most: int) -> list[Received]:
-    return queue.peek(most) if isinstance(queue, Administered) else []
+    manager = administered(queue)
+    return manager.peek(most) if manager else []
 
 
 def _wait_for(queue: Queue, most: int, options: ReaderOptions) -> list[Received]:

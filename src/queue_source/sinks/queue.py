@@ -19,15 +19,15 @@ from queue_source.errors import CuesqueueError, QueueError
 from queue_source.messages import Outgoing
 from queue_source.options import SinkOptions, TargetQueue, connection_options
 from queue_source.queues import Queue, adapter_name, open_queue
-from queue_source.queues.base import Unsendable, send
+from queue_source.queues.base import Unsendable, send_messages
 from queue_source.queues.sql.database import Address, parse_address
 from queue_source.queues.sql.staging import Staging
 from queue_source.sinks.base import Batch
 from queue_source.sinks.queue_rows import Messages, RowRefused, check_columns
 from shard_store.failpoints import reach
 from shard_store.publishing import publish
-from shard_store.same_database import same_database
 from shard_store.sql.database import Database
+from shard_store.sql.urls import same_database
 from shard_store.store import ShardStore
 
 _PORTION = 5_000, 8 << 20
@@ -86,7 +86,7 @@ class QueueSink:
         with self._open() as queue, _naming_rows(queue.name, batch) as count:
             for portion in _portions(messages):
                 count.before = rows
-                send(queue, portion)
+                send_messages(queue, portion)
                 rows += len(portion)
                 size += _size(portion)
         reach("rows-sent")

@@ -22,6 +22,7 @@ from pyspark.sql.types import StructType
 from queue_source.formats.base import check_schema
 from queue_source.options import ReaderOptions, connection_options
 from queue_source.read.message_rows import check_message_schema
+from queue_source.read.objects import may_be_cut
 from queue_source.read.partitions import ISOLATED_FROM, PieceOf, cut, isolate, pack
 from queue_source.read.task import Work, read_work
 from queue_source.spark.compat import AvailableNow, arrow_schema, read_all_available
@@ -100,7 +101,7 @@ class CuesqueueStreamReader(AvailableNow, DataSourceStreamReader):
         ]
 
     def _may_be_cut(self, entry: Range) -> bool:
-        return self._options.content.may_be_cut(entry.content.uri)
+        return may_be_cut(entry.content.uri, self._options.content)
 
     def commit(self, end: dict[str, Any]) -> None:
         self._started().confirm(int(end["seq"]))

@@ -2,30 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
 from queue_source.errors import BadObject, ObjectStoreError
+from queue_source.options.storage import AzureOptions
 
 SCHEMES = frozenset({"abfs", "abfss", "az"})
 _PUBLIC = "dfs.core.windows.net"
-
-
-@dataclass(frozen=True, slots=True)
-class AzureOptions:
-    """How Azure is reached; without a key, a token or a secret, as Azure's own SDK finds its credentials.
-
-    `endpoint` is the URL of an emulator (`http://localhost:10000`), where paths begin with the account.
-    """
-
-    account_name: str | None = None
-    account_key: str | None = field(default=None, repr=False)
-    sas_token: str | None = field(default=None, repr=False)
-    tenant_id: str | None = None
-    client_id: str | None = None
-    client_secret: str | None = field(default=None, repr=False)
-    endpoint: str | None = None
 
 
 def azure_place(uri: str, scheme: str, bucket: str, options: AzureOptions) -> tuple[str, str, str]:

@@ -15,7 +15,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, NoReturn
@@ -25,10 +25,24 @@ from pyarrow import ArrowInvalid
 from pyarrow import fs as pafs
 
 from queue_source.errors import BadObject, ObjectStoreError
+from queue_source.options.storage import AzureOptions, StorageOptions
 from queue_source.storage.aws_profiles import keys_of
-from queue_source.storage.azure import SCHEMES, AzureOptions, azure_arguments, azure_place
+from queue_source.storage.azure import SCHEMES, azure_arguments, azure_place
 from queue_source.uris import climbs
 from shard_store.redaction import redact_text
+
+__all__ = [
+    "GCS_EMULATOR",
+    "ObjectFile",
+    "ObjectStat",
+    "StorageOptions",
+    "is_local",
+    "open_object",
+    "raise_mapped",
+    "resolve",
+    "stat_object",
+    "stat_objects",
+]
 
 _S3_SCHEMES = frozenset({"s3", "s3a", "s3n"})
 _NO_SUCH_NAME = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.EISDIR, errno.ELOOP})
@@ -36,25 +50,6 @@ _STAT_THREADS = 32
 
 GCS_EMULATOR = "STORAGE_EMULATOR_HOST"
 """Names an emulator of Google Cloud Storage (`http://host:port` or `host:port`), as it does to Google's own clients."""
-
-
-@dataclass(frozen=True, slots=True)
-class StorageOptions:
-    """How object stores are reached; None leaves it to the SDK's own chain. Picklable; secrets are not in its repr.
-
-    `endpoint`, of S3, is a URL (`http://localhost:9000`) or `host:port` (then https). `anonymous` sends no credentials.
-    """
-
-    endpoint: str | None = None
-    region: str | None = None
-    access_key: str | None = field(default=None, repr=False)
-    secret_key: str | None = field(default=None, repr=False)
-    session_token: str | None = field(default=None, repr=False)
-    role_arn: str | None = None
-    external_id: str | None = None
-    anonymous: bool = False
-    profile: str | None = None
-    azure: AzureOptions = field(default_factory=AzureOptions)
 
 
 @dataclass(frozen=True, slots=True)

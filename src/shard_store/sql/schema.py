@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import sqlalchemy as sa
@@ -64,6 +65,11 @@ class AnyText(sa.types.TypeDecorator[str]):
         return value if value is None or value[:1] != '"' else unpack(value)
 
 
+def micros(time: datetime) -> int:
+    """An aware time as the tables keep it."""
+    return (time - datetime(1970, 1, 1, tzinfo=timezone.utc)) // timedelta(microseconds=1)
+
+
 _REFUSED = re.compile('^"|[\0\ud800-\udfff]')
 
 
@@ -88,14 +94,14 @@ pipelines = sa.Table(
     sa.Column("pipeline", Name, primary_key=True),
     sa.Column("source", Name, nullable=False),
     sa.Column("incarnation", sa.BigInteger, nullable=False),
-    sa.Column("driver", sa.String(64), nullable=False),  # which one the incarnation runs in (progress.current_plan)
+    sa.Column("driver", sa.String(64), nullable=False),  # which one the incarnation runs in (plans.current_plan)
     sa.Column("last_seq", sa.BigInteger, nullable=False),
     sa.Column("confirmed_seq", sa.BigInteger, nullable=False),
     sa.Column("semantics", sa.String(16), nullable=False),
     sa.Column("begun_seq", sa.BigInteger, nullable=False),  # up to here snapshots were in a plan
     sa.Column("heartbeat_at", sa.BigInteger, nullable=False),
     sa.Column("stale_at", sa.BigInteger, nullable=False),  # from then on others may take the shards
-    # the plan of the micro-batch that runs now, and what it leaves out (JSON, see progress.py)
+    # the plan of the micro-batch that runs now, and what it leaves out (JSON, see plans.py)
     sa.Column("plan_hash", Hex),
     sa.Column("plan_incarnation", sa.BigInteger),
     sa.Column("plan_start", sa.BigInteger),
@@ -154,7 +160,7 @@ snapshots = sa.Table(
     sa.Column("seq", sa.BigInteger, primary_key=True),
     sa.Column("chunk", sa.Integer, primary_key=True),  # up to 1,000 ranges a row
     sa.Column("incarnation", sa.BigInteger, nullable=False),
-    sa.Column("moves", LongText, nullable=False),  # JSON, as is `contents`: see ranges.py
+    sa.Column("moves", LongText, nullable=False),  # JSON, as is `contents`: see snapshots.py
     sa.Column("contents", AnyText, nullable=False),
     sa.Column("created_at", sa.BigInteger, nullable=False),
     **_TABLE,
@@ -261,9 +267,9 @@ version = sa.Table(
     "cuesqueue_alembic_version", sa.MetaData(), sa.Column("version_num", sa.String(32), primary_key=True)
 )
 
-# Made where a user's `foreachBatch` writes an output, in any database (deliveries.py): so of types that all know, and
+# Made where a user's `foreachBatch` writes an output, in any database (outputs.py): so of types that all know, and
 # not part of `metadata` either
-deliveries = sa.Table(
+outputs = sa.Table(
     "cuesqueue_deliveries",
     sa.MetaData(),
     sa.Column("delivery_hash", Hex, primary_key=True),

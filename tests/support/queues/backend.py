@@ -73,8 +73,8 @@ class Paced:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._queue, name)
 
-    def receive(self, most: int, lease: float, wait: float) -> list[Received]:
-        return self._queue.receive(most, lease * self._pace, wait * self._pace)
+    def receive(self, max_messages: int, lease: float, wait: float) -> list[Received]:
+        return self._queue.receive(max_messages, lease * self._pace, wait * self._pace)
 
     def extend(self, receipts: Sequence[Receipt], lease: float) -> set[Receipt]:
         return self._queue.extend(receipts, lease * self._pace)

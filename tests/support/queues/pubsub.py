@@ -83,12 +83,12 @@ class Watched:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._queue, name)
 
-    def receive(self, most: int, lease: float, wait: float) -> list[Received]:
-        return self._queue.receive(most, lease, wait * self._pace)
+    def receive(self, max_messages: int, lease: float, wait: float) -> list[Received]:
+        return self._queue.receive(max_messages, lease, wait * self._pace)
 
     @property
     def capabilities(self) -> Capabilities:
-        return replace(self._queue.capabilities, tells_depth=True)
+        return replace(self._queue.capabilities, reports_depth=True)
 
     def depth(self) -> Depth:
         return Depth(*self._server.depth(self._queue.name))

@@ -11,12 +11,12 @@ import pytest
 from queue_source.errors import BadObject, ObjectStoreError, OptionError
 from queue_source.formats.bad_records import Problems
 from queue_source.formats.base import FormatOptions
-from queue_source.options import parse_reader_options
+from queue_source.options import AzureOptions, StorageOptions, parse_reader_options
 from queue_source.read.objects import Part, read_object
 from queue_source.schema.ddl import parse_columns
 from queue_source.schema.location import SchemaLocation
-from queue_source.storage.azure import AzureOptions, azure_arguments
-from queue_source.storage.files import StorageOptions, resolve, stat_objects
+from queue_source.storage.azure import azure_arguments
+from queue_source.storage.files import resolve, stat_objects
 from support.servers.azure import KEY, TOKEN, AzureServer, azure_server
 
 SCHEMA = pa.schema([("a", pa.int64()), ("b", pa.string())])

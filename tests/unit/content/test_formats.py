@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import pickle
 from dataclasses import FrozenInstanceError
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -24,28 +23,6 @@ def test_options_are_frozen_and_picklable() -> None:
     assert pickle.loads(pickle.dumps(options)) == options
     with pytest.raises(FrozenInstanceError):
         options.sep = ";"  # type: ignore[misc]
-
-
-@pytest.mark.parametrize(
-    ("option", "given"),
-    [
-        ("fileFormat", {"file_format": "xml"}),
-        ("fileFormat", {"file_format": "CSV"}),
-        ("sep", {"sep": ""}),
-        ("sep", {"sep": "||"}),
-        ("sep", {"sep": "§"}),
-        ("sep", {"sep": "\n"}),
-        ("sep", {"sep": '"'}),
-        ("quote", {"quote": "''"}),
-        ("escape", {"escape": "ab"}),
-        ("timezone", {"timezone": "Mars/Olympus"}),
-        ("timezone", {"timezone": "../etc/passwd"}),
-    ],
-)
-def test_a_wrong_option_is_refused_by_its_name(option: str, given: dict[str, Any]) -> None:
-    with pytest.raises(OptionError) as caught:
-        FormatOptions(**{"file_format": "csv", **given})
-    assert caught.value.option == option
 
 
 @pytest.mark.parametrize(

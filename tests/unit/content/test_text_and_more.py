@@ -224,19 +224,3 @@ def test_schemas_that_text_and_binary_file_cannot_fill_are_refused_on_the_driver
         check_schema(TEXT, FormatOptions("binaryFile"))
     with pytest.raises(OptionError, match="'length' is int64"):
         check_schema(pa.schema([("length", pa.string())]), FormatOptions("binaryFile"))
-
-
-@pytest.mark.parametrize(
-    ("options", "problem"),
-    [
-        ({"encoding": "klingon"}, "character set"),
-        ({"line_sep": ""}, "empty"),
-        ({"line_sep": ";", "multi_line": True}, "no meaning"),
-        ({"mode": "permissive"}, "not one of"),
-        ({"comment": "##"}, "one ASCII character"),
-        ({"comment": ","}, "also the quote"),
-    ],
-)
-def test_options_that_contradict_each_other_are_refused(options: dict[str, Any], problem: str) -> None:
-    with pytest.raises(OptionError, match=problem):
-        FormatOptions("csv", **options)

@@ -189,7 +189,7 @@ def _announce(layout: Layout, pipeline: str, objects: Sequence[str]) -> Announce
         announced.bad.append("corrupt-object")
         bodies.insert(1, uris[-1].encode())
     with open_queue(layout.queue(pipeline)) as queue:
-        queue.publish(bodies)
+        queue.send(bodies)
     announced.messages, announced.announcements, announced.distinct = len(bodies), len(uris), len(set(uris))
     return announced
 

@@ -161,7 +161,7 @@ def print_commands(layout: Layout) -> None:
         ("", f"{python} -c {shlex.quote(show.format('attempts'))} {store}"),
         ("", f"{python} -c {shlex.quote(show.format('errors'))} {store}"),
         ("announce an object once more, and run the queries again: nothing is published twice", ""),
-        ("", f"{program} publish {queue} {again}"),
+        ("", f"{program} send {queue} {again}"),
         ("", f"PYSPARK_PYTHON={python} {python} -m queue_source.commands.demo.query {folder}"),
         ("what a scheduled prune would forget", ""),
         ("", f"{program} prune --store {store} --dry-run"),

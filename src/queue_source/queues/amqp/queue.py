@@ -26,7 +26,7 @@ from queue_source.queues.amqp.errors import translated
 from queue_source.queues.amqp.link import IoThread, Link, Stopped
 from queue_source.queues.amqp.messages import checked_headers, properties_for, received
 from queue_source.queues.amqp.session import QueueGone, Session
-from queue_source.queues.base import Capabilities, ClosedAtExit, Depth, Payload, encode_payloads, made_of_each
+from queue_source.queues.base import BaseQueue, Capabilities, Depth, Payload, convert_each, encode_payloads
 from queue_source.queues.log_ids import stamped
 from queue_source.tags import check_tag
 
@@ -35,7 +35,7 @@ LARGEST_BATCH = 1000
 _Result = TypeVar("_Result")
 
 
-class AmqpQueue(ClosedAtExit):
+class AmqpQueue(BaseQueue):
     """The pool, the listener or only the source that an `amqp://` URL names, created when absent by the first use.
 
     A lost connection raises `QueueUnavailable`, and the next call connects again; what was in flight is then stale here
@@ -47,8 +47,8 @@ class AmqpQueue(ClosedAtExit):
         self.capabilities = Capabilities(
             max_batch_size=LARGEST_BATCH,
             lease_cap=address.longest_hold,
-            tells_depth=address.pool is not None or address.listener,
-            loses_unheard=address.listener,
+            reports_depth=address.pool is not None or address.listener,
+            loses_while_closed=address.listener,
         )
         self._session = Session(address)
         self._thread = IoThread(f"amqp {address.source}")
@@ -61,17 +61,17 @@ class AmqpQueue(ClosedAtExit):
 
     # --- the verbs ---------------------------------------------------------------------------------------------------
 
-    def receive(self, most: int, lease: float, wait: float) -> list[Received]:
+    def receive(self, max_messages: int, lease: float, wait: float) -> list[Received]:
         """`lease` only sets `lease_until`: the delivery is ours as long as the connection lives."""
         if not lease > 0:
             raise ValueError(f"lease must be more than 0 seconds, not {lease!r}")
         self._refuse_closed()
         self._needs_queue("receive")
-        if most <= 0:
+        if max_messages <= 0:
             return []
         started = time.monotonic()
         try:
-            taken = self._run(self._session.receive(min(most, LARGEST_BATCH), wait))
+            taken = self._run(self._session.receive(min(max_messages, LARGEST_BATCH), wait))
         except (QueueConfigurationError, QueueUnavailable):
             if self._closed:
                 return []
@@ -102,7 +102,7 @@ class AmqpQueue(ClosedAtExit):
     def republish(self, message: Received) -> bool:
         return self._run(self._session.republish(message.receipt, message.body))
 
-    def publish(
+    def send(
         self,
         payloads: Sequence[Payload],
         *,
@@ -125,10 +125,10 @@ class AmqpQueue(ClosedAtExit):
         self._send(tag, messages)
         return [str(properties.message_id) for _, properties in messages]
 
-    def send(self, messages: Sequence[Outgoing]) -> None:
+    def send_messages(self, messages: Sequence[Outgoing]) -> None:
         """To the source, all those of one tag together."""
         by_tag: dict[str, list[tuple[bytes, BasicProperties]]] = {}
-        for message, properties in zip(messages, made_of_each(messages, self._properties), strict=True):
+        for message, properties in zip(messages, convert_each(messages, self._properties), strict=True):
             by_tag.setdefault(message.tag, []).append((message.body, properties))
         for tag, some in by_tag.items():
             self._send(tag, some)
@@ -191,9 +191,9 @@ class AmqpQueue(ClosedAtExit):
         pool = self._needs_queue("be emptied")
         return self._look(lambda link: topology.purge(link, pool)) if pool else 0
 
-    def peek(self, most: int) -> list[Received]:
+    def peek(self, max_messages: int) -> list[Received]:
         """The next messages, taken and given back: RabbitMQ marks them as redelivered."""
-        taken = self.receive(most, lease=60, wait=0)
+        taken = self.receive(max_messages, lease=60, wait=0)
         self.nack([message.receipt for message in taken])
         return taken
 

@@ -97,8 +97,8 @@ class Session:
 
     # --- taking ------------------------------------------------------------------------------------------------------
 
-    async def receive(self, most: int, wait: float) -> list[tuple[Receipt, Delivery]]:
-        """By a consumer for this call alone, whose prefetch is `most`: others are kept from nothing we do not want."""
+    async def receive(self, max_messages: int, wait: float) -> list[tuple[Receipt, Delivery]]:
+        """By a consumer for this call alone with this prefetch: others lack no message that is not wanted here."""
         channel = await self._open_reader()
         taken: list[tuple[Receipt, Delivery]] = []
         arrived: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -110,12 +110,12 @@ class Session:
             settle(arrived, None)
 
         try:
-            async with self._consumer(channel, most, deliver, arrived):
-                await self._gather(channel, taken, most)  # what was ready when we came
+            async with self._consumer(channel, max_messages, deliver, arrived):
+                await self._gather(channel, taken, max_messages)  # what was ready when we came
                 if not taken:
                     await asyncio.wait([arrived], timeout=max(0.0, wait))
                     if arrived.done() and not arrived.exception():
-                        await self._gather(channel, taken, most)  # what came with the first
+                        await self._gather(channel, taken, max_messages)  # what came with the first
         except asyncio.CancelledError:
             await self.nack([receipt for receipt, _ in taken])
             raise
@@ -123,14 +123,14 @@ class Session:
 
     @asynccontextmanager
     async def _consumer(
-        self, channel: Channel, most: int, deliver: Callable[..., None], arrived: asyncio.Future[None]
+        self, channel: Channel, max_messages: int, deliver: Callable[..., None], arrived: asyncio.Future[None]
     ) -> AsyncIterator[None]:
         tag = f"cuesqueue-{secrets.token_hex(8)}"
         channel.watch(arrived)
         self._consumers[tag] = arrived
         try:
             async with self._consuming:  # the prefetch is that of the consumers that come after it
-                await channel.call("basic_qos", prefetch_count=most)
+                await channel.call("basic_qos", prefetch_count=max_messages)
                 with self._gone_if_absent():
                     await channel.call("basic_consume", self.queue, deliver, consumer_tag=tag)
             yield
@@ -144,13 +144,13 @@ class Session:
                 channel.raw.basic_cancel(tag)
         arrived.result()  # raises why nothing will come
 
-    async def _gather(self, channel: Channel, taken: Sequence[object], most: int) -> None:
+    async def _gather(self, channel: Channel, taken: Sequence[object], max_messages: int) -> None:
         """Wait until no more is on its way: classic queues are done with the answer, quorum queues send on for a bit.
 
         What came later would be returned to the queue and be marked as redelivered.
         """
         before = -1
-        while before < len(taken) < most:
+        while before < len(taken) < max_messages:
             before = len(taken)
             await self._settled(channel)
             if before == len(taken):

@@ -107,13 +107,13 @@ class PubSubCalls:
             dead_letter_topic=found.dead_letter_policy.dead_letter_topic,
         )
 
-    def pull(self, most: int, patience: float) -> Sequence[Any]:
-        """Up to `most` ReceivedMessages; none when nothing came within `patience` seconds.
+    def pull(self, max_messages: int, patience: float) -> Sequence[Any]:
+        """Up to `max_messages` ReceivedMessages; none when nothing came within `patience` seconds.
 
         Our own deadline ends a pull in the same way whether there is no message or no service: after a minute without
         an answer the service is asked for one.
         """
-        request = types.PullRequest(subscription=self._path, max_messages=min(most, LARGEST_PULL))
+        request = types.PullRequest(subscription=self._path, max_messages=min(max_messages, LARGEST_PULL))
         subscriber, _ = self._open()
         with mapped(self._name, "receive", self._path):
             try:
@@ -290,13 +290,13 @@ class PubSubCalls:
             raise QueueConfigurationError(self._name, f"{problem}; name one in option 'gcp.credentialsFile'") from error
 
 
-def _by_size(items: Iterable[Any], most: int, room: int, size: Callable[[Any], int]) -> Iterator[list[Any]]:
-    """Cut into lists of at most `most` items and `room` bytes; a single item may be larger than that."""
+def _by_size(items: Iterable[Any], max_items: int, room: int, size: Callable[[Any], int]) -> Iterator[list[Any]]:
+    """Cut into lists of at most `max_items` items and `room` bytes; a single item may be larger than that."""
     chunk: list[Any] = []
     taken = 0
     for item in items:
         needed = size(item)
-        if chunk and (len(chunk) == most or taken + needed > room):
+        if chunk and (len(chunk) == max_items or taken + needed > room):
             yield chunk
             chunk, taken = [], 0
         chunk.append(item)

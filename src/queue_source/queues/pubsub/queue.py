@@ -27,14 +27,14 @@ from google.pubsub_v1 import types
 from queue_source.errors import QueueConfigurationError, QueueError, QueueUnavailable
 from queue_source.messages import Outgoing, Receipt, Received
 from queue_source.queues.base import (
+    BaseQueue,
     Capabilities,
-    ClosedAtExit,
     Depth,
     Payload,
+    convert_each,
     encode_payloads,
-    made_of_each,
+    peek_by_receiving,
     republished,
-    taken_for_a_look,
 )
 from queue_source.queues.pubsub.calls import LARGEST_PULL, PubSubCalls, Subscription
 
@@ -54,7 +54,7 @@ _Message = Any  # google.pubsub.v1.PubsubMessage: the protobuf class itself, man
 _new_message = types.PubsubMessage.pb()
 
 
-class PubSubQueue(ClosedAtExit):
+class PubSubQueue(BaseQueue):
     """The subscription of a URL `pubsub://PROJECT/SUBSCRIPTION`, which has to exist.
 
     `project` stands in for one that the URL leaves out, `credentials_file` for Google's own search for credentials;
@@ -95,22 +95,22 @@ class PubSubQueue(ClosedAtExit):
         subscription = self._calls.subscription()
         return Capabilities(
             max_batch_size=LARGEST_PULL,
-            longest_lease=LONGEST_LEASE,
+            max_lease=LONGEST_LEASE,
             ordered_groups=subscription.ordered,
             retention=subscription.retention,
-            tells_depth=False,
-            tells_stale=subscription.exactly_once,
+            reports_depth=False,
+            reports_stale=subscription.exactly_once,
         )
 
     # --- the verbs ---------------------------------------------------------------------------------------------------
 
-    def receive(self, most: int, lease: float, wait: float) -> list[Received]:
+    def receive(self, max_messages: int, lease: float, wait: float) -> list[Received]:
         """Pulls until something comes; then extends, since until that the subscription's own deadline counts."""
         seconds = _whole("lease", lease)
         self._calls.refuse_closed()
         try:
             subscription = self._calls.subscription()
-            started, pulled = self._pull(most, max(wait, self._shortest_wait))
+            started, pulled = self._pull(max_messages, max(wait, self._shortest_wait))
         except QueueError:
             if self._calls.closed.is_set():
                 return []
@@ -127,14 +127,14 @@ class PubSubQueue(ClosedAtExit):
                 pass  # the messages are here, and their leases end so soon that the caller extends them at once
         return [self._received(item, until) for item in pulled if item.ack_id not in stale]
 
-    def _pull(self, most: int, wait: float) -> tuple[float, Sequence[Any]]:
+    def _pull(self, max_messages: int, wait: float) -> tuple[float, Sequence[Any]]:
         """What the first pull with an answer brought, and when it began."""
         until = time.monotonic() + wait
         while True:
             started = time.monotonic()
-            pulled = self._calls.pull(most, until - started) if most > 0 and started < until else ()
+            pulled = self._calls.pull(max_messages, until - started) if max_messages > 0 and started < until else ()
             left = until - time.monotonic()
-            if pulled or most <= 0 or left <= 0 or self._calls.closed.wait(min(left, _PAUSE)):
+            if pulled or max_messages <= 0 or left <= 0 or self._calls.closed.wait(min(left, _PAUSE)):
                 return started, pulled
 
     def extend(self, receipts: Sequence[Receipt], lease: float) -> set[Receipt]:
@@ -188,7 +188,7 @@ class PubSubQueue(ClosedAtExit):
         self.acknowledge([message.receipt])
         return True
 
-    def publish(
+    def send(
         self,
         payloads: Sequence[Payload],
         *,
@@ -200,9 +200,9 @@ class PubSubQueue(ClosedAtExit):
         messages = [_message(body, tag, headers or {}, group) for body in encode_payloads(payloads)]
         return self._publish(self._calls.subscription().topic, messages) if messages else []
 
-    def send(self, messages: Sequence[Outgoing]) -> None:
+    def send_messages(self, messages: Sequence[Outgoing]) -> None:
         """To the subscription's topic, all those of one group together."""
-        made = made_of_each(messages, lambda m: _message(m.body, m.tag, m.headers, m.group))
+        made = convert_each(messages, lambda m: _message(m.body, m.tag, m.headers, m.group))
         if made:
             self._publish(self._calls.subscription().topic, sorted(made, key=lambda message: str(message.ordering_key)))
 
@@ -235,9 +235,9 @@ class PubSubQueue(ClosedAtExit):
         """What was published until now, by the clock of this machine; Pub/Sub does not tell how much that was."""
         self._calls.seek_to_now()
 
-    def peek(self, most: int) -> list[Received]:
+    def peek(self, max_messages: int) -> list[Received]:
         """Counts as a delivery, for the dead-letter policy too."""
-        return taken_for_a_look(self, most)
+        return peek_by_receiving(self, max_messages)
 
     # --- receipts ----------------------------------------------------------------------------------------------------
 

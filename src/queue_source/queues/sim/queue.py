@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 
 from queue_source.errors import QueueConfigurationError, QueueUnavailable
 from queue_source.messages import Outgoing, Receipt, Received
-from queue_source.queues.base import Depth, Payload, made_of_each
+from queue_source.queues.base import Depth, Payload, convert_each
 from queue_source.queues.log_ids import stamped
 from queue_source.queues.sim import tables as sim_tables
 from queue_source.queues.sim.address import parse_address
@@ -57,7 +57,7 @@ class SimQueue(SqlQueue):
     ) -> None:
         self._sim = parse_address(url)
         super().__init__(self._sim.table, clock=clock, sleep=sleep, patience=patience)
-        self.capabilities = replace(SqlQueue.capabilities, loses_unheard=self._sim.listener)
+        self.capabilities = replace(SqlQueue.capabilities, loses_while_closed=self._sim.listener)
 
     # --- faults ------------------------------------------------------------------------------------------------------
 
@@ -66,11 +66,8 @@ class SimQueue(SqlQueue):
 
         `verb` limits a disconnect to one of the protocol's methods, as in `verb="acknowledge"`.
         """
-        self._run(
-            lambda connection: sim_tables.order(
-                connection, self._sim.pool, Fault(fault).value, verb, times, float(seconds)
-            )
-        )
+        name, on = Fault(fault).value, "send" if verb == "publish" else verb
+        self._run(lambda c: sim_tables.order(c, self._sim.pool, name, on, times, float(seconds)))
 
     def ordered(self) -> dict[Fault, int]:
         """How often each fault is still to come."""
@@ -79,13 +76,13 @@ class SimQueue(SqlQueue):
 
     # --- the verbs ---------------------------------------------------------------------------------------------------
 
-    def receive(self, most: int, lease: float, wait: float) -> list[Received]:
+    def receive(self, max_messages: int, lease: float, wait: float) -> list[Received]:
         self._refuse_closed()
         if self._faulty():
             self._connected("receive")
             for seconds in self._met(Fault.SLOW_RECEIVE, "receive", 1):
                 self._sleep(seconds)
-        taken = super().receive(most, lease, wait)
+        taken = super().receive(max_messages, lease, wait)
         if taken and self._faulty():
             self._spoil([message.receipt for message in taken])
         return taken
@@ -122,7 +119,7 @@ class SimQueue(SqlQueue):
         self._connected("republish")
         return super().republish(message)
 
-    def publish(
+    def send(
         self,
         payloads: Sequence[Payload],
         *,
@@ -132,9 +129,9 @@ class SimQueue(SqlQueue):
     ) -> list[str]:
         """To every pool of the source whose filters let the tag pass. Raises when there is none, as RabbitMQ's does."""
         check_tag(tag)
-        self._connected("publish")
+        self._connected("send")
         named = stamped(headers, self._sim.log_id_header)
-        return super().publish(payloads, tag=tag, headers=named, group=group)
+        return super().send(payloads, tag=tag, headers=named, group=group)
 
     def joins(self, database: Database) -> bool:
         """Never: what it simulates has no transactions with a store."""
@@ -152,12 +149,12 @@ class SimQueue(SqlQueue):
             raise self._unrouted(tag, len(bodies))
         return ids or [""] * len(bodies)
 
-    def send(self, messages: Sequence[Outgoing]) -> None:
+    def send_messages(self, messages: Sequence[Outgoing]) -> None:
         """To every pool of the source whose filters let the tag pass, as `publish` does it."""
-        made_of_each(messages, lambda message: check_tag(message.tag))
-        self._connected("publish")
+        convert_each(messages, lambda message: check_tag(message.tag))
+        self._connected("send")
         header = self._sim.log_id_header
-        super().send([message._replace(headers=stamped(message.headers, header)) for message in messages])
+        super().send_messages([message._replace(headers=stamped(message.headers, header)) for message in messages])
 
     def _insert_each(self, connection: Connection, sent: Sequence[Outgoing]) -> None:
         unheard = {message.tag for message in sent}
@@ -221,9 +218,9 @@ class SimQueue(SqlQueue):
         if self._faulty() and self._met(Fault.DISCONNECT, verb, 1):
             raise QueueUnavailable(self.name, f"was disconnected during {verb}, as ordered")
 
-    def _met(self, fault: Fault, verb: str, most: int) -> list[float]:
+    def _met(self, fault: Fault, verb: str, max_messages: int) -> list[float]:
         """Use up what was ordered; returns the seconds of each."""
-        return self._run(lambda connection: sim_tables.take(connection, self._sim.pool, fault.value, verb, most))
+        return self._run(lambda c: sim_tables.take(c, self._sim.pool, fault.value, verb, max_messages))
 
     def _faulty(self) -> bool:
         """A look without a lock: mostly nothing is ordered."""

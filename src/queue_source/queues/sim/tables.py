@@ -87,12 +87,12 @@ def ordered(connection: Connection, pool: str) -> dict[str, int]:
     return dict(left)
 
 
-def take(connection: Connection, pool: str, fault: str, verb: str, most: int) -> list[float]:
-    """Use up to `most` of an ordered fault, the oldest order first; returns the seconds of each."""
+def take(connection: Connection, pool: str, fault: str, verb: str, max_messages: int) -> list[float]:
+    """Use up to `max_messages` of an ordered fault, the oldest order first; returns the seconds of each."""
     wanted = (faults.c.pool == pool, faults.c.fault == fault, or_(faults.c.verb.is_(None), faults.c.verb == verb))
     taken: list[float] = []
     for row in connection.execute(select(faults).where(*wanted).order_by(faults.c.id)).all():
-        used = min(row.times, most - len(taken))
+        used = min(row.times, max_messages - len(taken))
         taken += [row.seconds] * used
         if used == row.times:
             connection.execute(delete(faults).where(faults.c.id == row.id))

@@ -18,12 +18,13 @@ from sqlalchemy import Connection
 from queue_source.errors import QueueConfigurationError, QueueError
 from queue_source.messages import Outgoing, Receipt, Received
 from queue_source.queues.base import (
+    BaseQueue,
     Capabilities,
-    ClosedAtExit,
     Depth,
+    Extras,
     Payload,
+    convert_each,
     encode_payloads,
-    made_of_each,
     republished,
 )
 from queue_source.queues.sql.database import (
@@ -35,15 +36,15 @@ from queue_source.queues.sql.database import (
     parse_address,
 )
 from queue_source.queues.sql.rows import QueueRows, check_text, checked
-from shard_store.same_database import same_database
 from shard_store.sql.database import ROWS_PER_STATEMENT, Database, chunks
+from shard_store.sql.urls import same_database
 
 _POLL = (0.05, 0.2)  # seconds between two looks at an empty queue, drawn at random so that pollers do not march
 
 _Result = TypeVar("_Result")
 
 
-class SqlQueue(ClosedAtExit):
+class SqlQueue(BaseQueue):
     """The queue `queue=NAME` of a `sql+SQLALCHEMY-URL`; created by its first use, and gone when it is empty.
 
     `clock` (seconds since 1970) stands in for the database's clock and for waiting, `sleep` for the pauses between
@@ -54,6 +55,7 @@ class SqlQueue(ClosedAtExit):
     capabilities = Capabilities(
         max_batch_size=ROWS_PER_STATEMENT, max_wait=1.0, ordered_groups=True, empty_is_certain=True
     )
+    extras = Extras(sends_many=True, transactional=True, administered=True)
 
     def __init__(
         self,
@@ -77,25 +79,25 @@ class SqlQueue(ClosedAtExit):
 
     # --- the verbs ---------------------------------------------------------------------------------------------------
 
-    def receive(self, most: int, lease: float, wait: float) -> list[Received]:
-        """Up to `most` messages in one transaction, the longest visible first; polls until `wait` is over."""
+    def receive(self, max_messages: int, lease: float, wait: float) -> list[Received]:
+        """Up to `max_messages` messages in one transaction, the longest visible first; polls until `wait` is over."""
         _positive("lease", lease)
         self._refuse_closed()
         try:
-            return self._receive(most, lease, wait)
+            return self._receive(max_messages, lease, wait)
         except QueueError:
             if self._closed.is_set():
                 return []
             raise
 
-    def _receive(self, most: int, lease: float, wait: float) -> list[Received]:
+    def _receive(self, max_messages: int, lease: float, wait: float) -> list[Received]:
         now = self._clock or time.monotonic
         until = now() + wait
 
         def take(connection: Connection) -> list[Received]:
-            return self._rows.take(connection, most, lease, started)
+            return self._rows.take(connection, max_messages, lease, started)
 
-        while most > 0:
+        while max_messages > 0:
             started = time.monotonic()
             taken = self._run(take)
             if taken:
@@ -137,7 +139,7 @@ class SqlQueue(ClosedAtExit):
 
         return self._run(copy)
 
-    def publish(
+    def send(
         self,
         payloads: Sequence[Payload],
         *,
@@ -158,9 +160,9 @@ class SqlQueue(ClosedAtExit):
     ) -> list[str]:
         return self._rows.insert(connection, bodies, tag, headers, group)
 
-    def send(self, messages: Sequence[Outgoing]) -> None:
+    def send_messages(self, messages: Sequence[Outgoing]) -> None:
         """All of them or none: one transaction, durable when this returns."""
-        sent = made_of_each(messages, checked)
+        sent = convert_each(messages, checked)
         if sent:
             self._run(lambda connection: self._insert_each(connection, sent))
 
@@ -170,9 +172,9 @@ class SqlQueue(ClosedAtExit):
         self._opened()
         return True
 
-    def send_inside(self, connection: Connection, messages: Sequence[Outgoing]) -> None:
+    def send_in_transaction(self, connection: Connection, messages: Sequence[Outgoing]) -> None:
         """In the caller's transaction, which is one of a database that it `joins`."""
-        self._insert_each(connection, made_of_each(messages, checked))
+        self._insert_each(connection, convert_each(messages, checked))
 
     def _insert_each(self, connection: Connection, sent: Sequence[Outgoing]) -> None:
         self._rows.insert_each(connection, sent)
@@ -187,20 +189,20 @@ class SqlQueue(ClosedAtExit):
 
     # --- for people and commands -------------------------------------------------------------------------------------
 
-    def peek(self, most: int) -> list[Received]:
+    def peek(self, max_messages: int) -> list[Received]:
         """The next messages without taking them, waiting or leased; their receipts are good for nothing."""
-        return self._run(lambda connection: self._rows.peek(connection, most), read=True)
+        return self._run(lambda connection: self._rows.peek(connection, max_messages), read=True)
 
     def purge(self) -> int:
         """Delete every message, leased ones too; returns how many there were."""
         return self._run(self._rows.purge)
 
     def exists(self) -> bool:
-        """Whether it holds any message: a queue in a table is no more than its messages."""
-        return self._looked(lambda connection: has_table(connection) and self._rows.exists(connection))
+        """Whether the table is there: every name in it is a queue, with messages or without."""
+        return self._looked(has_table)
 
     def create(self) -> None:
-        """Make the table, when absent; the queue comes with its first message."""
+        """Make the table when it is absent."""
         self._opened()
 
     def delete(self) -> None:

@@ -62,13 +62,13 @@ class QueueRows:
     name: str
     database: Database
 
-    def take(self, connection: Connection, most: int, lease: float, started: float) -> list[Received]:
+    def take(self, connection: Connection, max_messages: int, lease: float, started: float) -> list[Received]:
         """Lease the oldest visible messages; `started` is when the request began (`time.monotonic()`)."""
         grouped = select(_m.id).where(_m.queue == self.queue, _m.group_name >= "").limit(1)
         ordered = connection.execute(grouped).first() is not None
         taken: list[Received] = []
-        while len(taken) < most:
-            size = min(most - len(taken), ROWS_PER_STATEMENT)
+        while len(taken) < max_messages:
+            size = min(max_messages - len(taken), ROWS_PER_STATEMENT)
             rows = self._lock_ordered(connection, size) if ordered else self._lock_oldest(connection, size)
             if rows:
                 token = secrets.token_hex(8)
@@ -184,15 +184,12 @@ class QueueRows:
         row = connection.execute(select(ready.label("ready"), later_rows.c.hidden, later_rows.c.leased)).one()
         return Depth(row.ready, row.leased, row.hidden - row.leased)
 
-    def peek(self, connection: Connection, most: int) -> list[Received]:
-        query = select(*_SHOWN).where(_m.queue == self.queue).order_by(_m.visible_at, _m.id).limit(most)
+    def peek(self, connection: Connection, max_messages: int) -> list[Received]:
+        query = select(*_SHOWN).where(_m.queue == self.queue).order_by(_m.visible_at, _m.id).limit(max_messages)
         return [self._received(row, Receipt(""), row.receive_count, 0.0) for row in connection.execute(query)]
 
     def purge(self, connection: Connection) -> int:
         return connection.execute(delete(messages).where(_m.queue == self.queue)).rowcount
-
-    def exists(self, connection: Connection) -> bool:
-        return connection.execute(select(_m.id).where(_m.queue == self.queue).limit(1)).first() is not None
 
     def extend(self, connection: Connection, ids: Sequence[int], lease: float) -> None:
         self._change(connection, ids, visible_at=self.database.now() + micros(lease))

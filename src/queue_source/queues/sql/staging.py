@@ -29,7 +29,7 @@ from sqlalchemy import (
 
 from queue_source.errors import QueueError
 from queue_source.messages import Outgoing
-from queue_source.queues.base import made_of_each
+from queue_source.queues.base import convert_each
 from queue_source.queues.sql.database import Address, create_tables, messages, open_database
 from queue_source.queues.sql.rows import QueueRows, checked
 from shard_store.sql.database import ROWS_PER_STATEMENT, Database, chunks
@@ -103,7 +103,7 @@ class Staging:
         Raises `Unsendable` for what the database cannot keep, and QueueError when the attempt was abandoned meanwhile.
         """
         rows = QueueRows(hidden_queue(name), self._address.name, self._database)
-        checked_ones = made_of_each(sent, checked)
+        checked_ones = convert_each(sent, checked)
         after = before + len(checked_ones)
 
         def work(connection: Connection) -> None:

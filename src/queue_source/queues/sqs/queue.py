@@ -20,14 +20,14 @@ from typing import Any, TypeVar
 from queue_source.errors import QueueConfigurationError, QueueError, QueueNotFound, QueueUnavailable
 from queue_source.messages import Outgoing, Receipt, Received
 from queue_source.queues.base import (
+    BaseQueue,
     Capabilities,
-    ClosedAtExit,
     Depth,
     Payload,
+    convert_each,
     encode_payloads,
-    made_of_each,
+    peek_by_receiving,
     republished,
-    taken_for_a_look,
 )
 from queue_source.queues.sqs import messages as sqs_messages
 from queue_source.queues.sqs.client import (
@@ -53,7 +53,7 @@ _log = logging.getLogger(__name__)
 _Result = TypeVar("_Result")
 
 
-class SqsQueue(ClosedAtExit):
+class SqsQueue(BaseQueue):
     """One SQS queue. Nothing is requested before the first use; that reads the URL and the attributes it needs."""
 
     def __init__(
@@ -90,7 +90,7 @@ class SqsQueue(ClosedAtExit):
         """Reads the queue's attributes at its first use, and warns of a redrive policy that restarts would trigger."""
         return Capabilities(
             max_batch_size=BATCH,
-            longest_lease=LONGEST_LEASE,
+            max_lease=LONGEST_LEASE,
             lease_cap=LONGEST_LEASE,
             ordered_groups=self._address.fifo,
             max_wait=LONGEST_WAIT,
@@ -99,16 +99,16 @@ class SqsQueue(ClosedAtExit):
 
     # --- the verbs ---------------------------------------------------------------------------------------------------
 
-    def receive(self, most: int, lease: float, wait: float) -> list[Received]:
+    def receive(self, max_messages: int, lease: float, wait: float) -> list[Received]:
         """Up to 10 messages, in long polls of a few seconds each; without `wait` SQS may overlook what is there."""
         if not lease > 0:
             raise ValueError(f"lease must be more than 0 seconds, not {lease!r}")
         self._refuse_closed()
         until = time.monotonic() + wait
         try:
-            while most > 0:
+            while max_messages > 0:
                 left = until - time.monotonic()
-                messages = self._poll(min(most, BATCH), lease, seconds(left, _SLICE))
+                messages = self._poll(min(max_messages, BATCH), lease, seconds(left, _SLICE))
                 if self._closed.is_set():
                     self._change([message.receipt for message in messages], 0)
                     self._client().close()  # what that request opened again
@@ -120,14 +120,14 @@ class SqsQueue(ClosedAtExit):
                 raise
         return []
 
-    def _poll(self, most: int, lease: float, wait: int) -> list[Received]:
+    def _poll(self, max_messages: int, lease: float, wait: int) -> list[Received]:
         client, url = self._client(), self._queue_url()
         keeps = self._attributes().dead_letter is not None
         started = time.monotonic()
         with service_errors(self.name):
             answer = client.receive_message(
                 QueueUrl=url,
-                MaxNumberOfMessages=most,
+                MaxNumberOfMessages=max_messages,
                 VisibilityTimeout=seconds(lease, LONGEST_LEASE),
                 WaitTimeSeconds=wait,
                 AttributeNames=["SentTimestamp", "ApproximateReceiveCount", "MessageGroupId"],
@@ -181,7 +181,7 @@ class SqsQueue(ClosedAtExit):
         self.acknowledge([message.receipt])
         return True
 
-    def publish(
+    def send(
         self,
         payloads: Sequence[Payload],
         *,
@@ -193,10 +193,10 @@ class SqsQueue(ClosedAtExit):
         bodies = encode_payloads(payloads)
         return self._send(self._queue_url(), bodies, tag, headers or {}, group) if bodies else []
 
-    def send(self, messages: Sequence[Outgoing]) -> None:
+    def send_messages(self, messages: Sequence[Outgoing]) -> None:
         """In batches of 10, which go out side by side where no message has a group, whose order that would break."""
         fifo = self._queue_url().endswith(".fifo")
-        entries = made_of_each(messages, lambda message: sqs_messages.entry_of(message, fifo=fifo))
+        entries = convert_each(messages, lambda message: sqs_messages.entry_of(message, fifo=fifo))
         self._send_entries(self._queue_url(), entries, in_order=any(message.group for message in messages))
 
     def depth(self) -> Depth:
@@ -244,9 +244,9 @@ class SqsQueue(ClosedAtExit):
             self._client().purge_queue(QueueUrl=self._queue_url())
         return there
 
-    def peek(self, most: int) -> list[Received]:
+    def peek(self, max_messages: int) -> list[Received]:
         """Counts as a receive, for the redrive policy too. Of one group of a FIFO queue there are ten at most."""
-        return taken_for_a_look(self, most, wait=1)  # a receive that does not wait may overlook messages
+        return peek_by_receiving(self, max_messages, wait=1)  # a receive that does not wait may overlook messages
 
     # --- requests ----------------------------------------------------------------------------------------------------
 

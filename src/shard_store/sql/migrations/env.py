@@ -1,4 +1,4 @@
-"""Run by Alembic, inside the connection and transaction that `installing.migrate` made."""
+"""Run by Alembic, inside the connection and transaction that `install.migrate` made."""
 
 from __future__ import annotations
 

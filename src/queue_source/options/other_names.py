@@ -1,8 +1,9 @@
-"""Names that are not ours: what other sources and Spark call their options, and what becomes of them here."""
+"""Other names of options: those of earlier versions, of other sources and of Spark, and what becomes of them here."""
 
 from __future__ import annotations
 
 ALIASES = {
+    "store": "storeUrl",
     "delimiter": "sep",
     "charset": "encoding",
     "inferSchema": "inferColumnTypes",
@@ -15,10 +16,10 @@ ALIASES = {
     "cloudFiles.roleExternalId": "aws.roleExternalId",
     "cloudFiles.projectId": "gcp.project",
 }
-"""Names of other sources with the same meaning as ours. Any other `cloudFiles.X` is taken as X."""
+"""Names of earlier versions and of other sources with the same meaning. Any other `cloudFiles.X` is taken as X."""
 
 _INFERENCE = "schemas are inferred by other rules; leave it out, and name types in schemaHints"
-_RELAXED = "JSON is read as it is standardised; leave it out, and records that need it are bad records"
+_RELAXED = "only JSON as it is standardised is read; leave it out, and such records are bad records"
 _NO_LISTING = "the queue announces what is read, nothing is listed"
 CANNOT = {
     "samplingRatio": _INFERENCE,
@@ -41,8 +42,8 @@ CANNOT = {
     "allowNonNumericNumbers": _RELAXED,
     "allowBackslashEscapingAnyCharacter": _RELAXED,
     "allowUnquotedControlChars": _RELAXED,
-    "datetimeRebaseMode": "dates are read as they stand, which is CORRECTED; leave it out",
-    "int96RebaseMode": "dates are read as they stand, which is CORRECTED; leave it out",
+    "datetimeRebaseMode": "dates are read as they are written, which is CORRECTED; leave it out",
+    "int96RebaseMode": "dates are read as they are written, which is CORRECTED; leave it out",
     "ignoreCorruptFiles": "set onCorruptObject to quarantine or skip",
     "ignoreMissingFiles": "set onMissingObject to quarantine or skip",
     "recursiveFileLookup": _NO_LISTING,

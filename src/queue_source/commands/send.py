@@ -1,12 +1,11 @@
-"""`cuesqueue publish`: items of the command line or of standard input become messages, in sets of 1,000."""
+"""`cuesqueue send`: items of the command line or of standard input become messages, in batches of 1,000."""
 
 from __future__ import annotations
 
 import itertools
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
 from datetime import datetime, timezone
 from enum import Enum
 from typing import Annotated
@@ -14,58 +13,60 @@ from urllib.parse import quote_plus
 
 import typer
 
-from queue_source.commands.output import Json, print_result, stderr
+from queue_source.commands.output import Json, print_result, progress, stderr
 from queue_source.errors import OptionError
 from queue_source.options.secrets import shown
 
 SET = 1000
-"""Messages given to the queue at once: one statement of a SQL queue, a hundred calls of SQS."""
+"""Messages sent in one call: one statement of a SQL queue, a hundred requests to SQS."""
 
 
 class Notification(str, Enum):
     S3 = "s3"
 
 
-def publish(
+def send(
     queue_url: Annotated[str, typer.Argument(metavar="QUEUE_URL", help="The queue, as in the option queueUrl.")],
     items: Annotated[
         list[str],
-        typer.Argument(metavar="ITEM...", help="One message each; - reads one a line from standard input."),
+        typer.Argument(metavar="ITEM...", help="One message each; - reads standard input, one message a line."),
     ],
-    tag: Annotated[str, typer.Option(metavar="TAG", help="Tag of the messages, words parted by dots.")] = "",
+    tag: Annotated[str, typer.Option(metavar="TAG", help="Tag of the messages: words separated by dots.")] = "",
     header: Annotated[
         list[str] | None, typer.Option(metavar="K=V", help="Header of the messages; may be repeated.")
     ] = None,
     notification: Annotated[
         Notification | None,
-        typer.Option(metavar="s3", help="Wrap items (s3://bucket/key) as S3 events."),
+        typer.Option(metavar="s3", help="Send each item (s3://bucket/key) as the event by which S3 announces it."),
     ] = None,
     per_message: Annotated[
-        int, typer.Option(min=1, max=1000, metavar="N", help="With --notification: URIs in one message.")
+        int, typer.Option(min=1, max=1000, metavar="N", help="With --notification: how many items share one message.")
     ] = 1,
     as_json: Json = False,
 ) -> None:
-    """Publish messages to a queue."""
+    """Send messages to a queue. The earlier name of this command, `cuesqueue publish`, still works."""
     headers = _headers(header or [])
     if notification is None and per_message != 1:
-        raise OptionError("--per-message", "only wrapped items can share a message; add --notification s3")
+        raise OptionError("--per-message", "only S3 events can share a message; add --notification s3")
     from queue_source.queues import open_queue
 
-    published = 0
+    sent = 0
     bodies: Iterable[bytes] = _lines(items)
     if notification is Notification.S3:
         bodies = _s3_events(bodies, per_message)
-    with open_queue(queue_url) as queue, _progress(items, as_json) as advance:
+    total = None if "-" in items else len(items)
+    many = total is None or total > SET
+    with open_queue(queue_url) as queue, progress("messages sent", total, many and not as_json) as advance:
         try:
             while batch := list(itertools.islice(bodies, SET)):
-                queue.publish(batch, tag=tag, headers=headers)
-                published += len(batch)
+                queue.send(batch, tag=tag, headers=headers)
+                sent += len(batch)
                 advance(len(batch))
         except BaseException:
-            if published:
-                stderr().print(f"{published} messages were published before this", markup=False)
+            if sent:
+                stderr().print(f"{sent} messages were sent before this", markup=False)
             raise
-        print_result({"queue": queue.name, "messages": published}, as_json, title="published")
+        print_result({"queue": queue.name, "messages": sent}, as_json, title="sent")
 
 
 def _headers(given: Iterable[str]) -> dict[str, str]:
@@ -107,7 +108,7 @@ def _s3_record(uri: bytes, now: str) -> dict[str, object]:
     scheme, separator, rest = text.partition("://")
     bucket, slash, key = rest.partition("/")
     if not (separator and scheme in ("s3", "s3a", "s3n") and bucket and slash and key):
-        raise OptionError("--notification", f"{shown(text)} is no object in S3; write items as s3://bucket/key")
+        raise OptionError("--notification", f"{shown(text)} is not an object in S3; write items as s3://bucket/key")
     return {
         "eventVersion": "2.1",
         "eventSource": "aws:s3",
@@ -119,17 +120,3 @@ def _s3_record(uri: bytes, now: str) -> dict[str, object]:
             "object": {"key": quote_plus(uri.partition(b"://")[2].partition(b"/")[2], safe="/")},
         },
     }
-
-
-@contextmanager
-def _progress(items: list[str], as_json: bool) -> Iterator[Callable[[int], None]]:
-    """A progress bar on a terminal, when there is more than one set or nobody knows how much."""
-    if as_json or not sys.stderr.isatty() or (len(items) <= SET and "-" not in items):
-        yield lambda count: None
-        return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn("publishing"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=stderr(), transient=True) as bar:
-        task = bar.add_task("publishing", total=None if "-" in items else len(items))
-        yield lambda count: bar.advance(task, count)

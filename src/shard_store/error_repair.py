@@ -9,11 +9,11 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
-from shard_store.error_table import error_state
+from shard_store.error_records import error_state
+from shard_store.error_search import StoredError
 from shard_store.model import BEGINNING, Position, ShardKey, ShardState
 from shard_store.sql.database import Database, chunks
 from shard_store.sql.schema import errors, shards
-from shard_store.stored_errors import StoredError
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
-from shard_store import ranges
-from shard_store.error_table import found_bad
+from shard_store import snapshots
+from shard_store.error_records import found_bad
 from shard_store.errors import LostProgress, PipelineTakenOver, ShardStoreError, StoreConfigurationError
 from shard_store.model import (
     Move,
@@ -28,10 +28,10 @@ from shard_store.model import (
     Snapshot,
     delivery_hash,
 )
-from shard_store.ownership import fence
 from shard_store.positions import advance_shards, finished, open_positions, split_by_fit
 from shard_store.publishing import Delivery, deliver, planned_moves
 from shard_store.semantics import Semantics
+from shard_store.shards import fence
 from shard_store.sql.database import Database
 from shard_store.sql.schema import attempts, pipelines, reads
 
@@ -67,7 +67,7 @@ def write_snapshot(
     semantics = Semantics(row.semantics)
     if row.last_seq == seq:
         # either an attempt of this very call, whose commit was not heard of, or a caller that counts wrongly
-        there = ranges.flatten(ranges.read(connection, token.pipeline, seq - 1, seq))
+        there = snapshots.flatten(snapshots.read(connection, token.pipeline, seq - 1, seq))
         if there == list(entries) or (semantics.final_at_snapshot and set(there) <= set(entries)):
             return tuple(there)
         raise ShardStoreError(f"pipeline {token.pipeline!r}: snapshot {seq} is there already, with other ranges")
@@ -75,7 +75,7 @@ def write_snapshot(
         raise ShardStoreError(f"pipeline {token.pipeline!r}: snapshot {seq} does not follow {row.last_seq}")
     if semantics.final_at_snapshot:
         entries, _ = split_by_fit(entries, open_positions(database, connection, token, {r.key for r in entries}))
-    ranges.write(connection, token, Snapshot(seq, tuple(entries)), database.now())
+    snapshots.write(connection, token, Snapshot(seq, tuple(entries)), database.now())
     if semantics.final_at_snapshot:
         identity = PlanIdentity(row.source, token, seq - 1, seq, "")
         advance_shards(database, connection, identity, [Move(r.key, r.start, r.end) for r in entries])
@@ -244,10 +244,10 @@ def _repeated(connection: Connection, row: Row[Any], made: Plan) -> Plan:
     A query with state has to read it once more, when Spark was killed before it knew of the delivery.
     """
     left_out = set(json.loads(row.plan_left_out))
-    planned = ranges.flatten(ranges.read(connection, row.pipeline, row.plan_after, row.plan_end))
+    planned = snapshots.flatten(snapshots.read(connection, row.pipeline, row.plan_after, row.plan_end))
     bad = found_bad(connection, row.plan_hash)
     return replace(
-        made, ranges=tuple(r for r in planned if (r.key, r.start) not in bad and ranges.mark(r) not in left_out)
+        made, ranges=tuple(r for r in planned if (r.key, r.start) not in bad and snapshots.mark(r) not in left_out)
     )
 
 
@@ -264,9 +264,9 @@ def _make(
 
     `after` is the seq after which there is anything to do.
     """
-    parts = ranges.read(connection, token.pipeline, after, seqs[1])
-    planned = ranges.flatten(parts)
-    again = [r for r in planned if ranges.mark(r) not in left_out_before] if left_out_before else planned
+    parts = snapshots.read(connection, token.pipeline, after, seqs[1])
+    planned = snapshots.flatten(parts)
+    again = [r for r in planned if snapshots.mark(r) not in left_out_before] if left_out_before else planned
     semantics = Semantics(row.semantics)
     positions: dict[ShardKey, Position] = {}
     included, others = again, list[Range]()
@@ -274,7 +274,7 @@ def _make(
         positions = open_positions(database, connection, token, {r.key for r in planned})
         included, others = split_by_fit(again, positions)
     elif semantics.final_at_snapshot and not _same_attempt(row, token, seqs):
-        included = ranges.flatten([part for part in parts if part.seq > row.begun_seq])
+        included = snapshots.flatten([part for part in parts if part.seq > row.begun_seq])
     left_out: list[Range] = []
     if len(included) < len(planned):
         taken = {(r.key, r.start) for r in included}
@@ -288,7 +288,7 @@ def _make(
     if row.plan_hash == digest:  # an attempt at it was made before
         bad = found_bad(connection, digest)
         included = [r for r in included if (r.key, r.start) not in bad]
-    return Plan(identity, tuple(included), tuple(lost)), [ranges.mark(r) for r in left_out]
+    return Plan(identity, tuple(included), tuple(lost)), [snapshots.mark(r) for r in left_out]
 
 
 def _same_attempt(row: Row[Any], token: PublishToken, seqs: tuple[int, int]) -> bool:

@@ -1,4 +1,4 @@
-"""The kinds of option values: how each is read from text, and how the documentation names it.
+"""The types of option values: how each is read from text, and how the documentation names it.
 
 Every `parse` raises ValueError with a message that shows the value (redacted) and the next step.
 """
@@ -12,29 +12,31 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from queue_source.errors import MalformedNotification
+from queue_source.options.date_patterns import parse_pattern
+from queue_source.options.ddl import parse_fields
 from queue_source.options.globs import name_matcher
 from queue_source.options.partitioning import parse_partitioning
 from queue_source.options.secrets import Secret, SecretUrl, shown
+from queue_source.options.time_zones import parse_time_zone
 from queue_source.options.units import parse_duration, parse_size
 from queue_source.tags import parse_filters
 from queue_source.uris import plain_prefix, plain_uri
 
-LONGEST_NAME = 200
+MAX_NAME = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
-    """One kind of value. `values` is what the documentation says may be written."""
+class OptionType:
+    """One type of value. `values` is what the documentation says may be written."""
 
     name: str
     values: str
     parse: Callable[[str], Any]
 
 
-def choice(*names: str, refused: Sequence[str] = ()) -> Kind:
+def choice(*names: str, refused: Sequence[str] = ()) -> OptionType:
     """One of `names`, in any case; `refused` are words that elsewhere are values of the option, and not here."""
     known = {name.lower(): name for name in names}
     elsewhere = {name.lower() for name in refused}
@@ -50,30 +52,32 @@ def choice(*names: str, refused: Sequence[str] = ()) -> Kind:
         hint = f"did you mean {known[close[0]]!r}? " if close else ""
         raise ValueError(f"{shown(text)} is not a value of this option; {hint}{allowed}")
 
-    return Kind("choice", ", ".join(f"`{name}`" for name in names), parse)
+    return OptionType("choice", ", ".join(f"`{name}`" for name in names), parse)
 
 
-def number(least: int, most: int = 2**31 - 1) -> Kind:
-    """A whole number from `least` to `most`."""
+def number(minimum: int, maximum: int = 2**31 - 1) -> OptionType:
+    """A whole number from `minimum` to `maximum`."""
 
     def parse(text: str) -> int:
         clean = text.strip()
-        if not re.fullmatch(r"[0-9]{1,18}", clean) or not least <= int(clean) <= most:
-            raise ValueError(f"{shown(text)} is not a whole number from {least} to {most}; write one, as in {least}")
+        if not re.fullmatch(r"[0-9]{1,18}", clean) or not minimum <= int(clean) <= maximum:
+            raise ValueError(
+                f"{shown(text)} is not a whole number from {minimum} to {maximum}; write one, as in {minimum}"
+            )
         return int(clean)
 
-    return Kind("number", f"a whole number from {least} to {most}", parse)
+    return OptionType("number", f"a whole number from {minimum} to {maximum}", parse)
 
 
 def _positive_duration(text: str) -> timedelta:
     if not (duration := parse_duration(text)):
-        raise ValueError(f"{shown(text)} is no time at all; write more than zero, as in 1s")
+        raise ValueError(f"{shown(text)} is not more than zero; write a longer duration, as in 1s")
     return duration
 
 
 def _positive_size(text: str) -> int:
     if not (size := parse_size(text)):
-        raise ValueError(f"{shown(text)} is no size at all; write more than zero, as in 1m")
+        raise ValueError(f"{shown(text)} is not more than zero; write a larger size, as in 1m")
     return size
 
 
@@ -85,13 +89,13 @@ def _boolean(text: str) -> bool:
 
 
 def check_name(text: str) -> str:
-    """A source's or pipeline's name: it becomes part of tokens, paths and lists, so what parts those is refused."""
+    """A source's or pipeline's name: it becomes part of tokens, paths and lists, so their separators are refused."""
     if not text.strip():
         raise ValueError("a name must not be empty; write one, as in orders")
     if text != text.strip():
         raise ValueError(f"{shown(text)} begins or ends with a space; leave it out")
-    if len(text) > LONGEST_NAME:
-        raise ValueError(f"{shown(text)} has {len(text)} characters; write a name of at most {LONGEST_NAME} characters")
+    if len(text) > MAX_NAME:
+        raise ValueError(f"{shown(text)} has {len(text)} characters; write a name of at most {MAX_NAME} characters")
     bad = next((c for c in text if c in "/," or not c.isprintable()), None)
     if bad is not None:
         raise ValueError(f"{shown(text)} contains {bad!r}; leave out '/', ',' and control characters")
@@ -101,34 +105,39 @@ def check_name(text: str) -> str:
 def _check_names(text: str) -> tuple[str, ...]:
     names = tuple(check_name(name.strip()) for name in text.split(","))
     if len(set(names)) < len(names):
-        raise ValueError(f"{shown(text)} holds a name twice; write each pipeline once, as in orders, payments")
+        raise ValueError(f"{shown(text)} has a name twice; write each pipeline once, as in orders, payments")
     return names
 
 
-def _character(*, may_be_empty: bool) -> Kind:
-    values = "one character" + (", or nothing for none" if may_be_empty else r", `\t` for a tab")
+def _character(*, may_be_empty: bool) -> OptionType:
+    values = "one ASCII character" + (", or nothing for none" if may_be_empty else r", `\t` for a tab")
 
     def parse(text: str) -> str:
         character = "\t" if text == r"\t" else text
-        if character in ("\n", "\r") or len(character) > 1 or (not character and not may_be_empty):
-            raise ValueError(f"{shown(text)} is not one character; write {values.replace('`', '')}")
+        one = len(character) == 1 and character.isascii() and character not in "\r\n\0"
+        if not one and not (may_be_empty and not character):
+            raise ValueError(f"{shown(text)} is not one ASCII character; write {values.replace('`', '')}")
         return character
 
-    return Kind("character", values, parse)
+    return OptionType("character", values, parse)
 
 
 def _time_zone(text: str) -> str:
-    zone = text.strip()
-    offset = re.fullmatch(r"[+-]([0-9]{2}):([0-9]{2})", zone)
-    if offset and int(offset.group(1)) <= 18 and int(offset.group(2)) < 60:
-        return zone
     try:
-        ZoneInfo(zone)
-    except (ZoneInfoNotFoundError, ValueError, OSError):  # OSError: the name is a directory of the zone database
+        return parse_time_zone(text)
+    except ValueError as error:
         raise ValueError(
-            f"{shown(text)} is not a time zone; write an IANA name or an offset, as in Europe/Berlin, UTC or +02:00"
+            f"{shown(text)} {error}; write a name or an offset, as in Europe/Berlin, UTC, GMT+2 or +02:00"
         ) from None
-    return zone
+
+
+def _date_pattern(text: str) -> str:
+    pattern = _given_text(text)
+    try:
+        parse_pattern(pattern)
+    except ValueError as error:
+        raise ValueError(f"{shown(pattern)} {error}") from None
+    return pattern
 
 
 def _time(text: str) -> datetime:
@@ -153,7 +162,7 @@ def _prefixes(text: str) -> tuple[str, ...]:
     prefixes = tuple(part.strip() for part in text.split(","))
     if not all(prefixes):
         raise ValueError(
-            f"{shown(text)} holds an empty prefix, which would allow everything; write prefixes parted by commas, "
+            f"{shown(text)} has an empty prefix, which would allow everything; write prefixes separated by commas, "
             "as in s3://landing/, file:///data/in/"
         )
     return tuple(dict.fromkeys(map(plain_prefix, prefixes)))
@@ -193,7 +202,7 @@ def _tag_filter(text: str) -> tuple[str, ...]:
     try:
         return parse_filters(text)
     except ValueError as error:
-        raise ValueError(f"{error}; write words parted by '.', as in orders.*.eu or orders.#") from None
+        raise ValueError(f"{error}; write words separated by '.', as in orders.*.eu or orders.#") from None
 
 
 def _uris(text: str) -> tuple[str, ...]:
@@ -205,8 +214,6 @@ def _uris(text: str) -> tuple[str, ...]:
 
 
 def _columns(text: str) -> str:
-    from queue_source.schema.ddl import parse_fields
-
     try:
         if not parse_fields(text):
             raise ValueError("there are no columns")
@@ -223,8 +230,8 @@ def _shares(text: str) -> str:
         numbers = [int(number) for number in word.partition(":")[2].split(",")]
         if sum(numbers) == 100 and 0 not in numbers:
             return word
-        raise ValueError(f"{shown(text)} does not add up to 100, or holds a 0; write one number a queue, as in 70,30")
-    raise ValueError(f"{shown(text)} is no way to share; write round-robin, greedy or percentage:70,30")
+        raise ValueError(f"{shown(text)} does not add up to 100, or has a 0; write one number a queue, as in 70,30")
+    raise ValueError(f"{shown(text)} is not a way to share; write round-robin, greedy or percentage:70,30")
 
 
 def _store_url(text: str) -> SecretUrl:
@@ -240,7 +247,7 @@ def _names(text: str) -> tuple[str, ...]:
     names = tuple(part.strip() for part in text.split(",")) if text.strip() else ()
     if not all(names) or len(set(names)) < len(names):
         raise ValueError(
-            f"{shown(text)} holds an empty name or one twice; write names parted by commas, as in day,country"
+            f"{shown(text)} has an empty name, or a name twice; write names separated by commas, as in day,country"
         )
     return names
 
@@ -249,10 +256,16 @@ def _encoding(text: str) -> str:
     try:
         return codecs.lookup(text.strip()).name
     except (LookupError, ValueError):
-        raise ValueError(f"{shown(text)} is no character set that is known here; write one, as in UTF-8") from None
+        raise ValueError(f"{shown(text)} is not a known character set; write one, as in UTF-8") from None
 
 
 def _text(text: str) -> str:
+    return text
+
+
+def _line_end(text: str) -> str:
+    if not text:
+        raise ValueError("the value is empty; write what ends a record, or leave the option out")
     return text
 
 
@@ -275,34 +288,36 @@ def _table_name(text: str) -> str:
     return ".".join(parts)
 
 
-DURATION = Kind("duration", "a duration: `500ms`, `90s`, `5m`, `2h`, `15 days`", _positive_duration)
-WAIT = Kind("duration", "a duration, which may be `0s`", parse_duration)
-SIZE = Kind("size", "a size: `10kb`, `128m`, `1g`, or plain bytes", _positive_size)
-BOOLEAN = Kind("boolean", "`true`, `false`", _boolean)
-NAME = Kind("name", f"at most {LONGEST_NAME} characters, without `/`, `,` and control characters", check_name)
-PIPELINES = Kind("names", f"names parted by commas, each of at most {LONGEST_NAME} characters", _check_names)
+DURATION = OptionType("duration", "a duration: `500ms`, `90s`, `5m`, `2h`, `15 days`", _positive_duration)
+WAIT = OptionType("duration", "a duration, which may be `0s`", parse_duration)
+SIZE = OptionType("size", "a size: `10kb`, `128m`, `1g`, or plain bytes", _positive_size)
+BOOLEAN = OptionType("boolean", "`true`, `false`", _boolean)
+NAME = OptionType("name", f"at most {MAX_NAME} characters, without `/`, `,` and control characters", check_name)
+PIPELINES = OptionType("names", f"names separated by commas, each of at most {MAX_NAME} characters", _check_names)
 SEPARATOR = _character(may_be_empty=False)
 CHARACTER = _character(may_be_empty=True)
-TIME_ZONE = Kind("time zone", "an IANA name, or an offset such as `+02:00`", _time_zone)
-PREFIXES = Kind("prefixes", "prefixes of URIs, parted by commas", _prefixes)
-QUEUE_URLS = Kind("queue URLs", "URLs, parted by commas", split_queue_urls)
-QUEUE_URL = Kind("queue URL", "the URL of one queue", _queue_url)
-STORE_URL = Kind("database URL", "an SQLAlchemy URL", _store_url)
-GLOB = Kind("glob", "a glob: `*`, `?`, `[a-z]`, `{a,b}`", _glob)
-TAG_FILTER = Kind("tag filter", "filters parted by commas; `*` is one word, `#` zero or more", _tag_filter)
-SHARES = Kind("shares", "`round-robin`, `greedy`, or `percentage:70,30` with one number a queue", _shares)
-COLUMNS = Kind("columns", "columns with types, as Spark's DDL has them", _columns)
-URIS = Kind("URIs", "URIs of objects, parted by commas", _uris)
-TIME = Kind("time", "an ISO time; UTC without an offset", _time)
-DELIVERY_HASH = Kind("delivery hash", "a `delivery_hash` of the view `attempts`", _delivery_hash)
-NAMES = Kind("names", "names of columns, parted by commas", _names)
-TABLE = Kind("table", "a namespace and a name, parted by a dot", _table_name)
-PARTITIONING = Kind(
+TIME_ZONE = OptionType("time zone", "a name such as `Europe/Berlin`, or an offset: `+02:00`, `GMT+2`", _time_zone)
+DATE_PATTERN = OptionType("date pattern", "a pattern in Spark's letters for numbers", _date_pattern)
+PREFIXES = OptionType("prefixes", "prefixes of URIs, separated by commas", _prefixes)
+QUEUE_URLS = OptionType("queue URLs", "URLs, separated by commas", split_queue_urls)
+QUEUE_URL = OptionType("queue URL", "the URL of one queue", _queue_url)
+STORE_URL = OptionType("database URL", "an SQLAlchemy URL", _store_url)
+GLOB = OptionType("glob", "a glob: `*`, `?`, `[a-z]`, `{a,b}`", _glob)
+TAG_FILTER = OptionType("tag filter", "filters separated by commas; `*` is one word, `#` zero or more", _tag_filter)
+SHARES = OptionType("shares", "`round-robin`, `greedy`, or `percentage:70,30` with one number a queue", _shares)
+COLUMNS = OptionType("columns", "columns with types, as Spark's DDL has them", _columns)
+URIS = OptionType("URIs", "URIs of objects, separated by commas", _uris)
+TIME = OptionType("time", "an ISO time; UTC without an offset", _time)
+DELIVERY_HASH = OptionType("delivery hash", "a `delivery_hash` of the view `attempts`", _delivery_hash)
+NAMES = OptionType("names", "names of columns, separated by commas", _names)
+TABLE = OptionType("table", "a namespace and a name, separated by a dot", _table_name)
+PARTITIONING = OptionType(
     "partitioning",
-    "columns, and `year`, `month`, `day`, `hour`, `bucket(N, ...)`, `truncate(N, ...)` of columns, parted by commas",
+    "columns, and `year`, `month`, `day`, `hour`, `bucket(N, ...)`, `truncate(N, ...)` of columns, separated by commas",
     parse_partitioning,
 )
-ENCODING = Kind("character set", "the name of a character set", _encoding)
-TEXT = Kind("text", "any text", _text)
-GIVEN_TEXT = Kind("text", "any text that is not empty", _given_text)
-SECRET = Kind("secret", "a secret; never shown", _secret)
+ENCODING = OptionType("character set", "the name of a character set", _encoding)
+TEXT = OptionType("text", "any text", _text)
+LINE_END = OptionType("line end", "any text that is not empty", _line_end)
+NON_EMPTY = OptionType("text", "any text that is not empty", _given_text)
+SECRET = OptionType("secret", "a secret, which is never shown", _secret)

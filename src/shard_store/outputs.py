@@ -8,7 +8,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
-from shard_store.sql.schema import deliveries as table
+from shard_store.sql.schema import outputs as table
 
 
 def create(engine: Engine) -> None:

@@ -1,0 +1,127 @@
+"""What executors need to read content: what is read, in which format, from where, and with which schema.
+
+Plain frozen dataclasses: what an executor unpickles loads the standard library only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from queue_source.options import types
+from queue_source.options.declaring import option
+from queue_source.options.file_format import INFERRED_FORMATS, RECORD_FORMATS, FormatOptions
+from queue_source.options.storage import StorageOptions
+
+_BAD_OBJECT = types.choice("quarantine", "fail", "skip")
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaOptions:
+    """How a schema that nobody declared is inferred, and what happens when objects have more columns.
+
+    Attributes:
+        schema_location: A URI or an absolute path; None where the columns are declared.
+        schema_hints: DDL; "" for none.
+        schema_sample_bytes: Bytes, of all samples together.
+    """
+
+    TITLE: ClassVar = "Inferred schemas"
+
+    schema_location: str | None = option(
+        "schemaLocation",
+        types.NON_EMPTY,
+        help="Folder (or URI) where inferred schemas are kept, in versions; required when no schema is declared. All "
+        "machines must reach it.",
+        example="s3://lake/schemas/orders",
+        formats=INFERRED_FORMATS,
+    )
+    schema_hints: str = option(
+        "schemaHints",
+        types.COLUMNS,
+        help="Types of some columns of an inferred schema, as Spark's DDL; dots lead into columns.",
+        example="id BIGINT, tags.key STRING",
+    )
+    schema_evolution_mode: str = option(
+        "schemaEvolutionMode",
+        types.choice("none", "rescue", "addNewColumns", "failOnNewColumns", refused=("addNewColumnsWithTypeWidening",)),
+        help="What happens with columns that the schema lacks. `none`: they are ignored. `rescue`: they go to "
+        "`rescuedDataColumn`. `addNewColumns`: the query fails, and continues with them when it is started again. "
+        "`failOnNewColumns`: the query fails.",
+        example="rescue",
+        note="`addNewColumns` with `schemaLocation`, else `none`",
+        formats=INFERRED_FORMATS,
+    )
+    infer_column_types: bool = option(
+        "inferColumnTypes",
+        types.BOOLEAN,
+        help="Infer types too; otherwise all inferred columns are STRING.",
+        example="true",
+        note="`true` for json, `false` for csv, as in Spark",
+        formats=RECORD_FORMATS,
+    )
+    schema_sample: tuple[str, ...] = option(
+        "schemaSample",
+        types.URIS,
+        help="Objects to infer from, instead of those that the queue announces.",
+        example="s3://landing/orders/1.json",
+        formats=INFERRED_FORMATS,
+    )
+    schema_sample_files: int = option(
+        "schemaSampleFiles",
+        types.number(1, 1000),
+        "10",
+        help="Maximum number of objects (or messages) to infer from.",
+        example="100",
+        formats=INFERRED_FORMATS,
+    )
+    schema_sample_bytes: int = option(
+        "schemaSampleBytes",
+        types.SIZE,
+        "8m",
+        help="Maximum size of json and csv to infer from, of all samples together.",
+        example="64m",
+        formats=INFERRED_FORMATS,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ContentOptions:
+    """The only part of the reader's options that is sent to executors.
+
+    Attributes:
+        format: None where messages are read as they are.
+    """
+
+    TITLE: ClassVar = "Content"
+
+    format: FormatOptions | None
+    storage: StorageOptions
+    schema: SchemaOptions
+    content: str = option(
+        "content",
+        types.choice("object", "message"),
+        "object",
+        help="What is read: the objects that messages announce, or the messages themselves.",
+        example="message",
+    )
+    on_missing_object: str = option(
+        "onMissingObject",
+        _BAD_OBJECT,
+        "quarantine",
+        help="What happens with an object that does not exist: `quarantine` writes it to the error table, `fail` fails "
+        "the query, `skip` leaves it out.",
+        example="skip",
+    )
+    on_corrupt_object: str = option(
+        "onCorruptObject",
+        _BAD_OBJECT,
+        "quarantine",
+        help="The same for an object that cannot be read, is truncated or is in another format.",
+        example="fail",
+    )
+
+    @property
+    def stops_at_bad_objects(self) -> bool:
+        """Whether nothing of a micro-batch is published when any of its objects cannot be read to its end."""
+        return self.on_missing_object == self.on_corrupt_object == "fail"

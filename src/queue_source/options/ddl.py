@@ -1,0 +1,212 @@
+"""Columns as Spark's DDL writes them: `id BIGINT, tags.key STRING, lines ARRAY<STRUCT<sku: STRING, n: INT>>`.
+
+Spark itself parses it only in a JVM, which the process that is asked for a schema does not have. No pyarrow:
+`schema.ddl` makes Arrow types of what is read here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+Path = tuple[str, ...]
+"""The names that lead to a field: `("tags", "key")`. `element`, `key` and `value` are the parts of arrays and maps."""
+
+SIMPLE_TYPES = {
+    "boolean": "boolean",
+    **dict.fromkeys(("tinyint", "byte"), "tinyint"),
+    **dict.fromkeys(("smallint", "short"), "smallint"),
+    **dict.fromkeys(("int", "integer"), "int"),
+    **dict.fromkeys(("bigint", "long"), "bigint"),
+    **dict.fromkeys(("float", "real"), "float"),
+    "double": "double",
+    **dict.fromkeys(("string", "varchar", "char", "character"), "string"),
+    "binary": "binary",
+    "date": "date",
+    **dict.fromkeys(("timestamp", "timestamp_ltz"), "timestamp"),
+    "timestamp_ntz": "timestamp_ntz",
+}
+"""Every name of a type without parts, and the one name that it has in `DdlType`."""
+
+_TOKEN = re.compile(r"\s*(?:`((?:[^`]|``)+)`|(\w+)|'((?:[^'\\]|\\.)*)'|([<>(),:.]))", re.ASCII | re.DOTALL)
+_UNICODE_NAME = re.compile(r"\s*(\w+)")
+_DECIMALS = ("decimal", "dec", "numeric")
+
+
+class DdlType(NamedTuple):
+    """A type: `name` in small letters; `parts` of arrays, maps and structs, `fields` the names of a struct's parts."""
+
+    name: str
+    parts: tuple[DdlType, ...] = ()
+    fields: tuple[str, ...] = ()
+    precision: int = 0
+    scale: int = 0
+
+
+def parse_fields(text: str) -> list[tuple[Path, DdlType]]:
+    """The fields of a DDL text in which dots lead into columns (`tags.key STRING`). Raises ValueError."""
+    return _Parser(text).fields()
+
+
+class _Parser:
+    """Recursive descent; `_word` and `_mark` are the token at hand, both empty at the end."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._tokens = self._split(text)
+        self._advance()
+
+    def fields(self) -> list[tuple[Path, DdlType]]:
+        found: list[tuple[Path, DdlType]] = []
+        seen: set[Path] = set()
+        while not self._ended:
+            path = self._path()
+            if path in seen:
+                raise ValueError(f"column {'.'.join(path)!r} is there twice")
+            seen.add(path)
+            self._take(":")
+            found.append((path, self._type()))
+            self._extras()
+            if not self._take(",") and not self._ended:
+                raise self._unexpected("a comma")
+        return found
+
+    def _path(self) -> Path:
+        path = [self._name()]
+        while self._take("."):
+            path.append(self._name())
+        return tuple(path)
+
+    def _type(self) -> DdlType:
+        word = self._name("a type").lower()
+        if word in _DECIMALS:
+            return self._decimal()
+        if word == "array":
+            return self._within(lambda: DdlType("array", (self._type(),)))
+        if word == "map":
+            return self._within(self._map)
+        if word == "struct":
+            return self._within(self._struct)
+        if word not in SIMPLE_TYPES:
+            known = ", ".join(sorted({*SIMPLE_TYPES, "decimal(p, s)", "array<>", "map<>", "struct<>"})).upper()
+            raise ValueError(f"{word.upper()!r} is not a type that is known here; write one of {known}")
+        if word in ("varchar", "char", "character") and self._take("("):
+            self._number()
+            self._expect(")")
+        return DdlType(SIMPLE_TYPES[word])
+
+    def _decimal(self) -> DdlType:
+        precision, scale = 10, 0
+        if self._take("("):
+            precision = self._number()
+            if self._take(","):
+                scale = self._number()
+            self._expect(")")
+        if not 1 <= precision <= 38 or scale > precision:
+            raise ValueError(
+                f"DECIMAL({precision}, {scale}) has more digits than it may; at most 38, scale within them"
+            )
+        return DdlType("decimal", precision=precision, scale=scale)
+
+    def _map(self) -> DdlType:
+        key = self._type()
+        self._expect(",")
+        return DdlType("map", (key, self._type()))
+
+    def _struct(self) -> DdlType:
+        names: list[str] = []
+        parts: list[DdlType] = []
+        while not self._is(">"):
+            names.append(self._name())
+            self._take(":")
+            parts.append(self._type())
+            self._extras()
+            if not self._take(",") and not self._is(">"):
+                raise self._unexpected("a comma or >")
+        if len(set(names)) < len(names):
+            raise ValueError("a STRUCT has a field twice")
+        return DdlType("struct", tuple(parts), tuple(names))
+
+    def _within(self, inner: Callable[[], DdlType]) -> DdlType:
+        self._expect("<")
+        kind = inner()
+        self._expect(">")
+        return kind
+
+    def _extras(self) -> None:
+        """NOT NULL and COMMENT 'text': what is read may be null, and comments are for people."""
+        if self._keyword("not") and not self._keyword("null"):
+            raise self._unexpected("NULL")
+        if self._keyword("comment"):
+            if self._kind != "text":
+                raise self._unexpected("a text in quotes")
+            self._advance()
+
+    # tokens
+
+    @staticmethod
+    def _split(text: str) -> Iterator[tuple[str, str]]:
+        place = 0
+        while place < len(text.rstrip()):
+            found = _TOKEN.match(text, place) or _UNICODE_NAME.match(text, place)
+            if found is None:
+                raise ValueError(f"{text[place : place + 20]!r} is not expected there")
+            place = found.end()
+            if found.re is _UNICODE_NAME:
+                yield "name", found[1]
+            elif found[1] is not None:
+                yield "quoted", found[1].replace("``", "`")
+            elif found[2] is not None:
+                wide = _UNICODE_NAME.match(text, found.start(2))  # a name that goes on in other letters
+                assert wide is not None
+                place = wide.end()
+                yield "name", wide[1]
+            elif found[3] is not None:
+                yield "text", found[3]
+            else:
+                yield "mark", found[4]
+
+    def _advance(self) -> None:
+        self._kind, self._value = next(self._tokens, ("end", ""))
+
+    @property
+    def _ended(self) -> bool:
+        return self._kind == "end"
+
+    def _is(self, mark: str) -> bool:
+        return self._kind == "mark" and self._value == mark
+
+    def _take(self, mark: str) -> bool:
+        if not self._is(mark):
+            return False
+        self._advance()
+        return True
+
+    def _keyword(self, word: str) -> bool:
+        if self._kind != "name" or self._value.lower() != word:
+            return False
+        self._advance()
+        return True
+
+    def _expect(self, mark: str) -> None:
+        if not self._take(mark):
+            raise self._unexpected(mark)
+
+    def _name(self, what: str = "a name") -> str:
+        if self._kind not in ("name", "quoted"):
+            raise self._unexpected(what)
+        name = self._value
+        self._advance()
+        return name
+
+    def _number(self) -> int:
+        if self._kind != "name" or not self._value.isdecimal():
+            raise self._unexpected("a number")
+        number = int(self._value)
+        self._advance()
+        return number
+
+    def _unexpected(self, wanted: str) -> ValueError:
+        found = "the end" if self._ended else repr(self._value)
+        return ValueError(f"expected {wanted}, found {found} in {self._text!r}")

@@ -1,0 +1,204 @@
+"""The file format and its options, with Spark's names and Spark's defaults."""
+
+from __future__ import annotations
+
+import codecs
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from queue_source.options import types
+from queue_source.options.declaring import option
+
+FILE_FORMATS = ("json", "csv", "parquet", "text", "orc", "avro", "binaryFile")
+LINE_FORMATS = ("json", "csv", "text")
+RECORD_FORMATS = ("json", "csv")
+INFERRED_FORMATS = ("json", "csv", "parquet", "orc", "avro")
+_CSV = ("csv",)
+
+
+@dataclass(frozen=True, slots=True)
+class FormatOptions:
+    """A file format and its options.
+
+    Used by the driver, and pickled to the executors. Values are those that the types of the options gave:
+    construction checks nothing, and `checks.check_format` refuses what contradicts itself.
+
+    Attributes:
+        watch_new_columns: Columns that are not declared end the read; set by `schemaEvolutionMode`.
+    """
+
+    TITLE: ClassVar = "File formats"
+
+    file_format: str = option(
+        "fileFormat",
+        types.choice(*FILE_FORMATS, refused=("xml",)),
+        help="Format of the objects, or of messages; `json` is one record a line. Without it, messages are read as "
+        "they are.",
+        example="json",
+        required="the objects need a format",
+        unless=("content", "message"),
+    )
+    timezone: str = option(
+        "timeZone",
+        types.TIME_ZONE,
+        "UTC",
+        help="Zone of timestamps that are written without one.",
+        example="Europe/Berlin",
+        formats=RECORD_FORMATS,
+    )
+    header: bool = option(
+        "header", types.BOOLEAN, "false", help="The first line holds the columns' names.", example="true", formats=_CSV
+    )
+    sep: str = option("sep", types.SEPARATOR, ",", help="Character between two fields.", example=";", formats=_CSV)
+    quote: str = option(
+        "quote",
+        types.CHARACTER,
+        '"',
+        help="Character around fields that contain separators.",
+        example="'",
+        formats=_CSV,
+    )
+    escape: str = option(
+        "escape",
+        types.CHARACTER,
+        "\\",
+        help="Character before a quote within a quoted field.",
+        example='"',
+        formats=_CSV,
+    )
+    null_value: str = option(
+        "nullValue", types.TEXT, "", help="The text that means null.", example="NULL", formats=_CSV
+    )
+    empty_value: str = option(
+        "emptyValue", types.TEXT, "", help="The value of an empty quoted field.", example="-", formats=_CSV
+    )
+    comment: str = option(
+        "comment",
+        types.CHARACTER,
+        "",
+        help="Lines that begin with this character are skipped.",
+        example="#",
+        formats=_CSV,
+    )
+    ignore_leading_white_space: bool = option(
+        "ignoreLeadingWhiteSpace",
+        types.BOOLEAN,
+        "false",
+        help="Remove spaces before a field.",
+        example="true",
+        formats=_CSV,
+    )
+    ignore_trailing_white_space: bool = option(
+        "ignoreTrailingWhiteSpace",
+        types.BOOLEAN,
+        "false",
+        help="Remove spaces after a field.",
+        example="true",
+        formats=_CSV,
+    )
+    nan_value: str = option(
+        "nanValue", types.TEXT, "NaN", help="The text that means not a number.", example="-", formats=_CSV
+    )
+    positive_inf: str = option(
+        "positiveInf", types.TEXT, "Inf", help="The text that means positive infinity.", example="+oo", formats=_CSV
+    )
+    negative_inf: str = option(
+        "negativeInf", types.TEXT, "-Inf", help="The text that means negative infinity.", example="-oo", formats=_CSV
+    )
+    multi_line: bool = option(
+        "multiLine",
+        types.BOOLEAN,
+        "false",
+        help="json: an object is one document, which is an array of records or one record. csv: quoted fields may hold "
+        "line ends. Such objects are not split into ranges.",
+        example="true",
+        formats=RECORD_FORMATS,
+    )
+    whole_text: bool = option(
+        "wholeText", types.BOOLEAN, "false", help="An object is one row.", example="true", formats=("text",)
+    )
+    line_sep: str | None = option(
+        "lineSep",
+        types.LINE_END,
+        help="What ends a record.",
+        example=";",
+        note=r"`\n`, `\r\n` and `\r`",
+        formats=LINE_FORMATS,
+    )
+    encoding: str = option(
+        "encoding",
+        types.ENCODING,
+        "UTF-8",
+        help="Character set of the objects. Only UTF-8 is split into ranges.",
+        example="ISO-8859-1",
+        formats=LINE_FORMATS,
+    )
+    date_format: str | None = option(
+        "dateFormat",
+        types.DATE_PATTERN,
+        help="Pattern of dates.",
+        example="dd.MM.yyyy",
+        note="`yyyy-MM-dd` and what Spark casts",
+        formats=RECORD_FORMATS,
+    )
+    timestamp_format: str | None = option(
+        "timestampFormat",
+        types.DATE_PATTERN,
+        help="Pattern of TIMESTAMP.",
+        example="dd.MM.yyyy HH:mm:ss",
+        note="ISO 8601 and what Spark casts",
+        formats=RECORD_FORMATS,
+    )
+    timestamp_ntz_format: str | None = option(
+        "timestampNTZFormat",
+        types.DATE_PATTERN,
+        help="Pattern of TIMESTAMP_NTZ.",
+        example="dd.MM.yyyy HH:mm:ss",
+        note="ISO 8601 and what Spark casts",
+        formats=RECORD_FORMATS,
+    )
+    mode: str = option(
+        "mode",
+        types.choice("PERMISSIVE", "DROPMALFORMED", "FAILFAST"),
+        "PERMISSIVE",
+        help="What happens with a bad record: its readable fields are kept; it is left out; or its object is corrupt "
+        "(`onCorruptObject`). In the first two modes the record is also written to the error table.",
+        example="DROPMALFORMED",
+        formats=LINE_FORMATS,
+    )
+    column_name_of_corrupt_record: str = option(
+        "columnNameOfCorruptRecord",
+        types.NON_EMPTY,
+        "_corrupt_record",
+        help="The STRING column that holds bad records as they were written, if the schema has it.",
+        example="_bad",
+        formats=RECORD_FORMATS,
+    )
+    rescued_data_column: str | None = option(
+        "rescuedDataColumn",
+        types.NON_EMPTY,
+        help="The STRING column of the schema that holds, as JSON, the data for which no other column has a place. An "
+        "inferred schema has it.",
+        example="_rest",
+        note="`_rescued_data` with `schemaEvolutionMode` = `rescue`, and for inferred json and csv except in mode "
+        "`none`",
+        formats=INFERRED_FORMATS,
+    )
+    partition_columns: tuple[str, ...] = option(
+        "partitionColumns",
+        types.NAMES,
+        "",
+        help="Columns of the schema whose values are folders of the object's path (`.../day=2020-01-01/...`).",
+        example="day,country",
+    )
+    watch_new_columns: bool = field(default=False)
+
+    @property
+    def plain_utf8(self) -> bool:
+        """Whether the bytes of an object are taken as they are."""
+        return codecs.lookup(self.encoding).name == "utf-8"
+
+    @property
+    def splittable(self) -> bool:
+        """Whether a record of an uncompressed object can be found from any place in it."""
+        return self.file_format in LINE_FORMATS and self.plain_utf8 and not (self.multi_line or self.whole_text)

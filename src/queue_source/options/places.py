@@ -1,0 +1,72 @@
+"""Where options are given: to a reader, a sink or a view, each with its options in the order of the reference page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from queue_source.options.content import ContentOptions, SchemaOptions
+from queue_source.options.declaring import Option, options_of
+from queue_source.options.file_format import FormatOptions
+from queue_source.options.reader import (
+    BatchOptions,
+    DeduplicationOptions,
+    DeliveryOptions,
+    LeaseOptions,
+    ReaderOptions,
+)
+from queue_source.options.receiving import GOOGLE_OPTIONS, NotificationOptions, QueueOptions
+from queue_source.options.sink import SinkOptions, TableOptions, TargetQueue
+from queue_source.options.storage import SQS_OPTIONS, STORAGE_OPTIONS, StorageOptions
+from queue_source.options.views import ViewOptions
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Attributes:
+    call: What a user calls before `format("cuesqueue")`.
+    sections: Title -> options.
+    no_path: Why `load()` takes no path here; "" where there is one.
+    """
+
+    call: str
+    sections: Mapping[str, tuple[Option, ...]]
+    no_path: str = ""
+
+    @property
+    def options(self) -> tuple[Option, ...]:
+        return tuple(option for options in self.sections.values() for option in options)
+
+
+def _sections(*groups: type, access: tuple[Option, ...]) -> dict[str, tuple[Option, ...]]:
+    return {**{group.TITLE: options_of(group) for group in groups}, StorageOptions.TITLE: access}  # type: ignore[attr-defined]
+
+
+READER = Place(
+    "readStream",
+    _sections(
+        QueueOptions,
+        ReaderOptions,
+        NotificationOptions,
+        ContentOptions,
+        FormatOptions,
+        SchemaOptions,
+        BatchOptions,
+        LeaseOptions,
+        DeduplicationOptions,
+        DeliveryOptions,
+        access=(*STORAGE_OPTIONS, *SQS_OPTIONS, *GOOGLE_OPTIONS),
+    ),
+    no_path="a streaming read takes no path: the queue announces what is read; call load() without an argument, and "
+    "set allowedPrefixes to limit what may be read",
+)
+SINK = Place(
+    "writeStream",
+    _sections(SinkOptions, TableOptions, TargetQueue, access=(*STORAGE_OPTIONS, *SQS_OPTIONS, *GOOGLE_OPTIONS)),
+)
+VIEWS = Place(
+    "read",
+    _sections(ViewOptions, access=STORAGE_OPTIONS),
+    no_path="a view takes no path: the store knows its files; call load() without an argument, and set storeUrl",
+)
+PLACES = (READER, SINK, VIEWS)

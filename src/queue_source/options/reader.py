@@ -1,0 +1,206 @@
+"""All options of `spark.readStream.format("cuesqueue")`, as frozen groups that `parsing` builds once.
+
+Only `content` travels to executors; all else stays on the driver. Durations are `timedelta`, sizes bytes. Secrets and
+URLs are `Secret`s: `str()` is for people, `reveal()` for libraries.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, ClassVar
+
+from queue_source.options import types
+from queue_source.options.content import ContentOptions
+from queue_source.options.declaring import option
+from queue_source.options.receiving import NotificationOptions, QueueOptions
+from queue_source.options.secrets import SecretUrl
+from shard_store.semantics import Semantics
+
+DEFAULT_STORE = "sqlite:///cuesqueue.db"
+DEFAULT_WINDOW = "30 days"
+
+
+def store_url() -> Any:
+    """The field `storeUrl`, which reader, sink and views have alike."""
+    return option(
+        "storeUrl",
+        types.STORE_URL,
+        DEFAULT_STORE,
+        help="Database of shards, snapshots and attempts, as an SQLAlchemy URL.",
+        example="postgresql+psycopg://user:password@host/db",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class BatchOptions:
+    """The size of one micro-batch and of one partition (planning). Sizes are bytes."""
+
+    TITLE: ClassVar = "Micro-batches"
+
+    max_files_per_trigger: int = option(
+        "maxFilesPerTrigger",
+        types.number(1),
+        "1000",
+        help="Maximum number of objects in one micro-batch.",
+        example="200",
+    )
+    max_bytes_per_trigger: int | None = option(
+        "maxBytesPerTrigger",
+        types.SIZE,
+        help="Maximum size of one micro-batch. At least one object is always taken; of a larger object of plain lines, "
+        "as many bytes as this. Both limits hold.",
+        example="10g",
+    )
+    min_partitions: int = option(
+        "minPartitions",
+        types.number(1),
+        help="Minimum number of partitions of a micro-batch, as far as its objects can be split.",
+        example="8",
+        note="cores of the driver",
+    )
+    max_partition_bytes: int = option(
+        "maxPartitionBytes",
+        types.SIZE,
+        "128m",
+        help="Maximum size of one partition; larger objects are split.",
+        example="64m",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseOptions:
+    """The time-outs of messages and shards. Checked: heartbeat < pending < visibility < deduplication window."""
+
+    TITLE: ClassVar = "Leases"
+
+    visibility_timeout: timedelta = option(
+        "visibilityTimeout",
+        types.DURATION,
+        "5m",
+        help="How long a message is invisible to other consumers; extended while it is being processed.",
+        example="10m",
+    )
+    commit_timeout: timedelta = option(
+        "commitTimeout",
+        types.DURATION,
+        "60s",
+        help="A pipeline sends four heartbeats in this time for the shards that it owns; after twice this time without "
+        "one, another pipeline may take over its shards.",
+        example="30s",
+    )
+    pending_timeout: timedelta = option(
+        "pendingTimeout",
+        types.DURATION,
+        "2m",
+        help="A message that is ready, but not planned within this time, is returned to the queue.",
+        example="3m",
+    )
+
+    @property
+    def heartbeat(self) -> timedelta:
+        """Time between two heartbeats of the shards owned: eight in a row have to fail before they are stale."""
+        return self.commit_timeout / 4
+
+    @property
+    def stale_after(self) -> timedelta:
+        """Time after a pipeline's last heartbeat at which others may take its shards."""
+        return 2 * self.commit_timeout
+
+
+@dataclass(frozen=True, slots=True)
+class DeduplicationOptions:
+    """How long and how many finished shards are remembered, and how often they are pruned."""
+
+    TITLE: ClassVar = "Deduplication"
+
+    deduplication_window: timedelta = option(
+        "deduplicationWindow",
+        types.DURATION,
+        DEFAULT_WINDOW,
+        help="How long finished shards are remembered; make it longer than the queue keeps a message.",
+        example="60 days",
+    )
+    deduplication_max_shards: int | None = option(
+        "deduplicationMaxShards",
+        types.number(1, 10**12),
+        help="Maximum number of finished shards that are remembered for a source.",
+        example="50000000",
+    )
+    prune_interval: timedelta = option(
+        "pruneInterval",
+        types.DURATION,
+        "60s",
+        help="How often what is older than the window is removed, by one of all pipelines.",
+        example="10m",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryOptions:
+    """The guarantee, and what happens when the store was lost, objects kill their readers, or anything is bad."""
+
+    TITLE: ClassVar = "Delivery and errors"
+
+    delivery_semantics: str = option(
+        "deliverySemantics",
+        types.choice(*(semantics.value for semantics in Semantics)),
+        "exactly-once",
+        help="What is promised of each row. `at-least-once` does not remember what was announced: rows are repeated "
+        "when a message is. `at-most-once` gives up the rows of a micro-batch that fails. "
+        "[All three](../explanation/exactly-once.md).",
+        example="at-least-once",
+    )
+    fail_on_data_loss: bool = option(
+        "failOnDataLoss",
+        types.BOOLEAN,
+        "true",
+        help="Fail when the checkpoint knows more than the store, which means that the store was lost or replaced.",
+        example="false",
+    )
+    max_attempts: int = option(
+        "maxAttempts",
+        types.number(1, 1000),
+        "3",
+        help="How many of its readers an object may kill before it is quarantined, counted from the third attempt at a "
+        "micro-batch on, when each object is read in a task of its own.",
+        example="5",
+    )
+    error_queue_url: SecretUrl | None = option(
+        "errorQueueUrl",
+        types.QUEUE_URL,
+        help="Queue that receives what could not be processed, with its cause and input; reached with the same "
+        "credentials as `queueUrl`. Nothing is acknowledged before its errors are there.",
+        example="sql+sqlite:///jobs.db?queue=errors",
+        note="the error table alone",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderOptions:
+    """All options of one streaming reader."""
+
+    TITLE: ClassVar = "Names and store"
+
+    queue: QueueOptions
+    notifications: NotificationOptions
+    batches: BatchOptions
+    leases: LeaseOptions
+    deduplication: DeduplicationOptions
+    delivery: DeliveryOptions
+    content: ContentOptions
+    store: SecretUrl = store_url()
+    source: str = option(
+        "source",
+        types.NAME,
+        help="Name of the deduplication domain: an object is published once for each source.",
+        example="orders",
+        note="the queue's name",
+    )
+    pipeline: str = option(
+        "pipeline",
+        types.NAME,
+        help="Name of this running query. Queries that share a source have different pipelines.",
+        example="orders-eu",
+        note="the source's name",
+    )

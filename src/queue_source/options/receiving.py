@@ -1,0 +1,169 @@
+"""How messages are received, and what they announce."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, ClassVar
+
+from queue_source.options import types
+from queue_source.options.declaring import Option, option
+from queue_source.options.secrets import SecretUrl
+
+_NOTIFICATION_FORMS = ("uri", "s3", "minio", "sns", "eventbridge", "gcs", "json")
+
+
+@dataclass(frozen=True, slots=True)
+class QueueOptions:
+    """How messages are received (reader process). Sizes are bytes.
+
+    Attributes:
+        connections: Kind of queue -> the keywords of its adapter: region, endpoint, credentials (`connections.py`).
+    """
+
+    TITLE: ClassVar = "Queue"
+
+    connections: Mapping[str, Mapping[str, Any]]
+    urls: tuple[SecretUrl, ...] = option(
+        "queueUrl",
+        types.QUEUE_URLS,
+        help="The queue to read, or several, separated by commas.",
+        example="sql+sqlite:///jobs.db?queue=files",
+        required="name the queue to read",
+    )
+    receive_threads: int = option(
+        "receiveThreads",
+        types.number(1, 256),
+        "2",
+        help="Threads that receive messages before a micro-batch asks for them.",
+        example="4",
+    )
+    wait_time: timedelta = option(
+        "waitTime", types.WAIT, "20s", help="How long one receive request waits for the first message.", example="1s"
+    )
+    max_in_flight_messages: int = option(
+        "maxInFlightMessages",
+        types.number(1),
+        "10000",
+        help="Maximum number of messages that are received and not yet acknowledged; at the limit nothing more is "
+        "received.",
+        example="2000",
+    )
+    max_in_flight_bytes: int | None = option(
+        "maxInFlightBytes",
+        types.SIZE,
+        help="Maximum size of the objects that such messages announce (or of the messages themselves); at the limit "
+        "nothing more is received.",
+        example="50g",
+    )
+    queue_shares: str = option(
+        "queueShares",
+        types.SHARES,
+        "round-robin",
+        help="How several queues of one reader share its micro-batches: in turn, the first queue first, or by weight.",
+        example="percentage:70,30",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class NotificationOptions:
+    """How a message becomes shards. Form `json` alone needs the paths."""
+
+    TITLE: ClassVar = "Notifications"
+
+    notification_format: str = option(
+        "notificationFormat",
+        types.choice("auto", *_NOTIFICATION_FORMS),
+        "auto",
+        help="Form of the notifications; `auto` recognises the form of each message.",
+        example="s3",
+    )
+    allowed_prefixes: tuple[str, ...] = option(
+        "allowedPrefixes",
+        types.PREFIXES,
+        "s3://,gs://,abfss://",
+        help="Only URIs that start with one of these are read; all others go to the error table. After the bucket's "
+        "name it is a comparison of text: end a folder with `/`. Local files are read only when named here.",
+        example="s3://landing/,file:///data/in/",
+    )
+    allow_overwrites: bool = option(
+        "allowOverwrites",
+        types.BOOLEAN,
+        "false",
+        help="Read an object again when it was overwritten: its version, ETag or generation becomes part of its "
+        "identity.",
+        example="true",
+    )
+    path_glob_filter: re.Pattern[str] | None = option(
+        "pathGlobFilter",
+        types.GLOB,
+        help="Only objects whose name (the last part of the path) matches are read; others are counted as ignored.",
+        example="*.{csv,csv.gz}",
+    )
+    tag_filter: tuple[str, ...] | None = option(
+        "tagFilter",
+        types.TAG_FILTER,
+        help="Only messages whose tag matches one of these are read (`*` is one word, `#` any number of them); others "
+        "are acknowledged and counted as ignored.",
+        example="orders.#,returns.*",
+    )
+    message_identity: str = option(
+        "messageIdentity",
+        types.choice("required", "content"),
+        "required",
+        help="For `content` = `message`, and messages without an id (RabbitMQ's property `message_id`). `required`: "
+        "they go to the error table. `content`: messages that are equal in everything are one message.",
+        example="content",
+    )
+    uri_path: str | None = option(
+        "uriPath",
+        types.NON_EMPTY,
+        help="Where the URI is in notifications of form `json`: names separated by dots. A list on the way means each "
+        "of its elements.",
+        example="files.uri",
+    )
+    bucket_path: str | None = option(
+        "bucketPath",
+        types.NON_EMPTY,
+        help="The same for the bucket; its value has a scheme, as in `gs://b`, if it is not a bucket of S3. Needs "
+        "`keyPath`.",
+        example="detail.bucket",
+    )
+    key_path: str | None = option(
+        "keyPath",
+        types.NON_EMPTY,
+        help="The same for the key. Needs `bucketPath`.",
+        example="detail.files.key",
+    )
+
+
+GOOGLE_OPTIONS = (
+    Option(
+        "gcp.project",
+        types.NON_EMPTY,
+        None,
+        "Project of Pub/Sub subscriptions whose URL names none (`pubsub:///SUBSCRIPTION`).",
+        "my-project",
+        "the URL's",
+    ),
+    Option(
+        "gcp.credentialsFile",
+        types.NON_EMPTY,
+        None,
+        "Key file of a service account, for Pub/Sub; for objects, set `GOOGLE_APPLICATION_CREDENTIALS` on all "
+        "machines.",
+        "/etc/keys/reader.json",
+        "the SDK's own chain",
+    ),
+    Option(
+        "gcp.endpoint",
+        types.NON_EMPTY,
+        None,
+        "Where Pub/Sub is: `HOST:PORT` of a regional endpoint, or `http://HOST:PORT` of an emulator.",
+        "europe-west3-pubsub.googleapis.com:443",
+        "`PUBSUB_EMULATOR_HOST`, else Google's own",
+    ),
+)
+"""Keywords of the adapter of Pub/Sub, which has no group: `connections.py` hands them over."""

@@ -1,0 +1,105 @@
+"""All options of `df.writeStream.format("cuesqueue")`, as frozen groups."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from queue_source.options import types
+from queue_source.options.declaring import option
+from queue_source.options.partitioning import PartitionField
+from queue_source.options.reader import store_url
+from queue_source.options.secrets import Secret, SecretUrl
+from queue_source.options.storage import StorageOptions
+
+
+@dataclass(frozen=True, slots=True)
+class TableOptions:
+    """An Iceberg table: in the catalog in the store's database, or in another one, which `properties` describe."""
+
+    TITLE: ClassVar = "Iceberg table"
+
+    name: str = option(
+        "table",
+        types.TABLE,
+        help="Apache Iceberg table that the rows are appended to; created from their schema if it does not exist.",
+        example="db.events",
+    )
+    warehouse: str | None = option(
+        "warehouse",
+        types.NON_EMPTY,
+        help="Folder of a table that is yet to be created; also the argument of `start()`.",
+        example="s3://lake/warehouse",
+        note="the catalog's",
+    )
+    partition_by: tuple[PartitionField, ...] = option(
+        "partitionBy",
+        types.PARTITIONING,
+        "",
+        help="Partitioning of a table that is yet to be created; an existing table must have it.",
+        example="day(ts), bucket(16, id), country",
+    )
+    catalog: str = option("catalog", types.NAME, "cuesqueue", help="Name of the catalog.", example="lake")
+    properties: Mapping[str, Secret] = option(
+        "catalog.*",
+        types.SECRET,
+        help="Properties of a catalog elsewhere, as PyIceberg knows them: `catalog.type`, `catalog.uri`, "
+        "`catalog.credential` ...",
+        note="the catalog in the store's database",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class TargetQueue:
+    """The queue that a sink sends to; `connections` as in `QueueOptions`."""
+
+    TITLE: ClassVar = "Sending"
+
+    connections: Mapping[str, Mapping[str, Any]]
+    url: SecretUrl = option(
+        "queueUrl",
+        types.QUEUE_URL,
+        help="Queue that receives the rows as messages, instead of files.",
+        example="sqs://orders",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SinkOptions:
+    """All options of one sink. Rows go to one of `path`, `table` and `queue`; the others are "" or None.
+
+    Attributes:
+        pipelines: A query that joins or unions sources has several; its rows are recorded under the first.
+        path: A URI or an absolute local path, without a slash at its end.
+    """
+
+    TITLE: ClassVar = "Pipeline, store and files"
+
+    storage: StorageOptions
+    table: TableOptions | None
+    queue: TargetQueue | None
+    pipelines: tuple[str, ...] = option(
+        "pipeline",
+        types.PIPELINES,
+        help="The pipeline whose progress is published with the rows: the reader's `pipeline`. For a query that joins "
+        "or unions several sources, all of them; the rows are recorded under the first.",
+        example="orders",
+        required="name the pipeline whose progress is published with the rows, as in the reader's option pipeline",
+    )
+    store: SecretUrl = store_url()
+    path: str = option(
+        "path",
+        types.NON_EMPTY,
+        help="Folder of the data files; also the argument of `start()`. A relative path counts from the driver's "
+        "folder.",
+        example="s3://lake/orders",
+        note="required, or `table`, or `queueUrl`",
+    )
+    compression: str = option(
+        "compression",
+        types.choice("zstd", "snappy", refused=("gzip", "lz4", "none")),
+        "zstd",
+        help="Compression of the Parquet files.",
+        example="snappy",
+    )
