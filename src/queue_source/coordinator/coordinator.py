@@ -29,10 +29,10 @@ from queue_source.coordinator.receiving import Receivers, with_back_off
 from queue_source.coordinator.releasing import Releaser
 from queue_source.coordinator.routing import Router
 from queue_source.coordinator.shares import shares_of
+from queue_source.formats.base import may_be_cut
 from queue_source.options import ReaderOptions
 from queue_source.options.queue_checks import warn_of_retention
 from queue_source.queues.base import Queue
-from queue_source.read.objects import may_be_cut
 from shard_store.failpoints import reach
 from shard_store.model import Content, Plan, PublishToken, Snapshot
 from shard_store.semantics import Semantics

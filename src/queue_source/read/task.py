@@ -9,17 +9,18 @@ from functools import partial
 import pyarrow as pa
 
 from queue_source.errors import BadObject, ObjectStoreError, SchemaChanged
-from queue_source.formats.bad_records import Problems
-from queue_source.formats.base import FormatOptions
+from queue_source.formats.bad_records import BadRecords
+from queue_source.formats.base import Part
 from queue_source.formats.batches import gathered
 from queue_source.formats.metadata import ObjectMetadata
 from queue_source.formats.new_columns import NewColumns
 from queue_source.messages import kept_message
 from queue_source.options import ContentOptions, SecretUrl
+from queue_source.options.file_format import FormatOptions
 from queue_source.read.combined import SMALL, TOGETHER, may_be_joined, read_together
 from queue_source.read.message_records import Message, parsed_messages
 from queue_source.read.message_rows import message_batches
-from queue_source.read.objects import BATCH_ROWS, ExpectedObject, Part, read_object
+from queue_source.read.objects import BATCH_ROWS, ExpectedObject, read_object
 from queue_source.read.partitions import PieceOf
 from queue_source.schema.evolution import schema_changed
 from shard_store.failpoints import reach
@@ -160,7 +161,7 @@ def _announced(entry: Range) -> tuple[str, ExpectedObject]:
 def _read_range(
     work: Work, entry: Range, schema: pa.Schema, format: FormatOptions, report: Report
 ) -> Iterator[pa.RecordBatch]:
-    problems = Problems(format.mode)
+    problems = BadRecords(format.mode)
     reach("object-read", entry.content.shard_id)
     try:
         uri, expected = _announced(entry)
@@ -184,7 +185,7 @@ def _read_messages(work: Work, schema: pa.Schema, report: Report) -> Iterator[pa
     format = work.content.format
     assert format is not None
 
-    def finished(place: int, problems: Problems, error: BadObject | None) -> None:
+    def finished(place: int, problems: BadRecords, error: BadObject | None) -> None:
         entry = work.ranges[place]
         if error is not None:
             _tell(entry, work, error, report)
@@ -209,7 +210,7 @@ def _part(entry: Range) -> Part:
     return Part(offset_of(entry.start), None if is_end(entry.end) else offset_of(entry.end))
 
 
-def _bad_records(entry: Range, identity: PlanIdentity, problems: Problems) -> list[ErrorRecord]:
+def _bad_records(entry: Range, identity: PlanIdentity, problems: BadRecords) -> list[ErrorRecord]:
     """The first ones, each at its position; and how many more there are, at the position of the last."""
 
     def told(cause: str, offset: int, detail: str, record: bytes | None = None, size: int | None = None) -> ErrorRecord:
@@ -226,9 +227,9 @@ def _bad_records(entry: Range, identity: PlanIdentity, problems: Problems) -> li
             input_size=size,
         )
 
-    records = [told("bad-record", bad.offset, bad.reason, bad.record, bad.size) for bad in problems.told]
-    if problems.untold:
-        detail = f"{problems.untold} more bad records, the last of them at byte {problems.last}"
+    records = [told("bad-record", bad.offset, bad.reason, bad.record, bad.size) for bad in problems.reported]
+    if problems.omitted:
+        detail = f"{problems.omitted} more bad records, the last of them at byte {problems.last}"
         records.append(told("bad-records", problems.last, detail))
     return records
 

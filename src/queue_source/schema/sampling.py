@@ -14,16 +14,17 @@ import pyarrow as pa
 
 from queue_source.announcements.intake import take_in, take_messages
 from queue_source.errors import BadObject, ObjectStoreError, OptionError
-from queue_source.formats.base import FormatOptions
+from queue_source.formats.base import format_of
 from queue_source.formats.path_columns import path_values
+from queue_source.formats.text.csv import infer_text
 from queue_source.messages import Received
 from queue_source.options import ReaderOptions, connection_options
+from queue_source.options.file_format import FormatOptions
 from queue_source.options.queue_checks import check_suitability
 from queue_source.queues import open_queue
 from queue_source.queues.base import Queue, administered
 from queue_source.schema.ddl import parse_fields
 from queue_source.schema.evolution import infer_content
-from queue_source.schema.inference import fixed_schema, infer_text
 from queue_source.schema.location import SchemaLocation
 from queue_source.schema.merging import TypesDiffer, merged, settled, with_hints
 from shard_store.errors import ShardStoreError
@@ -41,7 +42,7 @@ def inferred_schema(options: ReaderOptions) -> pa.Schema:
     """
     format = options.content.format
     assert format is not None
-    fixed = fixed_schema(format)
+    fixed = format_of(format).fixed_schema
     if fixed is None:
         fixed = _recorded(options, format)
     try:
@@ -73,7 +74,7 @@ def _inferred(options: ReaderOptions, format: FormatOptions) -> pa.Schema:
     schemas: list[pa.Schema] = []
     problems: list[str] = []
     limit = max(1, options.content.schema.schema_sample_bytes // options.content.schema.schema_sample_files)
-    textual = format.file_format in ("json", "csv")
+    textual = format_of(format).values_are_text
     for one in _samples(options, problems):
         try:
             found = infer_content(one, options.content, format, limit)

@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from queue_source.errors import BadObject
-from queue_source.formats.bad_records import Problems
-from queue_source.formats.base import FormatOptions
+from queue_source.formats.bad_records import BadRecords
 from queue_source.formats.metadata import ObjectMetadata
+from queue_source.options.file_format import FormatOptions
 from queue_source.read import message_records
 from queue_source.read.message_records import parsed_messages
 from shard_store.model import Payload
@@ -28,7 +28,7 @@ Told = dict[int, tuple[int, str | None]]
 def read(bodies: list[bytes], options: FormatOptions, schema: pa.Schema = SCHEMA) -> tuple[list[dict[str, Any]], Told]:
     told: Told = {}
 
-    def finished(place: int, problems: Problems, error: BadObject | None) -> None:
+    def finished(place: int, problems: BadRecords, error: BadObject | None) -> None:
         assert place not in told
         told[place] = (problems.count, None if error is None else error.cause)
 

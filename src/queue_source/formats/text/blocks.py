@@ -11,18 +11,23 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from queue_source.formats.bad_records import Problems
-from queue_source.formats.base import FormatOptions
+import numpy as np
+import pyarrow as pa
+
+from queue_source.formats.bad_records import BadRecords
 from queue_source.formats.compression import Readable
+from queue_source.options.file_format import FormatOptions
 
 BLOCK_SIZE = 16 << 20
 """Bytes that are read and parsed at a time. It hardly matters for speed."""
 LONGEST_RECORD = 128 << 20
-"""A record of more bytes than this is bad: it is passed over, not held."""
+"""A record of more bytes than this is bad: it is skipped, not held."""
 
-_BOM = b"\xef\xbb\xbf"
+BOM = b"\xef\xbb\xbf"
+"""A byte order mark: at the beginning of an object it is no data."""
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 _UNBOUNDED = 1 << 62
+_NEXT_PIECE = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +120,7 @@ def line_separator(options: FormatOptions) -> Separator:
 
 
 def text_blocks(
-    stream: Readable, separator: Separator, problems: Problems, *, offset: int = 0, until: int | None = None
+    stream: Readable, separator: Separator, bad: BadRecords, *, offset: int = 0, until: int | None = None
 ) -> Iterator[Block]:
     """The records of a stream that begin at or behind `offset` and before `until`, in blocks.
 
@@ -132,12 +137,12 @@ def text_blocks(
         wanted = min(BLOCK_SIZE, last - offset - len(rest))
         wanted = wanted if wanted > 0 else _NEXT_PIECE
         if skip_mark:
-            wanted = max(wanted, len(_BOM))
+            wanted = max(wanted, len(BOM))
         more = stream.read(wanted)
         final = len(more) < wanted
         data = rest + more if rest else more
-        if skip_mark and data.startswith(_BOM):
-            offset, data = len(_BOM), data[len(_BOM) :]
+        if skip_mark and data.startswith(BOM):
+            offset, data = len(BOM), data[len(BOM) :]
             last = max(last, offset + 1)  # the first record begins with its mark
         skip_mark = False
         if offset + len(data) >= last:
@@ -149,7 +154,7 @@ def text_blocks(
             yield Block(offset, data if end == len(data) else data[:end])
             offset, rest = offset + end, data[end:]
         elif len(data) > LONGEST_RECORD:
-            problems.add(offset, f"a record of more than {LONGEST_RECORD} bytes is passed over", data)
+            bad.add(offset, f"a record of more than {LONGEST_RECORD} bytes is skipped", data)
             offset, rest = _next_record(stream, separator, offset, data, len(data))
         else:
             rest = data
@@ -172,4 +177,42 @@ def _next_record(stream: Readable, separator: Separator, offset: int, data: byte
     return offset + end, data[end:]
 
 
-_NEXT_PIECE = 1 << 20
+def is_utf8(data: bytes) -> bool:
+    """Whether the bytes are UTF-8: as one long string, ten times faster than Python decodes them."""
+    buffer = pa.py_buffer(data)
+    offsets = pa.array([0, buffer.size], pa.int64()).buffers()[1]
+    try:
+        pa.LargeStringArray.from_buffers(1, offsets, buffer).validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def unified(data: bytes, separator: str | None, *, blank: bytes | None) -> bytes | None:
+    r"""Records that end with `\n`. Without a `separator` those are lines, whichever way they end.
+
+    With one, other line ends within records become `blank`; None: then the answer is None.
+    """
+    if separator is None:
+        return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n") if b"\r" in data else data
+    end = separator.encode()
+    outside = data if end == b"\n" else data.replace(end, b"")
+    if b"\r" in outside or (end != b"\n" and b"\n" in outside):
+        if blank is None:
+            return None
+        parts = [part.replace(b"\n", blank).replace(b"\r", blank) for part in data.split(end)]
+        return b"\n".join(parts)
+    return data if end == b"\n" else data.replace(end, b"\n")
+
+
+def count_lines(data: bytes, rows: int, *, strip: bool) -> int:
+    """How many lines hold something (with `strip`: more than white space).
+
+    `rows` is a guess that makes it quick: blank lines are looked for only where it is wrong.
+    """
+    newlines = int(np.count_nonzero(np.frombuffer(data, np.uint8) == ord("\n")))  # ten times faster than bytes.count
+    lines = newlines + (len(data) > 0 and not data.endswith(b"\n"))
+    if lines == rows:
+        return lines
+    split = data.split(b"\n")
+    return sum(1 for line in split if line.strip()) if strip else sum(map(bool, split))

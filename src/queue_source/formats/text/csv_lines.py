@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -23,17 +23,17 @@ import pyarrow.csv as pc_csv
 import pyarrow.types as pt
 
 from queue_source.errors import BadObject
-from queue_source.formats.bad_records import Problems
-from queue_source.formats.base import FormatOptions, is_bytes, is_text
+from queue_source.formats.bad_records import BadRecords
 from queue_source.formats.date_patterns import pattern_for
 from queue_source.formats.new_columns import check_header
-from queue_source.formats.text.blocks import BLOCK_SIZE, Block, Separator, line_separator
-from queue_source.formats.text.csv_tokens import CsvRecords, Tokenizer, regular_quotes
-from queue_source.formats.text.line_data import count_lines, is_utf8, unified
+from queue_source.formats.text.blocks import BLOCK_SIZE, Block, Separator, count_lines, is_utf8, line_separator, unified
+from queue_source.formats.text.csv_tokens import CsvRecords, Field, Tokenizer, regular_quotes
 from queue_source.formats.text.parsing import TextConverter, text_converter
 from queue_source.formats.text.records import Record, RecordSchema, Rows
 from queue_source.formats.text.values import text_leaf
 from queue_source.formats.typed.columns import check_decimals, conform_column, match_names, require_any
+from queue_source.formats.types import is_bytes, is_text
+from queue_source.options.file_format import FormatOptions
 
 _TRUE = ["true", "True", "TRUE"]
 _FALSE = ["false", "False", "FALSE"]
@@ -47,9 +47,9 @@ _MAX_BLOCK = (1 << 31) - 1
 class CsvReader:
     """Reads the blocks of one CSV object (or range). With a header, `take_header` comes first."""
 
-    def __init__(self, schema: pa.Schema, options: FormatOptions, problems: Problems, uri: str) -> None:
+    def __init__(self, schema: pa.Schema, options: FormatOptions, bad: BadRecords, uri: str) -> None:
         self._options = options
-        self._problems = problems
+        self._bad = bad
         self._uri = uri
         self._shape = RecordSchema.of(schema, options)
         self._tokens = Tokenizer(options).fields
@@ -74,6 +74,12 @@ class CsvReader:
                 return Block(block.offset + end, block.data[end:])
         return None
 
+    def fields(self, data: bytes) -> Iterator[list[Field]]:
+        """The fields of every record."""
+        for _, line in self.separator.split(data):
+            if self._is_record(line):
+                yield self._tokens(line.decode("utf-8", "replace"))[0]
+
     def quickly(self, data: bytes) -> pa.Table | None:
         lines = self._as_pyarrow_wants(data)
         if lines is None:
@@ -93,7 +99,7 @@ class CsvReader:
             return None  # the slow way finds out what is wrong
 
     def slowly(self, block: Block) -> pa.Table:
-        rows = Rows(self._shape, self._problems, self._uri)
+        rows = Rows(self._shape, self._bad, self._uri)
         for offset, line in self.separator.split(block.data):
             if self._is_record(line):
                 self._read_record(rows, block.offset + offset, line)

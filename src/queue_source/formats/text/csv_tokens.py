@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from queue_source.formats.base import FormatOptions
+from queue_source.options.file_format import FormatOptions
 
 Ends = np.ndarray[Any, np.dtype[np.intp]]
 """Places behind the ends of records, in ascending order."""
@@ -106,21 +106,24 @@ class CsvRecords:
             return True
         if self._comment and self._comment in data:
             return False
-        if self._escape and self._escape in data:  # one character is found ten times as fast as two
-            if self._escape + self._quote in data or self._escape * 2 in data:
-                return False
+        may_escape = self._escape and self._escape in data  # one character is found ten times as fast as two
+        if may_escape and (self._escape + self._quote in data or self._escape * 2 in data):
+            return False
         return regular_quotes(data, self._quote, self._sep, open_end=True)
 
 
 def _places(data: bytes, character: bytes) -> Ends:
     """Where a character stands; nowhere when there is none."""
-    return np.flatnonzero(np.frombuffer(data, np.uint8) == ord(character)) if character else np.empty(0, np.intp)
+    if not character:
+        return np.empty(0, np.intp)
+    places: Ends = np.flatnonzero(np.frombuffer(data, np.uint8) == ord(character))
+    return places
 
 
 def _line_ends(data: bytes, quote: bytes) -> Ends:
     """The ends of lines outside of quotes, `\\r\\n` once."""
     characters = np.frombuffer(data, np.uint8)
-    newlines = np.flatnonzero((characters == 10) | (characters == 13))
+    newlines: Ends = np.flatnonzero((characters == 10) | (characters == 13))
     newlines = newlines[np.searchsorted(_places(data, quote), newlines) % 2 == 0]
     if len(newlines) == 0:
         return newlines

@@ -15,15 +15,15 @@ import pyarrow.json as pa_json
 import pyarrow.types as pt
 
 from queue_source.errors import BadObject
-from queue_source.formats.bad_records import Problems
-from queue_source.formats.base import FormatOptions, is_bytes
+from queue_source.formats.bad_records import BadRecords
 from queue_source.formats.new_columns import KnownNames, more
-from queue_source.formats.text.blocks import BLOCK_SIZE, Block, line_separator
-from queue_source.formats.text.json_rows import Objects, decode, dump
-from queue_source.formats.text.line_data import count_lines, is_utf8, unified
+from queue_source.formats.text.blocks import BLOCK_SIZE, Block, count_lines, is_utf8, line_separator, unified
+from queue_source.formats.text.json_values import Objects, decode, dump
 from queue_source.formats.text.records import Record, RecordSchema, Rows
 from queue_source.formats.text.values import text_leaf
 from queue_source.formats.typed.columns import check_decimals, conform_column, require_any
+from queue_source.formats.types import is_bytes
+from queue_source.options.file_format import FormatOptions
 
 _NO_OBJECT = re.compile(rb"^[ \t]*[^ \t\n{]", re.MULTILINE)
 _CACHED = 1 << 18  # bytes that stay in the processor's cache
@@ -34,8 +34,8 @@ _WHITE = b" \t\r\n"
 class JsonReader:
     """Reads the blocks of one JSON object (or range)."""
 
-    def __init__(self, schema: pa.Schema, options: FormatOptions, problems: Problems, uri: str) -> None:
-        self._problems = problems
+    def __init__(self, schema: pa.Schema, options: FormatOptions, bad: BadRecords, uri: str) -> None:
+        self._bad = bad
         self._uri = uri
         self._separator_text = options.line_sep
         self._shape = RecordSchema.of(schema, options)
@@ -71,7 +71,7 @@ class JsonReader:
         return self._shape.assemble(parsed)
 
     def slowly(self, block: Block) -> pa.Table:
-        rows = Rows(self._shape, self._problems, self._uri)
+        rows = Rows(self._shape, self._bad, self._uri)
         for offset, line in self.separator.split(block.data):
             if line.strip(_WHITE):
                 self._read_record(rows, block.offset + offset, line)
@@ -79,7 +79,7 @@ class JsonReader:
 
     def whole(self, block: Block) -> pa.Table:
         """One document (`multiLine`): what is bad in it makes all of it one bad record."""
-        rows = Rows(self._shape, self._problems, self._uri)
+        rows = Rows(self._shape, self._bad, self._uri)
         if block.data.strip(_WHITE):
             self._read_record(rows, block.offset, block.data)
         return rows.table()

@@ -16,8 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from queue_source.formats.base import FormatOptions, is_bytes, is_text
 from queue_source.formats.date_patterns import iso_rewriter
+from queue_source.formats.types import is_bytes, is_text
+from queue_source.options.file_format import FormatOptions
 
 TextConverter = Callable[[str], object]
 """From text to what `pa.array` takes for the type; raises ValueError with the reason."""

@@ -13,10 +13,11 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from queue_source.formats.bad_records import Problems
-from queue_source.formats.base import FormatOptions
+from queue_source.formats.bad_records import BadRecords
+from queue_source.formats.pieces import read_in_pieces
 from queue_source.formats.text.blocks import Block, Separator
 from queue_source.formats.typed.columns import corrupt_column
+from queue_source.options.file_format import FormatOptions
 
 SMALLEST_PIECE = 32 << 10
 _PIECES = 8
@@ -67,9 +68,9 @@ class Record:
 class Rows:
     """Rows that were read one by one, with what is told about them."""
 
-    def __init__(self, shape: RecordSchema, problems: Problems, uri: str) -> None:
+    def __init__(self, shape: RecordSchema, bad: BadRecords, uri: str) -> None:
         self._shape = shape
-        self._problems = problems
+        self._bad = bad
         self._uri = uri
         self._columns: list[list[Any]] = [[] for _ in shape.data]
         self._told: dict[str, list[str | None]] = {name: [] for name in (shape.corrupt, shape.rescued) if name}
@@ -78,8 +79,8 @@ class Rows:
     def add(self, values: list[Any], record: Record, offset: int, raw: bytes, rescued: str | None = None) -> None:
         """One record; a bad one is counted, and stays or goes as `mode` says."""
         if record.reasons:
-            self._problems.add(offset, "; ".join(record.reasons), raw)
-            if not self._problems.keeps:
+            self._bad.add(offset, "; ".join(record.reasons), raw)
+            if not self._bad.keeps:
                 return
         for column, value in zip(self._columns, values, strict=True):
             column.append(value)
@@ -133,16 +134,14 @@ class RecordReader(Protocol):
 
 def read_block(reader: RecordReader, block: Block) -> Iterator[pa.Table]:
     """The rows of a block, in order."""
-    table = None if reader.only_slowly else reader.quickly(block.data)
-    if table is not None:
-        yield table
-        return
-    pieces = [] if reader.only_slowly else list(_cut(block, reader.separator))
-    if len(pieces) < 2:
-        yield reader.slowly(block)
-        return
-    for piece in pieces:
-        yield from read_block(reader, piece)
+    if reader.only_slowly:
+        return iter([reader.slowly(block)])
+    return read_in_pieces(
+        block,
+        lambda piece: reader.quickly(piece.data),
+        lambda piece: list(_cut(piece, reader.separator)),
+        lambda piece: [reader.slowly(piece)],
+    )
 
 
 def _cut(block: Block, separator: Separator) -> Iterator[Block]:

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from queue_source.errors import BadObject
-from queue_source.formats.base import is_bytes, is_text
+from queue_source.formats.types import is_bytes, is_text
 
 LeafConverter = Callable[[pa.Array, pa.DataType], pa.Array]
 """Converts an array without children to exactly the type asked for; raises ValueError with the reason."""

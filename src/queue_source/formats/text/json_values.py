@@ -18,9 +18,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as pt
 
-from queue_source.formats.base import FormatOptions, is_bytes, is_text
 from queue_source.formats.text.parsing import in_range, time_converter, to_decimal
 from queue_source.formats.text.records import Record
+from queue_source.formats.types import is_bytes, is_text
+from queue_source.options.file_format import FormatOptions
 
 _SPECIAL = {
     "NaN": float("nan"),
