@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from queue_source.errors import BadObject
 from queue_source.formats.bad_records import BadRecords
 from queue_source.formats.metadata import ObjectMetadata
+from queue_source.formats.text import json as json_format
 from queue_source.options.file_format import FormatOptions
 from queue_source.read import message_records
 from queue_source.read.message_records import parsed_messages
@@ -135,5 +136,5 @@ def test_together_or_alone_the_rows_are_the_same(bodies: list[bytes], mode: str,
         patch.setattr(message_records, "_ALONE", 1)
         together = read(bodies, options, schema)
         patch.setattr(message_records, "_ALONE", 1000)
-        patch.setattr(message_records, "_SMALL", small)
+        patch.setattr(json_format, "_SMALL", small)
         assert read(bodies, options, schema) == together
