@@ -83,7 +83,7 @@ class Format:
     fixed_schema: pa.Schema | None = None
     """The columns of a format that has the same ones in every object."""
     combines_alone = False
-    """Whether `combine` may read a single object, of which nobody asks whether it has any of the declared columns."""
+    """Whether `combine` may read a single object, without a check that it has any of the declared columns."""
 
     def require_installed(self) -> None:
         """Raise OptionError naming the package where a library is missing. Driver and executors."""
@@ -110,7 +110,8 @@ class Format:
         `types`: whether to infer the types of text; otherwise all is STRING. Raises BadObject where it cannot be read
         as this format, ValueError for a column that Spark has no type for, and ObjectStoreError.
         """
-        raise NotImplementedError
+        assert self.fixed_schema is not None
+        return self.fixed_schema
 
     def open(
         self, source: OpenObject, part: Part, schema: pa.Schema, options: FormatOptions, bad: BadRecords
@@ -133,7 +134,7 @@ class Format:
     def read_body(self, body: bytes, schema: pa.Schema, options: FormatOptions, bad: BadRecords) -> Iterator[pa.Table]:
         """The rows of a message's body. Raises as `open`."""
         source = OpenObject("", ObjectFile("", pa.BufferReader(body)), len(body))
-        # as a part: of a single record nobody asks whether it has any of the declared columns
+        # as a part: a single record need not have any of the declared columns
         return self.open(source, Part(0, len(body)), schema, options, bad).rows
 
     def body_as_line(self, body: bytes) -> bytes | None:

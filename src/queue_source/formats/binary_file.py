@@ -42,9 +42,6 @@ class BinaryFile(Format):
             if column.type != kind and not (column.name == "content" and is_bytes(column.type)):
                 raise OptionError("schema", f"column {column.name!r} is {kind}, not {column.type}")
 
-    def infer(self, source: OpenObject, options: FormatOptions, limit: int, *, types: bool) -> pa.Schema:
-        return COLUMNS
-
     def open(
         self, source: OpenObject, part: Part, schema: pa.Schema, options: FormatOptions, bad: BadRecords
     ) -> Tables:

@@ -1,4 +1,4 @@
-"""Columns that objects have and the declared schema has not: noticed where objects are read, at no cost per row.
+"""Columns that objects have and the declared schema lacks: noticed where objects are read, at no cost per row.
 
 JSON: what pyarrow infers beside the declared columns; CSV: the header; formats with types: the schema in the file.
 """
@@ -23,14 +23,14 @@ Tree = Mapping[str, Any]
 class NewColumns(CuesqueueError):
     """An object has columns that the stream's schema lacks, and its options want to know.
 
-    Raised and caught in one task (`evolving.py`). `found`: the object's columns; or `record`: the JSON object that has
+    Raised and caught in one task (`read/task.py`). `found`: the object's columns; or `record`: the JSON object that has
     them. `where`: the object's URI or the message's shard id, where it is known.
     """
 
     def __init__(self, found: pa.Schema | None = None, record: Mapping[str, Any] | None = None) -> None:
         self.found, self.record = found, record
         self.where: str | None = None
-        super().__init__("there are columns that the schema has not")
+        super().__init__("there are columns that the schema lacks")
 
 
 def no_data(options: FormatOptions) -> list[str]:

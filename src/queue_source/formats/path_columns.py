@@ -1,4 +1,4 @@
-"""Columns whose values stand in an object's path (`.../day=2020-01-01/part.json`), as Hive and Spark write them."""
+"""Columns whose values are in an object's path (`.../day=2020-01-01/part.json`), as Hive and Spark write them."""
 
 from __future__ import annotations
 
@@ -37,5 +37,5 @@ def path_columns(uri: str, schema: pa.Schema, options: FormatOptions) -> dict[st
 
 def path_values(uri: str) -> dict[str, str]:
     """`name=value` folders, the last of a name; the object's own name is none."""
-    parted = (folder.partition("=") for folder in uri.split("/")[:-1])
-    return {unquote(name): unquote(value) for name, equals, value in parted if equals}
+    folders = (folder.partition("=") for folder in uri.split("/")[:-1])
+    return {unquote(name): unquote(value) for name, equals, value in folders if equals}

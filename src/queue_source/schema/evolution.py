@@ -31,7 +31,7 @@ def schema_changed(
 ) -> SchemaChanged:
     """The error that ends the query; with `addNewColumns`, once the wider schema is kept.
 
-    `contents` is all that the task reads: looked at within the limits of samples, the one that was met first, so that
+    `contents` is all that the task reads: sampled within the limits, the one with the new column first, so that
     one restart brings more than one new column. May run many times, in many tasks: it only adds columns.
     """
     format = content.format
@@ -69,7 +69,7 @@ def _found(noticed: NewColumns, content: ContentOptions, format: FormatOptions, 
         samples.append(infer_records([dict(noticed.record)], types=types))
     elif noticed.found is not None:
         names = {name for sample in samples for name in sample.names}
-        # a header tells names alone: types are those of the samples
+        # a header has names alone: types are those of the samples
         samples.append(pa.schema([field for field in noticed.found if not textual or field.name not in names]))
     if textual:
         return merged(samples, textual=True)

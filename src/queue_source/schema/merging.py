@@ -1,6 +1,6 @@
 """Schemas put together: of several samples (`merged`), of a kept schema and what came later (`widened`), with hints.
 
-Names that differ in nothing but case are one, in the spelling that came first: Spark would not tell two apart.
+Names that differ in nothing but case are one, in the spelling that came first: Spark would not distinguish two.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ def test_reading_in_pieces_leaves_only_what_is_unusual_and_keeps_the_order(unusu
     def read(numbers: list[int]) -> list[int] | None:
         return None if unusual.intersection(numbers) else numbers
 
-    found = list(read_in_pieces(list(range(10)), read, halves, lambda one: one))  # type: ignore[arg-type,type-var]
+    found = list(read_in_pieces(list(range(10)), read, halves, lambda one: one))  # type: ignore[arg-type]
     alone = [one for one in found if isinstance(one, int)]
     together = [number for one in found if isinstance(one, list) for number in one]
     assert set(alone) == unusual

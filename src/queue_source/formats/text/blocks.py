@@ -1,6 +1,6 @@
 """An object's text in blocks of whole records, so that a worker holds a block and never the object.
 
-A record belongs to the range in which its first byte stands: ranges that tile an object tile its records, wherever
+A record belongs to the range that has its first byte: ranges that tile an object tile its records, wherever
 their bounds fall. Offsets are bytes of the (decompressed) object.
 """
 
@@ -32,7 +32,7 @@ _NEXT_PIECE = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Whole records as they stand in the object, with what ends them; `offset` is where the first one begins."""
+    """Whole records as they are in the object, with what ends them; `offset` is where the first one begins."""
 
     offset: int
     data: bytes
@@ -54,8 +54,8 @@ class Separator(Protocol):
     def last_end(self, data: bytes) -> int:
         """The end of the last record that is complete, whatever follows; 0 without one."""
 
-    def first_end(self, data: bytes, least: int) -> int:
-        """The first end of a record at or behind `least`, or -1 while that cannot be known."""
+    def first_end(self, data: bytes, start: int) -> int:
+        """The first end of a record at or after `start`, or -1 while that cannot be known."""
 
     def split(self, data: bytes) -> Iterator[tuple[int, bytes]]:
         """(offset, record without its end) of every record."""
@@ -73,8 +73,8 @@ class LineEnds:
             at = data.rfind(b"\r", 0, len(data) - 1)  # the last byte may be the half of \r\n
         return at + 1
 
-    def first_end(self, data: bytes, least: int) -> int:
-        found = _LINE_END.search(data, max(0, least - 1))
+    def first_end(self, data: bytes, start: int) -> int:
+        found = _LINE_END.search(data, max(0, start - 1))
         if found is None or (found.group() == b"\r" and found.end() == len(data)):
             return -1
         return found.end()
@@ -101,8 +101,8 @@ class Exactly:
         at = data.rfind(self.bytes)
         return 0 if at < 0 else at + self.length
 
-    def first_end(self, data: bytes, least: int) -> int:
-        at = data.find(self.bytes, max(0, least - self.length))
+    def first_end(self, data: bytes, start: int) -> int:
+        at = data.find(self.bytes, max(0, start - self.length))
         return -1 if at < 0 else at + self.length
 
     def split(self, data: bytes) -> Iterator[tuple[int, bytes]]:
@@ -122,10 +122,10 @@ def line_separator(options: FormatOptions) -> Separator:
 def text_blocks(
     stream: Readable, separator: Separator, bad: BadRecords, *, offset: int = 0, until: int | None = None
 ) -> Iterator[Block]:
-    """The records of a stream that begin at or behind `offset` and before `until`, in blocks.
+    """The records of a stream that begin at or after `offset` and before `until`, in blocks.
 
-    The stream stands at the object's beginning, or `separator.length` bytes before the range's: there the record that
-    began earlier is left to its own range. A byte order mark at the beginning is no data.
+    The stream is at the object's beginning, or `separator.length` bytes before the range: a record that began earlier
+    is left to its own range. A byte order mark at the beginning is no data.
     """
     last = _UNBOUNDED if until is None else until
     rest = b""
@@ -162,18 +162,18 @@ def text_blocks(
             return
 
 
-def _next_record(stream: Readable, separator: Separator, offset: int, data: bytes, least: int) -> tuple[int, bytes]:
-    """Where the first record at or behind `offset + least` begins, and what was read from there on.
+def _next_record(stream: Readable, separator: Separator, offset: int, data: bytes, start: int) -> tuple[int, bytes]:
+    """Where the first record at or after `offset + start` begins, and what was read from there on.
 
     `data` is what was read from `offset` on. Only a piece is held at a time.
     """
-    while not separator.found_from_anywhere or (end := separator.first_end(data, least)) < 0:
+    while not separator.found_from_anywhere or (end := separator.first_end(data, start)) < 0:
         more = stream.read(_NEXT_PIECE)
         if not more:
             return offset + len(data), b""
         kept = data[-separator.length :]  # the first bytes of a separator, perhaps
         passed = len(data) - len(kept)
-        offset, least, data = offset + passed, max(least - passed, 1), kept + more
+        offset, start, data = offset + passed, max(start - passed, 1), kept + more
     return offset + end, data[end:]
 
 
@@ -208,7 +208,7 @@ def unified(data: bytes, separator: str | None, *, blank: bytes | None) -> bytes
 def count_lines(data: bytes, rows: int, *, strip: bool) -> int:
     """How many lines hold something (with `strip`: more than white space).
 
-    `rows` is a guess that makes it quick: blank lines are looked for only where it is wrong.
+    `rows` is a guess that makes it quick: blank lines are searched for only where it is wrong.
     """
     newlines = int(np.count_nonzero(np.frombuffer(data, np.uint8) == ord("\n")))  # ten times faster than bytes.count
     lines = newlines + (len(data) > 0 and not data.endswith(b"\n"))

@@ -1,11 +1,11 @@
 """CSV: whole blocks of records to Arrow, or record by record where a block has anything unusual.
 
 With a header, columns are matched by name; without one, by position. pyarrow parses; what Spark understands otherwise
-is made up for before or after, or the block is read in Python (`slowly`), in Spark's meaning:
+is corrected before or after, or the block is read in Python (`slowly`), in Spark's meaning:
 
-- `escape` stands only before a quote (or itself) inside of quotes, and is a plain character everywhere else, where
+- `escape` has a meaning only before a quote (or itself) within quotes, and is a plain character elsewhere, where
   pyarrow would drop it: `C:\\new` keeps its backslash;
-- quotes stand around fields or are doubled in them: any other, and pyarrow would end fields and records elsewhere;
+- quotes surround fields or are doubled in them: with any other, pyarrow would end fields and records elsewhere;
 - `""` is null like nothing at all, unless `nullValue` and `emptyValue` differ.
 """
 
@@ -277,7 +277,7 @@ _PLAIN = ("nan", "inf", "-inf")
 
 
 def _may_be_hexadecimal(lines: bytes) -> bool:
-    """Whether `0x` stands anywhere: pyarrow takes it for the beginning of a number. A search for the two is slow."""
+    """Whether there is a `0x`: pyarrow takes it for the beginning of a number. A search for two characters is slow."""
     if b"x" not in lines and b"X" not in lines:
         return False
     characters = np.frombuffer(lines, np.uint8)
@@ -315,7 +315,7 @@ def _plain_escapes(lines: bytes, options: FormatOptions) -> bytes:
     if not escape or not quote or escape == quote:
         return lines
     if escape not in lines or (escape + quote not in lines and escape * 2 not in lines):
-        return lines  # the usual file; each escape character in it stands for itself
+        return lines  # the usual file; each escape character in it means itself
     q, e, s = re.escape(quote), re.escape(escape), re.escape(options.sep.encode())
     line_end = b"" if options.multi_line else rb"\n"  # that no quoted field goes over
     inner = rb"[^%b%b%b]*" % (q, e, line_end)

@@ -87,9 +87,9 @@ class CsvRecords:
                 return end
         return 0
 
-    def first_end(self, data: bytes, least: int) -> int:
+    def first_end(self, data: bytes, start: int) -> int:
         ends = self.ends(data)
-        complete = ends[(ends >= least) & (ends < len(data))]
+        complete = ends[(ends >= start) & (ends < len(data))]
         return int(complete[0]) if len(complete) else -1
 
     def split(self, data: bytes) -> Iterator[tuple[int, bytes]]:
@@ -113,7 +113,7 @@ class CsvRecords:
 
 
 def _places(data: bytes, character: bytes) -> Ends:
-    """Where a character stands; nowhere when there is none."""
+    """The places of a character; without a character, none."""
     if not character:
         return np.empty(0, np.intp)
     places: Ends = np.flatnonzero(np.frombuffer(data, np.uint8) == ord(character))

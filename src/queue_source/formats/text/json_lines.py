@@ -93,7 +93,7 @@ class JsonReader:
             try:
                 found = {key for one in decode(line.decode("utf-8")) for key in one}
             except ValueError:
-                return  # a bad record is told as one
+                return  # it is reported as a bad record
             if found & names:
                 return
             present |= found
@@ -132,7 +132,7 @@ class JsonReader:
         )
 
     def _parse(self, lines: bytes) -> pa.Table:
-        """What pyarrow reads, in wire types. Raises pa.ArrowException for what it will not read as it stands."""
+        """What pyarrow reads, in wire types. Raises pa.ArrowException for what it cannot read."""
         wanted = pa.schema([pa.field(field.name, wire_type(field.type)) for field in self._shape.data])
         # what is inferred beside the declared columns costs nothing where there is nothing else
         others = "ignore" if self._shape.rescued is None and self._known is None else "infer"

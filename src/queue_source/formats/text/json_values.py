@@ -1,4 +1,4 @@
-"""JSON values in Python, one at a time: what the values of each declared type may look like.
+"""JSON values in Python, one at a time: which values each declared type has.
 
 This is the slow way and the reference: the fast one (`json_lines.py`) either agrees with it or is not used.
 Numbers keep their text until the declared type is known, so decimals are exact and a STRING gets what was written.

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from queue_source.errors import OptionError
 from queue_source.formats.bad_records import BadRecords
-from queue_source.formats.base import OpenObject, Part
+from queue_source.formats.base import Part
 from queue_source.formats.text.blocks import Block, is_utf8, line_separator, unified
 from queue_source.formats.text.line_format import LineFormat, TextObject
 from queue_source.formats.text.records import read_block
@@ -75,9 +75,6 @@ class Text(LineFormat):
     def check_columns(self, schema: pa.Schema) -> None:
         if len(schema) != 1 or not is_text(schema.field(0).type):
             raise OptionError("schema", "text has one column of type STRING: declare value STRING")
-
-    def infer(self, source: OpenObject, options: FormatOptions, limit: int, *, types: bool) -> pa.Schema:
-        return COLUMNS
 
     def reader(self, schema: pa.Schema, options: FormatOptions, bad: BadRecords, uri: str) -> TextReader:
         return TextReader(schema, options, bad)

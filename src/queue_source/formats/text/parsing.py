@@ -1,6 +1,6 @@
 """One value of text at a time, as Spark's own readers take it: the slow way, and the reference of the quick one.
 
-What pyarrow takes (`text_values.py`) is taken here too, with the same result; some of what Spark takes is only taken
+What pyarrow takes (`values.py`) is taken here too, with the same result; some of what Spark takes is only taken
 here: `+5`, `2013-1-1`, a decimal with too many digits (rounded).
 """
 
@@ -132,13 +132,13 @@ def _days(text: str) -> int:
 
 
 def _moment(text: str, local: str | None) -> int:
-    """Microseconds since 1970. `local` is the zone of text that tells none; None refuses a zone (TIMESTAMP_NTZ)."""
+    """Microseconds since 1970. `local` is the zone of text without one; None refuses a zone (TIMESTAMP_NTZ)."""
     found = _MOMENT.fullmatch(text)
     if not found:
         raise ValueError(f"{text!r} is not a timestamp")
     year, month, day, hour, minute, second = (
-        int(found[part] or least)
-        for part, least in (("year", 1), ("month", 1), ("day", 1), ("hour", 0), ("minute", 0), ("second", 0))
+        int(found[part] or lowest)
+        for part, lowest in (("year", 1), ("month", 1), ("day", 1), ("hour", 0), ("minute", 0), ("second", 0))
     )
     fraction = int((found["fraction"] or "")[:6].ljust(6, "0"))
     wall = datetime(year, month, day, hour, minute, second, fraction)

@@ -1,4 +1,4 @@
-"""What the two record formats share: blocks become tables quickly, or piece by piece, or record by record.
+"""What the record formats share: blocks become tables quickly, or piece by piece, or record by record.
 
 A block that pyarrow will not take is cut into pieces, so that one bad record among millions slows down its own few
 kilobytes only. What is left is read in Python, a record at a time: that way says what is wrong, and is the reference.
@@ -25,7 +25,7 @@ _PIECES = 8
 
 @dataclass(frozen=True, slots=True)
 class RecordSchema:
-    """The declared columns: those of the records (`data`), and the two that tell about records."""
+    """The declared columns: those of the records (`data`), and the two with facts about records."""
 
     full: pa.Schema
     data: pa.Schema
@@ -39,8 +39,8 @@ class RecordSchema:
         data = pa.schema([field for field in schema if field.name not in special])
         return cls(schema, data, corrupt if corrupt in schema.names else None, options.rescued_data_column)
 
-    def assemble(self, data: pa.Table, told: dict[str, list[str | None]] | None = None) -> pa.Table:
-        """The declared table; the columns that tell about records are null where nothing is told."""
+    def assemble(self, data: pa.Table, facts: dict[str, list[str | None]] | None = None) -> pa.Table:
+        """The declared table; the columns with facts about records are null where there are no `facts`."""
         if self.data is self.full or len(self.data) == len(self.full):
             return data
         columns = []
@@ -48,8 +48,8 @@ class RecordSchema:
             place = self.data.get_field_index(field.name)
             if place >= 0:
                 columns.append(data.column(place))
-            elif told is not None:
-                columns.append(pa.chunked_array([pa.array(told[field.name], field.type)]))
+            elif facts is not None:
+                columns.append(pa.chunked_array([pa.array(facts[field.name], field.type)]))
             else:
                 columns.append(pa.chunked_array([pa.nulls(data.num_rows, field.type)]))
         return pa.Table.from_arrays(columns, schema=self.full)
@@ -66,14 +66,14 @@ class Record:
 
 
 class Rows:
-    """Rows that were read one by one, with what is told about them."""
+    """Rows that were read one by one, with the facts about them."""
 
     def __init__(self, shape: RecordSchema, bad: BadRecords, uri: str) -> None:
         self._shape = shape
         self._bad = bad
         self._uri = uri
         self._columns: list[list[Any]] = [[] for _ in shape.data]
-        self._told: dict[str, list[str | None]] = {name: [] for name in (shape.corrupt, shape.rescued) if name}
+        self._facts: dict[str, list[str | None]] = {name: [] for name in (shape.corrupt, shape.rescued) if name}
         self._count = 0
 
     def add(self, values: list[Any], record: Record, offset: int, raw: bytes, rescued: str | None = None) -> None:
@@ -85,9 +85,9 @@ class Rows:
         for column, value in zip(self._columns, values, strict=True):
             column.append(value)
         if self._shape.corrupt:
-            self._told[self._shape.corrupt].append(raw.decode("utf-8", "replace") if record.reasons else None)
+            self._facts[self._shape.corrupt].append(raw.decode("utf-8", "replace") if record.reasons else None)
         if self._shape.rescued:
-            self._told[self._shape.rescued].append(rescued)
+            self._facts[self._shape.rescued].append(rescued)
         self._count += 1
 
     def nothing(self) -> list[Any]:
@@ -111,8 +111,8 @@ class Rows:
             except (ValueError, TypeError, OverflowError, pa.ArrowException) as error:
                 raise corrupt_column(field.name, error) from error
         if not arrays:
-            return self._shape.assemble(pa.table({"": pa.nulls(self._count)}).select([]), self._told)
-        return self._shape.assemble(pa.Table.from_arrays(arrays, schema=self._shape.data), self._told)
+            return self._shape.assemble(pa.table({"": pa.nulls(self._count)}).select([]), self._facts)
+        return self._shape.assemble(pa.Table.from_arrays(arrays, schema=self._shape.data), self._facts)
 
 
 class RecordReader(Protocol):

@@ -68,7 +68,7 @@ def parse_timestamps(texts: pa.Array, target: pa.TimestampType, timezone: str) -
 
 
 def _parse(texts: pa.Array, target: pa.TimestampType, timezone: str, *, all_zoned: bool) -> pa.Array:
-    """`all_zoned` is a guess, and a wrong one is dear: a cast that fails takes many times as long."""
+    """`all_zoned` is a guess; a wrong one is expensive: a cast that fails takes many times as long."""
     if target.tz is None:
         return texts.cast(target)
     if all_zoned:
@@ -85,7 +85,7 @@ def _parse(texts: pa.Array, target: pa.TimestampType, timezone: str, *, all_zone
 
 
 def _first(texts: pa.Array) -> str:
-    """The first value that is not null: what it looks like, the others usually do."""
+    """The first value that is not null: the others usually have its form."""
     if texts.null_count == len(texts):
         return ""
     found: str = texts[pc.index(texts.is_valid(), True).as_py()].as_py()

@@ -61,7 +61,7 @@ class Avro(TypedFormat):
 
 
 def _declared(written: dict[str, Any], options: FormatOptions) -> pa.Schema:
-    """The written columns; of those that nobody asks for, no type is needed, and some types have no equal."""
+    """The written columns; when only declared columns are wanted, no types are needed, and some types have no equal."""
     if options.watch_new_columns or options.rescued_data_column is not None:
         return pa.schema([(name, _kind(kind).arrow) for name, kind in written.items()])
     return pa.schema([(name, pa.null()) for name in written])
