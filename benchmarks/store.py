@@ -49,7 +49,7 @@ class Batches:
         plan = self._store.plan(self._token, self._seq, self._seq + 1)
         self._seq += 1
         self._keys = list(found)
-        self._store.publish(plan.identity, [Split(f"/split-{self._seq}", count, 1)], batch_id=self._seq)
+        self._store.publish([plan.identity], [Split(f"/split-{self._seq}", count, 1)], batch_id=self._seq)
 
 
 class Floor:

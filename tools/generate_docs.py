@@ -111,7 +111,7 @@ def _parameter_row(param: Any) -> str:
     else:
         label = param.opts[0] + ("" if param.is_flag else f" {param.metavar or 'TEXT'}")
     default = "required" if param.required else ""
-    if not param.required and param.default not in (None, "", False):
+    if not param.required and not callable(param.default) and param.default not in (None, "", False):
         default = _code(str(param.default))
     variable = f" Environment: `{param.envvar}`." if param.envvar else ""
     return f"| {_code(label)} | {default} | {param.help}{variable} |"

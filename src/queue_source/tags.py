@@ -1,6 +1,6 @@
 """Tag filters, exactly as RabbitMQ's topic exchanges match them: the one matcher of the project.
 
-A tag is words parted by `.`; the empty tag has no words. In a filter `*` stands for exactly one word and `#` for any
+A tag is words separated by `.`; the empty tag has no words. In a filter `*` matches exactly one word and `#` for any
 number of them, also none; both only as whole words, and everything is case-sensitive. As in RabbitMQ a word may be
 empty: `a..b` has three.
 """
@@ -27,7 +27,7 @@ def matches_any(filters: Iterable[str], tag: str) -> bool:
 
 
 def check_filter(tag_filter: str) -> str:
-    """The filter itself; raises ValueError for one that nobody can mean."""
+    """The filter itself; raises ValueError for one that cannot be meant."""
     if not tag_filter:
         raise ValueError("the tag filter '' matches no message; write '#' for all of them")
     return _check_length("tag filter", tag_filter)
@@ -39,7 +39,7 @@ def check_tag(tag: str) -> str:
 
 
 def parse_filters(text: str) -> tuple[str, ...]:
-    """Filters parted by commas, as in a queue's URL; each once."""
+    """Filters separated by commas, as in a queue's URL; each once."""
     return tuple(dict.fromkeys(check_filter(part.strip()) for part in text.split(",")))
 
 

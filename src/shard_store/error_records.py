@@ -1,6 +1,6 @@
-"""The error table: what could not be processed, with its cause; written where it happens, final with its plan.
+"""Recording errors: what could not be processed, with its cause; written where it happens, final with its plan.
 
-A range that one attempt at a plan found bad is bad for that plan: no later attempt reads it (docs/decisions/0010). Else
+A range that one attempt at a plan found bad is bad for that plan: no later attempt reads it (decision 0010). Otherwise
 a sink that takes only the first attempt would miss rows of a shard that counts as published.
 """
 
@@ -12,46 +12,48 @@ from collections.abc import Sequence
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection
 
-from shard_store.model import ErrorRecord, Position, ShardKey, shard_key
-from shard_store.sql.database import Database, chunks
+from shard_store.model import ErrorRecord, PlanIdentity, Position, ShardKey, shard_key
+from shard_store.shards import fence
 from shard_store.sql.schema import attempts, errors
+from shard_store.sql.transaction import Transaction, chunks
 
 
-def record(
-    database: Database, connection: Connection, source: str, pipeline: str, records: Sequence[ErrorRecord]
-) -> None:
-    """Insert the records that are not there yet; of a plan that is published, what a late attempt says is nothing.
+def record(transaction: Transaction, source: str, pipeline: str, records: Sequence[ErrorRecord]) -> None:
+    """Insert the records that are not there yet; what a late attempt reports of a published plan is dropped.
 
     Not so rows: a batch without new input, which has the plan before it, may still reject some.
     """
     hashes = {r.plan_hash for r in records if r.plan_hash}
     if hashes:
         final = sa.select(attempts.c.delivery_hash).where(attempts.c.delivery_hash.in_(hashes))
-        published = set(connection.execute(final).scalars())
+        published = set(transaction.execute(final).scalars())
         records = [r for r in records if r.plan_hash not in published or r.scope == "row"]
-    fixed = {"source": source, "pipeline": pipeline, "occurred_at": database.now()}
     rows = {r["error_key"]: r for r in (_row(source, record) for record in records)}
-    for chunk in chunks(sorted(rows.items())):  # in the order of keys: two executors do not deadlock
-        connection.execute(database.dialect.insert_if_absent(errors).values(**fixed), [row for _, row in chunk])
-    _bring_back(database, connection, [key for key, row in rows.items() if row["scope"] == "message"])
+    fixed = {"source": source, "pipeline": pipeline, "occurred_at": transaction.now()}
+    insert = transaction.dialect.insert_if_absent(errors).values(**fixed)
+    for chunk in chunks(sorted(rows)):  # in the order of keys: two executors do not deadlock
+        transaction.execute(insert, [rows[key] for key in chunk])
+    _bring_back(transaction, [key for key, row in rows.items() if row["scope"] == "message"])
 
 
-def _bring_back(database: Database, connection: Connection, keys: Sequence[bytes]) -> None:
-    """Of messages that were published again after an error and are bad again, where both have one id."""
-    for chunk in chunks(sorted(keys)):
-        connection.execute(
-            errors.update()
-            .where(database.dialect.among(errors.c.error_key, chunk), errors.c.requeued_at.is_not(None))
-            .values(requeued_at=None, delivered_at=None, delivered_to=None, occurred_at=database.now())
-        )
+def reject(transaction: Transaction, identity: PlanIdentity, records: Sequence[ErrorRecord]) -> None:
+    """Record rows of the running plan; raises PipelineTakenOver in a query that was replaced."""
+    fence(transaction, identity.token)
+    record(transaction, identity.source, identity.token.pipeline, records)
 
 
-def found_bad(connection: Connection, plan_hash: str) -> set[tuple[ShardKey, Position]]:
+def _bring_back(transaction: Transaction, keys: Sequence[bytes]) -> None:
+    """Messages that were sent again after an error, and are bad again under the same id, are errors again."""
+    fresh = {"requeued_at": None, "delivered_at": None, "delivered_to": None, "occurred_at": transaction.now()}
+    again = errors.update().where(errors.c.requeued_at.is_not(None)).values(**fresh)
+    transaction.change_among(again, errors.c.error_key, keys)
+
+
+def found_bad(transaction: Transaction, plan_hash: str) -> set[tuple[ShardKey, Position]]:
     """The ranges of the plan, by key and start, that an attempt found bad as a whole."""
     whole = errors.c.delivery_hash == plan_hash, errors.c.scope.in_(("object", "skipped"))
-    found = connection.execute(sa.select(errors.c.shard_key, errors.c.position).where(*whole))
+    found = transaction.execute(sa.select(errors.c.shard_key, errors.c.position).where(*whole))
     return {(ShardKey(key), Position(start)) for key, start in found}
 
 

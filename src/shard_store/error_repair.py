@@ -1,19 +1,20 @@
-"""Repairing by hand: quarantined shards are read again, errors are marked as requeued or dropped (decision 0023)."""
+"""Repairs by people: quarantined shards are read again, errors are marked as requeued or dropped (decision 0023)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection, Row
+from sqlalchemy.engine import Row
 
 from shard_store.error_records import error_state
 from shard_store.error_search import StoredError
 from shard_store.model import BEGINNING, Position, ShardKey, ShardState
-from shard_store.sql.database import Database, chunks
+from shard_store.sql.database import Database
 from shard_store.sql.schema import errors, shards
+from shard_store.sql.transaction import Transaction, chunks
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +43,12 @@ def reopen(database: Database, found: Sequence[StoredError], *, dry_run: bool = 
     """Put the quarantined shards of these object errors back to where each was found bad: one transaction.
 
     Nothing of a quarantined range was published, so that its rows come once. Size and ETag are forgotten, since the
-    object may have been repaired: the next announcement tells them. Safe to call again, also for what is open by now.
+    object may have been repaired: the next announcement has them. Safe to call again, also for what is open by now.
     """
 
-    def work(connection: Connection) -> Reopening:
+    def work(transaction: Transaction) -> Reopening:
         keys = {error.shard_key for error in found if error.shard_key is not None}
-        rows = _standing(database, connection, keys)
+        rows = _locked(transaction, keys)
         refused: dict[bytes, str] = {}
         starts: dict[ShardKey, Position] = {}
         announced: dict[ShardKey, Reopened] = {}
@@ -62,49 +63,37 @@ def reopen(database: Database, found: Sequence[StoredError], *, dry_run: bool = 
                 starts[key] = min(starts.get(key, error.position), error.position)
             announced[key] = _announcement(key, error, row)
         if not dry_run:
-            _put_back(database, connection, starts)
+            _put_back(transaction, starts)
         return Reopening(announced, refused)
 
     return database.read(work) if dry_run else database.write(work)
 
 
-def mark_requeued(database: Database, keys: Iterable[bytes]) -> None:
+def mark_requeued(database: Database, keys: Collection[bytes]) -> None:
     """What these errors hold is on its way again."""
 
-    def work(connection: Connection) -> None:
-        for chunk in chunks(sorted(keys)):
-            connection.execute(
-                errors.update()
-                .where(database.dialect.among(errors.c.error_key, chunk))
-                .values(requeued_at=database.now())
-            )
+    def work(transaction: Transaction) -> None:
+        transaction.change_among(errors.update().values(requeued_at=transaction.now()), errors.c.error_key, keys)
 
-    keys = list(keys)
     database.write(work)
 
 
-def drop(database: Database, keys: Iterable[bytes]) -> int:
+def drop(database: Database, keys: Collection[bytes]) -> int:
     """Delete errors for good; returns how many. Pending ones stay: they decide what becomes of their shards."""
 
-    def work(connection: Connection) -> int:
-        gone = 0
-        for chunk in chunks(sorted(keys)):
-            these = database.dialect.among(errors.c.error_key, chunk), error_state() != "pending"
-            count = sa.select(sa.func.count()).select_from(errors).where(*these)
-            gone += connection.execute(count).scalar_one()
-            connection.execute(errors.delete().where(*these))
-        return gone
+    def work(transaction: Transaction) -> int:
+        final = error_state() != "pending"
+        query = sa.select(errors.c.error_key).where(final)
+        chosen = [key for (key,) in transaction.select_among(query, errors.c.error_key, keys)]
+        transaction.change_among(errors.delete().where(final), errors.c.error_key, chosen)
+        return len(chosen)
 
-    keys = list(keys)
     return database.write(work)
 
 
-def _standing(database: Database, connection: Connection, keys: Iterable[ShardKey]) -> dict[ShardKey, Row[Any]]:
-    found: dict[ShardKey, Row[Any]] = {}
-    for chunk in chunks(sorted(keys)):
-        query = sa.select(shards).where(database.dialect.among(shards.c.shard_key, chunk)).with_for_update()
-        found.update((ShardKey(bytes(row.shard_key)), row) for row in connection.execute(query))
-    return found
+def _locked(transaction: Transaction, keys: Iterable[ShardKey]) -> dict[ShardKey, Row[Any]]:
+    rows = transaction.select_among(sa.select(shards).with_for_update(), shards.c.shard_key, keys)
+    return {ShardKey(bytes(row.shard_key)): row for row in rows}
 
 
 def _problem(error: StoredError, row: Row[Any] | None) -> str:
@@ -129,21 +118,13 @@ def _announcement(key: ShardKey, error: StoredError, row: Row[Any] | None) -> Re
     return Reopened(key, uri, row.shard_id[len(uri) + 1 :], row.queue, row.message_group)
 
 
-def _put_back(database: Database, connection: Connection, starts: dict[ShardKey, Position]) -> None:
+def _put_back(transaction: Transaction, starts: dict[ShardKey, Position]) -> None:
+    reset = dict.fromkeys(("owner", "incarnation", "end_seq", "finished_at", "size", "etag"))
+    given = transaction.row_set(key=shards.c.shard_key, start=shards.c.position)
+    update = (
+        shards.update()
+        .where(shards.c.shard_key == given.c["key"], shards.c.state == ShardState.QUARANTINED.value)
+        .values(position=given.c["start"], state=ShardState.OPEN.value, **reset)
+    )
     for chunk in chunks(sorted(starts.items())):
-        given = database.dialect.row_set({"key": shards.c.shard_key.type, "start": shards.c.position.type})
-        update = (
-            shards.update()
-            .where(shards.c.shard_key == given.c["key"], shards.c.state == ShardState.QUARANTINED.value)
-            .values(
-                position=given.c["start"],
-                state=ShardState.OPEN.value,
-                owner=None,
-                incarnation=None,
-                end_seq=None,
-                finished_at=None,
-                size=None,
-                etag=None,
-            )
-        )
-        given.execute(connection, update, chunk)
+        given.execute(transaction.connection, update, chunk)

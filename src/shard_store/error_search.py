@@ -1,4 +1,4 @@
-"""Errors as the table holds them: read as values, selected by what people know of them."""
+"""Searching the error table: errors as values, selected by what people know of them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from datetime import timedelta
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection, Row
+from sqlalchemy.engine import Row
 
 from shard_store.error_records import error_state
 from shard_store.model import Position, ShardKey
 from shard_store.sql.database import Database
 from shard_store.sql.schema import attempts, errors
+from shard_store.sql.transaction import Transaction
 
 PAGE = 200
 """Errors in memory at once: each may hold a few megabytes of input."""
@@ -60,10 +61,11 @@ class StoredError:
 
 @dataclass(frozen=True, slots=True)
 class Criteria:
-    """What is looked for; what is given has to hold, and nothing given is everything.
+    """What to search for: every criterion that is given has to hold. Without any, all errors are found.
 
-    `ids` are hexadecimal, or the first digits of it; `matching` has to match the whole text (an id of a shard or
-    message). `older_than` and `since` count back from the database's clock. `words`: column -> allowed values.
+    `ids` are hexadecimal, or the first digits of it; `matching` must match the whole id of the shard or
+    message). `older_than` and `since` count back from the database's clock. `words`: column (`scope`, `cause`) ->
+    allowed values.
     """
 
     ids: Sequence[str] = ()
@@ -75,55 +77,35 @@ class Criteria:
     since: timedelta | None = None
     words: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
-    def conditions(
-        self,
-        database: Database,
-        *,
-        key: sa.ColumnElement[Any],
-        state: sa.ColumnElement[str],
-        source: sa.ColumnElement[str],
-        pipeline: sa.ColumnElement[str],
-        time: sa.ColumnElement[int],
-        words: Mapping[str, sa.ColumnElement[str]],
-    ) -> list[sa.ColumnElement[bool]]:
-        """As SQL over the columns of a table; all but `matching`, which no two databases read alike."""
+    def conditions(self, now: sa.ColumnElement[int]) -> list[sa.ColumnElement[bool]]:
+        """As SQL over the error table; all but `matching`, which no two databases read alike."""
         found: list[sa.ColumnElement[bool]] = []
         if self.ids:
-            found.append(sa.or_(*(_begins(key, digits) for digits in self.ids)))
+            found.append(sa.or_(*(_begins(errors.c.error_key, digits) for digits in self.ids)))
         if self.states:
-            found.append(state.in_(self.states))
-        found += [
-            column == name for column, name in ((source, self.source), (pipeline, self.pipeline)) if name is not None
-        ]
+            found.append(error_state().in_(self.states))
+        if self.source is not None:
+            found.append(errors.c.source == self.source)
+        if self.pipeline is not None:
+            found.append(errors.c.pipeline == self.pipeline)
         if self.older_than is not None:
-            found.append(time < database.now() - self.older_than // timedelta(microseconds=1))
+            found.append(errors.c.occurred_at < now - self.older_than // timedelta(microseconds=1))
         if self.since is not None:
-            found.append(time >= database.now() - self.since // timedelta(microseconds=1))
-        found += [words[name].in_(values) for name, values in self.words.items() if values]
-        return found
+            found.append(errors.c.occurred_at >= now - self.since // timedelta(microseconds=1))
+        return found + [errors.c[name].in_(values) for name, values in self.words.items() if values]
 
     def matches(self, text: str) -> bool:
         return self.matching is None or self.matching.fullmatch(text) is not None
 
 
 def pages(
-    database: Database, criteria: Criteria, *, limit: int | None = None, most_input: int | None = None
+    database: Database, criteria: Criteria, *, limit: int | None = None, max_input: int | None = None
 ) -> Iterator[list[StoredError]]:
-    """The errors, oldest first, each with at most so many bytes of its input."""
-    given = criteria.conditions(
-        database,
-        key=errors.c.error_key,
-        state=error_state(),
-        source=errors.c.source,
-        pipeline=errors.c.pipeline,
-        time=errors.c.occurred_at,
-        words={"scope": errors.c.scope, "cause": errors.c.cause},
-    )
+    """The errors, oldest first, each with up to `max_input` bytes of its input."""
     left = limit
     after: sa.ColumnElement[bool] = sa.true()
     while left is None or left > 0:
-        query = selected(most_input).where(*given, after).order_by(errors.c.occurred_at, errors.c.error_key).limit(PAGE)
-        found = database.read(lambda connection, q=query: read(connection, q))  # type: ignore[misc]
+        found = database.read(lambda t, a=after: _page(t, criteria, a, max_input))  # type: ignore[misc]
         chosen = [error for error in found if criteria.matches(error.subject)][:left]
         if chosen:
             yield chosen
@@ -135,20 +117,27 @@ def pages(
         after = sa.or_(errors.c.occurred_at > last.occurred_at, same)
 
 
-def selected(most_input: int | None = None) -> sa.Select[Any]:
-    """What `read` reads; of each input at most so many bytes."""
+def _page(
+    transaction: Transaction, criteria: Criteria, after: sa.ColumnElement[bool], max_input: int | None
+) -> list[StoredError]:
+    query = selected(max_input).where(*criteria.conditions(transaction.now()), after)
+    return read(transaction, query.order_by(errors.c.occurred_at, errors.c.error_key).limit(PAGE))
+
+
+def selected(max_input: int | None = None) -> sa.Select[Any]:
+    """The query that `read` reads, with up to `max_input` bytes of each input."""
     columns = [column for column in errors.columns if column.name != "input"]
     shown: sa.ColumnElement[Any] = errors.c.input
-    if most_input is not None:
-        shown = sa.func.substr(errors.c.input, 1, most_input, type_=errors.c.input.type)
+    if max_input is not None:
+        shown = sa.func.substr(errors.c.input, 1, max_input, type_=errors.c.input.type)
     plan = attempts.c.start_seq, attempts.c.end_seq
     return sa.select(*columns, shown.label("input"), error_state().label("state"), *plan).select_from(
         errors.outerjoin(attempts, attempts.c.delivery_hash == errors.c.delivery_hash)
     )
 
 
-def read(connection: Connection, query: sa.Select[Any]) -> list[StoredError]:
-    return [_stored(row) for row in connection.execute(query)]
+def read(transaction: Transaction, query: sa.Select[Any]) -> list[StoredError]:
+    return [_stored(row) for row in transaction.execute(query)]
 
 
 def _stored(row: Row[Any]) -> StoredError:

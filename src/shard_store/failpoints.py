@@ -1,8 +1,8 @@
 """Named places in the code where tests make a process die or fail; without the variable each costs one test of a dict.
 
-`CUESQUEUE_FAILPOINTS` holds `NAME=ACTION` pairs parted by `;`. Actions: `pause:FILE` writes its process id to FILE and
-then stands still until FILE is removed, for the test to kill what it likes (`{pid}` in FILE is the process id; a FILE
-that is there already stops nobody), `exit` ends the process as SIGKILL would, `raise` raises FailpointReached.
+`CUESQUEUE_FAILPOINTS` holds `NAME=ACTION` pairs separated by `;`. Actions: `pause:FILE` writes its process id to
+FILE and then waits until FILE is removed, while the test may kill it (`{pid}` in FILE is the process id; a FILE that is
+there already stops nobody), `exit` ends the process as SIGKILL would, `raise` raises FailpointReached.
 `NAME@3=...` acts at the third time the place is reached in a process, `NAME~TEXT=...` only where it is about TEXT.
 """
 

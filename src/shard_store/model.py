@@ -1,4 +1,4 @@
-"""The values that the shard store speaks in: frozen, without I/O (design.md section 1 has the words).
+"""The values that the shard store takes and returns: frozen, without I/O. `docs/design.md` explains the words.
 
 Those that come by the thousand are named tuples: making a frozen dataclass takes four times as long.
 """
@@ -52,7 +52,7 @@ class ShardState(str, Enum):
 
 
 class AttemptKind(str, Enum):
-    """What a delivered plan left behind (Cues' attempt records)."""
+    """What a delivered plan brought: rows, none, or errors only."""
 
     OUTPUT = "attempt-output"
     NIL = "attempt-nil"
@@ -71,7 +71,7 @@ class PublishToken:
 
 
 class Payload(NamedTuple):
-    """A message that is itself the content (`content=message`). `sent_at` is seconds since 1970, None if not told.
+    """A message that is itself the content (`content=message`). `sent_at` is seconds since 1970, None if unknown.
 
     `key` is the message key: the message's id, and how often it was republished.
     """
@@ -84,11 +84,11 @@ class Payload(NamedTuple):
 
 
 class Content(NamedTuple):
-    """What a shard stands for, as the notification told it: enough to read it later without the message.
+    """What a shard is made of, as announced: enough to read it later without the message.
 
     `shard_id` identifies the content; `uri` says where it is read from (they differ when versions are part of the
-    identity). `size` in bytes and `etag` are None when nobody told. `group`: contents of one group of a queue are
-    processed in order, in one partition. `payload` is kept by snapshots alone, not by the shard table.
+    identity). `size` in bytes and `etag` are None when they were not announced. `group`: contents of one group of a
+    queue are processed in order, in one partition. `payload` is kept by snapshots alone, not by the shard table.
     """
 
     shard_id: str

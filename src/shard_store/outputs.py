@@ -30,7 +30,7 @@ def is_recorded(connection: Connection, delivery_hash: str, output: str) -> bool
 def record(connection: Connection, delivery_hash: str, output: str, pipeline: str, batch_id: int) -> None:
     """Record the output in the caller's transaction; raises sqlalchemy.exc.IntegrityError when it is there.
 
-    What the batches before have recorded is not asked for any more: Spark runs a batch when those before it are done.
+    What earlier batches have recorded is not needed any more: Spark runs a batch when those before it are done.
     """
     mine = sa.and_(table.c.pipeline == pipeline, table.c.output == output)
     connection.execute(table.delete().where(mine, table.c.batch_id < batch_id))

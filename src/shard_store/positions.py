@@ -2,52 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TypeVar
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection
 
 from shard_store import snapshots
 from shard_store.errors import ShardsLost
 from shard_store.model import Move, PlanIdentity, Position, PublishToken, Range, ShardKey, ShardState, is_end
 from shard_store.shards import owned_by
-from shard_store.sql.database import Database, chunks
 from shard_store.sql.schema import shards
+from shard_store.sql.transaction import Transaction, chunks
 
 Entry = TypeVar("Entry", Range, Move)
+_PLACE = sa.select(shards.c.shard_key, shards.c.position)
 
 
 def open_positions(
-    database: Database, connection: Connection, token: PublishToken, keys: set[ShardKey]
+    transaction: Transaction, token: PublishToken, keys: Collection[ShardKey]
 ) -> dict[ShardKey, Position]:
-    """Where our open shards among `keys` stand."""
-    found: dict[ShardKey, Position] = {}
-    for chunk in chunks(sorted(keys)):
-        rows = connection.execute(
-            sa.select(shards.c.shard_key, shards.c.position).where(
-                database.dialect.among(shards.c.shard_key, chunk), owned_by(token)
-            )
-        )
-        found.update((ShardKey(key), Position(position)) for key, position in rows.all())
-    return found
+    """The positions of our open shards among `keys`."""
+    rows = transaction.select_among(_PLACE.where(owned_by(token)), shards.c.shard_key, keys)
+    return {ShardKey(key): Position(position) for key, position in rows}
 
 
-def finished(database: Database, connection: Connection, keys: set[ShardKey]) -> set[ShardKey]:
+def finished(transaction: Transaction, keys: set[ShardKey]) -> set[ShardKey]:
     """Which are at the end: finished, or finished so long ago that they are pruned."""
-    still_open: set[ShardKey] = set()
-    for chunk in chunks(sorted(keys)):
-        rows = connection.execute(
-            sa.select(shards.c.shard_key).where(
-                database.dialect.among(shards.c.shard_key, chunk), shards.c.finished_at.is_(None)
-            )
-        )
-        still_open.update(ShardKey(key) for key in rows.scalars().all())
-    return keys - still_open
+    still_open = sa.select(shards.c.shard_key).where(shards.c.finished_at.is_(None))
+    return keys - {ShardKey(key) for (key,) in transaction.select_among(still_open, shards.c.shard_key, keys)}
 
 
 def split_by_fit(entries: Iterable[Entry], positions: dict[ShardKey, Position]) -> tuple[list[Entry], list[Entry]]:
-    """The ranges that begin where their shard stands, one after another, and the others."""
+    """The ranges that begin at their shard's position, one after another, and the others."""
     fitting: list[Entry] = []
     others: list[Entry] = []
     reached = dict(positions)
@@ -60,24 +46,22 @@ def split_by_fit(entries: Iterable[Entry], positions: dict[ShardKey, Position]) 
     return fitting, others
 
 
-def advance_shards(database: Database, connection: Connection, identity: PlanIdentity, planned: Sequence[Move]) -> None:
+def advance_shards(transaction: Transaction, identity: PlanIdentity, planned: Sequence[Move]) -> None:
     """Move each shard from where the plan found it to where it ends, if it is still ours and there (invariant 2).
 
-    One statement for 1,000 shards, wherever each of them ends.
+    One statement for 1,000 shards, wherever each of them ends. Raises ShardsLost; then nothing may be committed.
     """
     moves = _joined(planned)
     for ending in (True, False):
         for chunk in chunks(m for m in moves if is_end(m.end) is ending):
-            lost = _move(database, connection, identity, chunk, ending)
-            if lost:
-                raise ShardsLost(identity.token.pipeline, _names(connection, identity, lost))
+            if lost := _move(transaction, identity, chunk, ending):
+                raise ShardsLost(identity.token.pipeline, _names(transaction, identity, lost))
 
 
-def lock_shards(database: Database, connection: Connection, identity: PlanIdentity, planned: Sequence[Move]) -> None:
+def lock_shards(transaction: Transaction, identity: PlanIdentity, planned: Sequence[Move]) -> None:
     """Make sure that the shards can be advanced, and stay so as long as the transaction. Raises ShardsLost."""
-    for chunk in chunks(_joined(planned)):
-        if lost := _not_there(database, connection, identity.token, chunk):
-            raise ShardsLost(identity.token.pipeline, _names(connection, identity, lost))
+    if lost := _not_ours(transaction, identity, _joined(planned)):
+        raise ShardsLost(identity.token.pipeline, _names(transaction, identity, lost))
 
 
 def _joined(planned: Sequence[Move]) -> list[Move]:
@@ -89,63 +73,51 @@ def _joined(planned: Sequence[Move]) -> list[Move]:
     return sorted(moves.values())
 
 
-def _names(connection: Connection, identity: PlanIdentity, keys: set[ShardKey]) -> list[str]:
-    parts = snapshots.read(connection, identity.token.pipeline, identity.start_seq, identity.end_seq)
+def _names(transaction: Transaction, identity: PlanIdentity, keys: set[ShardKey]) -> list[str]:
+    parts = snapshots.read(transaction, identity.token.pipeline, identity.start_seq, identity.end_seq)
     return sorted({r.content.shard_id for r in snapshots.flatten(parts) if r.key in keys})
 
 
-def _move(
-    database: Database,
-    connection: Connection,
-    identity: PlanIdentity,
-    rows: Sequence[Move],
-    ending: bool,
-) -> set[ShardKey]:
-    """Move the shards (key, from, to); returns those that could not be, and then the transaction must not commit."""
-    if not database.trusts_rowcount:
-        lost = _not_there(database, connection, identity.token, rows)
-        if lost:
-            return lost
+def _move(transaction: Transaction, identity: PlanIdentity, moves: Sequence[Move], ending: bool) -> set[ShardKey]:
+    """Move up to 1,000 shards; returns those that could not be moved."""
+    if not transaction.trusts_rowcount and (lost := _not_ours(transaction, identity, moves)):
+        return lost
     values: dict[str, object] = {}
     if ending:
-        values = {"state": ShardState.DONE.value, "finished_at": database.now(), "end_seq": identity.end_seq}
-    given = database.dialect.row_set(
-        {"key": shards.c.shard_key.type, "start": shards.c.position.type, "end": shards.c.position.type}
-    )
+        values = {"state": ShardState.DONE.value, "finished_at": transaction.now(), "end_seq": identity.end_seq}
+    given = transaction.row_set(key=shards.c.shard_key, start=shards.c.position, end=shards.c.position)
     update = (
         shards.update()
         .where(shards.c.shard_key == given.c["key"], shards.c.position == given.c["start"], owned_by(identity.token))
         .values(position=given.c["end"], **values)
     )
-    moved = given.execute(connection, update, rows).rowcount
-    if database.trusts_rowcount and moved != len(rows):
-        return _not_moved(database, connection, identity, rows, ending) or {key for key, _, _ in rows}
+    moved = given.execute(transaction.connection, update, moves).rowcount
+    if transaction.trusts_rowcount and moved != len(moves):
+        return _not_moved(transaction, identity, moves, ending) or {move.key for move in moves}
     return set()
 
 
-def _not_moved(
-    database: Database,
-    connection: Connection,
-    identity: PlanIdentity,
-    rows: Sequence[Move],
-    ending: bool,
-) -> set[ShardKey]:
-    """Which of the rows did not come to their end by this transaction's own update."""
+def _not_moved(transaction: Transaction, identity: PlanIdentity, moves: Sequence[Move], ending: bool) -> set[ShardKey]:
+    """Which shards did not come to their end by this transaction's own update."""
     token = identity.token
-    query = sa.select(shards.c.shard_key, shards.c.position).where(
-        database.dialect.among(shards.c.shard_key, [key for key, _, _ in rows]),
+    ours = _PLACE.where(
         shards.c.owner == token.pipeline,
         shards.c.incarnation == token.incarnation,
         shards.c.end_seq == identity.end_seq if ending else shards.c.finished_at.is_(None),
     )
-    there = {(key, position) for key, position in connection.execute(query)}
-    return {key for key, _, end in rows if (key, end) not in there}
+    return _elsewhere(transaction, ours, {(move.key, move.end) for move in moves})
 
 
-def _not_there(database: Database, connection: Connection, token: PublishToken, rows: Sequence[Move]) -> set[ShardKey]:
-    """Look instead of counting, with the rows locked so that what was seen stays true."""
-    query = sa.select(shards.c.shard_key, shards.c.position).where(
-        database.dialect.among(shards.c.shard_key, [key for key, _, _ in rows]), owned_by(token)
-    )
-    there = {(key, position) for key, position in connection.execute(query.with_for_update())}
-    return {key for key, start, _ in rows if (key, start) not in there}
+def _not_ours(transaction: Transaction, identity: PlanIdentity, moves: Sequence[Move]) -> set[ShardKey]:
+    """Which shards cannot be moved; the others are locked, so that they still can when they are."""
+    ours = _PLACE.where(owned_by(identity.token)).with_for_update()
+    return _elsewhere(transaction, ours, {(move.key, move.start) for move in moves})
+
+
+def _elsewhere(
+    transaction: Transaction, query: sa.Select[Any], places: set[tuple[ShardKey, Position]]
+) -> set[ShardKey]:
+    """The shards that `query` does not find at their place."""
+    keys = [key for key, _ in places]
+    there = {(key, position) for key, position in transaction.select_among(query, shards.c.shard_key, keys)}
+    return {key for key, _ in places - there}

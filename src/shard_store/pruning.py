@@ -1,4 +1,4 @@
-"""Removing what is no longer needed (Quickwit's garbage collection): a pure function in batches, and its debouncing."""
+"""Removing what is no longer needed: a pure function of the tables and a policy, in small transactions."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection
+from sqlalchemy.engine import Row
 
 from shard_store.error_delivery import awaits_delivery
 from shard_store.error_records import FINAL
-from shard_store.sql.database import ROWS_PER_STATEMENT, Database
-from shard_store.sql.schema import attempts, errors, leases, micros, pipelines, shards, snapshots
+from shard_store.semantics import Semantics
+from shard_store.sql.database import Database
+from shard_store.sql.schema import attempts, errors, micros, pipelines, shards, snapshots
+from shard_store.sql.transaction import ROWS_PER_STATEMENT, Transaction
+from shard_store.starting import first_since
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +52,13 @@ class PruneResult:
 class _Target:
     """Rows of `table` that may go: those for which `old` holds, found in the `order` of an index."""
 
-    name: str
     table: sa.Table
     old: sa.ColumnElement[bool]
     order: tuple[sa.ColumnElement[Any], ...]
+
+    @property
+    def name(self) -> str:
+        return self.table.name.removeprefix("cuesqueue_")
 
 
 def prune(
@@ -71,25 +77,24 @@ def prune(
 
     Its transactions take `share` of that time, and pauses between them the rest: pipelines that publish meanwhile
     would otherwise share the disk with it, and on SQLite wait for its lock each time.
-    Never removes what is open (invariant 6) or an unconfirmed snapshot. `now` defaults to the database's clock.
-    Any process may run it at any time; running twice at once is harmless.
+    Never removes what is open (invariant 6), or a snapshot that a plan may still need. `now` defaults to the database's
+    clock. Any process may run it at any time; running twice at once is harmless.
     """
-    if now is None:
-        at = int(database.read(lambda connection: connection.execute(sa.select(database.now())).scalar_one()))
-    else:
-        at = micros(now)
-    cutoff = at - policy.window // timedelta(microseconds=1)
+    at = database.read(lambda t: int(t.execute(sa.select(t.now())).scalar_one())) if now is None else micros(now)
     deadline = clock() + time_out
     removed: dict[str, Any] = dict.fromkeys(("shards", "snapshots", "attempts", "errors"), 0)
+    targets = list(_targets(database, policy, at))
     if dry_run:
-        # the two reasons for a shard to go overlap: counted as one
-        for name, table, olds in _by_table(_targets(database, policy, cutoff)):
-            removed[name] += database.read(lambda c, t=table, o=olds: _count(c, t, o))  # type: ignore[misc]
+        for table in {target.table for target in targets}:  # two reasons for a shard to go overlap: counted as one
+            old = sa.or_(*(target.old for target in targets if target.table is table))
+            query = sa.select(sa.func.count()).select_from(table).where(old)
+            name = table.name.removeprefix("cuesqueue_")
+            removed[name] = database.read(lambda t, q=query: int(t.execute(q).scalar_one()))  # type: ignore[misc]
         return PruneResult(**removed)
     timed_out = False
-    for target in _targets(database, policy, cutoff):
+    for target in targets:
         while (began := clock()) < deadline:
-            found, gone = database.write(lambda c, t=target: _remove(database, c, t, limit))  # type: ignore[misc]
+            found, gone = database.write(lambda t, g=target: _remove(t, g, limit))  # type: ignore[misc]
             removed[target.name] += gone
             if found < limit:
                 break
@@ -99,55 +104,23 @@ def prune(
     return PruneResult(timed_out=timed_out, **removed)
 
 
-def win_interval(database: Database, name: str, holder: str, interval: float) -> bool:
-    """True for one caller in each `interval` seconds: the lease row `name` debounces work over all pipelines.
-
-    `holder` is new at each call. A winner that dies costs one interval. Losers learn it from one statement, which
-    takes no lock.
-    """
-    free = leases.c.until <= database.now()
-    look = sa.select(free).where(leases.c.name == name)
-    if database.read(lambda connection: connection.execute(look).scalar_one_or_none()) in (False, 0):
-        return False
-
-    def claim(connection: Connection) -> bool:
-        absent = database.dialect.insert_if_absent(leases).values(name=name, holder="", until=0)
-        connection.execute(absent)
-        until = database.now() + int(interval * 1_000_000)
-        connection.execute(leases.update().where(leases.c.name == name, free).values(holder=holder, until=until))
-        won = sa.select(leases.c.holder).where(leases.c.name == name)
-        return bool(connection.execute(won).scalar_one() == holder)
-
-    return database.write(claim)
-
-
-def _targets(database: Database, policy: RetentionPolicy, cutoff: int) -> Iterator[_Target]:
-    """What to remove, source by source and pipeline by pipeline: so that each look is a range of an index."""
-    known = database.read(lambda c: c.execute(sa.select(pipelines.c.source, pipelines.c.pipeline)).all())
-    sources = sorted({row.source for row in known if policy.source in (None, row.source)})
-    for source in sources:
-        finished = sa.and_(shards.c.source == source, shards.c.finished_at.is_not(None))
-        in_order = (shards.c.finished_at, shards.c.shard_key)
-        yield _Target("shards", shards, sa.and_(finished, shards.c.finished_at < cutoff), in_order[:1])
-        if policy.max_shards is not None:
-            newest_to_go = database.read(lambda c, o=in_order, f=finished: _beyond(c, policy, o, f))  # type: ignore[misc]
-            if newest_to_go is not None:
-                at, key = newest_to_go
-                tie = sa.and_(shards.c.finished_at == at, shards.c.shard_key <= key)
-                yield _Target("shards", shards, sa.and_(finished, sa.or_(shards.c.finished_at < at, tie)), in_order)
+def _targets(database: Database, policy: RetentionPolicy, at: int) -> Iterator[_Target]:
+    """What to remove, source by source and pipeline by pipeline: so that each query reads a range of an index."""
+    wanted = sa.true() if policy.source is None else pipelines.c.source == policy.source
+    known = database.read(lambda t: t.execute(sa.select(pipelines).where(wanted)).all())
+    cutoff = at - policy.window // timedelta(microseconds=1)
+    for source in sorted({row.source for row in known}):
+        yield from _finished_shards(database, source, policy.max_shards, cutoff)
     for row in known:
-        if row.source in sources:
-            confirmed = sa.select(pipelines.c.confirmed_seq).where(pipelines.c.pipeline == row.pipeline)
-            mine = sa.and_(snapshots.c.pipeline == row.pipeline, snapshots.c.seq <= confirmed.scalar_subquery())
-            yield _Target("snapshots", snapshots, sa.and_(mine, snapshots.c.created_at < cutoff), (snapshots.c.seq,))
+        yield _confirmed_snapshots(row, at, cutoff)
     # an error of a plan that may still be published decides whether its shard is quarantined
     planned = sa.and_(
         sa.exists().where(pipelines.c.plan_hash == errors.c.delivery_hash),
         sa.not_(sa.exists().where(attempts.c.delivery_hash == errors.c.delivery_hash)),
     )
     kept = sa.or_(planned, sa.and_(FINAL, awaits_delivery()))
-    old_error = sa.and_(errors.c.occurred_at < cutoff, sa.not_(kept), *_of_source(errors, policy))
-    yield _Target("errors", errors, old_error, (errors.c.occurred_at,))
+    old_error = sa.and_(errors.c.occurred_at < cutoff, sa.not_(kept), _of_source(errors, policy))
+    yield _Target(errors, old_error, (errors.c.occurred_at,))
     # an attempt that Spark may ask for once more: its plan is published, and not yet confirmed
     awaited = sa.exists().where(
         pipelines.c.pipeline == attempts.c.pipeline, pipelines.c.confirmed_seq < attempts.c.end_seq
@@ -155,54 +128,56 @@ def _targets(database: Database, policy: RetentionPolicy, cutoff: int) -> Iterat
     # and one that makes an error final which is not delivered
     unsent = sa.exists().where(errors.c.delivery_hash == attempts.c.delivery_hash, awaits_delivery())
     old_attempt = sa.and_(attempts.c.published_at < cutoff, sa.not_(awaited), sa.not_(unsent))
-    old_attempt = sa.and_(old_attempt, *_of_source(attempts, policy))
-    yield _Target("attempts", attempts, old_attempt, (attempts.c.published_at,))
+    yield _Target(attempts, sa.and_(old_attempt, _of_source(attempts, policy)), (attempts.c.published_at,))
 
 
-def _of_source(table: sa.Table, policy: RetentionPolicy) -> list[sa.ColumnElement[bool]]:
-    return [] if policy.source is None else [table.c.source == policy.source]
+def _of_source(table: sa.Table, policy: RetentionPolicy) -> sa.ColumnElement[bool]:
+    return sa.true() if policy.source is None else table.c.source == policy.source
 
 
-def _beyond(
-    connection: Connection,
-    policy: RetentionPolicy,
-    in_order: tuple[sa.ColumnElement[Any], ...],
-    finished: sa.ColumnElement[bool],
-) -> tuple[int, bytes] | None:
-    """Finish time and key of the newest finished shard that is too many."""
-    newest_first = [column.desc() for column in in_order]
-    query = sa.select(*in_order).where(finished).order_by(*newest_first).offset(policy.max_shards).limit(1)
-    row = connection.execute(query).one_or_none()
-    return None if row is None else (row[0], bytes(row[1]))
+def _finished_shards(database: Database, source: str, most: int | None, cutoff: int) -> Iterator[_Target]:
+    """The source's shards that ended before the cutoff, and of the others the oldest that are too many."""
+    finished = sa.and_(shards.c.source == source, shards.c.finished_at.is_not(None))
+    order = shards.c.finished_at, shards.c.shard_key
+    yield _Target(shards, sa.and_(finished, shards.c.finished_at < cutoff), order[:1])
+    if most is None:
+        return
+    newest_first = sa.select(*order).where(finished).order_by(*(column.desc() for column in order))
+    newest_to_go = database.read(lambda t: t.execute(newest_first.offset(most).limit(1)).one_or_none())
+    if newest_to_go is not None:
+        at, key = newest_to_go
+        tie = sa.and_(shards.c.finished_at == at, shards.c.shard_key <= key)
+        yield _Target(shards, sa.and_(finished, sa.or_(shards.c.finished_at < at, tie)), order)
 
 
-def _by_table(
-    targets: Iterator[_Target],
-) -> Iterator[tuple[str, sa.Table, list[sa.ColumnElement[bool]]]]:
-    found: dict[str, tuple[sa.Table, list[sa.ColumnElement[bool]]]] = {}
-    for target in targets:
-        found.setdefault(target.name, (target.table, []))[1].append(target.old)
-    for name, (table, olds) in found.items():
-        yield name, table, olds
+def _confirmed_snapshots(row: Row[Any], at: int, cutoff: int) -> _Target:
+    """What a confirm has left of the pipeline's snapshots: no plan made from now on reads it (decision 0032).
+
+    A restart confirms a plan that was published, though Spark may not know and plan it again: so the snapshots of the
+    plan on record stay. Where no shards are kept, what the last plans moved stays as long as a restart asks for it.
+    """
+    done = row.confirmed_seq if row.plan_after is None else min(row.plan_after, row.confirmed_seq)
+    old = sa.and_(snapshots.c.pipeline == row.pipeline, snapshots.c.seq <= done)
+    if not Semantics(row.semantics).keeps_shards:
+        since = cutoff if row.remembered is None else at - row.remembered
+        first = first_since(row.pipeline, since).scalar_subquery()
+        old = sa.and_(old, snapshots.c.seq <= sa.func.coalesce(first, done))
+    return _Target(snapshots, old, (snapshots.c.seq,))
 
 
-def _count(connection: Connection, table: sa.Table, olds: list[sa.ColumnElement[bool]]) -> int:
-    return int(connection.execute(sa.select(sa.func.count()).select_from(table).where(sa.or_(*olds))).scalar_one())
-
-
-def _remove(database: Database, connection: Connection, target: _Target, limit: int) -> tuple[int, int]:
+def _remove(transaction: Transaction, target: _Target, limit: int) -> tuple[int, int]:
     """Delete up to `limit` rows by their keys: the select takes no locks that a publish would wait for.
 
     Returns how many were found, and how many of them are gone by us (another prune may have been faster).
     """
     table, old = target.table, target.old
     key = list(table.primary_key.columns)
-    found = connection.execute(sa.select(*key).where(old).order_by(*target.order).limit(limit)).all()
+    found = transaction.execute(sa.select(*key).where(old).order_by(*target.order).limit(limit)).all()
     if not found:
         return 0, 0
     if len(key) == 1:
-        chosen: sa.ColumnElement[bool] = database.dialect.among(key[0], [row[0] for row in found])
+        chosen: sa.ColumnElement[bool] = transaction.among(key[0], [row[0] for row in found])
     else:
         chosen = sa.tuple_(*key).in_([tuple(row) for row in found])
-    gone = connection.execute(table.delete().where(chosen, old))
-    return len(found), gone.rowcount if database.trusts_rowcount else len(found)
+    gone = transaction.execute(table.delete().where(chosen, old))
+    return len(found), gone.rowcount if transaction.trusts_rowcount else len(found)

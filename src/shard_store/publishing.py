@@ -9,23 +9,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection, Row
+from sqlalchemy.engine import Row
 
 from shard_store import snapshots
 from shard_store.errors import ShardStoreError
-from shard_store.model import (
-    AttemptKind,
-    Move,
-    PlanIdentity,
-    ShardState,
-    Split,
-    split_key,
-)
+from shard_store.model import AttemptKind, Move, PlanIdentity, ShardState, Split, split_key
 from shard_store.positions import advance_shards, lock_shards
 from shard_store.semantics import Semantics
 from shard_store.shards import fence
-from shard_store.sql.database import Database, chunks
 from shard_store.sql.schema import attempts, errors, pipelines, shards, splits
+from shard_store.sql.schema import snapshots as snapshot_rows
+from shard_store.sql.transaction import Transaction, chunks
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +63,7 @@ class Delivery:
 
 
 def publish(
-    database: Database,
-    connection: Connection,
+    transaction: Transaction,
     identities: Sequence[PlanIdentity],
     files: Sequence[Split] | None,
     *,
@@ -78,49 +71,49 @@ def publish(
     batch_id: int | None = None,
     elsewhere: tuple[int, int] = (0, 0),
 ) -> Published:
-    """Splits, positions and attempts in the caller's transaction; once for each plan (invariants 2 and 4).
+    """Record splits and attempts and advance the shards, once for each plan (invariants 2 and 4).
 
     `identities` are the plans of one micro-batch, one for each pipeline of its query. The splits belong to an attempt
     of the first pipeline, also when it is idle in this batch; each other one has an attempt when it brought input.
     `files` is None where the rows went elsewhere, uncounted.
     Raises PipelineTakenOver when a newer incarnation runs, ShardsLost (nothing written) when shards passed to others.
     """
-    rows = _fence_all(connection, identities)  # first: a zombie is told so even when there is nothing to do
-    found, fresh = _look(connection, identities, {i: rows[i].confirmed_seq for i in identities}, batch_id)
+    rows = _fence_all(transaction, identities)  # first: a replaced driver fails even when there is nothing to do
+    found, fresh = _look(transaction, identities, {i: rows[i].confirmed_seq for i in identities}, batch_id)
     if found.already:
         return found
     first = identities[0]
-    deliveries = {i: _delivery(connection, i, rows[i], batch_id) for i in fresh}
+    deliveries = {i: _delivery(transaction, i, rows[i], batch_id) for i in fresh}
     idle = Delivery(first, Semantics(rows[first].semantics), (), batch_id=batch_id)
     lead = replace(deliveries.get(first, idle), files=files, row_schema=row_schema, elsewhere=elsewhere)
     if first in deliveries:
-        made = [deliver(database, connection, lead)]
+        made = [deliver(transaction, lead)]
     else:
-        made = [_deliver_without_shards(database, connection, replace(lead, digest=found.delivery_hash))]
+        made = [_deliver_without_shards(transaction, replace(lead, digest=found.delivery_hash))]
     for identity in fresh:
         if identity != first:
             other = replace(deliveries[identity], lead=made[0].delivery_hash)
-            made.append(deliver(database, connection, other))
+            made.append(deliver(transaction, other))
     return replace(made[0], shards=sum(m.shards for m in made), quarantined=sum(m.quarantined for m in made))
 
 
-def look(connection: Connection, identities: Sequence[PlanIdentity], batch_id: int) -> Published:
+def look(transaction: Transaction, identities: Sequence[PlanIdentity], batch_id: int) -> Published:
     """What `publish` would find: the hash of the micro-batch's attempt, and whether it is there. Locks nothing."""
     names = [identity.token.pipeline for identity in identities]
     query = sa.select(pipelines.c.pipeline, pipelines.c.confirmed_seq).where(pipelines.c.pipeline.in_(names))
-    confirmed: dict[str, int] = {row.pipeline: row.confirmed_seq for row in connection.execute(query)}
-    return _look(connection, identities, {i: confirmed[i.token.pipeline] for i in identities}, batch_id)[0]
+    confirmed: dict[str, int] = {row.pipeline: row.confirmed_seq for row in transaction.execute(query)}
+    return _look(transaction, identities, {i: confirmed[i.token.pipeline] for i in identities}, batch_id)[0]
 
 
 def _look(
-    connection: Connection,
+    transaction: Transaction,
     identities: Sequence[PlanIdentity],
     confirmed: Mapping[PlanIdentity, int],
     batch_id: int | None,
 ) -> tuple[Published, list[PlanIdentity]]:
-    """How the micro-batch stands, and which of its plans bring input that is not delivered."""
+    """Whether the micro-batch is published, and which of its plans bring input that is not delivered."""
     first = identities[0]
-    found = connection.execute(
+    found = transaction.execute(
         sa.select(attempts.c.delivery_hash, attempts.c.batch_id).where(
             attempts.c.delivery_hash.in_([identity.delivery_hash for identity in identities])
         )
@@ -133,66 +126,70 @@ def _look(
         return Published(first.delivery_hash, already=True), fresh
     digest = _digest_without_shards(first, batch_id, fresh)
     delivered = sa.select(sa.func.count()).where(attempts.c.delivery_hash == digest)
-    return Published(digest, already=bool(connection.execute(delivered).scalar_one())), fresh
+    return Published(digest, already=bool(transaction.execute(delivered).scalar_one())), fresh
 
 
-def hold(database: Database, connection: Connection, identities: Sequence[PlanIdentity], batch_id: int) -> None:
+def hold(transaction: Transaction, identities: Sequence[PlanIdentity], batch_id: int) -> None:
     """Make sure that the micro-batch can be published, and stays so as long as the caller's transaction.
 
     For rows that are committed elsewhere before the publish: a driver that was replaced, or whose shards passed to
     others, must not commit them. Raises as `publish` does.
     """
-    rows = _fence_all(connection, identities)
-    _, fresh = _look(connection, identities, {i: rows[i].confirmed_seq for i in identities}, batch_id)
+    rows = _fence_all(transaction, identities)
+    _, fresh = _look(transaction, identities, {i: rows[i].confirmed_seq for i in identities}, batch_id)
     for identity in fresh:
-        delivery = _delivery(connection, identity, rows[identity], batch_id)
+        delivery = _delivery(transaction, identity, rows[identity], batch_id)
         if delivery.semantics.final_at_delivery:
-            lock_shards(database, connection, identity, delivery.moves)
+            lock_shards(transaction, identity, delivery.moves)
 
 
-def _fence_all(connection: Connection, identities: Sequence[PlanIdentity]) -> dict[PlanIdentity, Row[Any]]:
+def created_at(transaction: Transaction, pipeline: str) -> int:
+    """When the pipeline started first: distinguishes it from one of the same name in another store."""
+    query = sa.select(pipelines.c.created_at).where(pipelines.c.pipeline == pipeline)
+    return int(transaction.execute(query).scalar_one())
+
+
+def _fence_all(transaction: Transaction, identities: Sequence[PlanIdentity]) -> dict[PlanIdentity, Row[Any]]:
     """Lock the pipelines' rows: in one order, so that no two queries wait for each other."""
     in_order = sorted(identities, key=lambda identity: identity.token.pipeline)
-    return {identity: fence(connection, identity.token) for identity in in_order}
+    return {identity: fence(transaction, identity.token) for identity in in_order}
 
 
-def _delivery(connection: Connection, identity: PlanIdentity, row: Row[Any], batch_id: int | None) -> Delivery:
+def _delivery(transaction: Transaction, identity: PlanIdentity, row: Row[Any], batch_id: int | None) -> Delivery:
     """What is to be delivered of a plan that is not; it must be the one on record."""
     if (row.plan_hash, row.plan_incarnation) != (identity.delivery_hash, identity.token.incarnation):
         raise ShardStoreError(
             f"pipeline {identity.token.pipeline!r}: the batch to publish is not the one that was planned last; "
             "use one 'pipeline' name for one query only"
         )
-    moves = planned_moves(connection, row)
+    moves = planned_moves(transaction, row)
     return Delivery(identity, Semantics(row.semantics), moves, row.plan_lost or 0, batch_id=batch_id)
 
 
-def planned_moves(connection: Connection, row: Row[Any]) -> list[Move]:
+def planned_moves(transaction: Transaction, row: Row[Any]) -> list[Move]:
     """What the plan on record in the pipeline's row moves: its snapshots without what it left out."""
-    moves = snapshots.read_moves(connection, row.pipeline, row.plan_after, row.plan_end)
+    moves = snapshots.read_moves(transaction, row.pipeline, row.plan_after, row.plan_end)
     left_out = set(json.loads(row.plan_left_out))
     return [m for m in moves if snapshots.mark(m) not in left_out] if left_out else moves
 
 
-def deliver(database: Database, connection: Connection, delivery: Delivery) -> Published:
+def deliver(transaction: Transaction, delivery: Delivery) -> Published:
     """Advance the shards, quarantine those with an object error, record splits and attempt."""
     identity, semantics = delivery.identity, delivery.semantics
     advanced = {move.key for move in delivery.moves}
     if semantics.final_at_delivery:
-        advance_shards(database, connection, identity, delivery.moves)
-    count, bad = _errors_of(connection, identity.delivery_hash)
-    quarantined = sorted(advanced & bad)
-    for chunk in chunks(quarantined if semantics.keeps_shards else ()):
-        connection.execute(
-            shards.update()
-            .where(database.dialect.among(shards.c.shard_key, chunk))
-            .values(state=ShardState.QUARANTINED.value, finished_at=database.now(), end_seq=identity.end_seq)
-        )
+        advance_shards(transaction, identity, delivery.moves)
+    count, bad = _errors_of(transaction, identity.delivery_hash)
+    quarantined = advanced & bad
+    if semantics.keeps_shards:
+        ended = {"finished_at": transaction.now(), "end_seq": identity.end_seq}
+        quarantine = shards.update().values(state=ShardState.QUARANTINED.value, **ended)
+        transaction.change_among(quarantine, shards.c.shard_key, quarantined)
     kind = AttemptKind.OUTPUT
     rows = delivery.rows
     if rows == 0 or (rows is None and len(quarantined) == len(advanced)):
         kind = AttemptKind.ERROR if count else AttemptKind.NIL
-    _record(database, connection, delivery, kind, len(advanced), count)
+    _record(transaction, delivery, kind, len(advanced), count)
     return Published(identity.delivery_hash, False, kind, len(advanced), len(quarantined))
 
 
@@ -208,32 +205,30 @@ def _digest_without_shards(identity: PlanIdentity, batch_id: int | None, fresh: 
     return hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _deliver_without_shards(database: Database, connection: Connection, delivery: Delivery) -> Published:
+def _deliver_without_shards(transaction: Transaction, delivery: Delivery) -> Published:
     """Record splits and attempt of a batch in which the pipeline has no new input."""
     kind = AttemptKind.NIL if delivery.rows == 0 else AttemptKind.OUTPUT
     own = replace(delivery, identity=replace(delivery.identity, start_seq=delivery.identity.end_seq))
-    _record(database, connection, own, kind, 0, 0)
+    _record(transaction, own, kind, 0, 0)
     return Published(delivery.digest, False, kind)
 
 
-def _errors_of(connection: Connection, digest: str) -> tuple[int, set[bytes]]:
+def _errors_of(transaction: Transaction, digest: str) -> tuple[int, set[bytes]]:
     """How many errors the plan left, and the keys of the objects that are bad as a whole."""
-    counted = connection.execute(
+    counted = transaction.execute(
         sa.select(errors.c.scope, sa.func.count()).where(errors.c.delivery_hash == digest).group_by(errors.c.scope)
     )
     by_scope: dict[str, int] = {row[0]: row[1] for row in counted}
     if "object" not in by_scope:
         return sum(by_scope.values()), set()
-    bad = connection.execute(
+    bad = transaction.execute(
         sa.select(errors.c.shard_key).where(errors.c.delivery_hash == digest, errors.c.scope == "object")
     )
     return sum(by_scope.values()), set(bad.scalars())
 
 
-def _record(
-    database: Database, connection: Connection, delivery: Delivery, kind: AttemptKind, shard_count: int, errors: int
-) -> None:
-    now = database.now()
+def _record(transaction: Transaction, delivery: Delivery, kind: AttemptKind, shard_count: int, errors: int) -> None:
+    now = transaction.now()
     identity, files = delivery.identity, delivery.files
     pipeline = identity.token.pipeline
     common = {
@@ -243,10 +238,13 @@ def _record(
         "published_at": now,
     }
     for chunk in chunks(files or ()):
-        given = database.dialect.row_set({name: splits.c[name].type for name in ("path", "name_key", "rows", "bytes")})
+        given = transaction.row_set(**{name: splits.c[name] for name in ("path", "name_key", "rows", "bytes")})
         rows = [(f.path, split_key(f.path), f.rows, f.size) for f in chunk]
-        given.execute(connection, given.insert(splits.insert(), common), rows)
-    connection.execute(
+        given.execute(transaction.connection, given.insert(splits.insert(), common), rows)
+    written = sa.select(snapshot_rows.c.created_at).where(
+        snapshot_rows.c.pipeline == pipeline, snapshot_rows.c.seq == identity.end_seq, snapshot_rows.c.chunk == 0
+    )
+    transaction.execute(
         attempts.insert().values(
             **common,
             lead_hash=delivery.lead or common["delivery_hash"],
@@ -261,9 +259,10 @@ def _record(
             splits=len(files or ()),
             rows=delivery.rows,
             bytes=delivery.size,
+            snapshot_at=written.scalar_subquery(),
         )
     )
     if delivery.row_schema is not None:
-        connection.execute(
+        transaction.execute(
             pipelines.update().where(pipelines.c.pipeline == pipeline).values(row_schema=delivery.row_schema)
         )

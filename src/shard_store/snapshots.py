@@ -1,50 +1,60 @@
-"""Snapshots as text: which shards move from where to where, and what they stand for; up to 1,000 ranges a row.
+"""Snapshots as rows: which shards move from where to where, and what they are made of; up to 1,000 ranges a row.
 
 Both are JSON, column by column, and kept apart: publishing and confirming need the moves only. Of the moves the first
-column is all keys as one hexadecimal text.
+column is all keys as one hexadecimal text. A snapshot is kept until no plan can need it again (decision 0032).
 """
 
 from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import repeat
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection
 
 from shard_store.model import Content, Move, Payload, PublishToken, Range, ShardKey, Snapshot
-from shard_store.sql.database import chunks
 from shard_store.sql.schema import snapshots
+from shard_store.sql.transaction import ROWS_PER_STATEMENT, Transaction
 
+CHUNK_BYTES = 4 << 20
+"""Of the contents in one row, about: MariaDB takes no more than 16 MB in a statement, unless it is set up to."""
 _KEY = 32
 
 
-def write(connection: Connection, token: PublishToken, snapshot: Snapshot, now: sa.ColumnElement[int]) -> None:
-    """Insert the snapshot, a row for each 1,000 ranges."""
+def write(transaction: Transaction, token: PublishToken, snapshot: Snapshot) -> None:
+    """Insert the snapshot, a row for each chunk of its ranges."""
     rows = [
         {"chunk": number, "moves": _moves_text(chunk), "contents": _contents_text([r.content for r in chunk])}
-        for number, chunk in enumerate(chunks(snapshot.ranges) if snapshot.ranges else [[]])
+        for number, chunk in enumerate(_chunks(snapshot.ranges))
     ]
-    fixed = {"pipeline": token.pipeline, "seq": snapshot.seq, "incarnation": token.incarnation, "created_at": now}
-    connection.execute(snapshots.insert().values(**fixed), rows)
+    fixed = {"pipeline": token.pipeline, "seq": snapshot.seq, "incarnation": token.incarnation}
+    transaction.execute(snapshots.insert().values(**fixed, created_at=transaction.now()), rows)
 
 
-def read(connection: Connection, pipeline: str, after: int, until: int) -> list[Snapshot]:
-    """The snapshots with after < seq <= until, in order; pruned ones are missing."""
+def read(transaction: Transaction, pipeline: str, after: int, until: int) -> list[Snapshot]:
+    """The snapshots with after < seq <= until, in order; those whose contents are forgotten are missing."""
     found: dict[int, list[Range]] = {}
-    for seq, moves, contents in _rows(connection, pipeline, after, until, snapshots.c.moves, snapshots.c.contents):
-        both = zip(_moves(moves), _contents(contents), strict=True)
-        found.setdefault(seq, []).extend([Range(key, content, start, end) for (key, start, end), content in both])
+    rows = _rows(transaction, pipeline, after, until, snapshots.c.moves, snapshots.c.contents)
+    for seq, moves, contents in rows:
+        if contents:
+            both = zip(_moves(moves), _contents(contents), strict=True)
+            found.setdefault(seq, []).extend([Range(key, content, start, end) for (key, start, end), content in both])
     return [Snapshot(seq, tuple(ranges)) for seq, ranges in found.items()]
 
 
-def read_moves(connection: Connection, pipeline: str, after: int, until: int) -> list[Move]:
+def read_moves(transaction: Transaction, pipeline: str, after: int, until: int) -> list[Move]:
     """As `read`, but only what moves, of all those snapshots one after the other."""
-    rows = _rows(connection, pipeline, after, until, snapshots.c.moves)
+    rows = _rows(transaction, pipeline, after, until, snapshots.c.moves)
     return [move for _, text in rows for move in _moves(text)]
+
+
+def forget(transaction: Transaction, pipeline: str, after: int, until: int, *, keep_moves: bool) -> None:
+    """No plan needs the snapshots with after < seq <= until again: they go, or all of them but the moves."""
+    these = _between(pipeline, after, until)
+    gone = snapshots.update().values(contents="") if keep_moves else snapshots.delete()
+    transaction.execute(gone.where(these))
 
 
 def flatten(parts: Sequence[Snapshot]) -> list[Range]:
@@ -56,13 +66,38 @@ def mark(entry: Range | Move) -> str:
     return f"{entry.key.hex()}:{entry.start}"
 
 
-def _rows(connection: Connection, pipeline: str, after: int, until: int, *columns: sa.Column[Any]) -> Sequence[Any]:
-    query = (
-        sa.select(snapshots.c.seq, *columns)
-        .where(snapshots.c.pipeline == pipeline, snapshots.c.seq > after, snapshots.c.seq <= until)
-        .order_by(snapshots.c.seq, snapshots.c.chunk)
-    )
-    return connection.execute(query).all()
+def _between(pipeline: str, after: int, until: int) -> sa.ColumnElement[bool]:
+    return sa.and_(snapshots.c.pipeline == pipeline, snapshots.c.seq > after, snapshots.c.seq <= until)
+
+
+def _rows(transaction: Transaction, pipeline: str, after: int, until: int, *columns: sa.Column[Any]) -> Sequence[Any]:
+    query = sa.select(snapshots.c.seq, *columns).where(_between(pipeline, after, until))
+    return transaction.execute(query.order_by(snapshots.c.seq, snapshots.c.chunk)).all()
+
+
+def _chunks(ranges: Sequence[Range]) -> Iterator[list[Range]]:
+    """At least one chunk, also of no ranges; a content that is larger than a chunk has one for itself."""
+    chunk: list[Range] = []
+    size = 0
+    for entry in ranges:
+        added = _size(entry.content)
+        if chunk and (len(chunk) == ROWS_PER_STATEMENT or size + added > CHUNK_BYTES):
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(entry)
+        size += added
+    if chunk or not ranges:
+        yield chunk
+
+
+def _size(content: Content) -> int:
+    """About how many bytes its text takes: more than it does, unless its names are full of control characters."""
+    names = 4 * (len(content.shard_id) + len(content.uri) + len(content.message_id))
+    payload = content.payload
+    if payload is None:
+        return names
+    headers = sum([len(name) + len(text) for name, text in payload.headers])
+    return names + 4 * (headers + len(payload.key) + len(payload.tag)) + len(payload.value) * 4 // 3
 
 
 def _moves_text(ranges: Sequence[Range]) -> str:
@@ -71,8 +106,8 @@ def _moves_text(ranges: Sequence[Range]) -> str:
 
 
 def _moves(text: str) -> list[Move]:
-    together, starts, ends = json.loads(text)
-    keys = bytes.fromhex(together)
+    joined, starts, ends = json.loads(text)
+    keys = bytes.fromhex(joined)
     return [
         Move(ShardKey(keys[place * _KEY : (place + 1) * _KEY]), start, end)
         for place, (start, end) in enumerate(zip(starts, ends, strict=True))

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection
+from sqlalchemy.engine import Row
 
 from shard_store import snapshots
 from shard_store.errors import StoreConfigurationError
 from shard_store.model import PublishToken, Shard, ShardKey, Snapshot
 from shard_store.semantics import Semantics
-from shard_store.shards import as_shard, owned_by, standing
-from shard_store.sql.database import Database
+from shard_store.shards import as_shard, current, owned_by
 from shard_store.sql.schema import Name, attempts, pipelines, shards
+from shard_store.sql.transaction import Transaction
 
 
 @dataclass(frozen=True, slots=True)
 class Started:
     """What a pipeline finds when it starts: where it stood, and what the incarnation before left unfinished.
 
-    `unfinished` are its own open shards, those inside `unconfirmed` snapshots included; `previous_alive` tells that
-    the incarnation before still had a fresh heartbeat in the same driver. `recent`, where no shards are kept: what was
+    `unfinished` are its own open shards, those inside `unconfirmed` snapshots included; `previous_alive`: the
+    incarnation before still had a fresh heartbeat in the same driver. `recent`, where no shards are kept: what was
     delivered a short while ago, perhaps without its messages being acknowledged.
     """
 
@@ -35,7 +36,7 @@ class Started:
 
 
 def check_name(option: str, name: str) -> None:
-    """A name that every database keeps and tells from every other (MySQL takes no notice of spaces at the end)."""
+    """A name that every database keeps and distinguishes from every other (MySQL ignores spaces at the end)."""
     if not name or name != name.strip() or not name.isprintable() or len(name) > (Name.length or 0):
         raise StoreConfigurationError(
             f"option {option!r}: {name[:100]!r} cannot be a name in the store; write 1 to {Name.length} printable "
@@ -44,22 +45,60 @@ def check_name(option: str, name: str) -> None:
 
 
 def start(
-    database: Database,
-    connection: Connection,
+    transaction: Transaction,
     source: str,
     pipeline: str,
+    *,
     driver: str,
     stale_after: float,
     semantics: Semantics,
     remembered: float,
 ) -> Started:
-    """Raise the incarnation, take over what the one before had open, settle what is published already.
+    """Raise the incarnation, take over what the one before had open, confirm what is published already.
 
     The newest attempt is compared with the snapshots: those up to its end are delivered, those after it are not.
     """
-    now = database.now()
-    connection.execute(
-        database.dialect.insert_if_absent(pipelines).values(
+    row = _locked(transaction, source, pipeline, semantics)
+    token = PublishToken(pipeline, row.incarnation + 1)
+    newest = sa.select(sa.func.max(attempts.c.end_seq)).where(
+        attempts.c.pipeline == pipeline, attempts.c.end_seq > row.confirmed_seq
+    )
+    published = transaction.execute(newest).scalar()
+    confirmed = row.confirmed_seq if published is None else published
+    if row.semantics != semantics.value:
+        _refuse_unfinished(transaction, pipeline, Semantics(row.semantics), semantics, row.last_seq - confirmed)
+    now = transaction.now()
+    this = pipelines.update().where(pipelines.c.pipeline == pipeline)
+    transaction.execute(
+        this.values(
+            incarnation=token.incarnation,
+            driver=driver,
+            confirmed_seq=confirmed,
+            semantics=semantics.value,
+            remembered=int(remembered * 1_000_000),
+            heartbeat_at=now,
+            stale_at=now + int(stale_after * 1_000_000),
+        )
+    )
+    ours = shards.update().where(shards.c.owner == pipeline, shards.c.finished_at.is_(None))
+    transaction.execute(ours.values(incarnation=token.incarnation))
+    unfinished = current(transaction).where(owned_by(token)).order_by(shards.c.opened_at, shards.c.shard_key)
+    return Started(
+        token=token,
+        confirmed_seq=confirmed,
+        last_seq=row.last_seq,
+        unconfirmed=tuple(snapshots.read(transaction, pipeline, confirmed, row.last_seq)),
+        unfinished=tuple(as_shard(r) for r in transaction.execute(unfinished)),
+        previous_alive=bool(row.alive) and driver != "" and row.driver == driver,
+        recent=frozenset() if semantics.keeps_shards else _recent(transaction, pipeline, confirmed, remembered),
+    )
+
+
+def _locked(transaction: Transaction, source: str, pipeline: str, semantics: Semantics) -> Row[Any]:
+    """The pipeline's row, which is made when it starts for the first time."""
+    now = transaction.now()
+    transaction.execute(
+        transaction.dialect.insert_if_absent(pipelines).values(
             pipeline=pipeline,
             source=source,
             incarnation=0,
@@ -74,7 +113,7 @@ def start(
         )
     )
     alive = (pipelines.c.stale_at > now).label("alive")
-    row = connection.execute(
+    row = transaction.execute(
         sa.select(pipelines, alive).where(pipelines.c.pipeline == pipeline).with_for_update()
     ).one()
     if row.source != source:
@@ -82,67 +121,31 @@ def start(
             f"option 'pipeline': {pipeline!r} already reads source {row.source!r} in this store, not {source!r}; "
             "choose another 'pipeline', or name the same 'source'"
         )
-    token = PublishToken(pipeline, row.incarnation + 1)
-    published = connection.execute(
-        sa.select(sa.func.max(attempts.c.end_seq)).where(
-            attempts.c.pipeline == pipeline, attempts.c.end_seq > row.confirmed_seq
-        )
-    ).scalar()
-    confirmed = row.confirmed_seq if published is None else published
-    if row.semantics != semantics.value:
-        _refuse_unfinished(connection, pipeline, Semantics(row.semantics), semantics, row.last_seq - confirmed)
-    connection.execute(
-        pipelines.update()
-        .where(pipelines.c.pipeline == pipeline)
-        .values(
-            incarnation=token.incarnation,
-            driver=driver,
-            confirmed_seq=confirmed,
-            semantics=semantics.value,
-            heartbeat_at=now,
-            stale_at=now + int(stale_after * 1_000_000),
-        )
-    )
-    connection.execute(
-        shards.update()
-        .where(shards.c.owner == pipeline, shards.c.finished_at.is_(None))
-        .values(incarnation=token.incarnation)
-    )
-    unfinished = standing(database).where(owned_by(token)).order_by(shards.c.opened_at, shards.c.shard_key)
-    recent = frozenset[ShardKey]()
-    if not semantics.keeps_shards:
-        recent = _recent(database, connection, pipeline, confirmed, remembered)
-    return Started(
-        token=token,
-        confirmed_seq=confirmed,
-        last_seq=row.last_seq,
-        unconfirmed=tuple(snapshots.read(connection, pipeline, confirmed, row.last_seq)),
-        unfinished=tuple(as_shard(r) for r in connection.execute(unfinished)),
-        previous_alive=bool(row.alive) and driver != "" and row.driver == driver,
-        recent=recent,
-    )
+    return row
 
 
-def _recent(
-    database: Database, connection: Connection, pipeline: str, confirmed: int, remembered: float
-) -> frozenset[ShardKey]:
+def _recent(transaction: Transaction, pipeline: str, confirmed: int, remembered: float) -> frozenset[ShardKey]:
     """The shards of the attempts of the last `remembered` seconds, from the snapshots that they delivered."""
-    since = database.now() - int(remembered * 1_000_000)
-    young = sa.select(sa.func.min(attempts.c.start_seq)).where(
-        attempts.c.pipeline == pipeline, attempts.c.published_at > since
-    )
-    first = connection.execute(young).scalar()
+    since = transaction.now() - int(remembered * 1_000_000)
+    first = transaction.execute(first_since(pipeline, since)).scalar()
     if first is None:
         return frozenset()
-    return frozenset(move.key for move in snapshots.read_moves(connection, pipeline, first, confirmed))
+    return frozenset(move.key for move in snapshots.read_moves(transaction, pipeline, first, confirmed))
+
+
+def first_since(pipeline: str, since: sa.ColumnElement[int] | int) -> sa.Select[Any]:
+    """The offset at which the first plan that was delivered after `since` (microseconds) begins."""
+    return sa.select(sa.func.min(attempts.c.start_seq)).where(
+        attempts.c.pipeline == pipeline, attempts.c.published_at > since
+    )
 
 
 def _refuse_unfinished(
-    connection: Connection, pipeline: str, before: Semantics, semantics: Semantics, snapshots: int
+    transaction: Transaction, pipeline: str, before: Semantics, semantics: Semantics, snapshots: int
 ) -> None:
     """What was begun under one promise cannot be ended under another."""
     mine = sa.select(sa.func.count()).where(shards.c.owner == pipeline, shards.c.finished_at.is_(None))
-    unfinished = connection.execute(mine).scalar_one()
+    unfinished = transaction.execute(mine).scalar_one()
     if snapshots or unfinished:
         raise StoreConfigurationError(
             f"option 'deliverySemantics': pipeline {pipeline!r} was run with {before.value}, and of that {snapshots} "

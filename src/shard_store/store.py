@@ -1,19 +1,17 @@
-"""The shard store: one object over one database, each call one transaction (design.md section 5)."""
+"""The shard store: one object over one database, each call one transaction."""
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from shard_store import error_records, plans, poison, publishing, shards, starting, views
+from shard_store import error_records, leases, offsets, plans, poison, publishing, shards, starting, views
 from shard_store.model import (
     Content,
     ErrorRecord,
@@ -26,24 +24,27 @@ from shard_store.model import (
     ShardKey,
     Split,
 )
-from shard_store.plans import Confirmed
-from shard_store.pruning import PruneResult, RetentionPolicy, prune, win_interval
+from shard_store.offsets import Confirmed
+from shard_store.pruning import PruneResult, RetentionPolicy, prune
 from shard_store.publishing import Published
 from shard_store.semantics import Semantics
-from shard_store.sql import install as installing
+from shard_store.sql import install
 from shard_store.sql.database import Database
 from shard_store.sql.schema import pipelines
+from shard_store.sql.transaction import Transaction
 from shard_store.starting import Started
 from shard_store.views import AsOf
+
+T = TypeVar("T")
 
 
 class ShardStore:
     """Shards, their owners and their progress behind a SQLAlchemy URL. Threads may share one; processes may not.
 
-    Every method is one transaction (or, with `connection`, part of the caller's, which commits), is safe to call
-    again, and raises `shard_store.errors`. Used in the reader process, in the sink's commit process and, for errors
-    only, in executors. `stale_after` is the time in seconds after its last heartbeat at which a pipeline's shards
-    may be taken by others.
+    Every method is one transaction, which is tried again for a while when the database is in trouble. Those named
+    `..._inside` are part of the caller's own transaction instead, in the store's database: they commit nothing, and
+    try nothing again. All are safe to call again, and raise `shard_store.errors`. Used in the reader process, in the
+    sink's commit process and, for errors only, in executors.
     """
 
     def __init__(self, database: Database) -> None:
@@ -63,7 +64,7 @@ class ShardStore:
     def close(self) -> None:
         self.database.close()
 
-    # ownership
+    # shards and their owners
 
     def start(
         self,
@@ -77,144 +78,139 @@ class ShardStore:
     ) -> Started:
         """Begin a new incarnation of the pipeline; fences the one before. Idempotent but for the number.
 
-        `remembered`: with at-least-once, the seconds for which what was delivered is told as `recent`.
+        `stale_after`: the seconds after its last heartbeat from which others may take the pipeline's shards.
+        `remembered`: with at-least-once, for how many seconds what was delivered is reported as `recent`.
         """
         starting.check_name("source", source)
         starting.check_name("pipeline", pipeline)
         return self.database.write(
-            lambda c: starting.start(self.database, c, source, pipeline, driver, stale_after, semantics, remembered)
+            lambda t: starting.start(
+                t, source, pipeline, driver=driver, stale_after=stale_after, semantics=semantics, remembered=remembered
+            )
         )
 
     def heartbeat(self, token: PublishToken, stale_after: float) -> None:
-        self.database.write(lambda c: shards.heartbeat(self.database, c, token, stale_after))
+        """Say that the pipeline runs; raises PipelineTakenOver when another incarnation does."""
+        self.database.write(lambda t: shards.heartbeat(t, token, stale_after))
 
     def retire(self, token: PublishToken) -> None:
         """Say that the incarnation has ended gracefully and plans nothing more."""
-        self.database.write(lambda c: shards.retire(c, token))
+        self.database.write(lambda t: shards.retire(t, token))
 
     def open_shards(self, token: PublishToken, source: str, contents: Sequence[Content]) -> dict[ShardKey, Shard]:
-        """Open new shards as ours and tell how each stands: one transaction, 1,000 rows a statement."""
-        return self.database.write(lambda c: shards.open_shards(self.database, c, token, source, contents))
+        """Open new shards as ours and return all as they are now: one transaction, 1,000 rows a statement."""
+        return self.database.write(lambda t: shards.open_shards(t, token, source, contents))
 
     def look(self, keys: Sequence[ShardKey]) -> dict[ShardKey, Shard]:
-        return self.database.read(lambda c: shards.look(self.database, c, keys))
+        """The shards as they are now; pruned ones are missing."""
+        return self.database.read(lambda t: shards.look(t, keys))
 
     def acquire(self, token: PublishToken, seen: Mapping[ShardKey, PublishToken | None]) -> set[ShardKey]:
         """Compare-and-set stale shards to our token; returns those that are ours now (invariant 5)."""
-        return self.database.write(lambda c: shards.acquire(self.database, c, token, seen))
+        return self.database.write(lambda t: shards.acquire(t, token, seen))
 
     def release(self, token: PublishToken, keys: Sequence[ShardKey]) -> None:
-        self.database.write(lambda c: shards.release(self.database, c, token, keys))
+        """Give up open shards that are in no snapshot."""
+        self.database.write(lambda t: shards.release(t, token, keys))
 
-    # progress
+    # snapshots and plans
 
     def advance(
         self,
         token: PublishToken,
         *,
         confirm: int | None = None,
-        keys: Iterable[ShardKey] = (),
+        keys: Collection[ShardKey] = (),
         snapshot: tuple[int, Sequence[Range]] | None = None,
     ) -> Confirmed:
         """Confirm up to a seq and write the next snapshot, together in one transaction; either may be left out."""
-
-        def work(c: Connection) -> Confirmed:
-            confirmed = Confirmed(frozenset())
-            if confirm is not None:
-                confirmed = plans.confirm(self.database, c, token, confirm, keys)
-            if snapshot is not None:
-                written = plans.write_snapshot(self.database, c, token, *snapshot)
-                confirmed = replace(confirmed, written=written)
-            return confirmed
-
-        keys = list(keys)
-        return self.database.write(work)
-
-    def plan(self, token: PublishToken, start_seq: int, end_seq: int) -> Plan:
-        return self.database.write(lambda c: plans.plan(self.database, c, token, start_seq, end_seq))
-
-    def current_plan(
-        self, pipeline: str, driver: str | None = None, connection: Connection | None = None
-    ) -> PlanIdentity:
-        if connection is not None:
-            return self.database.write(lambda c: plans.current_plan(c, pipeline, driver), connection)
-        return self.database.read(lambda c: plans.current_plan(c, pipeline, driver))
+        return self.database.write(lambda t: offsets.advance(t, token, confirm=confirm, keys=keys, snapshot=snapshot))
 
     def adopt_offset(self, token: PublishToken, seq: int) -> None:
-        self.database.write(lambda c: plans.adopt_offset(c, token, seq))
+        """Continue after an offset that this store never gave."""
+        self.database.write(lambda t: offsets.adopt_offset(t, token, seq))
+
+    def plan(self, token: PublishToken, start_seq: int, end_seq: int) -> Plan:
+        """The plan of the micro-batch (start_seq, end_seq], kept as the pipeline's current one."""
+        return self.database.write(lambda t: plans.plan(t, token, start_seq, end_seq))
+
+    def current_plan(self, pipeline: str, driver: str | None = None) -> PlanIdentity:
+        """The plan that a sink built now belongs to; with `driver`, only if it is that driver's."""
+        return self.database.read(lambda t: plans.current_plan(t, pipeline, driver))
+
+    def current_plan_inside(self, connection: Connection, pipeline: str, driver: str | None = None) -> PlanIdentity:
+        return self.database.inside(connection, lambda t: plans.current_plan(t, pipeline, driver))
+
+    # publishing
 
     def publish(
-        self,
-        identity: PlanIdentity,
-        splits: Sequence[Split],
-        *,
-        row_schema: str | None = None,
-        batch_id: int | None = None,
-        elsewhere: tuple[int, int] = (0, 0),
-        connection: Connection | None = None,
-    ) -> Published:
-        """Make the splits visible and advance the shards, once for each plan; fenced by the token (section 2).
-
-        `elsewhere`: how many rows and bytes become visible with this transaction in another place than splits.
-        """
-        return self.publish_all(
-            (identity,),
-            splits,
-            row_schema=row_schema,
-            batch_id=batch_id,
-            elsewhere=elsewhere,
-            connection=connection,
-        )
-
-    def publish_all(
         self,
         identities: Sequence[PlanIdentity],
         splits: Sequence[Split] | None,
         *,
         row_schema: str | None = None,
         batch_id: int | None = None,
-        elsewhere: tuple[int, int] = (0, 0),
-        connection: Connection | None = None,
     ) -> Published:
-        """Publish a micro-batch of several pipelines as one: all advance, or none. The first one has the splits.
+        """Make the splits of a micro-batch visible and advance its shards, once for each plan, fenced by the tokens.
 
-        A pipeline that is idle in this batch comes with the plan that it delivered last, and stays as it is. The
-        result's hash is that of the first one's attempt, its counts are over all. `splits` is None where the rows go
-        elsewhere, uncounted.
+        `identities`: the plans, one for each pipeline of the query: all advance, or none. The first one has the splits.
+        A pipeline that is idle in this batch comes with the plan that it delivered last, and stays as it is. `splits`
+        is None where the rows go elsewhere, uncounted; `row_schema` is their schema as Spark's JSON.
+        The result's hash is that of the first one's attempt, its counts are over all. Raises PipelineTakenOver and
+        ShardsLost; then nothing was published.
+        """
+        return self.database.write(
+            lambda t: publishing.publish(t, identities, splits, row_schema=row_schema, batch_id=batch_id)
+        )
+
+    def publish_with(
+        self,
+        identities: Sequence[PlanIdentity],
+        work: Callable[[Transaction, Published], T],
+        *,
+        batch_id: int,
+        brought: tuple[int, int],
+    ) -> T:
+        """As `publish`, where rows become visible elsewhere in the store's database by `work`, in one transaction.
+
+        `work` is called in that transaction, with what was published, and is run again with it when the database is
+        in trouble; its result is returned. `brought`: how many rows and bytes it makes visible.
         """
 
-        def work(c: Connection) -> Published:
-            return publishing.publish(
-                self.database, c, identities, splits, row_schema=row_schema, batch_id=batch_id, elsewhere=elsewhere
-            )
+        def publish(t: Transaction) -> T:
+            return work(t, publishing.publish(t, identities, (), batch_id=batch_id, elsewhere=brought))
 
-        return self.database.write(work, connection)
+        return self.database.write(publish)
+
+    def publish_inside(
+        self,
+        connection: Connection,
+        identities: Sequence[PlanIdentity],
+        splits: Sequence[Split] | None,
+        batch_id: int | None = None,
+    ) -> Published:
+        """As `publish`, in the caller's transaction, which may hold rows of the caller's own tables."""
+        return self.database.inside(connection, lambda t: publishing.publish(t, identities, splits, batch_id=batch_id))
 
     def delivered(self, identities: Sequence[PlanIdentity], batch_id: int) -> Published:
-        """What `publish_all` would find: the hash of this micro-batch, and whether it is published already."""
-        return self.database.read(lambda c: publishing.look(c, identities, batch_id))
+        """What `publish` would find: the hash of this micro-batch, and whether it is published already."""
+        return self.database.read(lambda t: publishing.look(t, identities, batch_id))
 
     @contextmanager
-    def held(
-        self, identities: Sequence[PlanIdentity], batch_id: int, connection: Connection | None = None
-    ) -> Iterator[None]:
+    def held(self, identities: Sequence[PlanIdentity], batch_id: int) -> Iterator[None]:
         """While the block lasts, the micro-batch can be published, and nobody takes its shards over.
 
-        With `connection`: as long as the caller's transaction. Raises as `publish_all` does. Keep it short: the
-        pipeline's heartbeats wait for it.
+        Raises as `publish` does. Keep it short: the pipeline's heartbeats wait for it.
         """
-        with ExitStack() as stack:
-            if connection is None:
-                connection = stack.enter_context(self.database.engine.begin())
-            self.database.write(lambda c: publishing.hold(self.database, c, identities, batch_id), connection)
+        with self.database.engine.begin() as connection:
+            self.hold_inside(connection, identities, batch_id)
             yield
 
-    def created_at(self, pipeline: str, connection: Connection) -> int:
-        """When the pipeline started first: tells it from one of the same name in another store."""
-        query = sa.select(pipelines.c.created_at).where(pipelines.c.pipeline == pipeline)
-        return int(connection.execute(query).scalar_one())
+    def hold_inside(self, connection: Connection, identities: Sequence[PlanIdentity], batch_id: int) -> None:
+        """As `held`, until the caller's transaction ends."""
+        self.database.inside(connection, lambda t: publishing.hold(t, identities, batch_id))
 
-    # errors, views, housekeeping
+    # errors
 
     def record_errors(self, source: str, pipeline: str, records: Sequence[ErrorRecord]) -> None:
         """Write errors where they happen; the same error twice is one. Runs in executors too.
@@ -222,42 +218,41 @@ class ShardStore:
         Errors of a plan become final when it is published; what comes later is not written.
         """
         if records:
-            self.database.write(lambda c: error_records.record(self.database, c, source, pipeline, records))
+            self.database.write(lambda t: error_records.record(t, source, pipeline, records))
 
-    def reject(
-        self, identity: PlanIdentity, records: Sequence[ErrorRecord], connection: Connection | None = None
-    ) -> None:
+    def reject(self, identity: PlanIdentity, records: Sequence[ErrorRecord]) -> None:
         """Write rows of the running plan that the user's function rejected; fenced, and the same row twice is one."""
+        self.database.write(lambda t: error_records.reject(t, identity, records))
 
-        def work(c: Connection) -> None:
-            shards.fence(c, identity.token)
-            error_records.record(self.database, c, identity.source, identity.token.pipeline, records)
-
-        self.database.write(work, connection)
+    def reject_inside(self, connection: Connection, identity: PlanIdentity, records: Sequence[ErrorRecord]) -> None:
+        self.database.inside(connection, lambda t: error_records.reject(t, identity, records))
 
     def found_bad(self, identity: PlanIdentity) -> set[tuple[ShardKey, Position]]:
         """The ranges, by key and start, that an attempt at this plan found bad: they are not read again."""
-        return self.database.read(lambda c: error_records.found_bad(c, identity.delivery_hash))
+        return self.database.read(lambda t: error_records.found_bad(t, identity.delivery_hash))
 
     def begin_read(self, identity: PlanIdentity, entry: Range) -> int:
         """Mark a range as being read in isolation; returns how many earlier reads of it have never ended.
 
         Called by executors, for plans that have failed before: what kills its reader leaves its mark behind.
         """
-        return self.database.write(lambda c: poison.begin(self.database, c, identity, entry))
+        return self.database.write(lambda t: poison.begin(t, identity, entry))
 
     def end_read(self, identity: PlanIdentity, entry: Range) -> None:
         """The reader of the range is alive, whatever it found."""
-        self.database.write(lambda c: poison.end(c, identity, entry))
+        self.database.write(lambda t: poison.end(t, identity, entry))
+
+    # views and pruning
 
     def pages(
         self, view: str, *, source: str | None = None, pipeline: str | None = None, as_of: AsOf | None = None
     ) -> Iterator[list[tuple[Any, ...]]]:
+        """The rows of a view, in pages."""
         return views.pages(self.database, view, source=source, pipeline=pipeline, as_of=as_of)
 
     def published_names(self, paths: Sequence[str]) -> set[str]:
         """Which of the files are splits, by their names: the same, whatever their folder is called."""
-        return self.database.read(lambda c: views.published_names(self.database, c, paths))
+        return self.database.read(lambda t: views.published_names(t, paths))
 
     def row_schema(self, pipeline: str | None = None) -> str | None:
         """The schema (Spark's JSON) of what the sink published last, of this pipeline or of any."""
@@ -265,21 +260,16 @@ class ShardStore:
         if pipeline is not None:
             query = query.where(pipelines.c.pipeline == pipeline)
         query = query.order_by(pipelines.c.heartbeat_at.desc()).limit(1)
-        return self.database.read(lambda c: c.execute(query).scalar_one_or_none())
+        return self.database.read(lambda t: t.execute(query).scalar_one_or_none())
 
     def win_interval(self, name: str, interval: float) -> bool:
         """True for one caller over all pipelines in each `interval` seconds."""
-        holder = uuid.uuid4().hex
-        return win_interval(self.database, name, holder, interval)
+        return leases.win_interval(self.database, name, interval)
 
     def prune(
-        self,
-        policy: RetentionPolicy,
-        now: datetime | None = None,
-        *,
-        dry_run: bool = False,
-        time_out: float = 60.0,
+        self, policy: RetentionPolicy, now: datetime | None = None, *, dry_run: bool = False, time_out: float = 60.0
     ) -> PruneResult:
+        """Remove what the policy lets go, in small transactions, for at most `time_out` seconds."""
         return prune(self.database, policy, now, dry_run=dry_run, time_out=time_out)
 
 
@@ -299,7 +289,7 @@ def open_store(
     """
     database = Database(url, clock=clock, patience=patience, trusts_rowcount=trusts_rowcount)
     try:
-        installing.ensure(database, create=create)
+        install.ensure(database, create=create)
     except BaseException:
         database.close()
         raise

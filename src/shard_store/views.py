@@ -11,13 +11,13 @@ from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection
 
 from shard_store.error_records import error_state
 from shard_store.errors import StoreConfigurationError
 from shard_store.model import split_key
-from shard_store.sql.database import Database, chunks
-from shard_store.sql.schema import AnyText, AsHex, attempts, errors, micros, pipelines, shards, snapshots, splits
+from shard_store.sql.database import Database
+from shard_store.sql.schema import AnyText, AsHex, attempts, errors, micros, pipelines, shards, splits
+from shard_store.sql.transaction import Transaction
 
 PAGE = 10_000
 
@@ -77,7 +77,7 @@ VIEWS: dict[str, tuple[Column, ...]] = {
         *_columns(shards, "size:integer state source"),
         Column("pipeline", "text", shards.c.owner),
         Column("discovery_time", "time", shards.c.opened_at),
-        Column("processed_time", "time", snapshots.c.created_at),
+        Column("processed_time", "time", attempts.c.snapshot_at),
         Column("commit_time", "time", shards.c.finished_at),
         Column("rows", "integer", _ONLY_ROWS),
         *_columns(shards, "queue message_id receive_count:integer shard_id"),
@@ -98,8 +98,7 @@ Its `state`: `pending` (not final), `recorded`, `delivered` (to the error queue)
 _FROM = {
     "splits": splits,
     "shards": shards.outerjoin(
-        pipelines,
-        sa.and_(pipelines.c.pipeline == shards.c.owner, pipelines.c.incarnation == shards.c.incarnation),
+        pipelines, sa.and_(pipelines.c.pipeline == shards.c.owner, pipelines.c.incarnation == shards.c.incarnation)
     ),
     "attempts": attempts,
     "errors": errors.outerjoin(attempts, attempts.c.delivery_hash == errors.c.delivery_hash),
@@ -110,12 +109,7 @@ _FROM = {
             attempts.c.end_seq == shards.c.end_seq,
             attempts.c.start_seq < attempts.c.end_seq,
         ),
-    )
-    .outerjoin(_LEAD, _LEAD.c.delivery_hash == attempts.c.lead_hash)
-    .outerjoin(
-        snapshots,
-        sa.and_(snapshots.c.pipeline == shards.c.owner, snapshots.c.seq == shards.c.end_seq, snapshots.c.chunk == 0),
-    ),
+    ).outerjoin(_LEAD, _LEAD.c.delivery_hash == attempts.c.lead_hash),
 }
 _MAIN = {"splits": splits, "shards": shards, "attempts": attempts, "errors": errors, "files_state": shards}
 
@@ -142,13 +136,13 @@ def pages(
     if as_of is not None and as_of.time is not None:
         query = query.where(splits.c.published_at <= micros(as_of.time))
     if as_of is not None and as_of.attempt is not None:
-        last_split = database.read(lambda c, a=as_of.attempt: _last_split(database, c, a))  # type: ignore[misc]
+        last_split = database.read(lambda t, a=as_of.attempt: _last_split(t, a))  # type: ignore[misc]
         query = query.where(splits.c.id <= last_split)
     query = query.order_by(key).limit(PAGE)
     last: Any = None
     while True:
         page_query = query if last is None else query.where(key > last)
-        page = database.read(lambda c, q=page_query: c.execute(q).all())  # type: ignore[misc]
+        page = database.read(lambda t, q=page_query: t.execute(q).all())  # type: ignore[misc]
         if not page:
             return
         yield [tuple(row[:-1]) for row in page]
@@ -157,29 +151,26 @@ def pages(
             return
 
 
-def _last_split(database: Database, connection: Connection, delivery_hash: str) -> int:
+def _last_split(transaction: Transaction, delivery_hash: str) -> int:
     """The id of the last split that was published with or before an attempt: they rise, as splits are inserted."""
-    attempt = connection.execute(
+    attempt = transaction.execute(
         sa.select(attempts.c.lead_hash, attempts.c.published_at).where(attempts.c.delivery_hash == delivery_hash)
     ).one_or_none()
     last = sa.select(sa.func.max(splits.c.id))
     lead = delivery_hash if attempt is None else attempt.lead_hash  # of a pruned attempt the splits are still there
-    found = connection.execute(last.where(splits.c.delivery_hash == lead)).scalar_one()
+    found = transaction.execute(last.where(splits.c.delivery_hash == lead)).scalar_one()
     if found is None and attempt is not None:
-        found = connection.execute(last.where(splits.c.published_at <= attempt.published_at)).scalar_one() or 0
+        found = transaction.execute(last.where(splits.c.published_at <= attempt.published_at)).scalar_one() or 0
     if found is None:
         raise StoreConfigurationError(
-            f"option 'asOfAttempt': the store {database.name!r} has no attempt {delivery_hash[:64]!r}; take a "
+            f"option 'asOfAttempt': the store {transaction.database!r} has no attempt {delivery_hash[:64]!r}; take a "
             "delivery_hash of the view 'attempts'"
         )
     return int(found)
 
 
-def published_names(database: Database, connection: Connection, paths: Sequence[str]) -> set[str]:
+def published_names(transaction: Transaction, paths: Sequence[str]) -> set[str]:
     """Which of the paths name a split, whatever their folder is called."""
     by_key = {split_key(path): path for path in paths}
-    found: set[str] = set()
-    for chunk in chunks(sorted(by_key)):
-        keys = connection.execute(sa.select(splits.c.name_key).where(database.dialect.among(splits.c.name_key, chunk)))
-        found.update(by_key[bytes(key)] for key in keys.scalars())
-    return found
+    found = transaction.select_among(sa.select(splits.c.name_key), splits.c.name_key, by_key)
+    return {by_key[bytes(key)] for (key,) in found}

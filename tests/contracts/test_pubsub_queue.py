@@ -59,7 +59,7 @@ def test_nobody_is_asked_before_the_first_use_and_only_once_after_it(server: Pub
     before = len(server.calls().get("GetSubscription", []))
     assert queue.name
     assert len(server.calls().get("GetSubscription", [])) == before
-    queue.publish(["x"])
+    queue.send(["x"])
     queue.receive(1, 60, 0)
     assert queue.capabilities
     assert len(server.calls()["GetSubscription"]) == before + 1
@@ -78,7 +78,7 @@ def test_the_lease_is_the_one_asked_for_whatever_the_subscriptions_deadline(
     server: PubSubServer, opened: Open, deadline: int
 ) -> None:
     queue = opened(ack_deadline_seconds=deadline)
-    queue.publish(["x"])
+    queue.send(["x"])
     before = time.monotonic()
     (message,) = queue.receive(1, 60, 0)
     assert before + 60 <= message.lease_until <= time.monotonic() + 60
@@ -92,7 +92,7 @@ def test_when_the_first_extension_fails_the_lease_is_told_to_be_the_subscription
     server: PubSubServer, opened: Open
 ) -> None:
     queue = opened(ack_deadline_seconds=30)
-    queue.publish(["x"])
+    queue.send(["x"])
     server.fail("ModifyAckDeadline", "UNAVAILABLE")
     before = time.monotonic()
     (message,) = queue.receive(1, 60, 0)
@@ -104,7 +104,7 @@ def test_a_message_that_was_lost_before_its_first_extension_is_not_given_out(
     server: PubSubServer, opened: Open
 ) -> None:
     queue = opened(enable_exactly_once_delivery=True)
-    queue.publish(["a", "b"])
+    queue.send(["a", "b"])
     server.fail("ModifyAckDeadline", "INVALID_ARGUMENT", failure="PERMANENT_FAILURE_INVALID_ACK_ID")
     assert [message.body for message in queue.receive(2, 60, 0)] == [b"b"]
 
@@ -113,7 +113,7 @@ def test_the_receive_count_is_the_services_where_it_counts_and_else_one(server: 
     dead = server.create_topic("p", f"dead-{next(_names)}")
     counting = opened(dead_letter_policy={"dead_letter_topic": dead, "max_delivery_attempts": 9})
     for queue, counts in ((opened(), [1, 1, 1]), (counting, [1, 2, 3])):
-        queue.publish(["x"])
+        queue.send(["x"])
         seen = []
         for _ in counts:
             (message,) = queue.receive(1, 60, 0)
@@ -127,7 +127,7 @@ def test_the_receive_count_is_the_services_where_it_counts_and_else_one(server: 
 
 def test_thousands_of_receipts_go_out_in_requests_that_the_service_takes(server: PubSubServer, opened: Open) -> None:
     queue = opened(enable_exactly_once_delivery=True)
-    queue.publish([str(number) for number in range(3_000)])
+    queue.send([str(number) for number in range(3_000)])
     messages = []
     while taken := queue.receive(1_000, 600, 0):
         messages += taken
@@ -147,7 +147,7 @@ def test_large_messages_are_published_in_requests_that_the_service_takes(server:
     queue = opened()
     bodies = [bytes([number]) * 3_000_000 for number in range(7)]
     before = len(server.calls().get("Publish", []))
-    assert len(set(queue.publish(bodies))) == 7
+    assert len(set(queue.send(bodies))) == 7
     assert len(server.calls()["Publish"]) == before + 3
     received: list[bytes] = []
     while len(received) < 7:  # a pull whose time is over while its answer comes would be lost for a lease
@@ -159,7 +159,7 @@ def test_receipts_that_fail_for_the_moment_are_sent_again_and_lost_ones_are_told
     server: PubSubServer, opened: Open
 ) -> None:
     queue = opened(enable_exactly_once_delivery=True)
-    queue.publish(["a", "b"])
+    queue.send(["a", "b"])
     receipts = [message.receipt for message in queue.receive(2, 60, 0)]
     server.fail("Acknowledge", "UNAVAILABLE", failure="TRANSIENT_FAILURE_OTHER")
     assert queue.acknowledge(receipts[:1]) == set()
@@ -175,7 +175,7 @@ def test_receipts_that_fail_for_the_moment_are_sent_again_and_lost_ones_are_told
 def test_attributes_of_other_senders_come_as_headers_and_are_republished_with_the_copy(opened: Open) -> None:
     queue = opened()
     attributes = {"eventType": "OBJECT_FINALIZE", "bucketId": "b", "objectId": "k \u00fc", "payloadFormat": "NONE"}
-    queue.publish([b""], headers=attributes)
+    queue.send([b""], headers=attributes)
     (message,) = queue.receive(1, 60, 0)
     assert (message.body, message.tag, message.headers) == (b"", "", attributes)
     assert queue.republish(message)
@@ -189,7 +189,7 @@ def test_every_subscription_of_a_topic_gets_what_is_published_and_its_own_leases
     first = opened()
     topic = f"projects/p/topics/t-{first.name.rpartition('-')[2]}"
     second = opened(server.create_subscription("p", f"files-{next(_names)}", topic))
-    first.publish(["x"])
+    first.send(["x"])
     (one,), (two,) = first.receive(1, 60, 0), second.receive(1, 60, 0)
     assert one.message_id == two.message_id
     first.acknowledge([one.receipt])
@@ -200,7 +200,7 @@ def test_every_subscription_of_a_topic_gets_what_is_published_and_its_own_leases
 
 def test_the_copy_of_a_republished_message_stays_in_its_group(opened: Open) -> None:
     queue = opened(enable_message_ordering=True)
-    queue.publish(["1", "2"], group="g")
+    queue.send(["1", "2"], group="g")
     first, second = queue.receive(2, 60, 0)
     queue.republish(first)
     queue.acknowledge([second.receipt])
@@ -225,8 +225,8 @@ def test_a_rejected_message_is_in_the_dead_letter_topic_before_it_is_deleted(
 ) -> None:
     dead, config = dead_letters
     queue = opened(enable_exactly_once_delivery=exactly_once, enable_message_ordering=True, **config)
-    queue.publish([b"\xff"], tag="a.b", headers={"trace": "1"}, group="g")
-    queue.publish(["free", "good"])
+    queue.send([b"\xff"], tag="a.b", headers={"trace": "1"}, group="g")
+    queue.send(["free", "good"])
     first, second, good = sorted(queue.receive(10, 60, 0), key=lambda message: message.message_id)
     server.fail("Publish", "UNAVAILABLE")
     with pytest.raises(QueueUnavailable):
@@ -255,7 +255,7 @@ def test_what_somebody_else_has_by_now_is_not_rejected(
 ) -> None:
     dead, config = dead_letters
     queue = opened(enable_exactly_once_delivery=True, **config)
-    queue.publish(["x"])
+    queue.send(["x"])
     (slow,) = queue.receive(1, 20, 0)
     server.advance(30)
     assert len(opened(queue.name).receive(1, 60, 0)) == 1
@@ -269,7 +269,7 @@ def test_a_message_whose_deliveries_are_used_up_is_moved_by_the_service(
 ) -> None:
     dead, config = dead_letters
     queue = opened(**config)
-    queue.publish(["poison"])
+    queue.send(["poison"])
     for _ in range(5):
         (message,) = queue.receive(1, 60, 0)
         queue.nack([message.receipt])
@@ -282,7 +282,7 @@ def test_messages_are_kept_for_rejection_only_while_they_are_held(
 ) -> None:
     plain, keeping = opened(), opened(**dead_letters[1])
     for queue in (plain, keeping):
-        queue.publish(["x"] * 3)
+        queue.send(["x"] * 3)
         receipts = [message.receipt for message in queue.receive(3, 60, 0)]
         assert len(queue._rejectable) == (3 if queue is keeping else 0)
         queue.acknowledge(receipts[:1])
@@ -314,7 +314,7 @@ def test_a_missing_permission_names_the_role_to_give(server: PubSubServer, opene
     server.fail(verb, "PERMISSION_DENIED")
 
     def use() -> None:
-        queue.publish(["x"])
+        queue.send(["x"])
         queue.receive(1, 60, 0)
 
     with pytest.raises(QueueConfigurationError, match=role):
@@ -323,7 +323,7 @@ def test_a_missing_permission_names_the_role_to_give(server: PubSubServer, opene
 
 def test_trouble_of_a_moment_while_the_subscription_is_read_is_waited_for(server: PubSubServer, opened: Open) -> None:
     server.fail("GetSubscription", "UNAVAILABLE", times=2)
-    assert opened().publish(["x"])
+    assert opened().send(["x"])
 
 
 def test_a_pull_ended_by_its_deadline_brought_nothing(server: PubSubServer, opened: Open) -> None:
@@ -348,13 +348,13 @@ def test_after_a_long_silence_empty_pulls_are_believed_only_of_a_service_that_an
 @pytest.mark.parametrize("status", ["UNAVAILABLE", "INTERNAL", "ABORTED", "RESOURCE_EXHAUSTED"])
 def test_calls_are_not_repeated_in_secret(server: PubSubServer, opened: Open, status: str) -> None:
     queue = opened()
-    queue.publish(["x"])
+    queue.send(["x"])
     (message,) = queue.receive(1, 60, 0)
     for verb, call in (
         ("Pull", lambda: queue.receive(1, 60, 0)),
         ("Acknowledge", lambda: queue.acknowledge([message.receipt])),
         ("ModifyAckDeadline", lambda: queue.extend([message.receipt], 60)),
-        ("Publish", lambda: queue.publish(["y"])),
+        ("Publish", lambda: queue.send(["y"])),
     ):
         before = len(server.calls()[verb]) if verb in server.calls() else 0
         server.fail(verb, status)

@@ -70,7 +70,7 @@ def test_a_queue_is_created_looked_at_emptied_and_deleted(url: str) -> None:
     assert cuesqueue("create", url)["created"] is True
     assert cuesqueue("create", url)["created"] is False
     with open_queue(url) as queue:
-        ids = queue.publish(["text", b"\xff"], tag="a.b", headers={"k": "v"})
+        ids = queue.send(["text", b"\xff"], tag="a.b", headers={"k": "v"})
         told = cuesqueue("info", url)
         assert (told["exists"], told.get("ready", 2)) == (True, 2)
         shown = {message["message_id"]: message for message in cuesqueue("peek", url)["messages"]}
@@ -83,7 +83,7 @@ def test_a_queue_is_created_looked_at_emptied_and_deleted(url: str) -> None:
         queue.nack([message.receipt for message in taken])
         assert cuesqueue("purge", url, "--yes")["messages"] == (2 if queue.capabilities.reports_depth else None)
         assert queue.receive(10, 30, 0) == []
-        queue.publish(["more"])
+        queue.send(["more"])
     assert cuesqueue("delete", url, "--yes")["deleted"] is True
     assert cuesqueue("info", url)["exists"] is False
 
@@ -93,14 +93,14 @@ def test_an_open_queue_may_be_deleted_twice_and_made_again(url: str) -> None:
         manager = administered(queue)
         assert manager
         manager.create()
-        queue.publish(["gone"])
+        queue.send(["gone"])
         manager.delete()
         manager.delete()
         assert not manager.exists()
         with pytest.raises(QueueNotFound):
             manager.purge()
         manager.create()
-        queue.publish(["new"])
+        queue.send(["new"])
         assert [message.body for message in queue.receive(10, 30, 2)] == [b"new"]
 
 
@@ -119,7 +119,7 @@ def test_a_new_queue_of_sqs_keeps_messages_for_a_fortnight_and_is_fifo_where_its
 
 def test_what_is_there_already_stays_as_it_is(ministack_url: str) -> None:
     with SqsQueue(new_queue(ministack_url, MessageRetentionPeriod="3600"), **KEYS) as queue:
-        queue.publish(["kept"])
+        queue.send(["kept"])
         queue.create()
         assert queue.capabilities.retention == 3600
         assert queue.depth().total == 1
@@ -127,20 +127,20 @@ def test_what_is_there_already_stays_as_it_is(ministack_url: str) -> None:
 
 def test_more_messages_than_one_receive_brings_are_shown_and_all_are_free_again(ministack_url: str) -> None:
     with SqsQueue(new_queue(ministack_url), **KEYS) as queue:
-        queue.publish([str(number) for number in range(35)])
+        queue.send([str(number) for number in range(35)])
         assert len({message.message_id for message in queue.peek(25)}) == 25
         assert (queue.depth().ready, queue.depth().in_flight) == (35, 0)
 
 
 def test_a_look_counts_as_a_receive_of_sqs(ministack_url: str) -> None:
     with SqsQueue(new_queue(ministack_url), **KEYS) as queue:
-        queue.publish(["x"])
+        queue.send(["x"])
         assert [message.receive_count for message in [*queue.peek(1), *queue.peek(1)]] == [1, 2]
 
 
 def test_messages_of_a_look_that_fails_are_free_again(ministack_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with SqsQueue(new_queue(ministack_url), **KEYS) as queue:
-        queue.publish([str(number) for number in range(12)])
+        queue.send([str(number) for number in range(12)])
         receive, calls = queue.receive, itertools.count()
 
         def fails_later(most: int, lease: float, wait: float) -> Any:
@@ -230,10 +230,10 @@ def test_a_topic_that_is_there_is_used_and_outlives_the_subscription(server: Pub
         before = len(server.calls().get("CreateTopic", []))
         queue.create()
         assert len(server.calls()["CreateTopic"]) == before
-        queue.publish(["x"])
+        queue.send(["x"])
         queue.delete()
     with PubSubQueue(other, shortest_wait=0.1) as queue:
-        queue.publish(["y"])
+        queue.send(["y"])
     assert server.depth(other) == (2, 0)
 
 
@@ -251,10 +251,10 @@ def test_only_one_subscription_is_purged_and_later_messages_stay(server: PubSubS
     topic = server.create_topic("p", f"topic-{next(_names)}")
     url, other = (server.create_subscription("p", f"made-{next(_names)}", topic) for _ in range(2))
     with PubSubQueue(url, shortest_wait=0.1) as queue:
-        queue.publish(["a", "b"])
+        queue.send(["a", "b"])
         assert queue.receive(1, 60, 1)  # those that are held go as well
         queue.purge()
-        queue.publish(["c"])
+        queue.send(["c"])
         assert [message.body for message in queue.receive(10, 60, 1)] == [b"c"]
     assert server.depth(other) == (3, 0)
 

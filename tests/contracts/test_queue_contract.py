@@ -83,8 +83,10 @@ def expect_depth(queue: Queue, **numbers: int) -> None:
 # --- sending and taking ----------------------------------------------------------------------------------------------
 
 
-def test_a_published_message_is_received_with_all_that_was_said_of_it(queue: Queue, other: Queue, clock: Clock) -> None:
-    ids = queue.publish([b"hello"], tag="orders.eu", headers={"trace": "1", "\u00fc": "\U0001f980"})
+def test_a_message_that_was_sent_is_received_with_all_that_was_said_of_it(
+    queue: Queue, other: Queue, clock: Clock
+) -> None:
+    ids = queue.send([b"hello"], tag="orders.eu", headers={"trace": "1", "\u00fc": "\U0001f980"})
     (message,) = take(other)
     assert [message.message_id] == ids
     assert message.body == b"hello"
@@ -96,7 +98,7 @@ def test_a_published_message_is_received_with_all_that_was_said_of_it(queue: Que
 
 @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES.keys())
 def test_bytes_come_out_as_they_went_in(queue: Queue, body: bytes) -> None:
-    queue.publish([body])
+    queue.send([body])
     assert bodies(take(queue)) == [body]
 
 
@@ -110,45 +112,52 @@ def test_bytes_come_out_as_they_went_in(queue: Queue, body: bytes) -> None:
     ],
 )
 def test_text_is_sent_as_it_is_and_a_dict_as_json(queue: Queue, payload: Payload, body: bytes) -> None:
-    queue.publish([payload])
+    queue.send([payload])
     assert bodies(take(queue)) == [body]
 
 
 @pytest.mark.parametrize("payload", [{"n": float("nan")}, "\ud800", {"k": object()}])
 def test_what_cannot_be_sent_is_refused_and_nothing_else_of_the_call_is_sent(queue: Queue, payload: Payload) -> None:
     with pytest.raises((TypeError, ValueError)):
-        queue.publish([b"good", payload])
+        queue.send([b"good", payload])
     expect_depth(queue, total=0)
 
 
 def test_a_single_payload_without_a_list_is_refused(queue: Queue) -> None:
     with pytest.raises(TypeError, match="list"):
-        queue.publish("text")
+        queue.send("text")
 
 
-def test_publishing_nothing_sends_nothing(queue: Queue) -> None:
-    assert queue.publish([]) == []
+def test_publish_is_the_earlier_name_of_send(queue: Queue) -> None:
+    (message_id,) = queue.publish([b"x"], tag="a.b", headers={"trace": "7"})
+    (message,) = take(queue, wait=20)
+    assert message.message_id == message_id
+    assert (message.body, message.tag, dict(message.headers)) == (b"x", "a.b", {"trace": "7"})
+
+
+def test_sending_no_payloads_sends_nothing(queue: Queue) -> None:
+    assert queue.send([]) == []
     assert take(queue) == []
 
 
 @pytest.mark.needs("order")
 def test_the_oldest_message_comes_first(queue: Queue, clock: Clock) -> None:
     for number in range(5):
-        queue.publish([f"{number}a", f"{number}b"])
+        queue.send([f"{number}a", f"{number}b"])
         clock.advance(1)
     assert bodies(take(queue, 3)) == [b"0a", b"0b", b"1a"]
     assert bodies(take(queue, 100)) == [b"1b", b"2a", b"2b", b"3a", b"3b", b"4a", b"4b"]
 
 
 def test_no_more_than_asked_for_is_taken(queue: Queue) -> None:
-    queue.publish([str(number) for number in range(7)])
+    queue.send([str(number) for number in range(7)])
     assert len(take(queue, 3)) == 3
     assert take(queue, 0) == []
     expect_depth(queue, ready=4)
 
 
 def test_message_ids_are_all_different_and_in_the_order_of_the_payloads(queue: Queue) -> None:
-    ids = queue.publish(["a", "b", "c"])
+    ids = queue.send(["a", "b", "c"])
     assert len(set(ids)) == 3
     assert {message.message_id: message.body for message in take(queue)} == dict(
         zip(ids, [b"a", b"b", b"c"], strict=True)
@@ -165,7 +174,7 @@ def test_a_message_sent_while_waiting_ends_the_wait(backend: Backend) -> None:
     waiting, sending = backend.open_in_real_time(), backend.open_in_real_time()
     with ThreadPoolExecutor(1) as pool:
         received = pool.submit(waiting.receive, 10, 60, 30)
-        sending.publish(["now"])
+        sending.send(["now"])
         assert bodies(received.result(timeout=20)) == [b"now"]
 
 
@@ -191,7 +200,7 @@ def test_a_closed_queue_says_so(queue: Queue) -> None:
 
 
 def test_a_leased_message_is_seen_by_nobody_else(queue: Queue, other: Queue) -> None:
-    queue.publish(["once"])
+    queue.send(["once"])
     assert len(take(queue)) == 1
     assert take(other) == []
     assert take(queue) == []
@@ -201,7 +210,7 @@ def test_a_leased_message_is_seen_by_nobody_else(queue: Queue, other: Queue) -> 
 def test_after_the_lease_it_comes_again_as_the_same_message_with_a_raised_count(
     queue: Queue, other: Queue, clock: Clock
 ) -> None:
-    queue.publish(["again"])
+    queue.send(["again"])
     (first,) = take(queue, lease=40)
     clock.advance(20)
     assert take(other) == []
@@ -214,7 +223,7 @@ def test_after_the_lease_it_comes_again_as_the_same_message_with_a_raised_count(
 
 @pytest.mark.needs("expiry")
 def test_an_extended_lease_holds_beyond_its_first_deadline(queue: Queue, other: Queue, clock: Clock) -> None:
-    queue.publish(["long work"])
+    queue.send(["long work"])
     (message,) = take(queue, lease=40)
     for _ in range(2):
         clock.advance(25)
@@ -226,7 +235,7 @@ def test_an_extended_lease_holds_beyond_its_first_deadline(queue: Queue, other: 
 
 @pytest.mark.needs("expiry")
 def test_an_extension_may_also_shorten_the_lease(queue: Queue, clock: Clock) -> None:
-    queue.publish(["x"])
+    queue.send(["x"])
     queue.extend(receipts(take(queue, lease=600)), 20)
     clock.advance(40)
     assert len(take(queue)) == 1
@@ -234,7 +243,7 @@ def test_an_extension_may_also_shorten_the_lease(queue: Queue, clock: Clock) -> 
 
 @pytest.mark.needs("expiry", "stale", "depth")
 def test_a_stale_receipt_is_told_and_changes_nothing(queue: Queue, other: Queue, clock: Clock) -> None:
-    queue.publish(["contested"])
+    queue.send(["contested"])
     (slow,) = take(queue, lease=20)
     clock.advance(40)
     (fresh,) = take(other, lease=60)
@@ -252,7 +261,7 @@ def test_a_stale_receipt_is_told_and_changes_nothing(queue: Queue, other: Queue,
 
 @pytest.mark.needs("expiry", "stale")
 def test_of_many_receipts_only_the_stale_ones_are_told(queue: Queue, clock: Clock) -> None:
-    queue.publish(["a", "b", "c"])
+    queue.send(["a", "b", "c"])
     first = take(queue, 1, lease=20)
     clock.advance(40)
     rest = take(queue, 10, lease=60)
@@ -265,7 +274,7 @@ def test_of_many_receipts_only_the_stale_ones_are_told(queue: Queue, clock: Cloc
 
 @pytest.mark.needs("stale", "unknown")
 def test_a_receipt_that_was_never_given_is_stale(queue: Queue) -> None:
-    queue.publish(["x"])
+    queue.send(["x"])
     for nonsense in ("", "x", "1", "1.", "1.0", "-1.a", "9" * 40, "\u00b2.x", "1' OR 1=1"):
         receipt = Receipt(nonsense)
         assert queue.extend([receipt], 60) == {receipt}
@@ -282,7 +291,7 @@ def test_no_receipts_at_all_change_nothing(queue: Queue) -> None:
 
 
 def test_an_acknowledged_message_never_comes_again(queue: Queue, other: Queue, clock: Clock) -> None:
-    queue.publish(["done"])
+    queue.send(["done"])
     assert queue.acknowledge(receipts(take(queue, lease=20))) == set()
     clock.advance(40)
     assert take(other) == []
@@ -290,7 +299,7 @@ def test_an_acknowledged_message_never_comes_again(queue: Queue, other: Queue, c
 
 
 def test_acknowledging_twice_is_harmless(queue: Queue) -> None:
-    queue.publish(["done", "other"])
+    queue.send(["done", "other"])
     (message,) = take(queue, 1)
     queue.acknowledge([message.receipt, message.receipt])
     queue.acknowledge([message.receipt])
@@ -299,9 +308,9 @@ def test_acknowledging_twice_is_harmless(queue: Queue) -> None:
 
 @pytest.mark.needs("places", "order", "count")
 def test_given_back_at_once_it_is_visible_at_once_before_what_was_sent_later(queue: Queue, clock: Clock) -> None:
-    queue.publish(["early"])
+    queue.send(["early"])
     clock.advance(1)
-    queue.publish(["late"])
+    queue.send(["late"])
     (message,) = take(queue, 1)
     queue.nack([message.receipt])
     again = take(queue)
@@ -310,7 +319,7 @@ def test_given_back_at_once_it_is_visible_at_once_before_what_was_sent_later(que
 
 @pytest.mark.needs("delay")
 def test_given_back_with_a_delay_it_is_visible_after_it(queue: Queue, clock: Clock) -> None:
-    queue.publish(["later"])
+    queue.send(["later"])
     queue.nack(receipts(take(queue, lease=600)), delay=40)
     clock.advance(20)
     assert take(queue) == []
@@ -323,7 +332,7 @@ def test_given_back_with_a_delay_it_is_visible_after_it(queue: Queue, clock: Clo
 def test_what_was_given_back_can_no_longer_be_extended_or_acknowledged(
     queue: Queue, clock: Clock, delay: float
 ) -> None:
-    queue.publish(["x"])
+    queue.send(["x"])
     given = receipts(take(queue))
     queue.nack(given, delay)
     assert queue.extend(given, 60) == set(given)
@@ -333,7 +342,7 @@ def test_what_was_given_back_can_no_longer_be_extended_or_acknowledged(
 
 
 def test_a_rejected_message_never_comes_again(queue: Queue, clock: Clock) -> None:
-    queue.publish(["poison", "good"])
+    queue.send(["poison", "good"])
     queue.reject(receipts(take(queue, 1, lease=20)))
     clock.advance(40)
     assert bodies(take(queue)) == [b"good"]
@@ -341,7 +350,7 @@ def test_a_rejected_message_never_comes_again(queue: Queue, clock: Clock) -> Non
 
 @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES.keys())
 def test_a_republished_message_goes_to_the_back_untouched_and_counted(queue: Queue, clock: Clock, body: bytes) -> None:
-    (first_id, _) = queue.publish([body, b"next"], tag="a.b", headers={"trace": "7"})
+    (first_id, _) = queue.send([body, b"next"], tag="a.b", headers={"trace": "7"})
     clock.advance(1)
     (message,) = take(queue, 1)
     assert queue.republish(message) is True
@@ -358,7 +367,7 @@ def test_a_republished_message_goes_to_the_back_untouched_and_counted(queue: Que
 
 @pytest.mark.needs("expiry", "stale")
 def test_a_stale_message_is_not_republished(queue: Queue, other: Queue, clock: Clock) -> None:
-    queue.publish(["x"])
+    queue.send(["x"])
     (slow,) = take(queue, lease=20)
     clock.advance(40)
     assert len(take(other)) == 1
@@ -367,14 +376,14 @@ def test_a_stale_message_is_not_republished(queue: Queue, other: Queue, clock: C
 
 
 def test_a_republish_count_that_is_no_number_starts_again(queue: Queue) -> None:
-    queue.publish(["x"], headers={"Republish-Count": "many"})
+    queue.send(["x"], headers={"Republish-Count": "many"})
     queue.republish(take(queue)[0])
     assert take(queue)[0].headers == {"Republish-Count": "1"}
 
 
 @pytest.mark.needs("depth", "expiry")
 def test_depth_tells_waiting_leased_and_delayed_apart(queue: Queue, clock: Clock) -> None:
-    queue.publish([str(number) for number in range(6)])
+    queue.send([str(number) for number in range(6)])
     queue.nack(receipts(take(queue, 1)), delay=100)
     take(queue, 2, lease=60)
     depth = queue.depth()
@@ -387,7 +396,7 @@ def test_depth_tells_waiting_leased_and_delayed_apart(queue: Queue, clock: Clock
 def test_messages_in_flight_stay_leased_when_their_consumer_closes(backend: Backend, clock: Clock) -> None:
     watcher = backend.open()
     with replace(backend, views=[]).open() as leaving:
-        leaving.publish(["held"])
+        leaving.send(["held"])
         assert len(take(leaving, lease=40)) == 1
     assert take(watcher) == []
     expect_depth(watcher, in_flight=1)
@@ -400,9 +409,9 @@ def test_messages_in_flight_stay_leased_when_their_consumer_closes(backend: Back
 
 @pytest.mark.needs("groups")
 def test_a_group_waits_while_one_of_its_messages_is_in_flight(queue: Queue, other: Queue) -> None:
-    queue.publish(["a1", "a2"], group="a")
-    queue.publish(["b1"], group="b")
-    queue.publish(["free"])
+    queue.send(["a1", "a2"], group="a")
+    queue.send(["b1"], group="b")
+    queue.send(["free"])
     (a1,) = take(queue, 1)
     assert (a1.body, a1.group) == (b"a1", "a")
     assert bodies(take(other)) == [b"b1", b"free"]
@@ -412,7 +421,7 @@ def test_a_group_waits_while_one_of_its_messages_is_in_flight(queue: Queue, othe
 
 @pytest.mark.needs("groups")
 def test_a_batch_may_hold_several_messages_of_a_group_in_order(queue: Queue) -> None:
-    queue.publish(["1", "2", "3"], group="a")
+    queue.send(["1", "2", "3"], group="a")
     assert bodies(take(queue)) == [b"1", b"2", b"3"]
 
 
@@ -420,7 +429,7 @@ def test_a_batch_may_hold_several_messages_of_a_group_in_order(queue: Queue) -> 
 @pytest.mark.parametrize("delay", [0, pytest.param(20, marks=pytest.mark.needs("delay"))])
 def test_a_group_given_back_comes_again_in_its_order(queue: Queue, clock: Clock, delay: float) -> None:
     for number in range(4):
-        queue.publish([str(number)], group="a")
+        queue.send([str(number)], group="a")
         clock.advance(1)
     messages = take(queue, 3)
     queue.nack(receipts(messages), delay)
@@ -436,7 +445,7 @@ def test_a_group_given_back_comes_again_in_its_order(queue: Queue, clock: Clock,
 
 @pytest.mark.needs("groups")
 def test_a_group_whose_lease_ran_out_comes_again_in_its_order(queue: Queue, other: Queue, clock: Clock) -> None:
-    queue.publish(["1", "2", "3"], group="a")
+    queue.send(["1", "2", "3"], group="a")
     first = take(queue, 2, lease=20)
     queue.extend([first[0].receipt], 80)  # the first is held longer than the second
     clock.advance(40)
@@ -454,7 +463,7 @@ def test_consumers_that_compete_for_groups_keep_each_group_in_order(backend: Bac
     views = [backend.open_in_real_time() for _ in range(3)]
     for number in range(30):
         for group in ("a", "b", "c"):
-            views[0].publish([f"{group}{number:02}"], group=group)
+            views[0].send([f"{group}{number:02}"], group=group)
     seen: dict[str, list[str]] = {"a": [], "b": [], "c": []}
     lock = threading.Lock()
 
@@ -477,7 +486,7 @@ def test_consumers_that_compete_for_groups_keep_each_group_in_order(backend: Bac
 def test_threads_never_share_a_message(backend: Backend) -> None:
     views = [backend.open_in_real_time() for _ in range(4)]
     many = min(backend.many, 2_000)
-    views[0].publish([str(number) for number in range(many)])
+    views[0].send([str(number) for number in range(many)])
 
     def consume(view: Queue) -> list[bytes]:
         got: list[bytes] = []
@@ -492,7 +501,7 @@ def test_threads_never_share_a_message(backend: Backend) -> None:
 
 
 def worker(backend: Backend, batch: int, lease: float = 60) -> subprocess.Popen[bytes]:
-    script = Path(__file__).with_name("queue_worker.py")
+    script = Path(__file__).parents[1] / "support" / "queue_worker.py"
     environment = {**os.environ, "PYTHONPATH": str(Path(queue_source.__file__).parents[1])}
     options = json.dumps(dict(backend.options))
     command = [sys.executable, str(script), backend.url, options, str(batch), str(lease)]
@@ -505,7 +514,7 @@ def test_processes_that_start_at_once_create_the_queue_and_never_share_a_message
     queue = backend.open_in_real_time()
     sent = [f"{number}" for number in range(1_000)]
     for start in range(0, len(sent), 100):
-        queue.publish(sent[start : start + 100])
+        queue.send(sent[start : start + 100])
     got: list[str] = []
     for process in workers:
         output, errors = process.communicate(timeout=60)
@@ -520,7 +529,7 @@ def test_processes_that_start_at_once_create_the_queue_and_never_share_a_message
 @pytest.mark.needs("expiry")
 def test_what_a_killed_process_held_comes_again_after_its_lease(backend: Backend) -> None:
     queue = backend.open_in_real_time()
-    queue.publish(["held by the dead"])
+    queue.send(["held by the dead"])
     process = worker(backend, 0, backend.real_seconds(60))
     process.communicate(timeout=60)
     assert process.returncode == 9
@@ -532,7 +541,7 @@ def test_what_a_killed_process_held_comes_again_after_its_lease(backend: Backend
 
 def test_thousands_of_messages_go_through_in_sets(backend: Backend) -> None:
     queue = backend.open_in_real_time()
-    queue.publish([str(number) for number in range(backend.many)])
+    queue.send([str(number) for number in range(backend.many)])
     size = queue.capabilities.max_batch_size
     seen: list[bytes] = []
     while taken := take(queue, size):

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection, make_url
+from sqlalchemy.engine import make_url
 
 from queue_source.errors import QueueError
 from queue_source.messages import Outgoing
@@ -14,6 +14,7 @@ from queue_source.queues.base import Unsendable
 from queue_source.queues.sql import SqlQueue
 from queue_source.queues.sql.database import messages, parse_address
 from queue_source.queues.sql.staging import Staging, hidden_queue, staged
+from shard_store.sql.transaction import Transaction
 from support.servers.proxy import commit_cutter
 from support.store_backends import StoreBackend
 
@@ -60,10 +61,10 @@ def bodies(queue: SqlQueue) -> list[str]:
 def left(staging: Staging) -> tuple[int, int]:
     """Entries, and messages in hidden queues."""
 
-    def count(connection: Connection) -> tuple[int, int]:
+    def count(t: Transaction) -> tuple[int, int]:
         hidden = sa.select(sa.func.count()).where(messages.c.queue.like(" %"))
         entries = sa.select(sa.func.count()).select_from(staged)
-        return connection.execute(entries).scalar_one(), connection.execute(hidden).scalar_one()
+        return t.execute(entries).scalar_one(), t.execute(hidden).scalar_one()
 
     return staging._database.read(count)
 
@@ -78,8 +79,8 @@ def test_staged_messages_are_seen_by_nobody_until_they_are_shown_in_a_transactio
         assert staging.add(name, 2, outgoing("3", group="g")) == 3
         assert (queue.depth().total, queue.receive(10, 60, 0), queue.peek(10)) == (0, [], [])
 
-        def show_and_fail(connection: Connection) -> None:
-            staging.show(connection, [name])
+        def show_and_fail(t: Transaction) -> None:
+            staging.show(t, [name])
             raise Refused
 
         with pytest.raises(Refused):
@@ -92,7 +93,7 @@ def test_staged_messages_are_seen_by_nobody_until_they_are_shown_in_a_transactio
             (b"2", "a.b", {"n": "2"}, None),
             (b"3", "a.b", {"n": "3"}, "g"),
         ]
-        queue.publish(["later"])
+        queue.send(["later"])
         assert all(m.sent_at is not None and m.sent_at > 1_600_000_000 for m in found)
         assert left(staging) == (0, 0)
 

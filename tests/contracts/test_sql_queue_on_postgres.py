@@ -28,7 +28,7 @@ def queue(database: str) -> Iterator[SqlQueue]:
 
 
 def test_a_consumer_does_not_wait_for_the_message_that_another_is_taking(queue: SqlQueue) -> None:
-    queue.publish(["first", "second"])
+    queue.send(["first", "second"])
     with queue._opened().engine.begin() as connection:
         connection.execute(text("SELECT id FROM cuesqueue_messages ORDER BY id LIMIT 1 FOR UPDATE"))
         with ThreadPoolExecutor(1) as pool:
@@ -39,7 +39,7 @@ def test_a_consumer_does_not_wait_for_the_message_that_another_is_taking(queue: 
 
 def test_a_group_is_looked_at_again_after_waiting_for_its_first_message(queue: SqlQueue) -> None:
     """While a consumer waits for the lock, the first message of the group is leased: the second must not be taken."""
-    queue.publish(["1", "2"], group="g")
+    queue.send(["1", "2"], group="g")
     with ThreadPoolExecutor(1) as pool:
         with queue._opened().engine.begin() as connection:
             connection.execute(
@@ -56,8 +56,8 @@ def test_a_group_is_looked_at_again_after_waiting_for_its_first_message(queue: S
 
 
 def test_taking_uses_the_index_by_the_clock_of_the_database(queue: SqlQueue) -> None:
-    queue.publish([str(number) for number in range(5_000)])
-    visible = queue._rows._visible().limit(100).with_for_update(skip_locked=True)
+    queue.send([str(number) for number in range(5_000)])
+    visible = queue._opened().read(queue._rows._visible).limit(100).with_for_update(skip_locked=True)
     engine = queue._opened().engine
     query = visible.compile(engine, compile_kwargs={"literal_binds": True})
     with engine.begin() as connection:
@@ -68,7 +68,7 @@ def test_taking_uses_the_index_by_the_clock_of_the_database(queue: SqlQueue) -> 
 
 
 def test_connections_that_the_server_ended_are_replaced(queue: SqlQueue, postgres_url: str) -> None:
-    queue.publish(["x"])
+    queue.send(["x"])
     server = create_engine(postgres_url, isolation_level="AUTOCOMMIT")
     with server.connect() as connection:
         name = make_url(queue._address.url).database
@@ -86,7 +86,7 @@ def test_a_database_that_is_not_there_is_a_configuration_error(postgres_url: str
 
 
 def test_a_user_without_rights_is_a_configuration_error(queue: SqlQueue, database: str) -> None:
-    queue.publish(["x"])
+    queue.send(["x"])
     with queue._opened().engine.begin() as connection:
         connection.execute(text("DROP ROLE IF EXISTS guest"))
         connection.execute(text("CREATE ROLE guest LOGIN"))
@@ -99,6 +99,6 @@ def test_a_user_without_rights_is_a_configuration_error(queue: SqlQueue, databas
 def test_text_of_any_language_and_a_url_without_a_driver_are_fine(database: str) -> None:
     plain = on_server(database).replace("+psycopg", "").replace("queue=contract", "queue=Sch%C3%B6n%20%F0%9F%A6%80")
     with SqlQueue(plain) as queue:
-        queue.publish(["x"], tag="ü.你", group="🦀")
+        queue.send(["x"], tag="ü.你", group="🦀")
         (message,) = queue.receive(1, 60, 0)
         assert (message.tag, message.group) == ("ü.你", "🦀")

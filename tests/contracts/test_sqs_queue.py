@@ -69,7 +69,7 @@ def test_a_foreign_message_comes_as_it_is_with_its_attributes_as_headers(queue: 
 
 
 def test_what_fits_is_sent_so_that_others_can_read_it(queue: SqsQueue, sqs: Any) -> None:
-    queue.publish(["text"], tag="orders.eu", headers={"trace": "1"})
+    queue.send(["text"], tag="orders.eu", headers={"trace": "1"})
     (message,) = sqs.receive_message(QueueUrl=queue.name, MessageAttributeNames=["All"])["Messages"]
     assert message["Body"] == "text"
     assert {name: value["StringValue"] for name, value in message["MessageAttributes"].items()} == {
@@ -89,7 +89,7 @@ def test_what_fits_is_sent_so_that_others_can_read_it(queue: SqsQueue, sqs: Any)
     ],
 )
 def test_headers_that_are_no_attributes_of_sqs_come_back_all_the_same(queue: SqsQueue, headers: dict[str, str]) -> None:
-    queue.publish([b"\xff"], tag="t", headers=headers)
+    queue.send([b"\xff"], tag="t", headers=headers)
     (message,) = queue.receive(10, 30, 0)
     assert (message.body, message.tag, message.headers) == (b"\xff", "t", headers)
 
@@ -97,17 +97,17 @@ def test_headers_that_are_no_attributes_of_sqs_come_back_all_the_same(queue: Sqs
 @pytest.mark.parametrize("given", [{"tag": "\x01"}, {"tag": "\ud800"}, {"group": "a b"}, {"group": "g" * 129}])
 def test_what_sqs_cannot_carry_is_refused_before_anything_is_sent(queue: SqsQueue, given: dict[str, str]) -> None:
     with pytest.raises(ValueError, match=r"SQS|surrogates"):
-        queue.publish(["x"], **given)  # type: ignore[arg-type]
+        queue.send(["x"], **given)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="surrogates"):
-        queue.publish(["x"], headers={"h": "\ud800"})
+        queue.send(["x"], headers={"h": "\ud800"})
     with pytest.raises(ValueError, match="at most 1048576"):
-        queue.publish(["small", "x" * (1 << 20) + "x"])
+        queue.send(["small", "x" * (1 << 20) + "x"])
     assert queue.depth().total == 0
 
 
 def test_large_messages_share_no_request_that_would_be_too_long(queue: SqsQueue) -> None:
     bodies = [bytes([65 + number]) * 400_000 for number in range(5)] + [b"z" * (1 << 20)]
-    assert len(queue.publish(bodies)) == 6
+    assert len(queue.send(bodies)) == 6
     seen = []
     while messages := queue.receive(10, 30, 0):
         seen += [message.body for message in messages]
@@ -124,8 +124,8 @@ def test_batches_hold_ten_and_a_mebibyte_at_most_and_leave_nothing_out() -> None
 def test_the_same_text_twice_is_two_messages_of_a_fifo_queue(ministack_url: str) -> None:
     url = new_queue(ministack_url, fifo=True, ContentBasedDeduplication="true")
     with SqsQueue(url, **KEYS) as queue:
-        queue.publish(["same", "same"], group="g")
-        queue.publish(["same"])
+        queue.send(["same", "same"], group="g")
+        queue.send(["same"])
         assert len(queue.receive(10, 30, 0)) == 3
 
 
@@ -159,7 +159,7 @@ def test_what_is_rejected_goes_to_the_dead_letter_queue_as_it_was(ministack_url:
     target = new_queue(ministack_url, fifo=fifo)
     url = new_queue(ministack_url, fifo=fifo, **redrive(target, 50))
     with SqsQueue(url, **KEYS) as queue, SqsQueue(target, **KEYS) as dead:
-        queue.publish([b"\xff poison", "good"], tag="t", headers={"h": "1"}, group="g")
+        queue.send([b"\xff poison", "good"], tag="t", headers={"h": "1"}, group="g")
         bad, good = queue.receive(10, 30, 0)
         queue.reject([bad.receipt])
         (moved,) = dead.receive(10, 30, 0)
@@ -171,7 +171,7 @@ def test_what_is_rejected_goes_to_the_dead_letter_queue_as_it_was(ministack_url:
 def test_what_is_rejected_but_no_longer_remembered_goes_back_and_is_not_lost(ministack_url: str) -> None:
     url = new_queue(ministack_url, **redrive(new_queue(ministack_url), 50))
     with SqsQueue(url, **KEYS) as first, SqsQueue(url, **KEYS) as second:
-        first.publish(["x"])
+        first.send(["x"])
         (message,) = first.receive(10, 30, 0)
         second.reject([message.receipt])
         assert [again.receive_count for again in second.receive(10, 30, 0)] == [2]
@@ -180,7 +180,7 @@ def test_what_is_rejected_but_no_longer_remembered_goes_back_and_is_not_lost(min
 def test_a_queue_is_found_by_its_name_alone(ministack_url: str, queue_url: str) -> None:
     name = f"sqs://{queue_url.rpartition('/')[2]}"
     with open_queue(name, endpoint_url=ministack_url, region=REGION, **KEYS) as queue:
-        queue.publish(["x"])
+        queue.send(["x"])
         assert queue.name == name
         assert [message.queue for message in queue.receive(10, 30, 0)] == [name]
 
@@ -191,7 +191,7 @@ def test_a_role_is_assumed_with_the_keys_of_the_options(
     monkeypatch.setenv("AWS_ENDPOINT_URL_STS", ministack_url)
     role = f"arn:aws:iam::{ACCOUNT}:role/reader"
     with SqsQueue(queue_url, **KEYS, role_arn=role, role_external_id="id") as queue:
-        queue.publish(["x"])
+        queue.send(["x"])
         keys = queue._client()._get_credentials()
         assert keys.method == "cuesqueue-role"
         assert keys.access_key != "test"
@@ -202,7 +202,7 @@ def test_a_role_is_assumed_with_the_keys_of_the_options(
 
 
 def test_a_receipt_that_the_server_calls_stale_is_told_alone(queue: SqsQueue) -> None:
-    queue.publish(["a", "b"])
+    queue.send(["a", "b"])
     (old,) = queue.receive(1, 1, 0)
     fresh = queue.receive(10, 30, 3)
     while old.message_id not in {message.message_id for message in fresh}:
@@ -269,7 +269,7 @@ def test_only_the_messages_that_sqs_failed_to_take_are_sent_again(code: str) -> 
         )
         again = {"QueueUrl": queue.name, "Entries": [{"Id": "1", "MessageBody": "b"}]}
         stub.add_response("send_message_batch", {"Successful": [sent(1)], "Failed": []}, again)
-        assert queue.publish(["a", "b", "c"]) == ["m0", "m1", "m2"]  # fmt: skip
+        assert queue.send(["a", "b", "c"]) == ["m0", "m1", "m2"]  # fmt: skip
 
 
 def test_a_message_that_is_refused_is_told_with_how_many_were_sent() -> None:
@@ -279,7 +279,7 @@ def test_a_message_that_is_refused_is_told_with_how_many_were_sent() -> None:
             {"Successful": [sent(0)], "Failed": [failure(1, "InvalidMessageContents", sender=True)]},
         )
         with pytest.raises(QueueError, match="1 of 2 messages were sent before this: InvalidMessageContents") as caught:
-            queue.publish(["a", "b"])
+            queue.send(["a", "b"])
         assert not isinstance(caught.value, QueueUnavailable)
 
 
@@ -303,7 +303,7 @@ def test_a_batch_that_is_too_long_for_the_queue_goes_in_halves() -> None:
                 {"Successful": [sent(place) for place in half], "Failed": []},
                 {"QueueUrl": queue.name, "Entries": entries},
             )
-        assert queue.publish(list("abcd")) == ["m0", "m1", "m2", "m3"]
+        assert queue.send(list("abcd")) == ["m0", "m1", "m2", "m3"]
 
 
 @pytest.mark.parametrize(
@@ -329,7 +329,7 @@ def test_every_answer_is_passing_or_names_the_next_step(
         ("receive_message", lambda queue: queue.receive(1, 60, 0)),
         ("get_queue_attributes", lambda queue: queue.depth()),
         ("delete_message_batch", lambda queue: queue.acknowledge([Receipt("a")])),
-        ("send_message_batch", lambda queue: queue.publish(["x"])),
+        ("send_message_batch", lambda queue: queue.send(["x"])),
     ]
     with stubbed() as (queue, stub):
         stub.add_response("get_queue_attributes", {"Attributes": {}})
@@ -428,7 +428,7 @@ def test_secrets_are_in_no_error_and_no_representation(ministack_url: str) -> No
 
 
 def test_extending_and_acknowledging_take_one_call_for_ten_messages_whatever_the_threads(queue: SqsQueue) -> None:
-    queue.publish([str(number) for number in range(100)])
+    queue.send([str(number) for number in range(100)])
     receipts = []
     while taken := queue.receive(10, 60, 0):
         receipts += [message.receipt for message in taken]
@@ -449,7 +449,7 @@ def test_extending_and_acknowledging_take_one_call_for_ten_messages_whatever_the
 
 def test_what_a_poll_brings_after_the_queue_was_closed_is_given_back_at_once(queue_url: str) -> None:
     with SqsQueue(queue_url, **KEYS) as queue, SqsQueue(queue_url, **KEYS) as other:
-        queue.publish(["x"])
+        queue.send(["x"])
         queue._client().meta.events.register("before-call.sqs.ReceiveMessage", lambda **_: queue.close())
         assert queue.receive(10, 600, 0) == []
         assert [message.receive_count for message in other.receive(10, 30, 0)] == [2]

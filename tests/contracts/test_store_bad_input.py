@@ -126,7 +126,7 @@ def test_a_server_that_only_reads_is_a_configuration_error(backend: StoreBackend
     url = make_url(backend.url).update_query_dict({"options": "-c default_transaction_read_only=on"})
     with open_store(url.render_as_string(hide_password=False)) as store:
         with pytest.raises(StoreConfigurationError, match="read-only transaction"):
-            store.publish(plan.identity, [SPLIT])
+            store.publish([plan.identity], [SPLIT])
     assert rows(us.store, "attempts") == []
 
 
@@ -145,7 +145,7 @@ def test_a_file_that_may_only_be_read_is_a_configuration_error(backend: StoreBac
     with open_store(f"sqlite:///file:{file}?mode=ro&uri=true", clock=backend.clock) as store:
         assert rows(store, "shards")
         with pytest.raises(StoreConfigurationError, match="attempt to write a readonly database"):
-            store.publish(plan.identity, [SPLIT])
+            store.publish([plan.identity], [SPLIT])
     assert rows(us.store, "attempts") == []
 
 

@@ -24,6 +24,7 @@ from shard_store.model import (
     shard_key,
 )
 from shard_store.pruning import RetentionPolicy
+from shard_store.sql.transaction import Transaction
 from shard_store.store import ShardStore
 from support.store_backends import STALE, Pipeline, StoreBackend, content, rows
 
@@ -49,16 +50,16 @@ def states(store: ShardStore) -> dict[str, str]:
 
 def undelivered(store: ShardStore, token: PublishToken) -> list[str]:
     database = store.database
-    errors = database.read(lambda c: error_delivery.undelivered(database, c, token, "s"))
+    errors = database.read(lambda c: error_delivery.undelivered(c, token, "s"))
     return [error.subject for error in errors]
 
 
 def deliver(store: ShardStore, token: PublishToken) -> list[str]:
     """Claim and mark, as a forwarder inside the store's database does."""
     database = store.database
-    claimed = database.write(lambda c: error_delivery.claim(database, c, token, "s"))
+    claimed = database.write(lambda c: error_delivery.claim(c, token, "s"))
     keys = [error.key for error in claimed]
-    database.write(lambda c: error_delivery.mark_delivered(database, c, token, keys, "errors"))
+    database.write(lambda c: error_delivery.mark_delivered(c, token, keys, "errors"))
     return [error.subject for error in claimed]
 
 
@@ -98,8 +99,8 @@ def test_what_is_sent_holds_the_beginning_of_a_large_input(store: ShardStore) ->
     large = bytes(range(256)) * 300
     store.record_errors("s", "p", [ErrorRecord("message", "c", "", "m", input=large)])
     database = store.database
-    (error,) = database.read(lambda c: error_delivery.undelivered(database, c, us.token, "s"))
-    assert error.input == large[: error_delivery.MOST_INPUT]
+    (error,) = database.read(lambda c: error_delivery.undelivered(c, us.token, "s"))
+    assert error.input == large[: error_delivery.MAX_INPUT]
     assert (error.input_size, error.whole) == (len(large), False)
     (error,) = found(store)
     assert (error.input, error.whole) == (large, True)
@@ -126,12 +127,12 @@ def test_of_two_pipelines_that_claim_at_once_only_one_gets_the_errors_of_a_dead_
     got: list[list[str]] = []
     late = threading.Thread(target=lambda: got.append(deliver(second, others.token)))
 
-    def work(connection: sa.Connection) -> list[bytes]:
-        keys = [error.key for error in error_delivery.claim(first.database, connection, us.token, "s")]
+    def work(t: Transaction) -> list[bytes]:
+        keys = [error.key for error in error_delivery.claim(t, us.token, "s")]
         if not late.is_alive():
             late.start()
         late.join(0.3)  # it has to wait for us; were it not to, it would be done by then
-        error_delivery.mark_delivered(first.database, connection, us.token, keys, "errors")
+        error_delivery.mark_delivered(t, us.token, keys, "errors")
         return keys
 
     assert len(first.database.write(work)) == 1
@@ -146,7 +147,7 @@ def test_a_zombie_neither_claims_nor_marks_errors(store: ShardStore) -> None:
     with pytest.raises(PipelineTakenOver):
         deliver(store, zombie.token)
     with pytest.raises(PipelineTakenOver):
-        store.database.write(lambda c: error_delivery.mark_delivered(store.database, c, zombie.token, [], "q"))
+        store.database.write(lambda c: error_delivery.mark_delivered(c, zombie.token, [], "q"))
     assert deliver(store, us.token) == ["m1"]
 
 
@@ -326,8 +327,8 @@ def test_rows_that_were_rejected_in_the_users_transaction_go_with_it(store: Shar
     plan = us.planned("a")
     for commits in (False, True):
         with sa.create_engine(store.database.url, poolclass=sa.NullPool).begin() as connection:
-            identity = store.current_plan("p", connection=connection)
-            store.reject(identity, rejected(plan, b"1"), connection)
+            identity = store.current_plan_inside(connection, "p")
+            store.reject_inside(connection, identity, rejected(plan, b"1"))
             if not commits:
                 connection.rollback()
         assert len(found(store)) == commits

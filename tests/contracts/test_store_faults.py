@@ -13,12 +13,14 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, make_url
 
-from shard_store.errors import StoreUnavailable
+from shard_store.errors import StoreConfigurationError, StoreUnavailable
 from shard_store.model import ShardState, Split
 from shard_store.sql.database import Database
 from shard_store.sql.dialects import Trouble
 from shard_store.sql.schema import leases
+from shard_store.sql.transaction import Transaction
 from shard_store.store import open_store
+from support.servers.postgres import new_database
 from support.servers.proxy import CommitCutter, commit_cutter
 from support.store_backends import SERVERS, Pipeline, StoreBackend, rows
 
@@ -63,10 +65,10 @@ def test_the_victim_of_a_deadlock_is_run_again(backend: StoreBackend) -> None:
     runs: dict[str, int] = {"ab": 0, "ba": 0}
 
     def work(order: str) -> None:
-        def cross(connection: Connection) -> None:
+        def cross(t: Transaction) -> None:
             runs[order] += 1
             for place, name in enumerate(order):
-                connection.execute(leases.update().where(leases.c.name == name).values(holder=order))
+                t.execute(leases.update().where(leases.c.name == name).values(holder=order))
                 if place == 0 and runs[order] == 1:
                     meet.wait(30)
 
@@ -86,13 +88,13 @@ def test_a_serialization_failure_is_run_again(backend: StoreBackend) -> None:
     store.win_interval("a", 0.0)
     runs: list[int] = []
 
-    def work(connection: Connection) -> None:
-        connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-        connection.execute(sa.select(leases)).all()
+    def work(t: Transaction) -> None:
+        t.connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        t.execute(sa.select(leases)).all()
         runs.append(1)
         if len(runs) == 1:
             other.database.write(lambda c: c.execute(leases.update().values(holder="other")))
-        connection.execute(leases.update().values(holder="us"))
+        t.execute(leases.update().values(holder="us"))
 
     store.database.write(work)
     assert len(runs) == 2
@@ -157,7 +159,7 @@ def test_a_table_that_stays_locked_is_an_error_of_our_own(backend: StoreBackend)
     with blocker.database.engine.begin() as connection:
         connection.exec_driver_sql(lock)
         with pytest.raises(StoreUnavailable, match="did not serve us within 1 s") as error:
-            impatient.publish(plan.identity, [SPLIT])
+            impatient.publish([plan.identity], [SPLIT])
         assert isinstance(error.value.__cause__, sa.exc.DBAPIError)
         if backend.name == "mysql":
             connection.exec_driver_sql("UNLOCK TABLES")
@@ -192,7 +194,7 @@ def test_a_publish_whose_commit_nobody_heard_of_is_published_exactly_once(
     plan = us.planned("a", "b")
     with open_store(through, clock=backend.clock) as store:
         cutter.cut = "before" if cut == "before" else "after"
-        published = store.publish(plan.identity, [SPLIT], batch_id=0)
+        published = store.publish([plan.identity], [SPLIT], batch_id=0)
     assert cutter.cuts == 1
     assert published.already is (cut == "after")  # settled by the delivery hash, not guessed
     assert [row["path"] for row in rows(us.store, "splits")] == ["/x"]
@@ -251,6 +253,12 @@ def test_trouble_inside_the_callers_transaction_is_mapped_and_not_run_again(back
             us.publish(plan, SPLIT, connection=connection)
         transaction.rollback()
     assert us.publish(plan, SPLIT).shards == 1
+
+
+def test_a_postgresql_database_in_sql_ascii_is_refused_with_what_to_do(postgres_url: str) -> None:
+    url = new_database(postgres_url, "ENCODING 'SQL_ASCII' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0")
+    with pytest.raises(StoreConfigurationError, match=r"encoding is SQL_ASCII.* CREATE DATABASE .* ENCODING 'UTF8'"):
+        open_store(url)
 
 
 def test_a_forked_child_leaves_its_parents_connections_alone(tmp_path: Path) -> None:

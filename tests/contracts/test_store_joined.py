@@ -34,7 +34,7 @@ class Query:
         return tuple(self.store.current_plan(name) for name in BOTH)
 
     def publish(self, batch_id: int, *splits: str) -> Published:
-        return self.store.publish_all(self.plans(), [Split(s, 1, 10) for s in splits], batch_id=batch_id)
+        return self.store.publish(self.plans(), [Split(s, 1, 10) for s in splits], batch_id=batch_id)
 
     def confirm(self) -> None:
         for pipeline in self.pipelines.values():
@@ -53,7 +53,7 @@ def attempts(store: ShardStore) -> list[tuple[Any, ...]]:
 def test_all_pipelines_of_a_batch_advance_together_and_the_first_has_the_splits(store: ShardStore) -> None:
     query = Query(store)
     query.feed(orders=["a", "b"], payments=["c"])
-    published = store.publish_all(query.plans(), [Split("/x", 5, 10), Split("/y", 1, 10)], batch_id=0, row_schema="{}")
+    published = store.publish(query.plans(), [Split("/x", 5, 10), Split("/y", 1, 10)], batch_id=0, row_schema="{}")
     assert (published.already, published.shards) == (False, 3)
     assert attempts(store) == [("orders", 0, 2, 2, "orders"), ("payments", 0, 1, 0, "orders")]
     assert {(s["path"], s["pipeline"], s["delivery_hash"]) for s in rows(store, "splits")} == {
@@ -151,7 +151,7 @@ def test_a_driver_that_lost_one_of_its_pipelines_publishes_nothing(store: ShardS
     plans = query.plans()
     Pipeline.start(store, whose, f"source of {whose}")
     with pytest.raises(PipelineTakenOver, match=whose):
-        store.publish_all(plans, [Split("/x", 1, 10)], batch_id=0)
+        store.publish(plans, [Split("/x", 1, 10)], batch_id=0)
     assert (rows(store, "attempts"), rows(store, "splits")) == ([], [])
 
 
@@ -193,7 +193,7 @@ def test_pipelines_are_locked_in_one_order_whoever_names_them(store: ShardStore)
     plans = query.plans()
     sa.event.listen(store.database.engine, "before_cursor_execute", note)
     try:
-        store.publish_all(plans[::-1], [Split("/x", 1, 10)], batch_id=0)
+        store.publish(plans[::-1], [Split("/x", 1, 10)], batch_id=0)
     finally:
         sa.event.remove(store.database.engine, "before_cursor_execute", note)
     assert locked[:2] == ["orders", "payments"]

@@ -94,7 +94,7 @@ def test_a_row_that_another_session_holds_locked_is_waited_for_no_longer_than_ou
             nullcontext() if own_transaction else impatient.database.engine.begin()
         )
         with callers as connection, pytest.raises(StoreUnavailable, match=r"(?i)lock.*time ?out") as error:
-            impatient.publish(plan.identity, [SPLIT], connection=connection)
+            Pipeline(impatient, us.token, us.source).publish(plan, SPLIT, connection=connection)
         assert isinstance(error.value.__cause__, sa.exc.OperationalError)
     expect_nothing_written(us, plan)
 
@@ -111,5 +111,5 @@ def test_a_statement_time_out_of_the_server_is_unavailable(backend: StoreBackend
     ):
         holding.exec_driver_sql("SELECT * FROM cuesqueue_pipelines FOR UPDATE")
         with pytest.raises(StoreUnavailable, match="canceling statement due to statement timeout"):
-            store.publish(plan.identity, [SPLIT])
+            store.publish([plan.identity], [SPLIT])
     expect_nothing_written(us, plan)

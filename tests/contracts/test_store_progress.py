@@ -205,7 +205,7 @@ def test_a_published_plan_is_told_as_such_with_what_it_delivered(backend: StoreB
         repeated = store.plan(again.token, 0, 2)
         assert (repeated.published, [r.content.shard_id for r in repeated.ranges]) == (True, ["read"])
         assert repeated.identity.delivery_hash == plan.identity.delivery_hash
-        assert us.store.publish(repeated.identity, [Split("/y", 1, 1)]).already
+        assert us.store.publish([repeated.identity], [Split("/y", 1, 1)]).already
 
 
 def test_a_published_plan_that_is_not_the_last_one_has_nothing_to_read(store: ShardStore) -> None:
@@ -246,8 +246,8 @@ def test_after_a_restart_a_batch_without_input_finds_the_delivered_plan_before_i
     again = Pipeline.start(store, driver="d")
     found = store.current_plan("p", "d")
     assert (found.token, found.delivery_hash) == (again.token, plan.identity.delivery_hash)
-    assert not store.publish(found, [Split("/state", 1, 1)], batch_id=5).already
-    assert store.publish(found, [Split("/state", 1, 1)], batch_id=5).already
+    assert not store.publish([found], [Split("/state", 1, 1)], batch_id=5).already
+    assert store.publish([found], [Split("/state", 1, 1)], batch_id=5).already
     assert [row["path"] for row in rows(store, "splits")] == ["/x", "/state"]
 
 
@@ -260,8 +260,8 @@ def test_before_the_first_plan_a_sink_finds_an_empty_one_for_batches_without_dat
     us = Pipeline.start(store)
     empty = store.current_plan("p")
     assert (empty.token, empty.start_seq, empty.end_seq) == (us.token, 0, 0)
-    assert not store.publish(empty, [Split("/state", 1, 1)], batch_id=0).already
-    assert store.publish(empty, [Split("/state", 1, 1)], batch_id=0).already
+    assert not store.publish([empty], [Split("/state", 1, 1)], batch_id=0).already
+    assert store.publish([empty], [Split("/state", 1, 1)], batch_id=0).already
     assert [row["path"] for row in rows(store, "splits")] == ["/state"]
 
 

@@ -34,7 +34,7 @@ def test_what_ended_longer_ago_than_the_window_goes_and_the_rest_stays(backend: 
     us.deliver("young")
     backend.clock.advance(4 * DAY)
     result = shard_store.prune(store, WEEK)
-    assert result == PruneResult(shards=2, snapshots=1, attempts=1, errors=0)
+    assert result == PruneResult(shards=2, attempts=1)
     assert ids(store) == {"young"}
     assert len(rows(store, "splits")) == 2  # splits are the data: they are not ours to forget
     assert shard_store.prune(store, WEEK).total == 0
@@ -59,7 +59,7 @@ def test_what_is_in_progress_is_never_removed_however_old(backend: StoreBackend)
     us.publish(published, Split("/x", 1, 1))
     backend.clock.advance(1000 * DAY)
     result = store.prune(RetentionPolicy(timedelta(0), max_shards=0))
-    assert result == PruneResult(shards=2, snapshots=1, attempts=1, errors=0)
+    assert result == PruneResult(shards=2, attempts=1)
     assert ids(store) == {"ready", "released", "planned"}
     assert store.plan(us.token, 1, 2).published
     assert other.publish(other.plan()).quarantined == 1
@@ -90,9 +90,43 @@ def test_only_the_source_that_was_named_is_pruned(backend: StoreBackend) -> None
         store.record_errors(source, us.token.pipeline, [ErrorRecord("message", "c", "", "m")])
     backend.clock.advance(8 * DAY)
     result = store.prune(RetentionPolicy(timedelta(days=7), source="t"))
-    assert result == PruneResult(shards=1, snapshots=1, attempts=1, errors=1)
+    assert result == PruneResult(shards=1, attempts=1, errors=1)
     assert ids(store) == {"in s"}
     assert store.prune(RetentionPolicy(timedelta(days=7), source="unknown")).total == 0
+
+
+@pytest.mark.parametrize(
+    ("policy", "left"),
+    [
+        (RetentionPolicy(timedelta(days=7), source="s"), {"t old", "s young", "t young"}),
+        (RetentionPolicy(timedelta(days=7), source="t"), {"s old", "s young", "t young"}),
+        (RetentionPolicy(timedelta(days=7)), {"s young", "t young"}),
+        (RetentionPolicy(timedelta(days=9)), {"s old", "t old", "s young", "t young"}),
+        (RetentionPolicy(timedelta(days=9), max_shards=1, source="s"), {"t old", "s young", "t young"}),
+        (RetentionPolicy(timedelta(days=9), max_shards=0, source="t"), {"s old", "s young"}),
+    ],
+    ids=lambda value: "" if isinstance(value, set) else str(value.source),
+)
+def test_the_window_and_the_source_hold_for_everything_that_is_pruned(
+    backend: StoreBackend, policy: RetentionPolicy, left: set[str]
+) -> None:
+    """By count: `max_shards` concerns shards alone, whose attempts and errors are kept for the window."""
+    store = backend.open()
+    pipelines = {source: Pipeline.start(store, f"of {source}", source) for source in ("s", "t")}
+    for age in ("old", "young"):
+        for source, pipeline in pipelines.items():
+            pipeline.deliver(f"{source} {age}")
+            name = pipeline.token.pipeline
+            store.record_errors(source, name, [ErrorRecord("message", "c", "", f"{source} {age}")])
+        backend.clock.advance(8 * DAY if age == "old" else 0)
+    store.prune(policy)
+    assert ids(store) == left
+    by_window = {
+        f"{source} old" for source in pipelines if policy.window < timedelta(days=8) and policy.source in (None, source)
+    }
+    everything = {f"{source} {age}" for source in pipelines for age in ("old", "young")}
+    assert {row["subject"] for row in rows(store, "errors")} == everything - by_window
+    assert len(rows(store, "attempts")) == 4 - len(by_window)
 
 
 def test_a_dry_run_counts_and_removes_nothing(backend: StoreBackend) -> None:
@@ -171,6 +205,14 @@ def test_one_caller_wins_each_interval(backend: StoreBackend) -> None:
         assert not one.win_interval("work", 60.0)
         assert two.win_interval("other work", 0.0)
         backend.clock.advance(1)
+
+
+def test_names_of_any_length_are_different_leases(backend: StoreBackend) -> None:
+    one, two = backend.open(), backend.open()
+    long = f"prune {'s' * 200}"
+    for name in (long, f"{long}t", "s" * 200, "prune " + "\u00fc" * 5000):
+        assert one.win_interval(name, 60.0)
+        assert not two.win_interval(name, 60.0)
 
 
 @pytest.mark.parametrize("backend", PROCESS_BACKENDS, indirect=True)

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
 from shard_store.errors import StoreConfigurationError
+from shard_store.pruning import RetentionPolicy
 from shard_store.sql import install as installing
 from shard_store.sql.database import Database
-from shard_store.sql.schema import REVISION, metadata, pipelines, version
+from shard_store.sql.schema import REVISION, attempts, metadata, pipelines, version
+from shard_store.sql.transaction import Transaction
 from shard_store.store import open_store
 from support.servers.postgres import new_database
 from support.store_backends import MYSQL_URL, PROCESS_BACKENDS, Pipeline
@@ -42,7 +46,7 @@ def stamp(database: Database, revision: str) -> None:
 
 
 def tables(database: Database) -> set[str]:
-    return set(database.read(lambda c: sa.inspect(c).get_table_names()))
+    return set(database.read(lambda c: sa.inspect(c.connection).get_table_names()))
 
 
 def test_an_empty_database_is_made_a_store_and_stamped(url: str, database: Database) -> None:
@@ -60,9 +64,9 @@ def test_several_processes_may_open_an_empty_database_at_once(url: str) -> None:
 def test_the_tables_of_the_code_are_those_of_the_migrations(database: Database) -> None:
     assert installing.migrate(database) == (None, REVISION)
 
-    def differences(connection: sa.Connection) -> list[object]:
+    def differences(t: Transaction) -> list[object]:
         options = {"version_table": version.name, "compare_type": True}
-        context = MigrationContext.configure(connection, opts=options)
+        context = MigrationContext.configure(t.connection, opts=options)
         return list(compare_metadata(context, metadata))
 
     assert database.read(differences) == []
@@ -98,12 +102,39 @@ def test_a_migrated_store_works_and_migrating_it_again_changes_nothing(url: str,
         assert Pipeline.start(store).look("a")
 
 
+def test_a_store_of_the_first_revision_keeps_its_times_and_loses_its_old_snapshots_to_pruning(
+    url: str, database: Database
+) -> None:
+    settings = Config()
+    settings.set_main_option("script_location", "shard_store.sql:migrations")
+
+    def first_revision(transaction: Transaction) -> None:
+        settings.attributes["connection"] = transaction.connection
+        command.upgrade(settings, "0001")
+        for statement in (
+            "snapshots (pipeline, seq, chunk, incarnation, moves, contents, created_at) "
+            "VALUES ('p', 1, 0, 1, '[]', '[]', 77)",
+            "pipelines (pipeline, source, incarnation, driver, last_seq, confirmed_seq, semantics, begun_seq, "
+            "heartbeat_at, stale_at, plan_after, created_at) "
+            "VALUES ('p', 's', 1, '', 2, 2, 'exactly-once', 2, 1, 1, 1, 1)",
+            "attempts (delivery_hash, lead_hash, source, pipeline, incarnation, start_seq, end_seq, kind, shards, "
+            "lost, errors, splits, published_at) VALUES ('h', 'h', 's', 'p', 1, 0, 1, 'attempt-nil', 1, 0, 0, 0, 99)",
+        ):
+            transaction.connection.exec_driver_sql(f"INSERT INTO cuesqueue_{statement}")
+
+    database.write(first_revision)
+    assert installing.migrate(database) == ("0001", REVISION)
+    with open_store(url) as store:
+        assert database.read(lambda t: t.execute(sa.select(attempts.c.snapshot_at)).scalars().all()) == [77]
+        assert store.prune(RetentionPolicy(timedelta(days=40_000))).snapshots == 1
+
+
 def test_an_older_schema_is_refused_with_the_command_to_run(
     url: str, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     open_store(url).close()
-    monkeypatch.setattr(installing, "REVISION", "0002")
-    with pytest.raises(StoreConfigurationError, match=r"0001, older than .* 0002; .*: cuesqueue migrate --store"):
+    monkeypatch.setattr(installing, "REVISION", "0003")
+    with pytest.raises(StoreConfigurationError, match=r"0002, older than .* 0003; .*: cuesqueue migrate --store"):
         open_store(url)
 
 
@@ -155,7 +186,7 @@ def test_opening_a_store_that_is_there_takes_one_statement_of_ours(url: str) -> 
 
 def test_the_code_is_at_the_newest_revision_and_each_has_one_before_it() -> None:
     settings = Config()
-    settings.set_main_option("script_location", "shard_store:migrations")
+    settings.set_main_option("script_location", "shard_store.sql:migrations")
     scripts = ScriptDirectory.from_config(settings)
     assert scripts.get_heads() == [REVISION]
     assert {script.revision for script in scripts.walk_revisions()} == installing._revisions()
@@ -163,6 +194,9 @@ def test_the_code_is_at_the_newest_revision_and_each_has_one_before_it() -> None
 
 def test_the_wheel_holds_the_migrations() -> None:
     folder = Path(installing.__file__).parent / "migrations"
-    assert {path.name for path in (folder / "versions").glob("[0-9]*.py")} == {"0001_initial.py"}
+    assert {path.name for path in (folder / "versions").glob("[0-9]*.py")} == {
+        "0001_initial.py",
+        "0002_snapshots_go.py",
+    }
     settings = (Path(__file__).resolve().parents[2] / "pyproject.toml").read_text(encoding="utf-8")
     assert '"src/shard_store"' in settings  # the wheel takes the whole folder, migrations included

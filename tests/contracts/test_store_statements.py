@@ -70,7 +70,7 @@ def micro_batch(us: Pipeline, count: int) -> int:
     plan = store.plan(us.token, us.seq, us.seq + 1)
     us.seq += 1
     return store.publish(
-        plan.identity, [Split(f"/{name}/{i}", 1, 1) for i in range(count // 2)], batch_id=us.seq
+        [plan.identity], [Split(f"/{name}/{i}", 1, 1) for i in range(count // 2)], batch_id=us.seq
     ).shards
 
 

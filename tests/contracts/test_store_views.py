@@ -177,8 +177,8 @@ def test_files_state_has_one_row_a_file_and_says_nothing_of_a_file_that_only_its
     orders, payments = Pipeline.start(store, "orders", "s1"), Pipeline.start(store, "payments", "s2")
     plans = [orders.planned("a", "b").identity, payments.planned("c").identity]
     splits = [Split("/x", 7, 1), Split("/y", 8, 1)]
-    store.publish_all(plans, splits, batch_id=0)
-    store.publish_all(plans, [Split("/z", 1, 1)], batch_id=1)  # a batch without input: the same offsets
+    store.publish(plans, splits, batch_id=0)
+    store.publish(plans, [Split("/z", 1, 1)], batch_id=1)  # a batch without input: the same offsets
     told = {
         str(row["path"]): (row["rows"], row["batch_rows"], row["batch_splits"], row["split"])
         for row in rows(store, "files_state")

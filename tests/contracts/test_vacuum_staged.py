@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection
 from typer.testing import CliRunner
 
 from queue_source.admin.vacuum_staged import StagedResult, vacuum_staged
@@ -21,6 +20,7 @@ from queue_source.queues.sql import SqlQueue
 from queue_source.queues.sql.database import messages, parse_address
 from queue_source.queues.sql.staging import Staging, remove, staged
 from shard_store.sql.schema import attempts, pipelines
+from shard_store.sql.transaction import Transaction
 from shard_store.store import ShardStore, open_store
 from support.store_backends import SERVERS, Pipeline, StoreBackend
 
@@ -63,8 +63,8 @@ class World:
         self._back(pipelines.update().where(pipelines.c.pipeline == pipeline), pipelines.c.heartbeat_at, days)
 
     def _back(self, update: sa.Update, column: sa.Column[int], days: float) -> None:
-        ago = self.store.database.now() - int(days * 86400e6)
-        self.store.database.write(lambda connection: connection.execute(update.values({column.name: ago})))
+        ago = int(days * 86400e6)
+        self.store.database.write(lambda t: t.execute(update.values({column.name: t.now() - ago})))
 
     def show(self, *names: str, owner: str = "p") -> None:
         staging = self.staging(owner)
@@ -165,8 +165,8 @@ def test_what_is_shown_at_the_same_moment_is_not_removed(world: World, knows: st
 
     other = threading.Thread(target=act)
 
-    def show(connection: Connection) -> None:
-        assert world.staging().show(connection, [name]) == []
+    def show(t: Transaction) -> None:
+        assert world.staging().show(t, [name]) == []
         other.start()
         other.join(0.5)
         assert other.is_alive(), "it did not wait for the transaction"

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -95,20 +96,19 @@ def test_the_proof_fails_on_anything_that_is_not_as_it_has_to_be() -> None:
     announced = {"csv": demo_data.Announced(objects=2, messages=3, announcements=4, distinct=3, bad=["missing-object"])}
     good = demo_report.Tour(
         announced,
-        published={"csv": 2},
-        rows={"csv": 10},
-        errors=[("csv", "missing-object", "gone")],
-        left={"csv": 0},
-        expected_rows=10,
+        demo_report.Moment(),
+        demo_report.Moment(Counter(csv=2), rows=Counter(csv=10), errors=(("csv", "missing-object", "gone"),)),
         days=1,
+        expected_rows=10,
+        wrong_days=[],
     )
-    assert good.proved
+    assert good.problems == []
     for wrong in (
         replace(good, wrong_days=[101]),
-        replace(good, rows={"csv": 11}),
-        replace(good, published={"csv": 1}),
-        replace(good, left={"csv": 1}),
-        replace(good, errors=[]),
+        replace(good, after=replace(good.after, rows=Counter(csv=11))),
+        replace(good, after=replace(good.after, published=Counter(csv=1))),
+        replace(good, after=replace(good.after, left=Counter(csv=1))),
+        replace(good, after=replace(good.after, errors=())),
     ):
         assert len(wrong.problems) == 1
 
@@ -138,7 +138,7 @@ def test_the_demo_survives_its_kill_proves_every_row_and_leaves_nothing(
     assert told["problems"] == []
     assert told["days_equal"] == told["days"] == FEW
     assert told["interrupted"]
-    assert all(count >= 1 for count in told["attempts before the kill"].values())
+    assert all(count >= 1 for count in told["micro-batches before the kill"].values())
     assert sorted(bad["cause"] for bad in told["quarantined"]) == [
         "corrupt-object",
         "malformed-message",

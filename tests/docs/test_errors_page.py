@@ -21,7 +21,7 @@ def test_the_commands_of_the_page_find_requeue_and_drop(tmp_path: Path) -> None:
         error = ErrorRecord("object", "missing-object", "", bad, plan.identity.delivery_hash, queue=world.queue_url)
         with world.store() as store:
             store.record_errors("files", "files", [error])
-            store.publish(plan.identity, [])
+            store.publish([plan.identity], [])
         loop.coordinator.latest(1)
         until(lambda: world.depth() == EMPTY, patiently(loop))
     look, objects, messages, forget = (b.text for b in blocks(ROOT / "docs/how-to/errors.md") if b.language == "bash")

@@ -14,12 +14,14 @@ from pathlib import Path
 
 import pytest
 
+from queue_source.options.places import PLACES
 from shard_store import open_store
 from support.snippets import PAGES, ROOT, Block, blocks
 
 _LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 README, TUTORIAL, PRUNE = ROOT / "README.md", ROOT / "docs" / "tutorial.md", ROOT / "docs" / "how-to" / "prune.md"
+WRITTEN = [page for page in PAGES if page.parent.name != "reference" and page.name != "prior-designs.md"]
 INSTALL = "python3 -m venv .venv\n. .venv/bin/activate\npip install .\n"
 
 
@@ -61,6 +63,45 @@ def test_python_on_the_pages_is_python(page: Path) -> None:
     for block in blocks(page):
         if block.language == "python":
             ast.parse(block.text)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_examples_import_from_the_face_alone(page: Path) -> None:
+    trees = [ast.parse(block.text) for block in blocks(page) if block.language == "python"]
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    modules = {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
+    modules |= {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    assert {name for name in modules if name.startswith(("queue_source", "shard_store"))} == set()
+
+
+_SPARKS_OWN = {"checkpointLocation"}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_options_in_examples_are_options(page: Path) -> None:
+    known = {option.name for place in PLACES for option in place.options} | _SPARKS_OWN
+    trees = [ast.parse(block.text) for block in blocks(page) if block.language == "python"]
+    calls = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    named = {
+        call.args[0].value
+        for call in calls
+        if isinstance(call.func, ast.Attribute)
+        and call.func.attr == "option"
+        and isinstance(call.args[0], ast.Constant)
+    }
+    assert {name for name in named if not str(name).startswith("catalog.")} - known == set()
+
+
+_NOT_THE_FIELDS_WORDS = re.compile(
+    r"\b(parted by|passed over|untold|is told|are told|hangs? on|stands? in the|on which nothing|given up upon|"
+    r"what is (bad|there) of|as it came|the pen)\b"
+)
+
+
+@pytest.mark.parametrize("page", WRITTEN, ids=lambda page: str(page.relative_to(ROOT)))
+def test_pages_avoid_phrases_that_read_like_a_translation(page: Path) -> None:
+    text = " ".join(page.read_text("utf-8").split())
+    assert [found.group() for found in _NOT_THE_FIELDS_WORDS.finditer(text)] == []
 
 
 class Reader:
@@ -176,7 +217,7 @@ def test_what_the_page_of_the_shared_store_shows_runs(tmp_path: Path) -> None:
 
 
 def test_messages_that_troubleshooting_quotes_are_messages_of_the_code() -> None:
-    """The fixed parts of quoted messages stand in the sources, so that searching for one finds it."""
+    """The fixed parts of quoted messages occur in the sources, so that searching for one finds it."""
     page = (ROOT / "docs" / "troubleshooting.md").read_text("utf-8")
     source = re.sub(r'"\s*f?"', "", "".join(path.read_text("utf-8") for path in (ROOT / "src").rglob("*.py")))
     headings = re.findall(r"^## `(.+)`$", page, re.MULTILINE)

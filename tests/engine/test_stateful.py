@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import count, window
 
 from shard_store.sql.schema import attempts, splits
+from shard_store.sql.transaction import Transaction
 from shard_store.store import open_store
 from support.engine.queries import Query, described, start_frame
 from support.engine.world import World, eventually
@@ -87,7 +88,7 @@ def test_a_batch_without_new_data_that_was_not_finished_is_completed_at_the_rest
     assert published(spark, world) == [(1, 2), (2, 1), (5, 1), (6, 2)]
 
 
-def forget_what_brought_no_shard(connection: sa.Connection) -> None:
+def forget_what_brought_no_shard(transaction: Transaction) -> None:
     empty = sa.select(attempts.c.delivery_hash).where(attempts.c.shards == 0)
-    connection.execute(splits.delete().where(splits.c.delivery_hash.in_(empty)))
-    connection.execute(attempts.delete().where(attempts.c.shards == 0))
+    transaction.execute(splits.delete().where(splits.c.delivery_hash.in_(empty)))
+    transaction.execute(attempts.delete().where(attempts.c.shards == 0))

@@ -170,7 +170,7 @@ class Pipelines(RuleBasedStateMachine):
         self.last = ("nothing", None)
         if step == "deliver" and zombie.plan is not None:
             identity = zombie.plan.identity
-            self.refused(lambda: zombie.store.publish(identity, [], batch_id=99))
+            self.refused(lambda: zombie.store.publish([identity], [], batch_id=99))
         elif step == "plan":
             self.refused(lambda: zombie.store.plan(zombie.token, zombie.confirmed, zombie.last_seq))
         elif step == "heartbeat":

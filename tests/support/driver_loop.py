@@ -151,7 +151,7 @@ class DriverLoop:
         reach("split-written")
         reach("before-publish")
         with open_store(self.options.store.reveal()) as store:
-            store.publish(plan.identity, [Split(str(file), len(ids), 1)] if ids else [], batch_id=number)
+            store.publish([plan.identity], [Split(str(file), len(ids), 1)] if ids else [], batch_id=number)
         reach("published")
 
     def _first_start(self) -> int:

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import sqlalchemy as sa
+
 from shard_store.model import BEGINNING, Content, Plan, Position, PublishToken, Range, Shard, ShardKey, Split, end_at
 from shard_store.publishing import Published
 from shard_store.semantics import Semantics
@@ -105,8 +107,13 @@ class Pipeline:
         self.snapshot(*self.open(*ids).values())
         return self.plan()
 
-    def publish(self, plan: Plan, *splits: Split, **settings: Any) -> Published:
-        return self.store.publish(plan.identity, splits, **settings)
+    def publish(
+        self, plan: Plan, *splits: Split, connection: sa.Connection | None = None, **settings: Any
+    ) -> Published:
+        """With `connection`: in the caller's transaction."""
+        if connection is not None:
+            return self.store.publish_inside(connection, [plan.identity], splits, **settings)
+        return self.store.publish([plan.identity], splits, **settings)
 
     def confirm(self, keys: Sequence[ShardKey] = ()) -> set[ShardKey]:
         confirmed = self.store.advance(self.token, confirm=self.seq, keys=keys)

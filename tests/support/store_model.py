@@ -1,7 +1,7 @@
 """An in-memory model of the store's promises, and the actors that use the store as pipelines do.
 
 The model does not compute what the store should answer. It watches the tables after every step, knows what each kind
-of step may change, and keeps the ranges whose rows have become visible: design section 3 is checked against these.
+of step may change, and keeps the ranges whose rows have become visible: the invariants are checked against these.
 """
 
 from __future__ import annotations
@@ -158,7 +158,9 @@ class Actor:
             return
         self.take()
         if not self.foreign:
-            self.store.publish(self.plan.identity, [Split(told(self.plan), 1, 1)], batch_id=self.checkpoint.batch[1])
+            self.store.publish(
+                [self.plan.identity], [Split(ranges_of(self.plan), 1, 1)], batch_id=self.checkpoint.batch[1]
+            )
         self.checkpoint.done, self.checkpoint.batch, self.plan = self.checkpoint.batch[1], None, None
 
     def confirm(self) -> None:
@@ -172,8 +174,8 @@ class Actor:
             self.route(list(self.store.look(keys).values()))
 
 
-def told(plan: Plan) -> str:
-    """A split's path that tells which ranges its rows are of."""
+def ranges_of(plan: Plan) -> str:
+    """A split's path that says which ranges its rows are of."""
     return json.dumps([[r.key.hex(), r.start, r.end] for r in plan.ranges])
 
 
@@ -192,7 +194,7 @@ class Model:
 
     def check(self, step: str, actor: PublishToken | None, checkpoints: dict[str, Checkpoint]) -> None:
         self._check_pipelines()
-        self._check_snapshots(step)
+        self._check_snapshots(step, checkpoints)
         self._note_rows(checkpoints)
         self._check_shards(step, actor, checkpoints)
         self._check_attempts()
@@ -206,8 +208,8 @@ class Model:
         self._before = self._pipelines or found
         self._pipelines = found
 
-    def _check_snapshots(self, step: str) -> None:
-        """Invariant 3: what an offset stands for never changes, and is there until it is confirmed."""
+    def _check_snapshots(self, step: str, checkpoints: dict[str, Checkpoint]) -> None:
+        """Invariant 3: what an offset stands for never changes, and is there until Spark is done with it."""
         found = {
             (r["pipeline"], r["seq"], r["chunk"]): (r["moves"], r["contents"]) for r in self._world.table(snapshots)
         }
@@ -215,8 +217,9 @@ class Model:
             if key in found:
                 assert found[key] == text
             else:
-                assert step == "prune"
+                assert step in ("prune", "confirm", "plan"), f"{step} removed a snapshot"  # to plan is to confirm first
                 assert key[1] <= self._pipelines[key[0]]["confirmed_seq"]
+                assert key[1] <= checkpoints[key[0]].done, "Spark may plan this snapshot again"
         self._snapshots = found
 
     def _note_rows(self, checkpoints: dict[str, Checkpoint]) -> None:

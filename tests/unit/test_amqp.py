@@ -76,8 +76,8 @@ def test_the_short_name_is_that_of_the_pool(url: str, name: str) -> None:
         ("?source=s&pool=p&queue_type=lazy", "classic or quorum"),
         ("?source=s&pool=p&consumer_timeout=30m", "a number of seconds"),
         ("/extra?source=s", "write it as %2F"),
-        ("?source=s&heartbeat=soon", "look at heartbeat"),
-        ("?source=s&ssl_options={'ca_certs':'/absent.pem'}", "look at ssl_options"),
+        ("?source=s&heartbeat=soon", "check heartbeat"),
+        ("?source=s&ssl_options={'ca_certs':'/absent.pem'}", "check ssl_options"),
     ],
 )
 def test_a_wrong_url_says_what_to_write_and_keeps_the_password(rest: str, problem: str) -> None:
@@ -100,7 +100,7 @@ def test_a_port_that_accepts_and_says_nothing_is_given_up() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"amqp://me:hunter2@127.0.0.1:{silent.getsockname()[1]}/?source=s&pool=p&socket_timeout=1&stack_timeout=1"
         with open_queue(url) as queue, pytest.raises(QueueUnavailable) as told:
-            queue.publish(["x"])
+            queue.send(["x"])
     assert "hunter2" not in str(told.value)
 
 
@@ -119,7 +119,7 @@ def test_what_amqp_cannot_carry_is_refused_before_anything_is_sent() -> None:
     with open_queue("amqp://h:1/?source=s&pool=p") as queue:
         for wrong in ({"tag": "x" * 256}, {"headers": {"k" * 256: "v"}}, {"headers": {"k": "\ud800"}}, {"group": "g"}):
             with pytest.raises(ValueError):  # noqa: PT011 - texts of several kinds
-                queue.publish(["x"], **wrong)
+                queue.send(["x"], **wrong)
 
 
 # --- properties ------------------------------------------------------------------------------------------------------

@@ -194,7 +194,7 @@ def test_errors_are_listed_shown_and_dropped(world: World) -> None:
     [
         (["requeue"], "write --all for everything"),
         (["drop"], "write --all for everything"),
-        (["list", "xyz"], "is no id"),
+        (["list", "xyz"], "is not an id"),
         (["list", "--older-than", "5"], "has no unit"),
         (["list", "--match", "[a"], "not closed"),
         (["show", "abcd"], "has no error whose id begins with abcd"),

@@ -95,8 +95,8 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
 """Third-party packages that have a place of their own, and the units that are it."""
 
 EXCEPTIONS: dict[tuple[str, str], str] = {
-    ("queue_source.commands.setup_aws", "boto3"): "makes queues and notifications, which no adapter does",
-    ("queue_source.commands.setup_aws", "botocore"): "makes queues and notifications, which no adapter does",
+    ("queue_source.admin.setup_aws", "boto3"): "makes queues and notifications, which no adapter does",
+    ("queue_source.admin.setup_aws", "botocore"): "makes queues and notifications, which no adapter does",
     ("queue_source.storage.aws_profiles", "botocore"): "reads profiles for pyarrow, which knows few kinds of them",
     ("queue_source.queues.base", "sqlalchemy"): "the type of the transaction that some queues take part in",
     ("queue_source.coordinator.forwarding", "sqlalchemy"): "the type of the transaction that sends and marks errors",

@@ -51,7 +51,7 @@ def test_a_queue_is_created_looked_at_emptied_and_deleted(url: str, tmp_path: Pa
     assert result_of("create", url)["created"] is True
     with open_queue(url) as queue:
         assert administered(queue)
-        queue.publish(["text", b"\xff"], tag="a.b", headers={"k": "v"})
+        queue.send(["text", b"\xff"], tag="a.b", headers={"k": "v"})
         told = result_of("info", url)
         assert (told["exists"], told["ready"], told["in_flight"], told["delayed"]) == (True, 2, 0, 0)
         (first, second) = result_of("peek", url)["messages"]
@@ -61,7 +61,7 @@ def test_a_queue_is_created_looked_at_emptied_and_deleted(url: str, tmp_path: Pa
         assert queue.depth() == Depth(2, 0)
         assert result_of("purge", url, "--yes")["messages"] == 2
         assert queue.depth().total == 0
-        queue.publish(["more"], tag="a")
+        queue.send(["more"], tag="a")
     assert result_of("delete", url, "--yes")["deleted"] is True
     # every name in the table is a queue, and the table stays: other queues may be in it
     assert result_of("info", url).get("ready", "absent") == (0 if url.startswith("sql") else "absent")
@@ -79,7 +79,7 @@ def test_a_queue_that_was_emptied_by_its_readers_still_exists(url: str, tmp_path
 def test_people_get_tables(url: str, tmp_path: Path) -> None:
     (tmp_path / "queues").mkdir()
     with open_queue(url) as queue:
-        queue.publish(["hello " * 100], tag="a.b")
+        queue.send(["hello " * 100], tag="a.b")
     assert "max batch size" in cuesqueue("info", url).stdout
     shown = cuesqueue("peek", url).stdout
     assert "a.b" in shown
@@ -90,7 +90,7 @@ def test_people_get_tables(url: str, tmp_path: Path) -> None:
 def test_what_cannot_be_undone_needs_a_yes_where_nobody_can_be_asked(url: str, tmp_path: Path, command: str) -> None:
     (tmp_path / "queues").mkdir()
     with open_queue(url) as queue:
-        queue.publish(["kept"], tag="a")
+        queue.send(["kept"], tag="a")
         done = cuesqueue(command, url)
         assert done.exit_code == WRONG_USE
         assert "add --yes" in done.output
@@ -102,7 +102,7 @@ def test_on_a_terminal_it_asks(url: str, tmp_path: Path, monkeypatch: pytest.Mon
     (tmp_path / "queues").mkdir()
     monkeypatch.setattr("queue_source.commands.queue._on_a_terminal", lambda: True)
     with open_queue(url) as queue:
-        queue.publish(["x"], tag="a")
+        queue.send(["x"], tag="a")
         done = CliRunner().invoke(app, ["queue", "purge", url], input=f"{answer}\n")
         assert "Delete all messages of" in done.output
         assert queue.depth().ready == (0 if answer == "y" else 1)

@@ -204,7 +204,7 @@ def test_a_shard_that_either_lost_undoes_all_and_the_next_attempt_goes_without_i
     us = query.pipelines[whose]
     other = Pipeline.start(query.store, "other", us.source)
     lost = us.plan().ranges[0]
-    query.store.database.write(lambda c: shards.release(query.store.database, c, us.token, [lost.key]))
+    query.store.database.write(lambda c: shards.release(c, us.token, [lost.key]))
     assert query.store.acquire(other.token, {lost.key: None}) == {lost.key}
     with pytest.raises(ShardsLost, match=whose):
         query.commit(0, written)

@@ -75,6 +75,17 @@ def test_a_factory_of_ones_own_is_called_with_the_url_and_the_options(
             open_queue(f"my_queues:{url}")
 
 
+def test_a_queue_of_ones_own_that_lacks_a_verb_is_refused_by_the_name_of_the_verb(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    verbs = ("name", "receive", "extend", "acknowledge", "nack", "reject", "republish", "depth", "close")
+    module = types.ModuleType("old_queues")
+    module.make = lambda url: types.SimpleNamespace(**dict.fromkeys((*verbs, "publish")))  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "old_queues", module)
+    with pytest.raises(QueueConfigurationError, match=r"not a Queue: it has no send$"):
+        open_queue("old_queues:make")
+
+
 @pytest.mark.parametrize(
     ("url", "name"),
     [

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from queue_source.foreach_batch.rejects import reject_rows
-from shard_store.errors import StoreConfigurationError
+from shard_store.errors import PipelineTakenOver, StoreConfigurationError
 from shard_store.store import open_store
 from support.store_backends import Pipeline, rows
 
@@ -29,6 +29,17 @@ def test_mappings_text_and_bytes_are_recorded_once_however_often_the_batch_runs(
         for other in ({"batch_id": 8}, {"cause": "another"}):
             reject_rows([b"\xff"], store=store, pipeline="p", **{"batch_id": 7, **other})  # type: ignore[arg-type]
         assert len(rows(store, "errors")) == 6, "another batch, or another cause, is another error"
+
+
+def test_a_driver_that_was_replaced_rejects_no_rows_of_its_replacements_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_store(f"sqlite:///{tmp_path}/store.db") as store:
+        Pipeline.start(store, driver="replacement").planned("a")
+        monkeypatch.setattr("queue_source.foreach_batch.rejects.driver_identity", lambda: "paused")
+        with pytest.raises(PipelineTakenOver):
+            reject_rows([b"x"], store=store, pipeline="p")
+        assert rows(store, "errors") == []
 
 
 def test_a_long_cause_an_unknown_pipeline_and_a_store_that_is_not_there_are_refused(tmp_path: Path) -> None:

@@ -107,7 +107,7 @@ def test_a_queue_that_has_nothing_is_waited_for_and_then_the_store_is_asked(plac
         token = store.start("files", "p").token
         key = next(iter(store.open_shards(token, "files", [Content(uri, uri, 10)])))
         store.advance(token, snapshot=(1, [Range(key, Content(uri, uri, 10), BEGINNING, end_at(10))]))
-        store.publish(store.plan(token, 0, 1).identity, [])
+        store.publish([store.plan(token, 0, 1).identity], [])
     assert place.columns(waitTime="0s") == "id BIGINT, _rescued_data STRING"
 
 

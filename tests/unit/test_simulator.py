@@ -67,7 +67,7 @@ def test_each_pool_gets_its_own_copy_of_what_its_filters_let_pass(simulator: Sim
     everything, two = simulator(pool="all"), simulator(pool="two", tags="orders.*,#.eu")
     two.create()
     for tag in ("orders.eu", "orders.us", "bills.de.eu", "bills"):
-        (published,) = everything.publish([tag], tag=tag)
+        (published,) = everything.send([tag], tag=tag)
         assert published
     assert bodies(everything) == [b"orders.eu", b"orders.us", b"bills.de.eu", b"bills"]
     taken = take(two)
@@ -79,7 +79,7 @@ def test_each_pool_gets_its_own_copy_of_what_its_filters_let_pass(simulator: Sim
 def test_copies_of_one_message_have_the_same_id(simulator: Simulators) -> None:
     one, two = simulator(pool="one"), simulator(pool="two")
     two.create()
-    (published,) = one.publish(["x"])
+    (published,) = one.send(["x"])
     assert [take(queue)[0].message_id for queue in (one, two)] == [published, published]
 
 
@@ -92,7 +92,7 @@ def test_it_agrees_with_the_table_of_tags(simulator: Simulators) -> None:
         pool.create()
     tags = list(dict.fromkeys(tag for _, tag, _ in TABLE))
     for tag in tags:
-        pool.publish([tag.encode()], tag=tag)
+        pool.send([tag.encode()], tag=tag)
     for tag_filter, pool in pools.items():
         passed = [message.tag for message in pool.receive(1000, 60, 0)]
         assert passed == [tag for tag in tags if matches(tag_filter, tag)], tag_filter
@@ -106,15 +106,15 @@ def _quoted(text: str) -> str:
 
 def test_a_hash_in_the_url_is_a_wildcard(simulator: Simulators) -> None:
     queue = simulator(pool="p", tags="a.#")
-    queue.publish(["x"], tag="a.b.c")
+    queue.send(["x"], tag="a.b.c")
     assert bodies(queue) == [b"x"]
     assert queue.name.endswith("&pool=p&tags=a.#")
 
 
 def test_what_no_pool_takes_is_an_error_unless_the_url_says_otherwise(simulator: Simulators) -> None:
     with pytest.raises(QueueConfigurationError, match=r"no pool of source 'orders' .* mandatory=false"):
-        simulator(pool="p", tags="a").publish(["x"], tag="b")
-    assert simulator(pool="p", tags="a", mandatory="false").publish(["x"], tag="b") == [""]
+        simulator(pool="p", tags="a").send(["x"], tag="b")
+    assert simulator(pool="p", tags="a", mandatory="false").send(["x"], tag="b") == [""]
 
 
 def test_a_pool_that_is_there_keeps_its_filters_when_the_url_names_none_and_gets_those_it_names(
@@ -123,19 +123,19 @@ def test_a_pool_that_is_there_keeps_its_filters_when_the_url_names_none_and_gets
     simulator(pool="p", tags="a").create()
     again, more = simulator(pool="p"), simulator(pool="p", tags="c")
     with pytest.raises(QueueConfigurationError, match="no pool"):
-        again.publish(["x"], tag="b")
-    more.publish(["a"], tag="a")
-    more.publish(["c"], tag="c")
+        again.send(["x"], tag="b")
+    more.send(["a"], tag="a")
+    more.send(["c"], tag="c")
     assert bodies(again) == [b"a", b"c"]
 
 
 def test_a_listener_hears_what_is_sent_while_it_listens_and_leaves_nothing_behind(simulator: Simulators) -> None:
     sender = simulator(mandatory="false")
-    sender.publish(["before"])
+    sender.send(["before"])
     listener = simulator(listener="true")
     assert listener.capabilities.loses_while_closed
     assert take(listener) == []
-    sender.publish(["now"])
+    sender.send(["now"])
     assert bodies(listener) == [b"now"]
     listener.close()
     again = simulator(listener="true")
@@ -145,7 +145,7 @@ def test_a_listener_hears_what_is_sent_while_it_listens_and_leaves_nothing_behin
 def test_republished_messages_stay_in_their_pool(simulator: Simulators) -> None:
     one, two = simulator(pool="one"), simulator(pool="two")
     two.create()
-    one.publish(["x"], tag="a.b")
+    one.send(["x"], tag="a.b")
     assert one.republish(take(one)[0])
     assert (one.depth().total, two.depth().total) == (1, 1)
 
@@ -153,10 +153,10 @@ def test_republished_messages_stay_in_their_pool(simulator: Simulators) -> None:
 def test_the_current_log_id_goes_along_under_the_name_that_the_url_gives(simulator: Simulators) -> None:
     queue, plain = simulator(log_id_header="X-Ascent-Log-Id"), simulator()
     with log_id("request-7"):
-        queue.publish(["stamped"])
-        queue.publish(["own"], headers={"X-Ascent-Log-Id": "mine", "k": "v"})
-        plain.publish(["plain"])
-    queue.publish(["outside"])
+        queue.send(["stamped"])
+        queue.send(["own"], headers={"X-Ascent-Log-Id": "mine", "k": "v"})
+        plain.send(["plain"])
+    queue.send(["outside"])
     headers = {message.body: message.headers for message in take(queue)}
     assert headers == {
         b"stamped": {"X-Ascent-Log-Id": "request-7"},
@@ -173,12 +173,12 @@ def test_a_pool_exists_until_it_is_deleted(simulator: Simulators) -> None:
     queue.create()
     assert queue.exists()
     assert not other.exists()
-    queue.publish(["x", "y"])
+    queue.send(["x", "y"])
     assert [message.body for message in queue.peek(1)] == [b"x"]
     assert queue.purge() == 2
     queue.delete()
     assert not queue.exists()
-    queue.publish(["again"])
+    queue.send(["again"])
     assert bodies(queue) == [b"again"]
 
 
@@ -207,7 +207,7 @@ def test_urls_that_make_no_sense_say_what_to_write(url: str, problem: str) -> No
 
 def test_a_lost_acknowledgement_looks_like_one_and_the_message_comes_again(simulator: Simulators, clock: Clock) -> None:
     queue = simulator()
-    queue.publish(["a", "b"])
+    queue.send(["a", "b"])
     queue.order(Fault.LOST_ACKNOWLEDGEMENT)
     receipts = [message.receipt for message in take(queue)]
     assert queue.acknowledge(receipts) == set()
@@ -222,7 +222,7 @@ def test_a_lost_acknowledgement_looks_like_one_and_the_message_comes_again(simul
 
 def test_a_stale_acknowledgement_uses_up_no_fault(simulator: Simulators) -> None:
     queue = simulator()
-    queue.publish(["a"])
+    queue.send(["a"])
     (message,) = take(queue)
     queue.acknowledge([message.receipt])
     queue.order(Fault.LOST_ACKNOWLEDGEMENT)
@@ -233,7 +233,7 @@ def test_a_stale_acknowledgement_uses_up_no_fault(simulator: Simulators) -> None
 def test_a_duplicate_delivery_is_the_same_message_twice(simulator: Simulators) -> None:
     queue = simulator()
     queue.order(Fault.DUPLICATE_DELIVERY)
-    (published, _) = queue.publish(["a", "b"], tag="t", headers={"k": "v"})
+    (published, _) = queue.send(["a", "b"], tag="t", headers={"k": "v"})
     first, _ = take(queue)
     (second,) = take(queue)
     assert first.message_id == second.message_id == published
@@ -245,7 +245,7 @@ def test_a_duplicate_delivery_is_the_same_message_twice(simulator: Simulators) -
 
 def test_a_lease_that_ends_early_gives_the_message_to_somebody_else(simulator: Simulators, clock: Clock) -> None:
     queue, other = simulator(), simulator()
-    queue.publish(["a"])
+    queue.send(["a"])
     queue.order(Fault.EARLY_EXPIRY, seconds=5)
     (early,) = queue.receive(10, 600, 0)
     assert take(other) == []
@@ -257,7 +257,7 @@ def test_a_lease_that_ends_early_gives_the_message_to_somebody_else(simulator: S
 
 def test_a_slow_receive_takes_longer(simulator: Simulators, clock: Clock) -> None:
     queue = simulator()
-    queue.publish(["a"])
+    queue.send(["a"])
     queue.order(Fault.SLOW_RECEIVE, seconds=30)
     before = clock()
     assert bodies(queue) == [b"a"]
@@ -267,14 +267,14 @@ def test_a_slow_receive_takes_longer(simulator: Simulators, clock: Clock) -> Non
 def test_a_disconnect_meets_any_verb_or_the_one_that_is_named_and_changes_nothing(simulator: Simulators) -> None:
     queue = simulator()
     queue.order(Fault.DISCONNECT, verb="acknowledge")
-    queue.publish(["a"])
+    queue.send(["a"])
     (message,) = take(queue)
     with pytest.raises(QueueUnavailable, match="disconnected during acknowledge, as ordered"):
         queue.acknowledge([message.receipt])
     assert queue.acknowledge([message.receipt]) == set()
     queue.order(Fault.DISCONNECT, times=7)
     uses: list[Any] = [
-        lambda: queue.publish(["x"]),
+        lambda: queue.send(["x"]),
         lambda: take(queue),
         lambda: queue.extend([message.receipt], 1),
         lambda: queue.nack([message.receipt]),
@@ -291,7 +291,7 @@ def test_a_disconnect_meets_any_verb_or_the_one_that_is_named_and_changes_nothin
 def test_faults_are_for_one_pool_and_as_many_messages_as_ordered(simulator: Simulators) -> None:
     one, two = simulator(pool="one"), simulator(pool="two")
     two.create()
-    one.publish([str(number) for number in range(10)])
+    one.send([str(number) for number in range(10)])
     one.order(Fault.DUPLICATE_DELIVERY, times=3)
     one.order(Fault.DUPLICATE_DELIVERY, times=1)
     assert len(take(two)) == len(take(one)) == 10

@@ -17,7 +17,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from sqlalchemy import Connection, event, exc
+from sqlalchemy import event, exc
 from sqlalchemy.pool import QueuePool
 
 from queue_source.errors import QueueConfigurationError, QueueError, QueueUnavailable
@@ -25,6 +25,7 @@ from queue_source.queues.sql import SqlQueue
 from queue_source.queues.sql.database import open_database, parse_address
 from queue_source.queues.sql.rows import QueueRows
 from shard_store.sql.dialects import Trouble
+from shard_store.sql.transaction import Transaction
 
 
 @pytest.fixture
@@ -56,7 +57,7 @@ def statements(queue: SqlQueue) -> Iterator[list[str]]:
 
 def test_every_verb_sends_statements_for_a_thousand_messages_at_most(queue: SqlQueue) -> None:
     with statements(queue) as seen:
-        queue.publish([b"x"] * 10_000)
+        queue.send([b"x"] * 10_000)
         assert len(seen) == 10
     with statements(queue) as seen:
         taken = [message.receipt for message in queue.receive(10_000, 60, 0)]
@@ -77,7 +78,7 @@ def test_every_verb_sends_statements_for_a_thousand_messages_at_most(queue: SqlQ
 def test_one_call_is_one_transaction(queue: SqlQueue) -> None:
     begun: list[object] = []
     event.listen(queue._opened().engine, "begin", begun.append)
-    queue.publish([b"x"] * 3_000)
+    queue.send([b"x"] * 3_000)
     taken = queue.receive(3_000, 60, 0)
     queue.extend([message.receipt for message in taken], 60)
     queue.acknowledge([message.receipt for message in taken])
@@ -85,7 +86,7 @@ def test_one_call_is_one_transaction(queue: SqlQueue) -> None:
 
 
 def test_taking_looks_at_the_index_and_sorts_nothing(queue: SqlQueue, tmp_path: Path) -> None:
-    queue.publish([b"x"], group="g")
+    queue.send([b"x"], group="g")
     with statements(queue) as seen:
         queue.receive(10, 60, 0)
     queries = [statement for statement in seen if statement.startswith("SELECT")]
@@ -100,7 +101,7 @@ def test_taking_looks_at_the_index_and_sorts_nothing(queue: SqlQueue, tmp_path: 
 
 def test_depth_counts_a_message_whose_lease_ends_meanwhile(queue: SqlQueue) -> None:
     """A queue that looks empty for a moment ends whoever drains it."""
-    queue.publish(["body"])
+    queue.send(["body"])
     assert queue.receive(1, 0.5, 0)
 
     def slow(_connection: object, _cursor: object, statement: str, *_rest: object) -> None:
@@ -112,16 +113,16 @@ def test_depth_counts_a_message_whose_lease_ends_meanwhile(queue: SqlQueue) -> N
 
 
 def test_peeking_takes_nothing(queue: SqlQueue) -> None:
-    ids = queue.publish([b"1", b"2", b"3"], tag="t")
+    ids = queue.send([b"1", b"2", b"3"], tag="t")
     assert [(message.message_id, message.receive_count) for message in queue.peek(2)] == [(ids[0], 0), (ids[1], 0)]
     assert queue.depth().ready == 3
 
 
 def test_purging_empties_this_queue_and_no_other(queue: SqlQueue, url: str) -> None:
-    queue.publish([b"1", b"2"])
+    queue.send([b"1", b"2"])
     queue.receive(1, 60, 0)
     with SqlQueue(url.replace("=unit", "=other")) as other:
-        other.publish([b"kept"])
+        other.send([b"kept"])
         assert queue.exists()
         assert queue.purge() == 2
         assert (queue.exists(), queue.depth().total) == (True, 0)
@@ -138,18 +139,18 @@ def test_what_is_acknowledged_is_on_the_disk(queue: SqlQueue) -> None:
 def test_the_database_tells_the_time(queue: SqlQueue) -> None:
     with closing(sqlite3.connect(":memory:")) as connection:
         (seconds,) = connection.execute("SELECT strftime('%s', 'now')").fetchone()
-    queue.publish([b"x"])
+    queue.send([b"x"])
     assert queue.peek(1)[0].sent_at == pytest.approx(float(seconds), abs=30)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_forked_child_uses_connections_of_its_own(queue: SqlQueue) -> None:
-    queue.publish([b"1"])
+    queue.send([b"1"])
     child = os.fork()
     if child == 0:
         try:
-            ok = len(queue.receive(1, 60, 0)) == 1 and queue.publish([b"2"])
+            ok = len(queue.receive(1, 60, 0)) == 1 and queue.send([b"2"])
             os._exit(0 if ok else 1)
         finally:
             os._exit(2)
@@ -160,7 +161,7 @@ def test_a_forked_child_uses_connections_of_its_own(queue: SqlQueue) -> None:
 def test_many_open_a_new_queue_at_once(url: str) -> None:
     queues = [SqlQueue(url) for _ in range(8)]
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda one: one.publish([b"x"]), queues))
+        list(pool.map(lambda one: one.send([b"x"]), queues))
     assert queues[0].depth().ready == 8
     for one in queues:
         one.close()
@@ -191,7 +192,7 @@ def test_a_tag_or_group_that_some_database_could_not_keep_is_refused(
     queue: SqlQueue, tag: str, group: str | None
 ) -> None:
     with pytest.raises(ValueError, match=r"tag|group|surrogates"):
-        queue.publish([b"x"], tag=tag, group=group)
+        queue.send([b"x"], tag=tag, group=group)
 
 
 # --- errors ----------------------------------------------------------------------------------------------------------
@@ -245,14 +246,14 @@ def test_a_missing_driver_names_the_extra_to_install(monkeypatch: pytest.MonkeyP
 
 
 def test_a_locked_database_is_passing_trouble(queue: SqlQueue, url: str, tmp_path: Path) -> None:
-    queue.publish([b"x"])
+    queue.send([b"x"])
     with SqlQueue(url, patience=0.01) as hasty:
         with closing(sqlite3.connect(tmp_path / "queue.db", isolation_level=None)) as holder:
             holder.execute("BEGIN IMMEDIATE")
             assert hasty.depth().ready == 1  # looking needs no lock
             with pytest.raises(QueueUnavailable, match="locked"):
-                hasty.publish([b"y"])
-        hasty.publish([b"y"])
+                hasty.send([b"y"])
+        hasty.send([b"y"])
 
 
 def test_a_server_that_does_not_answer_is_passing_trouble_and_no_secret_is_told() -> None:
@@ -271,7 +272,7 @@ def test_bodies_and_headers_stay_out_of_errors(queue: SqlQueue) -> None:
         connection.exec_driver_sql("DROP TABLE cuesqueue_messages")
     secret = "hunter2"[::-1]
     with pytest.raises(QueueConfigurationError, match="no such table") as caught:
-        queue.publish([secret], headers={"token": secret}, tag=secret)
+        queue.send([secret], headers={"token": secret}, tag=secret)
     assert secret not in told(caught.value)
 
 
@@ -287,7 +288,7 @@ def test_bodies_and_headers_stay_out_of_errors(queue: SqlQueue) -> None:
 def test_what_waiting_cannot_mend_is_told_apart_from_passing_trouble(
     says: str, kind: type[QueueError], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(_connection: Connection) -> None:
+    def fail(_transaction: Transaction) -> None:
         raise exc.OperationalError("SELECT 1", {}, psycopg.OperationalError(says))
 
     database = open_database(parse_address("sql+postgresql://u:hunter2@h/db?queue=q"), None, 1.0)
@@ -303,15 +304,14 @@ def test_the_victim_of_a_deadlock_is_run_again(queue: SqlQueue, monkeypatch: pyt
     monkeypatch.setattr(queue._database, "dialect", undone)
     insert, failures = QueueRows.insert, [1, 2]
 
-    def fail_twice(*arguments: Any) -> list[str]:
-        sent = insert(*arguments)
+    def fail_twice(*arguments: Any) -> None:
+        insert(*arguments)
         if failures:
             failures.pop()
             raise exc.OperationalError("INSERT", {}, Exception("victim"))
-        return sent
 
     monkeypatch.setattr(QueueRows, "insert", fail_twice)
-    queue.publish([b"x"])
+    queue.send([b"x"])
     assert queue.depth().ready == 1
 
 
@@ -324,6 +324,6 @@ def test_a_connection_in_use_while_the_queue_is_closed_is_closed_after_use(queue
 
 def test_a_closed_queue_leaves_no_open_file(url: str) -> None:
     with SqlQueue(url) as queue:
-        queue.publish([b"x"])
+        queue.send([b"x"])
     del queue
     gc.collect()  # an unclosed connection would be a warning, and warnings are errors

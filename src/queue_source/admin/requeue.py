@@ -1,4 +1,4 @@
-"""What was bad comes again: messages are published once more, quarantined objects are opened and announced anew.
+"""Processes errors again: bad messages are sent once more, quarantined objects are released and announced again.
 
 Who calls it: the command `cuesqueue errors requeue`, and programs. Decision 0023 says what keeps exactly once.
 """
@@ -27,7 +27,7 @@ Announce = Callable[[str], bytes]
 
 @dataclass(slots=True)
 class Requeued:
-    """How many messages were published for how many errors, and for which nothing was done, and why (by id)."""
+    """How many messages were sent for how many errors; `refused`: error id -> why nothing was done for it."""
 
     errors: int = 0
     messages: int = 0
@@ -48,9 +48,9 @@ def requeue(
 
     A bad message goes back to its queue as it came. A quarantined object is opened where it was found bad, and then
     announced by a message of `announce`. Bad records, and rows that were rejected, are parts of what is published:
-    their input is published alone, to the queue `to`; a bad record of a message also to its own. `to` and `tag`
-    stand for the queue of origin and the messages' own tag. Errors that were requeued before are left alone, unless
-    `criteria` names that state. A call that dies may have published what is not marked: run it again; an object that
+    their input is sent alone, to the queue `to`; a bad record of a message also to its own. `to` and `tag`
+    replace the queue of origin and the messages' own tag. Errors that were requeued before are left alone, unless
+    `criteria` names that state. A call that dies may have sent what is not marked: run it again; an object that
     is announced twice is read once.
     """
     done = Requeued()
@@ -58,7 +58,7 @@ def requeue(
     with _Outbox(to, tag, dry_run) as outbox:
         for page in error_search.pages(store.database, criteria, limit=limit):
             _requeue(store, page, outbox, announce, done)
-    done.messages = outbox.published
+    done.messages = outbox.sent
     return done
 
 
@@ -94,7 +94,7 @@ class _Outbox:
         self.to = to
         self.tag = tag
         self.dry_run = dry_run
-        self.published = 0
+        self.sent = 0
         self._waiting: dict[str, list[Outgoing]] = {}
         self._queues: dict[str, Queue] = {}
         self._open = ExitStack()
@@ -106,7 +106,7 @@ class _Outbox:
         self._open.close()
 
     def problem(self, error: StoredError) -> str:
-        """Why this error's input cannot be given again, or ""."""
+        """Why this error's input cannot be sent again, or ""."""
         if error.state == "pending":
             return "its batch is not published yet: it may still be repeated"
         if error.scope == "skipped":
@@ -115,7 +115,7 @@ class _Outbox:
         if stays and self.to is None:
             return (
                 f"it is a {error.scope} of something whose other rows are published, so that cannot be read again; "
-                "repair it under another name, or name with --to the queue that gets the input alone"
+                "repair it under another name, or name with --to the queue that is to get the input alone"
             )
         if not _is_object(error) and not error.whole:
             kept = 0 if error.input is None else len(error.input)
@@ -148,8 +148,8 @@ class _Outbox:
                 try:
                     send_messages(queue, messages)
                 except Unsendable as error:
-                    raise QueueError(queue.name, f"does not carry what an error holds: {error}") from error
-            self.published += len(messages)
+                    raise QueueError(queue.name, f"cannot carry the input of an error: {error}") from error
+            self.sent += len(messages)
         self._waiting = {}
 
     def _queue(self, url: str) -> Queue:

@@ -1,4 +1,4 @@
-"""Removing split files that no transaction has published: what attempts that died have left in the sink's folder.
+"""Removes data files (splits) that no transaction has published: what attempts that died left in the sink's folder.
 
 Which files are published the store alone knows, and it never forgets one. They are recognised by their names, which are
 unique: so it does not matter how the folder is spelled.
@@ -19,7 +19,7 @@ from typing import NamedTuple
 from pyarrow import fs as pafs
 
 from queue_source.errors import OptionError
-from queue_source.storage.files import StorageOptions, raise_mapped, resolve
+from queue_source.storage.files import StorageOptions, is_local, raise_mapped, resolve
 from shard_store.store import ShardStore
 
 _NAME = re.compile(
@@ -58,7 +58,8 @@ def vacuum(
     """Remove the split files in `folder` that are older than `older_than` and not published in `store`.
 
     `older_than` must be longer than any micro-batch takes: its files are not published before it ends. Refuses a folder
-    of whose files the store knows none: they belong to another store, which must not lose them.
+    of whose files the store knows none: they belong to another store, which must not lose them. `progress` is called
+    with the number of files that were compared so far.
     """
     filesystem, inner = resolve(f"{folder.rstrip('/')}/x", storage)
     inner = inner.rpartition("/")[0]
@@ -73,7 +74,7 @@ def vacuum(
             gone = old if dry_run else _remove(filesystem, old, folder, threads)
             found, published, young = found + len(page), published + len(known), young + len(orphans) - len(old)
             removed, size = removed + len(gone), size + sum(file.size for file in gone)
-            progress(len(page))
+            progress(found)
     return VacuumResult(found, published, young, removed, size)
 
 
@@ -94,7 +95,7 @@ def _check_store(store: ShardStore, folder: str, pages: Iterable[list[_File]]) -
 def _pages(filesystem: pafs.FileSystem, inner: str, folder: str) -> Iterator[list[_File]]:
     """The split files of the folder. A local one is read as it goes; the lists of others pyarrow holds whole."""
     try:
-        files = _local(inner) if isinstance(filesystem, pafs.LocalFileSystem) else _remote(filesystem, inner)
+        files = _local(inner) if is_local(folder) else _remote(filesystem, inner)
         while page := list(islice(files, _PAGE)):
             yield page
     except (OSError, ValueError, NotImplementedError) as error:  # what pyarrow raises
@@ -122,7 +123,7 @@ def _remove(filesystem: pafs.FileSystem, files: list[_File], folder: str, thread
     def delete(file: _File) -> Exception | None:
         try:
             filesystem.delete_file(file.path)
-        except (OSError, ValueError, NotImplementedError) as error:  # what pyarrow raises; told apart below
+        except (OSError, ValueError, NotImplementedError) as error:  # what pyarrow raises; sorted below
             return error
         return None
 

@@ -1,4 +1,4 @@
-"""Removing messages that tasks have staged for a SQL queue in the store's database, and that no batch will show.
+"""Removes messages that tasks have staged for a SQL queue in the store's database, and that no batch will show.
 
 A pipeline removes what its own failed attempts have staged, after its next batch. Left are those of pipelines that
 never publish to that queue again: they were given up, or write to another place now.
@@ -10,12 +10,11 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection
 
 from queue_source.queues.sql.database import messages
 from queue_source.queues.sql.staging import hidden_queue, remove, staged
-from shard_store.sql.database import Database, chunks
 from shard_store.sql.schema import attempts, pipelines
+from shard_store.sql.transaction import Transaction, chunks
 from shard_store.store import ShardStore
 
 
@@ -30,41 +29,41 @@ class StagedResult:
 def vacuum_staged(store: ShardStore, *, older_than: timedelta, dry_run: bool = False) -> StagedResult:
     """Remove the messages that were staged longer than `older_than` ago and that no running batch may still show.
 
-    Such a batch is that of a pipeline which has shown a sign of life since, and has published nothing since they were
-    staged. A driver that was paused for longer, and wakes up, has its batch fail: `show` misses what is gone.
+    Such a batch belongs to a pipeline with a heartbeat since then that has published nothing since they were staged.
+    The batch of a driver that was paused for longer fails when it wakes up: `show` misses what is gone.
     """
     database = store.database
-    if not database.read(lambda connection: sa.inspect(connection).has_table(staged.name)):
+    if not database.read(lambda transaction: sa.inspect(transaction.connection).has_table(staged.name)):
         return StagedResult()
     found = database.read(_count_all)
-    names = database.read(lambda connection: _dead(database, connection, older_than))
+    names = database.read(lambda transaction: _dead(transaction, older_than))
     if dry_run:
-        return StagedResult(found, database.read(lambda connection: _count(connection, names)))
-    database.write(lambda connection: _abandon(connection, names))
+        return StagedResult(found, database.read(lambda transaction: _count(transaction, names)))
+    database.write(lambda transaction: _abandon(transaction, names))
     return StagedResult(found, remove(database, names))
 
 
-def _dead(database: Database, connection: Connection, older_than: timedelta) -> list[str]:
-    limit = database.now() - older_than // timedelta(microseconds=1)
+def _dead(transaction: Transaction, older_than: timedelta) -> list[str]:
+    limit = transaction.now() - older_than // timedelta(microseconds=1)
     published = sa.exists().where(
         attempts.c.pipeline == staged.c.owner, attempts.c.published_at > staged.c.staged_at
     )  # its batches follow one another: what is older than the last one is of no later one
     alive = sa.exists().where(pipelines.c.pipeline == staged.c.owner, pipelines.c.heartbeat_at >= limit)
     dead = sa.or_(staged.c.abandoned == 1, published, sa.not_(alive))
-    return list(connection.execute(sa.select(staged.c.name).where(staged.c.staged_at < limit, dead)).scalars())
+    return list(transaction.execute(sa.select(staged.c.name).where(staged.c.staged_at < limit, dead)).scalars())
 
 
-def _abandon(connection: Connection, names: list[str]) -> None:
+def _abandon(transaction: Transaction, names: list[str]) -> None:
     """From now on nothing is added to them, and no batch shows them."""
     for chunk in chunks(names):
-        connection.execute(staged.update().where(staged.c.name.in_(chunk)).values(abandoned=1))
+        transaction.execute(staged.update().where(staged.c.name.in_(chunk)).values(abandoned=1))
 
 
-def _count(connection: Connection, names: list[str]) -> int:
+def _count(transaction: Transaction, names: list[str]) -> int:
     hidden = [messages.c.queue.in_([hidden_queue(name) for name in chunk]) for chunk in chunks(names)]
-    return sum(connection.execute(sa.select(sa.func.count()).where(some)).scalar_one() for some in hidden)
+    return sum(transaction.execute(sa.select(sa.func.count()).where(some)).scalar_one() for some in hidden)
 
 
-def _count_all(connection: Connection) -> int:
+def _count_all(transaction: Transaction) -> int:
     every = sa.select(staged.c.name)
-    return _count(connection, list(connection.execute(every).scalars()))
+    return _count(transaction, list(transaction.execute(every).scalars()))

@@ -1,9 +1,11 @@
-"""Pure parsers: the bytes of a notification -> what it announces. No I/O, and one exception whatever the bytes are.
+"""From the bytes of a notification to what it announces. Pure: no I/O, and one exception whatever the bytes are.
 
 All of a message or nothing: a message with one bad record is malformed as a whole, since acknowledging it for its good
-records would lose the bad one (invariant 8). A message that announces nothing *as its sender meant it* (a test event,
-a delete event) has `ignored` > 0. One that lists zero records is malformed: no sender makes such an event, so what it
-once announced was lost on the way, and nobody would notice if it were acknowledged.
+records would lose the bad one (invariant 8). A message whose sender announces nothing by it (a test event, a
+delete event) has `ignored` > 0. One that lists zero records is malformed: no sender makes such an event, so what it
+once announced was lost on the way, and acknowledging it would hide the loss.
+
+Where each form keeps what is read here is data: `dialects.py`.
 
 URIs come out raw, never encoded, whatever the form does with its keys (`queue_source.uris`).
 """
@@ -11,29 +13,19 @@ URIs come out raw, never encoded, whatever the form does with its keys (`queue_s
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
+from queue_source.announcements.dialects import DIALECTS, GCS_ATTRIBUTES, Dialect, Json
 from queue_source.errors import MalformedNotification
 from queue_source.messages import Announcement, ObjectNotice
 from queue_source.options.json_paths import JsonPaths, uris_at
-from queue_source.uris import looks_like_uri, plain_uri, unquoted
+from queue_source.uris import looks_like_uri, plain_uri
+
+FORMATS = ("s3", "sns", "eventbridge", "gcs", "minio", "uri", "json")
+"""The forms that may be forced; `sns` is an SNS envelope with any form in it, `minio` is S3's own form."""
 
 _DEEPEST_ENVELOPE = 3  # SNS may carry an EventBridge event, a forwarder may wrap it once more
 _LARGEST_SIZE = 2**63 - 1
-# Changes of an object's metadata, which MinIO sends in the family of ObjectCreated
-_METADATA_ONLY = ("PutRetention", "PutLegalHold", "PutTagging", "DeleteTagging")
-# What else S3, MinIO and Ceph tell. A family that is not known here may announce objects, and so it is not ignored
-_NOT_CREATED = frozenset(
-    (
-        "BucketCreated", "BucketRemoved", "IntelligentTiering", "LifecycleDelMarkerExpiration", "LifecycleExpiration",
-        "LifecycleTransition", "ObjectAccessed", "ObjectAcl", "ObjectAnnotation", "ObjectLifecycle", "ObjectRemoved",
-        "ObjectRestore", "ObjectSynced", "ObjectTagging", "ObjectTransition", "ReducedRedundancyLostObject",
-        "Replication", "Scanner", "TestEvent"
-    )
-)  # fmt: skip
-_GCS_EVENTS = ("OBJECT_DELETE", "OBJECT_ARCHIVE", "OBJECT_METADATA_UPDATE")
-
-Json = Mapping[str, object]
 
 
 def parse_notification(
@@ -90,100 +82,80 @@ def _document(value: object, format: str, envelopes: int) -> Announcement:
         if looks_like_uri(message):
             return _uri(message)
         return _document(_json(message), "auto", envelopes - 1)
-    for name, (recognises, parse) in _DOCUMENTS.items():
-        if recognises(value) and format in ("auto", name):
-            return parse(value)
+    for name, dialect in DIALECTS.items():
+        if dialect.recognises(value) and format in ("auto", name):
+            return _announced(dialect, value)
     if value.get("Type") in ("SubscriptionConfirmation", "UnsubscribeConfirmation"):
         raise MalformedNotification("SNS asks to confirm the subscription: visit the SubscribeURL in the message")
     wanted = "a known form" if format == "auto" else f"form {format!r}"
     raise MalformedNotification(f"not a notification of {wanted}; it has the fields {_fields(value)}")
 
 
-# --- S3 (AWS, MinIO, Ceph and kin) -----------------------------------------------------------------------------------
+# --- what a dialect describes ----------------------------------------------------------------------------------------
 
 
-def _s3(event: Json) -> Announcement:
-    """Every record, of any event version: `{"Records": [{"eventName", "s3": {"bucket", "object"}}]}`."""
-    if _is_test_event(event):
+def _announced(dialect: Dialect, document: Json) -> Announcement:
+    """What the records of a document announce."""
+    if dialect.is_test(document):
         return Announcement((), ignored=1)
-    records = event["Records"]
+    if dialect.records is None:
+        notice = _notice(dialect, document)
+        return Announcement((notice,)) if notice else Announcement((), ignored=1)
+    records = document[dialect.records]
     if not isinstance(records, list) or not records:
-        raise MalformedNotification(f"'Records' has to be a list of at least one record, not {_kind(records)}")
-    notices: list[ObjectNotice] = []
+        raise MalformedNotification(
+            f"{dialect.records!r} has to be a list of at least one record, not {_kind(records)}"
+        )
+    notices = []
     for number, record in enumerate(records):
         try:
-            notice = _s3_record(record)
+            notices.append(_notice(_of_sender(dialect, record), record))
         except MalformedNotification as error:
             raise MalformedNotification(f"record {number + 1} of {len(records)}: {error}") from None
-        if notice is not None:
-            notices.append(notice)
-    return Announcement(tuple(notices), ignored=len(records) - len(notices))
+    found = tuple(notice for notice in notices if notice is not None)
+    return Announcement(found, ignored=len(records) - len(found))
 
 
-def _s3_record(record: object) -> ObjectNotice | None:
+def _of_sender(dialect: Dialect, record: object) -> Dialect:
     if not isinstance(record, dict):
         raise MalformedNotification(f"a record is an object, not {_kind(record)}")
-    name = _string(record, "eventName").removeprefix("s3:")
-    part = _object(record, "s3")
-    family, _, how = name.partition(":")
-    created = name == "ObjectSynced:Create" or (family == "ObjectCreated" and how not in _METADATA_ONLY)
-    if not created and family not in (*_NOT_CREATED, "ObjectCreated"):
-        raise MalformedNotification(f"unknown event name {name[:50]!r}")
-    if not created:
+    return dialect.senders.get(str(record.get("eventSource")), dialect)
+
+
+def _notice(dialect: Dialect, record: Json) -> ObjectNotice | None:
+    """None for an event that announces no object, and for the empty objects that represent folders."""
+    event = None if dialect.event is None else _string(record, dialect.event).removeprefix("s3:")
+    _object_at(record, dialect.about)
+    announces = dialect.deleted not in record if event is None else dialect.announces(event)
+    if announces is None:
+        raise MalformedNotification(f"unknown {dialect.event_label} {str(event)[:50]!r}")
+    if not announces:
         return None
-    item, sender = _object(part, "object"), record.get("eventSource")
-    key = _string(item, "key")
-    if sender != "ceph:s3":  # Ceph alone sends keys as they are
-        key = unquoted(key, plus=True)
-    if sender == "minio:s3":  # it leaves out a size of zero
-        item = {"size": 0, **item}
-    return _notice("s3", _string(_object(part, "bucket"), "name"), key, item, etag="eTag", version="versionId")
-
-
-def _is_test_event(event: Json) -> bool:
-    return event.get("Event") == "s3:TestEvent" and "Records" not in event
-
-
-def _eventbridge(event: Json) -> Announcement:
-    """One event about one object; unlike in S3's own events the key is not encoded."""
-    detail, about = _object(event, "detail"), _string(event, "detail-type")
-    if not about.startswith("Object "):
-        # CloudTrail's "AWS API Call via CloudTrail" has the source aws.s3 too, and may tell of a new object
-        raise MalformedNotification(f"unknown detail-type {about[:50]!r}")
-    if about != "Object Created":
-        return Announcement((), ignored=1)
-    item = _object(detail, "object")
-    bucket = _string(_object(detail, "bucket"), "name")
-    notice = _notice("s3", bucket, _string(item, "key"), item, etag="etag", version="version-id")
-    return Announcement((notice,)) if notice else Announcement((), ignored=1)
-
-
-# --- Google Cloud Storage --------------------------------------------------------------------------------------------
+    item = _object_at(record, dialect.item)
+    key = dialect.decode_key(_string(item, dialect.key))
+    holder, _, name = dialect.bucket.rpartition(".")
+    bucket = _string(_object_at(record, holder), name)
+    if not bucket or "/" in bucket or bucket != bucket.strip():
+        raise MalformedNotification(f"{bucket[:100]!r} is not a bucket name")
+    if not key:
+        raise MalformedNotification("the key is empty")
+    size = _size(item.get(dialect.size, dialect.missing_size))
+    if key.endswith("/") and size == 0:
+        return None
+    uri = f"{dialect.scheme}://{bucket}/{key}"
+    return ObjectNotice(uri, size, _optional(item, dialect.etag), _optional(item, dialect.version))
 
 
 def _gcs(body: bytes, attributes: Mapping[str, str]) -> Announcement:
-    """Everything that matters is in the attributes; size and etag are in the body, when it is there."""
-    event = _string(attributes, "eventType")
-    if event in _GCS_EVENTS:
-        return Announcement((), ignored=1)
-    if event != "OBJECT_FINALIZE":
-        raise MalformedNotification(f"unknown GCS event type {event[:50]!r}")
+    """The attributes say what happened to which object; the body, when it is there, has size and ETag."""
     payload: object = {}
-    if attributes.get("payloadFormat") == "JSON_API_V1":
+    if attributes.get("eventType") == "OBJECT_FINALIZE" and attributes.get("payloadFormat") == "JSON_API_V1":
         payload = _json(_text(body))
     if not isinstance(payload, dict):
         raise MalformedNotification(f"the payload JSON_API_V1 is a JSON object, not {_kind(payload)}")
-    item = {**payload, "generation": attributes.get("objectGeneration", payload.get("generation"))}
-    notice = _notice("gs", _string(attributes, "bucketId"), _string(attributes, "objectId"), item, "etag", "generation")
-    return Announcement((notice,)) if notice else Announcement((), ignored=1)
-
-
-def _gcs_payload(payload: Json) -> Announcement:
-    """The resource alone, where the attributes were lost on the way; a deleted one says when that was."""
-    if "timeDeleted" in payload:
-        return Announcement((), ignored=1)
-    notice = _notice("gs", _string(payload, "bucket"), _string(payload, "name"), payload, "etag", "generation")
-    return Announcement((notice,)) if notice else Announcement((), ignored=1)
+    generation = attributes.get("objectGeneration", payload.get("generation"))
+    from_body = {"size": payload.get("size"), "etag": payload.get("etag"), "objectGeneration": generation}
+    return _announced(GCS_ATTRIBUTES, {**attributes, **from_body})
 
 
 # --- plain URIs ------------------------------------------------------------------------------------------------------
@@ -213,18 +185,6 @@ def _uris(value: object) -> Announcement:
 
 
 # --- the small parts -------------------------------------------------------------------------------------------------
-
-
-def _notice(scheme: str, bucket: str, key: str, item: Json, etag: str, version: str) -> ObjectNotice | None:
-    """None for the empty objects that stand for folders: there is nothing to read."""
-    if not bucket or "/" in bucket or bucket != bucket.strip():
-        raise MalformedNotification(f"{bucket[:100]!r} is no bucket name")
-    if not key:
-        raise MalformedNotification("the key is empty")
-    size = _size(item.get("size"))
-    if key.endswith("/") and size == 0:
-        return None
-    return ObjectNotice(f"{scheme}://{bucket}/{key}", size, _optional(item, etag), _optional(item, version))
 
 
 def _size(value: object) -> int | None:
@@ -257,6 +217,13 @@ def _object(parent: Json, name: str) -> Json:
     if not isinstance(value, dict):
         raise MalformedNotification(f"{name!r} has to be an object, not {_kind(value, missing=name not in parent)}")
     return value
+
+
+def _object_at(parent: Json, path: str) -> Json:
+    """The object to which names separated by dots lead; the parent itself for no name."""
+    for name in path.split(".") if path else ():
+        parent = _object(parent, name)
+    return parent
 
 
 def _text(body: bytes) -> str:
@@ -303,17 +270,3 @@ def _kind(value: object, missing: bool = False) -> str:
 def _fields(value: Json) -> str:
     shown = ", ".join(repr(name[:40]) for name in list(value)[:8])
     return shown or "(none)"
-
-
-_DOCUMENTS: Mapping[str, tuple[Callable[[Json], bool], Callable[[Json], Announcement]]] = {
-    "s3": (lambda value: "Records" in value or _is_test_event(value), _s3),
-    "eventbridge": (
-        lambda value: (
-            "detail-type" in value and (value.get("source") == "aws.s3" or value["detail-type"] == "Object Created")
-        ),
-        _eventbridge,
-    ),
-    "gcs": (lambda value: value.get("kind") == "storage#object", _gcs_payload),
-}
-FORMATS = ("s3", "sns", "eventbridge", "gcs", "minio", "uri", "json")
-"""The forms that may be forced; `sns` is an SNS envelope with any form in it, `minio` is S3's own form."""

@@ -1,30 +1,19 @@
-"""`cuesqueue errors list/show/requeue/drop`: to find what was bad, and to have it read again once it is repaired."""
+"""`cuesqueue errors list/show/requeue/drop`: finds what could not be processed, and has it processed once repaired."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import Enum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from queue_source.commands.filters import (
-    Everything,
-    Ids,
-    Match,
-    OlderThan,
-    Pipeline,
-    Since,
-    Source,
-    criteria,
-    refuse_everything,
-)
-from queue_source.commands.output import FAILED, Json, Store, print_result, print_table, stderr
+from queue_source.commands.filters import Choice, Everything, State, choosing
+from queue_source.commands.output import FAILED, DryRun, Json, Store, print_result, print_table, stderr
 from queue_source.commands.send import Notification, s3_event
 from queue_source.errors import OptionError
 
 if TYPE_CHECKING:
-    from shard_store.error_search import Criteria, StoredError
+    from shard_store.error_search import StoredError
 
 group = typer.Typer(
     name="errors",
@@ -34,64 +23,29 @@ group = typer.Typer(
 )
 
 _SHORT = 12  # digits of an id in tables
-_TOLD = 20  # refusals that are told one by one
+_REPORTED = 20  # refusals that are reported one by one
 
 
-class Scope(str, Enum):
-    MESSAGE = "message"
-    OBJECT = "object"
-    SKIPPED = "skipped"
-    RECORD = "record"
-    ROW = "row"
-
-
-class State(str, Enum):
-    PENDING = "pending"
-    RECORDED = "recorded"
-    DELIVERED = "delivered"
-    REQUEUED = "requeued"
-
-
-Scopes = Annotated[
-    list[Scope] | None,
-    typer.Option("--scope", metavar="SCOPE", help="Only message, object, skipped, record or row; may be repeated."),
-]
-Causes = Annotated[
-    list[str] | None,
-    typer.Option("--cause", metavar="WORD", help="Only this cause, as missing-object; may be repeated."),
-]
-States = Annotated[
-    list[State] | None,
-    typer.Option("--state", metavar="STATE", help="Only pending, recorded, delivered or requeued; may be repeated."),
-]
-Limit = Annotated[int | None, typer.Option(min=1, metavar="N", help="At most so many, the oldest first.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
+Limit = Annotated[int | None, typer.Option(min=1, metavar="N", help="At most this many, the oldest first.")]
 
 
 @group.command("list")
+@choosing
 def list_errors(
     store: Store,
-    ids: Ids = None,
-    match: Match = None,
-    scope: Scopes = None,
-    cause: Causes = None,
-    state: States = None,
-    source: Source = None,
-    pipeline: Pipeline = None,
-    older_than: OlderThan = None,
-    since: Since = None,
-    limit: Annotated[int, typer.Option(min=1, metavar="N", help="At most so many, the oldest first.")] = 100,
+    choice: Choice,
+    limit: Annotated[int, typer.Option(min=1, metavar="N", help="At most this many, the oldest first.")] = 100,
     as_json: Json = False,
 ) -> None:
     """List errors, the oldest first. With --json each has up to 65,536 bytes of its input."""
     import shard_store
     from queue_source.coordinator.error_messages import time
     from shard_store import error_search
-    from shard_store.error_delivery import MOST_INPUT
+    from shard_store.error_delivery import MAX_INPUT
 
-    chosen = _criteria(ids, match, scope, cause, state, source, pipeline, older_than, since)
+    chosen = choice.criteria()
     with shard_store.open_store(store, create=False) as opened:
-        pages = error_search.pages(opened.database, chosen, limit=limit + 1, most_input=MOST_INPUT if as_json else 0)
+        pages = error_search.pages(opened.database, chosen, limit=limit + 1, max_input=MAX_INPUT if as_json else 0)
         found = [error for page in pages for error in page]
     more = len(found) > limit
     del found[limit:]
@@ -114,7 +68,7 @@ def list_errors(
         f"{len(rows)} errors", ("id", "time (UTC)", "scope", "state", "cause", "shard or message", "detail"), rows
     )
     if more:
-        stderr().print("there are more; raise --limit, or choose", markup=False)
+        stderr().print("there are more; raise --limit, or choose fewer errors", markup=False)
 
 
 @group.command()
@@ -123,12 +77,14 @@ def show(
     error_id: Annotated[str, typer.Argument(metavar="ID", help="The error, or the first digits of its id.")],
     as_json: Json = False,
 ) -> None:
-    """Show one error with all of its input."""
+    """Show one error with its whole input."""
     import shard_store
     from shard_store import error_search
 
     with shard_store.open_store(store, create=False) as opened:
-        found = [e for page in error_search.pages(opened.database, criteria([error_id]), limit=2) for e in page]
+        found = [
+            e for page in error_search.pages(opened.database, Choice([error_id]).criteria(), limit=2) for e in page
+        ]
     if len(found) != 1:
         problem = "has no error" if not found else "has several errors"
         raise OptionError("ID", f"the store {problem} whose id begins with {error_id}; see `cuesqueue errors list`")
@@ -136,23 +92,17 @@ def show(
 
 
 @group.command()
+@choosing
 def requeue(
     store: Store,
-    ids: Ids = None,
-    match: Match = None,
-    scope: Scopes = None,
-    cause: Causes = None,
-    state: States = None,
-    source: Source = None,
-    pipeline: Pipeline = None,
-    older_than: OlderThan = None,
-    since: Since = None,
+    choice: Choice,
     everything: Everything = False,
     to: Annotated[
-        str | None, typer.Option(metavar="QUEUE_URL", help="Publish to this queue, and not to where each came from.")
+        str | None,
+        typer.Option(metavar="QUEUE_URL", help="Send to this queue, not to where each error came from."),
     ] = None,
     tag: Annotated[
-        str | None, typer.Option(metavar="TAG", help="Tag of the messages; otherwise that which they had, or none.")
+        str | None, typer.Option(metavar="TAG", help="Tag of the messages; without it the tag that each had, if any.")
     ] = None,
     notification: Annotated[
         Notification | None, typer.Option(metavar="s3", help="Announce objects by S3 events instead of plain URIs.")
@@ -161,13 +111,12 @@ def requeue(
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
-    """Have it processed again: bad messages are published anew, quarantined objects are opened and announced.
+    """Have errors processed again: bad messages are sent again, quarantined objects are released and announced again.
 
-    Records and rows of an object go nowhere without --to, as the rest of their object is published: they are refused,
-    and the exit code is 1.
+    Bad records, and rejected rows, of an object need --to, since the other rows of their object are published already.
+    Without it they are refused, and the exit code is 1.
     """
-    chosen = _criteria(ids, match, scope, cause, state, source, pipeline, older_than, since)
-    refuse_everything(chosen, everything)
+    chosen = choice.criteria(everything=everything)
     import shard_store
     from queue_source.admin import requeue as requeueing
 
@@ -178,8 +127,8 @@ def requeue(
     counts["refused"] = done.refused if as_json else len(done.refused)
     print_result({**counts, "dry_run": dry_run}, as_json, title="would be requeued" if dry_run else "requeued")
     for number, (error_id, why) in enumerate(done.refused.items()):
-        if number == _TOLD:
-            stderr().print(f"and {len(done.refused) - _TOLD} more; --json names all", markup=False)
+        if number == _REPORTED:
+            stderr().print(f"and {len(done.refused) - _REPORTED} more; --json names all", markup=False)
             break
         stderr().print(f"{error_id[:_SHORT]} was refused: {why}", markup=False)
     if done.refused:
@@ -187,58 +136,27 @@ def requeue(
 
 
 @group.command()
+@choosing
 def drop(
     store: Store,
-    ids: Ids = None,
-    match: Match = None,
-    scope: Scopes = None,
-    cause: Causes = None,
-    state: States = None,
-    source: Source = None,
-    pipeline: Pipeline = None,
-    older_than: OlderThan = None,
-    since: Since = None,
+    choice: Choice,
     everything: Everything = False,
     limit: Limit = None,
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
-    """Delete errors for good. Objects stay quarantined; errors of a batch that is not published yet stay, too."""
-    chosen = _criteria(ids, match, scope, cause, state, source, pipeline, older_than, since)
-    refuse_everything(chosen, everything)
+    """Delete errors for good. Objects stay quarantined, and errors of a batch that is not yet published are kept."""
+    chosen = choice.criteria(everything=everything)
     import shard_store
     from shard_store import error_repair, error_search
 
     with shard_store.open_store(store, create=False) as opened:
-        pages = error_search.pages(opened.database, chosen, limit=limit, most_input=0)
+        pages = error_search.pages(opened.database, chosen, limit=limit, max_input=0)
         found = [(error.key, error.state) for page in pages for error in page]
         keys = [key for key, state in found if state != State.PENDING.value]
         dropped = len(keys) if dry_run else error_repair.drop(opened.database, keys)
     result = {"errors": dropped, "pending": len(found) - len(keys), "dry_run": dry_run}
     print_result(result, as_json, title="would be dropped" if dry_run else "dropped")
-
-
-def _criteria(
-    ids: list[str] | None,
-    match: str | None,
-    scope: list[Scope] | None,
-    cause: list[str] | None,
-    state: list[State] | None,
-    source: str | None,
-    pipeline: str | None,
-    older_than: str | None,
-    since: str | None,
-) -> Criteria:
-    return criteria(
-        ids,
-        match,
-        [s.value for s in state or ()],
-        source,
-        pipeline,
-        older_than,
-        since,
-        {"scope": [s.value for s in scope or ()], "cause": cause},
-    )
 
 
 def _shown(error: StoredError) -> dict[str, Any]:

@@ -1,11 +1,14 @@
-"""What commands that look for entries of the store have in common: the options by which they are chosen, and ages."""
+"""The options by which `cuesqueue errors ...` chooses errors, declared once, and ages as commands take them."""
 
 from __future__ import annotations
 
+import inspect
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated
+from enum import Enum
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,57 +20,119 @@ from queue_source.options.units import parse_duration
 if TYPE_CHECKING:
     from shard_store.error_search import Criteria
 
-Ids = Annotated[
-    list[str] | None, typer.Argument(metavar="ID...", help="Only these: hexadecimal, or the first digits of it.")
+
+class Scope(str, Enum):
+    MESSAGE = "message"
+    OBJECT = "object"
+    SKIPPED = "skipped"
+    RECORD = "record"
+    ROW = "row"
+
+
+class State(str, Enum):
+    PENDING = "pending"
+    RECORDED = "recorded"
+    DELIVERED = "delivered"
+    REQUEUED = "requeued"
+
+
+_Ids = Annotated[
+    list[str] | None, typer.Argument(metavar="ID...", help="Only these errors: the first digits of their ids.")
 ]
-Match = Annotated[
+_Match = Annotated[
     str | None,
     typer.Option(
         metavar="GLOB",
-        help="Only where the whole id of shard or message matches: *, ?, [a-z], {a,b}.",
+        help="Only where the whole id of the shard or message matches: *, ?, [a-z], {a,b}.",
         show_default=False,
     ),
 ]
-Source = Annotated[str | None, typer.Option(metavar="S", help="Only this source.")]
-Pipeline = Annotated[str | None, typer.Option(metavar="P", help="Only this pipeline.")]
-OlderThan = Annotated[str | None, typer.Option(metavar="D", help="Only what is older than this, as in 2h or 7 days.")]
-Since = Annotated[str | None, typer.Option(metavar="D", help="Only what is not older than this.")]
-Everything = Annotated[bool, typer.Option("--all", help="Really all, where nothing else is chosen.")]
+_Scopes = Annotated[
+    list[Scope] | None,
+    typer.Option("--scope", metavar="SCOPE", help="Only message, object, skipped, record or row; may be repeated."),
+]
+_Causes = Annotated[
+    list[str] | None,
+    typer.Option("--cause", metavar="WORD", help="Only this cause, as in missing-object; may be repeated."),
+]
+_States = Annotated[
+    list[State] | None,
+    typer.Option("--state", metavar="STATE", help="Only pending, recorded, delivered or requeued; may be repeated."),
+]
+_Source = Annotated[str | None, typer.Option(metavar="S", help="Only this source.")]
+_Pipeline = Annotated[str | None, typer.Option(metavar="P", help="Only this pipeline.")]
+_OlderThan = Annotated[str | None, typer.Option(metavar="D", help="Only errors older than this, as in 2h or 7 days.")]
+_Since = Annotated[str | None, typer.Option(metavar="D", help="Only errors that are not older than this.")]
+Everything = Annotated[bool, typer.Option("--all", help="Choose all errors; needed where no other option chooses.")]
 
 
-def criteria(
-    ids: Sequence[str] | None = None,
-    match: str | None = None,
-    states: Sequence[str] | None = None,
-    source: str | None = None,
-    pipeline: str | None = None,
-    older_than: str | None = None,
-    since: str | None = None,
-    words: Mapping[str, Sequence[str] | None] | None = None,
-) -> Criteria:
-    """The options together; raises OptionError for what none of them can be."""
-    from shard_store.error_search import Criteria  # here: it loads SQLAlchemy, and `--help` can do without
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What a command with `@choosing` was given to choose errors by."""
 
-    for digits in ids or ():
-        if not re.fullmatch(r"[0-9a-fA-F]{4,64}", digits):
-            raise OptionError("ID", f"{shown(digits)} is no id; write 4 to 64 hexadecimal digits of one")
-    return Criteria(
-        ids=tuple(digits.lower() for digits in ids or ()),
-        matching=None if match is None else _glob(match),
-        states=tuple(states or ()),
-        source=source,
-        pipeline=pipeline,
-        older_than=None if older_than is None else duration_of("--older-than", older_than),
-        since=None if since is None else duration_of("--since", since),
-        words={name: tuple(values) for name, values in (words or {}).items() if values},
-    )
+    ids: _Ids = None
+    match: _Match = None
+    scope: _Scopes = None
+    cause: _Causes = None
+    state: _States = None
+    source: _Source = None
+    pipeline: _Pipeline = None
+    older_than: _OlderThan = None
+    since: _Since = None
+
+    def criteria(self, *, everything: bool = True) -> Criteria:
+        """The options for the store. Raises OptionError for wrong values.
+
+        Without `everything` also where nothing is chosen: a command that changes what it finds is not run on all
+        errors because an option was forgotten.
+        """
+        from shard_store.error_search import Criteria  # here: it loads SQLAlchemy, and `--help` can do without
+
+        words = {"scope": tuple(scope.value for scope in self.scope or ()), "cause": tuple(self.cause or ())}
+        chosen = Criteria(
+            ids=tuple(map(_digits, self.ids or ())),
+            matching=None if self.match is None else _glob(self.match),
+            states=tuple(state.value for state in self.state or ()),
+            source=self.source,
+            pipeline=self.pipeline,
+            older_than=None if self.older_than is None else duration_of("--older-than", self.older_than),
+            since=None if self.since is None else duration_of("--since", self.since),
+            words={name: values for name, values in words.items() if values},
+        )
+        if not everything and not any(getattr(chosen, field.name) for field in fields(chosen)):
+            raise OptionError(
+                "--all", "nothing is chosen; name ids or options that choose, or write --all for everything"
+            )
+        return chosen
 
 
-def refuse_everything(chosen: Criteria, everything: bool) -> None:
-    """A command that changes what it finds is not run on all by a forgotten option."""
-    narrowed = chosen.ids or chosen.matching or chosen.states or chosen.words or chosen.source or chosen.pipeline
-    if not (everything or narrowed or chosen.older_than or chosen.since):
-        raise OptionError("--all", "nothing is chosen; name ids or options that choose, or write --all for everything")
+def choosing(command: Callable[..., None]) -> Callable[..., None]:
+    """A command with the options of `Choice` after its first parameter; it gets their values as `choice`."""
+    options = inspect.signature(Choice, eval_str=True).parameters
+    first, *others = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.name != "choice"]
+
+    def run(**given: Any) -> None:
+        command(choice=Choice(**{name: given.pop(name) for name in options}), **given)
+
+    parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in (first, *options.values(), *others)]
+    run.__name__, run.__doc__ = command.__name__, command.__doc__
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # what typer reads
+    run.__annotations__ = {p.name: p.annotation for p in parameters}
+    return run
+
+
+def duration_of(option: str, text: str) -> timedelta:
+    """A length of time as the reader's options have it; raises OptionError, which names the option."""
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise OptionError(option, str(error)) from None
+
+
+def _digits(text: str) -> str:
+    if not re.fullmatch(r"[0-9a-fA-F]{4,64}", text):
+        raise OptionError("ID", f"{shown(text)} is not an id; write 4 to 64 hexadecimal digits of one")
+    return text.lower()
 
 
 def _glob(text: str) -> re.Pattern[str]:
@@ -75,10 +140,3 @@ def _glob(text: str) -> re.Pattern[str]:
         return name_matcher(text)
     except ValueError as error:
         raise OptionError("--match", f"{shown(text)} {error}; write a glob, as in 's3://bucket/2026/*'") from None
-
-
-def duration_of(option: str, text: str) -> timedelta:
-    try:
-        return parse_duration(text)
-    except ValueError as error:
-        raise OptionError(option, str(error)) from None

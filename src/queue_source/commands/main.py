@@ -31,7 +31,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,  # it prints local variables, and they hold secrets
     rich_markup_mode=None,  # plain help: it loads in half the time
-    help="Exactly-once Spark streaming from message queues: send messages, and look after the store.\n\n"
+    help="Exactly-once Spark streaming from message queues: send messages, and manage queues, errors and the store.\n\n"
     "Exit codes: 0 done, 1 failed, 2 wrong use. CUESQUEUE_STORE names the store in place of --store; "
     "CUESQUEUE_DEBUG=1 shows tracebacks.",
 )

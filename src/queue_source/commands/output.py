@@ -22,7 +22,7 @@ FAILED = 1
 WRONG_USE = 2
 
 DEFAULT_STORE = Path("cuesqueue.db")
-"""File of the store where nobody names one, as for the reader."""
+"""File of the store where none is named, as for the reader."""
 
 
 def _default_store() -> str:
@@ -62,9 +62,9 @@ def stderr() -> Console:
 
 @contextmanager
 def progress(label: str, total: int | None, shown: bool) -> Iterator[Callable[[int], None]]:
-    """A progress bar, if `shown` and on a terminal; call what it yields with the number done since the last call.
+    """A progress bar, if `shown` and on a terminal; call what it yields with the number done so far.
 
-    `total` is None where nobody knows how much there is.
+    `total` is None where it is not known.
     """
     if not shown or not sys.stderr.isatty():
         yield lambda count: None
@@ -74,7 +74,7 @@ def progress(label: str, total: int | None, shown: bool) -> Iterator[Callable[[i
     columns = (TextColumn(label), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=stderr(), transient=True) as bar:
         task = bar.add_task(label, total=total)
-        yield lambda count: bar.advance(task, count)
+        yield lambda count: bar.update(task, completed=count)
 
 
 def print_result(result: Mapping[str, Any], as_json: bool, *, title: str) -> None:

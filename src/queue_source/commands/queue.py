@@ -155,9 +155,7 @@ def _sure(yes: bool, question: str) -> None:
     if yes:
         return
     if not _on_a_terminal():
-        raise OptionError(
-            "--yes", "this is not a terminal, so nobody can be asked; add --yes to do it without a question"
-        )
+        raise OptionError("--yes", "this is not a terminal, so the question cannot be answered; add --yes to skip it")
     typer.confirm(question, abort=True, err=True)
 
 

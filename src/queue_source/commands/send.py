@@ -61,7 +61,7 @@ def send(
             while batch := list(itertools.islice(bodies, SET)):
                 queue.send(batch, tag=tag, headers=headers)
                 sent += len(batch)
-                advance(len(batch))
+                advance(sent)
         except BaseException:
             if sent:
                 stderr().print(f"{sent} messages were sent before this", markup=False)

@@ -40,7 +40,7 @@ def aws(
     The result ends with the options for the reader.
     """
     try:
-        from queue_source.commands.setup_aws import Setup, default_name, parse_prefix
+        from queue_source.admin.setup_aws import Setup, default_name, parse_prefix
     except ModuleNotFoundError as error:
         raise OptionError(
             "aws", f"needs {error.name!r}, which is not installed: pip install 'cuesqueue[sqs]'"

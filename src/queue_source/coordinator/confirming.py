@@ -13,7 +13,7 @@ from queue_source.coordinator.routing import Router
 from queue_source.options import ReaderOptions
 from shard_store.failpoints import reach
 from shard_store.model import PublishToken, Range, ShardKey, Snapshot, is_end
-from shard_store.plans import lost_progress
+from shard_store.offsets import lost_progress
 from shard_store.semantics import Semantics
 from shard_store.starting import Started
 from shard_store.store import ShardStore

@@ -9,8 +9,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
-from sqlalchemy.engine import Connection
-
 from queue_source.coordinator import error_messages
 from queue_source.coordinator.metrics import Metrics
 from queue_source.coordinator.receiving import with_back_off
@@ -19,6 +17,7 @@ from shard_store import error_delivery
 from shard_store.error_search import StoredError
 from shard_store.failpoints import reach
 from shard_store.model import PublishToken
+from shard_store.sql.transaction import Transaction
 from shard_store.store import ShardStore
 
 
@@ -61,7 +60,7 @@ class ErrorForwarder:
             return
         database, token = self._store.database, self._token
         with self._one_at_a_time:
-            while found := database.read(lambda c: error_delivery.undelivered(database, c, token, self._source)):
+            while found := database.read(lambda c: error_delivery.undelivered(c, token, self._source)):
                 reach("errors-due")
                 sent = self._send(queue, found) if self._inside is None else self._send_inside(self._inside, queue.name)
                 self._metrics.add(errorsDelivered=sent)
@@ -74,16 +73,16 @@ class ErrorForwarder:
         self._patiently(send_messages, queue, [error_messages.outgoing(error) for error in found])
         reach("errors-sent")
         database, keys = self._store.database, [error.key for error in found]
-        database.write(lambda c: error_delivery.mark_delivered(database, c, self._token, keys, queue.name))
+        database.write(lambda c: error_delivery.mark_delivered(c, self._token, keys, queue.name))
         return len(found)
 
     def _send_inside(self, queue: Transactional, name: str) -> int:
         database, token = self._store.database, self._token
 
-        def work(connection: Connection) -> int:
-            found = error_delivery.claim(database, connection, token, self._source)
-            queue.send_in_transaction(connection, [error_messages.outgoing(error) for error in found])
-            error_delivery.mark_delivered(database, connection, token, [error.key for error in found], name)
+        def work(transaction: Transaction) -> int:
+            found = error_delivery.claim(transaction, token, self._source)
+            queue.send_in_transaction(transaction, [error_messages.outgoing(error) for error in found])
+            error_delivery.mark_delivered(transaction, token, [error.key for error in found], name)
             return len(found)
 
         return database.write(work)

@@ -18,7 +18,7 @@ from queue_source.messages import Received
 from queue_source.options import ReaderOptions
 from shard_store.model import BEGINNING, PublishToken, Shard, ShardKey, ShardState, shard_key
 from shard_store.semantics import Semantics
-from shard_store.sql.database import ROWS_PER_STATEMENT
+from shard_store.sql.transaction import ROWS_PER_STATEMENT
 from shard_store.store import ShardStore
 
 

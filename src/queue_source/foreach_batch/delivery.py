@@ -97,10 +97,20 @@ class Delivery:
             if already:
                 transaction.rollback()
                 return
-            with self._store.held(self._plans, self._batch_id, connection if engine is None else None):
+            with self._held(None if engine else connection):
                 outputs.record(connection, self.hash, name, self._plans[0].token.pipeline, self._batch_id)
                 transaction.commit()
         reach("output-delivered", name)
+
+    @contextmanager
+    def _held(self, connection: Connection | None) -> Iterator[None]:
+        """The batch can be published, until the block ends, or the transaction of the store's own connection."""
+        if connection is None:
+            with self._store.held(self._plans, self._batch_id):
+                yield
+        else:
+            self._store.hold_inside(connection, self._plans, self._batch_id)
+            yield
 
     def _is_file_of_store(self, engine: Engine) -> bool:
         file = self._store.database.file()
@@ -112,12 +122,12 @@ class Delivery:
             return
         about = ",".join(plan.token.pipeline for plan in self._plans)
         reach("before-publish", about)
-        published = self._store.publish_all(self._plans, None, batch_id=self._batch_id, connection=self._connection)
-        if self._connection is not None:
-            if published.already:
-                self._connection.rollback()
-            else:
-                self._connection.commit()
+        if self._connection is None:
+            self._store.publish(self._plans, None, batch_id=self._batch_id)
+        elif self._store.publish_inside(self._connection, self._plans, None, self._batch_id).already:
+            self._connection.rollback()
+        else:
+            self._connection.commit()
         reach("published", about)
 
     def _end(self) -> None:

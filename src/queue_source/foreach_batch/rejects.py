@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from queue_source.spark.process import driver_identity
 from shard_store.model import ErrorRecord, PlanIdentity
 from shard_store.store import ShardStore, open_store
 
@@ -49,7 +50,7 @@ def reject_rows(
     `cause` is one short word to find them by. Objects and messages are named where the rows have `_metadata`.
 
     A repeated batch writes equal rows once: they are known by the plan, `batch_id`, their content and how many equal
-    ones there are. `batch_id` tells apart batches without new input, which stateful queries have. They become final,
+    ones there are. `batch_id` distinguishes batches without new input, which stateful queries have. They become final,
     and go to the error queue, when the batch is published. `connection`, inside a transaction in the store's database,
     makes them part of that; else they are written at once. Raises PipelineTakenOver in a query that was replaced.
     """
@@ -74,8 +75,13 @@ def _record(
     found: Iterable[_Row],
     connection: Connection | None,
 ) -> None:
-    identity = store.current_plan(pipeline, connection=connection)
-    store.reject(identity, list(_records(identity, cause, batch_id, found)), connection)
+    driver = driver_identity() or None
+    if connection is None:
+        identity = store.current_plan(pipeline, driver)
+        store.reject(identity, list(_records(identity, cause, batch_id, found)))
+    else:
+        identity = store.current_plan_inside(connection, pipeline, driver)
+        store.reject_inside(connection, identity, list(_records(identity, cause, batch_id, found)))
 
 
 def _records(identity: PlanIdentity, cause: str, batch_id: int | None, found: Iterable[_Row]) -> Iterator[ErrorRecord]:
@@ -101,8 +107,8 @@ def _of_frame(frame: Any, reason: str, reason_column: str | None) -> Iterator[_R
     kept = [_quoted(name) for name in frame.columns if name not in (_METADATA, reason_column)]
     whole = f"to_json(struct({', '.join(kept)}), map('ignoreNullFields', 'false'))" if kept else "'{}'"
     why = f"CAST({_quoted(reason_column)} AS STRING)" if reason_column else "CAST(NULL AS STRING)"
-    told = frame.schema[_METADATA].dataType.names if _METADATA in frame.columns else ()
-    origin = [f"{_METADATA}.{name}" if name in told else "''" for name in ("shard_id", "message_id", "queue")]
+    known = frame.schema[_METADATA].dataType.names if _METADATA in frame.columns else ()
+    origin = [f"{_METADATA}.{name}" if name in known else "''" for name in ("shard_id", "message_id", "queue")]
     for text, why_not, *ids in frame.selectExpr(whole, why, *origin).toLocalIterator():
         yield _Row(text.encode("utf-8", "surrogatepass"), why_not or reason, *(name or "" for name in ids))
 

@@ -8,7 +8,7 @@ All calls may come from several threads at once. Errors are `queue_source.errors
 from __future__ import annotations
 
 import json
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -17,13 +17,12 @@ from typing import TYPE_CHECKING, Protocol, TypeVar, cast, runtime_checkable
 from queue_source.messages import Outgoing, Receipt, Received
 
 if TYPE_CHECKING:
-    from sqlalchemy.engine import Connection
-
     from shard_store.sql.database import Database
+    from shard_store.sql.transaction import Transaction
 
 T = TypeVar("T")
 
-Self = TypeVar("Self", bound="BaseQueue")
+Self = TypeVar("Self", bound="Queue")
 
 Payload = bytes | str | Mapping[str, object] | Sequence[object]
 """What may be sent: bytes and text as they are, anything else as JSON."""
@@ -60,9 +59,9 @@ class Extras:
 
 @dataclass(frozen=True, slots=True)
 class Depth:
-    """Messages to be had now (`ready`), leased (`in_flight`), and given back with a delay that still runs (`delayed`).
+    """Messages that can be received now (`ready`), are leased (`in_flight`), or wait for a nack's delay (`delayed`).
 
-    Approximate where the queue says so; a queue that cannot tell the delayed ones apart counts them as `in_flight`.
+    Approximate where the queue says so; a queue that cannot count delayed ones separately counts them as `in_flight`.
     """
 
     ready: int
@@ -74,49 +73,12 @@ class Depth:
         return self.ready + self.in_flight + self.delayed
 
 
-class BaseQueue(ABC):
-    """What every adapter here inherits: use in a `with` statement, and `publish`, the earlier name of `send`."""
-
-    extras = Extras(sends_many=True, administered=True)
-
-    @abstractmethod
-    def send(
-        self,
-        payloads: Sequence[Payload],
-        *,
-        tag: str = "",
-        headers: Mapping[str, str] | None = None,
-        group: str | None = None,
-    ) -> list[str]:
-        """As `Queue.send`."""
-
-    def publish(
-        self,
-        payloads: Sequence[Payload],
-        *,
-        tag: str = "",
-        headers: Mapping[str, str] | None = None,
-        group: str | None = None,
-    ) -> list[str]:
-        """The earlier name of `send`, kept for existing code."""
-        return self.send(payloads, tag=tag, headers=headers, group=group)
-
-    @abstractmethod
-    def close(self) -> None:
-        """End what runs, and what waits in other threads; may be called again."""
-
-    def __enter__(self: Self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-
 @runtime_checkable
 class Queue(Protocol):
-    """Eight verbs and a depth; from Quickwit's `Queue` (receive, extend, acknowledge) and Mercury's operations."""
+    """Eight verbs and a depth: all that the reader needs of a queue.
+
+    A class of your own that inherits it gets `publish` and use in a `with` statement from it.
+    """
 
     @property
     def name(self) -> str:
@@ -136,15 +98,15 @@ class Queue(Protocol):
     def extend(self, receipts: Sequence[Receipt], lease: float) -> set[Receipt]:
         """Make the leases end `lease` seconds from now; returns the receipts whose lease was already lost.
 
-        Lost for certain: delivered again, given back, or done. A lease that ran out before anybody else took the
-        message may be found alive or lost, as the queue likes: never let it run out.
+        Lost for certain: delivered again, returned by `nack`, or done. A lease that ran out before the message was
+        delivered again may be found alive or lost, depending on the queue: never let it run out.
         """
 
     def acknowledge(self, receipts: Sequence[Receipt]) -> set[Receipt]:
         """Delete the messages for good; returns the receipts that were stale. A second time is harmless.
 
-        A stale receipt never deletes a message that is now leased to somebody else, where the queue can tell. A
-        second acknowledgement may be told as stale (it is not an error). Never retried: redelivery is the retry.
+        A stale receipt never deletes a message that is now leased to another consumer, where the queue can tell. A
+        second acknowledgement may be reported as stale (it is not an error). Never retried: redelivery is the retry.
         """
 
     def nack(self, receipts: Sequence[Receipt], delay: float = 0.0) -> None:
@@ -161,7 +123,7 @@ class Queue(Protocol):
         """Copy to the *back* with `Republish-Count` + 1, same body, tag, group and headers; then acknowledge it.
 
         The copy is a new message with its own id, and is confirmed before the original is deleted. False: the
-        receipt was stale and the queue noticed in time; nothing was copied, since somebody else has the message.
+        receipt was stale and the queue noticed in time; nothing was copied, since another consumer has the message.
         """
 
     def send(
@@ -186,30 +148,57 @@ class Queue(Protocol):
         headers: Mapping[str, str] | None = None,
         group: str | None = None,
     ) -> list[str]:
-        """The earlier name of `send`. A queue of your own needs it only where your own code calls it."""
+        """The earlier name of `send`, kept for existing code."""
+        return self.send(payloads, tag=tag, headers=headers, group=group)
 
     def depth(self) -> Depth:
         """How many messages there are. Raises `QueueConfigurationError` where `capabilities.reports_depth` is False."""
 
     def close(self) -> None:
-        """Free connections. Messages in flight stay leased until their leases end; give back first."""
+        """End what runs, and what waits in other threads, and free connections; may be called again.
 
-    def __enter__(self) -> Queue: ...
+        Messages in flight stay leased until their leases end: call `nack` first.
+        """
+
+    def __enter__(self: Self) -> Self:
+        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    ) -> None:
+        self.close()
 
 
 class SendsMany(Protocol):
     """A queue that sends many messages in one call, each with its own tag, headers and group."""
 
-    def send_messages(self, messages: Sequence[Outgoing]) -> None:
-        """Send them, all confirmed when this returns; those of one group in their order.
+    def send_messages(self, messages: Sequence[Outgoing]) -> list[str]:
+        """Send them, all confirmed when this returns, those of one group in their order; returns their message ids.
 
         A message that cannot be sent raises `Unsendable` before anything is sent. After a `QueueError` some may be
         sent.
         """
+
+
+class BaseQueue(Queue):
+    """What the adapters here inherit: they write `send_messages`, and have `send` by it."""
+
+    extras = Extras(sends_many=True, administered=True)
+
+    @abstractmethod
+    def send_messages(self, messages: Sequence[Outgoing]) -> list[str]:
+        """As `SendsMany.send_messages`."""
+
+    def send(
+        self,
+        payloads: Sequence[Payload],
+        *,
+        tag: str = "",
+        headers: Mapping[str, str] | None = None,
+        group: str | None = None,
+    ) -> list[str]:
+        """As `Queue.send`; how many go out at once is as for `send_messages`."""
+        return self.send_messages([Outgoing(body, tag, headers or {}, group) for body in encode_payloads(payloads)])
 
 
 class Unsendable(ValueError):
@@ -247,12 +236,12 @@ class Transactional(Protocol):
     """A queue in a SQL database: what is sent can be part of a transaction of that database."""
 
     def joins(self, database: Database) -> bool:
-        """Whether it is in this very database, as far as URLs tell; then its tables are there from now on."""
+        """Whether it is in this very database, as far as the URLs show; then its tables are there from now on."""
 
-    def send_in_transaction(self, connection: Connection, messages: Sequence[Outgoing]) -> None:
-        """As `SendsMany.send_messages`, but part of `connection`'s transaction, and sent when that commits.
+    def send_in_transaction(self, transaction: Transaction, messages: Sequence[Outgoing]) -> None:
+        """As `SendsMany.send_messages`, but part of this transaction, and sent when it commits.
 
-        The connection is one of a database that the queue `joins`.
+        The transaction is in a database that the queue `joins`.
         """
 
 
@@ -274,7 +263,7 @@ class Administered(Protocol):
         """Remove it with all its messages; fine when it is not there."""
 
     def purge(self) -> int | None:
-        """Delete its messages; returns how many there were, as `depth` tells it, or None where nobody does.
+        """Delete its messages; returns how many there were, as `depth` reports it, or None where nothing does.
 
         What consumers hold may stay theirs.
         """
@@ -313,7 +302,13 @@ def peek_by_receiving(queue: Queue, max_messages: int, wait: float = 0.0) -> lis
 
 
 REPUBLISH_COUNT = "Republish-Count"
-"""The header that tells how often a message was put to the back; absent = never."""
+"""The header that says how often a message was put to the back; absent = never."""
+
+
+def check_lease(seconds: float) -> None:
+    """Raises ValueError for a lease of no time."""
+    if not seconds > 0:
+        raise ValueError(f"lease must be more than 0 seconds, not {seconds!r}")
 
 
 def encode_payloads(payloads: Sequence[Payload]) -> list[bytes]:
@@ -337,6 +332,11 @@ def _plain(value: object) -> object:
     if isinstance(value, Mapping):
         return dict(value)
     raise TypeError(f"a {type(value).__name__} cannot be sent as JSON: {value!r:.100}")
+
+
+def copy_of(message: Received) -> Outgoing:
+    """The message that `republish` puts to the back."""
+    return Outgoing(message.body, message.tag, republished(message.headers), message.group)
 
 
 def republished(headers: Mapping[str, str]) -> dict[str, str]:

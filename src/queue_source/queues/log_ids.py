@@ -1,9 +1,9 @@
-"""Log ids: the header by which log lines of one request are found over many services (Mercury's X-Ascent-Log-Id).
+"""Log ids: the header by which log lines of one request are found over many services.
 
     with log_id(message.headers["X-Ascent-Log-Id"]):
-        queue.publish([...])        # a queue whose URL says log_id_header=X-Ascent-Log-Id
+        queue.send([...])        # a queue whose URL says log_id_header=X-Ascent-Log-Id
 
-What is received has it among its headers, what is republished keeps it, and what is published inside gets it.
+What is received has it among its headers, what is republished keeps it, and what is sent inside gets it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _current: ContextVar[str | None] = ContextVar("cuesqueue_log_id", default=None)
 
 @contextmanager
 def log_id(value: str) -> Iterator[None]:
-    """Messages published inside carry this log id; in this thread or task only."""
+    """Messages sent inside carry this log id; in this thread or task only."""
     before = _current.set(value)
     try:
         yield

@@ -22,7 +22,7 @@ from pyarrow import fs as pafs
 from queue_source.errors import ObjectStoreError, OptionError
 from queue_source.schema.ddl import format_columns, parse_columns
 from queue_source.schema.merging import news, widened
-from queue_source.storage.files import StorageOptions, resolve
+from queue_source.storage.files import StorageOptions, is_local, resolve
 from shard_store.redaction import redact_text
 
 _FOLDER = "_schemas"
@@ -77,7 +77,7 @@ class SchemaLocation:
         name = f"{version}-{hashlib.sha256(text.encode()).hexdigest()[:12]}.json"
         filesystem, folder = resolve(self._folder, self._storage)
         with self._mapped(f"{self._folder}/{name}"):
-            if not isinstance(filesystem, pafs.LocalFileSystem):  # an object is there when it is whole
+            if not is_local(self._folder):  # an object is there when it is whole
                 with filesystem.open_output_stream(f"{folder}/{name}") as stream:
                     stream.write(text.encode())
                 return

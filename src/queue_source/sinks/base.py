@@ -23,7 +23,7 @@ from shard_store.store import ShardStore
 class Batch:
     """One micro-batch as its sink sees it: the plans whose rows it brings, one for each pipeline of the query.
 
-    They stand in the order of the option `pipeline`. The plan of a pipeline that is idle in this batch is the one that
+    They are in the order of the option `pipeline`. The plan of a pipeline that is idle in this batch is the one that
     it delivered last. `task`, in an executor only: the task's name among all of the query, the same at every attempt.
     """
 

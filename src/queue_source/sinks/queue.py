@@ -13,7 +13,6 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
 import pyarrow as pa
-from sqlalchemy.engine import Connection
 
 from queue_source.errors import CuesqueueError, QueueError
 from queue_source.messages import Outgoing
@@ -25,13 +24,14 @@ from queue_source.queues.sql.staging import Staging
 from queue_source.sinks.base import Batch
 from queue_source.sinks.queue_rows import Messages, RowRefused, check_columns
 from shard_store.failpoints import reach
-from shard_store.publishing import publish
+from shard_store.publishing import Published
 from shard_store.sql.database import Database
+from shard_store.sql.transaction import Transaction
 from shard_store.sql.urls import same_database
 from shard_store.store import ShardStore
 
 _PORTION = 5_000, 8 << 20
-"""Most messages and bytes of bodies that go in one transaction or one call."""
+"""Maximum messages and bytes of bodies in one transaction or one call."""
 
 logger = logging.getLogger("cuesqueue")
 
@@ -62,7 +62,7 @@ class QueueSink:
     def write(self, batches: Iterator[pa.RecordBatch], schema: pa.Schema, batch: Batch) -> Written:
         """Returns when all rows of the task are staged, or confirmed by the queue."""
         if not batch.task:  # stamps would not be unique
-            raise CuesqueueError("Spark does not tell which task this is; report this as a bug, with Spark's version")
+            raise CuesqueueError("Spark does not report which task this is; report this as a bug, with Spark's version")
         address = self._address_in_store()
         messages = Messages(batch.digest, batch.task, by_content=address is None).of(batches)
         if address is None:
@@ -104,35 +104,33 @@ class QueueSink:
         row_schema: str,
         batch_id: int,
     ) -> None:
-        """Without `row_schema`: it tells readers of the view `data` what splits hold, and there are none."""
+        """Without `row_schema`: it is for readers of the view `data`, which has no rows here."""
         brought = sum(task.rows for task in written), sum(task.size for task in written)
         names = [task.staged for task in written if task.staged]
         address = self._address_in_store()
         if address is None and not names:
-            self._say_what_holds(batch_id)
-            store.publish_all(batch.plans, (), batch_id=batch_id, elsewhere=brought)
+            self._warn_of_at_least_once(batch_id)
+            store.publish_with(batch.plans, lambda transaction, published: None, batch_id=batch_id, brought=brought)
             return
         # what tasks have staged is shown or the batch fails, whatever this process would have done in their place
         address = address or parse_address(self._target.url.reveal())
         with closing(self._staging(address, batch)) as staging:
             staging.prepare()
 
-            def work(connection: Connection) -> list[str]:
-                # not `store.publish_all(connection=...)`: passing trouble inside of it would not be tried again
-                published = publish(store.database, connection, batch.plans, (), batch_id=batch_id, elsewhere=brought)
+            def show(transaction: Transaction, published: Published) -> list[str]:
                 if published.already:
-                    return staging.abandon(connection)
-                left = staging.show(connection, names)
+                    return staging.abandon(transaction)
+                left = staging.show(transaction, names)
                 reach("rows-shown")
                 return left
 
-            staging.clean(store.database.write(work))
+            staging.clean(store.publish_with(batch.plans, show, batch_id=batch_id, brought=brought))
 
-    def _say_what_holds(self, batch_id: int) -> None:
+    def _warn_of_at_least_once(self, batch_id: int) -> None:
         if batch_id == 0 and adapter_name(self._target.url.reveal()) == "sql":
             logger.warning(
                 "queue %s is not in the store's database %s: its messages are sent at least once; for exactly once, "
-                "name the same database in both, in the same words",
+                "give both the same database URL",
                 self._target.url,
                 self._options.store,
             )
@@ -183,13 +181,13 @@ def _naming_rows(queue: str, batch: Batch) -> Iterator[_Count]:
 
 
 def _portions(messages: Iterable[Outgoing]) -> Iterator[list[Outgoing]]:
-    most, largest = _PORTION
+    max_messages, max_bytes = _PORTION
     portion: list[Outgoing] = []
     size = 0
     for message in messages:
         portion.append(message)
         size += len(message.body)
-        if len(portion) == most or size >= largest:
+        if len(portion) == max_messages or size >= max_bytes:
             yield portion
             portion, size = [], 0
     if portion:

@@ -28,7 +28,7 @@ _COLUMNS = {
     "group": _TEXT,
 }
 _UNSENT = {*MESSAGE_SCHEMA.names, METADATA_COLUMN} - _COLUMNS.keys()
-"""What the reader tells of a message beside its content: rows that it read may be written as they are."""
+"""The reader's columns about a message beside its content: rows that it read may be written as they are."""
 
 _STAMPS = {HASH_HEADER: re.compile("[0-9a-f]{64}"), INDEX_HEADER: re.compile(r"[0-9]+\.[0-9]+\.[0-9a-f.]+")}
 

@@ -8,12 +8,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from queue_source.options import SinkOptions
 from queue_source.sinks.base import Batch, Sink
-from queue_source.storage.files import StorageOptions, resolve
+from queue_source.storage.files import StorageOptions, is_local, resolve
 from shard_store.failpoints import reach
 from shard_store.model import Split
 from shard_store.store import ShardStore
@@ -43,7 +42,7 @@ class SplitSink(Sink):
         batch_id: int,
     ) -> None:
         splits = [split for task in written for split in task]
-        store.publish_all(batch.plans, splits, row_schema=row_schema, batch_id=batch_id)
+        store.publish(batch.plans, splits, row_schema=row_schema, batch_id=batch_id)
 
 
 def write_split(
@@ -57,18 +56,19 @@ def write_split(
     """Write the rows to one file of its own name under `folder`; returns it, or nothing when there were no rows.
 
     Runs once for each task attempt: an attempt that is not published leaves a file that no transaction names. The
-    file is on disk for good before it is told of, because its publication outlives a power cut.
+    file is on disk for good when this returns, because its publication outlives a power cut.
     """
     path = f"{folder.rstrip('/')}/{prefix}-{uuid.uuid4().hex}.parquet"
     rows = 0
     writer: pq.ParquetWriter | None = None
     filesystem, inner = resolve(path, storage)
+    local = is_local(path)
     try:
         for batch in batches:
             if batch.num_rows == 0:
                 continue
             if writer is None:
-                if isinstance(filesystem, pafs.LocalFileSystem):
+                if local:
                     filesystem.create_dir(inner.rpartition("/")[0], recursive=True)
                 writer = pq.ParquetWriter(inner, schema, filesystem=filesystem, compression=compression)
             writer.write_batch(batch, row_group_size=_ROWS_PER_GROUP)
@@ -78,7 +78,7 @@ def write_split(
             writer.close()
     if writer is None:
         return []
-    if isinstance(filesystem, pafs.LocalFileSystem):
+    if local:
         make_durable(Path(inner))
     reach("split-written")
     return [Split(path, rows, int(filesystem.get_file_info(inner).size))]

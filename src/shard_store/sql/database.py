@@ -1,4 +1,4 @@
-"""One way to reach a database: engine, clock, transactions that are tried again, errors of the caller's own.
+"""Reaching a database: its engine, transactions that are tried again, and errors in the words of whoever uses it.
 
 Used by the shard store and by the SQL queue. Engines are made lazily in the process that uses them, because Spark's
 Python workers are forked and an engine must never cross a fork.
@@ -8,31 +8,23 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
-import sqlalchemy as sa
 import tenacity
 from sqlalchemy import exc
-from sqlalchemy.engine import URL, Connection, Engine, make_url
+from sqlalchemy.engine import URL, Connection, Engine
 
 from shard_store.errors import ShardStoreError, StoreConfigurationError, StoreUnavailable
 from shard_store.redaction import redact_url, without_password
 from shard_store.sql.dialects import DIALECTS, Dialect, Trouble
-from shard_store.sql.engines import make_engine
+from shard_store.sql.engines import UnusableDatabase, make_engine
+from shard_store.sql.transaction import Transaction
+from shard_store.sql.urls import parse_url
 
-ROWS_PER_STATEMENT = 1000
 T = TypeVar("T")
-
-
-def chunks(items: Iterable[T], size: int = ROWS_PER_STATEMENT) -> Iterator[list[T]]:
-    """Lists of up to `size` items: no statement handles more rows than this."""
-    iterator = iter(items)
-    while chunk := list(islice(iterator, size)):
-        yield chunk
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +39,8 @@ class ErrorKinds:
 class Database:
     """A database behind a SQLAlchemy URL. Safe to use from several threads, and after a fork.
 
-    `clock` (seconds since 1970) replaces the database's own clock, for tests. `patience` is for how many seconds locks
-    are waited for, and transactions that met trouble `again` tells are tried again.
+    `clock` (seconds since 1970) replaces the database's own clock, for tests. Locks are waited for `patience` seconds,
+    and for as long a transaction that failed with one of the troubles `again` is run again.
     """
 
     def __init__(
@@ -67,7 +59,10 @@ class Database:
             unavailable=lambda problem: StoreUnavailable(f"database {self.name!r}: {problem}"),
             other=lambda problem: ShardStoreError(f"database {self.name!r}: {problem}"),
         )
-        self.url: URL = self._parse(url)
+        try:
+            self.url: URL = parse_url(url)
+        except ValueError as problem:
+            raise self._errors.configuration(str(problem)) from None
         self.dialect: Dialect = DIALECTS[self.url.get_backend_name()]
         self.trusts_rowcount = trusts_rowcount and self.dialect.trusts_rowcount
         self.patience = patience
@@ -93,12 +88,6 @@ class Database:
                 self._engine = self._create_engine()
             return self._engine
 
-    def now(self) -> sa.ColumnElement[int]:
-        """The database's clock as microseconds since 1970 UTC, as a SQL expression."""
-        if self._clock is not None:
-            return sa.literal(round(self._clock() * 1_000_000), sa.BigInteger)
-        return sa.literal_column(self.dialect.now, sa.BigInteger)
-
     def file(self) -> Path | None:
         """The file that a SQLite database is kept in; None for a server, and where a URI names the file."""
         if not self.dialect.one_writer or self.url.query.get("uri") or self.url.database is None:
@@ -113,22 +102,42 @@ class Database:
         if engine is not None and self._process == os.getpid():
             engine.dispose()
 
-    def read(self, work: Callable[[Connection], T]) -> T:
+    def read(self, work: Callable[[Transaction], T]) -> T:
         """Run `work` in a transaction that only reads."""
         return self._run(work, write=False)
 
-    def write(self, work: Callable[[Connection], T], connection: Connection | None = None) -> T:
-        """Run `work` in one transaction and commit it; with `connection`, inside the caller's, committing nothing.
+    def write(self, work: Callable[[Transaction], T]) -> T:
+        """Run `work` in one transaction and commit it.
 
         Passing trouble runs `work` again, also when the connection was lost during COMMIT and nobody knows the
         outcome: so `work` must find out by itself what is already there (the delivery hash, a seq, a token).
-        Inside the caller's transaction nothing is tried again, and when `work` raises, all that it wrote is undone.
         """
-        if connection is not None:
-            return self._inside(connection, work)
         return self._run(work, write=True)
 
-    def _run(self, work: Callable[[Connection], T], *, write: bool) -> T:
+    def inside(self, connection: Connection, work: Callable[[Transaction], T]) -> T:
+        """Run `work` in the caller's own transaction, which the caller commits.
+
+        Nothing is tried again. When `work` raises, everything that it wrote is undone, and the caller may go on.
+        """
+        try:
+            raw = connection.connection.dbapi_connection
+            if not self.dialect.in_transaction(raw):
+                if self.dialect.begin_write is None:
+                    raise self._errors.configuration(
+                        "the connection passed in commits each statement by itself (autocommit); "
+                        "pass one that is inside a transaction"
+                    )
+                # Python's sqlite3 begins late: our savepoint would be the outermost, and its release a commit
+                connection.exec_driver_sql(self.dialect.begin_write)
+            with connection.begin_nested():
+                return work(self._transaction(connection))
+        except exc.SQLAlchemyError as error:
+            raise self._mapped(error) from error
+
+    def _transaction(self, connection: Connection) -> Transaction:
+        return Transaction(connection, self.dialect, self.name, self.patience, self.trusts_rowcount, self._clock)
+
+    def _run(self, work: Callable[[Transaction], T], *, write: bool) -> T:
         retrying = tenacity.Retrying(
             retry=tenacity.retry_if_exception(lambda error: self._trouble(error) in self._again),
             wait=tenacity.wait_random_exponential(multiplier=0.02, max=2.0),
@@ -141,37 +150,23 @@ class Database:
         except exc.SQLAlchemyError as error:
             raise self._mapped(error) from error
 
-    def _once(self, work: Callable[[Connection], T], write: bool) -> T:
+    def _once(self, work: Callable[[Transaction], T], write: bool) -> T:
         engine = self.engine
         pool = engine.pool
         try:
             plain = engine.connect()
+        except UnusableDatabase as problem:
+            raise self._errors.configuration(str(problem)) from None
         except (TypeError, ValueError) as error:  # a driver's answer to a parameter of the URL that it does not know
             raise self._errors.configuration(f"the URL does not suit its driver: {self._shown(error)}") from error
         try:
             with plain:
                 connection = plain.execution_options(cuesqueue_write=write)
                 with connection.begin():
-                    return work(connection)
+                    return work(self._transaction(connection))
         finally:
             if self._closed:  # meanwhile, by another thread, which could not close a connection in use
                 pool.dispose()
-
-    def _inside(self, connection: Connection, work: Callable[[Connection], T]) -> T:
-        try:
-            raw = connection.connection.dbapi_connection
-            if not self.dialect.in_transaction(raw):
-                if self.dialect.begin_write is None:
-                    raise self._errors.configuration(
-                        "the connection passed in commits each statement by itself (autocommit); "
-                        "pass one that is inside a transaction"
-                    )
-                # Python's sqlite3 begins late: our savepoint would be the outermost, and its release a commit
-                connection.exec_driver_sql(self.dialect.begin_write)
-            with connection.begin_nested():
-                return work(connection)
-        except exc.SQLAlchemyError as error:
-            raise self._mapped(error) from error
 
     def _create_engine(self) -> Engine:
         dialect = self.dialect
@@ -211,26 +206,3 @@ class Database:
         return without_password(
             " ".join(lines[0].split()), None if self.url.password is None else str(self.url.password)
         )
-
-    def _parse(self, url: str | URL) -> URL:
-        try:
-            parsed = make_url(url)
-        except (exc.ArgumentError, ValueError):
-            # from None: SQLAlchemy's text holds the whole URL, with its password
-            raise self._errors.configuration(
-                "this is not a database URL; write for example sqlite:///cuesqueue.db or "
-                "postgresql://user:password@host/database"
-            ) from None
-        if "@" in (parsed.host or ""):  # what follows the first @ would be shown as the host
-            raise self._errors.configuration("the password holds an @; write it as %40 (and / as %2F, ? as %3F)")
-        backend = parsed.get_backend_name()
-        if backend not in DIALECTS:
-            known = ", ".join(sorted(DIALECTS))
-            raise self._errors.configuration(f"{backend!r} is not supported; use one of {known}")
-        if parsed.drivername == backend:
-            parsed = parsed.set(drivername=DIALECTS[backend].driver)
-        if backend == "sqlite" and (parsed.database or ":memory:") == ":memory:":
-            raise self._errors.configuration(
-                "SQLite needs a file here, because several processes share it: sqlite:///PATH"
-            )
-        return parsed

@@ -33,7 +33,8 @@ class Dialect:
 
     `driver`: the SQLAlchemy driver where the URL names none; `extra` of our package brings it. `now`: its clock as
     microseconds since 1970 UTC, constant within a statement (a volatile bound uses no index). `on_connect` may hold
-    `{seconds}` and `{milliseconds}` of patience. `trouble` tells what a driver's exception means.
+    `{seconds}` and `{milliseconds}` of patience. `trouble` says what a driver's exception means, `unusable` why a
+    database that a new connection has reached cannot be used at all ("": it can).
     `row_set` makes statements over many rows; `among` tests a column against many values.
     """
 
@@ -46,6 +47,7 @@ class Dialect:
     in_transaction: Callable[[Any], bool]  # whether a driver's connection is inside a transaction, or will be
     row_set: RowSetFactory
     among: Callable[[sa.ColumnElement[Any], Sequence[Any]], sa.ColumnElement[bool]]
+    unusable: Callable[[Any], str] = lambda connection: ""
     lock_schema: str | None = None  # held while tables are made
     unlock_schema: str | None = None  # where the end of the transaction does not do it
     transactional_ddl: bool = True
@@ -88,7 +90,7 @@ def _postgresql_trouble(error: BaseException) -> Trouble:
 
 
 def _postgresql_connection_trouble(error: BaseException) -> Trouble:
-    """No server said it: the connection itself failed, and only the text tells why; or it is a mistake of ours."""
+    """No server said it: the connection itself failed, and only its text says why; or it is a mistake of ours."""
     kinds = {kind.__name__ for kind in type(error).__mro__}
     text = str(error)
     wrong = (
@@ -106,6 +108,15 @@ def _postgresql_connection_trouble(error: BaseException) -> Trouble:
     if any(t in text for t in wrong):
         return Trouble.CONFIGURATION
     return Trouble.PASSING if kinds & {"OperationalError", "InterfaceError", "InternalError"} else Trouble.OTHER
+
+
+def _postgresql_unusable(connection: Any) -> str:
+    if connection.info.parameter_status("server_encoding") != "SQL_ASCII":
+        return ""
+    return (
+        "its encoding is SQL_ASCII, in which PostgreSQL neither checks nor converts text; use a UTF-8 database, made "
+        "with: CREATE DATABASE cuesqueue ENCODING 'UTF8' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0"
+    )
 
 
 _MYSQL_PASSING = {1205, 1040, 1053, 1158, 1159, 1160, 1161, 1021, 1114, 2003, 2006, 2013, 2014, 2055, 3024, 4031, 0}
@@ -191,11 +202,12 @@ _POSTGRESQL = Dialect(
     insert_if_absent=lambda t: postgresql.insert(t).on_conflict_do_nothing(),
     trouble=_postgresql_trouble,
     in_transaction=lambda connection: not connection.autocommit,
+    unusable=_postgresql_unusable,
     row_set=PostgresJson,
     among=_in_array,
     lock_schema="SELECT pg_advisory_xact_lock(7215003361)",
     isolation_level="READ COMMITTED",
-    # a server that is gone without a word is noticed within a minute
+    # a server that has disappeared without an answer is noticed within a minute
     connect_args={
         "connect_timeout": 10,
         "keepalives_idle": 30,

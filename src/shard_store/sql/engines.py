@@ -12,6 +12,10 @@ from sqlalchemy.engine import URL, Connection, Engine
 from shard_store.sql.dialects import Dialect
 
 
+class UnusableDatabase(Exception):
+    """A database that answers, and in which nothing can be kept reliably; the message has the next step."""
+
+
 def make_engine(url: URL, dialect: Dialect, patience: float) -> Engine:
     """The engine of this process. Locks are waited for at most `patience` seconds."""
     settings: dict[str, Any] = {}
@@ -33,8 +37,11 @@ def make_engine(url: URL, dialect: Dialect, patience: float) -> Engine:
         s.format(seconds=max(1, round(patience)), milliseconds=round(patience * 1000)) for s in dialect.on_connect
     ]
 
-    @sa.event.listens_for(engine, "connect")
+    @sa.event.listens_for(engine, "connect", insert=True)  # before SQLAlchemy's own first questions, which may fail
     def connect(connection: Any, record: object) -> None:
+        if problem := dialect.unusable(connection):
+            connection.close()
+            raise UnusableDatabase(problem)
         if dialect.one_writer:
             _set_up_sqlite(connection, statements, patience)
         else:

@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from importlib import resources
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection
 
 from shard_store.errors import ShardStoreError, StoreConfigurationError, StoreUnavailable
 from shard_store.sql.database import Database
 from shard_store.sql.schema import REVISION, metadata, pipelines, version
+from shard_store.sql.transaction import Transaction
 
 COMMAND = "cuesqueue migrate --store URL"
 
@@ -32,7 +32,7 @@ def ensure(database: Database, *, create: bool) -> None:
     if found is None and not create:
         raise StoreConfigurationError(f"database {database.name!r}: there is no store in it")
     if found is None:
-        database.write(lambda connection: _create(database, connection))
+        database.write(_create)
         found = installed(database)
     if found != REVISION:
         raise StoreConfigurationError(_refusal(database, found or "none"))
@@ -49,9 +49,9 @@ def migrate(database: Database) -> tuple[str | None, str]:
     settings = Config()
     settings.set_main_option("script_location", "shard_store.sql:migrations")
 
-    def upgrade(connection: Connection) -> None:
-        with schema_lock(database, connection):
-            settings.attributes["connection"] = connection
+    def upgrade(transaction: Transaction) -> None:
+        with schema_lock(transaction):
+            settings.attributes["connection"] = transaction.connection
             command.upgrade(settings, "head")
 
     database.write(upgrade)
@@ -66,43 +66,45 @@ def installed(database: Database) -> str | None:
         raise
     except ShardStoreError:
         # the answer to a table that is not there, or was not a moment ago; anything else comes up again here
-        there = database.read(lambda connection: sa.inspect(connection).has_table(version.name))
+        there = database.read(lambda transaction: sa.inspect(transaction.connection).has_table(version.name))
         return database.read(_revision) if there else None
 
 
-def _revision(connection: Connection) -> str | None:
-    return connection.execute(sa.select(version.c.version_num)).scalar_one_or_none()
+def _revision(transaction: Transaction) -> str | None:
+    revision: str | None = transaction.execute(sa.select(version.c.version_num)).scalar_one_or_none()
+    return revision
 
 
-def _create(database: Database, connection: Connection) -> None:
-    with schema_lock(database, connection):
-        inspector = sa.inspect(connection)
-        if inspector.has_table(version.name) and _revision(connection) is not None:
+def _create(transaction: Transaction) -> None:
+    with schema_lock(transaction):
+        inspector = sa.inspect(transaction.connection)
+        if inspector.has_table(version.name) and _revision(transaction) is not None:
             return  # another process was faster
         # without transactions around tables a process may have died half-way: what is missing is added
-        if database.dialect.transactional_ddl and inspector.has_table(pipelines.name):
+        if transaction.dialect.transactional_ddl and inspector.has_table(pipelines.name):
             raise StoreConfigurationError(
-                f"database {database.name!r}: its cuesqueue tables have no revision: a development version made them; "
-                "name another database in 'store', or drop these tables"
+                f"database {transaction.database!r}: its cuesqueue tables have no revision: a development version made "
+                "them; name another database in 'store', or drop these tables"
             )
-        metadata.create_all(connection, checkfirst=True)
-        version.create(connection, checkfirst=True)
-        connection.execute(version.insert().values(version_num=REVISION))
+        metadata.create_all(transaction.connection, checkfirst=True)
+        version.create(transaction.connection, checkfirst=True)
+        transaction.execute(version.insert().values(version_num=REVISION))
 
 
 @contextmanager
-def schema_lock(database: Database, connection: Connection) -> Iterator[None]:
+def schema_lock(transaction: Transaction) -> Iterator[None]:
     """One process at a time makes or changes tables."""
-    dialect = database.dialect
+    dialect, connection = transaction.dialect, transaction.connection
     if dialect.lock_schema is not None:
-        got = connection.exec_driver_sql(dialect.lock_schema.format(seconds=max(1, round(database.patience)))).scalar()
-        if got == 0:  # MySQL: not had within the time
-            raise StoreUnavailable(f"database {database.name!r}: another process has been changing its tables for long")
+        seconds = max(1, round(transaction.patience))
+        if connection.exec_driver_sql(dialect.lock_schema.format(seconds=seconds)).scalar() == 0:  # MySQL: timed out
+            raise StoreUnavailable(
+                f"database {transaction.database!r}: another process has been changing its tables for {seconds} s; "
+                "try again when it is done"
+            )
     try:
         yield
-        if (
-            dialect.unlock_schema is not None
-        ):  # the next one must see what we wrote: the lock ends before our transaction
+        if dialect.unlock_schema is not None:  # the lock ends before our transaction: what we wrote must be seen then
             connection.exec_driver_sql("COMMIT")
     finally:
         if dialect.unlock_schema is not None:

@@ -1,6 +1,6 @@
 """Statements over many rows at once, in the way that each database does best.
 
-A statement is written once, with `rows.c["name"]` where a value of the row stands; `execute` runs it for up to 1,000
+A statement is written once, with `rows.c["name"]` in the place of a value of the row; `execute` runs it for up to 1,000
 rows. Either these are bound parameters and the driver repeats the statement (SQLite, where that is a loop in C), or
 they are columns of a table that the database makes of one JSON parameter, and it is one statement.
 """

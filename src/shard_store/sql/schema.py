@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import mysql
 from sqlalchemy.engine import Dialect
 
-REVISION = "0001"
+REVISION = "0002"
 """The Alembic revision that these tables are: the newest one in `migrations/versions` (a test compares)."""
 
 metadata = sa.MetaData()
@@ -113,6 +113,7 @@ pipelines = sa.Table(
     sa.Column("row_schema", LongText),  # of what the sink published last, as Spark's JSON
     sa.Column("error_queue", AnyText),  # where its errors are sent, or NULL: the error table is their place
     sa.Column("created_at", sa.BigInteger, nullable=False),
+    sa.Column("remembered", sa.BigInteger),  # microseconds: how long a start asks for what was delivered
     **_TABLE,
 )
 
@@ -158,7 +159,7 @@ snapshots = sa.Table(
     metadata,
     sa.Column("pipeline", Name, primary_key=True),
     sa.Column("seq", sa.BigInteger, primary_key=True),
-    sa.Column("chunk", sa.Integer, primary_key=True),  # up to 1,000 ranges a row
+    sa.Column("chunk", sa.Integer, primary_key=True),  # up to 1,000 ranges or some megabytes a row
     sa.Column("incarnation", sa.BigInteger, nullable=False),
     sa.Column("moves", LongText, nullable=False),  # JSON, as is `contents`: see snapshots.py
     sa.Column("contents", AnyText, nullable=False),
@@ -176,7 +177,7 @@ attempts = sa.Table(
     sa.Column("incarnation", sa.BigInteger, nullable=False),
     sa.Column("start_seq", sa.BigInteger, nullable=False),
     sa.Column("end_seq", sa.BigInteger, nullable=False),
-    sa.Column("batch_id", sa.BigInteger),  # Spark's, where a sink told it
+    sa.Column("batch_id", sa.BigInteger),  # Spark's, where a sink reported it
     sa.Column("kind", sa.String(20), nullable=False),
     sa.Column("shards", sa.BigInteger, nullable=False),
     sa.Column("lost", sa.BigInteger, nullable=False),
@@ -185,6 +186,7 @@ attempts = sa.Table(
     sa.Column("rows", sa.BigInteger),  # NULL: another sink took them, uncounted, or the leading attempt counts them
     sa.Column("bytes", sa.BigInteger),
     sa.Column("published_at", sa.BigInteger, nullable=False),
+    sa.Column("snapshot_at", sa.BigInteger),  # when its last snapshot was written, which is not kept
     **_TABLE,
 )
 sa.Index("cuesqueue_attempts_end", attempts.c.pipeline, attempts.c.end_seq)
@@ -228,7 +230,7 @@ errors = sa.Table(
     sa.Column("occurred_at", sa.BigInteger, nullable=False),
     sa.Column("delivered_at", sa.BigInteger),  # to the error queue `delivered_to`
     sa.Column("delivered_to", AnyText),
-    sa.Column("requeued_at", sa.BigInteger),  # by hand: its input is on its way again
+    sa.Column("requeued_at", sa.BigInteger),  # by a person: its input is on its way again
     **_TABLE,
 )
 sa.Index("cuesqueue_errors_hash", errors.c.delivery_hash, errors.c.scope)

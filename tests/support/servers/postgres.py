@@ -98,13 +98,13 @@ def postgres_server() -> Iterator[str]:
         yield server.url
 
 
-def new_database(server_url: str) -> str:
-    """The URL of a new, empty database on the server."""
+def new_database(server_url: str, settings: str = "") -> str:
+    """The URL of a new, empty database on the server; `settings` are those of CREATE DATABASE."""
     name = f"test_{os.getpid()}_{next(_names)}"
     engine = create_engine(server_url, isolation_level="AUTOCOMMIT")
     try:
         with engine.connect() as connection:
-            connection.execute(text(f"CREATE DATABASE {name}"))
+            connection.execute(text(f"CREATE DATABASE {name} {settings}"))
     finally:
         engine.dispose()
     return make_url(server_url).set(database=name).render_as_string(hide_password=False)

@@ -1,7 +1,7 @@
 """The material of `cuesqueue demo`: a year of flights, cut into objects and announced on three queues.
 
 One pipeline for each file format, since a reader has one. Every day of 2013 is in exactly one object; the last month of
-each format is one large object. What a real queue brings along is there too: the same object in several messages,
+each format is one large object. What real queues hold is there too: the same object in several messages,
 several objects in one message, events that announce nothing, and what cannot be read.
 """
 
@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
+from queue_source.commands.send import s3_event
 from queue_source.errors import CuesqueueError
 from queue_source.queues import open_queue
 
@@ -36,12 +37,11 @@ SCHEMA = (
 
 _TEXTS = ("carrier", "tailnum", "origin", "dest")
 _WEEK = 7  # objects in one message, where a message announces several
-_EVENT_TIME = "2013-12-31T23:59:59.000Z"
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where everything of one demo stands: all of it under one folder."""
+    """Where everything of one demo is: all of it in one folder."""
 
     folder: Path
 
@@ -119,7 +119,7 @@ def day_numbers(table: pa.Table) -> pa.ChunkedArray:
 
 
 def lay_out(layout: Layout, flights: bytes, days: Sequence[tuple[int, int]]) -> dict[str, Announced]:
-    """Write the objects and publish the messages that announce them; returns what was announced to each pipeline."""
+    """Write the objects and send the messages that announce them; returns what was announced to each pipeline."""
     header, *lines = flights.splitlines(keepends=True)
     by_day: dict[tuple[int, int], list[bytes]] = {}
     for line in lines:
@@ -161,7 +161,7 @@ def _write(path: Path, text: bytes) -> str:
 
 
 def _announce(layout: Layout, pipeline: str, objects: Sequence[str]) -> Announced:
-    """Every object once, alone or with others of its week; then some again, and what harms only itself."""
+    """Every object once, alone or with others of its week; then some again, and what is bad or announces nothing."""
     weeks = [list(objects[start : start + _WEEK]) for start in range(0, len(objects), _WEEK)]
     messages: list[list[str]] = []
     for number, week in enumerate(weeks):
@@ -178,7 +178,8 @@ def _announce(layout: Layout, pipeline: str, objects: Sequence[str]) -> Announce
         bodies[1:1] = [json.dumps({"Service": "Amazon S3", "Event": "s3:TestEvent"}).encode(), gone.encode()]
         announced.ignored += 1
     elif pipeline == "json":
-        bodies[1:1] = [_delete_event(), b"there is no 31st of June"]
+        deleted = s3_event("s3://flights/2012-12-31.json").replace(b"ObjectCreated:Put", b"ObjectRemoved:Delete")
+        bodies[1:1] = [deleted, b"there is no 31st of June"]
         announced.bad.append("malformed-message")
         announced.ignored += 1
     else:
@@ -192,15 +193,3 @@ def _announce(layout: Layout, pipeline: str, objects: Sequence[str]) -> Announce
         queue.send(bodies)
     announced.messages, announced.announcements, announced.distinct = len(bodies), len(uris), len(set(uris))
     return announced
-
-
-def _delete_event() -> bytes:
-    """What S3 sends when an object is deleted."""
-    record = {
-        "eventVersion": "2.1",
-        "eventSource": "aws:s3",
-        "eventTime": _EVENT_TIME,
-        "eventName": "ObjectRemoved:Delete",
-        "s3": {"bucket": {"name": "flights"}, "object": {"key": "2012-12-31.json"}},
-    }
-    return json.dumps({"Records": [record]}).encode()

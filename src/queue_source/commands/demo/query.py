@@ -36,7 +36,7 @@ def start(spark: SparkSession, layout: Layout, pipeline: str) -> StreamingQuery:
         .option("fileFormat", pipeline)
         .option("allowedPrefixes", layout.objects)
         .option("maxFilesPerTrigger", max(1, objects // _BATCHES))
-        # short times, so that what a killed run held comes back while somebody watches
+        # short times, so that what a killed run held soon comes back
         .option("visibilityTimeout", "12s")
         .option("pendingTimeout", "10s")
         .option("commitTimeout", "6s")

@@ -1,150 +1,132 @@
-"""What `cuesqueue demo` tells at its end: the table, the proof, and with `--keep` what to paste next."""
+"""What `cuesqueue demo` prints at its end: the table, the proof, and with `--keep` what to paste next."""
 
 from __future__ import annotations
 
 import shlex
 import sys
-import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from queue_source.commands.output import print_result
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from queue_source.commands.demo.data import Announced, Layout
 
+Counts = Mapping[str, int]
+"""By pipeline."""
 
-@dataclass(slots=True)
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What the store and the queues hold at one moment."""
+
+    published: Counter[str] = field(default_factory=Counter)  # objects
+    shards: Counter[str] = field(default_factory=Counter)
+    attempts: Counter[str] = field(default_factory=Counter)
+    rows: Counter[str] = field(default_factory=Counter)
+    leased: Counter[str] = field(default_factory=Counter)  # messages that a reader holds
+    left: Counter[str] = field(default_factory=Counter)  # messages in the queue
+    errors: tuple[tuple[str, str, str], ...] = ()  # pipeline, cause, detail
+    files: tuple[str, ...] = ()  # that are published
+
+
+@dataclass(frozen=True, slots=True)
 class Tour:
-    """What happened. By pipeline, where it is a dict."""
+    """What happened, with what was there at the kill (`before`) and at the end (`after`)."""
 
     announced: Mapping[str, Announced]
-    started: float = field(default_factory=time.monotonic)
-    finished_before: dict[str, int] = field(default_factory=dict)
-    attempts_before: dict[str, int] = field(default_factory=dict)
-    attempts: dict[str, int] = field(default_factory=dict)
-    in_flight: dict[str, int] = field(default_factory=dict)  # messages that were leased when the power went
+    before: Moment
+    after: Moment
+    days: int
+    expected_rows: int
+    wrong_days: list[int]
+    killed: int = 0  # processes
     interrupted: list[str] = field(default_factory=list)  # pipelines with a planned, unpublished micro-batch
-    killed: int = 0
-    published: dict[str, int] = field(default_factory=dict)
-    rows: dict[str, int] = field(default_factory=dict)
-    shards: dict[str, int] = field(default_factory=dict)
-    errors: list[tuple[str, str, str]] = field(default_factory=list)  # pipeline, cause, detail
-    left: dict[str, int] = field(default_factory=dict)
     orphans: int = 0
-    expected_rows: int = 0
-    days: int = 0
-    wrong_days: list[int] = field(default_factory=list)
     seconds: float = 0.0
+
+    @property
+    def rows(self) -> int:
+        return sum(self.after.rows.values())
 
     @property
     def problems(self) -> list[str]:
         """What is not as it has to be; none: the proof holds."""
         found = [f"day {day // 100}-{day % 100} differs" for day in self.wrong_days]
-        if sum(self.rows.values()) != self.expected_rows:
-            found.append(f"{sum(self.rows.values())} rows published of {self.expected_rows}")
+        if self.rows != self.expected_rows:
+            found.append(f"{self.rows} rows published of {self.expected_rows}")
         for pipeline, announced in self.announced.items():
-            causes = sorted(cause for name, cause, _ in self.errors if name == pipeline)
-            if self.published[pipeline] != announced.objects:
-                found.append(f"{pipeline}: {self.published[pipeline]} objects published of {announced.objects}")
-            if self.left[pipeline]:
-                found.append(f"{pipeline}: {self.left[pipeline]} messages left in the queue")
+            causes = sorted(cause for name, cause, _ in self.after.errors if name == pipeline)
+            if self.after.published[pipeline] != announced.objects:
+                found.append(f"{pipeline}: {self.after.published[pipeline]} objects published of {announced.objects}")
+            if self.after.left[pipeline]:
+                found.append(f"{pipeline}: {self.after.left[pipeline]} messages left in the queue")
             if causes != sorted(announced.bad):
                 found.append(f"{pipeline}: the error table holds {causes}, not {sorted(announced.bad)}")
         return found
 
-    @property
-    def proved(self) -> bool:
-        return not self.problems
 
+def _lines(tour: Tour) -> Iterator[tuple[str, Counts]]:
+    """The lines of the table: what is counted, and how often."""
+    before, after = tour.before, tour.after
 
-def by_pipeline(rows: Iterable[Mapping[str, object]]) -> dict[str, int]:
-    """How many of the rows each pipeline has."""
-    counts: dict[str, int] = {}
-    for row in rows:
-        pipeline = str(row["pipeline"])
-        counts[pipeline] = counts.get(pipeline, 0) + 1
-    return counts
+    def of(name: str) -> Counter[str]:
+        return Counter({pipeline: getattr(what, name) for pipeline, what in tour.announced.items()})
 
-
-def _lines(tour: Tour) -> Iterator[tuple[str, dict[str, int]]]:
-    """The lines of the table: what, and how much by pipeline."""
-    announced = tour.announced
-
-    def of(name: str) -> dict[str, int]:
-        return {pipeline: getattr(what, name) for pipeline, what in announced.items()}
-
-    def minus(first: Mapping[str, int], second: Mapping[str, int]) -> dict[str, int]:
-        return {pipeline: first.get(pipeline, 0) - second.get(pipeline, 0) for pipeline in announced}
-
-    quarantined = by_pipeline({"pipeline": pipeline} for pipeline, _, _ in tour.errors)
     yield "messages sent", of("messages")
-    yield "messages left at the end", tour.left
-    yield "messages leased at the kill", tour.in_flight
+    yield "messages left at the end", after.left
+    yield "messages held by readers at the kill", before.leased
     yield "messages that announce nothing", of("ignored")
-    yield "objects announced", of("announcements")
-    yield "duplicates dropped", minus(of("announcements"), tour.shards)
-    yield "quarantined", quarantined
-    yield "objects published before the kill", tour.finished_before
-    yield "objects published after the kill", minus(tour.published, tour.finished_before)
-    yield "attempts before the kill", tour.attempts_before
-    yield "attempts after the kill", minus(tour.attempts, tour.attempts_before)
-    yield "rows published", tour.rows
+    yield "announcements of objects", of("announcements")
+    yield "duplicates dropped", of("announcements") - after.shards
+    yield "quarantined", Counter(pipeline for pipeline, _, _ in after.errors)
+    yield "objects published before the kill", before.published
+    yield "objects published after the kill", after.published - before.published
+    yield "micro-batches before the kill", before.attempts
+    yield "micro-batches after the kill", after.attempts - before.attempts
+    yield "rows published", after.rows
 
 
-def tell(tour: Tour, layout: Layout, as_json: bool) -> None:
+def print_report(tour: Tour, layout: Layout, as_json: bool) -> None:
     """Print the table, the proof and what is wrong, if anything is."""
+    right = tour.days - len(tour.wrong_days)
     if as_json:
-        result = {name: dict(by_pipeline) for name, by_pipeline in _lines(tour)}
-        quarantined = [{"pipeline": pipeline, "cause": cause} for pipeline, cause, _ in tour.errors]
-        proof = {"days": tour.days, "days_equal": tour.days - len(tour.wrong_days), "problems": tour.problems}
+        result = {
+            name: {pipeline: counts.get(pipeline, 0) for pipeline in tour.announced} for name, counts in _lines(tour)
+        }
+        quarantined = [{"pipeline": pipeline, "cause": cause} for pipeline, cause, _ in tour.after.errors]
+        proof = {"days": tour.days, "days_equal": right, "problems": tour.problems}
         more = {"processes_killed": tour.killed, "interrupted": tour.interrupted, "folder": str(layout.folder)}
-        print_result(
-            {**result, "quarantined": quarantined, **proof, **more, "seconds": round(tour.seconds, 1)},
-            True,
-            title="demo",
-        )
+        seconds = {"seconds": round(tour.seconds, 1)}
+        print_result({**result, "quarantined": quarantined, **proof, **more, **seconds}, True, title="demo")
         return
     from rich.console import Console
+    from rich.table import Table
 
+    table = Table("", title="a year of flights, exactly once", title_justify="left")
+    for pipeline in (*tour.announced, "all"):
+        table.add_column(pipeline, justify="right")
+    for name, counts in _lines(tour):
+        each = [counts.get(pipeline, 0) for pipeline in tour.announced]
+        table.add_row(name, *(f"{count:,}" for count in (*each, sum(each))))
     console = Console(highlight=False, soft_wrap=True)
-    console.print(_table(tour))
-    for pipeline, cause, detail in tour.errors:
-        console.print(f"  quarantined from {pipeline}: {cause}: {_short(detail, layout)}", markup=False)
-    interrupted = ", ".join(tour.interrupted) or "no pipeline"
+    console.print(table)
+    for pipeline, cause, detail in tour.after.errors:
+        short = detail.replace(str(layout.folder), "...")[:110]
+        console.print(f"  quarantined from {pipeline}: {cause}: {short}", markup=False)
     console.print(
-        f"  killed: {tour.killed} processes, in the middle of a micro-batch of {interrupted}; "
-        f"{tour.orphans} data files stayed behind that no reader ever sees",
+        f"  killed: {tour.killed} processes, in the middle of a micro-batch of {', '.join(tour.interrupted)}; "
+        f"unpublished data files left behind, which no reader ever sees: {tour.orphans}"
     )
-    right = tour.days - len(tour.wrong_days)
-    color = "green" if tour.proved else "red"
+    color = "red" if tour.problems else "green"
     console.print(
-        f"[{color}]proof: {sum(tour.rows.values()):,} rows published, {tour.expected_rows:,} in the input; "
+        f"[{color}]proof: {tour.rows:,} rows published, {tour.expected_rows:,} in the input; "
         f"{right} of {tour.days} days are equal row by row[/{color}]  ({tour.seconds:.0f} s)"
     )
     for problem in tour.problems[:20]:
         console.print(f"  {problem}", markup=False, style="red")
-
-
-def _table(tour: Tour) -> Table:
-    from rich.table import Table
-
-    table = Table(title="a year of flights, exactly once", title_justify="left")
-    table.add_column("")
-    for pipeline in (*tour.announced, "all"):
-        table.add_column(pipeline, justify="right")
-    for name, counts in _lines(tour):
-        table.add_row(
-            name, *(f"{counts.get(pipeline, 0):,}" for pipeline in tour.announced), f"{sum(counts.values()):,}"
-        )
-    return table
-
-
-def _short(detail: str, layout: Layout) -> str:
-    return detail.replace(str(layout.folder), "...")[:110]
 
 
 def print_commands(layout: Layout) -> None:
@@ -157,17 +139,17 @@ def print_commands(layout: Layout) -> None:
     program = f"{python} -m queue_source.commands.main"
     show = "import sys, shard_store as s; [print(*r) for p in s.open_store(sys.argv[1]).pages('{}') for r in p]"
     lines = (
-        ("the micro-batches that were published, and what was quarantined", ""),
-        ("", f"{python} -c {shlex.quote(show.format('attempts'))} {store}"),
-        ("", f"{python} -c {shlex.quote(show.format('errors'))} {store}"),
-        ("announce an object once more, and run the queries again: nothing is published twice", ""),
-        ("", f"{program} send {queue} {again}"),
-        ("", f"PYSPARK_PYTHON={python} {python} -m queue_source.commands.demo.query {folder}"),
-        ("what a scheduled prune would forget", ""),
-        ("", f"{program} prune --store {store} --dry-run"),
-        ("the end", ""),
-        ("", f"rm -r {folder}"),
+        "# the micro-batches that were published, and what was quarantined",
+        f"{python} -c {shlex.quote(show.format('attempts'))} {store}",
+        f"{program} errors list --store {store}",
+        "# announce an object once more, and run the queries again: nothing is published twice",
+        f"{program} send {queue} {again}",
+        f"PYSPARK_PYTHON={python} {python} -m queue_source.commands.demo.query {folder}",
+        "# what a scheduled prune would remove",
+        f"{program} prune --store {store} --dry-run",
+        "# remove everything that this demo made",
+        f"rm -r {folder}",
     )
     console = Console(highlight=False, soft_wrap=True)
-    for comment, command in lines:
-        console.print(f"# {comment}" if comment else command, markup=False)
+    for line in lines:
+        console.print(line, markup=False)

@@ -12,18 +12,22 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import queue_source
 from queue_source.commands.demo.data import MONTHS, Layout
+from queue_source.commands.demo.report import Moment
 from queue_source.errors import CuesqueueError
+from queue_source.queues import open_queue
 from shard_store import ShardStore
 from shard_store.errors import ShardStoreError
 from shard_store.views import VIEWS
 
-_LOOK = 0.05  # seconds between two looks at the store
+_PAUSE = 0.05  # seconds between two readings of the store
 _STALLED = 180.0  # seconds without anything published after which the run has failed
 
 
@@ -83,16 +87,16 @@ def watch(
     store: ShardStore,
     process: subprocess.Popen[bytes],
     progress: Callable[[int], None],
-    until: Callable[[int], bool] = lambda published: False,
+    until: Callable[[int], bool] = lambda finished: False,
 ) -> bool:
-    """Tell how many objects are finished until `until` says so (True) or the script ends by itself (False).
+    """Report how many objects are finished until `until` says so (True) or the script ends by itself (False).
 
     Raises CuesqueueError when the script fails, or when nothing is published for a long time.
     """
     seen, since = -1, time.monotonic()
     while True:
         ended = process.poll()
-        finished = finished_objects(store)
+        finished = _finished(store)
         progress(finished)
         if ended is not None:
             if ended != 0:
@@ -104,23 +108,46 @@ def watch(
             seen, since = finished, time.monotonic()
         if time.monotonic() - since > _STALLED:
             raise CuesqueueError(f"nothing was published for {_STALLED:.0f} s")
-        time.sleep(_LOOK)
+        time.sleep(_PAUSE)
 
 
-def rows_of(store: ShardStore, view: str) -> list[dict[str, object]]:
+def _rows(store: ShardStore, view: str) -> list[dict[str, Any]]:
     """A view of the store, as dicts."""
     names = [column.name for column in VIEWS[view]]
     return [dict(zip(names, row, strict=True)) for page in store.pages(view) for row in page]
 
 
-def finished_objects(store: ShardStore) -> int:
+def moment(layout: Layout, store: ShardStore) -> Moment:
+    """What the store and the queues hold now."""
+    shards, splits = _rows(store, "shards"), _rows(store, "splits")
+    found = Moment(
+        published=Counter(shard["pipeline"] for shard in shards if shard["state"] == "done"),
+        shards=Counter(shard["pipeline"] for shard in shards),
+        attempts=Counter(attempt["pipeline"] for attempt in _rows(store, "attempts")),
+        errors=tuple((e["pipeline"], e["cause"], e["detail"]) for e in _rows(store, "errors") if e["final"]),
+        files=tuple(split["path"] for split in splits),
+    )
+    for split in splits:
+        found.rows[split["pipeline"]] += split["rows"]
+    for pipeline in MONTHS:
+        with open_queue(layout.queue(pipeline)) as queue:
+            depth = queue.depth()
+        found.leased[pipeline], found.left[pipeline] = depth.in_flight, depth.total
+    return found
+
+
+def _finished(store: ShardStore) -> int:
     """Objects that need no more work: published, or quarantined."""
-    return sum(1 for shard in rows_of(store, "shards") if shard["state"] != "open")
+    return sum(1 for shard in _rows(store, "shards") if shard["state"] != "open")
 
 
-def in_flight(store: ShardStore) -> list[str]:
+def all_have_published(store: ShardStore) -> bool:
+    return {attempt["pipeline"] for attempt in _rows(store, "attempts")} == set(MONTHS)
+
+
+def interrupted(store: ShardStore) -> list[str]:
     """The pipelines whose current micro-batch is planned and not published."""
-    published = {attempt["delivery_hash"] for attempt in rows_of(store, "attempts")}
+    published = {attempt["delivery_hash"] for attempt in _rows(store, "attempts")}
     found = []
     for pipeline in MONTHS:
         with contextlib.suppress(ShardStoreError):  # nothing was planned yet
@@ -129,34 +156,21 @@ def in_flight(store: ShardStore) -> list[str]:
     return found
 
 
-def unpublished_files(layout: Layout, store: ShardStore) -> set[str]:
-    """Data files that tasks have written and no transaction names."""
+def unpublished_files(layout: Layout, store: ShardStore) -> int:
+    """How many data files tasks have written that no transaction names."""
     written = {str(path) for path in layout.splits.rglob("*.parquet")}
-    return written - {str(split["path"]) for split in rows_of(store, "splits")} if written else written
+    return len(written - {split["path"] for split in _rows(store, "splits")}) if written else 0
 
 
 def _session(session: int) -> set[int]:
-    """The processes of a session that still run."""
+    """The processes of a session that still run, without those that have ended and wait to be collected."""
+    listed = subprocess.run(["ps", "-A", "-o", "pid=,stat="], capture_output=True, text=True, check=True).stdout
     found = set()
-    for pid in _process_ids():
+    for pid, state in (line.split(None, 1) for line in listed.splitlines()):
         with contextlib.suppress(OSError):  # it ended meanwhile
-            if os.getsid(pid) == session and not _is_dead(pid):
-                found.add(pid)
+            if state[0] not in "ZX" and os.getsid(int(pid)) == session:
+                found.add(int(pid))
     return found
-
-
-def _process_ids() -> list[int]:
-    if Path("/proc/self/stat").exists():
-        return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
-    listed = subprocess.run(["ps", "-A", "-o", "pid="], capture_output=True, text=True, check=True).stdout
-    return [int(pid) for pid in listed.split()]
-
-
-def _is_dead(pid: int) -> bool:
-    """Whether the process has ended and only waits to be collected, by whoever adopted it."""
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()[0] in "ZX"
-    return False
 
 
 def _signal(pid: int, number: int) -> None:

@@ -13,12 +13,12 @@ from decimal import ROUND_HALF_UP, Context, Decimal
 from zoneinfo import ZoneInfo
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from queue_source.formats.date_patterns import iso_rewriter
 from queue_source.formats.types import is_bytes, is_text
 from queue_source.options.file_format import FormatOptions
+from queue_source.formats.zones import instants
 
 TextConverter = Callable[[str], object]
 """From text to what `pa.array` takes for the type; raises ValueError with the reason."""
@@ -158,8 +158,7 @@ def _in_zone(wall: datetime, zone: str) -> int:
     if zone == "UTC":
         return microseconds
     local = pa.scalar(microseconds, pa.timestamp("us"))
-    instant = pc.assume_timezone(local, zone, ambiguous="earliest", nonexistent="latest")
-    return int(instant.cast(pa.int64()).as_py())
+    return int(instants(local, zone).cast(pa.int64()).as_py())
 
 
 def _zone(name: str) -> tzinfo:

@@ -18,6 +18,7 @@ from queue_source.formats.date_patterns import pattern_for, rewrite_column
 from queue_source.formats.typed.columns import LeafConverter
 from queue_source.formats.types import is_bytes, is_text
 from queue_source.options.file_format import FormatOptions
+from queue_source.formats.zones import instants
 
 _ZONE = r"[T ].*(?:Z|[+-]\d{2}(?::?\d{2})?)$"
 _BEYOND_MICROSECONDS = r"(\.\d{6})\d+"
@@ -78,10 +79,10 @@ def _parse(texts: pa.Array, target: pa.TimestampType, timezone: str, *, all_zone
             pass
     zoned = pc.fill_null(pc.match_substring_regex(texts, _ZONE), False)
     nothing = pa.scalar(None, texts.type)
-    instants = pc.if_else(zoned, texts, nothing).cast(target)
+    given = pc.if_else(zoned, texts, nothing).cast(target)
     local = pc.if_else(zoned, nothing, texts).cast(pa.timestamp("us"))
-    assumed = pc.assume_timezone(local, timezone, ambiguous="earliest", nonexistent="latest")
-    return pc.coalesce(instants, assumed.cast(target))
+    assumed = instants(local, timezone)
+    return pc.coalesce(given, assumed.cast(target))
 
 
 def _first(texts: pa.Array) -> str:

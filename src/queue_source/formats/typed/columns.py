@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from queue_source.errors import BadObject
 from queue_source.formats.types import is_bytes, is_text
+from queue_source.formats.zones import instants
 
 LeafConverter = Callable[[pa.Array, pa.DataType], pa.Array]
 """Converts an array without children to exactly the type asked for; raises ValueError with the reason."""
@@ -119,7 +119,7 @@ def typed_leaf(timezone: str) -> LeafConverter:
             if kind.tz is not None and target.tz is None:
                 raise ValueError(f"{kind} is an instant and does not become {target}, which has no zone")
             if kind.tz is None and target.tz is not None:
-                array = pc.assume_timezone(array, timezone, ambiguous="earliest", nonexistent="latest")
+                array = instants(array, timezone)
             return array.cast(target)
         if not _may_become(kind, target):
             raise ValueError(f"{kind} does not become {target}")

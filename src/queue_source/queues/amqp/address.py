@@ -2,7 +2,7 @@
 
 amqp://USER:PASSWORD@HOST:PORT/VHOST?source=S&pool=P&tags=FILTER,FILTER
 amqp://USER:PASSWORD@HOST:PORT/VHOST?source=S&listener=true&tags=FILTER
-amqp://USER:PASSWORD@HOST:PORT/VHOST?source=S                              (to publish)
+amqp://USER:PASSWORD@HOST:PORT/VHOST?source=S                              (to send)
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def parse_address(url: str) -> Address:
     except (ValueError, TypeError, SyntaxError, OSError) as error:
         shown = str(error) if isinstance(error, OSError) else type(error).__name__
         names = ", ".join(key for key, _ in rest) or "the host or port"
-        raise refused(f"the broker cannot be named so ({shown}): look at {names}") from None
+        raise refused(f"the broker cannot be reached by this URL ({shown}): check {names}") from None
     return address
 
 

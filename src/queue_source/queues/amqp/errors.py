@@ -54,7 +54,7 @@ def _configuration(error: BaseException, address: Address) -> str | None:
     if error.reply_code == FORBIDDEN:
         return f"the user lacks a permission (configure, write or read): {said}"
     if error.reply_code == LOCKED:
-        return f"somebody else has it for themselves: {said}; choose another name"
+        return f"another connection has exclusive use of it: {said}; choose another name"
     if error.reply_code == ABSENT:
         return f"does not exist: {said}"
     if error.reply_code == MISMATCH and _HELD_TOO_LONG not in error.reply_text:

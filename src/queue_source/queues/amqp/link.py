@@ -22,7 +22,7 @@ T = TypeVar("T")
 logging.getLogger("pika").addHandler(logging.NullHandler())
 
 FORBIDDEN, ABSENT, LOCKED, MISMATCH = 403, 404, 405, 406
-"""Reply codes with which a broker closes a channel: no permission, not there, somebody else's, not as it was made."""
+"""Reply codes with which a broker closes a channel: no permission, absent, exclusive to another, of another form."""
 
 _CLOSING = 5.0  # seconds for the broker to agree to the end
 
@@ -82,7 +82,7 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
         for task in left:
             task.cancel()
         loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
-        loop.run_until_complete(loop.shutdown_default_executor())  # names are looked up on its threads
+        loop.run_until_complete(loop.shutdown_default_executor())  # names are resolved on its threads
     finally:
         loop.close()
 

@@ -17,7 +17,7 @@ from queue_source.queues.base import republished
 from queue_source.tags import LONGEST
 
 TAG_BEFORE = "Republish-Tag"
-"""Header of a republished message: it goes straight to the pool's queue, so the routing key no longer tells the tag."""
+"""Header of a republished message: it goes straight to the pool's queue, so the routing key is no longer the tag."""
 
 _DELIVERIES = "x-delivery-count"  # deliveries that failed, as quorum queues count them
 _PERSISTENT = 2

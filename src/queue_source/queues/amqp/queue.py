@@ -1,8 +1,9 @@
-"""RabbitMQ (AMQP 0-9-1) in Mercury's shape: sources, worker pools, listeners, tags.
+"""RabbitMQ (AMQP 0-9-1): sources, worker pools, listeners, tags.
 
 `address.py` has the URL, `topology.py` what is created, `session.py` what is done on a connection.
 AMQP knows no leases: a delivery is ours until it is ended or the connection is, and then it comes again at once. One
-that is held for nearly as long as the broker's consumer timeout is given back, or the broker would take them all.
+that is held for nearly as long as the broker's consumer timeout is returned to the queue, since the
+broker would otherwise take back all of them.
 Who calls it: the reader process (many threads), commands, sinks on executors.
 """
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import CancelledError
 from typing import Any, TypeVar
 
@@ -26,7 +27,7 @@ from queue_source.queues.amqp.errors import translated
 from queue_source.queues.amqp.link import IoThread, Link, Stopped
 from queue_source.queues.amqp.messages import checked_headers, properties_for, received
 from queue_source.queues.amqp.session import QueueGone, Session
-from queue_source.queues.base import BaseQueue, Capabilities, Depth, Payload, convert_each, encode_payloads
+from queue_source.queues.base import BaseQueue, Capabilities, Depth, check_lease, convert_each
 from queue_source.queues.log_ids import stamped
 from queue_source.tags import check_tag
 
@@ -44,7 +45,7 @@ class AmqpQueue(BaseQueue):
 
     def __init__(self, url: str) -> None:
         self._address = address = parse_address(url)
-        self.capabilities = Capabilities(
+        self._capabilities = Capabilities(
             max_batch_size=LARGEST_BATCH,
             lease_cap=address.longest_hold,
             reports_depth=address.pool is not None or address.listener,
@@ -56,6 +57,10 @@ class AmqpQueue(BaseQueue):
         self._closed = False
 
     @property
+    def capabilities(self) -> Capabilities:
+        return self._capabilities
+
+    @property
     def name(self) -> str:
         return self._address.name
 
@@ -63,8 +68,7 @@ class AmqpQueue(BaseQueue):
 
     def receive(self, max_messages: int, lease: float, wait: float) -> list[Received]:
         """`lease` only sets `lease_until`: the delivery is ours as long as the connection lives."""
-        if not lease > 0:
-            raise ValueError(f"lease must be more than 0 seconds, not {lease!r}")
+        check_lease(lease)
         self._refuse_closed()
         self._needs_queue("receive")
         if max_messages <= 0:
@@ -79,9 +83,8 @@ class AmqpQueue(BaseQueue):
         return [] if self._closed else [received(d, self.name, receipt, started + lease) for receipt, d in taken]
 
     def extend(self, receipts: Sequence[Receipt], lease: float) -> set[Receipt]:
-        """Tells which deliveries are no longer ours; nothing is sent, since nothing ends by time."""
-        if not lease > 0:
-            raise ValueError(f"lease must be more than 0 seconds, not {lease!r}")
+        """Returns which deliveries are no longer ours; sends nothing, since no lease ends by time."""
+        check_lease(lease)
 
         async def look() -> set[Receipt]:
             return self._session.stale(receipts)
@@ -102,36 +105,18 @@ class AmqpQueue(BaseQueue):
     def republish(self, message: Received) -> bool:
         return self._run(self._session.republish(message.receipt, message.body))
 
-    def send(
-        self,
-        payloads: Sequence[Payload],
-        *,
-        tag: str = "",
-        headers: Mapping[str, str] | None = None,
-        group: str | None = None,
-    ) -> list[str]:
+    def send_messages(self, messages: Sequence[Outgoing]) -> list[str]:
         """To the source, which gives each of its pools and listeners a copy whose filter lets the tag pass.
 
         Raises when no queue takes them, as they would be lost; with `mandatory=false` in the URL that is fine.
         """
-        bodies = encode_payloads(payloads)
-        check_tag(tag)
-        if group is not None:
-            raise ValueError("RabbitMQ has no ordered groups; leave group out")
-        named = checked_headers(stamped(headers, self._address.log_id_header))
-        if not bodies:
-            return []
-        messages = [(body, properties_for(named)) for body in bodies]
-        self._send(tag, messages)
-        return [str(properties.message_id) for _, properties in messages]
-
-    def send_messages(self, messages: Sequence[Outgoing]) -> None:
-        """To the source, all those of one tag together."""
+        made = convert_each(messages, self._properties)
         by_tag: dict[str, list[tuple[bytes, BasicProperties]]] = {}
-        for message, properties in zip(messages, convert_each(messages, self._properties), strict=True):
+        for message, properties in zip(messages, made, strict=True):
             by_tag.setdefault(message.tag, []).append((message.body, properties))
         for tag, some in by_tag.items():
             self._send(tag, some)
+        return [str(properties.message_id) for properties in made]
 
     def _properties(self, message: Outgoing) -> BasicProperties:
         check_tag(message.tag)
@@ -148,12 +133,12 @@ class AmqpQueue(BaseQueue):
                 self.name,
                 f"no pool of source {self._address.source!r} takes messages with the tag {tag!r}: "
                 f"{len(outcome.unrouted)} of {len(messages)} were not sent; create a pool whose filter lets it pass, "
-                "or add mandatory=false to the URL to send to nobody",
+                "or add mandatory=false to the URL to drop such messages",
             )
 
     def depth(self) -> Depth:
-        """What is ready, and what this connection holds: AMQP does not tell what others hold."""
-        self._needs_queue("tell its depth")
+        """What is ready, and what this connection holds: AMQP does not report what others hold."""
+        self._needs_queue("report its depth")
         return self._run(self._depth())
 
     def close(self) -> None:
@@ -192,7 +177,7 @@ class AmqpQueue(BaseQueue):
         return self._look(lambda link: topology.purge(link, pool)) if pool else 0
 
     def peek(self, max_messages: int) -> list[Received]:
-        """The next messages, taken and given back: RabbitMQ marks them as redelivered."""
+        """The next messages, received and returned: RabbitMQ marks them as redelivered."""
         taken = self.receive(max_messages, lease=60, wait=0)
         self.nack([message.receipt for message in taken])
         return taken

@@ -29,12 +29,12 @@ _QUIET = 0.005  # seconds without a delivery after which a queue has sent what i
 
 
 class QueueGone(Exception):
-    """A queue or an exchange that was there is not any more: somebody deleted it, or its node went away."""
+    """A queue or an exchange that was there is not any more: it was deleted, or its node went away."""
 
 
 @dataclass(slots=True)
 class _Held:
-    """A delivery that the broker waits for. `receipt` is None once it was given back, or is being republished."""
+    """A delivery that the broker waits for. `receipt` is None once it was returned, or is being republished."""
 
     receipt: Receipt | None
     tag: str
@@ -54,7 +54,7 @@ class Session:
         self._generation = ""
         self._held: dict[int, _Held] = {}  # by delivery tag, rising
         self._longest = address.longest_hold
-        self._overdue: asyncio.TimerHandle | None = None  # looks at the oldest of what is held
+        self._overdue: asyncio.TimerHandle | None = None  # checks the oldest of what is held
         self._consumers: dict[str, asyncio.Future[None]] = {}  # by consumer tag: done at the first delivery
         self._opening = asyncio.Lock()
         self._consuming = asyncio.Lock()
@@ -179,7 +179,7 @@ class Session:
         return receipt
 
     def _release_overdue(self) -> None:
-        """Give back what was held so long that the broker would take all of the channel's messages back."""
+        """Return what was held so long that the broker would take all of the channel's messages back."""
         self._overdue = None
         if self._longest is None or self._reader is None or not self._reader.alive:
             return
@@ -207,7 +207,7 @@ class Session:
         return {receipt for receipt in receipts if self._find(receipt) is None}
 
     def own_depth(self) -> tuple[int, int]:
-        """Of what the broker waits for here: (leased, given back with a delay)."""
+        """Of what the broker waits for here: (leased, delayed by nack)."""
         delayed = sum(held.timer is not None for held in self._held.values())
         return len(self._held) - delayed, delayed
 

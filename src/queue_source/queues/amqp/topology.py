@@ -1,4 +1,4 @@
-"""Mercury's constructs on a broker: a source is a durable topic exchange, a pool a durable queue bound to it.
+"""Sources and pools on a broker: a source is a durable topic exchange, a pool a durable queue bound to it.
 
 They are created when absent, and used as they are when they are there: a user who may not configure anything can work
 with what an administrator has made.

@@ -186,7 +186,7 @@ class PubSubCalls:
             topic=topic,
             ack_deadline_seconds=60,
             enable_exactly_once_delivery=True,
-            expiration_policy=types.ExpirationPolicy(),  # without a time in it: never, however long nobody reads
+            expiration_policy=types.ExpirationPolicy(),  # without a time in it: never, however long it is not read
         )
         subscriber, _ = self._open()
         with mapped(self._name, "create", self._path), suppress(api.AlreadyExists):

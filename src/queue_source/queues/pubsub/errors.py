@@ -1,6 +1,6 @@
 """What Google's client raises, in our names: mapped here and nowhere else.
 
-Every class of `google.api_core.exceptions` stands in one of the two tables below; a test fails when the library grows
+Every class of `google.api_core.exceptions` is in one of the two tables below; a test fails when the library grows
 one that does not.
 """
 
@@ -68,14 +68,14 @@ def our_error(name: str, kind: str, what: str, error: Exception) -> QueueError:
             f"there are no usable Google credentials: {error}; name a key file in option 'gcp.credentialsFile', or run "
             "'gcloud auth application-default login'",
         )
-    told = getattr(error, "message", None) or str(error)
+    text = getattr(error, "message", None) or str(error)
     step = _next_step(error)
     if step is None:  # PASSING, and a Retry that gave up
-        return QueueUnavailable(name, f"{what}: {type(error).__name__}: {told}")
+        return QueueUnavailable(name, f"{what}: {type(error).__name__}: {text}")
     if isinstance(error, api.Forbidden):
         step = f"the credentials lack {NEEDED[kind]}"
     kind_of_ours = QueueNotFound if isinstance(error, api.NotFound) else QueueConfigurationError
-    return kind_of_ours(name, f"{what}: {type(error).__name__}: {told}; {step}")
+    return kind_of_ours(name, f"{what}: {type(error).__name__}: {text}; {step}")
 
 
 def _next_step(error: Exception) -> str | None:
@@ -86,9 +86,9 @@ def _next_step(error: Exception) -> str | None:
 
 
 def receipt_failures(error: api.GoogleAPICallError) -> Mapping[str, str]:
-    """What went wrong with which ack id: only subscriptions with exactly-once delivery tell.
+    """What went wrong with which ack id: only subscriptions with exactly-once delivery report it.
 
     The service sends it as the metadata of an ErrorInfo: {ack id: PERMANENT_FAILURE_... or TRANSIENT_FAILURE_...}.
     """
-    told: Mapping[str, str] | None = error.metadata
-    return {key: value for key, value in (told or {}).items() if value.startswith(("PERMANENT_", "TRANSIENT_"))}
+    found: Mapping[str, str] | None = error.metadata
+    return {key: value for key, value in (found or {}).items() if value.startswith(("PERMANENT_", "TRANSIENT_"))}

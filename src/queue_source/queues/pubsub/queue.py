@@ -1,11 +1,11 @@
-"""Google Cloud Pub/Sub: a queue is one subscription; what is published goes to the topic it belongs to.
+"""Google Cloud Pub/Sub: a queue is one subscription; what is sent goes to the topic that it belongs to.
 
 Synchronous pull, so that every lease is ours to keep. Where Pub/Sub promises less than other queues:
 
 - There is no order, except for messages with an ordering key on a subscription with message ordering.
-- Without exactly-once delivery the service takes expired receipts in silence: nothing is ever told to be stale.
+- Without exactly-once delivery the service takes expired receipts in silence: nothing is ever reported as stale.
 - It counts deliveries only for subscriptions with a dead-letter policy; else every receive count is 1.
-- It does not tell how many messages wait.
+- It does not report how many messages wait.
 - An empty answer to a short pull proves nothing, so that none is shorter than `shortest_wait`. What the service gives
   out at the moment when a pull ends is lost for the subscription's own deadline.
 
@@ -30,11 +30,9 @@ from queue_source.queues.base import (
     BaseQueue,
     Capabilities,
     Depth,
-    Payload,
     convert_each,
-    encode_payloads,
+    copy_of,
     peek_by_receiving,
-    republished,
 )
 from queue_source.queues.pubsub.calls import LARGEST_PULL, PubSubCalls, Subscription
 
@@ -57,9 +55,9 @@ _new_message = types.PubsubMessage.pb()
 class PubSubQueue(BaseQueue):
     """The subscription of a URL `pubsub://PROJECT/SUBSCRIPTION`, which has to exist.
 
-    `project` stands in for one that the URL leaves out, `credentials_file` for Google's own search for credentials;
+    `project` is used where the URL leaves it out, `credentials_file` for Google's own search for credentials;
     `endpoint` is `host:port` of another place that speaks Pub/Sub, with `http://` before it one without encryption
-    (an emulator). `shortest_wait`: seconds that a pull is given at least.
+    (an emulator). `shortest_wait`: the minimum time of a pull, in seconds.
     """
 
     def __init__(
@@ -82,7 +80,7 @@ class PubSubQueue(BaseQueue):
         self._calls = PubSubCalls(self._name, self._path, credentials_file, endpoint)
         self._shortest_wait = shortest_wait
         self._lock = threading.Lock()
-        self._delayed: dict[Receipt, float] = {}  # given back with a delay: the service would still take the receipts
+        self._delayed: dict[Receipt, float] = {}  # delayed by nack: the service would still accept the receipts
         self._rejectable: dict[Receipt, tuple[float, _Message]] = {}  # until when, the message: see reject
 
     @property
@@ -138,7 +136,7 @@ class PubSubQueue(BaseQueue):
                 return started, pulled
 
     def extend(self, receipts: Sequence[Receipt], lease: float) -> set[Receipt]:
-        """Without exactly-once delivery only receipts given back by us are found lost: the service tells nothing."""
+        """Without exactly-once delivery the service reports nothing: only receipts that we returned are found lost."""
         return self._extend(receipts, _whole("lease", lease))
 
     def acknowledge(self, receipts: Sequence[Receipt]) -> set[Receipt]:
@@ -146,7 +144,7 @@ class PubSubQueue(BaseQueue):
         return stale | {Receipt(receipt) for receipt in self._calls.acknowledge(alive)}
 
     def nack(self, receipts: Sequence[Receipt], delay: float = 0.0) -> None:
-        """With a delay the lease is what is left of it, at most ten minutes; nobody else can tell it from a lease."""
+        """With a delay the lease is what is left of it, at most ten minutes; to others it is a lease."""
         alive, _ = self._sorted(receipts)
         seconds = min(math.ceil(max(delay, 0.0)), LONGEST_LEASE)
         self._calls.modify_deadline(alive, seconds)
@@ -183,34 +181,28 @@ class PubSubQueue(BaseQueue):
         _, stale = self._sorted([message.receipt], forget=False)
         if stale or (subscription.exactly_once and self._extend([message.receipt], LONGEST_LEASE)):
             return False
-        copy = _message(message.body, message.tag, republished(message.headers), message.group)
-        self._publish(subscription.topic, [copy])
+        copy = copy_of(message)
+        self._publish(subscription.topic, [_message(copy.body, copy.tag, copy.headers, copy.group)])
         self.acknowledge([message.receipt])
         return True
 
-    def send(
-        self,
-        payloads: Sequence[Payload],
-        *,
-        tag: str = "",
-        headers: Mapping[str, str] | None = None,
-        group: str | None = None,
-    ) -> list[str]:
-        """To the subscription's topic, up to 1,000 messages or 10 MB a request; a failure may leave the first sent."""
-        messages = [_message(body, tag, headers or {}, group) for body in encode_payloads(payloads)]
-        return self._publish(self._calls.subscription().topic, messages) if messages else []
+    def send_messages(self, messages: Sequence[Outgoing]) -> list[str]:
+        """To the subscription's topic, those of one group together, up to 1,000 messages or 10 MB a request.
 
-    def send_messages(self, messages: Sequence[Outgoing]) -> None:
-        """To the subscription's topic, all those of one group together."""
+        A failure may leave the first ones sent.
+        """
         made = convert_each(messages, lambda m: _message(m.body, m.tag, m.headers, m.group))
-        if made:
-            self._publish(self._calls.subscription().topic, sorted(made, key=lambda message: str(message.ordering_key)))
+        if not made:
+            return []
+        places = sorted(range(len(made)), key=lambda place: str(made[place].ordering_key))
+        ids = self._publish(self._calls.subscription().topic, [made[place] for place in places])
+        return [message_id for _, message_id in sorted(zip(places, ids, strict=True))]
 
     def depth(self) -> Depth:
-        """Always refused: Pub/Sub tells it in another service only, minutes late."""
+        """Always refused: only Cloud Monitoring reports it, minutes late."""
         raise QueueConfigurationError(
             self._name,
-            "Pub/Sub does not tell how many messages wait; look at subscription/num_undelivered_messages in Cloud "
+            "Pub/Sub does not report how many messages wait; see subscription/num_undelivered_messages in Cloud "
             "Monitoring",
         )
 
@@ -232,7 +224,7 @@ class PubSubQueue(BaseQueue):
         self._calls.delete()
 
     def purge(self) -> None:
-        """What was published until now, by the clock of this machine; Pub/Sub does not tell how much that was."""
+        """What was sent until now, by the clock of this machine; Pub/Sub does not report how much that was."""
         self._calls.seek_to_now()
 
     def peek(self, max_messages: int) -> list[Received]:

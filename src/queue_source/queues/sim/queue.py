@@ -1,21 +1,19 @@
 """The simulator: a source with its pools in a SQLite file, for tests of pipelines, with faults to order.
 
 `sim://SOURCE?dir=PATH&pool=P&tags=FILTER,FILTER` is the SQL queue in every verb, with RabbitMQ's shape on top: what is
-published goes to each pool of the source whose filters let its tag pass. Several processes may use it at once; a test
+sent goes to each pool of the source whose filters let its tag pass. Several processes may use it at once; a test
 orders faults in its own process for the reader that Spark runs in another.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from enum import Enum
 
-from sqlalchemy import Connection
-
 from queue_source.errors import QueueConfigurationError, QueueUnavailable
 from queue_source.messages import Outgoing, Receipt, Received
-from queue_source.queues.base import Depth, Payload, convert_each
+from queue_source.queues.base import Depth, convert_each
 from queue_source.queues.log_ids import stamped
 from queue_source.queues.sim import tables as sim_tables
 from queue_source.queues.sim.address import parse_address
@@ -24,6 +22,7 @@ from queue_source.queues.sql.database import create_table, create_tables
 from queue_source.queues.sql.rows import QueueRows
 from queue_source.tags import check_tag, matches_any
 from shard_store.sql.database import Database
+from shard_store.sql.transaction import Transaction
 
 
 class Fault(str, Enum):
@@ -71,7 +70,7 @@ class SimQueue(SqlQueue):
 
     def ordered(self) -> dict[Fault, int]:
         """How often each fault is still to come."""
-        left = self._run(lambda connection: sim_tables.ordered(connection, self._sim.pool), read=True)
+        left = self._run(lambda transaction: sim_tables.ordered(transaction, self._sim.pool), read=True)
         return {Fault(fault): times for fault, times in left.items()}
 
     # --- the verbs ---------------------------------------------------------------------------------------------------
@@ -91,7 +90,7 @@ class SimQueue(SqlQueue):
         twice = len(self._met(Fault.DUPLICATE_DELIVERY, "receive", len(receipts)))
         self._change(receipts[:twice], self._rows.duplicate)
         for receipt, seconds in zip(receipts, self._met(Fault.EARLY_EXPIRY, "receive", len(receipts)), strict=False):
-            self._change([receipt], lambda connection, ids, s=seconds: self._rows.extend(connection, ids, s))  # type: ignore[misc]
+            self._change([receipt], lambda transaction, ids, s=seconds: self._rows.extend(transaction, ids, s))  # type: ignore[misc]
 
     def extend(self, receipts: Sequence[Receipt], lease: float) -> set[Receipt]:
         self._connected("extend")
@@ -100,7 +99,7 @@ class SimQueue(SqlQueue):
     def acknowledge(self, receipts: Sequence[Receipt]) -> set[Receipt]:
         self._connected("acknowledge")
         if self._faulty():
-            leased = self._run(lambda connection: self._rows.held(connection, receipts))
+            leased = self._run(lambda transaction: self._rows.held(transaction, receipts))
             alive = [receipt for receipt in dict.fromkeys(receipts) if receipt in leased]
             lost = alive[: len(self._met(Fault.LOST_ACKNOWLEDGEMENT, "acknowledge", len(alive)))]
             receipts = [receipt for receipt in receipts if receipt not in lost]
@@ -119,58 +118,37 @@ class SimQueue(SqlQueue):
         self._connected("republish")
         return super().republish(message)
 
-    def send(
-        self,
-        payloads: Sequence[Payload],
-        *,
-        tag: str = "",
-        headers: Mapping[str, str] | None = None,
-        group: str | None = None,
-    ) -> list[str]:
-        """To every pool of the source whose filters let the tag pass. Raises when there is none, as RabbitMQ's does."""
-        check_tag(tag)
+    def send_messages(self, messages: Sequence[Outgoing]) -> list[str]:
+        """To every pool of the source whose filters let the tag pass; raises where there is none, as RabbitMQ does."""
+        convert_each(messages, lambda message: check_tag(message.tag))
         self._connected("send")
-        named = stamped(headers, self._sim.log_id_header)
-        return super().send(payloads, tag=tag, headers=named, group=group)
+        header = self._sim.log_id_header
+        return super().send_messages(
+            [message._replace(headers=stamped(message.headers, header)) for message in messages]
+        )
 
     def joins(self, database: Database) -> bool:
         """Never: what it simulates has no transactions with a store."""
         return False
 
-    def _insert(
-        self, connection: Connection, bodies: Sequence[bytes], tag: str, headers: Mapping[str, str], group: str | None
-    ) -> list[str]:
-        ids: list[str] = []
-        for pool, filters in sim_tables.pools(connection).items():
-            if matches_any(filters, tag):
-                rows = QueueRows(pool, self.name, self._database)
-                ids = rows.insert(connection, bodies, tag, headers, group, ids)
-        if not ids and self._sim.mandatory:
-            raise self._unrouted(tag, len(bodies))
-        return ids or [""] * len(bodies)
-
-    def send_messages(self, messages: Sequence[Outgoing]) -> None:
-        """To every pool of the source whose filters let the tag pass, as `publish` does it."""
-        convert_each(messages, lambda message: check_tag(message.tag))
-        self._connected("send")
-        header = self._sim.log_id_header
-        super().send_messages([message._replace(headers=stamped(message.headers, header)) for message in messages])
-
-    def _insert_each(self, connection: Connection, sent: Sequence[Outgoing]) -> None:
-        unheard = {message.tag for message in sent}
-        for pool, filters in sim_tables.pools(connection).items():
-            heard = {tag for tag in {message.tag for message in sent} if matches_any(filters, tag)}
-            unheard -= heard
-            rows = QueueRows(pool, self.name, self._database)
-            rows.insert_each(connection, [message for message in sent if message.tag in heard])
-        if unheard and self._sim.mandatory:
+    def _insert(self, transaction: Transaction, sent: Sequence[Outgoing], ids: list[str]) -> list[str]:
+        tags = {message.tag for message in sent}
+        heard: set[str] = set()
+        for pool, filters in sim_tables.pools(transaction).items():
+            passing = {tag for tag in tags if matches_any(filters, tag)}
+            heard |= passing
+            wanted = [(message, key) for message, key in zip(sent, ids, strict=True) if message.tag in passing]
+            if wanted:
+                QueueRows(pool, self.name).insert(transaction, *zip(*wanted, strict=True))
+        if self._sim.mandatory and (unheard := tags - heard):
             raise self._unrouted(min(unheard), sum(message.tag in unheard for message in sent))
+        return [key if message.tag in heard else "" for message, key in zip(sent, ids, strict=True)]
 
     def _unrouted(self, tag: str, count: int) -> QueueConfigurationError:
         return QueueConfigurationError(
             self.name,
             f"no pool of source {self._sim.source!r} takes messages with the tag {tag!r}: {count} were not "
-            "sent; create a pool whose filter lets it pass, or add mandatory=false to the URL to send to nobody",
+            "sent; create a pool whose filter lets it pass, or add mandatory=false to the URL to drop such messages",
         )
 
     def depth(self) -> Depth:
@@ -187,7 +165,7 @@ class SimQueue(SqlQueue):
 
     def exists(self) -> bool:
         """Whether the pool is bound to the source; creates nothing."""
-        return self._looked(lambda connection: sim_tables.exists(connection, self._sim.pool))
+        return self._looked(lambda transaction: sim_tables.exists(transaction, self._sim.pool))
 
     def create(self) -> None:
         self._opened()
@@ -195,10 +173,10 @@ class SimQueue(SqlQueue):
     def delete(self) -> None:
         """The pool, its messages, and what faults were ordered for it."""
 
-        def remove(connection: Connection) -> None:
-            self._rows.purge(connection)
-            sim_tables.unbind(connection, self._sim.pool)
-            sim_tables.forget(connection, self._sim.pool)
+        def remove(transaction: Transaction) -> None:
+            self._rows.purge(transaction)
+            sim_tables.unbind(transaction, self._sim.pool)
+            sim_tables.forget(transaction, self._sim.pool)
 
         if self.exists():
             self._run(remove)
@@ -211,8 +189,8 @@ class SimQueue(SqlQueue):
         create_table(self._database)
         create_tables(self._database, sim_tables.metadata)
         pool, filters = self._sim.pool, self._sim.filters
-        if not self._database.read(lambda connection: sim_tables.is_bound(connection, pool, filters)):
-            self._database.write(lambda connection: sim_tables.bind(connection, pool, filters))
+        if not self._database.read(lambda transaction: sim_tables.is_bound(transaction, pool, filters)):
+            self._database.write(lambda transaction: sim_tables.bind(transaction, pool, filters))
 
     def _connected(self, verb: str) -> None:
         if self._faulty() and self._met(Fault.DISCONNECT, verb, 1):
@@ -223,5 +201,5 @@ class SimQueue(SqlQueue):
         return self._run(lambda c: sim_tables.take(c, self._sim.pool, fault.value, verb, max_messages))
 
     def _faulty(self) -> bool:
-        """A look without a lock: mostly nothing is ordered."""
-        return self._run(lambda connection: bool(sim_tables.ordered(connection, self._sim.pool)), read=True)
+        """Reads without a lock, since mostly no fault is ordered."""
+        return self._run(lambda transaction: bool(sim_tables.ordered(transaction, self._sim.pool)), read=True)

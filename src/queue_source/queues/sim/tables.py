@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 
 from sqlalchemy import (
     Column,
-    Connection,
     Float,
     Integer,
     MetaData,
@@ -24,6 +23,7 @@ from sqlalchemy.dialects.sqlite import insert
 
 from queue_source.queues.sql.database import LONGEST_NAME
 from queue_source.tags import EVERYTHING
+from shard_store.sql.transaction import Transaction
 
 metadata = MetaData()
 
@@ -45,61 +45,61 @@ faults = Table(
 )
 
 
-def bind(connection: Connection, pool: str, filters: Sequence[str] | None) -> None:
+def bind(transaction: Transaction, pool: str, filters: Sequence[str] | None) -> None:
     """Add filters to those that the pool has; without any, a new pool takes everything."""
     if filters is None:
-        known = connection.execute(select(bindings.c.pool).where(bindings.c.pool == pool).limit(1)).first()
+        known = transaction.execute(select(bindings.c.pool).where(bindings.c.pool == pool).limit(1)).first()
         filters = () if known else (EVERYTHING,)
     for tag_filter in filters:
-        connection.execute(insert(bindings).values(pool=pool, filter=tag_filter).on_conflict_do_nothing())
+        transaction.execute(insert(bindings).values(pool=pool, filter=tag_filter).on_conflict_do_nothing())
 
 
-def is_bound(connection: Connection, pool: str, filters: Sequence[str] | None) -> bool:
-    there = set(connection.execute(select(bindings.c.filter).where(bindings.c.pool == pool)).scalars())
+def is_bound(transaction: Transaction, pool: str, filters: Sequence[str] | None) -> bool:
+    there = set(transaction.execute(select(bindings.c.filter).where(bindings.c.pool == pool)).scalars())
     return bool(there) if filters is None else there.issuperset(filters)
 
 
-def exists(connection: Connection, pool: str) -> bool:
-    return inspect(connection).has_table(bindings.name) and is_bound(connection, pool, None)
+def exists(transaction: Transaction, pool: str) -> bool:
+    return inspect(transaction.connection).has_table(bindings.name) and is_bound(transaction, pool, None)
 
 
-def unbind(connection: Connection, pool: str) -> None:
-    connection.execute(delete(bindings).where(bindings.c.pool == pool))
+def unbind(transaction: Transaction, pool: str) -> None:
+    transaction.execute(delete(bindings).where(bindings.c.pool == pool))
 
 
-def pools(connection: Connection) -> Mapping[str, Sequence[str]]:
+def pools(transaction: Transaction) -> Mapping[str, Sequence[str]]:
     """Every pool of the source with its filters."""
     found: dict[str, list[str]] = defaultdict(list)
-    for row in connection.execute(select(bindings.c.pool, bindings.c.filter).order_by(bindings.c.pool)):
+    for row in transaction.execute(select(bindings.c.pool, bindings.c.filter).order_by(bindings.c.pool)):
         found[row.pool].append(row.filter)
     return found
 
 
-def order(connection: Connection, pool: str, fault: str, verb: str | None, times: int, seconds: float) -> None:
-    connection.execute(faults.insert().values(pool=pool, fault=fault, verb=verb, times=times, seconds=seconds))
+def order(transaction: Transaction, pool: str, fault: str, verb: str | None, times: int, seconds: float) -> None:
+    transaction.execute(faults.insert().values(pool=pool, fault=fault, verb=verb, times=times, seconds=seconds))
 
 
-def ordered(connection: Connection, pool: str) -> dict[str, int]:
+def ordered(transaction: Transaction, pool: str) -> dict[str, int]:
     """How often each fault is still to come."""
     left: dict[str, int] = defaultdict(int)
-    for row in connection.execute(select(faults.c.fault, faults.c.times).where(faults.c.pool == pool)):
+    for row in transaction.execute(select(faults.c.fault, faults.c.times).where(faults.c.pool == pool)):
         left[row.fault] += row.times
     return dict(left)
 
 
-def take(connection: Connection, pool: str, fault: str, verb: str, max_messages: int) -> list[float]:
+def take(transaction: Transaction, pool: str, fault: str, verb: str, max_messages: int) -> list[float]:
     """Use up to `max_messages` of an ordered fault, the oldest order first; returns the seconds of each."""
     wanted = (faults.c.pool == pool, faults.c.fault == fault, or_(faults.c.verb.is_(None), faults.c.verb == verb))
     taken: list[float] = []
-    for row in connection.execute(select(faults).where(*wanted).order_by(faults.c.id)).all():
+    for row in transaction.execute(select(faults).where(*wanted).order_by(faults.c.id)).all():
         used = min(row.times, max_messages - len(taken))
         taken += [row.seconds] * used
         if used == row.times:
-            connection.execute(delete(faults).where(faults.c.id == row.id))
+            transaction.execute(delete(faults).where(faults.c.id == row.id))
         elif used:
-            connection.execute(update(faults).where(faults.c.id == row.id).values(times=row.times - used))
+            transaction.execute(update(faults).where(faults.c.id == row.id).values(times=row.times - used))
     return taken
 
 
-def forget(connection: Connection, pool: str) -> None:
-    connection.execute(delete(faults).where(faults.c.pool == pool))
+def forget(transaction: Transaction, pool: str) -> None:
+    transaction.execute(delete(faults).where(faults.c.pool == pool))

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from sqlalchemy import (
     BigInteger,
     Column,
-    Connection,
     Index,
     Integer,
     LargeBinary,
@@ -27,13 +26,14 @@ from shard_store.redaction import redact_url
 from shard_store.sql.database import Database, ErrorKinds
 from shard_store.sql.dialects import Trouble
 from shard_store.sql.install import schema_lock
+from shard_store.sql.transaction import Transaction
 
 LONGEST_NAME = 255  # of queues and groups: both are index columns
 
 metadata = MetaData()
 
 # A message waits when visible_at <= now. It is leased when visible_at > now and it has a receipt; without a receipt it
-# was given back with a delay. Times are microseconds since 1970. Ids are never used twice.
+# was returned by nack with a delay. Times are microseconds since 1970. Ids are never used twice.
 messages = Table(
     "cuesqueue_messages",
     metadata,
@@ -123,19 +123,19 @@ def create_table(database: Database) -> None:
     create_tables(database, metadata)
 
 
-def has_table(connection: Connection) -> bool:
-    return inspect(connection).has_table(messages.name)
+def has_table(transaction: Transaction) -> bool:
+    return inspect(transaction.connection).has_table(messages.name)
 
 
 def create_tables(database: Database, *wanted: MetaData) -> None:
-    def absent(connection: Connection) -> bool:
-        there = set(inspect(connection).get_table_names())
+    def absent(transaction: Transaction) -> bool:
+        there = set(inspect(transaction.connection).get_table_names())
         return any(not some.tables.keys() <= there for some in wanted)
 
-    def create(connection: Connection) -> None:
-        with schema_lock(database, connection):
+    def create(transaction: Transaction) -> None:
+        with schema_lock(transaction):
             for some in wanted:
-                some.create_all(connection, checkfirst=True)
+                some.create_all(transaction.connection, checkfirst=True)
 
     if database.read(absent):
         database.write(create)

@@ -3,7 +3,7 @@
 Three columns say it all:
 
 - `visible_at` orders the queue and is the lease: a message is to be had from then on, oldest first. Taking it moves
-  `visible_at` to the end of the lease, so that a redelivery needs nobody to notice that a consumer died.
+  `visible_at` to the end of the lease, so that a message is redelivered without anybody noticing that a consumer died.
 - `receipt` names the latest delivery (`id.token`, the token new at each receive), so a stale one matches no row.
 - `group_name`: while a message of a group is leased or delayed, the whole group waits. Messages without a group never
   touch that rule as long as no message with one is there.
@@ -20,7 +20,6 @@ from typing import Any
 
 from sqlalchemy import (
     Column,
-    Connection,
     Row,
     Select,
     String,
@@ -36,7 +35,7 @@ from sqlalchemy import (
 from queue_source.messages import Outgoing, Receipt, Received
 from queue_source.queues.base import Depth
 from queue_source.queues.sql.database import LONGEST_NAME, messages
-from shard_store.sql.database import ROWS_PER_STATEMENT, Database, chunks
+from shard_store.sql.transaction import ROWS_PER_STATEMENT, Transaction, chunks
 
 _MICROSECONDS = 1_000_000
 _MOST_PARAMETERS = 20_000  # of a statement, in any of the databases
@@ -56,28 +55,27 @@ _SHOWN: tuple[Column[Any], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class QueueRows:
-    """The rows of `queue`; `name` is told in each `Received`."""
+    """The rows of `queue`; each `Received` has `name` as its queue."""
 
     queue: str
     name: str
-    database: Database
 
-    def take(self, connection: Connection, max_messages: int, lease: float, started: float) -> list[Received]:
+    def take(self, transaction: Transaction, max_messages: int, lease: float, started: float) -> list[Received]:
         """Lease the oldest visible messages; `started` is when the request began (`time.monotonic()`)."""
         grouped = select(_m.id).where(_m.queue == self.queue, _m.group_name >= "").limit(1)
-        ordered = connection.execute(grouped).first() is not None
+        ordered = transaction.execute(grouped).first() is not None
         taken: list[Received] = []
         while len(taken) < max_messages:
             size = min(max_messages - len(taken), ROWS_PER_STATEMENT)
-            rows = self._lock_ordered(connection, size) if ordered else self._lock_oldest(connection, size)
+            rows = self._lock_ordered(transaction, size) if ordered else self._lock_oldest(transaction, size)
             if rows:
                 token = secrets.token_hex(8)
                 values = {
-                    "visible_at": self.database.now() + micros(lease),
+                    "visible_at": transaction.now() + micros(lease),
                     "receive_count": _m.receive_count + 1,
                     "receipt": cast(_m.id, String(20)) + f".{token}",
                 }
-                self._change(connection, [row.id for row in rows], **values)
+                self._change(transaction, [row.id for row in rows], **values)
                 until = started + lease
                 taken += [
                     self._received(row, Receipt(f"{row.id}.{token}"), row.receive_count + 1, until) for row in rows
@@ -86,138 +84,112 @@ class QueueRows:
                 break
         return taken
 
-    def _lock_oldest(self, connection: Connection, size: int) -> list[Row[Any]]:
+    def _lock_oldest(self, transaction: Transaction, size: int) -> list[Row[Any]]:
         """The oldest messages that nobody else is taking. One with a group may have come in meanwhile: not here."""
-        query = self._visible().limit(size).with_for_update(skip_locked=True)
-        return [row for row in connection.execute(query) if row.group_name is None]
+        query = self._visible(transaction).limit(size).with_for_update(skip_locked=True)
+        return [row for row in transaction.execute(query) if row.group_name is None]
 
-    def _lock_ordered(self, connection: Connection, size: int) -> list[Row[Any]]:
+    def _lock_ordered(self, transaction: Transaction, size: int) -> list[Row[Any]]:
         """The oldest messages whose group is free, in the order they were sent.
 
         By id, not by `visible_at`: a message whose lease ran out goes before later ones of its group. The group rule
-        is a set of groups, not a look at the earlier messages of each: that would be quadratic in a long group.
-        What was waited for may have changed the groups: once the rows are ours they are looked at again.
+        is a set of groups, and does not search the earlier messages of each: that would be quadratic in a long group.
+        What was waited for may have changed the groups: once the rows are locked the groups are read again.
         """
-        busy = set(connection.execute(self._busy_groups()).scalars())
+        busy = set(transaction.execute(self._busy_groups(transaction)).scalars())
         # as values: MariaDB runs the subquery once for each row
-        waiting = busy if len(busy) <= _MOST_PARAMETERS else self._busy_groups()
+        waiting = busy if len(busy) <= _MOST_PARAMETERS else self._busy_groups(transaction)
         free = or_(_m.group_name.is_(None), _m.group_name.not_in(waiting))
-        visible = (
-            _m.visible_at + 0 <= self.database.now()
-        )  # + 0: walk along the ids rather than sort all that is visible
+        visible = _m.visible_at + 0 <= transaction.now()  # + 0: walk along the ids rather than sort all that is visible
         query = select(*_SHOWN).where(_m.queue == self.queue, visible, free).order_by(_m.id).limit(size)
-        rows = list(connection.execute(query.with_for_update()))
+        rows = list(transaction.execute(query.with_for_update()))
         groups = {row.group_name for row in rows} - {None}
-        if self.database.dialect.one_writer or not groups:
+        if transaction.dialect.one_writer or not groups:
             return rows
-        taken = set(connection.execute(self._busy_groups().where(_m.group_name.in_(groups))).scalars())
+        taken = set(transaction.execute(self._busy_groups(transaction).where(_m.group_name.in_(groups))).scalars())
         return [row for row in rows if row.group_name not in taken]
 
-    def _busy_groups(self) -> Select[Any]:
+    def _busy_groups(self, transaction: Transaction) -> Select[Any]:
         """The groups of which a message is leased or delayed: they wait as a whole, as in SQS FIFO."""
-        leased = _m.queue == self.queue, _m.visible_at > self.database.now(), _m.group_name.is_not(None)
+        leased = _m.queue == self.queue, _m.visible_at > transaction.now(), _m.group_name.is_not(None)
         return select(_m.group_name).where(*leased)  # not distinct: that would lure planners to the index of groups
 
-    def _visible(self) -> Select[Any]:
+    def _visible(self, transaction: Transaction) -> Select[Any]:
         return (
             select(*_SHOWN)
-            .where(_m.queue == self.queue, _m.visible_at <= self.database.now())
+            .where(_m.queue == self.queue, _m.visible_at <= transaction.now())
             .order_by(_m.visible_at, _m.id)
         )
 
-    def anything_visible(self, connection: Connection) -> bool:
-        """Whether a look may be worth while; messages whose group is busy count too."""
-        query = select(_m.id).where(_m.queue == self.queue, _m.visible_at <= self.database.now()).limit(1)
-        return connection.execute(query).first() is not None
+    def anything_visible(self, transaction: Transaction) -> bool:
+        """Whether a receive may find something; messages whose group is busy count too."""
+        query = select(_m.id).where(_m.queue == self.queue, _m.visible_at <= transaction.now()).limit(1)
+        return transaction.execute(query).first() is not None
 
     def insert(
-        self,
-        connection: Connection,
-        bodies: Sequence[bytes],
-        tag: str,
-        headers: Mapping[str, str],
-        group: str | None,
-        ids: Sequence[str] = (),
-    ) -> list[str]:
-        """Add one message a body at the back; returns their message ids, new ones unless they are given."""
-        ids = list(ids) or [uuid.uuid4().hex for _ in bodies]
-        now = self.database.now()
-        statement = insert(messages).values(
-            queue=self.queue,
-            tag=tag,
-            headers=json.dumps({str(key): str(value) for key, value in headers.items()}),
-            group_name=group,
-            sent_at=now,
-            visible_at=now,
-            receive_count=0,
-        )
-        for pairs in chunks(zip(ids, bodies, strict=True)):
-            connection.execute(statement, [{"message_id": key, "body": body} for key, body in pairs])
-        return ids
-
-    def insert_each(self, connection: Connection, sent: Sequence[Outgoing], *, visible: bool = True) -> None:
-        """Add messages at the back, each with what is its own; the texts have passed `checked`.
+        self, transaction: Transaction, sent: Sequence[Outgoing], ids: Sequence[str] = (), *, visible: bool = True
+    ) -> None:
+        """Add messages at the back, whose texts have passed `checked`; with new ids unless `ids` are given.
 
         Not `visible`: their times are set when they are shown (`staging`).
         """
-        now: Any = self.database.now() if visible else 0
+        now: Any = transaction.now() if visible else 0
         statement = insert(messages).values(queue=self.queue, sent_at=now, visible_at=now, receive_count=0)
-        for chunk in chunks(sent):
+        for chunk in chunks(zip(sent, ids or (uuid.uuid4().hex for _ in sent), strict=True)):
             rows = [
                 {
-                    "message_id": uuid.uuid4().hex,
+                    "message_id": message_id,
                     "body": message.body,
                     "tag": message.tag,
-                    "headers": json.dumps(message.headers) if message.headers else "{}",
+                    "headers": _as_json(message.headers),
                     "group_name": message.group or None,
                 }
-                for message in chunk
+                for message, message_id in chunk
             ]
-            connection.execute(statement, rows)
+            transaction.execute(statement, rows)
 
-    def depth(self, connection: Connection) -> Depth:
+    def depth(self, transaction: Transaction) -> Depth:
         """In one statement, at one time: between two, a lease that ends would be counted by neither."""
-        now, ours = self.database.now(), _m.queue == self.queue
+        now, ours = transaction.now(), _m.queue == self.queue
         ready = select(func.count()).where(ours, _m.visible_at <= now).scalar_subquery()
         later = select(func.count().label("hidden"), func.count(_m.receipt).label("leased"))
         later_rows = later.where(ours, _m.visible_at > now).subquery()
-        row = connection.execute(select(ready.label("ready"), later_rows.c.hidden, later_rows.c.leased)).one()
+        row = transaction.execute(select(ready.label("ready"), later_rows.c.hidden, later_rows.c.leased)).one()
         return Depth(row.ready, row.leased, row.hidden - row.leased)
 
-    def peek(self, connection: Connection, max_messages: int) -> list[Received]:
+    def peek(self, transaction: Transaction, max_messages: int) -> list[Received]:
         query = select(*_SHOWN).where(_m.queue == self.queue).order_by(_m.visible_at, _m.id).limit(max_messages)
-        return [self._received(row, Receipt(""), row.receive_count, 0.0) for row in connection.execute(query)]
+        return [self._received(row, Receipt(""), row.receive_count, 0.0) for row in transaction.execute(query)]
 
-    def purge(self, connection: Connection) -> int:
-        return connection.execute(delete(messages).where(_m.queue == self.queue)).rowcount
+    def purge(self, transaction: Transaction) -> int:
+        return transaction.execute(delete(messages).where(_m.queue == self.queue)).rowcount
 
-    def extend(self, connection: Connection, ids: Sequence[int], lease: float) -> None:
-        self._change(connection, ids, visible_at=self.database.now() + micros(lease))
+    def extend(self, transaction: Transaction, ids: Sequence[int], lease: float) -> None:
+        self._change(transaction, ids, visible_at=transaction.now() + micros(lease))
 
-    def nack(self, connection: Connection, ids: Sequence[int], delay: float) -> None:
+    def nack(self, transaction: Transaction, ids: Sequence[int], delay: float) -> None:
         """At once: back to the place where it was sent, so that a whole group comes back in its order."""
-        visible = self.database.now() + micros(delay) if delay > 0 else _m.sent_at
-        self._change(connection, ids, visible_at=visible, receipt=None)
+        visible = transaction.now() + micros(delay) if delay > 0 else _m.sent_at
+        self._change(transaction, ids, visible_at=visible, receipt=None)
 
-    def duplicate(self, connection: Connection, ids: Sequence[int]) -> None:
+    def duplicate(self, transaction: Transaction, ids: Sequence[int]) -> None:
         """Add the same messages once more, visible now: for the simulator."""
         copied = [column for column in messages.columns if column.name not in ("id", "visible_at", "receipt")]
-        source = select(*copied, self.database.now()).where(_m.id.in_(ids))
-        connection.execute(insert(messages).from_select([*(column.name for column in copied), "visible_at"], source))
+        source = select(*copied, transaction.now()).where(_m.id.in_(ids))
+        transaction.execute(insert(messages).from_select([*(column.name for column in copied), "visible_at"], source))
 
-    def held(self, connection: Connection, receipts: Sequence[Receipt]) -> dict[Receipt, int]:
+    def held(self, transaction: Transaction, receipts: Sequence[Receipt]) -> dict[Receipt, int]:
         """The ids of the messages that the receipts hold, locked. A receipt starts with its id, so both tests agree."""
         ids = [int(head) for head in (receipt.partition(".")[0] for receipt in receipts) if _is_id(head)]
-        among = self.database.dialect.among
-        query = select(_m.receipt, _m.id).where(among(_m.id, sorted(ids)), among(_m.receipt, receipts))
-        found = connection.execute(query.with_for_update()).all()
+        ours = transaction.among(_m.id, sorted(ids)), transaction.among(_m.receipt, receipts)
+        found = transaction.execute(select(_m.receipt, _m.id).where(*ours).with_for_update()).all()
         return {Receipt(str(receipt)): number for receipt, number in found}
 
-    def remove(self, connection: Connection, ids: Sequence[int]) -> None:
-        connection.execute(delete(messages).where(self.database.dialect.among(_m.id, ids)))
+    def remove(self, transaction: Transaction, ids: Sequence[int]) -> None:
+        transaction.execute(delete(messages).where(transaction.among(_m.id, ids)))
 
-    def _change(self, connection: Connection, ids: Sequence[int], **values: object) -> None:
-        connection.execute(update(messages).where(self.database.dialect.among(_m.id, ids)).values(**values))
+    def _change(self, transaction: Transaction, ids: Sequence[int], **values: object) -> None:
+        transaction.execute(update(messages).where(transaction.among(_m.id, ids)).values(**values))
 
     def _received(self, row: Row[Any], receipt: Receipt, count: int, lease_until: float) -> Received:
         headers = json.loads(row.headers) if row.headers != "{}" else {}
@@ -233,6 +205,10 @@ class QueueRows:
             headers=headers,
             group=row.group_name,
         )
+
+
+def _as_json(headers: Mapping[str, str]) -> str:
+    return json.dumps({str(name): str(value) for name, value in headers.items()}) if headers else "{}"
 
 
 def checked(message: Outgoing) -> Outgoing:

@@ -4,7 +4,7 @@ Tasks insert their messages into the queue's own table, as messages of a queue t
 task has such a queue, and an entry in `cuesqueue_staged` that counts them. The transaction that publishes the batch
 moves those of the winning attempts to the real queue, with one statement however many there are, and marks the other
 entries of the same owner as abandoned: from then on nothing can be added to them, and `clean` removes their messages.
-What an owner leaves that never publishes again is `cuesqueue vacuum`'s (`sinks/vacuum_staged.py`).
+What an owner leaves that never publishes again is removed by `cuesqueue vacuum` (`admin/vacuum_staged.py`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from sqlalchemy import (
     BigInteger,
     Column,
-    Connection,
     Index,
     MetaData,
     SmallInteger,
@@ -32,8 +31,9 @@ from queue_source.messages import Outgoing
 from queue_source.queues.base import convert_each
 from queue_source.queues.sql.database import Address, create_tables, messages, open_database
 from queue_source.queues.sql.rows import QueueRows, checked
-from shard_store.sql.database import ROWS_PER_STATEMENT, Database, chunks
+from shard_store.sql.database import Database
 from shard_store.sql.dialects import Trouble
+from shard_store.sql.transaction import ROWS_PER_STATEMENT, Transaction, chunks
 
 metadata = MetaData()
 
@@ -88,11 +88,11 @@ class Staging:
         """Enter a new attempt; returns its name."""
         self.prepare()
         name = uuid.uuid4().hex
-        values = {"name": name, "owner": self._owner, "rows": 0, "abandoned": 0, "staged_at": self._database.now()}
+        values = {"name": name, "owner": self._owner, "rows": 0, "abandoned": 0}
 
-        def enter(connection: Connection) -> None:
-            if connection.execute(select(_s.name).where(_s.name == name)).first() is None:
-                connection.execute(insert(staged).values(**values))
+        def enter(transaction: Transaction) -> None:
+            if transaction.execute(select(_s.name).where(_s.name == name)).first() is None:
+                transaction.execute(insert(staged).values(**values, staged_at=transaction.now()))
 
         self._database.write(enter)
         return name
@@ -102,37 +102,37 @@ class Staging:
 
         Raises `Unsendable` for what the database cannot keep, and QueueError when the attempt was abandoned meanwhile.
         """
-        rows = QueueRows(hidden_queue(name), self._address.name, self._database)
+        rows = QueueRows(hidden_queue(name), self._address.name)
         checked_ones = convert_each(sent, checked)
         after = before + len(checked_ones)
 
-        def work(connection: Connection) -> None:
-            entry = connection.execute(select(_s.rows, _s.abandoned).where(_s.name == name).with_for_update()).first()
+        def work(transaction: Transaction) -> None:
+            entry = transaction.execute(select(_s.rows, _s.abandoned).where(_s.name == name).with_for_update()).first()
             if entry is None or entry.abandoned:
                 raise QueueError(
                     self._address.name, "another attempt at this batch was published: this one is not needed any more"
                 )
             if entry.rows == after:
                 return  # the connection was lost while this was committed
-            rows.insert_each(connection, checked_ones, visible=False)
-            connection.execute(update(staged).where(_s.name == name).values(rows=after))
+            rows.insert(transaction, checked_ones, visible=False)
+            transaction.execute(update(staged).where(_s.name == name).values(rows=after))
 
         self._database.write(work)
         return after
 
     # the commit process
 
-    def show(self, connection: Connection, names: Sequence[str]) -> list[str]:
+    def show(self, transaction: Transaction, names: Sequence[str]) -> list[str]:
         """Move the messages of these attempts to the queue; all others of the owner are abandoned, and returned."""
-        now = self._database.now()
+        now = transaction.now()
         for chunk in chunks(names):
             ours = _s.name.in_(chunk), _s.owner == self._owner, _s.abandoned == 0
-            # locked: whoever abandons them meanwhile (`cuesqueue vacuum`) does it before, and is told of here, or finds
-            # them gone
-            entries = connection.execute(select(_s.rows).where(*ours).with_for_update()).scalars().all()
+            # locked: whoever abandons them meanwhile (`cuesqueue vacuum`) either was first, which is noticed here, or
+            # finds them gone
+            entries = transaction.execute(select(_s.rows).where(*ours).with_for_update()).scalars().all()
             counted = sum(entries)
             hidden = messages.c.queue.in_([hidden_queue(name) for name in chunk])
-            found = connection.execute(
+            found = transaction.execute(
                 update(messages).where(hidden).values(queue=self._address.queue, sent_at=now, visible_at=now)
             ).rowcount
             if (len(entries), counted) != (len(chunk), found):
@@ -141,13 +141,13 @@ class Staging:
                     f"of {len(chunk)} tasks that staged messages {len(entries)} are known with {counted} messages, and "
                     f"{found} are there; nothing was published, the batch has to run again",
                 )
-            connection.execute(delete(staged).where(_s.name.in_(chunk)))
-        return self.abandon(connection)
+            transaction.execute(delete(staged).where(_s.name.in_(chunk)))
+        return self.abandon(transaction)
 
-    def abandon(self, connection: Connection) -> list[str]:
+    def abandon(self, transaction: Transaction) -> list[str]:
         """What else the owner has staged is never going to be shown; returns the attempts that are to be cleaned."""
-        connection.execute(update(staged).where(_s.owner == self._owner, _s.abandoned == 0).values(abandoned=1))
-        return list(connection.execute(select(_s.name).where(_s.owner == self._owner)).scalars())
+        transaction.execute(update(staged).where(_s.owner == self._owner, _s.abandoned == 0).values(abandoned=1))
+        return list(transaction.execute(select(_s.name).where(_s.owner == self._owner)).scalars())
 
     def clean(self, abandoned: Sequence[str]) -> int:
         """Remove the messages of abandoned attempts; what a crash leaves is found by the next batch, or by `vacuum`."""
@@ -161,16 +161,16 @@ def remove(database: Database, abandoned: Sequence[str]) -> int:
     """
     removed = 0
     for name in abandoned:
-        while gone := database.write(lambda connection, n=name: _remove(database, connection, n)):  # type: ignore[misc]
+        while gone := database.write(lambda transaction, n=name: _remove(transaction, n)):  # type: ignore[misc]
             removed += gone
     return removed
 
 
-def _remove(database: Database, connection: Connection, name: str) -> int:
+def _remove(transaction: Transaction, name: str) -> int:
     hidden = messages.c.queue == hidden_queue(name)
-    ids = connection.execute(select(messages.c.id).where(hidden).limit(ROWS_PER_STATEMENT)).scalars().all()
-    if ids:  # still hidden: one that was shown since the look is nobody's to remove
-        connection.execute(delete(messages).where(database.dialect.among(messages.c.id, ids), hidden))
+    ids = transaction.execute(select(messages.c.id).where(hidden).limit(ROWS_PER_STATEMENT)).scalars().all()
+    if ids:  # still hidden: one that was shown since the SELECT must not be removed
+        transaction.execute(delete(messages).where(transaction.among(messages.c.id, ids), hidden))
     else:
-        connection.execute(delete(staged).where(_s.name == name, _s.abandoned == 1))
+        transaction.execute(delete(staged).where(_s.name == name, _s.abandoned == 1))
     return len(ids)

@@ -154,7 +154,7 @@ class _Role(credentials.CredentialProvider):  # type: ignore[misc]  # botocore i
 # --- errors ----------------------------------------------------------------------------------------------------------
 
 _DENIED = "check the permissions of docs/how-to/sqs.md, the queue's policy and its KMS key"
-_CREDENTIALS = "set sqs.accessKeyId and sqs.secretAccessKey, sqs.profile, or what the AWS SDK looks for"
+_CREDENTIALS = "set sqs.accessKeyId and sqs.secretAccessKey, sqs.profile, or what the AWS SDK reads by itself"
 _NEXT_STEPS = {
     "InvalidAddress": "check name, account and region of the URL",
     "AccessDenied": _DENIED,

@@ -23,7 +23,7 @@ def create(client: Any, address: Address) -> str:
     if wanted and own and wanted != own:
         raise QueueConfigurationError(
             address.shown,
-            f"the credentials are those of account {own}, so that there is {made} now; delete that if nobody needs it, "
+            f"the credentials are those of account {own}, so that there is {made} now; delete it if it is not needed, "
             f"and use credentials of account {wanted}",
         )
     return made

@@ -12,7 +12,7 @@ import hashlib
 import json
 import re
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from queue_source.messages import Outgoing, Receipt, Received
@@ -34,30 +34,19 @@ Entry = dict[str, Any]
 """The parameters of one message of a request, as boto3 takes them."""
 
 
-def entries(
-    bodies: Sequence[bytes], *, tag: str, headers: Mapping[str, str], group: str | None, fifo: bool
-) -> list[Entry]:
-    """One entry a body. Raises ValueError for what SQS cannot carry in any form."""
-    attributes = _attributes(tag, headers)
-    return [_entry(body, attributes, group, uuid.uuid4().hex, fifo) for body in bodies]
-
-
 def entry_of(message: Outgoing, *, fifo: bool) -> Entry:
     """The entry of one message. Raises ValueError for what SQS cannot carry in any form."""
-    key = message.deduplication_id or uuid.uuid4().hex
-    return _entry(message.body, _attributes(message.tag, message.headers), message.group or None, key, fifo)
-
-
-def _entry(body: bytes, attributes: Mapping[str, Any], group: str | None, key: str, fifo: bool) -> Entry:
+    body, group = message.body, message.group or None
     if group is not None and not _GROUP.fullmatch(group):
         raise ValueError(f"group {group!r:.200} must be 1 to 128 ASCII letters, digits and punctuation for SQS")
     text, encoding = _text(body)
     entry: Entry = {"MessageBody": text}
-    everything = {**attributes, **({_ENCODING: _string(encoding)} if encoding else {})}
-    if everything:
-        entry["MessageAttributes"] = everything
+    attributes = _attributes(message.tag, message.headers) | ({_ENCODING: _string(encoding)} if encoding else {})
+    if attributes:
+        entry["MessageAttributes"] = attributes
     if fifo:
-        # a group of its own, by the same key: a queue may look for duplicates within each group alone
+        key = message.deduplication_id or uuid.uuid4().hex
+        # a group of its own, by the same key: a queue may search for duplicates within each group only
         entry["MessageGroupId"] = group or f"{_NO_GROUP}{hashlib.sha256(key.encode()).hexdigest()}"
         entry["MessageDeduplicationId"] = key  # of the message, not of its body: two equal ones are two
     elif group is not None:
@@ -75,7 +64,7 @@ def size_of(entry: Entry) -> int:
 
 
 def received(queue: str, message: Mapping[str, Any], lease_until: float) -> Received:
-    """The delivery that SQS tells of."""
+    """A delivery from the answer of ReceiveMessage."""
     system: Mapping[str, str] = message.get("Attributes", {})
     attributes = {name: _value(given) for name, given in message.get("MessageAttributes", {}).items()}
     encoding, tag, packed = (attributes.pop(name, "") for name in (_ENCODING, _TAG, _HEADERS))

@@ -3,7 +3,7 @@
 Who calls it: the reader process (many threads share one client), commands, sinks on executors.
 
 Receipts: a FIFO queue refuses a receipt whose lease ran out. A standard queue may take an old one for good, so a stale
-receipt is told only where SQS documents an error for it, and nothing may rest on being told.
+receipt is reported only where SQS documents an error for it, and nothing may depend on the report.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ from queue_source.queues.base import (
     Capabilities,
     Depth,
     Payload,
+    check_lease,
     convert_each,
+    copy_of,
     encode_payloads,
     peek_by_receiving,
-    republished,
 )
 from queue_source.queues.sqs import messages as sqs_messages
 from queue_source.queues.sqs.client import (
@@ -54,24 +55,13 @@ _Result = TypeVar("_Result")
 
 
 class SqsQueue(BaseQueue):
-    """One SQS queue. Nothing is requested before the first use; that reads the URL and the attributes it needs."""
+    """One SQS queue. `access`: the fields of `Access`. Nothing is requested before the first use, which reads the URL
+    and the attributes that it needs.
+    """
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        region: str | None = None,
-        endpoint_url: str | None = None,
-        access_key_id: str | None = None,
-        secret_access_key: str | None = None,
-        profile: str | None = None,
-        role_arn: str | None = None,
-        role_external_id: str | None = None,
-    ) -> None:
+    def __init__(self, url: str, **access: str | None) -> None:
         self._address = parse_address(url)
-        self._access = Access(
-            region, endpoint_url, access_key_id, secret_access_key, profile, role_arn, role_external_id
-        )
+        self._access = Access(**access)
         self._lock = threading.RLock()
         self._closed = threading.Event()
         self._made: Any = None
@@ -101,8 +91,7 @@ class SqsQueue(BaseQueue):
 
     def receive(self, max_messages: int, lease: float, wait: float) -> list[Received]:
         """Up to 10 messages, in long polls of a few seconds each; without `wait` SQS may overlook what is there."""
-        if not lease > 0:
-            raise ValueError(f"lease must be more than 0 seconds, not {lease!r}")
+        check_lease(lease)
         self._refuse_closed()
         until = time.monotonic() + wait
         try:
@@ -134,19 +123,18 @@ class SqsQueue(BaseQueue):
                 MessageAttributeNames=["All"],
             )
         until = started + min(lease, LONGEST_LEASE)
-        messages = [sqs_messages.received(self.name, told, until) for told in answer.get("Messages", [])]
+        messages = [sqs_messages.received(self.name, entry, until) for entry in answer.get("Messages", [])]
         if keeps:
             self._leased.add(messages)
         return messages
 
     def extend(self, receipts: Sequence[Receipt], lease: float) -> set[Receipt]:
-        """One call for 10 messages. Told as lost also: those that SQS will hold no longer, after 12 hours."""
-        if not lease > 0:
-            raise ValueError(f"lease must be more than 0 seconds, not {lease!r}")
+        """One call for 10 messages. Also lost are those that SQS has held for 12 hours, its limit."""
+        check_lease(lease)
         return self._change(receipts, seconds(lease, LONGEST_LEASE))
 
     def acknowledge(self, receipts: Sequence[Receipt]) -> set[Receipt]:
-        stale = self._settle("delete_message_batch", receipts, {})
+        stale = self._change_each("delete_message_batch", receipts, {})
         self._leased.take(receipts)
         return stale
 
@@ -157,7 +145,7 @@ class SqsQueue(BaseQueue):
     def reject(self, receipts: Sequence[Receipt]) -> None:
         """Copied to the dead-letter queue of the redrive policy, then deleted; without one, only deleted.
 
-        What is no longer remembered (`Leased`) is given back: the redrive policy counts it out.
+        What is no longer remembered (`Leased`) becomes visible again, until the redrive policy moves it.
         """
         if self._attributes().dead_letter is None:
             self.acknowledge(receipts)
@@ -168,8 +156,8 @@ class SqsQueue(BaseQueue):
         known = self._leased.take(mine)
         if known:
             url = self._dead_letter()
-            for message in known.values():
-                self._send(url, [message.body], message.tag, message.headers, message.group)
+            copies = [Outgoing(m.body, m.tag, m.headers, m.group) for m in known.values()]
+            self._send(url, copies, in_order=True)
             self.acknowledge(list(known))
         self.nack([receipt for receipt in mine if receipt not in known])
 
@@ -177,7 +165,7 @@ class SqsQueue(BaseQueue):
         """The copy is sent before the original is deleted; a process that dies between the two leaves both."""
         if self._change([message.receipt], _MOVING):
             return False
-        self._send(self._queue_url(), [message.body], message.tag, republished(message.headers), message.group)
+        self._send(self._queue_url(), [copy_of(message)], in_order=True)
         self.acknowledge([message.receipt])
         return True
 
@@ -189,21 +177,20 @@ class SqsQueue(BaseQueue):
         headers: Mapping[str, str] | None = None,
         group: str | None = None,
     ) -> list[str]:
-        """In batches of 10: after an error, those of earlier batches are in the queue, and the error says how many."""
+        """In batches of 10, one after the other: an error says how many messages were sent before it."""
         bodies = encode_payloads(payloads)
-        return self._send(self._queue_url(), bodies, tag, headers or {}, group) if bodies else []
+        messages = [Outgoing(body, tag, headers or {}, group) for body in bodies]
+        return self._send(self._queue_url(), messages, in_order=True) if messages else []
 
-    def send_messages(self, messages: Sequence[Outgoing]) -> None:
+    def send_messages(self, messages: Sequence[Outgoing]) -> list[str]:
         """In batches of 10, which go out side by side where no message has a group, whose order that would break."""
-        fifo = self._queue_url().endswith(".fifo")
-        entries = convert_each(messages, lambda message: sqs_messages.entry_of(message, fifo=fifo))
-        self._send_entries(self._queue_url(), entries, in_order=any(message.group for message in messages))
+        return self._send(self._queue_url(), messages, in_order=any(message.group for message in messages))
 
     def depth(self) -> Depth:
-        """Approximate, as SQS says; messages given back with a delay count as in flight."""
+        """Approximate, as SQS says; messages that nack has delayed count as in flight."""
         names = [f"ApproximateNumberOfMessages{part}" for part in ("", "NotVisible", "Delayed")]
-        told = self._ask_attributes(names)
-        return Depth(*(int(told.get(name, 0)) for name in names))
+        found = self._ask_attributes(names)
+        return Depth(*(int(found.get(name, 0)) for name in names))
 
     def close(self) -> None:
         """Also ends a `receive` that waits in another thread, within the few seconds of its poll."""
@@ -245,19 +232,15 @@ class SqsQueue(BaseQueue):
         return there
 
     def peek(self, max_messages: int) -> list[Received]:
-        """Counts as a receive, for the redrive policy too. Of one group of a FIFO queue there are ten at most."""
+        """Counts as a receive, for the redrive policy too. Of one group of a FIFO queue it shows ten at most."""
         return peek_by_receiving(self, max_messages, wait=1)  # a receive that does not wait may overlook messages
 
     # --- requests ----------------------------------------------------------------------------------------------------
 
-    def _send(
-        self, url: str, bodies: Sequence[bytes], tag: str, headers: Mapping[str, str], group: str | None
-    ) -> list[str]:
+    def _send(self, url: str, messages: Sequence[Outgoing], *, in_order: bool) -> list[str]:
         fifo = url.endswith(".fifo")
-        entries = sqs_messages.entries(bodies, tag=tag, headers=headers, group=group or None, fifo=fifo)
-        return self._send_entries(url, entries, in_order=True)
+        entries = convert_each(messages, lambda message: sqs_messages.entry_of(message, fifo=fifo))
 
-    def _send_entries(self, url: str, entries: Sequence[sqs_messages.Entry], *, in_order: bool) -> list[str]:
         def ask_for(places: range) -> tuple[Answers, Answers]:
             batch = {place: entries[place] for place in places}
             with service_errors(self.name):
@@ -274,25 +257,25 @@ class SqsQueue(BaseQueue):
         return ids
 
     def _change(self, receipts: Sequence[Receipt], lease: int) -> set[Receipt]:
-        return self._settle("change_message_visibility_batch", receipts, {"VisibilityTimeout": lease})
+        return self._change_each("change_message_visibility_batch", receipts, {"VisibilityTimeout": lease})
 
-    def _settle(self, operation: str, receipts: Sequence[Receipt], more: Mapping[str, object]) -> set[Receipt]:
+    def _change_each(self, operation: str, receipts: Sequence[Receipt], more: Mapping[str, object]) -> set[Receipt]:
         """Ask for each receipt, in batches; returns those that SQS said were stale."""
         wanted = list(dict.fromkeys(receipt for receipt in receipts if receipt))
         stale = {receipt for receipt in receipts if not receipt}
         troubles: Answers = {}
 
-        def settle(places: range) -> Answers:
+        def change(places: range) -> Answers:
             batch = {place: {"ReceiptHandle": wanted[place], **more} for place in places}
             with service_errors(self.name):
                 return ask(getattr(self._client(), operation), self._queue_url(), batch, self._pause)[1]
 
-        for failed in self._at_once(settle, list(in_batches([0] * len(wanted)))):
-            for place, told in failed.items():
-                if is_stale(told.get("Code", ""), told.get("Message", "")):
+        for failed in self._at_once(change, list(in_batches([0] * len(wanted)))):
+            for place, entry in failed.items():
+                if is_stale(entry.get("Code", ""), entry.get("Message", "")):
                     stale.add(wanted[place])
                 else:
-                    troubles[place] = told
+                    troubles[place] = entry
         if troubles:  # raised at the end: the other batches are no worse for it
             self._raise(troubles, f"{len(troubles)} of {len(wanted)} messages: ")
         return stale
@@ -307,9 +290,9 @@ class SqsQueue(BaseQueue):
 
     def _raise(self, failed: Answers, before: str) -> None:
         """The worst that was said of single messages, as one error: what waiting does not help goes first."""
-        told = min(failed.values(), key=lambda told: is_passing(told.get("Code", "")))
-        error = error_of(self.name, told.get("Code", ""), told.get("Message", ""))
-        if told.get("SenderFault") is False and type(error) is QueueError:
+        worst = min(failed.values(), key=lambda entry: is_passing(entry.get("Code", "")))
+        error = error_of(self.name, worst.get("Code", ""), worst.get("Message", ""))
+        if worst.get("SenderFault") is False and type(error) is QueueError:
             raise QueueUnavailable(self.name, before + error.problem)
         raise type(error)(self.name, before + error.problem)
 
@@ -343,20 +326,20 @@ class SqsQueue(BaseQueue):
     def _warn(self, found: Attributes) -> None:
         if found.dead_letter is None:
             _log.warning("queue %r has no dead-letter queue: rejected messages are deleted", self.name)
-        elif found.most_receives is not None and found.most_receives < _FEW_RECEIVES:
+        elif found.max_receives is not None and found.max_receives < _FEW_RECEIVES:
             _log.warning(
                 "queue %r moves a message to its dead-letter queue after %d receives, and each restart of a query is "
                 "one for every message in flight; raise maxReceiveCount of the redrive policy to %d or more",
                 self.name,
-                found.most_receives,
+                found.max_receives,
                 _FEW_RECEIVES,
             )
 
     def _ask_attributes(self, names: Sequence[str]) -> Mapping[str, str]:
         client, url = self._client(), self._queue_url()
         with service_errors(self.name):
-            told: Mapping[str, str] = client.get_queue_attributes(QueueUrl=url, AttributeNames=names)["Attributes"]
-        return told
+            found: Mapping[str, str] = client.get_queue_attributes(QueueUrl=url, AttributeNames=names)["Attributes"]
+        return found
 
     def _dead_letter(self) -> str:
         """The URL of the dead-letter queue, from its ARN."""

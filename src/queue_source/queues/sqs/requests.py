@@ -1,4 +1,4 @@
-"""Requests for many messages: batches that SQS takes, each message's failure told apart, and what is kept in flight."""
+"""Requests for many messages: batches that SQS takes, each message's outcome, and the messages in flight."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ class Attributes:
 
     retention: float
     dead_letter: str | None
-    most_receives: int | None
+    max_receives: int | None
 
 
-def attributes(told: Mapping[str, str]) -> Attributes:
-    """From the answer of GetQueueAttributes; what is not told has the value that SQS documents for it."""
-    redrive = json.loads(told.get("RedrivePolicy") or "{}")
-    most = redrive.get("maxReceiveCount")
+def attributes(found: Mapping[str, str]) -> Attributes:
+    """From the answer of GetQueueAttributes; what is missing there has the value that SQS documents for it."""
+    redrive = json.loads(found.get("RedrivePolicy") or "{}")
+    max_receives = redrive.get("maxReceiveCount")
     return Attributes(
-        float(told.get("MessageRetentionPeriod", 345_600)),
+        float(found.get("MessageRetentionPeriod", 345_600)),
         redrive.get("deadLetterTargetArn"),
-        None if most is None else int(most),
+        None if max_receives is None else int(max_receives),
     )
 
 
 def in_batches(sizes: Sequence[int]) -> Iterator[range]:
-    """Ranges of neighbours that go into one request: at most 10, and together not too large."""
+    """Ranges of neighbours that go into one request: at most 10, and not too large in all."""
     start, size = 0, 0
     for place, more in enumerate(sizes):
         if place - start == BATCH or (place > start and size + more > LARGEST):
@@ -79,23 +79,23 @@ def ask(
                 done |= better
                 failed |= worse
             break
-        done |= {int(told["Id"]): told for told in answer.get("Successful", [])}
-        failed |= {int(told["Id"]): told for told in answer.get("Failed", [])}
+        done |= {int(entry["Id"]): entry for entry in answer.get("Successful", [])}
+        failed |= {int(entry["Id"]): entry for entry in answer.get("Failed", [])}
         waiting = {place: waiting[place] for place in waiting if place in failed and _worth_another(failed[place])}
         if not waiting or wait is None:
             break
         pause(wait)
-        failed = {place: told for place, told in failed.items() if place not in waiting}
+        failed = {place: entry for place, entry in failed.items() if place not in waiting}
     return done, failed
 
 
-def seconds(time: float, most: int) -> int:
+def seconds(time: float, maximum: int) -> int:
     """Whole seconds, as SQS counts: rounded up, so that no lease is shorter than it was asked for."""
-    return min(max(math.ceil(time), 0), most)
+    return min(max(math.ceil(time), 0), maximum)
 
 
-def _worth_another(told: Mapping[str, Any]) -> bool:
-    return is_passing(told.get("Code", "")) or told.get("SenderFault") is False
+def _worth_another(entry: Mapping[str, Any]) -> bool:
+    return is_passing(entry.get("Code", "")) or entry.get("SenderFault") is False
 
 
 class Leased:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import pyarrow.fs as pafs
 import sqlalchemy as sa
@@ -18,8 +18,8 @@ from sqlalchemy.engine import Connection
 
 from queue_source.options import TableOptions
 from queue_source.storage.files import StorageOptions, resolve
-from shard_store.sql.database import Database
 from shard_store.sql.install import schema_lock
+from shard_store.sql.transaction import Transaction
 
 _STORAGE = "cuesqueue.storage."
 
@@ -27,8 +27,8 @@ _STORAGE = "cuesqueue.storage."
 class CatalogFactory:
     """Opens the catalog of a table: in the store's database unless the options describe another one."""
 
-    def __init__(self, options: TableOptions, storage: StorageOptions, database: Database) -> None:
-        self._options, self._database = options, database
+    def __init__(self, options: TableOptions, storage: StorageOptions) -> None:
+        self._options = options
         self.in_store = not options.properties
         self._properties = {name: value.reveal() for name, value in options.properties.items()}
         if options.warehouse is not None:
@@ -36,28 +36,33 @@ class CatalogFactory:
         if self.in_store or storage != StorageOptions():  # another catalog may hand out access to files by itself
             self._properties |= _file_properties(storage)
 
-    def open(self, connection: Connection) -> Catalog:
-        """The catalog; the one in the store's database reads and writes in the transaction of `connection`."""
+    def open(self, transaction: Transaction) -> Catalog:
+        """The catalog; the one in the store's database reads and writes in this transaction."""
         if self.in_store:
-            return StoreCatalog(self._options.catalog, connection, self._properties)
+            return StoreCatalog(self._options.catalog, transaction.connection, self._properties)
         return load_catalog(self._options.catalog, **self._properties)
 
-    def installed(self, connection: Connection) -> bool:
-        return not self.in_store or sa.inspect(connection).has_table(IcebergTables.__tablename__)
+    def sweep(self, catalog: Catalog) -> None:
+        """Delete files that a catalog of `open` has left for after its transaction; others delete by themselves."""
+        if self.in_store:
+            cast(StoreCatalog, catalog).sweep()
+
+    def installed(self, transaction: Transaction) -> bool:
+        return not self.in_store or sa.inspect(transaction.connection).has_table(IcebergTables.__tablename__)
 
     @contextmanager
-    def installing(self, connection: Connection) -> Any:
+    def installing(self, transaction: Transaction) -> Any:
         """One process at a time makes tables; the catalog's own are there inside."""
         if not self.in_store:
             yield
             return
-        with schema_lock(self._database, connection):
-            SqlCatalogBaseTable.metadata.create_all(connection, checkfirst=True)
+        with schema_lock(transaction):
+            SqlCatalogBaseTable.metadata.create_all(transaction.connection, checkfirst=True)
             yield
 
 
 class StoreCatalog(SqlCatalog):
-    """PyIceberg's SQL catalog inside a transaction that is somebody else's to commit."""
+    """PyIceberg's SQL catalog inside a transaction that its caller commits."""
 
     def __init__(self, name: str, connection: Connection, properties: Properties) -> None:
         MetastoreCatalog.__init__(self, name, **properties)  # not SqlCatalog's: it makes an engine of its own
@@ -109,6 +114,6 @@ def _as_uri(folder: str) -> str:
 
 
 def namespaces_of(table: str) -> Iterable[str]:
-    """The namespaces that a table stands in, the outermost first."""
+    """The namespaces that a table is in, the outermost first."""
     parts = table.split(".")[:-1]
     return [".".join(parts[:end]) for end in range(1, len(parts) + 1)]

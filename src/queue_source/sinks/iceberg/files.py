@@ -120,7 +120,7 @@ class _OpenFile:
         self._rows_per_group = _property(
             metadata, TableProperties.PARQUET_ROW_GROUP_LIMIT, TableProperties.PARQUET_ROW_GROUP_LIMIT_DEFAULT
         )
-        self.stream = io.new_output(location).create(overwrite=True)  # its name is new: do not look for it first
+        self.stream = io.new_output(location).create(overwrite=True)  # its name is new: no check whether it exists
         self._writer = pq.ParquetWriter(
             cast(IO[Any], self.stream),
             schema,
@@ -137,7 +137,7 @@ class _OpenFile:
         self._writer.write_table(rows, row_group_size=self._rows_per_group)
 
     def finish(self) -> DataFile:
-        """Close the file for good, and tell what a manifest says of it."""
+        """Close the file for good, and return what a manifest says of it."""
         self._writer.close()
         size = self.size
         self.stream.close()

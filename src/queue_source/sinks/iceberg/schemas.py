@@ -112,7 +112,7 @@ def united(table: str, schema: Schema, wanted: Schema) -> Schema:
             raise OptionError(
                 "table",
                 f"columns {names[name.lower()]!r} and {name!r} of {table} would differ in case alone, which most "
-                "engines cannot tell apart; rename the column in the query",
+                "engines cannot distinguish; rename the column in the query",
             )
     return merged
 

@@ -16,18 +16,18 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table, TableProperties
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 from pyiceberg.utils.properties import property_as_bool
-from sqlalchemy.engine import Connection
 
 from queue_source.errors import OptionError
 from queue_source.options import SinkOptions
 from queue_source.sinks.base import Batch, Sink
-from queue_source.sinks.iceberg.catalogs import CatalogFactory, StoreCatalog, namespaces_of
+from queue_source.sinks.iceberg.catalogs import CatalogFactory, namespaces_of
 from queue_source.sinks.iceberg.files import TaskFiles, sync_local, write_files
 from queue_source.sinks.iceberg.partitions import check_spec, partition_spec
 from queue_source.sinks.iceberg.schemas import iceberg_schema, united
 from shard_store.errors import ShardStoreError
 from shard_store.failpoints import reach
-from shard_store.publishing import Published, publish
+from shard_store.publishing import Published, created_at
+from shard_store.sql.transaction import Transaction
 from shard_store.store import ShardStore
 
 _NEW_TABLE = {
@@ -77,22 +77,22 @@ class IcebergSink(Sink):
         wanted = iceberg_schema(schema)
         factory = self._factory(store)
 
-        def look(connection: Connection) -> Table | None:
-            if not factory.installed(connection):
+        def look(transaction: Transaction) -> Table | None:
+            if not factory.installed(transaction):
                 return None
             try:
-                table = factory.open(connection).load_table(self._table.name)
+                table = factory.open(transaction).load_table(self._table.name)
             except NoSuchTableError:
                 return None
             return None if self._evolve(table, wanted, commit=False) else table
 
-        def make(connection: Connection) -> Table:
-            with factory.installing(connection):
-                catalog = factory.open(connection)
+        def make(transaction: Transaction) -> Table:
+            with factory.installing(transaction):
+                catalog = factory.open(transaction)
                 try:
                     table = catalog.load_table(self._table.name)
                 except NoSuchTableError:
-                    return self._create(catalog, wanted)
+                    return self._create(catalog, wanted, needs_warehouse=factory.in_store)
                 self._evolve(table, wanted, commit=True)
                 return table
 
@@ -123,31 +123,31 @@ class IcebergSink(Sink):
         brought = sum(f.record_count for f in files), sum(f.file_size_in_bytes for f in files)
         factory = self._factory(store)
 
-        def work(connection: Connection) -> Catalog | None:
-            # not `store.publish_all(connection=...)`: passing trouble inside of it would not be tried again
-            published = publish(store.database, connection, batch.plans, (), batch_id=batch_id, elsewhere=brought)
+        def append(transaction: Transaction, published: Published) -> Catalog | None:
             if published.already or not files:
                 return None
-            catalog = factory.open(connection)
+            catalog = factory.open(transaction)
             table = catalog.load_table(self._table.name)
             _check_unchanged(table, written)
-            marks = _marks(store, connection, batch, published, batch_id)
+            marks = _marks(transaction, batch, published, batch_id)
             if not _delivered(table, marks):
                 _append(table, files, marks)
             reach("table-committed")
             return catalog
 
-        catalog = _tried_again(store.database.patience)(lambda: store.database.write(work))
-        if isinstance(catalog, StoreCatalog):
-            catalog.sweep()
+        catalog = _tried_again(store.database.patience)(
+            lambda: store.publish_with(batch.plans, append, batch_id=batch_id, brought=brought)
+        )
+        if catalog is not None:
+            factory.sweep(catalog)
 
     def _factory(self, store: ShardStore) -> CatalogFactory:
-        return CatalogFactory(self._table, self._options.storage, store.database)
+        return CatalogFactory(self._table, self._options.storage)
 
-    def _create(self, catalog: Catalog, wanted: Schema) -> Table:
+    def _create(self, catalog: Catalog, wanted: Schema, *, needs_warehouse: bool) -> Table:
         name = self._table.name
-        if self._table.warehouse is None and isinstance(catalog, StoreCatalog):
-            raise OptionError("warehouse", f"is required to make the table {name}: name the folder it is to stand in")
+        if needs_warehouse and self._table.warehouse is None:
+            raise OptionError("warehouse", f"is required to make the table {name}: name the folder for its files")
         united(name, Schema(), wanted)  # names that differ in case alone
         for namespace in namespaces_of(name):
             catalog.create_namespace_if_not_exists(namespace)
@@ -176,12 +176,10 @@ def _tried_again(patience: float) -> tenacity.Retrying:
     )
 
 
-def _marks(
-    store: ShardStore, connection: Connection, batch: Batch, published: Published, batch_id: int
-) -> dict[str, str]:
-    """What a snapshot's properties say of the batch; of several pipelines, parted by commas."""
+def _marks(transaction: Transaction, batch: Batch, published: Published, batch_id: int) -> dict[str, str]:
+    """What a snapshot's properties say of the batch; of several pipelines, separated by commas."""
     plans = batch.plans
-    created = [store.created_at(plan.token.pipeline, connection) for plan in plans]
+    created = [created_at(transaction, plan.token.pipeline) for plan in plans]
     values: dict[str, Sequence[object]] = {
         "source": [plan.source for plan in plans],
         "pipeline": [plan.token.pipeline for plan in plans],
@@ -211,7 +209,7 @@ def _delivered(table: Table, marks: Mapping[str, str]) -> bool:
 
 
 def _append(table: Table, files: Sequence[DataFile], marks: Mapping[str, str]) -> None:
-    """Append in one snapshot, on exactly the snapshot that was looked at; else CommitFailedException."""
+    """Append in one snapshot, on exactly the snapshot that was checked; else CommitFailedException."""
     properties = table.metadata.properties
     # PyIceberg would try again by itself, on a newer snapshot in which the batch may stand: in memory only, say no
     table.metadata = _with_properties(table.metadata, {**properties, TableProperties.COMMIT_NUM_RETRIES: "0"})

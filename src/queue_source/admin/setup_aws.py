@@ -1,6 +1,6 @@
 """What S3 needs to announce a prefix through SQS: which parts are missing, and making them.
 
-`Setup.changes` looks and says what has to be done, as data; `apply` does exactly that. What is there already stays as
+`Setup.changes` finds out what has to be done, as data; `apply` does exactly that. What is there already stays as
 it is, other notifications of the bucket and other statements of the policy above all. So a second run finds nothing.
 """
 
@@ -37,7 +37,7 @@ def parse_prefix(text: str) -> tuple[str, str]:
     """Bucket and prefix of `s3://bucket/prefix`."""
     found = re.fullmatch(r"s3://([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?:/(.*))?", text, re.DOTALL)
     if found is None:
-        raise OptionError("PREFIX", f"{text!r} is no place in S3; write s3://bucket/prefix")
+        raise OptionError("PREFIX", f"{text!r} is not a place in S3; write s3://bucket/prefix")
     return found[1], found[2] or ""
 
 
@@ -52,7 +52,7 @@ def default_name(bucket: str, prefix: str) -> str:
 
 @dataclass
 class Setup:
-    """The bucket's notifications and the two queues; looks when asked, changes only in `apply`."""
+    """The bucket's notifications and the two queues; reads when asked, changes only in `apply`."""
 
     bucket: str
     prefix: str
@@ -123,7 +123,7 @@ class Setup:
             yield _set(self.queue, {"Policy": json.dumps({**policy, "Statement": [*others, wanted]})})
 
     def _statement(self) -> dict[str, Any]:
-        """This bucket of this account may send, and nobody else by it."""
+        """This bucket of this account may send, and no other."""
         return {
             "Sid": "cuesqueue-" + re.sub(r"[^A-Za-z0-9-]", "-", self.bucket),
             "Effect": "Allow",
@@ -231,10 +231,10 @@ def _set(queue: str, attributes: Mapping[str, str]) -> Change:
 
 def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Whether both announce the same to the same queue; S3 gives names back in other cases and adds an Id."""
-    return _told(one) == _told(other)
+    return _meaning(one) == _meaning(other)
 
 
-def _told(notification: Mapping[str, Any]) -> tuple[object, ...]:
+def _meaning(notification: Mapping[str, Any]) -> tuple[object, ...]:
     rules = notification.get("Filter", {}).get("Key", {}).get("FilterRules", [])
     filters = {(rule["Name"].lower(), rule["Value"]) for rule in rules if rule["Value"]}
     return notification["QueueArn"], sorted(notification["Events"]), sorted(filters)
@@ -248,7 +248,7 @@ def _errors() -> Iterator[None]:
     except ClientError as error:
         answer = error.response.get("Error", {})
         code, text = answer.get("Code", ""), redact_text(answer.get("Message", "")).rstrip(".")
-        step = "run it again once that is settled, it goes on where it stopped"
+        step = "run it again once that is solved; it continues where it stopped"
         if "overlap" in text.lower() or "ambiguously defined" in text:
             step = (
                 "another notification of the bucket has the same events for a prefix that overlaps; send that one "
@@ -260,7 +260,7 @@ def _errors() -> Iterator[None]:
     except (ConnectionError, HTTPClientError) as error:
         raise CuesqueueError(f"{_plain(error)}; check the network and --endpoint-url, and run it again") from error
     except BotoCoreError as error:
-        raise CuesqueueError(f"{_plain(error)}; set --profile, or what the AWS SDK looks for") from error
+        raise CuesqueueError(f"{_plain(error)}; set --profile, or what the AWS SDK reads by itself") from error
 
 
 def _plain(error: Exception) -> str:

@@ -1,0 +1,138 @@
+"""The forms of notifications that object stores send, as data: where each keeps what the parser reads.
+
+A new form is one more entry of `DIALECTS`. Names that are separated by dots lead from object to object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from queue_source.uris import unquoted
+
+Json = Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """Where one form of notification keeps its records, and a record what it says.
+
+    `events` says of an event's name, or of its beginning up to and with `separator`, whether it announces an object.
+    A name that is not there may announce one: such a message is malformed, and not ignored.
+    """
+
+    recognises: Callable[[Json], bool]
+    scheme: str  # of the URIs
+    bucket: str
+    key: str
+    etag: str
+    version: str
+    item: str = ""  # the object that holds key, size, etag and version
+    about: str = ""  # the object that every record has, whatever its event
+    size: str = "size"
+    records: str | None = None  # the list of records; None: the document itself is the only record
+    event: str | None = None  # the name of what happened; None: no record says so
+    event_label: str = "event name"  # what an error calls it
+    events: Mapping[str, bool] = field(default_factory=dict)
+    separator: str = ":"
+    deleted: str | None = None  # a field that only the record of a deleted object has
+    is_test: Callable[[Json], bool] = lambda document: False  # sent to try out the connection; announces nothing
+    decode_key: Callable[[str], str] = str
+    missing_size: int | None = None  # what a size that is left out means; None: not known
+    senders: Mapping[str, Dialect] = field(default_factory=dict)  # by `eventSource`: who does it in another way
+
+    def announces(self, event: str) -> bool | None:
+        """Whether such an event announces an object; None where the name is not known."""
+        family, separator, _ = event.partition(self.separator)
+        return self.events.get(event, self.events.get(family + separator))
+
+
+def _families(*names: str, announces: bool) -> Mapping[str, bool]:
+    return {name + end: announces for name in names for end in ("", ":")}
+
+
+_S3_EVENTS = {
+    **_families("ObjectCreated", announces=True),
+    "ObjectSynced:Create": True,
+    # MinIO's names for changes of an object's metadata
+    **{f"ObjectCreated:{change}": False for change in ("PutRetention", "PutLegalHold", "PutTagging", "DeleteTagging")},
+    # all other families of S3, MinIO and Ceph
+    **_families(
+        "BucketCreated", "BucketRemoved", "IntelligentTiering", "LifecycleDelMarkerExpiration", "LifecycleExpiration",
+        "LifecycleTransition", "ObjectAccessed", "ObjectAcl", "ObjectAnnotation", "ObjectLifecycle", "ObjectRemoved",
+        "ObjectRestore", "ObjectSynced", "ObjectTagging", "ObjectTransition", "ReducedRedundancyLostObject",
+        "Replication", "Scanner", "TestEvent",
+        announces=False,
+    ),
+}  # fmt: skip
+
+
+def _is_s3_test(document: Json) -> bool:
+    return document.get("Event") == "s3:TestEvent" and "Records" not in document
+
+
+_S3 = Dialect(
+    recognises=lambda document: "Records" in document or _is_s3_test(document),
+    is_test=_is_s3_test,
+    records="Records",
+    event="eventName",
+    events=_S3_EVENTS,
+    about="s3",
+    scheme="s3",
+    bucket="s3.bucket.name",
+    item="s3.object",
+    key="key",
+    etag="eTag",
+    version="versionId",
+    decode_key=lambda key: unquoted(key, plus=True),
+)
+
+_GCS_OBJECT = Dialect(
+    recognises=lambda document: document.get("kind") == "storage#object",
+    scheme="gs",
+    bucket="bucket",
+    key="name",
+    etag="etag",
+    version="generation",
+    deleted="timeDeleted",
+)
+
+GCS_ATTRIBUTES = replace(
+    _GCS_OBJECT,
+    event="eventType",
+    event_label="GCS event type",
+    events={
+        "OBJECT_FINALIZE": True,
+        **dict.fromkeys(("OBJECT_DELETE", "OBJECT_ARCHIVE", "OBJECT_METADATA_UPDATE"), False),
+    },
+    bucket="bucketId",
+    key="objectId",
+    version="objectGeneration",
+    deleted=None,
+)
+"""Cloud Storage through Pub/Sub: the attributes of the message, together with the fields of its body."""
+
+DIALECTS: Mapping[str, Dialect] = {
+    "s3": replace(_S3, senders={"ceph:s3": replace(_S3, decode_key=str), "minio:s3": replace(_S3, missing_size=0)}),
+    "eventbridge": Dialect(
+        # another source may forward S3's events under its own name
+        recognises=lambda document: (
+            "detail-type" in document
+            and (document.get("source") == "aws.s3" or document["detail-type"] == "Object Created")
+        ),
+        event="detail-type",
+        event_label="detail-type",
+        # CloudTrail's "AWS API Call via CloudTrail" has the source aws.s3 too, and may be about a new object
+        events={"Object Created": True, "Object ": False},
+        separator=" ",
+        about="detail",
+        scheme="s3",
+        bucket="detail.bucket.name",
+        item="detail.object",
+        key="key",
+        etag="etag",
+        version="version-id",
+    ),
+    "gcs": _GCS_OBJECT,  # the body alone, where the attributes were lost on the way
+}
+"""The forms that are recognised by their documents; the first that recognises one reads it."""

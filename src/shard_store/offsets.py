@@ -1,0 +1,159 @@
+"""What Spark's offsets stand for: a snapshot is durable before Spark sees its offset, and final once Spark is done.
+
+The functions run inside one transaction with the pipeline's row locked, and may be run again when nobody knows whether
+the transaction committed: what is there already is found by its seq, never guessed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Row
+
+from shard_store import snapshots
+from shard_store.errors import LostProgress, ShardStoreError
+from shard_store.model import Move, PlanIdentity, PublishToken, Range, ShardKey, Snapshot
+from shard_store.positions import advance_shards, finished, open_positions, split_by_fit
+from shard_store.publishing import Delivery, deliver, planned_moves
+from shard_store.semantics import Semantics
+from shard_store.shards import fence
+from shard_store.sql.schema import attempts, pipelines
+from shard_store.sql.transaction import Transaction
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmed:
+    """The shards among those asked for that are finished in the store now.
+
+    `lost` are ranges of the plan that passed to another owner after the plan was made, while another sink took them.
+    `written` are the ranges of the snapshot written with it.
+    """
+
+    finished: frozenset[ShardKey]
+    lost: tuple[Move, ...] = ()
+    written: tuple[Range, ...] = ()
+
+
+def advance(
+    transaction: Transaction,
+    token: PublishToken,
+    *,
+    confirm: int | None,
+    keys: Iterable[ShardKey],
+    snapshot: tuple[int, Sequence[Range]] | None,
+) -> Confirmed:
+    """Confirm up to a seq and write the next snapshot; either may be left out.
+
+    Where no shards are kept, all of `keys` are finished with their plan.
+    """
+    row = fence(transaction, token)
+    changes: dict[str, int] = {}
+    lost, ended, written = tuple[Move, ...](), frozenset[ShardKey](), tuple[Range, ...]()
+    if confirm is not None:
+        if confirm > row.last_seq:
+            raise lost_progress(transaction.database, token.pipeline, confirm, row.last_seq)
+        if confirm > row.confirmed_seq:
+            lost = _confirm(transaction, row, token, confirm)
+            changes["confirmed_seq"] = confirm
+        keys = frozenset(keys)
+        ended = frozenset(finished(transaction, set(keys))) if Semantics(row.semantics).keeps_shards else keys
+    if snapshot is not None:
+        written = write_snapshot(transaction, row, token, *snapshot)
+        changes["last_seq"] = snapshot[0]
+    if changes:
+        transaction.execute(pipelines.update().where(pipelines.c.pipeline == token.pipeline).values(**changes))
+    return Confirmed(ended, lost, written)
+
+
+def write_snapshot(
+    transaction: Transaction, row: Row[Any], token: PublishToken, seq: int, entries: Sequence[Range]
+) -> tuple[Range, ...]:
+    """Make offset `seq`, which is one more than the last, durable before Spark sees it (invariant 3).
+
+    Returns the ranges written: with at-most-once their shards are final from now on, and those that passed to another
+    owner are not among them.
+    """
+    _refuse_falling(token, entries)
+    semantics = Semantics(row.semantics)
+    if row.last_seq == seq:
+        # either an attempt of this very call, whose commit was not reported, or a caller that counts wrongly
+        there = snapshots.flatten(snapshots.read(transaction, token.pipeline, seq - 1, seq))
+        if there == list(entries) or (semantics.final_at_snapshot and set(there) <= set(entries)):
+            return tuple(there)
+        raise ShardStoreError(f"pipeline {token.pipeline!r}: snapshot {seq} is there already, with other ranges")
+    if row.last_seq != seq - 1:
+        raise ShardStoreError(f"pipeline {token.pipeline!r}: snapshot {seq} does not follow {row.last_seq}")
+    if semantics.final_at_snapshot:
+        entries, _ = split_by_fit(entries, open_positions(transaction, token, {r.key for r in entries}))
+    snapshots.write(transaction, token, Snapshot(seq, tuple(entries)))
+    if semantics.final_at_snapshot:
+        identity = PlanIdentity(row.source, token, seq - 1, seq, "")
+        advance_shards(transaction, identity, [Move(r.key, r.start, r.end) for r in entries])
+    return tuple(entries)
+
+
+def adopt_offset(transaction: Transaction, token: PublishToken, seq: int) -> None:
+    """Continue after an offset that this store never gave (`failOnDataLoss=false`): what it stood for is given up."""
+    if seq > fence(transaction, token).last_seq:
+        this = pipelines.update().where(pipelines.c.pipeline == token.pipeline)
+        transaction.execute(this.values(last_seq=seq, confirmed_seq=seq))
+
+
+def lost_progress(store: str, pipeline: str, seq: int, last_seq: int) -> LostProgress:
+    """`store` is its URL without secrets."""
+    return LostProgress(
+        f"pipeline {pipeline!r}: the checkpoint is at offset {seq}, but the store {store} knows offsets only up to "
+        f"{last_seq}: the store was lost or exchanged under a live checkpoint; restore the store, or name the right "
+        "one in option 'store', or set 'failOnDataLoss' to false to go on without what is missing"
+    )
+
+
+def _refuse_falling(token: PublishToken, entries: Sequence[Range]) -> None:
+    falling = next((r for r in entries if not r.start < r.end), None)
+    if falling is not None:
+        raise ShardStoreError(
+            f"pipeline {token.pipeline!r}: a range of shard {falling.content.shard_id[:200]!r} goes from "
+            f"{falling.start!r} to {falling.end!r}; positions only rise (report this as a bug)"
+        )
+
+
+def _confirm(transaction: Transaction, row: Row[Any], token: PublishToken, end_seq: int) -> tuple[Move, ...]:
+    """Spark is done with everything up to `end_seq`: make it final, and forget the snapshots that it stood for.
+
+    What the cuesqueue sink published stays as it is; with any other sink the shards of the plan advance now. Returns
+    the ranges that passed to another owner meanwhile: they cannot be advanced, and are left to their owner.
+    """
+    lost: tuple[Move, ...] = ()
+    known = sa.select(sa.func.count()).where(attempts.c.pipeline == token.pipeline, attempts.c.end_seq == end_seq)
+    if not transaction.execute(known).scalar_one():
+        lost = _deliver_planned(transaction, row, token, end_seq)
+    # from the plan's own first snapshot, which a restart may have confirmed already; older ones are left to pruning:
+    # the cost of a confirm is that of its own batch
+    after = row.confirmed_seq if row.plan_after is None else min(row.plan_after, row.confirmed_seq)
+    keeps_shards = Semantics(row.semantics).keeps_shards
+    snapshots.forget(transaction, token.pipeline, after, end_seq, keep_moves=not keeps_shards)
+    return lost
+
+
+def _deliver_planned(transaction: Transaction, row: Row[Any], token: PublishToken, end_seq: int) -> tuple[Move, ...]:
+    """Record what another sink took: exactly the ranges that were planned, never what has become ours since.
+
+    Returns those of them that are no longer ours.
+    """
+    if row.plan_hash is None or row.plan_end != end_seq or row.plan_start > row.confirmed_seq:
+        raise ShardStoreError(
+            f"pipeline {token.pipeline!r}: Spark reports offset {end_seq} as done, but no plan from "
+            f"{row.confirmed_seq} to it was made: nobody can have read it. Spark's file sinks skip the first batches "
+            "of a new checkpoint in a folder that an earlier one has written to: start with a new checkpoint and a new "
+            "folder (with another sink, report this as a bug)"
+        )
+    identity = PlanIdentity(row.source, token, row.plan_start, end_seq, row.plan_hash)
+    moves = planned_moves(transaction, row)
+    semantics, others = Semantics(row.semantics), list[Move]()
+    if semantics.final_at_delivery:
+        moves, others = split_by_fit(moves, open_positions(transaction, token, {m.key for m in moves}))
+    deliver(transaction, Delivery(identity, semantics, moves, lost=row.plan_lost + len(others)))
+    return tuple(others)
