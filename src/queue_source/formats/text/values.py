@@ -17,8 +17,8 @@ import pyarrow.types as pt
 from queue_source.formats.date_patterns import pattern_for, rewrite_column
 from queue_source.formats.typed.columns import LeafConverter
 from queue_source.formats.types import is_bytes, is_text
-from queue_source.options.file_format import FormatOptions
 from queue_source.formats.zones import instants
+from queue_source.options.file_format import FormatOptions
 
 _ZONE = r"[T ].*(?:Z|[+-]\d{2}(?::?\d{2})?)$"
 _BEYOND_MICROSECONDS = r"(\.\d{6})\d+"
