@@ -1,6 +1,6 @@
 """URIs in their one form: scheme in small letters, `s3` for Hadoop's names of it, local files as `file:///path`. Pure.
 
-What stands after the bucket (or `file://`) is never encoded: `%`, `+`, `?` and `#` mean themselves. Only a URI that
+What follows the bucket (or `file://`) is never encoded: `%`, `+`, `?` and `#` mean themselves. Only a URI that
 comes in as `file:` is decoded, since that is how such a URI names a path.
 """
 

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from queue_source.formats.bad_records import Problems
+from queue_source.formats.bad_records import BadRecords
 from queue_source.formats.base import check_schema
 from queue_source.options import parse_reader_options
 from queue_source.read.objects import read_object
@@ -65,7 +65,7 @@ def read_ours(paths: list[Path], file_format: str, ddl: str, options: dict[str, 
     batches: list[pa.RecordBatch] = []
     bad = 0
     for path in paths:
-        problems = Problems(options_of_format.mode)
+        problems = BadRecords(options_of_format.mode)
         batches += read_object(str(path), schema, options_of_format, problems)
         bad += problems.count
     return pa.Table.from_batches(batches, schema), bad
@@ -130,6 +130,15 @@ CASES: dict[str, tuple[str, str, list[str], dict[str, str]]] = {
         "csv", ABC, ["1,-,-", "1,x,oo", "1,x,-oo"], {"nanValue": "-", "positiveInf": "oo", "negativeInf": "-oo"},
     ),
     "csv, several lines": ("csv", ABC, ['1,"x\ny",2', '1,"a\\"\nb",2', "3,x,4"], {"multiLine": "true"}),
+    "csv, several lines and a stray quote": (
+        "csv", "a STRING, b STRING", ['1,5" pipe', "2,y", '3,"a"b', '"x\ny"q",4', "5,C:\\", "6,z"],
+        {"multiLine": "true"},
+    ),
+    "csv, several lines of one column": ("csv", "a STRING", ["x", '5" pipe', "y", "z"], {"multiLine": "true"}),
+    "csv, several lines and comments": (
+        "csv", "a STRING, b STRING", ['# sizes 5" pipes', "1,x", '#"', '2,"y', '#y"', "3,z"],
+        {"multiLine": "true", "comment": "#"},
+    ),
     "csv, line separator": ("csv", "a INT, b STRING", ["1,x;2,y\nz;3,"], {"lineSep": ";"}),
     "csv, decimals": ("csv", f"d DECIMAL(5,2), {BAD}", DECIMALS, {}),
     "csv, timestamps": ("csv", f"t TIMESTAMP, {BAD}", TIMES, {}),

@@ -11,16 +11,17 @@ import pyarrow as pa
 import pytest
 
 from queue_source.errors import BadObject
-from queue_source.formats.bad_records import Problems
-from queue_source.formats.base import FormatOptions
-from queue_source.read.objects import Part, read_object
+from queue_source.formats.bad_records import BadRecords
+from queue_source.formats.base import Part
+from queue_source.options.file_format import FormatOptions
+from queue_source.read.objects import read_object
 
 UTC_MICROS = pa.timestamp("us", tz="UTC")
 
 
 def load_object(uri: str, schema: pa.Schema, options: FormatOptions, **more: Any) -> list[pa.RecordBatch]:
     """Every batch of a whole object, in which no record is bad."""
-    problems = Problems(options.mode)
+    problems = BadRecords(options.mode)
     batches = list(read_object(uri, schema, options, problems, **more))
     assert problems.count == 0
     return batches
@@ -31,23 +32,23 @@ class Found:
     """What a reader made of some bytes."""
 
     rows: list[dict[str, Any]]
-    problems: Problems
+    problems: BadRecords
 
     @property
     def offsets(self) -> list[int]:
         """Where the bad records begin."""
-        return [bad.offset for bad in self.problems.told]
+        return [bad.offset for bad in self.problems.reported]
 
     @property
     def reasons(self) -> str:
-        return "\n".join(bad.reason for bad in self.problems.told)
+        return "\n".join(bad.reason for bad in self.problems.reported)
 
 
 def read_with_problems(
     data: bytes, schema: pa.Schema, options: FormatOptions, name: str = "object", part: Part | None = None
 ) -> Found:
     """The rows and bad records of an object of these bytes; every batch has exactly the schema."""
-    problems = Problems(options.mode)
+    problems = BadRecords(options.mode)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / name
         path.write_bytes(data)

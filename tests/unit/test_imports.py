@@ -30,9 +30,6 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("queue_source.options",),
     ("queue_source.announcements",),
     ("queue_source.storage",),
-    *inside(
-        "queue_source", "formats.metadata", "formats.base", "schema.ddl", "schema.merging"
-    ),  # until schema is above formats
     ("queue_source.formats",),
     ("queue_source.schema",),
     ("queue_source.read",),

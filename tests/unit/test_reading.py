@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from queue_source.errors import BadObject
-from queue_source.formats.bad_records import TOLD_ONE_BY_ONE
+from queue_source.formats.bad_records import MAX_REPORTED
+from queue_source.formats.base import may_be_cut
 from queue_source.options import parse_reader_options
-from queue_source.read.objects import may_be_cut
 from queue_source.read.partitions import MIN_PIECE, Piece, cut, whole_pieces
 from queue_source.read.task import Work, read_pieces, read_work
 from shard_store.model import (
@@ -140,9 +140,9 @@ def test_many_bad_records_are_reported_singly_up_to_a_limit_and_then_as_a_number
     (tmp_path / "mixed").write_bytes(b"bad,x\n" * 1000)
     rows, errors = read(work(tmp_path / "mixed", mode="DROPMALFORMED"))
     assert rows == []
-    assert len(errors) == TOLD_ONE_BY_ONE + 1
+    assert len(errors) == MAX_REPORTED + 1
     assert (errors[-1].cause, errors[-1].position) == ("bad-records", position_at(6 * 999))
-    assert f"{1000 - TOLD_ONE_BY_ONE} more" in errors[-1].detail
+    assert f"{1000 - MAX_REPORTED} more" in errors[-1].detail
 
 
 def test_ranges_that_tile_an_object_read_each_record_once(tmp_path: Path) -> None:

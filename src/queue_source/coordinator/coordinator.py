@@ -18,7 +18,7 @@ from queue_source.coordinator.receiving import Receivers
 from queue_source.coordinator.session import Session
 from queue_source.coordinator.threads import Threads
 from queue_source.errors import QueueError
-from queue_source.read.objects import may_be_cut
+from queue_source.formats.base import may_be_cut
 from shard_store.errors import ShardStoreError
 from shard_store.failpoints import reach
 from shard_store.model import Content, Plan

@@ -1,7 +1,7 @@
-"""Bad records of one object: what `mode` does with them, and what is told of them.
+"""Bad records of one object: what `mode` does with them, and what is reported of them.
 
-Every bad record is counted. The first ones of an object are told one by one; the rest is one entry with their number,
-because a file of another schema would otherwise fill the error table with its every line.
+Every bad record is counted. The first ones of an object are reported one by one; the rest is one entry with their
+number, because a file of another schema would otherwise fill the error table with its every line.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from queue_source.errors import BadObject
 from queue_source.formats.typed.columns import shorten
 
-TOLD_ONE_BY_ONE = 20
+MAX_REPORTED = 20
+"""Bad records of one object that are reported one by one."""
 _KEPT_BYTES = 65_536
 
 
@@ -25,13 +26,13 @@ class BadRecord:
     size: int
 
 
-class Problems:
-    """Collects the bad records of one object (or range), in the order in which they stand there."""
+class BadRecords:
+    """Collects the bad records of one object (or part), in their order."""
 
     def __init__(self, mode: str) -> None:
         self.keeps = mode == "PERMISSIVE"
         self.fails = mode == "FAILFAST"
-        self.told: list[BadRecord] = []
+        self.reported: list[BadRecord] = []
         self.count = 0
         self.last = 0
 
@@ -41,10 +42,10 @@ class Problems:
             raise BadObject("corrupt-object", shorten(f"record at byte {offset}: {reason}"), offset)
         self.count += 1
         self.last = offset
-        if len(self.told) < TOLD_ONE_BY_ONE:
-            self.told.append(BadRecord(offset, shorten(reason), record[:_KEPT_BYTES], len(record)))
+        if len(self.reported) < MAX_REPORTED:
+            self.reported.append(BadRecord(offset, shorten(reason), record[:_KEPT_BYTES], len(record)))
 
     @property
-    def untold(self) -> int:
+    def omitted(self) -> int:
         """How many are counted only."""
-        return self.count - len(self.told)
+        return self.count - len(self.reported)

@@ -1,36 +1,172 @@
-"""Which declared schemas each file format can fill: checked on the driver, before anything is read."""
+"""What a file format is, and which there are: an object for each, loaded when it is first named.
+
+A new format is a module with a `Format`, a line in `_FORMATS` here, and its name among the options (`fileFormat`, and
+the options that act on it). Nothing else asks for the name of a format.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.types as pt
 
 from queue_source.errors import OptionError
+from queue_source.formats.bad_records import BadRecords
 from queue_source.formats.metadata import METADATA_COLUMN, check_metadata_field
-from queue_source.options.file_format import LINE_FORMATS, FormatOptions
+from queue_source.formats.types import inner_types, is_plain, is_text
+from queue_source.messages import MESSAGE_URI
+from queue_source.options import ContentOptions
+from queue_source.options.file_format import FormatOptions
+from queue_source.options.storage import StorageOptions
+from queue_source.storage.files import ObjectFile
 
-__all__ = [
-    "BINARY_FILE",
-    "COLUMNAR_FORMATS",
-    "LINE_FORMATS",
-    "FormatOptions",
-    "check_schema",
-    "data_schema",
-    "is_bytes",
-    "is_text",
-    "require_fastavro",
-]
+if TYPE_CHECKING:
+    from queue_source.formats.text.records import RecordReader
 
-COLUMNAR_FORMATS = ("parquet", "orc")
-BINARY_FILE = pa.schema(
-    [
-        ("path", pa.string()),
-        ("modificationTime", pa.timestamp("us", tz="UTC")),
-        ("length", pa.int64()),
-        ("content", pa.binary()),
-    ]
-)
-"""The columns that Spark's `binaryFile` has; a schema may declare any of them."""
+_FORMATS = {
+    "json": "text.json:JSON",
+    "csv": "text.csv:CSV",
+    "parquet": "typed.parquet:PARQUET",
+    "text": "text.lines:TEXT",
+    "orc": "typed.orc:ORC",
+    "avro": "typed.avro:AVRO",
+    "binaryFile": "binary_file:BINARY_FILE",
+}
+FORMAT_NAMES = tuple(_FORMATS)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenObject:
+    """An object that is open, with its file at the beginning. `size` is in bytes."""
+
+    uri: str
+    file: ObjectFile
+    size: int
+    storage: StorageOptions | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Which bytes of an object are read; `end` None: to its end.
+
+    What is in them: the records, row groups (Parquet) or stripes (ORC) that begin there.
+    """
+
+    start: int = 0
+    end: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """The rows of an object. `may_fail_late`: whether the object may turn out bad after the first of them."""
+
+    rows: Iterator[pa.Table]
+    may_fail_late: bool
+
+
+class Format:
+    """A file format: what it can read, and how. Without state; used on the driver and by executors.
+
+    The defaults are those of a format that is read as a whole, an object at a time.
+    """
+
+    name: str
+    values_are_text = False
+    """Whether types are guessed from text: then what has no common type is STRING."""
+    has_bad_records = False
+    """Whether there may be bad records, which `columnNameOfCorruptRecord` holds."""
+    fixed_schema: pa.Schema | None = None
+    """The columns of a format that has the same ones in every object."""
+    combines_alone = False
+    """Whether `combine` may read a single object, without a check that it has any of the declared columns."""
+
+    def require_installed(self) -> None:
+        """Raise OptionError naming the package where a library is missing. Driver and executors."""
+
+    def check_columns(self, schema: pa.Schema) -> None:
+        """Raise OptionError for columns (those that come from the object) that the format cannot fill. Driver."""
+        for column in schema:
+            if problem := self.not_fillable(column.type):
+                raise OptionError("schema", f"column {column.name!r}: {self.name} cannot fill {problem}")
+
+    def not_fillable(self, kind: pa.DataType) -> str | None:
+        """The innermost type that the format cannot fill; None when there is none."""
+        if pt.is_struct(kind) or pt.is_list(kind) or pt.is_map(kind):
+            return next((problem for inner in inner_types(kind) if (problem := self.not_fillable(inner))), None)
+        return None if is_plain(kind) else str(kind)
+
+    def may_be_cut(self, uri: str, options: FormatOptions, *, all_or_nothing: bool) -> bool:
+        """Whether parts of an object may be read apart. `all_or_nothing`: a bad part stops the whole micro-batch."""
+        return False
+
+    def infer(self, source: OpenObject, options: FormatOptions, limit: int, *, types: bool) -> pa.Schema:
+        """The columns of an object, of text in its first `limit` bytes; types of which nothing is known are null.
+
+        `types`: whether to infer the types of text; otherwise all is STRING. Raises BadObject where it cannot be read
+        as this format, ValueError for a column that Spark has no type for, and ObjectStoreError.
+        """
+        assert self.fixed_schema is not None
+        return self.fixed_schema
+
+    def open(
+        self, source: OpenObject, part: Part, schema: pa.Schema, options: FormatOptions, bad: BadRecords
+    ) -> Tables:
+        """The rows of a part of an object in exactly `schema`; bad records go to `bad`. Executor worker.
+
+        The rows raise BadObject (`wrong-columns`, `corrupt-object`, `object-changed`), and ObjectStoreError when the
+        store fails in the middle.
+        """
+        raise NotImplementedError
+
+    def combines(self, options: FormatOptions) -> bool:
+        """Whether small objects may be read as one block."""
+        return False
+
+    def combine(self, contents: Sequence[bytes], schema: pa.Schema, options: FormatOptions) -> pa.Table | None:
+        """The rows of small objects, read as one block; None when anything about one of them is unusual."""
+        return None
+
+    def read_body(self, body: bytes, schema: pa.Schema, options: FormatOptions, bad: BadRecords) -> Iterator[pa.Table]:
+        """The rows of a message's body. Raises as `open`."""
+        source = OpenObject("", ObjectFile("", pa.BufferReader(body)), len(body))
+        # as a part: a single record need not have any of the declared columns
+        return self.open(source, Part(0, len(body)), schema, options, bad).rows
+
+    def body_as_line(self, body: bytes) -> bytes | None:
+        """The body of a message as a line that can be read among others; None when it cannot."""
+        return None
+
+    def line_reader(self, schema: pa.Schema, options: FormatOptions) -> RecordReader | None:
+        """A reader of such lines; None when there is none under these options."""
+        return None
+
+
+@cache
+def format_named(name: str) -> Format:
+    """The format of a name that `fileFormat` may have."""
+    module, _, attribute = _FORMATS[name].partition(":")
+    found: Format = getattr(import_module(f"queue_source.formats.{module}"), attribute)
+    return found
+
+
+def format_of(options: FormatOptions) -> Format:
+    return format_named(options.file_format)
+
+
+def may_be_cut(uri: str, content: ContentOptions) -> bool:
+    """Whether parts of the object may be read by several tasks, or in several micro-batches. Driver, before reading.
+
+    None of them may find it bad when others do not; unless nothing of the micro-batch is published then. An object that
+    is compressed, and does not say so in its name, is read as a whole with its first part.
+    """
+    if uri == MESSAGE_URI or content.format is None:
+        return False
+    return format_of(content.format).may_be_cut(uri, content.format, all_or_nothing=content.stops_at_bad_objects)
 
 
 def check_schema(schema: pa.Schema, options: FormatOptions) -> None:
@@ -40,28 +176,14 @@ def check_schema(schema: pa.Schema, options: FormatOptions) -> None:
         if names.count(name) > 1:
             raise OptionError("schema", f"column {name!r} is declared twice")
     check_metadata_field(schema)
-    if options.file_format == "avro":
-        require_fastavro()
-    _check_special_columns(schema, options)
-    _check_fixed_columns(data_schema(schema, options), options)
+    format = format_of(options)
+    format.require_installed()
+    _check_special_columns(schema, options, format)
     _check_path_columns(schema, options)
-    for column in data_schema(schema, options):
-        problem = _unsupported(column.type, options.file_format)
-        if problem:
-            raise OptionError("schema", f"column {column.name!r}: {options.file_format} cannot fill {problem}")
+    format.check_columns(data_schema(schema, options))
 
 
-def require_fastavro() -> None:
-    """Refuse `fileFormat=avro` where the library is missing. Driver and executors; raises OptionError."""
-    try:
-        import fastavro  # noqa: F401
-    except ImportError as error:
-        raise OptionError(
-            "fileFormat", 'avro needs the package fastavro: pip install "cuesqueue[avro]" on driver and executors'
-        ) from error
-
-
-def _check_special_columns(schema: pa.Schema, options: FormatOptions) -> None:
+def _check_special_columns(schema: pa.Schema, options: FormatOptions, format: Format) -> None:
     """The columns of bad records and of rescued data are text; the second has to be declared."""
     rescued = options.rescued_data_column
     if rescued is not None and rescued not in schema.names:
@@ -69,7 +191,7 @@ def _check_special_columns(schema: pa.Schema, options: FormatOptions) -> None:
     if rescued is not None and rescued == options.column_name_of_corrupt_record:
         raise OptionError("rescuedDataColumn", f"{rescued!r} is also the column of corrupt records; name another")
     special = [("rescuedDataColumn", rescued)]
-    if options.file_format in ("csv", "json"):
+    if format.has_bad_records:
         special.append(("columnNameOfCorruptRecord", options.column_name_of_corrupt_record))
     for option, name in special:
         if name in schema.names and not is_text(schema.field(name).type):
@@ -80,65 +202,13 @@ def _check_path_columns(schema: pa.Schema, options: FormatOptions) -> None:
     for name in options.partition_columns:
         if name not in schema.names:
             raise OptionError("partitionColumns", f"the schema has no column {name!r}: add it, or leave it out here")
-        problem = _unsupported(schema.field(name).type, "csv")
-        if problem or name in (METADATA_COLUMN, options.column_name_of_corrupt_record, options.rescued_data_column):
+        kind = schema.field(name).type
+        special = (METADATA_COLUMN, options.column_name_of_corrupt_record, options.rescued_data_column)
+        if not is_plain(kind) or name in special:
             raise OptionError("partitionColumns", f"column {name!r} cannot come from a path; leave it out here")
-
-
-def _check_fixed_columns(schema: pa.Schema, options: FormatOptions) -> None:
-    """`text` has one column, and `binaryFile` those that Spark gives it."""
-    if options.file_format == "text" and not (len(schema) == 1 and is_text(schema.field(0).type)):
-        raise OptionError("schema", "text has one column of type STRING: declare value STRING")
-    if options.file_format != "binaryFile":
-        return
-    for column in schema:
-        place = BINARY_FILE.get_field_index(column.name)
-        if place < 0:
-            raise OptionError(
-                "schema",
-                f"column {column.name!r}: binaryFile has {', '.join(BINARY_FILE.names)}; declare some of these",
-            )
-        if column.type != BINARY_FILE.field(place).type and not (column.name == "content" and is_bytes(column.type)):
-            raise OptionError("schema", f"column {column.name!r} is {BINARY_FILE.field(place).type}, not {column.type}")
 
 
 def data_schema(schema: pa.Schema, options: FormatOptions) -> pa.Schema:
     """The columns that come from the object: all but `_metadata` and those in its path."""
     elsewhere = {METADATA_COLUMN, *options.partition_columns}
     return pa.schema([column for column in schema if column.name not in elsewhere])
-
-
-def is_text(kind: pa.DataType) -> bool:
-    """STRING, in either of the widths that Spark may ask for."""
-    return bool(pt.is_string(kind) or pt.is_large_string(kind))
-
-
-def is_bytes(kind: pa.DataType) -> bool:
-    """BINARY, in either of the widths that Spark may ask for."""
-    return bool(pt.is_binary(kind) or pt.is_large_binary(kind))
-
-
-def _unsupported(kind: pa.DataType, file_format: str) -> str | None:
-    """The innermost type that cannot be filled, None when all can."""
-    if pt.is_struct(kind) or pt.is_list(kind) or pt.is_map(kind):
-        if file_format == "csv":
-            return str(kind)
-        if pt.is_map(kind) and file_format == "json" and not is_text(kind.key_type):
-            return f"{kind}: the keys of a JSON object are strings"
-        parts = [kind.field(i).type for i in range(kind.num_fields)] if pt.is_struct(kind) else []
-        if pt.is_list(kind):
-            parts = [kind.value_type]
-        elif pt.is_map(kind):
-            parts = [kind.key_type, kind.item_type]
-        return next((problem for part in parts if (problem := _unsupported(part, file_format))), None)
-    fine = (
-        pt.is_boolean(kind)
-        or pt.is_signed_integer(kind)
-        or kind in (pa.float32(), pa.float64())
-        or pt.is_decimal128(kind)
-        or is_text(kind)
-        or is_bytes(kind)
-        or pt.is_date32(kind)
-        or (pt.is_timestamp(kind) and kind.unit == "us")
-    )
-    return None if fine else str(kind)

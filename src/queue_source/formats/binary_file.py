@@ -7,27 +7,62 @@ from typing import Any
 
 import pyarrow as pa
 
-from queue_source.errors import BadObject
-from queue_source.storage.files import ObjectFile, StorageOptions, stat_object
+from queue_source.errors import BadObject, OptionError
+from queue_source.formats.bad_records import BadRecords
+from queue_source.formats.base import Format, OpenObject, Part, Tables
+from queue_source.formats.types import is_bytes
+from queue_source.options.file_format import FormatOptions
+from queue_source.storage.files import stat_object
 
-LARGEST = (1 << 31) - 1
+MAX_CONTENT = (1 << 31) - 1
 """Bytes that a value of type BINARY can hold."""
+COLUMNS = pa.schema(
+    [
+        ("path", pa.string()),
+        ("modificationTime", pa.timestamp("us", tz="UTC")),
+        ("length", pa.int64()),
+        ("content", pa.binary()),
+    ]
+)
+"""A schema may declare any of them."""
 
 
-def read_binary_file(
-    uri: str, file: ObjectFile, size: int, schema: pa.Schema, storage: StorageOptions | None
-) -> Iterator[pa.Table]:
-    """The one row of an object; its content is only read when it is declared. Raises BadObject("corrupt-object")."""
-    values: dict[str, Any] = {"path": uri, "length": size}
+class BinaryFile(Format):
+    name = "binaryFile"
+    fixed_schema = COLUMNS
+
+    def check_columns(self, schema: pa.Schema) -> None:
+        for column in schema:
+            if column.name not in COLUMNS.names:
+                raise OptionError(
+                    "schema",
+                    f"column {column.name!r}: binaryFile has {', '.join(COLUMNS.names)}; declare some of these",
+                )
+            kind = COLUMNS.field(column.name).type
+            if column.type != kind and not (column.name == "content" and is_bytes(column.type)):
+                raise OptionError("schema", f"column {column.name!r} is {kind}, not {column.type}")
+
+    def open(
+        self, source: OpenObject, part: Part, schema: pa.Schema, options: FormatOptions, bad: BadRecords
+    ) -> Tables:
+        return Tables(_row(source, schema), may_fail_late=False)
+
+
+def _row(source: OpenObject, schema: pa.Schema) -> Iterator[pa.Table]:
+    """The one row of an object; its content is only read when it is declared."""
+    values: dict[str, Any] = {"path": source.uri, "length": source.size}
     if "modificationTime" in schema.names:
-        values["modificationTime"] = stat_object(uri, storage).modified
+        values["modificationTime"] = stat_object(source.uri, source.storage).modified
     if "content" in schema.names:
-        if size > LARGEST:
-            raise BadObject("corrupt-object", f"{size} bytes are more than a column of type BINARY can hold")
-        values["content"] = file.read(size)
-        if len(values["content"]) != size:
-            raise BadObject("object-changed", f"{len(values['content'])} bytes were read of {size}")
+        if source.size > MAX_CONTENT:
+            raise BadObject("corrupt-object", f"{source.size} bytes are more than a column of type BINARY can hold")
+        values["content"] = source.file.read(source.size)
+        if len(values["content"]) != source.size:
+            raise BadObject("object-changed", f"{len(values['content'])} bytes were read of {source.size}")
     if not schema.names:
         yield pa.table({"": pa.nulls(1)}).select([])
         return
     yield pa.Table.from_pylist([values], schema=schema)
+
+
+BINARY_FILE = BinaryFile()

@@ -74,18 +74,18 @@ class Stored:
         return data
 
 
-def decompressed(packed: Stored, codec: str, size: int) -> Readable:
+def decompressed(compressed: Stored, codec: str, size: int) -> Readable:
     """The content of an object of `size` compressed bytes. Its `read` raises BadObject("corrupt-object")."""
     if codec == "snappy":
-        framed = packed.first.startswith(_SNAPPY_FRAMES)
-        pieces = _snappy_frames(packed) if framed else _hadoop_blocks(packed, "snappy")
-    elif codec == "lz4" and not packed.first.startswith(_LZ4_FRAME):
-        pieces = _hadoop_blocks(packed, "lz4_raw")
+        framed = compressed.first.startswith(_SNAPPY_FRAMES)
+        pieces = _snappy_frames(compressed) if framed else _hadoop_blocks(compressed, "snappy")
+    elif codec == "lz4" and not compressed.first.startswith(_LZ4_FRAME):
+        pieces = _hadoop_blocks(compressed, "lz4_raw")
     elif codec == "deflate":
-        pieces = _deflated(packed)
+        pieces = _deflated(compressed)
     else:
-        pieces = _arrow_pieces(packed, codec)
-    return _Stream(_bounded(_mapped(pieces, packed.file, codec), size, codec))
+        pieces = _arrow_pieces(compressed, codec)
+    return _Stream(_bounded(_mapped(pieces, compressed.file, codec), size, codec))
 
 
 class _Stream:
@@ -133,7 +133,7 @@ def _arrow_pieces(file: Readable, codec: str) -> Iterator[bytes]:
 
 
 class _Plain:
-    """The least that pyarrow takes for a file."""
+    """The minimum that pyarrow takes for a file."""
 
     closed = False
 
@@ -177,19 +177,14 @@ def _hadoop_blocks(file: Readable, codec: str) -> Iterator[bytes]:
             (length,) = struct.unpack(">I", file.read(4))
             if length > _LARGEST_BLOCK or missing > _LARGEST_BLOCK:
                 raise ValueError(f"a block of {max(length, missing)} bytes: not in Hadoop's format")
-            packed = _exactly(file, length)
-            plain = machine.decompress(packed, _snappy_length(packed), asbytes=True) if codec == "snappy" else None
-            if plain is None:
-                plain = _lz4_chunk(machine, packed, missing)
+            compressed = _exactly(file, length)
+            # a raw LZ4 chunk does not have its length; Hadoop writes one a block, so it is what the block still lacks
+            size = _snappy_length(compressed) if codec == "snappy" else missing
+            plain = machine.decompress(compressed, size, asbytes=True)
             missing -= len(plain)
             if missing < 0:
                 raise ValueError("a chunk is longer than its block")
             yield plain
-
-
-def _lz4_chunk(machine: pa.Codec, packed: bytes, missing: int) -> bytes:
-    """A raw LZ4 chunk does not tell its length; Hadoop writes one a block, so it is what the block still misses."""
-    return bytes(machine.decompress(packed, missing, asbytes=True))
 
 
 def _snappy_frames(file: Readable) -> Iterator[bytes]:
@@ -215,10 +210,10 @@ def _exactly(file: Readable, length: int) -> bytes:
     return data
 
 
-def _snappy_length(packed: bytes) -> int:
+def _snappy_length(compressed: bytes) -> int:
     """The length of the content, which raw Snappy has at its beginning as a varint."""
     length = 0
-    for place, byte in enumerate(packed[:5]):
+    for place, byte in enumerate(compressed[:5]):
         length |= (byte & 0x7F) << (7 * place)
         if byte < 0x80:
             if length > _LARGEST_BLOCK:

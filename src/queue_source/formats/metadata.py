@@ -1,6 +1,6 @@
 """The `_metadata` column: where a row came from. It is filled when the declared schema has it.
 
-Spark's own fields (`file_*`) mean what they mean in Spark; the others tell of the message and the plan.
+Spark's own fields (`file_*`) mean what they mean in Spark; the others are of the message and the plan.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ METADATA_FIELDS = tuple(_TYPES)
 
 @dataclass(frozen=True, slots=True)
 class ObjectMetadata:
-    """What `_metadata` can tell of one range of one object. Sizes in bytes; None becomes null.
+    """What `_metadata` may hold of one range of one object. Sizes in bytes; None becomes null.
 
     `file_path` is the URI, `file_name` its last part. `file_modification_time` is aware. When built by the reader,
     `file_size` and the block default to the whole object.

@@ -1,4 +1,4 @@
-"""Columns that objects have and the declared schema has not: noticed where objects are read, at no cost per row.
+"""Columns that objects have and the declared schema lacks: noticed where objects are read, at no cost per row.
 
 JSON: what pyarrow infers beside the declared columns; CSV: the header; formats with types: the schema in the file.
 """
@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from queue_source.errors import BadObject, CuesqueueError
-from queue_source.formats.base import FormatOptions
 from queue_source.formats.metadata import METADATA_COLUMN
-from queue_source.schema.merging import news, says_nothing, spark_type, widened
+from queue_source.formats.types import fields_of, holds_nothing, spark_schema
+from queue_source.options.file_format import FormatOptions
 
 Tree = Mapping[str, Any]
 """Names of fields; to each the tree of what is new in it, or None where all of it is."""
@@ -23,14 +23,14 @@ Tree = Mapping[str, Any]
 class NewColumns(CuesqueueError):
     """An object has columns that the stream's schema lacks, and its options want to know.
 
-    Raised and caught in one task (`evolving.py`). `found`: the object's columns; or `record`: the JSON object that has
+    Raised and caught in one task (`read/task.py`). `found`: the object's columns; or `record`: the JSON object that has
     them. `where`: the object's URI or the message's shard id, where it is known.
     """
 
     def __init__(self, found: pa.Schema | None = None, record: Mapping[str, Any] | None = None) -> None:
         self.found, self.record = found, record
         self.where: str | None = None
-        super().__init__("there are columns that the schema has not")
+        super().__init__("there are columns that the schema lacks")
 
 
 def no_data(options: FormatOptions) -> list[str]:
@@ -46,11 +46,11 @@ def check_file(schema: pa.Schema, found: pa.Schema, options: FormatOptions) -> N
     """
     passed = {name.casefold() for name in no_data(options)}
     try:
-        held = [(f.name, spark_type(f.type, f.name)) for f in found if f.name.casefold() not in passed]
+        others = spark_schema(pa.schema([field for field in found if field.name.casefold() not in passed]))
     except ValueError as error:
         raise BadObject("wrong-columns", str(error)) from error
-    if news(schema, widened(schema, pa.schema(held))):
-        raise NewColumns(pa.schema(held))
+    if more(pa.struct(list(schema)), pa.struct(list(others))):
+        raise NewColumns(others)
 
 
 def check_header(schema: pa.Schema, names: list[str], options: FormatOptions) -> None:
@@ -111,16 +111,18 @@ def more(wanted: pa.DataType, found: pa.DataType, *, exactly: bool = False) -> T
     """What a found type has beside the wanted one, {} for nothing; `exactly`: names match in their case too."""
     if pt.is_struct(wanted) and pt.is_struct(found):
         fold = str if exactly else str.casefold
-        known = {fold(wanted.field(i).name): wanted.field(i).type for i in range(wanted.num_fields)}
+        known = {fold(field.name): field.type for field in fields_of(wanted)}
         tree: dict[str, Any] = {}
-        for field in (found.field(i) for i in range(found.num_fields)):
+        for field in fields_of(found):
             if fold(field.name) in known:
                 inner = more(known[fold(field.name)], field.type, exactly=exactly)
                 if inner:
                     tree[field.name] = inner
-            elif not says_nothing(field.type):
+            elif not holds_nothing(field.type):
                 tree[field.name] = None
         return tree
     if (pt.is_list(wanted) or pt.is_large_list(wanted)) and (pt.is_list(found) or pt.is_large_list(found)):
         return more(wanted.value_type, found.value_type, exactly=exactly)
+    if pt.is_map(wanted) and pt.is_map(found):
+        return more(wanted.item_type, found.item_type, exactly=exactly)
     return {}

@@ -1,4 +1,4 @@
-"""Columns whose values stand in an object's path (`.../day=2020-01-01/part.json`), as Hive and Spark write them."""
+"""Columns whose values are in an object's path (`.../day=2020-01-01/part.json`), as Hive and Spark write them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from urllib.parse import unquote
 import pyarrow as pa
 
 from queue_source.errors import BadObject
-from queue_source.formats.base import FormatOptions
 from queue_source.formats.text.parsing import text_converter
+from queue_source.options.file_format import FormatOptions
 
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 
@@ -27,7 +27,7 @@ def path_columns(uri: str, schema: pa.Schema, options: FormatOptions) -> dict[st
             raise BadObject("wrong-columns", f"the path has no folder {name}=...: {uri!r}")
         text, kind = found[name], schema.field(name).type
         try:
-            convert = text_converter(kind, FormatOptions("csv", timezone=options.timezone))
+            convert = text_converter(kind, FormatOptions(options.file_format, timezone=options.timezone))
             value = None if text == _NULL else convert(text)
         except ValueError as error:
             raise BadObject("wrong-columns", f"column {name!r} in the path: {error}") from error
@@ -37,5 +37,5 @@ def path_columns(uri: str, schema: pa.Schema, options: FormatOptions) -> dict[st
 
 def path_values(uri: str) -> dict[str, str]:
     """`name=value` folders, the last of a name; the object's own name is none."""
-    parted = (folder.partition("=") for folder in uri.split("/")[:-1])
-    return {unquote(name): unquote(value) for name, equals, value in parted if equals}
+    folders = (folder.partition("=") for folder in uri.split("/")[:-1])
+    return {unquote(name): unquote(value) for name, equals, value in folders if equals}

@@ -139,8 +139,3 @@ class FormatOptions:
     def plain_utf8(self) -> bool:
         """Whether the bytes of an object are taken as they are."""
         return codecs.lookup(self.encoding).name == "utf-8"
-
-    @property
-    def splittable(self) -> bool:
-        """Whether a record of an uncompressed object can be found from any place in it."""
-        return self.file_format in LINE_FORMATS and self.plain_utf8 and not (self.multi_line or self.whole_text)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from queue_source.errors import BadObject
-from queue_source.formats.bad_records import Problems
+from queue_source.formats.bad_records import BadRecords
 from queue_source.messages import kept_message
 from queue_source.read.partitions import Piece
 from shard_store.model import ErrorRecord, PlanIdentity, position_at
 
 
-def bad_records(piece: Piece, identity: PlanIdentity, problems: Problems) -> list[ErrorRecord]:
+def bad_records(piece: Piece, identity: PlanIdentity, problems: BadRecords) -> list[ErrorRecord]:
     """The first ones, each at its position; and how many more there are, at the position of the last."""
 
     def record(
@@ -29,9 +29,9 @@ def bad_records(piece: Piece, identity: PlanIdentity, problems: Problems) -> lis
             input_size=size,
         )
 
-    records = [record("bad-record", bad.offset, bad.reason, bad.record, bad.size) for bad in problems.told]
-    if problems.untold:
-        detail = f"{problems.untold} more bad records, the last of them at byte {problems.last}"
+    records = [record("bad-record", bad.offset, bad.reason, bad.record, bad.size) for bad in problems.reported]
+    if problems.omitted:
+        detail = f"{problems.omitted} more bad records, the last of them at byte {problems.last}"
         records.append(record("bad-records", problems.last, detail))
     return records
 

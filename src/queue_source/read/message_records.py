@@ -8,36 +8,28 @@ halved and halved again, and that one is read alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pyarrow as pa
 
 from queue_source.errors import BadObject
-from queue_source.formats.bad_records import Problems
-from queue_source.formats.base import FormatOptions, data_schema
-from queue_source.formats.compression import codec_of
+from queue_source.formats.bad_records import BadRecords
+from queue_source.formats.base import data_schema, format_of
 from queue_source.formats.metadata import METADATA_COLUMN, ObjectMetadata, metadata_column, metadata_rows
 from queue_source.formats.new_columns import NewColumns
-from queue_source.formats.text.blocks import Block
-from queue_source.formats.text.csv_lines import CsvReader
-from queue_source.formats.text.json_lines import JsonReader
-from queue_source.formats.text.json_rows import decode
-from queue_source.formats.text.lines import TextReader
-from queue_source.formats.text.records import RecordReader
-from queue_source.read.objects import Part, open_tables
-from queue_source.storage.files import ObjectFile
+from queue_source.formats.pieces import halves, read_in_pieces
+from queue_source.options.file_format import FormatOptions
 from shard_store.model import Payload
 
 TOGETHER = 16 << 20
 """Bytes of bodies that are parsed at once."""
 _ROWS = 65_536
-_BOM = b"\xef\xbb\xbf"
 _ALONE = 16  # bodies that are not worth another try together
-_SMALL = 64 << 10  # bytes of JSON that Python has read before pyarrow has begun
-_BREAKS = bytes.maketrans(b"\r\n", b"\t\t")
 
 Message = tuple[Payload, ObjectMetadata]
-Finished = Callable[[int, Problems, BadObject | None], None]
+Numbered = tuple[int, Message]
+"""A message and its place."""
+Finished = Callable[[int, BadRecords, BadObject | None], None]
 """Told of every message (by its place) with bad records in it, or that is bad as a whole."""
 
 
@@ -66,59 +58,34 @@ class _Bodies:
 
     def read(self, messages: Sequence[Message], first: int) -> Iterator[pa.RecordBatch]:
         """The rows of some messages, the first of which has the place `first`."""
-        if not messages:
-            return
-        table = self._together(messages) if len(messages) > _ALONE else None
-        if table is not None:
-            metadata = [metadata for _, metadata in messages]
-            yield from self._batches(table, metadata)
-        elif len(messages) > _ALONE:
-            half = len(messages) // 2
-            yield from self.read(messages[:half], first)
-            yield from self.read(messages[half:], first + half)
-        else:
-            for place, message in enumerate(messages, first):
-                yield from self._alone(message, place)
+        numbered: Sequence[Numbered] = list(enumerate(messages, first))
+        for batches in read_in_pieces(numbered, self._together, _halves, self._one_by_one) if messages else ():
+            yield from batches
 
-    def _together(self, messages: Sequence[Message]) -> pa.Table | None:
+    def _together(self, numbered: Sequence[Numbered]) -> Iterator[pa.RecordBatch] | None:
         """A row a message, or None where that cannot be had."""
-        reader = self._record_reader()
-        bodies = [payload.value for payload, _ in messages]
+        if len(numbered) <= _ALONE:
+            return None
+        format = format_of(self.options)
+        reader = format.line_reader(data_schema(self.schema, self.options), self.options)
         if reader is None or reader.only_slowly:
             return None
-        if self.options.file_format == "json":  # line breaks in texts stay what they are there: bad
-            bodies = [body.strip().translate(_BREAKS) for body in bodies]
-        if not all(map(self._is_a_record, bodies)):
+        lines = [line for _, (payload, _) in numbered if (line := format.body_as_line(payload.value)) is not None]
+        table = reader.quickly(b"\n".join(lines)) if len(lines) == len(numbered) else None
+        if table is None or table.num_rows != len(numbered):
             return None
-        table = reader.quickly(b"\n".join(bodies))
-        return table if table is not None and table.num_rows == len(messages) else None
+        return self._batches(table, [metadata for _, (_, metadata) in numbered])
 
-    def _is_a_record(self, body: bytes) -> bool:
-        """Whether a body may be one line among others.
-
-        A JSON object that ends in `}` cannot go on in a line that begins with `{`: so none of them leans on another.
-        """
-        if not body or b"\n" in body or b"\r" in body or body.startswith(_BOM):
-            return False
-        return self.options.file_format != "json" or (body.startswith(b"{") and body.endswith(b"}"))
-
-    def _record_reader(self) -> RecordReader | None:
-        """A reader of lines, where a body may be one."""
-        options, problems = self.options, Problems(self.options.mode)
-        if options.line_sep is not None or not options.plain_utf8:
-            return None
-        schema = data_schema(self.schema, options)
-        if options.file_format == "json":
-            return JsonReader(schema, options, problems, "")
-        if options.file_format == "csv" and not options.header:
-            return CsvReader(schema, options, problems, "")
-        return TextReader(schema, options, problems) if options.file_format == "text" else None
+    def _one_by_one(self, numbered: Sequence[Numbered]) -> Iterator[Iterator[pa.RecordBatch]]:
+        return (self._alone(message, place) for place, message in numbered)
 
     def _alone(self, message: Message, place: int) -> Iterator[pa.RecordBatch]:
         payload, metadata = message
-        problems = Problems(self.options.mode)
+        problems = BadRecords(self.options.mode)
         try:
-            tables = list(self._tables(payload.value, problems))
+            schema = data_schema(self.schema, self.options)
+            read_body = format_of(self.options).read_body
+            tables = list(read_body(payload.value, schema, self.options, problems)) if payload.value else []
         except NewColumns as noticed:
             noticed.where = metadata.shard_id
             raise
@@ -129,23 +96,6 @@ class _Bodies:
             self.finished(place, problems, None)
         for table in tables:
             yield from self._batches(table, [metadata])
-
-    def _tables(self, body: bytes, problems: Problems) -> Iterator[pa.Table]:
-        options, schema = self.options, data_schema(self.schema, self.options)
-        if not body:
-            return iter(())
-        if options.file_format == "json":
-            # an object in several lines, which no body of a record a line can be taken for
-            document = options.multi_line or _is_document(body)
-            if options.plain_utf8 and len(body) <= _SMALL and codec_of("", body) is None:
-                reader, block = JsonReader(schema, options, problems, ""), Block(0, body.removeprefix(_BOM))
-                return iter([reader.whole(block) if document else reader.slowly(block)])
-            if document:
-                options = replace(options, multi_line=True, line_sep=None)
-        file = ObjectFile("", pa.BufferReader(body))
-        # as a part: of a single record nobody asks whether it has any of the declared columns
-        tables, _ = open_tables("", file, len(body), schema, options, problems, Part(0, len(body)))
-        return tables
 
     def _batches(self, table: pa.Table, metadata: Sequence[ObjectMetadata]) -> Iterator[pa.RecordBatch]:
         """The declared columns; `metadata` is that of each row, or one for all of them."""
@@ -165,11 +115,5 @@ class _Bodies:
                 yield batch
 
 
-def _is_document(body: bytes) -> bool:
-    if b"\n" not in body and b"\r" not in body:
-        return False
-    try:
-        decode(body.decode("utf-8"))
-    except ValueError:
-        return False
-    return True
+def _halves(numbered: Sequence[Numbered]) -> Sequence[Sequence[Numbered]]:
+    return halves(numbered) if len(numbered) > _ALONE else [numbered]

@@ -1,7 +1,7 @@
 """One object, or a range of one: from its URI to Arrow batches in the declared schema, or a BadObject.
 
 The entry of the executor side. All or nothing: no row leaves before the whole object is known to be good, where it may
-be bad in its middle (`holding.py`). Objects that cannot be (plain text whose bad records are told one by one) are
+be bad in its middle (`spool`). Objects that cannot be (plain text, whose bad records are reported one by one) are
 streamed. Either way a worker's memory is bounded by blocks, not by the object.
 """
 
@@ -13,20 +13,13 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from queue_source.errors import BadObject, ObjectStoreError
-from queue_source.formats.bad_records import Problems
-from queue_source.formats.base import COLUMNAR_FORMATS, LINE_FORMATS, FormatOptions, data_schema
-from queue_source.formats.binary_file import read_binary_file
-from queue_source.formats.compression import codec_of
+from queue_source.formats.bad_records import BadRecords
+from queue_source.formats.base import OpenObject, Part, data_schema, format_of
 from queue_source.formats.metadata import METADATA_COLUMN, ObjectMetadata, metadata_column
 from queue_source.formats.new_columns import NewColumns
 from queue_source.formats.path_columns import path_columns
 from queue_source.formats.spool import all_or_nothing
-from queue_source.formats.text.objects import TextObject
-from queue_source.formats.typed.avro import read_avro
-from queue_source.formats.typed.orc import read_orc
-from queue_source.formats.typed.parquet import read_parquet
-from queue_source.messages import MESSAGE_URI
-from queue_source.options.content import ContentOptions
+from queue_source.options.file_format import FormatOptions
 from queue_source.storage.files import ObjectFile, StorageOptions, open_object, stat_object
 
 BATCH_ROWS = 65_536
@@ -41,44 +34,18 @@ class ExpectedObject:
     etag: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """Which bytes of an object are read; None: to its end.
-
-    What is in them: the records, row groups (Parquet) or stripes (ORC) that begin there.
-    """
-
-    start: int = 0
-    end: int | None = None
-
-
-def may_be_cut(uri: str, content: ContentOptions) -> bool:
-    """Whether parts of the object may be read by several tasks, or in several micro-batches. Driver, before reading.
-
-    None of them may find it bad when others do not; unless nothing of the micro-batch is published then. An object that
-    is compressed, and does not say so in its name, is read as a whole with its first part.
-    """
-    options, all_or_nothing = content.format, content.stops_at_bad_objects
-    if uri == MESSAGE_URI or options is None:
-        return False
-    if options.file_format in COLUMNAR_FORMATS:
-        return all_or_nothing
-    may_fail = options.mode == "FAILFAST"
-    return options.splittable and (all_or_nothing or not may_fail) and codec_of(uri, b"") is None
-
-
 def read_object(
     uri: str,
     schema: pa.Schema,
     options: FormatOptions,
-    problems: Problems,
+    bad: BadRecords,
     *,
     storage: StorageOptions | None = None,
     expected: ExpectedObject | None = None,
     metadata: ObjectMetadata | None = None,
     part: Part | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of the object (or part), in batches of exactly `schema`, none of them empty; bad records to `problems`.
+    """The rows of the object (or part), in batches of exactly `schema`, none of them empty; bad records go to `bad`.
 
     Executor worker. `metadata` fills the column `_metadata`, if `schema` has it; path, name, size and time that it
     leaves open are filled from the object. Raises BadObject (`missing-object`, `object-changed`, `corrupt-object`,
@@ -96,10 +63,10 @@ def read_object(
         filled = None
         if METADATA_COLUMN in schema.names:
             filled = _complete(uri, size, schema, storage, metadata or ObjectMetadata(), part)
-        tables, may_fail_late = open_tables(uri, file, size, wanted, options, problems, part, storage)
-        batches = _batches(tables, schema, filled, from_path)
+        tables = format_of(options).open(OpenObject(uri, file, size, storage), part, wanted, options, bad)
+        batches = _batches(tables.rows, schema, filled, from_path)
         try:
-            for batch in all_or_nothing(batches, schema) if may_fail_late else batches:
+            for batch in all_or_nothing(batches, schema) if tables.may_fail_late else batches:
                 yield batch
                 given = True
         except NewColumns as noticed:
@@ -109,33 +76,6 @@ def read_object(
             if given:  # it changed while it was read: another try sees it from its beginning
                 raise ObjectStoreError(f"{uri!r} became bad while it was read: {error}") from error
             raise
-
-
-def open_tables(
-    uri: str,
-    file: ObjectFile,
-    size: int,
-    schema: pa.Schema,
-    options: FormatOptions,
-    problems: Problems,
-    part: Part | None = None,
-    storage: StorageOptions | None = None,
-) -> tuple[Iterator[pa.Table], bool]:
-    """The rows of an open object as tables, and whether they may turn out bad after the first of them.
-
-    `schema` is that of the object's own columns; `storage` is for binaryFile alone.
-    """
-    part = part or Part()
-    if options.file_format in LINE_FORMATS:
-        text = TextObject(uri, file, size, options, problems, part.start)
-        return text.tables(schema, part.start, part.end), text.may_fail_late
-    if options.file_format == "parquet":
-        return read_parquet(file, schema, options, part.start, part.end), True
-    if options.file_format == "orc":
-        return read_orc(file, size, schema, options, part.start, part.end), True
-    if options.file_format == "avro":
-        return read_avro(file, schema, options), True
-    return read_binary_file(uri, file, size, schema, storage), False
 
 
 def check_unchanged(uri: str, file: ObjectFile, size: int, expected: ExpectedObject) -> None:
@@ -152,7 +92,7 @@ def check_unchanged(uri: str, file: ObjectFile, size: int, expected: ExpectedObj
 def _complete(
     uri: str, size: int, schema: pa.Schema, storage: StorageOptions | None, known: ObjectMetadata, part: Part
 ) -> ObjectMetadata:
-    """`known`, with what the object itself tells where it is silent."""
+    """`known`, with what the object itself says where it is silent."""
     end = size if part.end is None else part.end
     filled = replace(
         known,

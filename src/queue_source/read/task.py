@@ -9,18 +9,19 @@ from functools import partial
 import pyarrow as pa
 
 from queue_source.errors import BadObject
-from queue_source.formats.bad_records import Problems
-from queue_source.formats.base import FormatOptions
+from queue_source.formats.bad_records import BadRecords
+from queue_source.formats.base import Part
 from queue_source.formats.batches import gathered
 from queue_source.formats.metadata import ObjectMetadata
 from queue_source.formats.new_columns import NewColumns
 from queue_source.options import ContentOptions, SecretUrl
+from queue_source.options.file_format import FormatOptions
 from queue_source.read.combined import SMALL, TOGETHER, may_be_joined, read_together
 from queue_source.read.error_records import bad_object, bad_records, kills_its_reader
 from queue_source.read.isolation import Marks, read_alone, read_beside_others
 from queue_source.read.message_records import Message, parsed_messages
 from queue_source.read.message_rows import message_batches
-from queue_source.read.objects import BATCH_ROWS, ExpectedObject, Part, read_object
+from queue_source.read.objects import BATCH_ROWS, ExpectedObject, read_object
 from queue_source.read.partitions import Piece
 from queue_source.schema.evolution import schema_changed
 from shard_store.failpoints import reach
@@ -154,7 +155,7 @@ def _announced(piece: Piece) -> tuple[str, ExpectedObject]:
 def _read_piece(
     work: Work, piece: Piece, schema: pa.Schema, format: FormatOptions, report: Report
 ) -> Iterator[pa.RecordBatch]:
-    problems = Problems(format.mode)
+    problems = BadRecords(format.mode)
     reach("object-read", piece.content.shard_id)
     try:
         uri, expected = _announced(piece)
@@ -178,7 +179,7 @@ def _read_messages(work: Work, schema: pa.Schema, report: Report) -> Iterator[pa
     format = work.content.format
     assert format is not None
 
-    def finished(place: int, problems: Problems, error: BadObject | None) -> None:
+    def finished(place: int, problems: BadRecords, error: BadObject | None) -> None:
         piece = work.pieces[place]
         if error is not None:
             _report_bad(piece, work, error, report)

@@ -1,1 +1,1 @@
-"""Schemas that nobody declared: found in samples, kept in a location, widened when objects outgrow them."""
+"""Schemas that are not declared: inferred from samples, kept in a location, widened when objects have more columns."""

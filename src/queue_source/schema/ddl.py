@@ -10,7 +10,7 @@ from collections.abc import Iterable
 import pyarrow as pa
 import pyarrow.types as pt
 
-from queue_source.formats.base import is_bytes, is_text
+from queue_source.formats.types import is_bytes, is_text
 from queue_source.options import ddl
 from queue_source.options.ddl import DdlType, Path
 

@@ -12,11 +12,12 @@ from contextlib import suppress
 import pyarrow as pa
 
 from queue_source.errors import BadObject, ObjectStoreError, SchemaChanged
-from queue_source.formats.base import FormatOptions
+from queue_source.formats.base import OpenObject, format_of
 from queue_source.formats.new_columns import NewColumns, no_data
+from queue_source.formats.text.json import infer_records
 from queue_source.options import ContentOptions
+from queue_source.options.file_format import FormatOptions
 from queue_source.schema.ddl import parse_fields
-from queue_source.schema.inference import infer_file, infer_json
 from queue_source.schema.location import SchemaLocation
 from queue_source.schema.merging import merged, news, widened, with_hints
 from queue_source.storage.files import ObjectFile, open_object
@@ -30,7 +31,7 @@ def schema_changed(
 ) -> SchemaChanged:
     """The error that ends the query; with `addNewColumns`, once the wider schema is kept.
 
-    `contents` is all that the task reads: looked at within the limits of samples, the one that was met first, so that
+    `contents` is all that the task reads: sampled within the limits, the one with the new column first, so that
     one restart brings more than one new column. May run many times, in many tasks: it only adds columns.
     """
     format = content.format
@@ -62,13 +63,13 @@ def schema_changed(
 def _found(noticed: NewColumns, content: ContentOptions, format: FormatOptions, rest: Iterable[Content]) -> pa.Schema:
     """The columns of what was met, as seen in a larger part of it and of what is still to be read."""
     types = content.schema.infer_column_types
-    textual = format.file_format in ("json", "csv")
+    textual = format_of(format).values_are_text
     samples = list(_samples(rest, content, format))
     if noticed.record is not None:
-        samples.append(infer_json([dict(noticed.record)], types=types))
+        samples.append(infer_records([dict(noticed.record)], types=types))
     elif noticed.found is not None:
         names = {name for sample in samples for name in sample.names}
-        # a header tells names alone: types are those of the samples
+        # a header has names alone: types are those of the samples
         samples.append(pa.schema([field for field in noticed.found if not textual or field.name not in names]))
     if textual:
         return merged(samples, textual=True)
@@ -82,18 +83,19 @@ def _samples(rest: Iterable[Content], content: ContentOptions, format: FormatOpt
     options = content.schema
     limit = max(1, options.schema_sample_bytes // options.schema_sample_files)
     for _, one in zip(range(options.schema_sample_files), rest, strict=False):
-        with suppress(BadObject, ObjectStoreError, ValueError):  # told when it is read, at the next start
+        with suppress(BadObject, ObjectStoreError, ValueError):  # reported when it is read, at the next start
             yield infer_content(one, content, format, limit)
 
 
 def infer_content(one: Content, content: ContentOptions, format: FormatOptions, limit: int) -> pa.Schema:
-    """The columns of an object, or of a message. Raises as `infer_file`."""
+    """The columns of an object, or of a message. Raises as `Format.infer`."""
     types = content.schema.infer_column_types
     if one.payload is not None:
-        body = ObjectFile(one.shard_id, pa.BufferReader(one.payload.value))
-        return infer_file(one.shard_id, body, format, limit, types=types)
+        value = one.payload.value
+        body = OpenObject(one.shard_id, ObjectFile(one.shard_id, pa.BufferReader(value)), len(value))
+        return format_of(format).infer(body, format, limit, types=types)
     with open_object(one.uri, content.storage) as file:
-        return infer_file(one.uri, file, format, limit, types=types)
+        return format_of(format).infer(OpenObject(one.uri, file, file.size()), format, limit, types=types)
 
 
 def _listed(names: list[str]) -> str:

@@ -1,6 +1,6 @@
 """`schemaLocation`: a folder in which inferred schemas are kept, `_schemas/VERSION-HASH.json`, never overwritten.
 
-No store has to do more than to write an object whole, and nobody has to be the only writer: a file's name says what it
+The store only has to write an object whole, and there may be several writers: a file's name says what it
 holds (the hash is of its columns), so writing it twice is writing it once; and what is kept is all columns of all
 versions, each in its first type, so what one driver adds no other takes away.
 """
@@ -52,7 +52,7 @@ class SchemaLocation:
         with self._mapped(self._folder):
             try:
                 found = filesystem.get_file_info(pafs.FileSelector(folder, allow_not_found=True))
-            except FileNotFoundError:  # another driver made it between pyarrow's two looks: there was none to list
+            except FileNotFoundError:  # another driver made it between pyarrow's two requests: there was none to list
                 found = filesystem.get_file_info(pafs.FileSelector(folder, allow_not_found=True))
         numbers = {info.base_name: int(name[1]) for info in found if (name := _NAME.fullmatch(info.base_name))}
         if not numbers:

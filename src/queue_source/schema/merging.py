@@ -1,6 +1,6 @@
 """Schemas put together: of several samples (`merged`), of a kept schema and what came later (`widened`), with hints.
 
-Names that differ in nothing but case are one, in the spelling that came first: Spark would not tell two apart.
+Names that differ in nothing but case are one, in the spelling that came first: Spark would not distinguish two.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 import pyarrow as pa
 import pyarrow.types as pt
 
-from queue_source.formats.base import is_bytes, is_text
+from queue_source.formats.types import fields_of, holds_nothing
 from queue_source.schema.ddl import Path
 
 Hints = Sequence[tuple[Path, pa.DataType]]
@@ -30,7 +30,7 @@ def merged(schemas: Iterable[pa.Schema], *, textual: bool) -> pa.Schema:
     kind: pa.DataType = pa.struct([])
     for schema in schemas:
         kind = common_type(kind, pa.struct(list(schema)), textual=textual)
-    return pa.schema(_fields(kind))
+    return pa.schema(fields_of(kind))
 
 
 def common_type(a: pa.DataType, b: pa.DataType, *, textual: bool, path: str = "") -> pa.DataType:
@@ -88,7 +88,7 @@ def _settled(kind: pa.DataType) -> pa.DataType:
     if pt.is_null(kind) or (pt.is_struct(kind) and kind.num_fields == 0):
         return pa.string()
     if pt.is_struct(kind):
-        return pa.struct([(field.name, _settled(field.type)) for field in _fields(kind)])
+        return pa.struct([(field.name, _settled(field.type)) for field in fields_of(kind)])
     return pa.list_(_settled(kind.value_type)) if pt.is_list(kind) else kind
 
 
@@ -99,7 +99,7 @@ def widened(kept: pa.Schema, found: pa.Schema, ignored: Iterable[str] = ()) -> p
     """
     passed = {name.casefold() for name in ignored}
     others = [field for field in found if field.name.casefold() not in passed]
-    return pa.schema(_fields(_widened(pa.struct(list(kept)), pa.struct(others))))
+    return pa.schema(fields_of(_widened(pa.struct(list(kept)), pa.struct(others))))
 
 
 def _widened(kept: pa.DataType, found: pa.DataType) -> pa.DataType:
@@ -108,7 +108,7 @@ def _widened(kept: pa.DataType, found: pa.DataType) -> pa.DataType:
         for name, field in _by_name(found).items():
             if name in fields:
                 fields[name] = fields[name].with_type(_widened(fields[name].type, field.type))
-            elif not says_nothing(field.type):
+            elif not holds_nothing(field.type):
                 fields[name] = field.with_type(_settled(field.type))
         return pa.struct(list(fields.values()))
     if pt.is_list(kept) and pt.is_list(found):
@@ -116,13 +116,6 @@ def _widened(kept: pa.DataType, found: pa.DataType) -> pa.DataType:
     if pt.is_map(kept) and pt.is_map(found):
         return pa.map_(kept.key_type, _widened(kept.item_type, found.item_type))
     return kept
-
-
-def says_nothing(kind: pa.DataType) -> bool:
-    """Whether a type was inferred from nothing but nulls and empty objects and arrays."""
-    if pt.is_struct(kind):
-        return all(says_nothing(field.type) for field in _fields(kind))
-    return bool(pt.is_null(kind)) or (bool(pt.is_list(kind)) and says_nothing(kind.value_type))
 
 
 def news(kept: pa.Schema, wider: pa.Schema) -> list[str]:
@@ -150,7 +143,7 @@ def with_hints(schema: pa.Schema, hints: Hints) -> pa.Schema:
     kind: pa.DataType = pa.struct(list(schema))
     for path, wanted in hints:
         kind = _hinted(kind, path, wanted, ".".join(path))
-    return pa.schema(_fields(kind))
+    return pa.schema(fields_of(kind))
 
 
 def _hinted(kind: pa.DataType, path: Path, wanted: pa.DataType, whole: str) -> pa.DataType:
@@ -175,42 +168,9 @@ def _hinted(kind: pa.DataType, path: Path, wanted: pa.DataType, whole: str) -> p
     return pa.struct(list(fields.values()))
 
 
-def spark_type(kind: pa.DataType, path: str) -> pa.DataType:
-    """The type in which Spark holds a column of a file. Raises ValueError for one that it has no type for."""
-    if isinstance(kind, pa.BaseExtensionType):
-        return spark_type(kind.storage_type, path)
-    if pt.is_dictionary(kind):
-        return spark_type(kind.value_type, path)
-    if pt.is_struct(kind):
-        return pa.struct([(field.name, spark_type(field.type, f"{path}.{field.name}")) for field in _fields(kind)])
-    if pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind):
-        return pa.list_(spark_type(kind.value_type, path))
-    if pt.is_map(kind):
-        return pa.map_(spark_type(kind.key_type, path), spark_type(kind.item_type, path))
-    if pt.is_unsigned_integer(kind):
-        return {8: pa.int16(), 16: pa.int32(), 32: pa.int64()}.get(kind.bit_width, pa.decimal128(20, 0))
-    if pt.is_timestamp(kind):
-        return pa.timestamp("us", tz=None if kind.tz is None else "UTC")
-    if pt.is_date(kind):
-        return pa.date32()
-    if is_text(kind) or pt.is_string_view(kind):
-        return pa.string()
-    if is_bytes(kind) or pt.is_binary_view(kind) or pt.is_fixed_size_binary(kind):
-        return pa.binary()
-    if pt.is_float16(kind):
-        return pa.float32()
-    if pt.is_boolean(kind) or pt.is_integer(kind) or pt.is_floating(kind) or pt.is_decimal128(kind) or pt.is_null(kind):
-        return kind
-    raise ValueError(f"column {path!r} is {kind}, which Spark has no type for; declare the columns with .schema(...)")
-
-
 def _by_name(kind: pa.StructType) -> dict[str, pa.Field]:
     """The fields by their names in small letters; of several with one name the first."""
     found: dict[str, pa.Field] = {}
-    for field in _fields(kind):
+    for field in fields_of(kind):
         found.setdefault(field.name.casefold(), field)
     return found
-
-
-def _fields(kind: pa.StructType) -> list[pa.Field]:
-    return [kind.field(i) for i in range(kind.num_fields)]

@@ -1,8 +1,8 @@
-"""Driver side: the schema of a stream for which nobody declared one.
+"""Driver side: the schema of a stream without a declared one.
 
-What `schemaLocation` holds is used as it is. Only when it is empty, samples are looked at: the objects that the user
+What `schemaLocation` holds is used as it is. Only when it is empty, samples are read: the objects that the user
 names, else what the queue would deliver next, else objects that the store has already seen. Nothing is acknowledged,
-and what a queue had to hand out to show it is given back at once.
+and what a queue had to deliver to show it is returned (nack) at once.
 """
 
 from __future__ import annotations
@@ -14,16 +14,17 @@ import pyarrow as pa
 
 from queue_source.announcements.contents import announced_messages, announced_objects
 from queue_source.errors import BadObject, ObjectStoreError, OptionError
-from queue_source.formats.base import FormatOptions
+from queue_source.formats.base import format_of
 from queue_source.formats.path_columns import path_values
+from queue_source.formats.text.csv import infer_text
 from queue_source.messages import Received
 from queue_source.options import ReaderOptions, connection_options
+from queue_source.options.file_format import FormatOptions
 from queue_source.options.queue_checks import check_suitability
 from queue_source.queues import open_queue
 from queue_source.queues.base import Queue, administered
 from queue_source.schema.ddl import parse_fields
 from queue_source.schema.evolution import infer_content
-from queue_source.schema.inference import fixed_schema, infer_text
 from queue_source.schema.location import SchemaLocation
 from queue_source.schema.merging import TypesDiffer, merged, settled, with_hints
 from shard_store.errors import ShardStoreError
@@ -31,7 +32,7 @@ from shard_store.model import Content
 from shard_store.store import open_store
 from shard_store.views import VIEWS
 
-_LOOK = 60.0  # seconds after which messages come back by themselves, should this process die
+_SAMPLE_LEASE = 60.0  # seconds after which messages come back by themselves, should this process die
 
 
 def inferred_schema(options: ReaderOptions) -> pa.Schema:
@@ -41,7 +42,7 @@ def inferred_schema(options: ReaderOptions) -> pa.Schema:
     """
     format = options.content.format
     assert format is not None
-    fixed = fixed_schema(format)
+    fixed = format_of(format).fixed_schema
     if fixed is None:
         fixed = _recorded(options, format)
     try:
@@ -72,11 +73,11 @@ def _inferred(options: ReaderOptions, format: FormatOptions) -> pa.Schema:
     hints = parse_fields(options.content.schema.schema_hints)
     schemas: list[pa.Schema] = []
     problems: list[str] = []
-    limit = max(1, options.content.schema.schema_sample_bytes // options.content.schema.schema_sample_files)
-    textual = format.file_format in ("json", "csv")
+    max_bytes = max(1, options.content.schema.schema_sample_bytes // options.content.schema.schema_sample_files)
+    textual = format_of(format).values_are_text
     for one in _samples(options, problems):
         try:
-            found = infer_content(one, options.content, format, limit)
+            found = infer_content(one, options.content, format, max_bytes)
             schemas.append(found if textual else with_hints(found, _known(hints, found)))
         except (BadObject, ObjectStoreError, ValueError) as error:
             problems.append(f"{one.shard_id[:300]}: {error}")
@@ -119,21 +120,21 @@ def _path_fields(one: Content, options: ReaderOptions, format: FormatOptions) ->
 
 
 def _samples(options: ReaderOptions, problems: list[str]) -> Iterator[Content]:
-    """What to look at, within `schemaSampleFiles`."""
-    most = options.content.schema.schema_sample_files
+    """The samples, up to `schemaSampleFiles` of them."""
+    limit = options.content.schema.schema_sample_files
     if options.content.schema.schema_sample:
-        yield from [Content(uri, uri) for uri in options.content.schema.schema_sample[:most]]
+        yield from [Content(uri, uri) for uri in options.content.schema.schema_sample[:limit]]
         return
-    found = _announced(options, most, problems)
-    yield from found or _seen_before(options, most, problems)
+    found = _announced(options, limit, problems)
+    yield from found or _seen_before(options, limit, problems)
 
 
-def _announced(options: ReaderOptions, most: int, problems: list[str]) -> list[Content]:
+def _announced(options: ReaderOptions, limit: int, problems: list[str]) -> list[Content]:
     """What the messages that wait in the queues announce; they stay there."""
-    found = _contents(options, [_show(queue, most) for queue in _opened(options)], problems)
+    found = _contents(options, [_show(queue, limit) for queue in _opened(options)], problems)
     if not found:  # the first message may be on its way
-        found = _contents(options, [_wait_for(queue, most, options) for queue in _opened(options)], problems)
-    return found[:most]
+        found = _contents(options, [_wait_for(queue, limit, options) for queue in _opened(options)], problems)
+    return found[:limit]
 
 
 def _opened(options: ReaderOptions) -> Iterator[Queue]:
@@ -143,17 +144,17 @@ def _opened(options: ReaderOptions) -> Iterator[Queue]:
             yield queue
 
 
-def _show(queue: Queue, most: int) -> list[Received]:
+def _show(queue: Queue, limit: int) -> list[Received]:
     manager = administered(queue)
-    return manager.peek(most) if manager else []
+    return manager.peek(limit) if manager else []
 
 
-def _wait_for(queue: Queue, most: int, options: ReaderOptions) -> list[Received]:
-    """Messages that are taken and given back at once: whoever counts receives, counts one more."""
+def _wait_for(queue: Queue, limit: int, options: ReaderOptions) -> list[Received]:
+    """Messages that are received and returned at once: a queue that counts receives counts one more."""
     deadline = time.monotonic() + options.queue.wait_time.total_seconds()
     while (left := deadline - time.monotonic()) > 0:
         wait = min(left, queue.capabilities.max_wait)
-        messages = queue.receive(min(most, queue.capabilities.max_batch_size), _LOOK, wait)
+        messages = queue.receive(min(limit, queue.capabilities.max_batch_size), _SAMPLE_LEASE, wait)
         queue.nack([message.receipt for message in messages])
         if messages:
             return messages
@@ -172,7 +173,7 @@ def _contents(options: ReaderOptions, shown: Iterable[list[Received]], problems:
     return list(contents.values())
 
 
-def _seen_before(options: ReaderOptions, most: int, problems: list[str]) -> list[Content]:
+def _seen_before(options: ReaderOptions, limit: int, problems: list[str]) -> list[Content]:
     """Objects of the source that were read before, by this pipeline or another."""
     if options.content.content == "message":
         return []  # their bodies are gone
@@ -182,8 +183,8 @@ def _seen_before(options: ReaderOptions, most: int, problems: list[str]) -> list
         with open_store(options.store.reveal(), create=False) as store:
             page = next(store.pages("shards", source=options.source), [])
     except ShardStoreError as error:
-        problems.append(f"the store: {error}")  # there is none yet, most likely
+        problems.append(f"the store: {error}")  # there is probably none yet
         return []
     done = [str(row[place]) for row in page if row[state] == "done"]
     version = "#" if options.notifications.allow_overwrites else "\0"
-    return [Content(shard_id, shard_id.rpartition(version)[0] or shard_id) for shard_id in done[:most]]
+    return [Content(shard_id, shard_id.rpartition(version)[0] or shard_id) for shard_id in done[:limit]]

@@ -19,10 +19,9 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from queue_source.formats.base import check_schema
+from queue_source.formats.base import check_schema, may_be_cut
 from queue_source.options import ReaderOptions, connection_options
 from queue_source.read.message_rows import check_message_schema
-from queue_source.read.objects import may_be_cut
 from queue_source.read.partitions import partition
 from queue_source.read.task import Alone, Beside, Work, read_work
 from queue_source.spark.compat import AvailableNow, arrow_schema, read_all_available

@@ -13,7 +13,7 @@ _PUBLIC = "dfs.core.windows.net"
 
 
 def azure_place(uri: str, scheme: str, bucket: str, options: AzureOptions) -> tuple[str, str, str]:
-    """(account, what stands behind it in the host's name, container) of a URI's first part.
+    """(account, what follows it in the host's name, container) of a URI's first part.
 
     Raises BadObject for a URI that names none, ObjectStoreError when the credentials are those of another account.
     """

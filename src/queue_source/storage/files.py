@@ -1,7 +1,7 @@
 """Where objects live: from a URI to an open file, and the one place where a file system's errors get our names.
 
 A URI is taken **raw**. `s3://bucket/KEY` holds the key as it is (notifications are decoded where they are parsed),
-and after `file://` stands the path as it is: nothing is percent-decoded here, because the URI is the identity of the
+and `file://` is followed by the path as it is: nothing is percent-decoded here, because the URI is the identity of the
 object, and `a%20b` and `a b` are two objects. A plain absolute path is a local file.
 
 Used in executor workers, and by the reader process to ask for sizes before planning. File systems are cached per
@@ -54,7 +54,7 @@ GCS_EMULATOR = "STORAGE_EMULATOR_HOST"
 
 @dataclass(frozen=True, slots=True)
 class ObjectStat:
-    """An object's size in bytes, and when it was last modified (aware, UTC; None where the store does not tell)."""
+    """An object's size in bytes, and when it was last modified (aware, UTC; None where the store does not say)."""
 
     size: int
     modified: datetime | None
@@ -134,7 +134,7 @@ class ObjectFile:
     """An open object whose reads raise our errors, and which remembers a failed read.
 
     It is a Python file for pyarrow (`pa.PythonFile`). pyarrow reports a failed read and a damaged Parquet file alike
-    as OSError; `failure` tells them apart: what it holds is the store's fault, anything else is the object's.
+    as OSError; `failure` distinguishes them: what it holds is the store's fault, anything else is the object's.
     """
 
     def __init__(self, uri: str, native: Any) -> None:
@@ -143,7 +143,7 @@ class ObjectFile:
         self._native = native
 
     def size(self) -> int:
-        """Bytes, as the store tells it now."""
+        """Bytes, as the store says now."""
         return int(self._guarded(self._native.size))
 
     def etag(self) -> str | None:

@@ -1,11 +1,11 @@
 """CSV: whole blocks of records to Arrow, or record by record where a block has anything unusual.
 
 With a header, columns are matched by name; without one, by position. pyarrow parses; what Spark understands otherwise
-is made up for before or after, or the block is read in Python (`slowly`), in Spark's meaning:
+is corrected before or after, or the block is read in Python (`slowly`), in Spark's meaning:
 
-- `escape` stands only before a quote (or itself) inside of quotes, and is a plain character everywhere else, where
+- `escape` has a meaning only before a quote (or itself) within quotes, and is a plain character elsewhere, where
   pyarrow would drop it: `C:\\new` keeps its backslash;
-- quotes stand around fields or are doubled in them: any other, and pyarrow would end fields and records elsewhere;
+- quotes surround fields or are doubled in them: with any other, pyarrow would end fields and records elsewhere;
 - `""` is null like nothing at all, unless `nullValue` and `emptyValue` differ.
 """
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -23,17 +23,17 @@ import pyarrow.csv as pc_csv
 import pyarrow.types as pt
 
 from queue_source.errors import BadObject
-from queue_source.formats.bad_records import Problems
-from queue_source.formats.base import FormatOptions, is_bytes, is_text
+from queue_source.formats.bad_records import BadRecords
 from queue_source.formats.date_patterns import pattern_for
 from queue_source.formats.new_columns import check_header
-from queue_source.formats.text.blocks import BLOCK_SIZE, Block, Exactly, LineEnds, OutsideQuotes
-from queue_source.formats.text.csv_tokens import tokenizer
-from queue_source.formats.text.line_data import count_lines, is_utf8, unified
+from queue_source.formats.text.blocks import BLOCK_SIZE, Block, Separator, count_lines, is_utf8, line_separator, unified
+from queue_source.formats.text.csv_tokens import CsvRecords, Field, Tokenizer, regular_quotes
 from queue_source.formats.text.parsing import TextConverter, text_converter
 from queue_source.formats.text.records import Record, RecordSchema, Rows
 from queue_source.formats.text.values import text_leaf
 from queue_source.formats.typed.columns import check_decimals, conform_column, match_names, require_any
+from queue_source.formats.types import is_bytes, is_text
+from queue_source.options.file_format import FormatOptions
 
 _TRUE = ["true", "True", "TRUE"]
 _FALSE = ["false", "False", "FALSE"]
@@ -47,19 +47,15 @@ _MAX_BLOCK = (1 << 31) - 1
 class CsvReader:
     """Reads the blocks of one CSV object (or range). With a header, `take_header` comes first."""
 
-    def __init__(self, schema: pa.Schema, options: FormatOptions, problems: Problems, uri: str) -> None:
+    def __init__(self, schema: pa.Schema, options: FormatOptions, bad: BadRecords, uri: str) -> None:
         self._options = options
-        self._problems = problems
+        self._bad = bad
         self._uri = uri
         self._shape = RecordSchema.of(schema, options)
-        self._tokens = tokenizer(options)
+        self._tokens = Tokenizer(options).fields
         self._leaf = text_leaf(options)
         self._take_columns([*self._shape.data.names], {name: name for name in self._shape.data.names})
-        self.separator: LineEnds | Exactly | OutsideQuotes = LineEnds()
-        if options.multi_line:
-            self.separator = OutsideQuotes(options.quote.encode() or b"\n", options.escape.encode())
-        elif options.line_sep is not None:
-            self.separator = Exactly(options.line_sep.encode())
+        self.separator: Separator = CsvRecords(options) if options.multi_line else line_separator(options)
         self.only_slowly = False
 
     def take_header(self, block: Block) -> Block | None:
@@ -74,11 +70,15 @@ class CsvReader:
                 require_any(self._shape.data.names, matches, present)
                 self._take_columns(present, matches)
                 end = self.separator.first_end(block.data, offset + len(line) + 1)
-                if isinstance(self.separator, OutsideQuotes):
-                    end = next((e for e in self.separator.ends(block.data).tolist() if e > offset + len(line)), -1)
                 end = len(block.data) if end < 0 else end
                 return Block(block.offset + end, block.data[end:])
         return None
+
+    def fields(self, data: bytes) -> Iterator[list[Field]]:
+        """The fields of every record."""
+        for _, line in self.separator.split(data):
+            if self._is_record(line):
+                yield self._tokens(line.decode("utf-8", "replace"))[0]
 
     def quickly(self, data: bytes) -> pa.Table | None:
         lines = self._as_pyarrow_wants(data)
@@ -99,7 +99,7 @@ class CsvReader:
             return None  # the slow way finds out what is wrong
 
     def slowly(self, block: Block) -> pa.Table:
-        rows = Rows(self._shape, self._problems, self._uri)
+        rows = Rows(self._shape, self._bad, self._uri)
         for offset, line in self.separator.split(block.data):
             if self._is_record(line):
                 self._read_record(rows, block.offset + offset, line)
@@ -180,8 +180,11 @@ class CsvReader:
         if len(self._present) == 1 and _BLANK_LINE.search(lines):
             return None
         lines = _plain_escapes(lines, options)
-        if quote and not _regular_quotes(lines, quote, options):
-            return None
+        if quote and quote in lines:
+            if not regular_quotes(lines, quote, options.sep.encode()):
+                return None
+            if not options.multi_line and not _quotes_within_lines(lines, quote):
+                return None
         return lines
 
     def _parse(self, lines: bytes) -> pa.Table:
@@ -274,7 +277,7 @@ _PLAIN = ("nan", "inf", "-inf")
 
 
 def _may_be_hexadecimal(lines: bytes) -> bool:
-    """Whether `0x` stands anywhere: pyarrow takes it for the beginning of a number. A search for the two is slow."""
+    """Whether there is a `0x`: pyarrow takes it for the beginning of a number. A search for two characters is slow."""
     if b"x" not in lines and b"X" not in lines:
         return False
     characters = np.frombuffer(lines, np.uint8)
@@ -282,28 +285,11 @@ def _may_be_hexadecimal(lines: bytes) -> bool:
     return bool((zeros & ((characters[1:] == ord("x")) | (characters[1:] == ord("X")))).any())
 
 
-def _regular_quotes(lines: bytes, quote: bytes, options: FormatOptions) -> bool:
-    """Whether every quote opens a field, closes it, or is one of two within: then pyarrow and Spark agree."""
-    if quote not in lines:
-        return True
+def _quotes_within_lines(lines: bytes, quote: bytes) -> bool:
+    """Whether no quoted field goes over the end of a line."""
     characters = np.frombuffer(lines, np.uint8)
-    at = np.flatnonzero(characters == quote[0])
-    if len(at) % 2:
-        return False
-    opening, closing = at[0::2], at[1::2]
-    sep = ord(options.sep)
-    before = characters[np.maximum(opening - 1, 0)]
-    begins = (before == sep) | (before == 10) | (before == 13) | (opening == 0)
-    begins[1:] |= opening[1:] - 1 == closing[:-1]  # doubled: closed, and opened again at once
-    after = characters[np.minimum(closing + 1, len(characters) - 1)]
-    ends = (after == sep) | (after == 10) | (after == 13) | (closing == len(characters) - 1)
-    ends[:-1] |= closing[:-1] + 1 == opening[1:]
-    if not (begins.all() and ends.all()):
-        return False
-    if options.multi_line:
-        return True
-    newlines = np.flatnonzero(characters == 10)
-    return bool((np.searchsorted(newlines, opening) == np.searchsorted(newlines, closing)).all())
+    newlines, quotes = np.flatnonzero(characters == 10), np.flatnonzero(characters == quote[0])
+    return bool((np.searchsorted(newlines, quotes[0::2]) == np.searchsorted(newlines, quotes[1::2])).all())
 
 
 def _trimmed(lines: bytes, options: FormatOptions) -> bytes:
@@ -329,9 +315,12 @@ def _plain_escapes(lines: bytes, options: FormatOptions) -> bytes:
     if not escape or not quote or escape == quote:
         return lines
     if escape not in lines or (escape + quote not in lines and escape * 2 not in lines):
-        return lines  # the usual file; each escape character in it stands for itself
+        return lines  # the usual file; each escape character in it means itself
     q, e, s = re.escape(quote), re.escape(escape), re.escape(options.sep.encode())
-    quoted = re.compile(rb"(?:(?<=\A)|(?<=[\n%b]))%b((?:[^%b%b\n]|%b[^\n]|%b%b)*)%b" % (s, q, q, e, e, q, q, q))
+    line_end = b"" if options.multi_line else rb"\n"  # that no quoted field goes over
+    inner = rb"[^%b%b%b]*" % (q, e, line_end)
+    pair = (rb"%b[\s\S]|%b%b" if options.multi_line else rb"%b.|%b%b") % (e, q, q)
+    quoted = re.compile(rb"(?:(?<=\A)|(?<=[\r\n%b]))%b(%b(?:(?:%b)%b)*)%b" % (s, q, inner, pair, inner, q))
     pairs = re.compile(rb"%b(%b|%b)" % (e, e, q))
 
     def unescaped(field: re.Match[bytes]) -> bytes:

@@ -1,73 +1,168 @@
-"""One CSV record as its fields, as Spark's parser takes what is not well formed.
+"""The grammar of CSV as Spark's parser reads it: where a field ends, and with `multiLine` where a record ends.
 
-A field that begins with a quote ends with the quote before the next separator. Where a quote stands in the middle, the
-field is taken as it is written, up to the next separator; where no quote closes it, it goes to the record's end.
+A field that begins with a quote ends at the quote before the next separator or the record's end. Where another
+character follows that quote, the whole field is taken as it is written, up to the next separator; where no quote closes
+it, it goes on to the end of the object. In a field that does not begin with a quote, a quote is an ordinary character.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Iterator
+from typing import Any
 
-from queue_source.formats.base import FormatOptions
+import numpy as np
+
+from queue_source.options.file_format import FormatOptions
+
+Ends = np.ndarray[Any, np.dtype[np.intp]]
+"""Places behind the ends of records, in ascending order."""
 
 Field = tuple[str, bool]
-"""The text, and whether it was quoted."""
+"""The text of a field, and whether it was quoted."""
+
+BLANK = bytes(range(33)).decode()
+"""The characters that Spark takes for white space around a field."""
 
 
-def tokenizer(options: FormatOptions) -> Callable[[str], tuple[list[Field], bool]]:
-    """A function from a record (without its line end) to its fields, and whether every quote is closed."""
-    sep, quote, escape = options.sep, options.quote, options.escape
-    leading, trailing = options.ignore_leading_white_space, options.ignore_trailing_white_space
-    if not quote:
-        return lambda record: ([(_trimmed(text, leading, trailing), False) for text in record.split(sep)], True)
-    s, q = re.escape(sep), re.escape(quote)
-    e = re.escape(escape) if escape and escape != quote else None
-    inner = rf"[^{q}{e}]|{e}[\s\S]|{q}{q}" if e else rf"[^{q}]|{q}{q}"
-    blank = "[ \t]*"  # spaces behind a closing quote are no data
-    closed = re.compile(rf"{q}((?:{inner})*){q}{blank}(?={s}|$(?![\r\n]))")
-    unclosed = re.compile(rf"{q}((?:{inner})*){e or '(?!)'}?$(?![\r\n])")
-    begun = re.compile(rf"{q}(?:{inner})*")
-    pairs = re.compile(rf"{e}({e}|{q})|{q}({q})" if e else rf"{q}({q})")
+class Tokenizer:
+    """Cuts a record into fields."""
 
-    def unescaped(text: str) -> str:
-        return pairs.sub(lambda pair: pair.group(pair.lastindex or 0), text)
+    def __init__(self, options: FormatOptions) -> None:
+        self._trailing = options.ignore_trailing_white_space
+        self._field = re.compile(_field(options))
+        q, e = re.escape(options.quote), re.escape(options.escape)
+        self._pair = re.compile(f"{e}({e}|{q})|{q}({q})" if e else f"{q}({q})")
 
-    def tokenize(record: str) -> tuple[list[Field], bool]:
-        fields: list[Field] = []
-        all_closed = True
-        place = 0
+    def fields(self, record: str) -> tuple[list[Field], bool]:
+        """The fields of a record (without its line end), and whether every quote is closed."""
+        found: list[Field] = []
+        all_closed, place = True, 0
         while True:
-            if leading:
-                while place < len(record) and record[place] <= " " and record[place] != sep:
-                    place += 1
-            if record.startswith(quote, place):
-                found = closed.match(record, place)
-                if not found and (found := unclosed.match(record, place)):
-                    all_closed = False
-                if found:
-                    fields.append((unescaped(found.group(1)), True))
-                    place = found.end()
-                else:  # a quote in the middle: what is behind it is taken as it stands
-                    start = begun.match(record, place)
-                    end = record.find(sep, start.end() if start else place)
-                    end = len(record) if end < 0 else end
-                    fields.append((record[place:end], False))
-                    place = end
-            else:
-                end = record.find(sep, place)
-                end = len(record) if end < 0 else end
-                fields.append((_trimmed(record[place:end], False, trailing), False))
-                place = end
+            field = self._field.match(record, place)
+            assert field is not None  # the expression matches any text
+            kind = field.lastgroup or ""
+            text = field[kind]
+            if kind in ("quoted", "open"):
+                text = self._pair.sub(lambda pair: pair[pair.lastindex or 0], text)
+            elif kind == "plain" and self._trailing:
+                text = text.rstrip(BLANK)
+            found.append((text, kind in ("quoted", "open")))
+            all_closed = all_closed and kind != "open"
+            place = field.end()
             if place >= len(record):
-                return fields, all_closed
-            place += len(sep)
-
-    return tokenize
+                return found, all_closed
+            place += 1  # the separator
 
 
-def _trimmed(text: str, leading: bool, trailing: bool) -> str:
-    controls = "".join(map(chr, range(33)))
-    if leading:
-        text = text.lstrip(controls)
-    return text.rstrip(controls) if trailing else text
+class CsvRecords:
+    """The records of CSV with `multiLine`, where a line end within quotes is data: a `Separator`."""
+
+    length = 1
+    found_from_anywhere = False
+
+    def __init__(self, options: FormatOptions) -> None:
+        self._quote = options.quote.encode()
+        self._escape = options.escape.encode() if options.escape != options.quote else b""
+        self._sep, self._comment = options.sep.encode(), options.comment.encode()
+        # a record, or the part of one up to a separator; what has no quote up to the line's end is one step
+        field = re.sub(r"\?P<\w+>", "?:", _field(options))
+        comment = rf"(?:(?<=[\r\n])|\A){re.escape(options.comment)}[^\r\n]*|" if options.comment else ""
+        start = rf"{comment}[^{re.escape(options.quote)}\r\n]*|{field}"
+        self._step = re.compile(rf"(?:{start})(?:(?P<end>\r\n?|\n|\Z)|{re.escape(options.sep)})".encode())
+
+    def ends(self, data: bytes) -> Ends:
+        """Where the records end in text that begins with a record; the last end may be that of the text."""
+        if self._is_regular(data):
+            return _line_ends(data, self._quote)
+        return np.array([step.end() for step in self._step.finditer(data) if step.lastgroup], np.intp)
+
+    def last_end(self, data: bytes) -> int:
+        end = len(data)  # which may be the half of \r\n, or within a field: never an answer
+        if not self._is_regular(data):
+            return next((end for end in reversed(self.ends(data).tolist()) if end < len(data)), 0)
+        quotes = _places(data, self._quote)
+        while end := max(data.rfind(b"\n", 0, end - 1), data.rfind(b"\r", 0, end - 1)) + 1:
+            if np.searchsorted(quotes, end) % 2 == 0 and data[end - 1 : end + 1] != b"\r\n":
+                return end
+        return 0
+
+    def first_end(self, data: bytes, start: int) -> int:
+        ends = self.ends(data)
+        complete = ends[(ends >= start) & (ends < len(data))]
+        return int(complete[0]) if len(complete) else -1
+
+    def split(self, data: bytes) -> Iterator[tuple[int, bytes]]:
+        start = 0
+        for end in [*self.ends(data).tolist(), len(data)]:
+            if start < end:
+                record = data[start:end]
+                yield start, record.removesuffix(b"\n").removesuffix(b"\r")
+            start = end
+
+    def _is_regular(self, data: bytes) -> bool:
+        """Whether quotes do nothing but surround fields: then numpy finds the ends many times as fast."""
+        if not self._quote or self._quote not in data:
+            return True
+        if self._comment and self._comment in data:
+            return False
+        may_escape = self._escape and self._escape in data  # one character is found ten times as fast as two
+        if may_escape and (self._escape + self._quote in data or self._escape * 2 in data):
+            return False
+        return regular_quotes(data, self._quote, self._sep, open_end=True)
+
+
+def _places(data: bytes, character: bytes) -> Ends:
+    """The places of a character; without a character, none."""
+    if not character:
+        return np.empty(0, np.intp)
+    places: Ends = np.flatnonzero(np.frombuffer(data, np.uint8) == ord(character))
+    return places
+
+
+def _line_ends(data: bytes, quote: bytes) -> Ends:
+    """The ends of lines outside of quotes, `\\r\\n` once."""
+    characters = np.frombuffer(data, np.uint8)
+    newlines: Ends = np.flatnonzero((characters == 10) | (characters == 13))
+    newlines = newlines[np.searchsorted(_places(data, quote), newlines) % 2 == 0]
+    if len(newlines) == 0:
+        return newlines
+    halves = (characters[newlines[:-1]] == 13) & (characters[newlines[1:]] == 10) & (np.diff(newlines) == 1)
+    ends: Ends = np.delete(newlines, np.flatnonzero(halves)) + 1
+    return ends
+
+
+def regular_quotes(data: bytes, quote: bytes, sep: bytes, *, open_end: bool = False) -> bool:
+    """Whether every quote opens a field, closes it, or is one of two within. `open_end`: the last may stay open."""
+    characters = np.frombuffer(data, np.uint8)
+    at = np.flatnonzero(characters == quote[0])
+    if len(at) % 2 and not open_end:
+        return False
+    borders = np.zeros(256, np.bool_)
+    borders[[sep[0], 10, 13]] = True
+    opening, closing = at[0::2], at[1::2]
+    begins = borders[characters[np.maximum(opening - 1, 0)]] | (opening == 0)
+    begins[1:] |= opening[1:] - 1 == closing[: len(opening) - 1]  # doubled: closed, and opened again at once
+    if not begins.all():
+        return False
+    ends = borders[characters[np.minimum(closing + 1, len(characters) - 1)]] | (closing == len(characters) - 1)
+    ends[: len(opening) - 1] |= closing[: len(opening) - 1] + 1 == opening[1:]
+    return bool(ends.all())
+
+
+def _field(options: FormatOptions) -> str:
+    """A field as an expression that matches at any place: `quoted`, `open` (never closed), `stray` or `plain`."""
+    s, q = re.escape(options.sep), re.escape(options.quote)
+    e = re.escape(options.escape) if options.escape != options.quote else ""
+    stop = rf"{s}\r\n" if options.multi_line else s
+    blanks = "".join(c for c in BLANK if c not in (options.sep, *("\r\n" if options.multi_line else "")))
+    leading = f"[{re.escape(blanks)}]*" if options.ignore_leading_white_space else ""
+    plain = f"(?P<plain>[^{stop}]*)"
+    if not q:
+        return leading + plain
+    pair = rf"{e}[\s\S]|{q}{q}" if e else q + q
+    inner = f"[^{q}{e}]*(?:(?:{pair})[^{q}{e}]*)*"
+    border = rf"(?={s}|[\r\n]|\Z)" if options.multi_line else rf"(?={s}|\Z)"
+    quoted = rf"{q}(?P<quoted>{inner}){q}[ \t]*{border}"  # spaces behind a closing quote are no data
+    never_closed = rf"{q}(?P<open>{inner}){f'{e}?' if e else ''}\Z"
+    return rf"{leading}(?:{quoted}|{never_closed}|(?P<stray>{q}{inner}[^{stop}]*)|{plain})"

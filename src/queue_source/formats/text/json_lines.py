@@ -15,15 +15,15 @@ import pyarrow.json as pa_json
 import pyarrow.types as pt
 
 from queue_source.errors import BadObject
-from queue_source.formats.bad_records import Problems
-from queue_source.formats.base import FormatOptions, is_bytes
+from queue_source.formats.bad_records import BadRecords
 from queue_source.formats.new_columns import KnownNames, more
-from queue_source.formats.text.blocks import BLOCK_SIZE, Block, Exactly, LineEnds
-from queue_source.formats.text.json_rows import Objects, decode, dump
-from queue_source.formats.text.line_data import count_lines, is_utf8, unified
+from queue_source.formats.text.blocks import BLOCK_SIZE, Block, count_lines, is_utf8, line_separator, unified
+from queue_source.formats.text.json_values import Objects, decode, dump
 from queue_source.formats.text.records import Record, RecordSchema, Rows
 from queue_source.formats.text.values import text_leaf
 from queue_source.formats.typed.columns import check_decimals, conform_column, require_any
+from queue_source.formats.types import is_bytes
+from queue_source.options.file_format import FormatOptions
 
 _NO_OBJECT = re.compile(rb"^[ \t]*[^ \t\n{]", re.MULTILINE)
 _CACHED = 1 << 18  # bytes that stay in the processor's cache
@@ -34,17 +34,15 @@ _WHITE = b" \t\r\n"
 class JsonReader:
     """Reads the blocks of one JSON object (or range)."""
 
-    def __init__(self, schema: pa.Schema, options: FormatOptions, problems: Problems, uri: str) -> None:
-        self._problems = problems
+    def __init__(self, schema: pa.Schema, options: FormatOptions, bad: BadRecords, uri: str) -> None:
+        self._bad = bad
         self._uri = uri
         self._separator_text = options.line_sep
         self._shape = RecordSchema.of(schema, options)
         self._options = options
         self._leaf = text_leaf(options)
         self._known = KnownNames(schema, options) if options.watch_new_columns else None
-        self.separator: LineEnds | Exactly = LineEnds()
-        if options.line_sep is not None:
-            self.separator = Exactly(options.line_sep.encode())
+        self.separator = line_separator(options)
         self.only_slowly = any(_has_map(field.type) for field in self._shape.data)
 
     def quickly(self, data: bytes) -> pa.Table | None:
@@ -73,7 +71,7 @@ class JsonReader:
         return self._shape.assemble(parsed)
 
     def slowly(self, block: Block) -> pa.Table:
-        rows = Rows(self._shape, self._problems, self._uri)
+        rows = Rows(self._shape, self._bad, self._uri)
         for offset, line in self.separator.split(block.data):
             if line.strip(_WHITE):
                 self._read_record(rows, block.offset + offset, line)
@@ -81,7 +79,7 @@ class JsonReader:
 
     def whole(self, block: Block) -> pa.Table:
         """One document (`multiLine`): what is bad in it makes all of it one bad record."""
-        rows = Rows(self._shape, self._problems, self._uri)
+        rows = Rows(self._shape, self._bad, self._uri)
         if block.data.strip(_WHITE):
             self._read_record(rows, block.offset, block.data)
         return rows.table()
@@ -95,7 +93,7 @@ class JsonReader:
             try:
                 found = {key for one in decode(line.decode("utf-8")) for key in one}
             except ValueError:
-                return  # a bad record is told as one
+                return  # it is reported as a bad record
             if found & names:
                 return
             present |= found
@@ -134,7 +132,7 @@ class JsonReader:
         )
 
     def _parse(self, lines: bytes) -> pa.Table:
-        """What pyarrow reads, in wire types. Raises pa.ArrowException for what it will not read as it stands."""
+        """What pyarrow reads, in wire types. Raises pa.ArrowException for what it cannot read."""
         wanted = pa.schema([pa.field(field.name, wire_type(field.type)) for field in self._shape.data])
         # what is inferred beside the declared columns costs nothing where there is nothing else
         others = "ignore" if self._shape.rescued is None and self._known is None else "infer"

@@ -1,30 +1,33 @@
-"""Text: a line a row, or (`wholeText`) an object a row. Bytes that are no UTF-8 make a line a bad record."""
+"""Text: a line a row, or (`wholeText`) an object a row. Bytes that are not UTF-8 make a line a bad record."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import pyarrow as pa
 
-from queue_source.formats.bad_records import Problems
-from queue_source.formats.base import FormatOptions
-from queue_source.formats.text.blocks import Block, Exactly, LineEnds
-from queue_source.formats.text.line_data import is_utf8, unified
+from queue_source.errors import OptionError
+from queue_source.formats.bad_records import BadRecords
+from queue_source.formats.base import Part
+from queue_source.formats.text.blocks import Block, is_utf8, line_separator, unified
+from queue_source.formats.text.line_format import LineFormat, TextObject
+from queue_source.formats.text.records import read_block
+from queue_source.formats.types import is_text
+from queue_source.options.file_format import FormatOptions
 
+COLUMNS = pa.schema([("value", pa.string())])
 _LARGEST_STRINGS = (1 << 31) - 1
 
 
 class TextReader:
     """Reads the blocks of one text object (or range)."""
 
-    def __init__(self, schema: pa.Schema, options: FormatOptions, problems: Problems) -> None:
+    def __init__(self, schema: pa.Schema, options: FormatOptions, bad: BadRecords) -> None:
         self._schema = schema
-        self._problems = problems
+        self._bad = bad
         self._separator_text = options.line_sep
-        self.separator: LineEnds | Exactly = LineEnds()
-        if options.line_sep is not None:
-            self.separator = Exactly(options.line_sep.encode())
+        self.separator = line_separator(options)
         self.only_slowly = False
 
     def quickly(self, data: bytes) -> pa.Table | None:
@@ -54,11 +57,35 @@ class TextReader:
                 texts.append(line.decode("utf-8"))
             except UnicodeDecodeError as error:
                 reason = f"not UTF-8: {error.reason} at byte {error.start} of the record"
-                self._problems.add(start + offset, reason, line)
-                if self._problems.keeps:
+                self._bad.add(start + offset, reason, line)
+                if self._bad.keeps:
                     texts.append(line.decode("utf-8", "replace"))
         return self._table(pa.array(texts, pa.string()))
 
     def _table(self, strings: pa.Array) -> pa.Table:
         column = strings.cast(self._schema.field(0).type)
         return pa.Table.from_arrays([column], schema=self._schema)
+
+
+class Text(LineFormat):
+    name = "text"
+    fixed_schema = COLUMNS
+    combines_alone = True
+
+    def check_columns(self, schema: pa.Schema) -> None:
+        if len(schema) != 1 or not is_text(schema.field(0).type):
+            raise OptionError("schema", "text has one column of type STRING: declare value STRING")
+
+    def reader(self, schema: pa.Schema, options: FormatOptions, bad: BadRecords, uri: str) -> TextReader:
+        return TextReader(schema, options, bad)
+
+    def read(self, text: TextObject, part: Part, schema: pa.Schema) -> Iterator[pa.Table]:
+        reader = self.reader(schema, text.options, text.bad, text.uri)
+        if text.options.whole_text:
+            yield from map(reader.whole, text.document())
+            return
+        for block in text.blocks(reader.separator, part):
+            yield from read_block(reader, block)
+
+
+TEXT = Text()

@@ -1,6 +1,6 @@
 """One value of text at a time, as Spark's own readers take it: the slow way, and the reference of the quick one.
 
-What pyarrow takes (`text_values.py`) is taken here too, with the same result; some of what Spark takes is only taken
+What pyarrow takes (`values.py`) is taken here too, with the same result; some of what Spark takes is only taken
 here: `+5`, `2013-1-1`, a decimal with too many digits (rounded).
 """
 
@@ -15,9 +15,10 @@ from zoneinfo import ZoneInfo
 import pyarrow as pa
 import pyarrow.types as pt
 
-from queue_source.formats.base import FormatOptions, is_bytes, is_text
 from queue_source.formats.date_patterns import iso_rewriter
+from queue_source.formats.types import is_bytes, is_text
 from queue_source.formats.zones import instants
+from queue_source.options.file_format import FormatOptions
 
 TextConverter = Callable[[str], object]
 """From text to what `pa.array` takes for the type; raises ValueError with the reason."""
@@ -131,13 +132,13 @@ def _days(text: str) -> int:
 
 
 def _moment(text: str, local: str | None) -> int:
-    """Microseconds since 1970. `local` is the zone of text that tells none; None refuses a zone (TIMESTAMP_NTZ)."""
+    """Microseconds since 1970. `local` is the zone of text without one; None refuses a zone (TIMESTAMP_NTZ)."""
     found = _MOMENT.fullmatch(text)
     if not found:
         raise ValueError(f"{text!r} is not a timestamp")
     year, month, day, hour, minute, second = (
-        int(found[part] or least)
-        for part, least in (("year", 1), ("month", 1), ("day", 1), ("hour", 0), ("minute", 0), ("second", 0))
+        int(found[part] or lowest)
+        for part, lowest in (("year", 1), ("month", 1), ("day", 1), ("hour", 0), ("minute", 0), ("second", 0))
     )
     fraction = int((found["fraction"] or "")[:6].ljust(6, "0"))
     wall = datetime(year, month, day, hour, minute, second, fraction)

@@ -1,4 +1,4 @@
-"""What the two record formats share: blocks become tables quickly, or piece by piece, or record by record.
+"""What the record formats share: blocks become tables quickly, or piece by piece, or record by record.
 
 A block that pyarrow will not take is cut into pieces, so that one bad record among millions slows down its own few
 kilobytes only. What is left is read in Python, a record at a time: that way says what is wrong, and is the reference.
@@ -13,10 +13,11 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from queue_source.formats.bad_records import Problems
-from queue_source.formats.base import FormatOptions
-from queue_source.formats.text.blocks import Block, OutsideQuotes, Separator
+from queue_source.formats.bad_records import BadRecords
+from queue_source.formats.pieces import read_in_pieces
+from queue_source.formats.text.blocks import Block, Separator
 from queue_source.formats.typed.columns import corrupt_column
+from queue_source.options.file_format import FormatOptions
 
 SMALLEST_PIECE = 32 << 10
 _PIECES = 8
@@ -24,7 +25,7 @@ _PIECES = 8
 
 @dataclass(frozen=True, slots=True)
 class RecordSchema:
-    """The declared columns: those of the records (`data`), and the two that tell about records."""
+    """The declared columns: those of the records (`data`), and the two with facts about records."""
 
     full: pa.Schema
     data: pa.Schema
@@ -38,8 +39,8 @@ class RecordSchema:
         data = pa.schema([field for field in schema if field.name not in special])
         return cls(schema, data, corrupt if corrupt in schema.names else None, options.rescued_data_column)
 
-    def assemble(self, data: pa.Table, told: dict[str, list[str | None]] | None = None) -> pa.Table:
-        """The declared table; the columns that tell about records are null where nothing is told."""
+    def assemble(self, data: pa.Table, facts: dict[str, list[str | None]] | None = None) -> pa.Table:
+        """The declared table; the columns with facts about records are null where there are no `facts`."""
         if self.data is self.full or len(self.data) == len(self.full):
             return data
         columns = []
@@ -47,8 +48,8 @@ class RecordSchema:
             place = self.data.get_field_index(field.name)
             if place >= 0:
                 columns.append(data.column(place))
-            elif told is not None:
-                columns.append(pa.chunked_array([pa.array(told[field.name], field.type)]))
+            elif facts is not None:
+                columns.append(pa.chunked_array([pa.array(facts[field.name], field.type)]))
             else:
                 columns.append(pa.chunked_array([pa.nulls(data.num_rows, field.type)]))
         return pa.Table.from_arrays(columns, schema=self.full)
@@ -65,28 +66,28 @@ class Record:
 
 
 class Rows:
-    """Rows that were read one by one, with what is told about them."""
+    """Rows that were read one by one, with the facts about them."""
 
-    def __init__(self, shape: RecordSchema, problems: Problems, uri: str) -> None:
+    def __init__(self, shape: RecordSchema, bad: BadRecords, uri: str) -> None:
         self._shape = shape
-        self._problems = problems
+        self._bad = bad
         self._uri = uri
         self._columns: list[list[Any]] = [[] for _ in shape.data]
-        self._told: dict[str, list[str | None]] = {name: [] for name in (shape.corrupt, shape.rescued) if name}
+        self._facts: dict[str, list[str | None]] = {name: [] for name in (shape.corrupt, shape.rescued) if name}
         self._count = 0
 
     def add(self, values: list[Any], record: Record, offset: int, raw: bytes, rescued: str | None = None) -> None:
         """One record; a bad one is counted, and stays or goes as `mode` says."""
         if record.reasons:
-            self._problems.add(offset, "; ".join(record.reasons), raw)
-            if not self._problems.keeps:
+            self._bad.add(offset, "; ".join(record.reasons), raw)
+            if not self._bad.keeps:
                 return
         for column, value in zip(self._columns, values, strict=True):
             column.append(value)
         if self._shape.corrupt:
-            self._told[self._shape.corrupt].append(raw.decode("utf-8", "replace") if record.reasons else None)
+            self._facts[self._shape.corrupt].append(raw.decode("utf-8", "replace") if record.reasons else None)
         if self._shape.rescued:
-            self._told[self._shape.rescued].append(rescued)
+            self._facts[self._shape.rescued].append(rescued)
         self._count += 1
 
     def nothing(self) -> list[Any]:
@@ -110,8 +111,8 @@ class Rows:
             except (ValueError, TypeError, OverflowError, pa.ArrowException) as error:
                 raise corrupt_column(field.name, error) from error
         if not arrays:
-            return self._shape.assemble(pa.table({"": pa.nulls(self._count)}).select([]), self._told)
-        return self._shape.assemble(pa.Table.from_arrays(arrays, schema=self._shape.data), self._told)
+            return self._shape.assemble(pa.table({"": pa.nulls(self._count)}).select([]), self._facts)
+        return self._shape.assemble(pa.Table.from_arrays(arrays, schema=self._shape.data), self._facts)
 
 
 class RecordReader(Protocol):
@@ -133,31 +134,22 @@ class RecordReader(Protocol):
 
 def read_block(reader: RecordReader, block: Block) -> Iterator[pa.Table]:
     """The rows of a block, in order."""
-    table = None if reader.only_slowly else reader.quickly(block.data)
-    if table is not None:
-        yield table
-        return
-    pieces = [] if reader.only_slowly else list(_cut(block, reader.separator))
-    if len(pieces) < 2:
-        yield reader.slowly(block)
-        return
-    for piece in pieces:
-        yield from read_block(reader, piece)
+    if reader.only_slowly:
+        return iter([reader.slowly(block)])
+    return read_in_pieces(
+        block,
+        lambda piece: reader.quickly(piece.data),
+        lambda piece: list(_cut(piece, reader.separator)),
+        lambda piece: [reader.slowly(piece)],
+    )
 
 
 def _cut(block: Block, separator: Separator) -> Iterator[Block]:
     """The block in a few pieces of whole records; a small one stays as it is."""
     data, start = block.data, 0
     step = max(SMALLEST_PIECE, len(data) // _PIECES + 1)
-    if isinstance(separator, OutsideQuotes):
-        ends = separator.ends(data).tolist()
-        for end in ends:
-            if end - start >= step:
-                yield Block(block.offset + start, data[start:end])
-                start = end
-    else:
-        while start + step < len(data) and (end := separator.first_end(data, start + step)) > 0:
-            yield Block(block.offset + start, data[start:end])
-            start = end
+    while start + step < len(data) and (end := separator.first_end(data, start + step)) > 0:
+        yield Block(block.offset + start, data[start:end])
+        start = end
     if start < len(data):
         yield Block(block.offset + start, data[start:])

@@ -14,10 +14,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from queue_source.formats.base import FormatOptions, is_bytes, is_text
 from queue_source.formats.date_patterns import pattern_for, rewrite_column
 from queue_source.formats.typed.columns import LeafConverter
+from queue_source.formats.types import is_bytes, is_text
 from queue_source.formats.zones import instants
+from queue_source.options.file_format import FormatOptions
 
 _ZONE = r"[T ].*(?:Z|[+-]\d{2}(?::?\d{2})?)$"
 _BEYOND_MICROSECONDS = r"(\.\d{6})\d+"
@@ -68,7 +69,7 @@ def parse_timestamps(texts: pa.Array, target: pa.TimestampType, timezone: str) -
 
 
 def _parse(texts: pa.Array, target: pa.TimestampType, timezone: str, *, all_zoned: bool) -> pa.Array:
-    """`all_zoned` is a guess, and a wrong one is dear: a cast that fails takes many times as long."""
+    """`all_zoned` is a guess; a wrong one is expensive: a cast that fails takes many times as long."""
     if target.tz is None:
         return texts.cast(target)
     if all_zoned:
@@ -85,7 +86,7 @@ def _parse(texts: pa.Array, target: pa.TimestampType, timezone: str, *, all_zone
 
 
 def _first(texts: pa.Array) -> str:
-    """The first value that is not null: what it looks like, the others usually do."""
+    """The first value that is not null: the others usually have its form."""
     if texts.null_count == len(texts):
         return ""
     found: str = texts[pc.index(texts.is_valid(), True).as_py()].as_py()

@@ -8,53 +8,63 @@ from typing import IO, Any, NamedTuple, cast
 
 import pyarrow as pa
 
-from queue_source.formats.base import FormatOptions, require_fastavro
-from queue_source.formats.typed.tables import choose, conformed, damage_is_bad
+from queue_source.errors import OptionError
+from queue_source.formats.base import OpenObject, Part
+from queue_source.formats.typed.tables import TypedFormat, choose, conformed, damage_is_bad
+from queue_source.options.file_format import FormatOptions
 from queue_source.storage.files import ObjectFile
 
 _ROWS = 16_384
 
 
-def read_avro(file: ObjectFile, schema: pa.Schema, options: FormatOptions) -> Iterator[pa.Table]:
-    """The records of an object file, of any codec of its own, in exactly `schema`.
+class Avro(TypedFormat):
+    name = "avro"
 
-    Raises BadObject (`wrong-columns`, `corrupt-object`), and ObjectStoreError when the store fails in the middle.
-    """
-    require_fastavro()
-    import fastavro
+    def require_installed(self) -> None:
+        try:
+            import fastavro  # noqa: F401
+        except ImportError as error:
+            raise OptionError(
+                "fileFormat", 'avro needs the package fastavro: pip install "cuesqueue[avro]" on driver and executors'
+            ) from error
 
-    with damage_is_bad(file, "Avro"):
-        records: Any = fastavro.reader(cast(IO[bytes], file))
-        written = _written(records.writer_schema)
-        chosen = choose(schema, _declared(schema, written, options), options, file.uri)
-        kinds = {name: _kind(written[name]) for name in chosen.names}
-    while True:
+    def schema_of(self, file: ObjectFile) -> pa.Schema:
+        written = _written(self._records(file).writer_schema)
+        return pa.schema([(name, _kind(kind).arrow) for name, kind in written.items()])
+
+    def read(self, source: OpenObject, part: Part, schema: pa.Schema, options: FormatOptions) -> Iterator[pa.Table]:
+        """The records of the whole object, of any codec of its own."""
+        file = source.file
         with damage_is_bad(file, "Avro"):
-            rows = list(islice(records, _ROWS))
-            columns = [
-                pa.array([None if row[name] is None else kind.convert(row[name]) for row in rows], kind.arrow)
-                for name, kind in kinds.items()
-            ]
-        if not rows:
-            return
-        table = pa.Table.from_arrays(columns, names=list(kinds))
-        yield conformed(table if columns else pa.table({"": pa.nulls(len(rows))}).select([]), schema, chosen, options)
+            records = self._records(file)
+            written = _written(records.writer_schema)
+            chosen = choose(schema, _declared(written, options), options, file.uri)
+            kinds = {name: _kind(written[name]) for name in chosen.names}
+        while True:
+            with damage_is_bad(file, "Avro"):
+                rows = list(islice(records, _ROWS))
+                columns = [
+                    pa.array([None if row[name] is None else kind.convert(row[name]) for row in rows], kind.arrow)
+                    for name, kind in kinds.items()
+                ]
+            if not rows:
+                return
+            table = pa.Table.from_arrays(columns, names=list(kinds))
+            table = table if columns else pa.table({"": pa.nulls(len(rows))}).select([])
+            yield conformed(table, schema, chosen, options)
+
+    def _records(self, file: ObjectFile) -> Any:
+        self.require_installed()
+        import fastavro
+
+        return fastavro.reader(cast(IO[bytes], file))
 
 
-def _declared(schema: pa.Schema, written: dict[str, Any], options: FormatOptions) -> pa.Schema:
-    """The written columns; of those that nobody asks for, no type is needed, and some types have no equal."""
+def _declared(written: dict[str, Any], options: FormatOptions) -> pa.Schema:
+    """The written columns; when only declared columns are wanted, no types are needed, and some types have no equal."""
     if options.watch_new_columns or options.rescued_data_column is not None:
         return pa.schema([(name, _kind(kind).arrow) for name, kind in written.items()])
     return pa.schema([(name, pa.null()) for name in written])
-
-
-def written_schema(file: ObjectFile) -> pa.Schema:
-    """The columns that an object file says it has. Raises ValueError, and what fastavro raises."""
-    require_fastavro()
-    import fastavro
-
-    records: Any = fastavro.reader(cast(IO[bytes], file))
-    return pa.schema([(name, _kind(kind).arrow) for name, kind in _written(records.writer_schema).items()])
 
 
 class _Kind(NamedTuple):
@@ -127,3 +137,5 @@ _LOGICAL = {
     "local-timestamp-micros": pa.timestamp("us"),
     "uuid": pa.string(),
 }
+
+AVRO = Avro()

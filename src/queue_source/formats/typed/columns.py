@@ -1,7 +1,7 @@
 """From the columns of an object to the declared columns: matched by name, converted only where nothing is lost.
 
 Arrays keep their buffers wherever the types allow it. A leaf converter decides what one kind of source may turn into:
-`typed_leaf` for formats that have types (Parquet), `text_leaf` (`text_values.py`) for those that write text.
+`typed_leaf` for formats that have types (Parquet), `text_leaf` (`text/values.py`) for those that write text.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from queue_source.errors import BadObject
-from queue_source.formats.base import is_bytes, is_text
+from queue_source.formats.types import is_bytes, is_text
 from queue_source.formats.zones import instants
 
 LeafConverter = Callable[[pa.Array, pa.DataType], pa.Array]
@@ -149,7 +149,7 @@ def _may_become(kind: pa.DataType, target: pa.DataType) -> bool:
 def _conform_struct(array: pa.StructArray, target: pa.StructType, leaf: LeafConverter) -> pa.StructArray:
     fields = [target.field(i) for i in range(target.num_fields)]
     matches = match_names([f.name for f in fields], [array.type.field(i).name for i in range(array.type.num_fields)])
-    values = array.flatten()  # under a null struct may stand anything; flattened, that is null too
+    values = array.flatten()  # under a null struct there may be any value; flattened, it is null too
     children = []
     for wanted in fields:
         if wanted.name in matches:

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from queue_source.formats.base import FormatOptions
-from queue_source.formats.typed.tables import choose, conformed, damage_is_bad
+from queue_source.formats.base import OpenObject, Part
+from queue_source.formats.typed.tables import ColumnarFormat, choose, conformed, damage_is_bad
+from queue_source.options.file_format import FormatOptions
 from queue_source.storage.files import ObjectFile
 
 READ_AT_ONCE = 64 << 20
@@ -18,24 +19,26 @@ _ROWS = 65_536
 _BUFFER = 1 << 20
 
 
-def read_parquet(
-    file: ObjectFile, schema: pa.Schema, options: FormatOptions, start: int = 0, end: int | None = None
-) -> Iterator[pa.Table]:
-    """The rows of the row groups that begin at byte `start` or later, and before `end`, in exactly `schema`.
+class Parquet(ColumnarFormat):
+    name = "parquet"
 
-    Raises BadObject (`wrong-columns`, `corrupt-object`), and ObjectStoreError when the store fails in the middle.
-    """
-    with damage_is_bad(file, "Parquet"):
-        reader = pq.ParquetFile(pa.PythonFile(file, "r"), pre_buffer=True, page_checksum_verification=True)
-        chosen = choose(schema, reader.schema_arrow, options, file.uri)
-        groups = list(range(reader.num_row_groups))
-        if start or end is not None:
-            last = sys.maxsize if end is None else end
-            groups = [group for group in groups if start <= _first_byte(reader.metadata.row_group(group)) < last]
-        sizes = [reader.metadata.row_group(group).total_byte_size for group in groups]
-    for together in _by_size(groups, sizes):
-        for table in _tables(file, reader, together, chosen.names):
-            yield conformed(table, schema, chosen, options)
+    def schema_of(self, file: ObjectFile) -> pa.Schema:
+        return pq.ParquetFile(pa.PythonFile(file, "r")).schema_arrow
+
+    def read(self, source: OpenObject, part: Part, schema: pa.Schema, options: FormatOptions) -> Iterator[pa.Table]:
+        """The rows of the row groups that begin in the part."""
+        file = source.file
+        with damage_is_bad(file, "Parquet"):
+            reader = pq.ParquetFile(pa.PythonFile(file, "r"), pre_buffer=True, page_checksum_verification=True)
+            chosen = choose(schema, reader.schema_arrow, options, file.uri)
+            groups = list(range(reader.num_row_groups))
+            if part != Part():
+                last = sys.maxsize if part.end is None else part.end
+                groups = [n for n in groups if part.start <= _first_byte(reader.metadata.row_group(n)) < last]
+            sizes = [reader.metadata.row_group(group).total_byte_size for group in groups]
+        for some in _by_size(groups, sizes):
+            for table in _tables(file, reader, some, chosen.names):
+                yield conformed(table, schema, chosen, options)
 
 
 def _first_byte(group: pq.RowGroupMetaData) -> int:
@@ -47,17 +50,17 @@ def _first_byte(group: pq.RowGroupMetaData) -> int:
 
 
 def _by_size(groups: list[int], sizes: list[int]) -> Iterator[list[int]]:
-    """Groups that are small enough together; one that is too large for it, alone."""
-    together: list[int] = []
+    """Neighbours of at most `READ_AT_ONCE` bytes as one; a larger group alone."""
+    some: list[int] = []
     total = 0
     for group, size in zip(groups, sizes, strict=True):
-        if together and total + size > READ_AT_ONCE:
-            yield together
-            together, total = [], 0
-        together.append(group)
+        if some and total + size > READ_AT_ONCE:
+            yield some
+            some, total = [], 0
+        some.append(group)
         total += size
-    if together:
-        yield together
+    if some:
+        yield some
 
 
 def _tables(file: ObjectFile, reader: pq.ParquetFile, groups: list[int], wanted: list[str]) -> Iterator[pa.Table]:
@@ -81,3 +84,6 @@ def _tables(file: ObjectFile, reader: pq.ParquetFile, groups: list[int], wanted:
                 return
             batch.validate(full=True)
         yield pa.Table.from_batches([batch])
+
+
+PARQUET = Parquet()

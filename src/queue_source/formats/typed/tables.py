@@ -12,10 +12,42 @@ from typing import Any
 import pyarrow as pa
 
 from queue_source.errors import BadObject, CuesqueueError
-from queue_source.formats.base import FormatOptions
+from queue_source.formats.bad_records import BadRecords
+from queue_source.formats.base import Format, OpenObject, Part, Tables
 from queue_source.formats.new_columns import Tree, check_file, more, no_data
 from queue_source.formats.typed.columns import conform_column, match_names, require_any, shorten, typed_leaf
+from queue_source.formats.types import spark_schema
+from queue_source.options.file_format import FormatOptions
 from queue_source.storage.files import ObjectFile
+
+
+class TypedFormat(Format):
+    """A format whose files have a schema of their own."""
+
+    def infer(self, source: OpenObject, options: FormatOptions, limit: int, *, types: bool) -> pa.Schema:
+        with damage_is_bad(source.file, self.name):
+            found = self.schema_of(source.file)
+        return spark_schema(found)
+
+    def schema_of(self, file: ObjectFile) -> pa.Schema:
+        """The columns that a file says it has. Raises whatever its decoder raises."""
+        raise NotImplementedError
+
+    def open(
+        self, source: OpenObject, part: Part, schema: pa.Schema, options: FormatOptions, bad: BadRecords
+    ) -> Tables:
+        return Tables(self.read(source, part, schema, options), may_fail_late=True)
+
+    def read(self, source: OpenObject, part: Part, schema: pa.Schema, options: FormatOptions) -> Iterator[pa.Table]:
+        """The rows of `open`."""
+        raise NotImplementedError
+
+
+class ColumnarFormat(TypedFormat):
+    """A format of groups of rows, which can be read apart; a group may be bad when others are not."""
+
+    def may_be_cut(self, uri: str, options: FormatOptions, *, all_or_nothing: bool) -> bool:
+        return all_or_nothing
 
 
 @contextmanager

@@ -11,11 +11,11 @@ import pyarrow as pa
 import pytest
 
 from queue_source.errors import BadObject, OptionError
-from queue_source.formats.base import FormatOptions, check_schema
+from queue_source.formats.base import check_schema
 from queue_source.formats.text import blocks, records
-from queue_source.formats.text import objects as text_objects
 from queue_source.formats.text.csv_lines import CsvReader
 from queue_source.formats.text.json_lines import JsonReader
+from queue_source.options.file_format import FormatOptions
 from support.reading import UTC_MICROS, read_with_problems, refused
 
 CORRUPT = "_corrupt_record"
@@ -46,7 +46,7 @@ def test_a_bad_csv_record_stays_with_what_is_good_of_it_as_in_spark(line: str, r
     assert rows(data, "csv") == [before, (*row, line), after]
     assert rows(data, "csv", mode="DROPMALFORMED") == [before, after]
     found = read_with_problems(data, ROW, FormatOptions("csv"))
-    assert (found.problems.count, found.offsets, found.problems.told[0].record) == (1, [13], line.encode())
+    assert (found.problems.count, found.offsets, found.problems.reported[0].record) == (1, [13], line.encode())
     assert refused(data, ROW, FormatOptions("csv")).offset == 13
 
 
@@ -205,7 +205,6 @@ def test_a_record_that_is_too_long_is_passed_over_and_its_neighbours_are_read(mo
     monkeypatch.setattr(blocks, "_NEXT_PIECE", 700)
     for size in (64, 5000):
         monkeypatch.setattr(blocks, "BLOCK_SIZE", size)
-        monkeypatch.setattr(text_objects, "BLOCK_SIZE", size)
         data = b"1,x,1\n2," + b"x" * 50_000 + b",1\n3,x,1\n"
         found = read_with_problems(data, ROW, FormatOptions("csv", mode="DROPMALFORMED"))
         assert [row["a"] for row in found.rows] == [1, 3]

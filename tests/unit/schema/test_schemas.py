@@ -13,11 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queue_source.errors import BadObject, ObjectStoreError, OptionError
-from queue_source.formats.base import FormatOptions
+from queue_source.formats.base import OpenObject, format_of
+from queue_source.formats.text.csv import infer_text
+from queue_source.formats.types import spark_type
+from queue_source.options.file_format import FormatOptions
 from queue_source.schema.ddl import format_columns, parse_columns, parse_fields
-from queue_source.schema.inference import infer_file, infer_text
 from queue_source.schema.location import SchemaLocation
-from queue_source.schema.merging import TypesDiffer, merged, news, settled, spark_type, widened, with_hints
+from queue_source.schema.merging import TypesDiffer, merged, news, settled, widened, with_hints
 from queue_source.storage.files import StorageOptions, open_object
 
 UTC = pa.timestamp("us", tz="UTC")
@@ -33,7 +35,9 @@ def infer(tmp_path: Path, data: bytes, options: FormatOptions, *, types: bool = 
     path = tmp_path / "sample"
     path.write_bytes(data)
     with open_object(str(path)) as file:
-        return ddl(settled(infer_file(str(path), file, options, limit, types=types)))
+        return ddl(
+            settled(format_of(options).infer(OpenObject(str(path), file, file.size()), options, limit, types=types))
+        )
 
 
 # DDL

@@ -3,6 +3,7 @@ from __future__ import annotations
 import datetime as dt
 import io
 import itertools
+from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -12,15 +13,22 @@ import pyarrow.parquet as pq
 import pytest
 
 from queue_source.errors import BadObject, ObjectStoreError
-from queue_source.formats.base import FormatOptions
+from queue_source.formats.bad_records import BadRecords
+from queue_source.formats.base import OpenObject, Part, format_of
 from queue_source.formats.typed import parquet as parquet_reader
-from queue_source.formats.typed.parquet import read_parquet
+from queue_source.options.file_format import FormatOptions
 from queue_source.storage.files import ObjectFile, open_object
 from support.reading import UTC_MICROS, read_bytes, read_column, refused
 
 PARQUET = FormatOptions("parquet")
 ONE = pa.schema([("a", pa.int64())])
 NOON = dt.datetime(2020, 7, 1, 12)
+
+
+def read_parquet(file: ObjectFile, part: Part | None = None) -> Iterator[pa.Table]:
+    """The column `a` of an open file."""
+    source = OpenObject(file.uri, file, 0)
+    return format_of(PARQUET).open(source, part or Part(), ONE, PARQUET, BadRecords("FAILFAST")).rows
 
 
 def parquet(table: pa.Table, **options: Any) -> bytes:
@@ -204,7 +212,7 @@ def test_parts_that_tile_an_object_tile_its_row_groups(tmp_path: Path, step: int
     parts = []
     with open_object(f"{tmp_path}/o") as file:
         for start, end in itertools.pairwise(bounds):
-            tables = read_parquet(file, ONE, PARQUET, start or 0, end)
+            tables = read_parquet(file, Part(start or 0, end))
             parts.append([value for table in tables for value in table["a"].to_pylist()])
     assert list(itertools.chain(*parts)) == list(range(30))
     assert all(part == [] or part[0] % 4 == 0 for part in parts)
@@ -241,7 +249,7 @@ def test_a_store_that_fails_in_the_middle_is_not_a_corrupt_object() -> None:
 
     data = column(list(range(200_000)))
     with pytest.raises(ObjectStoreError, match="SLOW_DOWN"):
-        list(read_parquet(ObjectFile("s3://b/k", Failing(data)), ONE, PARQUET))
+        list(read_parquet(ObjectFile("s3://b/k", Failing(data))))
     assert Failing.reads > 1
 
 
@@ -251,5 +259,5 @@ def test_an_object_that_vanishes_in_the_middle_is_missing() -> None:
             raise FileNotFoundError("gone")
 
     with pytest.raises(BadObject) as caught:
-        list(read_parquet(ObjectFile("s3://b/k", Vanishing(column([1]))), ONE, PARQUET))
+        list(read_parquet(ObjectFile("s3://b/k", Vanishing(column([1])))))
     assert caught.value.cause == "missing-object"

@@ -9,9 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from queue_source.formats.base import FormatOptions
 from queue_source.formats.text import blocks, json_lines
-from queue_source.formats.text import objects as text_objects
+from queue_source.options.file_format import FormatOptions
 from support.reading import UTC_MICROS, read_bytes, read_column, refused
 
 JSON = FormatOptions("json")
@@ -232,7 +231,6 @@ def test_a_line_longer_than_a_block_and_rows_over_many_blocks_are_read(
     ours: int, pyarrows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(blocks, "BLOCK_SIZE", ours)
-    monkeypatch.setattr(text_objects, "BLOCK_SIZE", ours)
     monkeypatch.setattr(json_lines, "BLOCK_SIZE", pyarrows)
     lines = [b'{"a":%d}' % i for i in range(300)]
     assert read_column(b"\n".join(lines), pa.int64(), JSON) == list(range(300))

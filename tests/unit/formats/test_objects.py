@@ -10,11 +10,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from queue_source.errors import BadObject, ObjectStoreError
-from queue_source.formats.base import BINARY_FILE, FormatOptions
+from queue_source.formats.base import Part
+from queue_source.formats.binary_file import COLUMNS as BINARY_FILE
 from queue_source.formats.text import blocks
-from queue_source.formats.text import objects as text_objects
+from queue_source.options.file_format import FormatOptions
 from queue_source.read import objects
-from queue_source.read.objects import ExpectedObject, Part
+from queue_source.read.objects import ExpectedObject
 from queue_source.storage.files import ObjectFile
 from support.reading import load_object
 
@@ -111,6 +112,5 @@ def test_an_object_that_ends_too_early_has_changed(
     schema = {"text": pa.schema([("value", pa.string())]), "binaryFile": BINARY_FILE}.get(name, SCHEMA)
     for block in (1_000, 1 << 20):
         monkeypatch.setattr(blocks, "BLOCK_SIZE", block)
-        monkeypatch.setattr(text_objects, "BLOCK_SIZE", block)
         with pytest.raises((BadObject, ObjectStoreError), match="object-changed"):
             load_object(f"{tmp_path}/o", schema, FormatOptions(name), part=part)

@@ -17,10 +17,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from queue_source.errors import BadObject, ObjectStoreError, OptionError
-from queue_source.formats.bad_records import Problems
-from queue_source.formats.base import FormatOptions
+from queue_source.formats.bad_records import BadRecords
+from queue_source.formats.base import Part
 from queue_source.options import parse_reader_options
-from queue_source.read.objects import ExpectedObject, Part, read_object
+from queue_source.options.file_format import FormatOptions
+from queue_source.read.objects import ExpectedObject, read_object
 from queue_source.storage import aws_profiles
 from queue_source.storage.files import StorageOptions, resolve, stat_objects
 from support.servers.gcs import VARIABLE, GcsServer
@@ -37,7 +38,7 @@ def storage(**options: str) -> StorageOptions:
 
 
 def rows(uri: str, options: FormatOptions, store: StorageOptions, schema: pa.Schema = SCHEMA, **more: Any) -> list[Any]:
-    problems = Problems(options.mode)
+    problems = BadRecords(options.mode)
     batches = read_object(uri, schema, options, problems, storage=store, **more)
     return [row for batch in batches for row in batch.to_pylist()]
 

@@ -15,8 +15,8 @@ import pytest
 
 from queue_source.errors import BadObject
 from queue_source.formats import compression
-from queue_source.formats.base import FormatOptions
 from queue_source.formats.text import blocks
+from queue_source.options.file_format import FormatOptions
 from support.reading import read_bytes, read_with_problems, refused
 
 TEXT = pa.schema([("value", pa.string())])
@@ -121,7 +121,7 @@ def test_a_record_that_never_ends_costs_no_memory(monkeypatch: pytest.MonkeyPatc
 
 
 def test_packed_objects_that_only_their_bytes_give_away_are_read_with_their_first_range() -> None:
-    from queue_source.read.objects import Part
+    from queue_source.formats.base import Part
 
     packed = gzip.compress(CONTENT)
     parts = [Part(0, 100), Part(100, 2000), Part(2000, None)]

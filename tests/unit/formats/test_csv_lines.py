@@ -11,9 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from queue_source.formats.base import FormatOptions
 from queue_source.formats.text import blocks, csv_lines
-from queue_source.formats.text import objects as text_objects
+from queue_source.options.file_format import FormatOptions
 from support.reading import UTC_MICROS, read_bytes, read_column, refused
 
 PLAIN = FormatOptions("csv")
@@ -256,7 +255,6 @@ def test_a_line_longer_than_a_block_is_read_and_rows_keep_their_order(
     ours: int, pyarrows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(blocks, "BLOCK_SIZE", ours)
-    monkeypatch.setattr(text_objects, "BLOCK_SIZE", ours)
     monkeypatch.setattr(csv_lines, "BLOCK_SIZE", pyarrows)
     lines = [b"%d,x" % i for i in range(200)] + [b"200," + b"x" * 5000] + [b"%d,x" % i for i in range(201, 300)]
     schema = pa.schema([("a", pa.int64()), ("b", pa.string())])

@@ -7,7 +7,8 @@ import pyarrow as pa
 import pytest
 
 from queue_source.errors import BadObject, OptionError
-from queue_source.formats.base import FormatOptions, check_schema
+from queue_source.formats.base import check_schema
+from queue_source.options.file_format import FormatOptions
 from support.reading import load_object
 
 SCHEMA = pa.schema([("day", pa.date32()), ("a", pa.int64()), ("s", pa.string()), ("n", pa.int32())])

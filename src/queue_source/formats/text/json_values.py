@@ -1,4 +1,4 @@
-"""JSON values in Python, one at a time: what the values of each declared type may look like.
+"""JSON values in Python, one at a time: which values each declared type has.
 
 This is the slow way and the reference: the fast one (`json_lines.py`) either agrees with it or is not used.
 Numbers keep their text until the declared type is known, so decimals are exact and a STRING gets what was written.
@@ -18,9 +18,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as pt
 
-from queue_source.formats.base import FormatOptions, is_bytes, is_text
 from queue_source.formats.text.parsing import in_range, time_converter, to_decimal
 from queue_source.formats.text.records import Record
+from queue_source.formats.types import is_bytes, is_text
+from queue_source.options.file_format import FormatOptions
 
 _SPECIAL = {
     "NaN": float("nan"),

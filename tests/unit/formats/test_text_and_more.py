@@ -14,11 +14,12 @@ import pyarrow.orc as pa_orc
 import pytest
 
 from queue_source.errors import BadObject, OptionError
-from queue_source.formats.bad_records import Problems
-from queue_source.formats.base import BINARY_FILE, FormatOptions, check_schema
+from queue_source.formats.bad_records import BadRecords
+from queue_source.formats.base import Part, check_schema
+from queue_source.formats.binary_file import COLUMNS as BINARY_FILE
 from queue_source.formats.text import blocks
-from queue_source.formats.text import objects as text_objects
-from queue_source.read.objects import Part, read_object
+from queue_source.options.file_format import FormatOptions
+from queue_source.read.objects import read_object
 from support.reading import UTC_MICROS, read_bytes, read_column, read_with_problems, refused
 
 TEXT = pa.schema([("value", pa.string())])
@@ -34,7 +35,6 @@ def lines(data: bytes, **options: Any) -> list[str]:
 @pytest.mark.parametrize("block", [1, 2, 3, 5, 1 << 20])
 def test_text_is_a_line_a_row_whichever_way_lines_end(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocks, "BLOCK_SIZE", block)
-    monkeypatch.setattr(text_objects, "BLOCK_SIZE", block)
     for end in ("\n", "\r\n", "\r"):
         for text in ("a|b", "a||b|", "|", "||", "ä|🦆|x"):
             expected = text.removesuffix("|").split("|")
@@ -63,7 +63,6 @@ def test_a_whole_text_is_one_row() -> None:
 @pytest.mark.parametrize("block", [1, 3, 1 << 20])
 def test_line_sep_is_what_ends_a_record_and_nothing_else(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocks, "BLOCK_SIZE", block)
-    monkeypatch.setattr(text_objects, "BLOCK_SIZE", block)
     assert lines(b"a;b\nc;;d", line_sep=";") == ["a", "b\nc", "", "d"]
     assert lines(b"a<>b<>", line_sep="<>") == ["a", "b"]
     assert lines(b"a\r\nb\n", line_sep="\n") == ["a\r", "b"]
@@ -79,7 +78,6 @@ def test_line_sep_is_what_ends_a_record_and_nothing_else(block: int, monkeypatch
 @pytest.mark.parametrize("block", [3, 1 << 20])
 def test_other_character_sets_are_read(encoding: str, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocks, "BLOCK_SIZE", block)
-    monkeypatch.setattr(text_objects, "BLOCK_SIZE", block)
     assert lines("ä\nß\n".encode(encoding), encoding=encoding) == ["ä", "ß"]
     data = 'a,b\nä,"x\u00e9"\n'.encode(encoding)
     assert read_bytes(data, TWO, FormatOptions("csv", header=True, encoding=encoding)) == [{"a": "ä", "b": "xé"}]
@@ -88,7 +86,6 @@ def test_other_character_sets_are_read(encoding: str, block: int, monkeypatch: p
 @pytest.mark.parametrize("block", [4, 17, 1 << 20])
 def test_csv_fields_over_several_lines_are_read_with_multi_line(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocks, "BLOCK_SIZE", block)
-    monkeypatch.setattr(text_objects, "BLOCK_SIZE", block)
     options = FormatOptions("csv", multi_line=True)
     data = b'1,"x\ny"\r\n"a\\"\nb",2\n3,"d""q\n"\n\n4,z'
     rows = [tuple(row.values()) for row in read_bytes(data, TWO, options)]
@@ -96,7 +93,7 @@ def test_csv_fields_over_several_lines_are_read_with_multi_line(block: int, monk
     headed = FormatOptions("csv", multi_line=True, header=True)
     assert read_bytes(b'"a","b"\n1,"x\ny"\n', TWO, headed) == [{"a": "1", "b": "x\ny"}]
     found = read_with_problems(b'1,"x\ny"q",2\n3,z\n', TWO, options)
-    assert [tuple(row.values()) for row in found.rows] == [("1", '"x\ny"q"')]  # to the next quote, and told
+    assert [tuple(row.values()) for row in found.rows] == [("1", '"x\ny"q"'), ("3", "z")]
     assert found.problems.count == 1
     cut = read_with_problems(b'1,2\n3,"z', TWO, options)
     assert [tuple(row.values()) for row in cut.rows] == [("1", "2"), ("3", "z")]
@@ -188,7 +185,7 @@ def test_parts_that_tile_an_object_tile_its_stripes(tmp_path: Path, step: int) -
     parts = []
     for start, end in itertools.pairwise(bounds):
         part = Part(start or 0, end)
-        read = read_object(f"{tmp_path}/o", one, FormatOptions("orc"), Problems("PERMISSIVE"), part=part)
+        read = read_object(f"{tmp_path}/o", one, FormatOptions("orc"), BadRecords("PERMISSIVE"), part=part)
         parts.append([value for batch in read for value in batch.column(0).to_pylist()])
     assert list(itertools.chain(*parts)) == [number * 7919 % 100_003 for number in range(50_000)]
     assert step >= len(data) or sum(map(bool, parts)) > 1

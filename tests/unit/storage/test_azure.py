@@ -9,10 +9,11 @@ import pyarrow as pa
 import pytest
 
 from queue_source.errors import BadObject, ObjectStoreError, OptionError
-from queue_source.formats.bad_records import Problems
-from queue_source.formats.base import FormatOptions
+from queue_source.formats.bad_records import BadRecords
+from queue_source.formats.base import Part
 from queue_source.options import AzureOptions, StorageOptions, parse_reader_options
-from queue_source.read.objects import Part, read_object
+from queue_source.options.file_format import FormatOptions
+from queue_source.read.objects import read_object
 from queue_source.schema.ddl import parse_columns
 from queue_source.schema.location import SchemaLocation
 from queue_source.storage.azure import azure_arguments
@@ -36,7 +37,7 @@ def storage(azure: AzureServer, **options: str) -> StorageOptions:
 
 
 def rows(uri: str, store: StorageOptions, **more: Any) -> list[int]:
-    batches = read_object(uri, SCHEMA, FormatOptions("csv"), Problems("FAILFAST"), storage=store, **more)
+    batches = read_object(uri, SCHEMA, FormatOptions("csv"), BadRecords("FAILFAST"), storage=store, **more)
     return [row["a"] for batch in batches for row in batch.to_pylist()]
 
 

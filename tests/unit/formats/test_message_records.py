@@ -14,9 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from queue_source.errors import BadObject
-from queue_source.formats.bad_records import Problems
-from queue_source.formats.base import FormatOptions
+from queue_source.formats.bad_records import BadRecords
 from queue_source.formats.metadata import ObjectMetadata
+from queue_source.formats.text import json as json_format
+from queue_source.options.file_format import FormatOptions
 from queue_source.read import message_records
 from queue_source.read.message_records import parsed_messages
 from shard_store.model import Payload
@@ -28,7 +29,7 @@ Told = dict[int, tuple[int, str | None]]
 def read(bodies: list[bytes], options: FormatOptions, schema: pa.Schema = SCHEMA) -> tuple[list[dict[str, Any]], Told]:
     told: Told = {}
 
-    def finished(place: int, problems: Problems, error: BadObject | None) -> None:
+    def finished(place: int, problems: BadRecords, error: BadObject | None) -> None:
         assert place not in told
         told[place] = (problems.count, None if error is None else error.cause)
 
@@ -135,5 +136,5 @@ def test_together_or_alone_the_rows_are_the_same(bodies: list[bytes], mode: str,
         patch.setattr(message_records, "_ALONE", 1)
         together = read(bodies, options, schema)
         patch.setattr(message_records, "_ALONE", 1000)
-        patch.setattr(message_records, "_SMALL", small)
+        patch.setattr(json_format, "_SMALL", small)
         assert read(bodies, options, schema) == together

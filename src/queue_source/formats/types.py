@@ -1,0 +1,84 @@
+"""Arrow types as Spark has them: which of them a format may fill, and what becomes of those that Spark lacks."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.types as pt
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """STRING, in either of the widths that Spark may ask for."""
+    return bool(pt.is_string(kind) or pt.is_large_string(kind))
+
+
+def is_bytes(kind: pa.DataType) -> bool:
+    """BINARY, in either of the widths that Spark may ask for."""
+    return bool(pt.is_binary(kind) or pt.is_large_binary(kind))
+
+
+def fields_of(kind: pa.StructType) -> list[pa.Field]:
+    return [kind.field(i) for i in range(kind.num_fields)]
+
+
+def is_plain(kind: pa.DataType) -> bool:
+    """Whether it is a type without parts that Spark may declare for a column."""
+    return bool(
+        pt.is_boolean(kind)
+        or pt.is_signed_integer(kind)
+        or kind in (pa.float32(), pa.float64())
+        or pt.is_decimal128(kind)
+        or is_text(kind)
+        or is_bytes(kind)
+        or pt.is_date32(kind)
+        or (pt.is_timestamp(kind) and kind.unit == "us")
+    )
+
+
+def inner_types(kind: pa.DataType) -> list[pa.DataType]:
+    """The types of which a struct, a list or a map consists; none for another type."""
+    if pt.is_struct(kind):
+        return [field.type for field in fields_of(kind)]
+    if pt.is_map(kind):
+        return [kind.key_type, kind.item_type]
+    return [kind.value_type] if pt.is_list(kind) else []
+
+
+def holds_nothing(kind: pa.DataType) -> bool:
+    """Whether a type was inferred from nothing but nulls, empty objects and empty arrays."""
+    if pt.is_struct(kind):
+        return all(holds_nothing(field.type) for field in fields_of(kind))
+    return bool(pt.is_null(kind)) or (bool(pt.is_list(kind)) and holds_nothing(kind.value_type))
+
+
+def spark_schema(schema: pa.Schema) -> pa.Schema:
+    """The columns of a file in the types that Spark holds them in. Raises ValueError as `spark_type`."""
+    return pa.schema([(field.name, spark_type(field.type, field.name)) for field in schema])
+
+
+def spark_type(kind: pa.DataType, path: str) -> pa.DataType:
+    """The type in which Spark holds a column of a file. Raises ValueError for one that it has no type for."""
+    if isinstance(kind, pa.BaseExtensionType):
+        return spark_type(kind.storage_type, path)
+    if pt.is_dictionary(kind):
+        return spark_type(kind.value_type, path)
+    if pt.is_struct(kind):
+        return pa.struct([(field.name, spark_type(field.type, f"{path}.{field.name}")) for field in fields_of(kind)])
+    if pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind):
+        return pa.list_(spark_type(kind.value_type, path))
+    if pt.is_map(kind):
+        return pa.map_(spark_type(kind.key_type, path), spark_type(kind.item_type, path))
+    if pt.is_unsigned_integer(kind):
+        return {8: pa.int16(), 16: pa.int32(), 32: pa.int64()}.get(kind.bit_width, pa.decimal128(20, 0))
+    if pt.is_timestamp(kind):
+        return pa.timestamp("us", tz=None if kind.tz is None else "UTC")
+    if pt.is_date(kind):
+        return pa.date32()
+    if is_text(kind) or pt.is_string_view(kind):
+        return pa.string()
+    if is_bytes(kind) or pt.is_binary_view(kind) or pt.is_fixed_size_binary(kind):
+        return pa.binary()
+    if pt.is_float16(kind):
+        return pa.float32()
+    if pt.is_boolean(kind) or pt.is_integer(kind) or pt.is_floating(kind) or pt.is_decimal128(kind) or pt.is_null(kind):
+        return kind
+    raise ValueError(f"column {path!r} is {kind}, which Spark has no type for; declare the columns with .schema(...)")
