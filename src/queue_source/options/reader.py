@@ -89,6 +89,7 @@ class LeaseOptions:
         "one, another pipeline may take over its shards.",
         example="30s",
     )
+
     @property
     def heartbeat(self) -> timedelta:
         """Time between two heartbeats of the shards owned: eight in a row have to fail before they are stale."""
