@@ -53,6 +53,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("queue_source.spark",),
     ("queue_source.foreach_batch",),
     ("queue_source.commands",),
+    ("cuesqueue", "queue_source.old_paths"),
     ("pyspark_cuesqueue",),
 )
 """From the bottom up. A unit is a module or a package; it imports itself and units of the layers below its own.
@@ -172,9 +173,9 @@ def place(module: str) -> tuple[int, str] | None:
 
 def against_the_order(found: Import) -> str | None:
     """What is wrong with an import of one of our modules, or None."""
-    if not any(is_in(found.target, top) for top in ("shard_store", "queue_source", "pyspark_cuesqueue")):
+    if not any(is_in(found.target, top) for top in ("shard_store", "queue_source", "cuesqueue", "pyspark_cuesqueue")):
         return None
-    if "queue_source" in (found.importer, found.target):  # the package itself is empty: nothing to order
+    if "queue_source" in (found.importer, found.target):  # the package itself imports nothing of ours
         return None if found.target == "queue_source" else f"{found.importer}:{found.line}: imports {found.target}"
     above, below = place(found.importer), place(found.target)
     if above is None or below is None:
