@@ -102,7 +102,6 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("queue_source.admin.setup_aws", "botocore"): "makes queues and notifications, which no adapter does",
     ("queue_source.storage.aws_profiles", "botocore"): "reads profiles for pyarrow, which knows few kinds of them",
     ("queue_source.queues.base", "sqlalchemy"): "the type of the transaction that some queues take part in",
-    ("queue_source.coordinator.error_queue", "sqlalchemy"): "the type of the transaction that sends and marks errors",
     ("queue_source.foreach_batch.rejects", "sqlalchemy"): "the type of the user's own transaction",
     ("queue_source.commands.demo.query", "pyspark"): "a driver script as a user would write it",
     ("queue_source.commands.demo.data", "pyarrow"): "writes objects without the source's own code",
