@@ -73,7 +73,6 @@ def run_pipeline(name: str, folder: Path, queue_url: str, database: str, begun: 
         source="files",
         pipeline=name,
         visibilityTimeout="5m",
-        pendingTimeout="2m",
         commitTimeout="60s",
         maxFilesPerTrigger="1000",
     )

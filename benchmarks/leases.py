@@ -10,8 +10,8 @@ from typing import Any
 import psutil
 
 from benchmarks.registry import Measurement, Settings, benchmark
-from queue_source.coordinator.leases import LeaseKeeper, MessageKey
-from queue_source.messages import Receipt
+from queue_source.coordinator.leases import LeaseKeeper
+from queue_source.messages import MessageKey, Receipt
 from queue_source.queues import Queue, open_queue
 from support.servers.ministack import KEYS, ministack_server, new_queue
 

@@ -54,7 +54,6 @@ def _read(folder: Path, queue_url: str, marks: tuple[int, ...], out: Connection)
         f"sqlite:///{folder}/store.db",
         maxFilesPerTrigger="1000",
         visibilityTimeout="5m",
-        pendingTimeout="2m",
         commitTimeout="60s",
     )
     loop = DriverLoop(options, folder / "checkpoint", folder / "output")
@@ -62,6 +61,6 @@ def _read(folder: Path, queue_url: str, marks: tuple[int, ...], out: Connection)
     for mark in marks:
         while passed < mark:
             loop.batch()
-            passed = loop.coordinator.metrics.snapshot()["acknowledged"]
+            passed = loop.metrics["acknowledged"]
         out.send(psutil.Process().memory_info().rss / 2**20)
     loop.stop()

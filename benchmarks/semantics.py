@@ -44,7 +44,6 @@ def _run(folder: Path, database: str, semantics: str, messages: int, numbers: It
         source=name,
         deliverySemantics=semantics,
         visibilityTimeout="10m",
-        pendingTimeout="5m",
         commitTimeout="60s",
         maxFilesPerTrigger=str(BATCH),
     )
@@ -53,7 +52,7 @@ def _run(folder: Path, database: str, semantics: str, messages: int, numbers: It
         began = time.perf_counter()
         loop.drain()
         taken = time.perf_counter() - began
-        found = published(loop.coordinator._store)
+        found = published(loop.coordinator._session.store)
     finally:
         loop.stop()
     mine = [times for shard_id, times in found.items() if f"/{name}/" in shard_id]

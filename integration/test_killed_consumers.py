@@ -59,7 +59,6 @@ def rabbitmq() -> Iterator[Service]:
 SERVICES: Mapping[str, Callable[[], AbstractContextManager[Service]]] = {"sqs": sqs, "rabbitmq": rabbitmq}
 OPTIONS = {
     "visibilityTimeout": "15s",
-    "pendingTimeout": "10s",
     "commitTimeout": "2s",
     "waitTime": "1s",
     "maxFilesPerTrigger": "300",

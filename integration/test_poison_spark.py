@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
+import pytest
+import sqlalchemy as sa
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from engine.conftest import DriverFactory, new_driver, spark
-from support.engine.queries import described, run_until_settled
+from shard_store.sql.schema import pipelines, read_marks
+from shard_store.store import open_store
+from support.engine.queries import described, read, run_until_settled, start_frame
 from support.engine.world import World
 from support.servers.fixtures import gcs_server
 
@@ -38,3 +46,31 @@ def test_what_kills_its_reader_is_quarantined_and_its_neighbours_are_published(
         (error,) = world.view("errors")
         assert (error["cause"], error["subject"][-7:]) == ("kills-its-reader", "99.json")
         assert "maxAttempts" in error["detail"]
+
+
+def test_a_users_own_function_that_fails_leaves_no_mark_and_so_blames_no_object(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """The rows of a large object are still on their way when the function fails, at attempt after attempt."""
+    world = World(tmp_path / "world")
+    rows = [(number, f"row {number}") for number in range(300_000)]
+    large = world.root / "large.json"
+    large.write_text("".join(json.dumps({"id": i, "name": name}) + "\n" for i, name in rows), "utf-8")
+    world.publish([large.as_uri()])
+    query = described(world)
+
+    def fails(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        next(batches)
+        raise ValueError("the user's own")
+
+    for _ in range(4):
+        frame = read(spark, query["source"], query).mapInArrow(fails, "id BIGINT, name STRING")
+        with pytest.raises(StreamingQueryException, match="the user's own"):
+            start_frame(frame, query).awaitTermination()
+        with open_store(world.store_url) as store, store.database.engine.connect() as connection:
+            assert connection.execute(sa.select(read_marks)).all() == []
+            attempts = connection.execute(sa.select(pipelines.c.plan_attempt)).scalar_one()
+    assert attempts >= 3  # two of them with marks
+    run_until_settled(spark, [(world, query)])
+    assert world.published() == sorted(rows)
+    assert world.view("errors") == []

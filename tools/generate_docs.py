@@ -1,16 +1,19 @@
-"""Write the generated reference pages: docs/reference/options.md and docs/reference/commands.md.
+"""Write the generated reference pages: options.md, commands.md and python.md in docs/reference.
 
-Run `python tools/generate_docs.py` after a change to the option table or to a command; `--check` only compares,
-and exits with 1 when a page is out of date (a test does the same).
+Run `python tools/generate_docs.py` after a change to an option, a command or a public docstring; `--check` only
+compares, and exits with 1 when a page is out of date (a test does the same).
 """
 
 from __future__ import annotations
 
+import inspect
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import cuesqueue
 from queue_source.options.declaring import Option
 from queue_source.options.other_names import ALIASES, MEANINGLESS
 from queue_source.options.places import READER, SINK, VIEWS, Place
@@ -31,14 +34,19 @@ def commands_page() -> str:
     return "\n".join(_commands_lines()) + "\n"
 
 
+def python_page() -> str:
+    """The reference of the package `cuesqueue`, from its docstrings."""
+    return "\n".join(_python_lines()) + "\n"
+
+
 def _options_lines() -> Iterator[str]:
     yield from ("# Options", "", _NOTICE, "")
     yield "Names are written in any case. A name that is unknown is refused, and the nearest known one is named."
     yield "Durations need a unit (`500ms`, `90s`, `5m`, `2h`, `15 days`). Sizes are powers of 1,024 (`10kb`, `128m`,"
     yield "`1g`); a size without a unit is bytes, as in Spark. Secrets are never shown in errors, logs or plans."
     yield from ("", '## Reader: `spark.readStream.format("cuesqueue")`', "")
-    yield "The times must rise: a quarter of `commitTimeout` (the heartbeat) < `pendingTimeout` < `visibilityTimeout`"
-    yield "< `deduplicationWindow`; and `waitTime` < `visibilityTimeout`."
+    yield "The times must rise: a quarter of `commitTimeout` (the heartbeat) < `visibilityTimeout` <"
+    yield "`deduplicationWindow`; and `waitTime` < `visibilityTimeout`."
     yield from _sections(READER)
     yield from ("", "### Other names", "")
     yield "`cloudFiles.X` is taken as `X`. These names of earlier versions and of other sources are accepted too:"
@@ -121,9 +129,99 @@ def _paragraphs(text: str) -> list[str]:
     return [line.rstrip() for line in text.strip().splitlines()]
 
 
+def public_functions() -> dict[str, Any]:
+    """The functions of the face, by name."""
+    found = {name: getattr(cuesqueue, name) for name in cuesqueue.__all__}
+    return {name: value for name, value in found.items() if inspect.isfunction(value)}
+
+
+def public_methods() -> dict[str, Any]:
+    """The methods and properties that the page shows, as `Class.name`; of `ShardStore` none, which commands use."""
+    shown = (cuesqueue.Queue, cuesqueue.SimQueue, cuesqueue.Delivery)
+    return {
+        f"{cls.__name__}.{name}": value
+        for cls in shown
+        for name, value in vars(cls).items()
+        if not name.startswith("_")
+        and (inspect.isfunction(value) or isinstance(value, property))
+        and not any(name in vars(base) for base in (cuesqueue.Queue, *cls.__mro__[1:]) if base is not cls)
+    }
+
+
+def _python_lines() -> Iterator[str]:
+    yield from ("# Python", "", _NOTICE, "")
+    yield "All that is public is in the package `cuesqueue`; a name is imported by its first use. Times are seconds"
+    yield "and sizes bytes, unless something else is said. The driver is the process of your Spark application."
+    yield from ("", "## Functions")
+    for name, function in public_functions().items():
+        yield from _callable_lines(name, function)
+    yield from ("", "## Classes")
+    classes = [getattr(cuesqueue, name) for name in cuesqueue.__all__ if inspect.isclass(getattr(cuesqueue, name))]
+    methods = public_methods()
+    for cls in classes:
+        if not issubclass(cls, BaseException):
+            yield from ("", f"### `{cls.__name__}`", "", *_docstring_lines(cls.__doc__))
+            for name, method in methods.items():
+                if name.startswith(f"{cls.__name__}."):
+                    yield from _callable_lines(name, method, level=4)
+    yield from (
+        "",
+        "### `Payload`",
+        "",
+        "What a message is made of: bytes as they are, text as UTF-8, all else as JSON.",
+    )
+    yield from ("", "## Errors", "", "| error | is a | meaning |", "|---|---|---|")
+    for cls in classes:
+        if issubclass(cls, BaseException):
+            meaning = " ".join((inspect.getdoc(cls) or "").split("\n\n")[0].split())
+            yield f"| `{cls.__name__}` | `{cls.__mro__[1].__name__}` | {meaning} |"
+
+
+def _callable_lines(name: str, value: Any, level: int = 3) -> Iterator[str]:
+    yield from ("", f"{'#' * level} `{name}`", "")
+    if inspect.isfunction(value):
+        signature = inspect.signature(value)
+        shown = [p for p in signature.parameters.values() if p.name != "self"]
+        returns = signature.return_annotation
+        text = str(signature.replace(parameters=shown, return_annotation=inspect.Signature.empty)).replace("'", "")
+        yield from ("```python", f"{name}{text} -> {returns}", "```", "")
+    yield from _docstring_lines(value.__doc__)
+
+
+_SECTION = re.compile(r"(Args|Attributes|Returns|Yields|Raises|Process|Units):")
+
+
+def _docstring_lines(docstring: str | None) -> Iterator[str]:
+    """Google's sections become lists, indented blocks become code, all else is paragraphs."""
+    for block in re.split(r"\n(?=\S)", inspect.cleandoc(docstring or "")):
+        first, _, rest = block.partition("\n")
+        if _SECTION.fullmatch(first.strip()):
+            yield from ("", f"**{first.strip()}**", "", *_items(rest))
+        else:
+            yield first.rstrip()
+            if rest.strip():
+                yield from ("", "```python", *inspect.cleandoc("\n" + rest).rstrip().splitlines(), "```", "")
+            elif rest:
+                yield ""
+
+
+def _items(text: str) -> Iterator[str]:
+    """One line of a list for each entry of a section; deeper lines go on with the entry before."""
+    entries: list[str] = []
+    for line in inspect.cleandoc("\n" + text).splitlines():
+        if line.startswith(" ") and entries:
+            entries[-1] += f" {line.strip()}"
+        elif line:
+            entries.append(line.strip())
+    for entry in entries:
+        name, colon, rest = entry.partition(": ")
+        yield f"- `{name}`: {rest}" if colon and name.isidentifier() else f"- {entry}"
+
+
 def main(arguments: Sequence[str]) -> int:
     """Write the pages, or with `--check` say which ones are out of date."""
-    pages = {REFERENCE / "options.md": options_page(), REFERENCE / "commands.md": commands_page()}
+    texts = {"options": options_page(), "commands": commands_page(), "python": python_page()}
+    pages = {REFERENCE / f"{name}.md": text for name, text in texts.items()}
     stale = [path for path, text in pages.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
     if "--check" in arguments:
         for path in stale:

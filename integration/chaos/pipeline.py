@@ -20,7 +20,6 @@ from support.driver_loop import DriverLoop, reader_options
 
 _TIMES = {
     "visibilityTimeout": "4s",
-    "pendingTimeout": "2s",
     "commitTimeout": "1s",  # shards of a pipeline that is silent for 2 s may be taken
     "waitTime": "200ms",
     "maxFilesPerTrigger": "20",

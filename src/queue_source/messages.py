@@ -1,6 +1,6 @@
 """The stages of a message: one frozen type each, so that a stage cannot use what it does not have yet.
 
-Received (a delivery) -> Announced (what it says) ; the coordinator then owns shards, not messages.
+Received (a delivery) -> Announcement (what it says); then its shards are followed, and it by its key.
 Outgoing is what a sink sends: the beginning of another delivery.
 """
 
@@ -18,8 +18,8 @@ Receipt = NewType("Receipt", str)
 class Received:
     """One delivery, body untouched. `queue` is the queue's name, `message_id` is stable over redeliveries.
 
-    `sent_at` is seconds since 1970 (UTC) by the queue's clock, None where the queue does not tell. `lease_until` is
-    `time.monotonic()` seconds counted from the *start* of the receive request (design section 6, leases). `has_id` is
+    `sent_at` is seconds since 1970 (UTC) by the queue's clock, None where the queue omits it. `lease_until` is
+    `time.monotonic()` seconds counted from the *start* of the receive request. `has_id` is
     False where neither sender nor queue gave an id: `message_id` then comes from the content, so equal ones share it.
     """
 
@@ -34,6 +34,14 @@ class Received:
     headers: Mapping[str, str] = field(default_factory=dict)
     group: str | None = None
     has_id: bool = True
+
+
+MessageKey = tuple[str, Receipt]
+"""One delivery of one message: (queue name, receipt)."""
+
+
+def key_of(message: Received) -> MessageKey:
+    return message.queue, message.receipt
 
 
 class Outgoing(NamedTuple):
@@ -51,7 +59,7 @@ class Outgoing(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ObjectNotice:
-    """One object that a notification announces. `size` in bytes and `etag`/`version` are None when not told."""
+    """One object that a notification announces. `size` in bytes and `etag`/`version` are None when omitted."""
 
     uri: str
     size: int | None = None
@@ -71,7 +79,7 @@ class Announcement:
 
 
 MESSAGE_URI = "message:"
-"""Stands where an object's URI would when the message is the content (`content=message`)."""
+"""In place of an object's URI where the message is the content (`content=message`)."""
 
 
 _KEPT = 4 << 20  # bytes

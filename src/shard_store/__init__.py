@@ -20,10 +20,24 @@ __all__ = ["PruneResult", "RetentionPolicy", "ShardStore", "open_store", "prune"
 def prune(
     store: ShardStore, policy: RetentionPolicy, now: datetime | None = None, *, dry_run: bool = False
 ) -> PruneResult:
-    """Remove finished shards, confirmed snapshots, attempts and errors that the policy lets go (the scheduled job).
+    """Remove finished shards, confirmed snapshots, attempts and errors that are older than the policy keeps.
 
-    Never removes a shard in progress (invariant 6). `now` defaults to the database's clock; with `dry_run` nothing
-    is removed and the result counts what would be.
+    Never removes a shard in progress (invariant 6).
+
+    Args:
+        store: The store, as `open_store` returns it.
+        policy: What is kept.
+        now: The time that ages are counted from, with a zone; None for the database's clock.
+        dry_run: Remove nothing, and count what would be removed.
+
+    Returns:
+        The number of rows of each kind.
+
+    Raises:
+        ShardStoreError: The store failed.
+
+    Process:
+        Any, such as a scheduled job; running queries go on meanwhile.
     """
     return store.prune(policy, now, dry_run=dry_run)
 

@@ -138,6 +138,23 @@ class Snapshot:
     ranges: tuple[Range, ...]
 
 
+ALONE = -1
+"""In the place of a task's number: nothing else of the plan is read at the same time."""
+
+
+class ReadMark(NamedTuple):
+    """What a task reads, or was reading when it died: the places from `first` up to, and without, `end` of its plan.
+
+    `task` is the number of the task among those of the plan, or ALONE. `unended`: how many reads of it never ended, as
+    far as whoever begins another one knows.
+    """
+
+    first: int
+    end: int
+    task: int
+    unended: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class PlanIdentity:
     """What names one plan everywhere: small enough to travel with commit messages through the executors."""
@@ -153,10 +170,11 @@ class PlanIdentity:
 class Plan:
     """The snapshots of one micro-batch: what is to be read (`ranges`), what was lost to others meanwhile (`lost`).
 
-    What an earlier attempt at the same plan found bad belongs to it and is not read again: it is not in `ranges`.
+    What an earlier attempt at the same plan found bad belongs to it and is not read again: it is in `whole`, in which
+    the place of a range is the same at every attempt, and not in `ranges`.
     `published` is true when an earlier attempt has already delivered this plan: `ranges` is then what it delivered, as
     far as the plan is the last one; else nothing. `attempt` counts how often the plan was made: each time but the first
-    says that the one before it failed.
+    says that the one before it failed. `suspected`: a task of an earlier attempt has left the mark of its read behind.
     """
 
     identity: PlanIdentity
@@ -164,6 +182,8 @@ class Plan:
     lost: tuple[Range, ...] = ()
     published: bool = False
     attempt: int = field(default=1, compare=False)  # the same plan, however often
+    whole: tuple[Range, ...] = field(default=(), compare=False)
+    suspected: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

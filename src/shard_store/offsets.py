@@ -13,7 +13,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
-from shard_store import snapshots
+from shard_store import read_marks, snapshots
 from shard_store.errors import LostProgress, ShardStoreError
 from shard_store.model import Move, PlanIdentity, PublishToken, Range, ShardKey, Snapshot
 from shard_store.positions import advance_shards, finished, open_positions, split_by_fit
@@ -152,6 +152,7 @@ def _deliver_planned(transaction: Transaction, row: Row[Any], token: PublishToke
         )
     identity = PlanIdentity(row.source, token, row.plan_start, end_seq, row.plan_hash)
     moves = planned_moves(transaction, row)
+    read_marks.forget(transaction, row.plan_hash, row.plan_attempt)
     semantics, others = Semantics(row.semantics), list[Move]()
     if semantics.final_at_delivery:
         moves, others = split_by_fit(moves, open_positions(transaction, token, {m.key for m in moves}))

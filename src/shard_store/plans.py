@@ -13,7 +13,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
-from shard_store import snapshots
+from shard_store import read_marks, snapshots
 from shard_store.error_records import found_bad
 from shard_store.errors import PipelineTakenOver, ShardStoreError, StoreConfigurationError
 from shard_store.model import Plan, PlanIdentity, Position, PublishToken, Range, ShardKey, delivery_hash
@@ -21,7 +21,7 @@ from shard_store.offsets import lost_progress
 from shard_store.positions import finished, open_positions, split_by_fit
 from shard_store.semantics import Semantics
 from shard_store.shards import fence
-from shard_store.sql.schema import attempts, pipelines, reads
+from shard_store.sql.schema import attempts, pipelines
 from shard_store.sql.transaction import Transaction
 
 
@@ -53,8 +53,10 @@ def plan(transaction: Transaction, token: PublishToken, start_seq: int, end_seq:
         before = set(json.loads(row.plan_left_out)) if again else set()
         made, marks = _make(transaction, row, token, (start_seq, end_seq), after, before)
         made = replace(made, attempt=row.plan_attempt + 1 if again else 1)
-        if not again and (row.plan_attempt or 1) > 1:  # that one is done with: so are the marks of its reads
-            transaction.execute(reads.delete().where(reads.c.delivery_hash == row.plan_hash))
+        if row.plan_hash != made.identity.delivery_hash:
+            read_marks.forget(transaction, row.plan_hash, row.plan_attempt)
+        elif made.attempt > 1:
+            made = replace(made, suspected=bool(read_marks.of_plan(transaction, row.plan_hash)))
     transaction.execute(
         pipelines.update()
         .where(pipelines.c.pipeline == token.pipeline)
@@ -162,10 +164,11 @@ def _make(
         lost = [r for r in left_out if r.key not in ended and not positions.get(r.key, r.start) >= r.end]
     digest = delivery_hash(row.source, token.pipeline, included, seqs)
     identity = PlanIdentity(row.source, token, *seqs, digest)
+    whole = tuple(included)
     if row.plan_hash == digest:  # an attempt at it was made before
         bad = found_bad(transaction, digest)
         included = [r for r in included if (r.key, r.start) not in bad]
-    return Plan(identity, tuple(included), tuple(lost)), [snapshots.mark(r) for r in left_out]
+    return Plan(identity, tuple(included), tuple(lost), whole=whole), [snapshots.mark(r) for r in left_out]
 
 
 def _same_attempt(row: Row[Any], token: PublishToken, seqs: tuple[int, int]) -> bool:

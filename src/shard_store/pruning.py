@@ -15,7 +15,7 @@ from shard_store.error_delivery import awaits_delivery
 from shard_store.error_records import FINAL
 from shard_store.semantics import Semantics
 from shard_store.sql.database import Database
-from shard_store.sql.schema import attempts, errors, micros, pipelines, shards, snapshots
+from shard_store.sql.schema import attempts, errors, micros, pipelines, read_marks, shards, snapshots
 from shard_store.sql.transaction import ROWS_PER_STATEMENT, Transaction
 from shard_store.starting import first_since
 
@@ -41,11 +41,12 @@ class PruneResult:
     snapshots: int = 0
     attempts: int = 0
     errors: int = 0
+    read_marks: int = 0
     timed_out: bool = False
 
     @property
     def total(self) -> int:
-        return self.shards + self.snapshots + self.attempts + self.errors
+        return self.shards + self.snapshots + self.attempts + self.errors + self.read_marks
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +83,7 @@ def prune(
     """
     at = database.read(lambda t: int(t.execute(sa.select(t.now())).scalar_one())) if now is None else micros(now)
     deadline = clock() + time_out
-    removed: dict[str, Any] = dict.fromkeys(("shards", "snapshots", "attempts", "errors"), 0)
+    removed: dict[str, Any] = dict.fromkeys(("shards", "snapshots", "attempts", "errors", "read_marks"), 0)
     targets = list(_targets(database, policy, at))
     if dry_run:
         for table in {target.table for target in targets}:  # two reasons for a shard to go overlap: counted as one
@@ -129,6 +130,10 @@ def _targets(database: Database, policy: RetentionPolicy, at: int) -> Iterator[_
     unsent = sa.exists().where(errors.c.delivery_hash == attempts.c.delivery_hash, awaits_delivery())
     old_attempt = sa.and_(attempts.c.published_at < cutoff, sa.not_(awaited), sa.not_(unsent))
     yield _Target(attempts, sa.and_(old_attempt, _of_source(attempts, policy)), (attempts.c.published_at,))
+    # written too late, by a task of a plan that was published or replaced meanwhile: those of a plan go with it
+    running = sa.exists().where(pipelines.c.plan_hash == read_marks.c.delivery_hash)
+    orphaned = sa.and_(read_marks.c.began_at < cutoff, sa.not_(running))
+    yield _Target(read_marks, orphaned, (read_marks.c.began_at,))
 
 
 def _of_source(table: sa.Table, policy: RetentionPolicy) -> sa.ColumnElement[bool]:

@@ -11,7 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
-from shard_store import snapshots
+from shard_store import read_marks, snapshots
 from shard_store.errors import ShardStoreError
 from shard_store.model import AttemptKind, Move, PlanIdentity, ShardState, Split, split_key
 from shard_store.positions import advance_shards, lock_shards
@@ -82,6 +82,8 @@ def publish(
     found, fresh = _look(transaction, identities, {i: rows[i].confirmed_seq for i in identities}, batch_id)
     if found.already:
         return found
+    for identity in fresh:
+        read_marks.forget(transaction, identity.delivery_hash, rows[identity].plan_attempt)
     first = identities[0]
     deliveries = {i: _delivery(transaction, i, rows[i], batch_id) for i in fresh}
     idle = Delivery(first, Semantics(rows[first].semantics), (), batch_id=batch_id)

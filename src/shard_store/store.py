@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from shard_store import error_records, leases, offsets, plans, poison, publishing, shards, starting, views
+from shard_store import error_records, leases, offsets, plans, publishing, read_marks, shards, starting, views
 from shard_store.model import (
     Content,
     ErrorRecord,
@@ -20,6 +20,7 @@ from shard_store.model import (
     Position,
     PublishToken,
     Range,
+    ReadMark,
     Shard,
     ShardKey,
     Split,
@@ -231,16 +232,23 @@ class ShardStore:
         """The ranges, by key and start, that an attempt at this plan found bad: they are not read again."""
         return self.database.read(lambda t: error_records.found_bad(t, identity.delivery_hash))
 
-    def begin_read(self, identity: PlanIdentity, entry: Range) -> int:
-        """Mark a range as being read in isolation; returns how many earlier reads of it have never ended.
+    # marks of reads: called by executors, for plans that have failed before
 
-        Called by executors, for plans that have failed before: what kills its reader leaves its mark behind.
-        """
-        return self.database.write(lambda t: poison.begin(t, identity, entry))
+    def begin_read(self, identity: PlanIdentity, mark: ReadMark) -> None:
+        """Mark a part of the plan as being read: what kills its reader leaves the mark behind."""
+        self.database.write(lambda t: read_marks.begin(t, identity, mark))
 
-    def end_read(self, identity: PlanIdentity, entry: Range) -> None:
-        """The reader of the range is alive, whatever it found."""
-        self.database.write(lambda t: poison.end(t, identity, entry))
+    def end_read(self, identity: PlanIdentity, mark: ReadMark) -> None:
+        """All of it was read. When it was read alone, what is in it is no longer suspected of anything."""
+        self.database.write(lambda t: read_marks.end(t, identity, mark))
+
+    def undo_read(self, identity: PlanIdentity, mark: ReadMark) -> None:
+        """The read failed for a known reason: its reader is alive, and the read does not count."""
+        self.database.write(lambda t: read_marks.undo(t, identity, mark))
+
+    def read_marks(self, identity: PlanIdentity) -> list[ReadMark]:
+        """The reads of this plan that have begun and not ended."""
+        return self.database.read(lambda t: read_marks.of_plan(t, identity.delivery_hash))
 
     # views and pruning
 
@@ -281,11 +289,25 @@ def open_store(
     patience: float = 30.0,
     trusts_rowcount: bool = True,
 ) -> ShardStore:
-    """Open the store behind a SQLAlchemy URL; in an empty database it is created, unless `create` is false.
+    """Open the store behind an SQLAlchemy URL; in an empty database its tables are created.
 
-    `patience`: seconds for which passing trouble is tried again before StoreUnavailable. `clock` and
-    `trusts_rowcount` are for tests. Raises StoreConfigurationError when the URL, driver or permissions are wrong, or
-    when the schema is older or newer than this version's (`cuesqueue migrate`).
+    Args:
+        url: An SQLAlchemy URL, as in the option `storeUrl`.
+        create: Create the tables in an empty database.
+        clock: For tests: replaces the database's clock.
+        patience: Seconds for which temporary failures are retried.
+        trusts_rowcount: For tests: False counts changed rows as for a driver that does not.
+
+    Returns:
+        The store. Close it, or use it in a `with` statement. Threads may share it; processes may not.
+
+    Raises:
+        StoreConfigurationError: The URL, the driver or the permissions are wrong, or the schema is older or newer than
+            this version's (`cuesqueue migrate`).
+        StoreUnavailable: The database failed for longer than `patience`.
+
+    Process:
+        Any.
     """
     database = Database(url, clock=clock, patience=patience, trusts_rowcount=trusts_rowcount)
     try:

@@ -16,9 +16,10 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import IntegerType, NestedField, StringType
 
 from queue_source.errors import CuesqueueError, OptionError
-from queue_source.options import parse_sink_options
+from queue_source.options import AzureOptions, StorageOptions, parse_sink_options
 from queue_source.sinks.base import open_sink
 from queue_source.sinks.iceberg import files as files_module
+from queue_source.sinks.iceberg.catalogs import file_properties, storage_of
 from shard_store.store import open_store
 from support.iceberg_tables import Lake, Query, by_id, read_with_rust, table_of
 from support.servers.ministack import client, new_name
@@ -30,6 +31,18 @@ def lake(tmp_path: Path, iceberg_threads: None) -> Iterator[Lake]:
     options = {"store": url, "table": "db.events", "warehouse": str(tmp_path / "a warehouse")}
     with open_store(url) as store:
         yield Lake(store, options, {"type": "sql", "uri": url})
+
+
+@pytest.mark.parametrize(
+    "storage",
+    [
+        StorageOptions(),
+        StorageOptions(endpoint="http://localhost:9000", access_key="a", secret_key="b", anonymous=True),
+        StorageOptions(azure=AzureOptions(account_name="lake", sas_token="sv=1")),
+    ],
+)
+def test_the_storage_options_reach_the_files_of_a_catalog_as_they_are(storage: StorageOptions) -> None:
+    assert storage_of(file_properties(storage)) == storage
 
 
 NOON = datetime(2026, 3, 29, 12, 30, 15, 123456)

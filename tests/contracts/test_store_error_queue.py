@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import threading
 from pathlib import Path
 
 import pytest
 
-from queue_source.coordinator.forwarding import ErrorForwarder
-from queue_source.coordinator.metrics import Metrics
+from queue_source.coordinator.error_queue import ErrorQueue
 from queue_source.queues.sql import SqlQueue
 from shard_store import error_delivery
 from shard_store.model import ErrorRecord
+from support.sessions import make_session
 from support.store_backends import Pipeline, StoreBackend, rows
 
 
@@ -25,14 +24,14 @@ def test_errors_are_sent_and_marked_together_or_not_at_all(
     url = f"sql+{backend.url}{'&' if '?' in backend.url else '?'}queue=errors"
     with SqlQueue(url) as queue:
         queue.purge()  # the servers' databases are emptied of the store's tables only
-        forwarder = ErrorForwarder(queue, store, "s", Metrics(), threading.Event())
+        errors = ErrorQueue(make_session(store, token=us.token, source="s"), queue)
         with monkeypatch.context() as patched:
             patched.setattr(error_delivery, "mark_delivered", died)
             with pytest.raises(RuntimeError, match="died"):
-                forwarder.start(us.token)
+                errors.forward()
         assert queue.peek(1) == []
-        forwarder.start(us.token)
-        forwarder.start(us.token)
+        errors.forward()
+        errors.forward()
         sent = [json.loads(message.body)["error_id"] for message in queue.peek(1000)]
     told = {row["error_id"]: (row["state"], row["delivered_to"]) for row in rows(store, "errors")}
     assert sorted(sent) == sorted(told)

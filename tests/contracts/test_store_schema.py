@@ -15,10 +15,11 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
 from shard_store.errors import StoreConfigurationError
+from shard_store.model import shard_key
 from shard_store.pruning import RetentionPolicy
 from shard_store.sql import install as installing
 from shard_store.sql.database import Database
-from shard_store.sql.schema import REVISION, attempts, metadata, pipelines, version
+from shard_store.sql.schema import REVISION, attempts, metadata, pipelines, shards, version
 from shard_store.sql.transaction import Transaction
 from shard_store.store import open_store
 from support.servers.postgres import new_database
@@ -129,13 +130,51 @@ def test_a_store_of_the_first_revision_keeps_its_times_and_loses_its_old_snapsho
         assert store.prune(RetentionPolicy(timedelta(days=40_000))).snapshots == 1
 
 
-def test_an_older_schema_is_refused_with_the_command_to_run(
-    url: str, database: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_older_schema_is_refused_with_the_command_to_run(url: str, database: Database) -> None:
     open_store(url).close()
-    monkeypatch.setattr(installing, "REVISION", "0003")
-    with pytest.raises(StoreConfigurationError, match=r"0002, older than .* 0003; .*: cuesqueue migrate --store"):
+    stamp(database, "0001")
+    with pytest.raises(StoreConfigurationError, match=rf"0001, older than .* {REVISION}; .*: cuesqueue migrate "):
         open_store(url)
+
+
+def install(database: Database, revision: str) -> None:
+    """As an earlier version has left its store."""
+    settings = Config()
+    settings.set_main_option("script_location", "shard_store.sql:migrations")
+
+    def upgrade(transaction: Transaction) -> None:
+        settings.attributes["connection"] = transaction.connection
+        command.upgrade(settings, revision)
+
+    database.write(upgrade)
+
+
+def test_a_store_of_the_first_schema_keeps_its_shards_and_loses_the_marks_of_reads(
+    url: str, database: Database
+) -> None:
+    install(database, "0001")
+    us = shard_key("s", "a")
+    with database.engine.begin() as connection:
+        texts = dict.fromkeys(("shard_id", "queue", "message_id"), "a")
+        numbers = dict.fromkeys(("receive_count", "opened_at"), 1)
+        row = {"shard_key": us, "source": "s", "position": "", "state": "open", **texts, **numbers}
+        connection.execute(shards.insert().values(**row))
+        connection.execute(sa.text("INSERT INTO cuesqueue_reads VALUES ('plan', :shard, '', 2, 1)"), {"shard": us})
+    with pytest.raises(StoreConfigurationError, match="0001, older than"):
+        open_store(url)
+    assert installing.migrate(database) == ("0001", REVISION)
+    assert tables(database) == {*metadata.tables, version.name}
+    with open_store(url) as store:
+        assert set(store.look([us])) == {us}
+        assert Pipeline.start(store).deliver("b")
+
+
+def test_a_migration_that_died_between_two_tables_goes_on(url: str, database: Database) -> None:
+    """Where a database commits changes of tables one by one."""
+    open_store(url).close()
+    stamp(database, "0002")
+    assert installing.migrate(database) == ("0002", REVISION)
+    open_store(url).close()
 
 
 def test_a_newer_schema_is_refused_by_opening_and_by_migrating(url: str, database: Database) -> None:
@@ -194,9 +233,7 @@ def test_the_code_is_at_the_newest_revision_and_each_has_one_before_it() -> None
 
 def test_the_wheel_holds_the_migrations() -> None:
     folder = Path(installing.__file__).parent / "migrations"
-    assert {path.name for path in (folder / "versions").glob("[0-9]*.py")} == {
-        "0001_initial.py",
-        "0002_snapshots_go.py",
-    }
+    revisions = {"0001_initial.py", "0002_snapshots_go.py", "0003_marks_of_tasks.py"}
+    assert {path.name for path in (folder / "versions").glob("[0-9]*.py")} == revisions
     settings = (Path(__file__).resolve().parents[2] / "pyproject.toml").read_text(encoding="utf-8")
     assert '"src/shard_store"' in settings  # the wheel takes the whole folder, migrations included

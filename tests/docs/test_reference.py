@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
+import re
 from pathlib import Path
 from types import ModuleType
 
@@ -23,7 +25,7 @@ def generator() -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("page", ["options", "commands"])
+@pytest.mark.parametrize("page", ["options", "commands", "python"])
 def test_the_committed_page_is_what_the_generator_writes(generator: ModuleType, page: str) -> None:
     committed = (generator.REFERENCE / f"{page}.md").read_text(encoding="utf-8")
     generated = getattr(generator, f"{page}_page")()
@@ -41,6 +43,26 @@ def test_every_option_has_a_help_text_and_every_section_a_title(generator: Modul
     for place in PLACES:
         assert all(option.help.endswith(".") for option in place.options)
         assert all(f"### {title}\n" in page for title in place.sections)
+
+
+def test_every_public_function_says_what_it_takes_returns_and_raises_and_where_it_runs(generator: ModuleType) -> None:
+    for name, function in generator.public_functions().items():
+        text = inspect.getdoc(function) or ""
+        assert "\nProcess:\n" in text, f"{name}: in which process"
+        assert "\nRaises:\n" in text, f"{name}: what it raises"
+        for parameter in inspect.signature(function).parameters:
+            assert re.search(rf"^    {parameter}: ", text, re.MULTILINE), f"{name}: what {parameter} is"
+        if str(inspect.signature(function).return_annotation) != "None":
+            assert re.search("^(Returns|Yields):$", text, re.MULTILINE), f"{name}: what it returns"
+
+
+def test_every_public_method_has_a_docstring_that_names_its_parameters(generator: ModuleType) -> None:
+    for name, method in generator.public_methods().items():
+        text = inspect.getdoc(method) or ""
+        assert text, name
+        if inspect.isfunction(method) and name != "Queue.publish":
+            for parameter in set(inspect.signature(method).parameters) - {"self"}:
+                assert re.search(rf"`{parameter}`|^    {parameter}: ", text, re.MULTILINE), f"{name}: {parameter}"
 
 
 def test_check_names_the_page_that_is_out_of_date_and_the_command_to_run(

@@ -103,7 +103,7 @@ def test_a_message_that_comes_again_publishes_nothing_again(spark: SparkSession,
 def test_stopping_gives_back_at_once_what_is_in_no_plan(spark: SparkSession, world: World) -> None:
     """The next trigger is an hour away: what comes after the first one is received ahead, and is in no plan."""
     trigger = {"processingTime": "1 hour"}
-    query = start(spark, described(world, trigger=trigger, visibilityTimeout="10m", pendingTimeout="9m"))
+    query = start(spark, described(world, trigger=trigger, visibilityTimeout="10m"))
     try:
         eventually("the end of the first trigger", lambda: query.status["message"] == "Waiting for next trigger")
         rows = world.feed(0, 3)

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.functions import count as count_of
 from pyspark.sql.functions import sum as sum_of
 
-from queue_source.read.partitions import LEAST_PIECE
+from queue_source.read.partitions import MIN_PIECE
 from support.engine.queries import Query, described, run, run_until_settled
 from support.engine.world import World
 from support.poison import DDL, good
@@ -175,7 +175,7 @@ def test_a_missing_object_fails_the_query_when_told_so_and_is_named(spark: Spark
 def test_bad_records_are_told_and_final_and_large_objects_are_read_in_pieces(spark: SparkSession, world: World) -> None:
     folder = world.root / "in"
     folder.mkdir()
-    count = 3 * LEAST_PIECE // 16
+    count = 3 * MIN_PIECE // 16
     lines = [f"{i:07},name{i % 1000:03}" for i in range(count)]
     lines[count // 2] = "x" + lines[count // 2][1:]
     (folder / "large.csv").write_text("".join(f"{line}\n" for line in lines))

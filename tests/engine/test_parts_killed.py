@@ -72,13 +72,13 @@ def test_a_script_that_stops_its_query_gives_back_what_is_in_no_plan(
 ) -> None:
     """The batch stands still in its sink, so what is planned stays planned."""
     rows = world.feed(0, 6)
-    query = described(world, trigger=STREAM, maxFilesPerTrigger=2, visibilityTimeout="60s", pendingTimeout="50s")
+    query = described(world, trigger=STREAM, maxFilesPerTrigger=2, visibilityTimeout="60s")
     driver = new_driver([query], pause_at="before-publish")
     driver.wait_paused()
     driver.say("stop")
     depth = eventually("messages to be had again", lambda: (d := world.depth()).ready == 4 and d)
     assert depth.in_flight == 2, "a planned message became visible"
     driver.kill()
-    query["source"] |= {"visibilityTimeout": "5s", "pendingTimeout": "4s"}
+    query["source"] |= {"visibilityTimeout": "5s"}
     run_until_settled(spark, [(world, query)])
     assert world.published() == sorted(rows)

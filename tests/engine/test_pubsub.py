@@ -43,7 +43,6 @@ class GoogleWorld(World):
             "gcp.endpoint": f"http://{self.pubsub.host}",
             # nothing is killed here: a busy machine is not to lose leases
             "visibilityTimeout": "60s",
-            "pendingTimeout": "40s",
             "commitTimeout": "40s",
         }
         return super().source(**{**own, **options})

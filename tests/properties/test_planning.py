@@ -3,24 +3,38 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queue_source.read.partitions import LEAST_PIECE, cut, pack, pack_by_size
-from shard_store.model import BEGINNING, Content, Range, end_at, offset_of, shard_key
+from queue_source.read.isolation import interval_of, split_suspects
+from queue_source.read.partitions import MIN_PIECE, Piece, cut, pack_by_size, partition, spread, whole_pieces
+from shard_store.model import (
+    ALONE,
+    BEGINNING,
+    Content,
+    Plan,
+    PlanIdentity,
+    PublishToken,
+    Range,
+    ReadMark,
+    end_at,
+    offset_of,
+    shard_key,
+)
 
 
 @given(
     sizes=st.lists(st.integers(0, 10**9), max_size=200),
-    least=st.integers(1, 16),
-    most=st.integers(1, 10**9),
+    minimum=st.integers(1, 16),
+    maximum=st.integers(1, 10**9),
 )
-def test_packing_keeps_every_item_once_and_is_even(sizes: list[int], least: int, most: int) -> None:
-    packed = pack_by_size(list(enumerate(sizes)), least, most)
+def test_packing_keeps_every_item_once_and_is_even(sizes: list[int], minimum: int, maximum: int) -> None:
+    packed = pack_by_size(list(enumerate(sizes)), minimum, maximum)
     assert sorted(item for part in packed for item in part) == list(range(len(sizes)))
     assert all(packed)
-    wanted = max(least, -(-sum(sizes) // most))
+    wanted = max(minimum, -(-sum(sizes) // maximum))
     assert len(packed) == min(wanted, len(sizes))
     if packed:
         loads = [sum(sizes[item] for item in part) for part in packed]
@@ -32,24 +46,97 @@ def whole(name: str, size: int | None) -> Range:
 
 
 @given(
-    sizes=st.lists(st.none() | st.integers(0, 40 * LEAST_PIECE), max_size=20),
-    least=st.integers(1, 16),
-    most=st.integers(LEAST_PIECE, 10 * LEAST_PIECE),
+    sizes=st.lists(st.none() | st.integers(0, 40 * MIN_PIECE), max_size=20),
+    minimum=st.integers(1, 16),
+    maximum=st.integers(MIN_PIECE, 10 * MIN_PIECE),
 )
-def test_pieces_tile_their_objects_and_are_small_enough(sizes: list[int | None], least: int, most: int) -> None:
+def test_pieces_tile_their_objects_and_are_small_enough(sizes: list[int | None], minimum: int, maximum: int) -> None:
     ranges = [whole(f"{'cut' if i % 3 else 'whole'}-{i}", size) for i, size in enumerate(sizes)]
-    pieces, piece_of = cut(ranges, least, most, lambda entry: entry.content.uri.startswith("cut"))
+    pieces = cut(whole_pieces(ranges), minimum, maximum, lambda entry: entry.content.uri.startswith("cut"))
     for entry in ranges:
-        own = [piece for piece in pieces if piece.key == entry.key]
+        own = [piece for piece in pieces if piece.planned == entry]
         assert (own[0].start, own[-1].end) == (entry.start, entry.end)
         assert all(a.end == b.start for a, b in itertools.pairwise(own))
-        assert all(piece_of.get((piece.key, piece.start), piece.start) == entry.start for piece in own)
         if entry.content.uri.startswith("cut") and entry.content.size is not None:
-            assert all(offset_of(piece.end) - offset_of(piece.start) <= most for piece in own)
+            assert all(offset_of(piece.end) - offset_of(piece.start) <= maximum for piece in own)
         else:
-            assert own == [entry]
-    packed = pack(pieces, least, most)
-    assert sorted(piece for part in packed for piece in map(repr, part)) == sorted(map(repr, pieces))
+            assert own == [Piece(entry, entry.start, entry.end, ranges.index(entry))]
+    tasks = spread(pieces, minimum, maximum)
+    assert [piece for task in tasks for piece in task] == pieces
+    assert all(tasks)
     total = sum(size or 0 for size in sizes)
-    if ranges and all(entry.content.uri.startswith("cut") for entry in ranges) and total > least * LEAST_PIECE:
-        assert len(packed) >= least
+    if ranges and all(entry.content.uri.startswith("cut") for entry in ranges) and total > minimum * MIN_PIECE:
+        assert len(tasks) >= minimum
+
+
+GROUPS = st.lists(st.none() | st.sampled_from("gh"), min_size=1, max_size=60)
+
+
+def planned(groups: list[str | None], size: int = 1) -> tuple[Range, ...]:
+    return tuple(
+        entry._replace(content=entry.content._replace(group=group))
+        for entry, group in ((whole(str(number), size), group) for number, group in enumerate(groups))
+    )
+
+
+def plan(ranges: Sequence[Range], left: Sequence[Range], attempt: int = 2, *, suspected: bool = False) -> Plan:
+    identity = PlanIdentity("s", PublishToken("p", 1), 0, 1, "f" * 64)
+    return Plan(identity, tuple(left), attempt=attempt, whole=tuple(ranges), suspected=suspected)
+
+
+@given(groups=GROUPS, minimum=st.integers(1, 16), maximum=st.integers(1, 100), gone=st.sets(st.integers(0, 59)))
+def test_each_task_is_an_interval_of_one_order_that_stays_the_same_when_something_is_found_bad(
+    groups: list[str | None], minimum: int, maximum: int, gone: set[int]
+) -> None:
+    ranges = planned(groups)
+    left = [entry for number, entry in enumerate(ranges) if number not in gone]
+    everything = {piece.planned.key: piece.place for piece in whole_pieces(ranges)}
+    tasks = partition(plan(ranges, left), minimum, maximum, lambda _: False)
+    pieces = [piece for task in tasks for piece in task]
+    assert {piece.planned.key for piece in pieces} == {entry.key for entry in left}
+    assert [piece.place for piece in pieces] == sorted(everything[piece.planned.key] for piece in pieces)
+    assert partition(plan(ranges, left, suspected=True), minimum, maximum, lambda _: False) == [pieces]
+    for group in "gh":
+        assert len({number for number, task in enumerate(tasks) for piece in task if piece.content.group == group}) < 2
+        own = [piece.content.shard_id for piece in pieces if piece.content.group == group]
+        assert own == sorted(own, key=int)
+
+
+@given(sizes=st.lists(st.integers(0, 1000), min_size=1, max_size=100), minimum=st.integers(1, 16))
+def test_tasks_are_as_even_as_whole_objects_allow_and_none_is_empty(sizes: list[int], minimum: int) -> None:
+    pieces = whole_pieces([whole(str(number), size) for number, size in enumerate(sizes)])
+    tasks = spread(pieces, minimum, 1 << 40)
+    assert len(tasks) == min(minimum, len(sizes))
+    assert all(tasks)
+    loads = [sum(piece.size for piece in task) for task in tasks]
+    assert max(loads) <= sum(sizes) / min(minimum, len(sizes)) + max(sizes) + len(sizes)
+
+
+INTERVALS = st.tuples(st.integers(0, 59), st.integers(1, 30)).map(lambda pair: (pair[0], sum(pair)))
+
+
+@given(groups=GROUPS, gone=st.sets(st.integers(0, 59)), died=st.sets(INTERVALS), suspected=st.sets(INTERVALS))
+def test_suspects_and_others_are_each_piece_once_with_every_suspect_among_them_and_groups_in_order(
+    groups: list[str | None], gone: set[int], died: set[tuple[int, int]], suspected: set[tuple[int, int]]
+) -> None:
+    ranges = planned(groups)
+    left = [entry for number, entry in enumerate(ranges) if number not in gone]
+    pieces = whole_pieces(ranges, left)
+    marks = [ReadMark(*one, ALONE, 1) for one in died] + [ReadMark(*one, task, 1) for task, one in enumerate(suspected)]
+    parts, others = split_suspects(pieces, marks)
+    assert all(parts)
+    read = [*(piece for part in parts for piece in part), *others]
+    assert sorted(piece.place for piece in read) == [piece.place for piece in pieces]
+    for group in "gh":
+        own = [piece.content.shard_id for piece in read if piece.content.group == group]
+        assert own == sorted(own, key=int)
+    inside = {place for first, end in died for place in range(first, end)}
+    if not inside:
+        assert not {piece.place for piece in others} & {p for first, end in suspected for p in range(first, end)}
+    smallest = [one for one in died if not any(one != b and one[0] <= b[0] and b[1] <= one[1] for b in died)]
+    for first, end in smallest:
+        within = [piece.place for piece in pieces if first <= piece.place < end]
+        known = [interval_of(part) for part in parts]
+        if len(within) > 1:  # what has died is read in smaller parts
+            assert (first, end) not in known
+        assert not set(within) & {piece.place for piece in others}

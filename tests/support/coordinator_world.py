@@ -46,6 +46,7 @@ class World:
         idempotent: bool = True,
         tells_start: bool = True,
         driver: str = "",
+        skewed: bool = False,
         **options: str,
     ) -> Iterator[DriverLoop]:
         loop = DriverLoop(
@@ -56,6 +57,7 @@ class World:
             idempotent=idempotent,
             tells_start=tells_start,
             driver=driver,
+            skewed=skewed,
         )
         try:
             yield loop

@@ -52,7 +52,6 @@ class SweepLoop(DriverLoop):
             pipeline="p",
             source="s",
             visibilityTimeout="60s",
-            pendingTimeout="50s",
             commitTimeout="20s",
             waitTime="10ms",
             maxFilesPerTrigger=str(len(FIRST_BATCH)),

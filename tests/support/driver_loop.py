@@ -7,12 +7,14 @@ the shard ids it stands for, so that what was published can be compared with wha
 from __future__ import annotations
 
 import json
+import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from queue_source.coordinator import Coordinator
+from queue_source.coordinator import Coordinator, start
+from queue_source.coordinator.in_flight import InFlight
 from queue_source.options import ReaderOptions, connection_options, parse_reader_options
 from queue_source.options.queue_checks import check_suitability
 from queue_source.queues import open_queue
@@ -29,7 +31,6 @@ def reader_options(queue_url: str, store_url: str, **more: str) -> ReaderOptions
         "fileFormat": "json",
         "allowedPrefixes": "s3://,file:///",
         "visibilityTimeout": "3s",
-        "pendingTimeout": "2s",
         "commitTimeout": "2s",
         "waitTime": "100ms",
         "maxFilesPerTrigger": "100",
@@ -37,20 +38,27 @@ def reader_options(queue_url: str, store_url: str, **more: str) -> ReaderOptions
     return parse_reader_options({name: text for name, text in {**defaults, **more}.items() if text})
 
 
-def start_coordinator(options: ReaderOptions, *, driver: str = "") -> Coordinator:
-    """As `spark/reader.py` does it; every object has 10 bytes."""
+def start_coordinator(
+    options: ReaderOptions, *, driver: str = "", skew: Callable[[], float] | None = None
+) -> Coordinator:
+    """As `spark/reader.py` does it; every object has 10 bytes. `skew`: seconds by which all clocks are ahead."""
     opened = [open_queue(url.reveal(), **connection_options(url, options.queue)) for url in options.queue.urls]
     check_suitability(opened, options)
     queues = {queue.name: queue for queue in opened}
     errors = None
     if (url := options.delivery.error_queue_url) is not None:
         errors = open_queue(url.reveal(), **connection_options(url, options.queue))
-    store = open_store(options.store.reveal())
-    coordinator = Coordinator(
-        options, store, queues, lambda uris: [10 for _ in uris], driver=driver, error_queue=errors
+    ahead = skew or (lambda: 0.0)
+    store = open_store(options.store.reveal(), clock=None if skew is None else lambda: time.time() + ahead())
+    return start(
+        options,
+        store,
+        queues,
+        lambda uris: [10 for _ in uris],
+        driver=driver,
+        error_queue=errors,
+        clock=lambda: time.monotonic() + ahead(),
     )
-    coordinator.start()
-    return coordinator
 
 
 class DriverLoop:
@@ -71,10 +79,16 @@ class DriverLoop:
         tells_start: bool = True,
         driver: str = "",
         work: Callable[[], object] = lambda: None,
+        skewed: bool = False,
     ) -> None:
-        """`work` is what takes time in a batch, between its plan and its delivery."""
+        """`work` is what takes time in a batch, between its plan and its delivery.
+
+        `skewed`: by `skew` seconds all clocks but the queue's are ahead.
+        """
         self.options = options
         self.work = work
+        self.skew = 0.0
+        self._skewed = skewed
         self.checkpoint = checkpoint
         self.output = output
         self.publishes = publishes
@@ -91,7 +105,8 @@ class DriverLoop:
             self.coordinator.logged(self._log[max(self._log)]["end"])
 
     def _start_coordinator(self, driver: str) -> Coordinator:
-        return start_coordinator(self.options, driver=driver)
+        skew = (lambda: self.skew) if self._skewed else None
+        return start_coordinator(self.options, driver=driver, skew=skew)
 
     def drain(self) -> None:
         """As Trigger.AvailableNow on 4.2 and later: batches until nothing new comes."""
@@ -121,12 +136,25 @@ class DriverLoop:
 
     def die(self) -> None:
         """As SIGKILL: nothing is given back, acknowledged, released or said."""
-        self._dead, coordinator = True, self.coordinator
-        coordinator._crew.stop(5.0)
-        for queue in coordinator._queues.values():
-            queue.close()
-        coordinator._forwarder.close()
-        coordinator._store.close()
+        self._dead = True
+        self.freeze()
+        self.coordinator.close()
+
+    def freeze(self) -> None:
+        """As good as dead: no heartbeat, no extension."""
+        self.coordinator._parts.threads.stop(5.0)
+
+    def advance(self, seconds: float) -> None:
+        """Let the clocks go on."""
+        self.skew += seconds
+
+    @property
+    def metrics(self) -> dict[str, int]:
+        return self.coordinator._session.metrics.snapshot()
+
+    @property
+    def in_flight(self) -> InFlight:
+        return self.coordinator._parts.in_flight
 
     def _run(self, number: int) -> None:
         start, end = self._log[number]["start"], self._log[number]["end"]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from queue_source.options import parse_sink_options
 from queue_source.read.message_rows import MESSAGE_SCHEMA
+from queue_source.read.partitions import whole_pieces
 from queue_source.read.task import Work, read_work
 from queue_source.sinks.base import Batch, open_sink
 from shard_store.failpoints import reach
@@ -15,7 +16,7 @@ from shard_store.model import Plan
 from shard_store.store import open_store
 from support.driver_loop import DriverLoop, reader_options
 
-TIMES = {"commitTimeout": "1s", "pendingTimeout": "1s", "visibilityTimeout": "2s", "waitTime": "50ms"}
+TIMES = {"commitTimeout": "1s", "visibilityTimeout": "2s", "waitTime": "50ms"}
 TASKS = 2
 
 
@@ -37,7 +38,7 @@ class Hop(DriverLoop):
         ranges = () if plan.published else plan.ranges
         written = []
         for task in range(TASKS):
-            work = Work(plan.identity, ranges[task::TASKS], self.options.content, self.options.store)
+            work = Work(plan.identity, whole_pieces(ranges[task::TASKS]), self.options.content, self.options.store)
             rows = read_work(work, MESSAGE_SCHEMA, repeated=True)
             written.append(sink.write(rows, MESSAGE_SCHEMA, replace(batch, task=f"{number}.{task}")))
             self.work()

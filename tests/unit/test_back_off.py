@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from queue_source.coordinator.receiving import with_back_off
+from queue_source.coordinator.session import with_back_off
 from queue_source.errors import QueueConfigurationError, QueueError, QueueUnavailable
 
 

@@ -6,12 +6,15 @@ import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from queue_source.messages import Receipt
 from queue_source.queues import Depth, open_queue
-from shard_store.errors import LostProgress, PipelineTakenOver
+from shard_store.errors import LostProgress, PipelineTakenOver, StoreUnavailable
+from shard_store.model import ShardKey
+from shard_store.sql.schema import pipelines
 from support.coordinator_world import EMPTY, World, assert_published_once, patiently, uris
 from support.driver_loop import DriverLoop, published, states, taken_by_foreign_sink, until
 
@@ -46,7 +49,7 @@ def test_available_now_does_not_end_before_what_was_done_already_is_acknowledged
         loop.drain()
     world.publish(*uris(3))
     with world.loop() as loop:
-        (queue,) = loop.coordinator._queues.values()
+        (queue,) = loop.coordinator._session.queues.values()
         at_once = queue.acknowledge
 
         def slowly(receipts: Sequence[Receipt]) -> set[Receipt]:
@@ -200,27 +203,125 @@ def test_a_graceful_stop_gives_unplanned_messages_back_at_once_and_keeps_planned
 
 def test_leases_are_extended_while_a_batch_takes_longer_than_the_visibility_timeout(world: World) -> None:
     world.publish(*uris(3))
-    with world.loop(visibilityTimeout="900ms", pendingTimeout="800ms", commitTimeout="1s") as loop:
+    with world.loop(visibilityTimeout="900ms", commitTimeout="1s") as loop:
         end = loop.coordinator.latest(0)
         loop.coordinator.plan(0, end)
         with open_queue(world.queue_url) as other:
             assert other.receive(10, 1.0, 2.5) == []
 
 
-def test_ready_messages_that_are_not_planned_in_time_are_given_back(world: World) -> None:
-    world.publish(*uris(10))
-    with world.loop(maxFilesPerTrigger="4", pendingTimeout="1s", commitTimeout="2s", visibilityTimeout="5m") as loop:
+SHORT: dict[str, Any] = {"visibilityTimeout": "3s", "commitTimeout": "2s"}
+
+
+@pytest.mark.parametrize(
+    ("messages", "files", "seconds"), [(300, "20", 3.0), (5, "1", 600.0)], ids=["a backlog", "long triggers"]
+)
+def test_however_long_messages_are_held_each_is_received_once(
+    world: World, messages: int, files: str, seconds: float
+) -> None:
+    world.publish(*uris(messages))
+    with world.loop(skewed=True, maxFilesPerTrigger=files, **SHORT) as loop:
+        loop.work = lambda: loop.advance(seconds)
+        until(lambda: world.depth() == EMPTY, loop.batch)
+        assert (loop.metrics["received"], loop.metrics["givenBack"], loop.metrics["lostLeases"]) == (messages, 0, 0)
+    assert_published_once(world, uris(messages))
+
+
+def test_no_more_is_received_than_a_few_triggers_can_take_and_the_rest_is_for_other_pipelines(world: World) -> None:
+    world.publish(*uris(100))
+    with world.loop(maxFilesPerTrigger="5", visibilityTimeout="5m") as loop:
+        until(lambda: loop.in_flight.counts().ready == 15, lambda: loop.in_flight.wait(0.1))
         loop.batch()
-        until(lambda: loop.coordinator.metrics.snapshot()["givenBack"] >= 6, lambda: time.sleep(0.05))
-        until(lambda: world.depth() == EMPTY, patiently(loop))
-    assert_published_once(world, uris(10))
+        assert world.depth() == Depth(ready=85, in_flight=15)
+        loop.drain()
+    assert_published_once(world, uris(100))
+
+
+def test_what_is_taken_stays_ours_while_its_snapshot_waits_for_a_lock_and_when_that_fails(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.publish(*uris(5))
+    with world.loop(visibilityTimeout="5m") as loop:
+        store, held = loop.coordinator._session.store, []
+
+        def locked(*_: object, **__: object) -> None:
+            held.append(loop.in_flight.counts().ready)
+            loop.coordinator._parts.maintenance._make_room()
+            raise StoreUnavailable("locked by somebody else")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(store, "advance", locked)
+            with pytest.raises(StoreUnavailable):
+                loop.batch()
+        assert held == [0]
+        assert loop.in_flight.counts() == (5, 5, 0, 0)
+        assert [r.content.uri for r in loop.coordinator.plan(0, loop.coordinator.latest(0)).ranges] == uris(5)
+        assert loop.metrics["lostShards"] == 0
+
+
+def test_a_graceful_stop_extends_what_is_planned_until_others_may_take_it_over(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.publish(*uris(10))
+    with world.loop(maxFilesPerTrigger="4", visibilityTimeout="5m", commitTimeout="7s") as loop:
+        loop.batch()
+        (queue,) = loop.coordinator._session.queues.values()
+        extended: list[tuple[int, float]] = []
+        extend = queue.extend
+
+        def noted(receipts: Sequence[Receipt], lease: float) -> set[Receipt]:
+            extended.append((len(receipts), lease))
+            return extend(receipts, lease)
+
+        monkeypatch.setattr(queue, "extend", noted)
+    assert extended == [(4, 14.0)]
+    assert world.depth() == Depth(ready=6, in_flight=4)
+
+
+def test_a_running_reader_prunes_what_is_older_than_the_window_on_its_timer(world: World) -> None:
+    world.publish(*uris(5))
+    options: dict[str, Any] = {"pruneInterval": "1h", "deduplicationWindow": "30 days", "visibilityTimeout": "5m"}
+    with world.loop(skewed=True, **options) as loop:
+        until(lambda: world.depth() == EMPTY, loop.batch)
+        with world.store() as store:
+            assert states(store) == {"done": 5}
+        loop.advance(31 * 86_400)
+        until(lambda: loop.metrics["pruned"] == 5, lambda: loop.in_flight.wait(0.1))
+        with world.store() as store:
+            assert states(store) == {}
+
+
+def test_what_another_pipeline_finished_and_pruned_between_two_looks_ends_its_message_here(world: World) -> None:
+    world.publish("s3://bucket/1")
+    common: dict[str, Any] = {"source": "files", "commitTimeout": "1s", "visibilityTimeout": "5m"}
+    with world.loop(pipeline="first", checkpoint="first", maxInFlightMessages="1", **common) as first:
+        plan = first.coordinator.plan(0, first.coordinator.latest(0))
+        world.publish("s3://bucket/1")
+        with world.loop(pipeline="second", checkpoint="second", **common) as second:
+            until(lambda: second.coordinator.report()["held"] == 1, lambda: second.in_flight.wait(0.1))
+            look = second.coordinator._session.store.look
+            second.coordinator._session.store.look = lambda keys: {}  # type: ignore[method-assign]
+            first._deliver(plan, 0)
+            first.coordinator.latest(1)
+            until(lambda: world.depth() == EMPTY, lambda: second.in_flight.wait(0.1))
+            second.coordinator._session.store.look = look  # type: ignore[method-assign]
+            assert second.metrics["received"] == 1
+    assert_published_once(world, ["s3://bucket/1"])
+
+
+def test_a_store_that_was_emptied_is_not_taken_for_one_in_which_all_is_finished(world: World) -> None:
+    with world.loop(visibilityTimeout="5m") as loop:
+        with world.store() as store, store.database.engine.begin() as connection:
+            connection.execute(pipelines.delete())
+        with pytest.raises(PipelineTakenOver):
+            loop.coordinator._parts.maintenance._ownership.get_again([ShardKey(b"x" * 32)])
 
 
 def test_malformed_messages_are_quarantined_with_their_cause_and_the_rest_goes_on(world: World) -> None:
     world.publish("no notification at all", *uris(3), '{"Records": [{}]}')
     with world.loop() as loop:
         loop.drain()
-        assert loop.coordinator.metrics.snapshot()["quarantined"] == 2
+        assert loop.metrics["quarantined"] == 2
     assert world.depth() == EMPTY
     assert_published_once(world, uris(3))
     with world.store() as store:
@@ -243,7 +344,7 @@ def test_messages_of_which_the_glob_leaves_nothing_are_acknowledged_and_counted(
     world.publish("s3://bucket/_SUCCESS", "s3://bucket/1.csv", '["s3://bucket/2.csv", "s3://bucket/2.crc"]')
     with world.loop(pathGlobFilter="*.csv") as loop:
         loop.drain()
-        assert loop.coordinator.metrics.snapshot()["ignored"] == 2
+        assert loop.metrics["ignored"] == 2
     assert world.depth() == EMPTY
     assert_published_once(world, ["s3://bucket/1.csv", "s3://bucket/2.csv"])
 
@@ -285,7 +386,7 @@ def test_a_duplicate_of_a_shard_that_another_live_pipeline_owns_is_held_until_it
             first._deliver(plan, 0)
             first.coordinator.latest(1)
             until(lambda: world.depth() == EMPTY, patiently(second))
-            assert second.coordinator.metrics.snapshot()["received"] == 1  # held, not given back and received again
+            assert second.metrics["received"] == 1  # held, not given back and received again
     assert_published_once(world, ["s3://bucket/1"])
 
 
@@ -294,7 +395,7 @@ def test_shards_of_a_pipeline_whose_heartbeats_stopped_are_acquired_by_another(w
     with world.loop(pipeline="first", source="files", commitTimeout="1s", visibilityTimeout="5s") as first:
         end = first.coordinator.latest(0)
         plan = first.coordinator.plan(0, end)
-        first.coordinator._crew.stop(5.0)  # as good as dead: no heartbeat, no extension
+        first.freeze()
         with world.loop(pipeline="second", source="files", checkpoint="second", commitTimeout="1s") as second:
             until(lambda: world.depth() == EMPTY, patiently(second))
         with pytest.raises(Exception, match="lost 5 shard"):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from queue_source.announcements.intake import OBJECT_VERSION
+from queue_source.announcements.contents import OBJECT_VERSION
 from queue_source.commands.main import app
 from queue_source.messages import Received, kept_message
 from queue_source.queues import open_queue

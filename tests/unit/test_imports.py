@@ -35,12 +35,14 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("queue_source.read",),
     *inside(
         "queue_source.coordinator",
-        "crew error_messages leases metrics shares",
-        "tracking",
-        "holding_pen",
+        "leases metrics shares threads waiting",
+        "ready room session",
+        "error_queue in_flight heartbeats",
         "acknowledging receiving",
-        "forwarding releasing routing",
-        "confirming housekeeping opening",
+        "ownership",
+        "maintenance opening progress",
+        "coordinator",
+        "start",
     ),
     ("queue_source.coordinator",),
     ("queue_source.sinks",),
@@ -48,6 +50,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("queue_source.spark",),
     ("queue_source.foreach_batch",),
     ("queue_source.commands",),
+    ("cuesqueue", "queue_source.old_paths"),
     ("pyspark_cuesqueue",),
 )
 """From the bottom up. A unit is a module or a package; it imports itself and units of the layers below its own.
@@ -99,7 +102,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("queue_source.admin.setup_aws", "botocore"): "makes queues and notifications, which no adapter does",
     ("queue_source.storage.aws_profiles", "botocore"): "reads profiles for pyarrow, which knows few kinds of them",
     ("queue_source.queues.base", "sqlalchemy"): "the type of the transaction that some queues take part in",
-    ("queue_source.coordinator.forwarding", "sqlalchemy"): "the type of the transaction that sends and marks errors",
+    ("queue_source.coordinator.error_queue", "sqlalchemy"): "the type of the transaction that sends and marks errors",
     ("queue_source.foreach_batch.rejects", "sqlalchemy"): "the type of the user's own transaction",
     ("queue_source.commands.demo.query", "pyspark"): "a driver script as a user would write it",
     ("queue_source.commands.demo.data", "pyarrow"): "writes objects without the source's own code",
@@ -168,9 +171,9 @@ def place(module: str) -> tuple[int, str] | None:
 
 def against_the_order(found: Import) -> str | None:
     """What is wrong with an import of one of our modules, or None."""
-    if not any(is_in(found.target, top) for top in ("shard_store", "queue_source", "pyspark_cuesqueue")):
+    if not any(is_in(found.target, top) for top in ("shard_store", "queue_source", "cuesqueue", "pyspark_cuesqueue")):
         return None
-    if "queue_source" in (found.importer, found.target):  # the package itself is empty: nothing to order
+    if "queue_source" in (found.importer, found.target):  # the package itself imports nothing of ours
         return None if found.target == "queue_source" else f"{found.importer}:{found.line}: imports {found.target}"
     above, below = place(found.importer), place(found.target)
     if above is None or below is None:

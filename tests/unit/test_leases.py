@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import pytest
 
-from queue_source.coordinator.leases import LeaseKeeper, MessageKey
+from queue_source.coordinator.leases import LeaseKeeper
 from queue_source.errors import QueueUnavailable
-from queue_source.messages import Receipt, Received
+from queue_source.messages import MessageKey, Receipt, Received
 from queue_source.queues.base import Capabilities
 
 LEASE = 60.0
@@ -101,6 +101,17 @@ def test_the_task_of_a_message_that_is_done_ends(scene: Scene) -> None:
     assert scene.queue.until[messages[0].receipt] == 1000 + LEASE
     assert scene.queue.until[messages[1].receipt] > scene.now
     assert scene.keeper.held() == 1
+
+
+def test_what_is_kept_of_messages_that_are_done_does_not_grow(scene: Scene) -> None:
+    for _ in range(100):
+        messages = scene.queue.deliver(10)
+        scene.keeper.hold(messages)
+        scene.keeper.stop([("q", message.receipt) for message in messages[1:]])
+    assert scene.keeper.held() == 100
+    assert len(scene.keeper._order) < 300
+    scene.run(LEASE * 3)
+    assert scene.lost == []
 
 
 def test_a_lease_that_is_lost_is_told_once_and_at_the_next_extension(scene: Scene) -> None:

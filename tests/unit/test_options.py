@@ -243,7 +243,7 @@ def test_every_alias_stands_for_an_option_of_the_table() -> None:
 
 
 @pytest.mark.parametrize("name", MEANINGLESS)
-def test_auto_loader_modes_are_accepted_with_a_warning(name: str) -> None:
+def test_what_has_no_effect_is_accepted_with_a_warning(name: str) -> None:
     with pytest.warns(UserWarning, match=f"(?i){name}.*no meaning"):
         assert parse_reader_options({**LEAST, name.lower(): "true"}) == read()
 
@@ -272,8 +272,7 @@ def test_an_option_of_another_file_format_is_refused(option: str) -> None:
 @pytest.mark.parametrize(
     ("given", "raise_this", "or_lower"),
     [
-        ({"commitTimeout": "8m"}, "pendingTimeout", "commitTimeout"),
-        ({"pendingTimeout": "5m"}, "visibilityTimeout", "pendingTimeout"),
+        ({"commitTimeout": "21m"}, "visibilityTimeout", "commitTimeout"),
         ({"visibilityTimeout": "31 days"}, "deduplicationWindow", "visibilityTimeout"),
     ],
 )
@@ -281,9 +280,16 @@ def test_times_that_contradict_each_other_are_refused_with_all_of_them(
     given: dict[str, str], raise_this: str, or_lower: str
 ) -> None:
     problem = refusal({**LEAST, **given}).problem
-    for name in ("commitTimeout", "pendingTimeout", "visibilityTimeout", "deduplicationWindow", *given.values()):
-        assert name.replace("8m", "2m") in problem  # the heartbeat is a quarter of commitTimeout
+    for name in ("commitTimeout", "visibilityTimeout", "deduplicationWindow", *given.values()):
+        assert name.replace("21m", "315s") in problem  # the heartbeat is a quarter of commitTimeout
     assert f"raise {raise_this} or lower {or_lower}" in problem
+
+
+def test_a_short_visibility_timeout_needs_no_other_option() -> None:
+    options = read(visibilityTimeout="15s")
+    assert options.leases.visibility_timeout == timedelta(seconds=15)
+    assert options.queue.wait_time == timedelta(seconds=7.5), "no receive waits longer than its messages are invisible"
+    assert read().queue.wait_time == timedelta(seconds=20)
 
 
 def test_a_receive_may_not_wait_longer_than_its_messages_stay_invisible() -> None:

@@ -7,8 +7,11 @@ import os
 import subprocess
 import sys
 from importlib.metadata import Distribution, PackageNotFoundError
+from pathlib import Path
 
 import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
@@ -29,11 +32,11 @@ def test_spark_finds_the_module_that_registers_the_format() -> None:
 
 
 @pytest.mark.usefixtures("installed")
-def test_type_checkers_see_both_packages_as_typed() -> None:
-    code = "import queue_source as q, shard_store as s, pathlib as p; "
-    code += "print([p.Path(m.__file__).with_name('py.typed').is_file() for m in (q, s)])"
+def test_type_checkers_see_all_packages_as_typed() -> None:
+    code = "import cuesqueue as c, queue_source as q, shard_store as s, pathlib as p; "
+    code += "print([p.Path(m.__file__).with_name('py.typed').is_file() for m in (c, q, s)])"
     answer = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True)
-    assert answer.stdout.strip() == "[True, True]"
+    assert answer.stdout.strip() == "[True, True, True]"
 
 
 def test_executors_load_no_database_and_no_queue_to_read() -> None:
@@ -44,6 +47,16 @@ def test_executors_load_no_database_and_no_queue_to_read() -> None:
     command = [sys.executable, "-c", code]
     answer = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert answer.stdout.strip() == "[]"
+
+
+def test_the_extra_all_joins_the_others_and_the_wheel_holds_all_packages() -> None:
+    project = pytest.importorskip("tomllib").loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    extras = project["project"]["optional-dependencies"]
+    assert extras["all"] == [f"cuesqueue[{','.join(name for name in extras if name != 'all')}]"]
+    included = project["tool"]["hatch"]["build"]["targets"]["wheel"]["only-include"]
+    assert sorted(included) == sorted(
+        f"src/{path.name}" for path in (ROOT / "src").iterdir() if path.name != "__pycache__"
+    )
 
 
 def test_the_command_is_declared(installed: Distribution) -> None:

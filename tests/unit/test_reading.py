@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from queue_source.errors import BadObject, ObjectStoreError
+from queue_source.errors import BadObject
 from queue_source.formats.bad_records import MAX_REPORTED
 from queue_source.formats.base import may_be_cut
 from queue_source.options import parse_reader_options
-from queue_source.read import task as reading
-from queue_source.read.objects import read_object as read_object_of_the_store
-from queue_source.read.partitions import LEAST_PIECE, cut
-from queue_source.read.task import Work, read_ranges, read_work
+from queue_source.read.partitions import MIN_PIECE, Piece, cut, whole_pieces
+from queue_source.read.task import Work, read_pieces, read_work
 from shard_store.model import (
     BEGINNING,
     Content,
@@ -48,7 +45,7 @@ def work(*objects: Path, **options: str) -> Work:
         size = path.stat().st_size if path.exists() else 0
         content = Content(str(path), str(path), queue="q", message_id="m")
         ranges.append(Range(shard_key("files", str(path)), content, BEGINNING, end_at(size)))
-    return Work(IDENTITY, ranges, parsed.content, parsed.store)
+    return Work(IDENTITY, whole_pieces(ranges), parsed.content, parsed.store)
 
 
 def read(task: Work) -> tuple[list[dict[str, object]], list[ErrorRecord]]:
@@ -57,7 +54,7 @@ def read(task: Work) -> tuple[list[dict[str, object]], list[ErrorRecord]]:
     def report(records: Sequence[ErrorRecord]) -> None:
         reported.extend(records)
 
-    rows = [row for batch in read_ranges(task, SCHEMA, report) for row in batch.to_pylist()]
+    rows = [row for batch in read_pieces(task, SCHEMA, report) for row in batch.to_pylist()]
     return rows, reported
 
 
@@ -124,10 +121,10 @@ def test_a_repeated_task_does_not_read_what_was_found_bad_and_a_first_one_does(
     assert rows(repeated=True) == 1
     assert rows(repeated=False) == 4
     with open_store(url) as store:
-        assert store.found_bad(IDENTITY) == {(task.ranges[0].key, BEGINNING)}
+        assert store.found_bad(IDENTITY) == {(task.pieces[0].planned.key, BEGINNING)}
 
 
-def test_a_bad_record_is_told_with_its_place_and_the_others_are_read(good: Path, tmp_path: Path) -> None:
+def test_a_bad_record_is_reported_with_its_place_and_the_others_are_read(good: Path, tmp_path: Path) -> None:
     (tmp_path / "mixed").write_bytes(b"1,x\nbad,y\n2,z\n")
     rows, errors = read(work(tmp_path / "mixed", good, mode="DROPMALFORMED"))
     assert [row["a"] for row in rows] == [1, 2, 1]
@@ -139,7 +136,7 @@ def test_a_bad_record_is_told_with_its_place_and_the_others_are_read(good: Path,
     assert [(row["a"], row["b"]) for row in rows] == [(1, "x"), (None, "y"), (2, "z")]
 
 
-def test_many_bad_records_are_told_singly_up_to_a_limit_and_then_as_a_number(tmp_path: Path) -> None:
+def test_many_bad_records_are_reported_singly_up_to_a_limit_and_then_as_a_number(tmp_path: Path) -> None:
     (tmp_path / "mixed").write_bytes(b"bad,x\n" * 1000)
     rows, errors = read(work(tmp_path / "mixed", mode="DROPMALFORMED"))
     assert rows == []
@@ -157,14 +154,14 @@ def test_ranges_that_tile_an_object_read_each_record_once(tmp_path: Path) -> Non
         whole = work(path)
         for step in (1, 2, 3, 7, 50, size):
             bounds = [*range(0, size, step), size]
-            ranges = [
-                whole.ranges[0]._replace(
+            pieces = [
+                whole.pieces[0]._replace(
                     start=position_at(a) if a else BEGINNING,
                     end=end_at(b) if b == size else position_at(b),
                 )
                 for a, b in itertools.pairwise(bounds)
             ]
-            rows, errors = read(replace(whole, ranges=ranges))
+            rows, errors = read(replace(whole, pieces=pieces))
             assert [row["a"] for row in rows] == list(range(100))
             assert errors == []
 
@@ -181,12 +178,12 @@ def test_pieces_of_an_object_with_a_header_or_a_mark_read_each_record_once(tmp_p
     task = work(path, fileFormat=file_format, mode="DROPMALFORMED", **options)
     for step in range(1, 40):
         bounds = [*range(0, size, step), size]
-        pieces: list[Range] = []
+        pieces: list[Piece] = []
         for a, b in itertools.pairwise(bounds):
             end = end_at(b) if b == size else position_at(b)
-            pieces.append(task.ranges[0]._replace(start=position_at(a) if a else BEGINNING, end=end))
+            pieces.append(task.pieces[0]._replace(start=position_at(a) if a else BEGINNING, end=end))
         errors: list[ErrorRecord] = []
-        batches = list(read_ranges(replace(task, ranges=pieces), schema, errors.extend))
+        batches = list(read_pieces(replace(task, pieces=pieces), schema, errors.extend))
         found = [row for batch in batches for row in batch.to_pylist()]
         if file_format == "text":
             assert [row["value"] for row in found] == [*(f"y{i}" for i in range(50)), "bad"]
@@ -197,57 +194,19 @@ def test_pieces_of_an_object_with_a_header_or_a_mark_read_each_record_once(tmp_p
 
 def test_pieces_of_a_bad_object_are_one_error_and_none_is_read_by_a_repeated_task(tmp_path: Path) -> None:
     gone = work(tmp_path / "gone", mode="DROPMALFORMED", store=f"sqlite:///{tmp_path / 'store.db'}")
-    pieces, piece_of = cut([gone.ranges[0]._replace(end=end_at(3 * LEAST_PIECE))], 3, 1 << 30, lambda _: True)
-    assert pieces == [gone.ranges[0]._replace(end=end_at(3 * LEAST_PIECE))]  # of unknown size
-    content = gone.ranges[0].content._replace(size=3 * LEAST_PIECE)
-    planned = gone.ranges[0]._replace(content=content, end=end_at(3 * LEAST_PIECE))
-    pieces, piece_of = cut([planned], 3, 1 << 30, lambda _: True)
+    planned = gone.pieces[0].planned._replace(end=end_at(3 * MIN_PIECE))
+    assert cut(whole_pieces([planned]), 3, 1 << 30, lambda _: True) == whole_pieces([planned])  # of unknown size
+    planned = planned._replace(content=planned.content._replace(size=3 * MIN_PIECE))
+    pieces = cut(whole_pieces([planned]), 3, 1 << 30, lambda _: True)
     assert len(pieces) == 3
-    task = replace(gone, ranges=pieces, piece_of=piece_of)
+    task = replace(gone, pieces=pieces)
     _, errors = read(task)
     assert {(error.scope, error.position) for error in errors} == {("object", BEGINNING)}
     with open_store(task.store.reveal()) as store:
         store.record_errors("files", "p", errors[:1])
-    (tmp_path / "gone").write_bytes(b"1,x\n" * (3 * LEAST_PIECE // 4))
+    (tmp_path / "gone").write_bytes(b"1,x\n" * (3 * MIN_PIECE // 4))
     assert list(read_work(task, SCHEMA, repeated=True)) == []
-    assert sum(batch.num_rows for batch in read_work(task, SCHEMA, repeated=False)) == 3 * LEAST_PIECE // 4
-
-
-def test_in_isolation_a_read_that_never_ended_or_failed_unknown_counts_against_its_object_alone(
-    good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "poison").write_bytes(b"2,y\n")
-    task = replace(work(tmp_path / "poison", good, store=f"sqlite:///{tmp_path}/store.db"), max_attempts=3)
-    failure: list[Exception] = []
-    read_it = read_object_of_the_store
-
-    def read_object(uri: str, *arguments: Any, **keywords: Any) -> Iterator[pa.RecordBatch]:
-        if failure and uri.endswith("poison"):
-            raise failure[0]
-        return read_it(uri, *arguments, **keywords)
-
-    monkeypatch.setattr(reading, "read_object", read_object)
-
-    def rows() -> list[int]:
-        return [row["a"] for batch in read_work(task, SCHEMA, repeated=False) for row in batch.to_pylist()]
-
-    failure[:] = [ObjectStoreError("the network is down")]
-    for _ in range(5):  # nobody's fault, however often
-        with pytest.raises(ObjectStoreError):
-            rows()
-    failure[:] = [KeyError("a bug")]
-    for _ in range(2):
-        with pytest.raises(KeyError):
-            rows()
-    failure.clear()
-    assert rows() == [2, 1]  # it has not happened often enough, and now it goes well
-    failure[:] = [KeyError("a bug")]
-    for _ in range(3):
-        with pytest.raises(KeyError):
-            rows()
-    assert rows() == [1]
-    with open_store(f"sqlite:///{tmp_path}/store.db") as store:
-        assert store.found_bad(IDENTITY) == {(task.ranges[0].key, BEGINNING)}
+    assert sum(batch.num_rows for batch in read_work(task, SCHEMA, repeated=False)) == 3 * MIN_PIECE // 4
 
 
 @pytest.mark.parametrize("format", ["parquet", "orc", "csv"])
@@ -272,9 +231,10 @@ def test_the_pieces_of_a_columnar_object_hold_each_of_its_rows_once(tmp_path: Pa
     pq.write_table(table, tmp_path / "o", row_group_size=5_000, compression="none", use_dictionary=False)
     size = (tmp_path / "o").stat().st_size
     task = work(tmp_path / "o", fileFormat="parquet", onMissingObject="fail", onCorruptObject="fail")
-    whole = task.ranges[0]._replace(content=task.ranges[0].content._replace(size=size), end=end_at(size))
-    pieces, piece_of = cut([whole], 2, 1 << 20, lambda entry: may_be_cut(entry.content.uri, task.content))
+    planned = task.pieces[0].planned
+    whole = planned._replace(content=planned.content._replace(size=size), end=end_at(size))
+    pieces = cut(whole_pieces([whole]), 2, 1 << 20, lambda entry: may_be_cut(entry.content.uri, task.content))
     assert len(pieces) > 1
-    found = [read(replace(task, ranges=[piece], piece_of=piece_of))[0] for piece in pieces]
+    found = [read(replace(task, pieces=[piece]))[0] for piece in pieces]
     assert sum(map(bool, found)) > 3  # the last one may hold nothing but the footer
     assert [row["a"] for part in found for row in part] == list(range(rows))

@@ -14,7 +14,8 @@ from queue_source.formats.batches import LEAST_ROWS, gathered
 from queue_source.options import parse_reader_options
 from queue_source.read import combined as together
 from queue_source.read import task as reading
-from queue_source.read.task import Work, read_ranges
+from queue_source.read.partitions import whole_pieces
+from queue_source.read.task import Work, read_pieces
 from shard_store.model import (
     BEGINNING,
     Content,
@@ -101,8 +102,8 @@ def announced(path: Path, size: int) -> Range:
 def read(ranges: list[Range], format: str, schema: pa.Schema, options: dict[str, str]) -> tuple[object, object]:
     parsed = parse_reader_options({"queueUrl": "sim://files", "source": "files", "fileFormat": format, **options})
     reported: list[ErrorRecord] = []
-    work = Work(IDENTITY, ranges, parsed.content, parsed.store)
-    rows = [row for batch in read_ranges(work, schema, reported.extend) for row in batch.to_pylist()]
+    work = Work(IDENTITY, whole_pieces(ranges), parsed.content, parsed.store)
+    rows = [row for batch in read_pieces(work, schema, reported.extend) for row in batch.to_pylist()]
     return rows, reported
 
 

@@ -14,7 +14,8 @@ import pytest
 from queue_source.errors import BadObject, OptionError, SchemaChanged
 from queue_source.options import parse_reader_options
 from queue_source.queues import open_queue
-from queue_source.read.task import Work, read_ranges
+from queue_source.read.partitions import whole_pieces
+from queue_source.read.task import Work, read_pieces
 from queue_source.schema.ddl import format_columns
 from queue_source.schema.location import SchemaLocation
 from queue_source.schema.sampling import inferred_schema
@@ -69,7 +70,7 @@ class Place:
     def work(self, contents: Sequence[Content], **options: str) -> Work:
         parsed = parse_reader_options({**self.given, **options})
         ranges = [Range(shard_key("files", one.shard_id), one, BEGINNING, end_at(10)) for one in contents]
-        return Work(IDENTITY, ranges, parsed.content, parsed.store)
+        return Work(IDENTITY, whole_pieces(ranges), parsed.content, parsed.store)
 
     def kept(self) -> str:
         parsed = parse_reader_options(self.given).content
@@ -149,7 +150,7 @@ SCHEMA = pa.schema([("id", pa.int64()), ("_rescued_data", pa.string())])
 
 def read(task: Work, schema: pa.Schema = SCHEMA) -> tuple[list[dict[str, Any]], list[ErrorRecord]]:
     reported: list[ErrorRecord] = []
-    rows = [row for batch in read_ranges(task, schema, reported.extend) for row in batch.to_pylist()]
+    rows = [row for batch in read_pieces(task, schema, reported.extend) for row in batch.to_pylist()]
     return rows, reported
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from queue_source.coordinator import ready
 from queue_source.queues import Depth, open_queue
 from shard_store.errors import PipelineTakenOver, StoreConfigurationError
 from shard_store.model import BEGINNING, Position, end_at, position_at
@@ -123,22 +124,21 @@ def test_at_least_once_what_was_read_is_acknowledged_when_its_lost_message_comes
     world.publish(*uris(5))
     with world.loop(**AT_LEAST) as loop:
         loop.batch()
-        with loop.coordinator._pen.changed:
-            held = list(loop.coordinator._pen.tracker.messages)
-        loop.coordinator._leases.stop(held)
-        loop.coordinator._lost_leases(held)
+        parts = loop.coordinator._parts
+        held = parts.in_flight._waiting.messages
+        parts.leases._end(held)
         loop.batch()
-        loop.coordinator._releaser.nack(held)  # as the queue does at the end of their leases
+        parts.acknowledger.nack(held)  # as the queue does at the end of their leases
         until(lambda: world.depth() == EMPTY, patiently(loop))
         loop.batch()
     assert read(world) == Counter(uris(5))
 
 
-def test_at_least_once_a_large_object_is_read_whole_in_one_batch(world: World) -> None:
+def test_at_least_once_a_large_object_is_read_whole_in_one_batch(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing would remember how far it was read; tasks still share it."""
+    monkeypatch.setattr(ready, "LEAST_PART", 3)  # the loop's objects have 10 bytes
     world.publish("s3://bucket/large")
     with world.loop(maxBytesPerTrigger="1b", **AT_LEAST) as loop:
-        loop.coordinator._pen.tracker.least_part = 3  # the loop's objects have 10 bytes
         [entry] = loop.coordinator.plan(0, loop.coordinator.latest(0)).ranges
         assert (entry.start, entry.end) == (BEGINNING, end_at(10))
 
@@ -176,7 +176,7 @@ def test_at_most_once_without_a_failure_every_object_is_read_once(
     how: dict[str, Any] = {"publishes": publishes, "idempotent": False, "tells_start": tells_start, **AT_MOST}
     with world.loop(maxFilesPerTrigger="7", **how) as loop:
         loop.drain()
-        assert loop.coordinator.metrics.snapshot()["lostShards"] == 0
+        assert loop.metrics["lostShards"] == 0
     assert world.depth() == EMPTY
     found = read(world) if publishes else taken_by_foreign_sink(world.folder / "output")
     assert found == Counter(uris(30))
@@ -194,7 +194,7 @@ def test_at_most_once_a_batch_that_was_begun_is_empty_at_every_later_attempt_and
         with world.loop(**AT_MOST) as loop:
             plan = loop.coordinator.plan(0, 1)
             assert (plan.ranges, len(plan.lost), plan.attempt) == ((), 5, attempt)
-            assert loop.coordinator.metrics.snapshot()["lostShards"] == 5
+            assert loop.metrics["lostShards"] == 5
             loop.die()
     world.publish(*uris(5, first=5))
     with world.loop(**AT_MOST) as loop:
@@ -247,14 +247,16 @@ def test_at_most_once_a_lost_checkpoint_repeats_nothing(world: World) -> None:
     assert taken_by_foreign_sink(world.folder / "output") == Counter(uris(10))
 
 
-def test_at_most_once_a_large_object_goes_on_after_the_part_that_was_lost(world: World) -> None:
+def test_at_most_once_a_large_object_goes_on_after_the_part_that_was_lost(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ready, "LEAST_PART", 4)
     world.publish("s3://bucket/large")
-    times = {"visibilityTimeout": "900ms", "pendingTimeout": "800ms", "commitTimeout": "1s"}
+    times = {"visibilityTimeout": "900ms", "commitTimeout": "1s"}
     options: dict[str, Any] = {"maxBytesPerTrigger": "1b", **times, **AT_MOST}
 
     def parts(kill: bool) -> list[tuple[Position, Position]]:
         with world.loop(**options) as loop:
-            loop.coordinator._pen.tracker.least_part = 4
             found = [(r.start, r.end) for r in loop.coordinator.plan(0, loop.coordinator.latest(0)).ranges]
             if kill:
                 loop.die()
@@ -291,10 +293,10 @@ def test_at_most_once_what_passed_to_another_pipeline_is_not_in_the_snapshot(wor
     common: dict[str, Any] = {"source": "files", "commitTimeout": "1s", "visibilityTimeout": "5s", **AT_MOST}
     with world.loop(pipeline="a", checkpoint="a", **common) as slow:
         until(lambda: slow.coordinator.report()["ready"] == 5, lambda: time.sleep(0.02))
-        slow.coordinator._crew.stop(5.0)  # as good as dead: no heartbeat, no extension
+        slow.freeze()
         with world.loop(pipeline="b", checkpoint="b", **common) as quick:
-            until(lambda: quick.coordinator.metrics.snapshot()["acquired"] == 5, patiently(quick))
-            slow.coordinator._crew.stopping.clear()
+            until(lambda: quick.metrics["acquired"] == 5, patiently(quick))
+            slow.coordinator._session.stopping.clear()
             assert slow.coordinator.latest(0) == 1
             assert slow.coordinator.plan(0, 1).ranges == ()
             until(lambda: world.depth() == EMPTY, patiently(quick))

@@ -18,7 +18,7 @@ from shard_store.failpoints import FailpointReached
 from support.coordinator_world import EMPTY, World, patiently, uris
 from support.driver_loop import published, taken_by_foreign_sink, until
 
-TIMES = {"visibilityTimeout": "5s", "pendingTimeout": "4s", "commitTimeout": "1s"}
+TIMES = {"visibilityTimeout": "5s", "commitTimeout": "1s"}
 """Leases outlive the way to the failure, also on a busy machine: else the reader gets its messages again by itself."""
 OBJECTS = uris(6)
 

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from queue_source.announcements.intake import OBJECT_VERSION
+from queue_source.announcements.contents import OBJECT_VERSION
 from queue_source.errors import QueueConfigurationError, QueueError
 from queue_source.messages import Outgoing
 from queue_source.queues import Queue, open_queue
@@ -44,14 +44,31 @@ def requeue(
     limit: int | None = None,
     dry_run: bool = False,
 ) -> Requeued:
-    """Give the queue again what the errors are about, and mark them as requeued.
+    """Send again what errors are about, and mark the errors as requeued.
 
-    A bad message goes back to its queue as it came. A quarantined object is opened where it was found bad, and then
-    announced by a message of `announce`. Bad records, and rows that were rejected, are parts of what is published:
-    their input is sent alone, to the queue `to`; a bad record of a message also to its own. `to` and `tag`
-    replace the queue of origin and the messages' own tag. Errors that were requeued before are left alone, unless
-    `criteria` names that state. A call that dies may have sent what is not marked: run it again; an object that
-    is announced twice is read once.
+    A bad message goes back to its queue as it came. A quarantined object may be read again, and is announced again.
+    Bad records and rejected rows are parts of what is published: their input alone is sent to the queue `to`, and a bad
+    record of a message also to the queue of the message. If a call is killed, what it sent may not be marked: run it
+    again; an object that is announced twice is read once.
+
+    Args:
+        store: The store that holds the errors, as `open_store` returns it.
+        criteria: Which errors. Those that were requeued before are left alone, unless it names that state.
+        to: URL of a queue that receives the messages, instead of the queues that they came from.
+        tag: Tag of the messages, instead of their own.
+        announce: The body of the message that announces a URI; by default the URI itself.
+        limit: Maximum number of errors; None for all.
+        dry_run: Send and mark nothing.
+
+    Returns:
+        How many messages were sent for how many errors (with `dry_run`: would be), and which errors were refused.
+
+    Raises:
+        QueueError: A queue cannot be opened, or a message cannot be sent.
+        ShardStoreError: The store failed.
+
+    Process:
+        Any; a running query may go on meanwhile.
     """
     done = Requeued()
     criteria = criteria if criteria.states else replace(criteria, states=("pending", "recorded", "delivered"))

@@ -39,7 +39,7 @@ def list_errors(
 ) -> None:
     """List errors, the oldest first. With --json each has up to 65,536 bytes of its input."""
     import shard_store
-    from queue_source.coordinator.error_messages import time
+    from queue_source.coordinator.error_queue import iso_time
     from shard_store import error_search
     from shard_store.error_delivery import MAX_INPUT
 
@@ -55,7 +55,7 @@ def list_errors(
     rows = [
         [
             error.key.hex()[:_SHORT],
-            (time(error.occurred_at) or "")[:19],
+            (iso_time(error.occurred_at) or "")[:19],
             error.scope,
             error.state,
             error.cause,
@@ -160,10 +160,10 @@ def drop(
 
 
 def _shown(error: StoredError) -> dict[str, Any]:
-    from queue_source.coordinator.error_messages import time, told
+    from queue_source.coordinator.error_queue import error_as_dict, iso_time
 
-    handled = {"delivered_at": time(error.delivered_at), "delivered_to": error.delivered_to}
-    return {**told(error), "state": error.state, **handled, "requeued_at": time(error.requeued_at)}
+    handled = {"delivered_at": iso_time(error.delivered_at), "delivered_to": error.delivered_to}
+    return {**error_as_dict(error), "state": error.state, **handled, "requeued_at": iso_time(error.requeued_at)}
 
 
 def _plain(uri: str) -> bytes:

@@ -2,15 +2,18 @@
 
 | what | where |
 |---|---|
-| Spark's calls, and all that is put together for them | `coordinator.py`, `confirming.py` |
-| threads | `crew.py`; `receiving.py`, `opening.py`, `acknowledging.py`, `leases.py`, `housekeeping.py` |
-| what is held, behind one lock | `holding_pen.py`, with `tracking.py` and `shares.py` |
-| what becomes of shards and messages | `routing.py`, `releasing.py`, `forwarding.py` |
-| what is told of it | `metrics.py` |
+| how it begins, and what is fixed from then on | `start.py`, `session.py`, `threads.py` |
+| messages come in | `receiving.py`, `opening.py`, `ownership.py` |
+| what is held | `in_flight.py`, the one owner of it, with `room.py`, `waiting.py`, `ready.py`, `shares.py` |
+| Spark's calls | `coordinator.py`, `progress.py` |
+| messages go out | `acknowledging.py`, `error_queue.py` |
+| by the clock | `leases.py`, `heartbeats.py`, `maintenance.py` |
+| what is reported | `metrics.py` |
 """
 
 from __future__ import annotations
 
 from queue_source.coordinator.coordinator import Coordinator
+from queue_source.coordinator.start import start
 
-__all__ = ["Coordinator"]
+__all__ = ["Coordinator", "start"]

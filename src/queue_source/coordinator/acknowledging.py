@@ -1,18 +1,17 @@
-"""Deleting messages for good, in the queue's batches, on the caller's thread or behind its back."""
+"""The end of a delivery: messages are deleted for good or given back, in the queue's batches."""
 
 from __future__ import annotations
 
 import logging
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from queue_source.coordinator.crew import Crew
-from queue_source.coordinator.holding_pen import HoldingPen
-from queue_source.coordinator.leases import LeaseKeeper, MessageKey, by_queue
-from queue_source.coordinator.metrics import Metrics
+from queue_source.coordinator.in_flight import InFlight
+from queue_source.coordinator.leases import LeaseKeeper, by_queue, longest_lease
+from queue_source.coordinator.session import Session
 from queue_source.errors import QueueUnavailable
-from queue_source.queues.base import Queue
+from queue_source.messages import MessageKey
 
 logger = logging.getLogger("cuesqueue")
 
@@ -26,46 +25,45 @@ class Acknowledger:
     would look like a lease that was lost.
     """
 
-    def __init__(self, queues: Mapping[str, Queue], leases: LeaseKeeper, pen: HoldingPen, metrics: Metrics) -> None:
-        self._queues = queues
+    def __init__(self, session: Session, in_flight: InFlight, leases: LeaseKeeper) -> None:
+        self._session = session
+        self._in_flight = in_flight
         self._leases = leases
-        self._pen = pen
-        self._metrics = metrics
         self._waiting: deque[MessageKey] = deque()
         self._busy = False
-        self._filled = threading.Condition()  # also told when what waited is done
+        self._changed = threading.Condition()
 
     def later(self, keys: Sequence[MessageKey]) -> None:
         """Acknowledge on the own thread: whoever opens or receives must not wait for a queue's answers."""
         if keys:
-            with self._filled:
+            with self._changed:
                 self._waiting.extend(keys)
-                self._filled.notify_all()
+                self._changed.notify_all()
 
     def wake(self) -> None:
-        """Let the thread look whether it is to end."""
-        with self._filled:
-            self._filled.notify_all()
+        """Let the thread see that it is to end."""
+        with self._changed:
+            self._changed.notify_all()
 
-    def run(self, crew: Crew) -> None:
-        """The thread; it ends with the crew. What waits then is for `rest`."""
-        while crew.working:
-            with self._filled:
+    def run(self) -> None:
+        """The thread; it ends with the others. What waits then is for `rest`."""
+        while not self._session.stopping.is_set():
+            with self._changed:
                 if not self._waiting:
-                    self._filled.wait(0.5)
+                    self._changed.wait(0.5)
                 keys = list(self._waiting)
                 self._waiting.clear()
                 self._busy = bool(keys)
             self.now(keys)
-            with self._filled:
+            with self._changed:
                 self._busy = False
-                self._filled.notify_all()
+                self._changed.notify_all()
 
-    def finish(self, crew: Crew) -> None:
+    def finish(self) -> None:
         """Wait until the thread has done what waits for it: AvailableNow's query ends at once after that."""
-        with self._filled:
-            while crew.working and (self._waiting or self._busy):
-                self._filled.wait(0.5)
+        with self._changed:
+            while not self._session.stopping.is_set() and (self._waiting or self._busy):
+                self._changed.wait(0.5)
 
     def rest(self) -> None:
         """After the thread has ended."""
@@ -75,7 +73,7 @@ class Acknowledger:
     def now(self, keys: Sequence[MessageKey]) -> None:
         """Acknowledge before returning."""
         for name, receipts in by_queue(keys).items():
-            queue = self._queues[name]
+            queue = self._session.queues[name]
             size = queue.capabilities.max_batch_size * _BATCHES
             for start in range(0, len(receipts), size):
                 chunk = receipts[start : start + size]
@@ -84,9 +82,19 @@ class Acknowledger:
                 try:
                     stale = queue.acknowledge(chunk)
                 except QueueUnavailable as error:
-                    self._metrics.add(acknowledgeFailures=len(chunk))
+                    self._session.metrics.add(acknowledgeFailures=len(chunk))
                     logger.warning("%s; %d messages will be delivered again", error, len(chunk))
                 else:
-                    self._metrics.add(acknowledged=len(chunk) - len(stale), lostLeases=len(stale))
-                with self._pen.changed:
-                    self._pen.leave(done)
+                    self._session.metrics.add(acknowledged=len(chunk) - len(stale), lostLeases=len(stale))
+                self._in_flight.leave(done)
+
+    def nack(self, keys: Sequence[MessageKey], delay: float = 0.0) -> None:
+        """Give messages that have left back to their queues, which deliver them again after `delay` seconds.
+
+        Where a queue can delay, else at once. Raises QueueError; they come again when their leases end then.
+        """
+        self._leases.stop(keys)
+        for name, receipts in by_queue(keys).items():
+            queue = self._session.queues[name]
+            queue.nack(receipts, longest_lease(delay, queue.capabilities) if queue.capabilities.can_delay else 0.0)
+        self._session.metrics.add(givenBack=len(keys))

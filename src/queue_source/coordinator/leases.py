@@ -1,7 +1,7 @@
-"""Visibility-extension tasks: one for each message from its receipt on, run by few threads in batches.
+"""Visibility extensions: a task for each message from its receipt on, run by few threads in batches.
 
-Each message has its own deadline and fate (Quickwit's visibility extension task); what is due goes out in the queue's
-batch size, so ten thousand messages cost ten thousand divided by that many calls a period, and no more threads.
+Each message has its own deadline and fate; what is due goes out in the queue's batch size, so ten thousand messages
+cost ten thousand divided by that many calls a period, and no more threads.
 """
 
 from __future__ import annotations
@@ -14,19 +14,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from queue_source.errors import QueueUnavailable
-from queue_source.messages import Receipt, Received
+from queue_source.messages import MessageKey, Receipt, Received, key_of
 from queue_source.queues.base import Capabilities, Queue
-
-MessageKey = tuple[str, Receipt]
-"""One delivery of one message: (queue name, receipt)."""
 
 _CALLERS = 2  # threads that wait for answers to extensions: one slow queue does not delay the others
 _EARLY = 0.5  # an extension is due when this part of the lease is left, so that a failed one can be tried again
 _GATHER = 0.1  # and goes out with others that would be due within this part of the lease
-
-
-def key_of(message: Received) -> MessageKey:
-    return message.queue, message.receipt
+_FEW = 64  # entries of the heap, for which it is not worth rebuilding
 
 
 def longest_lease(lease: float, capabilities: Capabilities) -> float:
@@ -47,7 +41,7 @@ class _Task:
 
 
 class LeaseKeeper:
-    """Keeps messages invisible until told to stop; runs in the reader process.
+    """Keeps messages invisible until `stop`; runs in the reader process.
 
     `lease` is the visibility time-out in seconds. `lost` is called (on a thread of the keeper) with the messages whose
     lease ended against our will. All methods may be called from any thread.
@@ -84,9 +78,12 @@ class LeaseKeeper:
         with self._lock:
             for key in keys:
                 self._tasks.pop(key, None)
+            if len(self._order) > 2 * len(self._tasks) + _FEW:
+                self._order = [entry for entry in self._order if entry[1] in self._tasks]
+                heapq.heapify(self._order)
 
     def wake(self) -> None:
-        """Let the keeper's thread look whether it is to stop."""
+        """Let the keeper's thread see that it is to stop."""
         with self._wake:
             self._wake.notify()
 
@@ -95,7 +92,10 @@ class LeaseKeeper:
             return len(self._tasks)
 
     def extend_last(self, keys: Iterable[MessageKey], seconds: float) -> None:
-        """One last extension, after which the tasks end: the time in which somebody else must finish the work."""
+        """One last extension, after which the tasks end: the time in which somebody else must finish the work.
+
+        Raises QueueError; the messages become visible when their leases end then.
+        """
         keys = list(keys)
         self.stop(keys)
         for name, receipts in by_queue(keys).items():

@@ -20,6 +20,7 @@ class _Counts:
     lostShards: int = 0
     pruned: int = 0
     errorsDelivered: int = 0  # to the error queue
+    maintenanceFailures: int = 0  # of work by the clock that is tried again; the log has their causes
 
 
 @dataclass(slots=True)

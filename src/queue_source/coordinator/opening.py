@@ -2,123 +2,114 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-from queue_source.announcements.intake import Intake, Stat, set_apart, take_in, take_messages
+from queue_source.announcements.contents import Announced, Stat, announced_messages, announced_objects, apart
 from queue_source.coordinator.acknowledging import Acknowledger
-from queue_source.coordinator.crew import Crew
-from queue_source.coordinator.forwarding import ErrorForwarder
-from queue_source.coordinator.holding_pen import HoldingPen
-from queue_source.coordinator.leases import key_of
-from queue_source.coordinator.metrics import Metrics
-from queue_source.coordinator.receiving import Receivers
-from queue_source.coordinator.routing import Router
-from queue_source.messages import Received
-from queue_source.options import ReaderOptions
-from shard_store.model import BEGINNING, PublishToken, Shard, ShardKey, ShardState, shard_key
-from shard_store.semantics import Semantics
+from queue_source.coordinator.error_queue import ErrorQueue
+from queue_source.coordinator.in_flight import InFlight, Opened
+from queue_source.coordinator.ownership import Ownership
+from queue_source.coordinator.session import Session
+from queue_source.messages import Received, key_of
+from shard_store.model import BEGINNING, Shard, ShardKey, ShardState, shard_key
 from shard_store.sql.transaction import ROWS_PER_STATEMENT
-from shard_store.store import ShardStore
 
 
 class Opener:
-    """Up to 1,000 messages a transaction: all their shards are opened in one statement (Quickwit's OpenShards)."""
+    """Up to 1,000 messages a transaction: all their shards are opened in one statement."""
 
     def __init__(
         self,
-        options: ReaderOptions,
-        store: ShardStore,
+        session: Session,
         stat: Stat,
-        pen: HoldingPen,
-        receivers: Receivers,
-        router: Router,
+        in_flight: InFlight,
+        ownership: Ownership,
         acknowledger: Acknowledger,
-        forwarder: ErrorForwarder,
-        metrics: Metrics,
-        clock: Callable[[], float] = time.monotonic,
+        errors: ErrorQueue,
     ) -> None:
-        self._options = options
-        self._semantics = Semantics(options.delivery.delivery_semantics)
-        self._store = store
+        self._session = session
         self._stat = stat
-        self._pen = pen
-        self._receivers = receivers
-        self._router = router
+        self._in_flight = in_flight
+        self._ownership = ownership
         self._acknowledger = acknowledger
-        self._forwarder = forwarder
-        self._metrics = metrics
-        self._clock = clock
+        self._errors = errors
 
-    def run(self, crew: Crew, token: PublishToken) -> None:
-        pen = self._pen
-        while crew.working:
-            with pen.changed:
-                messages = pen.begin_opening(ROWS_PER_STATEMENT)
-                if not messages:
-                    pen.changed.wait(0.5)
-                    continue
-            self._open(self._receivers.sort_out(messages), token)
-            with pen.changed:
-                pen.end_opening()
+    def run(self) -> None:
+        while not self._session.stopping.is_set():
+            messages = self._in_flight.begin_opening(ROWS_PER_STATEMENT, 0.5)
+            if messages:
+                self._open(messages)
+                self._in_flight.end_opening()
 
-    def _open(self, messages: Sequence[Received], token: PublishToken) -> None:
-        """Parse, quarantine, open, and hang each message on what it announced."""
-        source, pipeline = self._options.source, self._options.pipeline
-        if self._options.content.content == "message":
-            intake = take_messages(messages, self._options.notifications)
+    def _open(self, messages: Sequence[Received]) -> None:
+        """Parse, record errors, open, and let each message wait for what it announced."""
+        announced = self._announced(messages)
+        self._record([one for one in announced if one.error is not None])
+        found = self._find(announced)
+        self._count(announced, found)
+        opened = [self._opened(one, found) for one in announced]
+        self._in_flight.announce(opened)
+        self._ownership.resolve(found.values())
+        self._acknowledger.later([one.message for one in opened if not one.pending])
+
+    def _announced(self, messages: Sequence[Received]) -> list[Announced]:
+        options = self._session.options
+        if options.content.content == "message":
+            announced = announced_messages(messages, options.notifications)
         else:
-            intake = take_in(messages, self._options.notifications, self._stat)
-        if not self._semantics.keeps_shards:
-            set_apart(intake)
-        if intake.errors:
-            self._store.record_errors(source, pipeline, list(intake.errors.values()))
-            self._forwarder.forward()
-        contents = [content for some in intake.contents.values() for content in some]
-        if self._semantics.keeps_shards:
-            found = self._store.open_shards(token, source, contents) if contents else {}
-        else:
-            found = self._open_unkept(intake, messages, token)
-        self._count(intake, len(contents), found, token)
-        complete = [key_of(messages[place]) for place in (*intake.errors, *intake.ignored)]
-        now = self._clock()
-        with self._pen.changed:
-            for place, announced in intake.contents.items():
-                message = key_of(messages[place])
-                keys = {shard_key(source, content.shard_id): content for content in announced}
-                pending = {key: content for key, content in keys.items() if found[key].state is ShardState.OPEN}
-                self._pen.tracker.hang(message, pending, now)
-                if not pending:
-                    complete.append(message)
-        self._router.route(found.values())
-        self._acknowledger.later(complete)
+            announced = announced_objects(messages, options.notifications, self._stat)
+        return announced if self._session.semantics.keeps_shards else [apart(one) for one in announced]
 
-    def _open_unkept(self, intake: Intake, messages: Sequence[Received], token: PublishToken) -> dict[ShardKey, Shard]:
-        """Where the store keeps no shards, each is new and ours, unless this very message was awaited.
+    def _record(self, malformed: Sequence[Announced]) -> None:
+        if malformed:
+            options = self._session.options
+            records = [one.error for one in malformed if one.error is not None]
+            self._session.store.record_errors(options.source, options.pipeline, records)
+            self._errors.forward()
 
-        One without an id of its own cannot be told from another that is equal.
+    def _find(self, announced: Sequence[Announced]) -> dict[ShardKey, Shard]:
+        """The shards of what is announced, those that are new opened as ours."""
+        session = self._session
+        contents = [content for one in announced for content in one.contents]
+        if not session.semantics.keeps_shards:
+            return self._find_unkept(announced)
+        return session.store.open_shards(session.token, session.options.source, contents) if contents else {}
+
+    def _find_unkept(self, announced: Sequence[Announced]) -> dict[ShardKey, Shard]:
+        """Where the store keeps no shards, each is new and ours, unless only its message was still awaited.
+
+        A message without an id of its own cannot be told from another that is equal.
         """
-        found: dict[ShardKey, Shard] = {}
-        with self._pen.changed:
-            awaited = self._pen.tracker.awaited
-            for place, contents in intake.contents.items():
-                for content in contents:
-                    key = shard_key(self._options.source, content.shard_id)
-                    done = messages[place].has_id and key in awaited
-                    awaited.discard(key)
-                    state = ShardState.DONE if done else ShardState.OPEN
-                    found[key] = Shard(key, content, BEGINNING, state, token, stale=False)
-        return found
-
-    def _count(self, intake: Intake, announced: int, found: Mapping[ShardKey, Shard], token: PublishToken) -> None:
-        with self._pen.changed:
-            waiting = self._pen.tracker.waiting
-            known = sum(
-                shard.state is not ShardState.OPEN or key in waiting or shard.token != token
-                for key, shard in found.items()
+        keys = {self._key(content.shard_id): (one, content) for one in announced for content in one.contents}
+        known = self._in_flight.came_again(keys)
+        return {
+            key: Shard(
+                key,
+                content,
+                BEGINNING,
+                ShardState.DONE if key in known and one.message.has_id else ShardState.OPEN,
+                self._session.token,
+                stale=False,
             )
-        self._metrics.add(
-            quarantined=len(intake.errors),
-            ignored=intake.ignored_records,
-            duplicates=announced - len(found) + known,
+            for key, (one, content) in keys.items()
+        }
+
+    def _opened(self, one: Announced, found: Mapping[ShardKey, Shard]) -> Opened:
+        contents = {self._key(content.shard_id): content for content in one.contents}
+        pending = {key: content for key, content in contents.items() if found[key].state is ShardState.OPEN}
+        return Opened(key_of(one.message), pending)
+
+    def _key(self, shard_id: str) -> ShardKey:
+        return shard_key(self._session.options.source, shard_id)
+
+    def _count(self, announced: Sequence[Announced], found: Mapping[ShardKey, Shard]) -> None:
+        waited_for, token = self._in_flight.waited_for(found), self._session.token
+        known = sum(
+            shard.state is not ShardState.OPEN or key in waited_for or shard.token != token
+            for key, shard in found.items()
+        )
+        self._session.metrics.add(
+            quarantined=sum(one.error is not None for one in announced),
+            ignored=sum(one.ignored for one in announced),
+            duplicates=sum(len(one.contents) for one in announced) - len(found) + known,
         )

@@ -1,12 +1,12 @@
 """How several queues of one reader share its batches and its room (option `queueShares`). Pure.
 
-The words are those of Onyx's schedulers: `greedy` empties the queues in their order, `round-robin` takes one of each
+`greedy` empties the queues in their order, `round-robin` takes one of each
 in turn, `percentage:70,30` takes by weight. A queue that has nothing to give leaves its part to the others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -20,12 +20,12 @@ class Shares:
     weights: Mapping[str, float] = field(default_factory=dict)
     greedy: bool = False
 
-    def room(self, queue: str, most: int) -> int:
-        """How many of `most` messages one queue may hold, so that it cannot keep the others out."""
+    def room(self, queue: str, limit: int) -> int:
+        """How many of `limit` messages one queue may hold, so that it cannot keep the others out."""
         weight = self.weights.get(queue, 1.0)
-        return max(1, int(most * weight + 0.5))
+        return max(1, int(limit * weight + 0.5))
 
-    def interleave(self, queued: Mapping[str, Sequence[T]]) -> Iterator[T]:
+    def interleave(self, queued: Mapping[str, Iterable[T]]) -> Iterator[T]:
         """The waiting items of all queues, in the order in which they are to be taken."""
         if self.greedy or len(queued) == 1:
             first = [name for name in self.weights if name in queued]
@@ -34,9 +34,9 @@ class Shares:
             return
         yield from self._by_weight(queued)
 
-    def _by_weight(self, queued: Mapping[str, Sequence[T]]) -> Iterator[T]:
+    def _by_weight(self, queued: Mapping[str, Iterable[T]]) -> Iterator[T]:
         """Smooth weighted round-robin: at each step every queue earns its weight, and the richest pays for one item."""
-        iterators = {name: iter(items) for name, items in queued.items() if items}
+        iterators = {name: iter(items) for name, items in queued.items()}
         earned = dict.fromkeys(iterators, 0.0)
         while iterators:
             for name in iterators:

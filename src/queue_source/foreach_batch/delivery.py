@@ -30,11 +30,23 @@ from shard_store.store import ShardStore, open_store
 
 @contextmanager
 def delivery(store: str | ShardStore, pipeline: str | Sequence[str], batch_id: int) -> Iterator[Delivery]:
-    """One micro-batch that is being delivered; its progress is published when the block ends without an exception.
+    """Deliver one micro-batch; its progress is published when the block ends without an exception.
 
-    `store` and `pipeline` as in the reader's options; a query over several sources names all their pipelines.
-    Raises PipelineTakenOver when another driver runs the pipeline by now, and ShardsLost (nothing is committed) when
-    shards passed to another pipeline.
+    Args:
+        store: The reader's `storeUrl`, or an open store.
+        pipeline: The reader's `pipeline`; of a query over several sources, all their pipelines.
+        batch_id: The number that Spark hands to the function of `foreachBatch`.
+
+    Yields:
+        The delivery: the connection for your rows, and whether this micro-batch is published already.
+
+    Raises:
+        OptionError: `pipeline` names no pipeline, or one twice.
+        PipelineTakenOver: Another driver runs the pipeline by now.
+        ShardsLost: Shards passed to another pipeline; nothing is committed.
+
+    Process:
+        Driver (with Spark Connect, a worker of the server), inside the function of `foreachBatch`.
     """
     names = (pipeline,) if isinstance(pipeline, str) else tuple(pipeline)
     if not names or len(set(names)) < len(names):

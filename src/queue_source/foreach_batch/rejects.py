@@ -43,16 +43,33 @@ def reject_rows(
     batch_id: int | None = None,
     connection: Connection | None = None,
 ) -> int:
-    """Record rows of the batch that runs now as errors (scope `row`); returns how many there are.
+    """Record rows of the current micro-batch as errors (scope `row`), before it is delivered.
 
-    Called in `foreachBatch`, on the driver, before the batch is delivered. `rows` is a DataFrame (they are gathered on
-    the driver), or any iterable of mappings, text or bytes. `reason` says why, or for each row its `reason_column`;
-    `cause` is one short word to find them by. Objects and messages are named where the rows have `_metadata`.
+    They become final, and go to the error queue, when the micro-batch is published. A repeated micro-batch writes
+    equal rows once: they are known by the plan, `batch_id`, their content and how many equal rows there are. Objects
+    and messages are named where the rows have `_metadata`.
 
-    A repeated batch writes equal rows once: they are known by the plan, `batch_id`, their content and how many equal
-    ones there are. `batch_id` distinguishes batches without new input, which stateful queries have. They become final,
-    and go to the error queue, when the batch is published. `connection`, inside a transaction in the store's database,
-    makes them part of that; else they are written at once. Raises PipelineTakenOver in a query that was replaced.
+    Args:
+        rows: A DataFrame, which is collected on the driver, or an iterable of mappings, text or bytes.
+        store: The reader's `storeUrl`, or an open store.
+        pipeline: The reader's `pipeline`.
+        reason: Why the rows are rejected.
+        reason_column: A column that says why, for each row; `reason` is used where it is null.
+        cause: One word of at most 40 characters by which the errors can be found.
+        batch_id: The number that Spark hands to the function; it distinguishes micro-batches without new input, which
+            stateful queries have.
+        connection: In a transaction in the store's database: the errors become part of it. Otherwise they are written
+            at once.
+
+    Returns:
+        How many rows there are.
+
+    Raises:
+        ValueError: `cause` is empty or too long.
+        PipelineTakenOver: Another driver runs the pipeline by now.
+
+    Process:
+        Driver, inside the function of `foreachBatch`.
     """
     if not 0 < len(cause) <= _LONGEST_CAUSE:
         raise ValueError(f"cause {cause!r:.100} must have 1 to {_LONGEST_CAUSE} characters; the reason may be longer")

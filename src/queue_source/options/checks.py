@@ -76,13 +76,12 @@ def _check_times(options: ReaderOptions) -> None:
     leases = options.leases
     chain = (
         ("heartbeat (a quarter of commitTimeout)", "commitTimeout", leases.heartbeat),
-        ("pendingTimeout", "pendingTimeout", leases.pending_timeout),
         ("visibilityTimeout", "visibilityTimeout", leases.visibility_timeout),
         ("deduplicationWindow", "deduplicationWindow", options.deduplication.deduplication_window),
     )
     for (shorter, lower, less), (_, higher, more) in itertools.pairwise(chain):
-        if less >= more:
-            rule = " < ".join(f"{label} = {format_duration(value)}" for label, _, value in chain)
+        if less > more:
+            rule = " <= ".join(f"{label} = {format_duration(value)}" for label, _, value in chain)
             raise OptionError(
                 higher,
                 f"the times must rise, but these do not: {rule}; {shorter} is not below {higher}: "

@@ -28,61 +28,42 @@ class SchemaOptions:
 
     TITLE: ClassVar = "Inferred schemas"
 
+    # fmt: off
     schema_location: str | None = option(
-        "schemaLocation",
-        types.NON_EMPTY,
+        "schemaLocation", types.NON_EMPTY, example="s3://lake/schemas/orders", formats=INFERRED_FORMATS,
         help="Folder (or URI) where inferred schemas are kept, in versions; required when no schema is declared. All "
         "machines must reach it.",
-        example="s3://lake/schemas/orders",
-        formats=INFERRED_FORMATS,
     )
     schema_hints: str = option(
-        "schemaHints",
-        types.COLUMNS,
+        "schemaHints", types.COLUMNS, example="id BIGINT, tags.key STRING",
         help="Types of some columns of an inferred schema, as Spark's DDL; dots lead into columns.",
-        example="id BIGINT, tags.key STRING",
     )
     schema_evolution_mode: str = option(
         "schemaEvolutionMode",
         types.choice("none", "rescue", "addNewColumns", "failOnNewColumns", refused=("addNewColumnsWithTypeWidening",)),
+        example="rescue", note="`addNewColumns` with `schemaLocation`, else `none`", formats=INFERRED_FORMATS,
         help="What happens with columns that the schema lacks. `none`: they are ignored. `rescue`: they go to "
         "`rescuedDataColumn`. `addNewColumns`: the query fails, and continues with them when it is started again. "
         "`failOnNewColumns`: the query fails.",
-        example="rescue",
-        note="`addNewColumns` with `schemaLocation`, else `none`",
-        formats=INFERRED_FORMATS,
     )
     infer_column_types: bool = option(
-        "inferColumnTypes",
-        types.BOOLEAN,
-        help="Infer types too; otherwise all inferred columns are STRING.",
-        example="true",
-        note="`true` for json, `false` for csv, as in Spark",
+        "inferColumnTypes", types.BOOLEAN, example="true", note="`true` for json, `false` for csv, as in Spark",
         formats=RECORD_FORMATS,
+        help="Infer types too; otherwise all inferred columns are STRING.",
     )
     schema_sample: tuple[str, ...] = option(
-        "schemaSample",
-        types.URIS,
+        "schemaSample", types.URIS, example="s3://landing/orders/1.json", formats=INFERRED_FORMATS,
         help="Objects to infer from, instead of those that the queue announces.",
-        example="s3://landing/orders/1.json",
-        formats=INFERRED_FORMATS,
     )
     schema_sample_files: int = option(
-        "schemaSampleFiles",
-        types.number(1, 1000),
-        "10",
+        "schemaSampleFiles", types.number(1, 1000), "10", example="100", formats=INFERRED_FORMATS,
         help="Maximum number of objects (or messages) to infer from.",
-        example="100",
-        formats=INFERRED_FORMATS,
     )
     schema_sample_bytes: int = option(
-        "schemaSampleBytes",
-        types.SIZE,
-        "8m",
+        "schemaSampleBytes", types.SIZE, "8m", example="64m", formats=INFERRED_FORMATS,
         help="Maximum size of json and csv to infer from, of all samples together.",
-        example="64m",
-        formats=INFERRED_FORMATS,
     )
+    # fmt: on
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,28 +79,21 @@ class ContentOptions:
     format: FormatOptions | None
     storage: StorageOptions
     schema: SchemaOptions
+    # fmt: off
     content: str = option(
-        "content",
-        types.choice("object", "message"),
-        "object",
+        "content", types.choice("object", "message"), "object", example="message",
         help="What is read: the objects that messages announce, or the messages themselves.",
-        example="message",
     )
     on_missing_object: str = option(
-        "onMissingObject",
-        _BAD_OBJECT,
-        "quarantine",
-        help="What happens with an object that does not exist: `quarantine` writes it to the error table, `fail` fails "
-        "the query, `skip` leaves it out.",
-        example="skip",
+        "onMissingObject", _BAD_OBJECT, "quarantine", example="skip",
+        help="What happens with an object that does not exist: `quarantine` writes it to the error table, `fail` "
+        "fails the query, `skip` leaves it out.",
     )
     on_corrupt_object: str = option(
-        "onCorruptObject",
-        _BAD_OBJECT,
-        "quarantine",
+        "onCorruptObject", _BAD_OBJECT, "quarantine", example="fail",
         help="The same for an object that cannot be read, is truncated or is in another format.",
-        example="fail",
     )
+    # fmt: on
 
     @property
     def stops_at_bad_objects(self) -> bool:

@@ -29,42 +29,28 @@ class FormatOptions:
 
     TITLE: ClassVar = "File formats"
 
+    # fmt: off
     file_format: str = option(
-        "fileFormat",
-        types.choice(*FILE_FORMATS, refused=("xml",)),
+        "fileFormat", types.choice(*FILE_FORMATS, refused=("xml",)), example="json",
+        required="the objects need a format", unless=("content", "message"),
         help="Format of the objects, or of messages; `json` is one record a line. Without it, messages are read as "
         "they are.",
-        example="json",
-        required="the objects need a format",
-        unless=("content", "message"),
     )
     timezone: str = option(
-        "timeZone",
-        types.TIME_ZONE,
-        "UTC",
+        "timeZone", types.TIME_ZONE, "UTC", example="Europe/Berlin", formats=RECORD_FORMATS,
         help="Zone of timestamps that are written without one.",
-        example="Europe/Berlin",
-        formats=RECORD_FORMATS,
     )
     header: bool = option(
         "header", types.BOOLEAN, "false", help="The first line holds the columns' names.", example="true", formats=_CSV
     )
     sep: str = option("sep", types.SEPARATOR, ",", help="Character between two fields.", example=";", formats=_CSV)
     quote: str = option(
-        "quote",
-        types.CHARACTER,
-        '"',
+        "quote", types.CHARACTER, '"', example="'", formats=_CSV,
         help="Character around fields that contain separators.",
-        example="'",
-        formats=_CSV,
     )
     escape: str = option(
-        "escape",
-        types.CHARACTER,
-        "\\",
+        "escape", types.CHARACTER, "\\", example='"', formats=_CSV,
         help="Character before a quote within a quoted field.",
-        example='"',
-        formats=_CSV,
     )
     null_value: str = option(
         "nullValue", types.TEXT, "", help="The text that means null.", example="NULL", formats=_CSV
@@ -73,28 +59,16 @@ class FormatOptions:
         "emptyValue", types.TEXT, "", help="The value of an empty quoted field.", example="-", formats=_CSV
     )
     comment: str = option(
-        "comment",
-        types.CHARACTER,
-        "",
+        "comment", types.CHARACTER, "", example="#", formats=_CSV,
         help="Lines that begin with this character are skipped.",
-        example="#",
-        formats=_CSV,
     )
     ignore_leading_white_space: bool = option(
-        "ignoreLeadingWhiteSpace",
-        types.BOOLEAN,
-        "false",
+        "ignoreLeadingWhiteSpace", types.BOOLEAN, "false", example="true", formats=_CSV,
         help="Remove spaces before a field.",
-        example="true",
-        formats=_CSV,
     )
     ignore_trailing_white_space: bool = option(
-        "ignoreTrailingWhiteSpace",
-        types.BOOLEAN,
-        "false",
+        "ignoreTrailingWhiteSpace", types.BOOLEAN, "false", example="true", formats=_CSV,
         help="Remove spaces after a field.",
-        example="true",
-        formats=_CSV,
     )
     nan_value: str = option(
         "nanValue", types.TEXT, "NaN", help="The text that means not a number.", example="-", formats=_CSV
@@ -106,91 +80,59 @@ class FormatOptions:
         "negativeInf", types.TEXT, "-Inf", help="The text that means negative infinity.", example="-oo", formats=_CSV
     )
     multi_line: bool = option(
-        "multiLine",
-        types.BOOLEAN,
-        "false",
-        help="json: an object is one document, which is an array of records or one record. csv: quoted fields may hold "
-        "line ends. Such objects are not split into ranges.",
-        example="true",
-        formats=RECORD_FORMATS,
+        "multiLine", types.BOOLEAN, "false", example="true", formats=RECORD_FORMATS,
+        help="json: an object is one document, which is an array of records or one record. csv: quoted fields may "
+        "hold line ends. Such objects are not split into ranges.",
     )
     whole_text: bool = option(
         "wholeText", types.BOOLEAN, "false", help="An object is one row.", example="true", formats=("text",)
     )
     line_sep: str | None = option(
-        "lineSep",
-        types.LINE_END,
+        "lineSep", types.LINE_END, example=";", note=r"`\n`, `\r\n` and `\r`", formats=LINE_FORMATS,
         help="What ends a record.",
-        example=";",
-        note=r"`\n`, `\r\n` and `\r`",
-        formats=LINE_FORMATS,
     )
     encoding: str = option(
-        "encoding",
-        types.ENCODING,
-        "UTF-8",
+        "encoding", types.ENCODING, "UTF-8", example="ISO-8859-1", formats=LINE_FORMATS,
         help="Character set of the objects. Only UTF-8 is split into ranges.",
-        example="ISO-8859-1",
-        formats=LINE_FORMATS,
     )
     date_format: str | None = option(
-        "dateFormat",
-        types.DATE_PATTERN,
-        help="Pattern of dates.",
-        example="dd.MM.yyyy",
-        note="`yyyy-MM-dd` and what Spark casts",
+        "dateFormat", types.DATE_PATTERN, example="dd.MM.yyyy", note="`yyyy-MM-dd` and what Spark casts",
         formats=RECORD_FORMATS,
+        help="Pattern of dates.",
     )
     timestamp_format: str | None = option(
-        "timestampFormat",
-        types.DATE_PATTERN,
-        help="Pattern of TIMESTAMP.",
-        example="dd.MM.yyyy HH:mm:ss",
-        note="ISO 8601 and what Spark casts",
+        "timestampFormat", types.DATE_PATTERN, example="dd.MM.yyyy HH:mm:ss", note="ISO 8601 and what Spark casts",
         formats=RECORD_FORMATS,
+        help="Pattern of TIMESTAMP.",
     )
     timestamp_ntz_format: str | None = option(
-        "timestampNTZFormat",
-        types.DATE_PATTERN,
-        help="Pattern of TIMESTAMP_NTZ.",
-        example="dd.MM.yyyy HH:mm:ss",
-        note="ISO 8601 and what Spark casts",
+        "timestampNTZFormat", types.DATE_PATTERN, example="dd.MM.yyyy HH:mm:ss", note="ISO 8601 and what Spark casts",
         formats=RECORD_FORMATS,
+        help="Pattern of TIMESTAMP_NTZ.",
     )
     mode: str = option(
-        "mode",
-        types.choice("PERMISSIVE", "DROPMALFORMED", "FAILFAST"),
-        "PERMISSIVE",
+        "mode", types.choice("PERMISSIVE", "DROPMALFORMED", "FAILFAST"), "PERMISSIVE", example="DROPMALFORMED",
+        formats=LINE_FORMATS,
         help="What happens with a bad record: its readable fields are kept; it is left out; or its object is corrupt "
         "(`onCorruptObject`). In the first two modes the record is also written to the error table.",
-        example="DROPMALFORMED",
-        formats=LINE_FORMATS,
     )
     column_name_of_corrupt_record: str = option(
-        "columnNameOfCorruptRecord",
-        types.NON_EMPTY,
-        "_corrupt_record",
+        "columnNameOfCorruptRecord", types.NON_EMPTY, "_corrupt_record", example="_bad", formats=RECORD_FORMATS,
         help="The STRING column that holds bad records as they were written, if the schema has it.",
-        example="_bad",
-        formats=RECORD_FORMATS,
     )
     rescued_data_column: str | None = option(
-        "rescuedDataColumn",
-        types.NON_EMPTY,
+        "rescuedDataColumn", types.NON_EMPTY, example="_rest",
+        note="`_rescued_data` with `schemaEvolutionMode` = `rescue`, and for inferred json and csv "
+        "except in mode `none`",
+        formats=INFERRED_FORMATS,
         help="The STRING column of the schema that holds, as JSON, the data for which no other column has a place. An "
         "inferred schema has it.",
-        example="_rest",
-        note="`_rescued_data` with `schemaEvolutionMode` = `rescue`, and for inferred json and csv except in mode "
-        "`none`",
-        formats=INFERRED_FORMATS,
     )
     partition_columns: tuple[str, ...] = option(
-        "partitionColumns",
-        types.NAMES,
-        "",
+        "partitionColumns", types.NAMES, "", example="day,country",
         help="Columns of the schema whose values are folders of the object's path (`.../day=2020-01-01/...`).",
-        example="day,country",
     )
+    # fmt: on
     watch_new_columns: bool = field(default=False)
 
     @property

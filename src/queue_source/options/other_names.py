@@ -58,8 +58,12 @@ _NOTHING_LISTED = f"{_NO_LISTING}; publish what is there with `cuesqueue publish
 CLOUD_FILES_CANNOT = {"includeExistingFiles": _NOTHING_LISTED, "backfillInterval": _NOTHING_LISTED}
 """The same for options `cloudFiles.X`, by X."""
 
-MEANINGLESS = ("cloudFiles.useNotifications", "cloudFiles.useManagedFileEvents")
-"""Accepted with a warning: this source always works by notifications."""
+MEANINGLESS = {
+    "cloudFiles.useNotifications": "cuesqueue always works by notifications",
+    "cloudFiles.useManagedFileEvents": "cuesqueue always works by notifications",
+    "pendingTimeout": "what is received stays held until it is planned",
+}
+"""Accepted with a warning, and why they have no effect."""
 
 SPARK_OWN = ("checkpointLocation", "queryName")
 """What Spark hands to a sink, though it is meant for Spark itself (seen with PySpark 4: spark-facts)."""

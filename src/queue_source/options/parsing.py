@@ -39,6 +39,8 @@ _CATALOG = "catalog."
 def parse_reader_options(options: Mapping[str, str]) -> ReaderOptions:
     """The options of `spark.readStream.format("cuesqueue")`; names in any case. Raises OptionError."""
     values = read(READER, options)
+    if "waittime" not in {name.lower() for name in options}:  # no receive waits longer than its messages are invisible
+        values["waitTime"] = min(values["waitTime"], values["visibilityTimeout"] / 2)
     urls: tuple[SecretUrl, ...] = values["queueUrl"]
     source = values["source"] or _source_from(urls)
     partitions = values["minPartitions"] or os.cpu_count() or 1

@@ -1,4 +1,4 @@
-"""What a reader may ask of its queues: looked at once, when options and opened queues first come together."""
+"""What a reader may ask of its queues: checked once, when options and opened queues first come together."""
 
 from __future__ import annotations
 

@@ -38,64 +38,44 @@ class BatchOptions:
 
     TITLE: ClassVar = "Micro-batches"
 
+    # fmt: off
     max_files_per_trigger: int = option(
-        "maxFilesPerTrigger",
-        types.number(1),
-        "1000",
+        "maxFilesPerTrigger", types.number(1), "1000", example="200",
         help="Maximum number of objects in one micro-batch.",
-        example="200",
     )
     max_bytes_per_trigger: int | None = option(
-        "maxBytesPerTrigger",
-        types.SIZE,
-        help="Maximum size of one micro-batch. At least one object is always taken; of a larger object of plain lines, "
-        "as many bytes as this. Both limits hold.",
-        example="10g",
+        "maxBytesPerTrigger", types.SIZE, example="10g",
+        help="Maximum size of one micro-batch. At least one object is always taken; of a larger object of plain "
+        "lines, as many bytes as this. Both limits hold.",
     )
     min_partitions: int = option(
-        "minPartitions",
-        types.number(1),
+        "minPartitions", types.number(1), example="8", note="cores of the driver",
         help="Minimum number of partitions of a micro-batch, as far as its objects can be split.",
-        example="8",
-        note="cores of the driver",
     )
     max_partition_bytes: int = option(
-        "maxPartitionBytes",
-        types.SIZE,
-        "128m",
+        "maxPartitionBytes", types.SIZE, "128m", example="64m",
         help="Maximum size of one partition; larger objects are split.",
-        example="64m",
     )
+    # fmt: on
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseOptions:
-    """The time-outs of messages and shards. Checked: heartbeat < pending < visibility < deduplication window."""
+    """The time-outs of messages and shards. Checked: heartbeat <= visibility <= deduplication window."""
 
     TITLE: ClassVar = "Leases"
 
+    # fmt: off
     visibility_timeout: timedelta = option(
-        "visibilityTimeout",
-        types.DURATION,
-        "5m",
+        "visibilityTimeout", types.DURATION, "5m", example="10m",
         help="How long a message is invisible to other consumers; extended while it is being processed.",
-        example="10m",
     )
     commit_timeout: timedelta = option(
-        "commitTimeout",
-        types.DURATION,
-        "60s",
-        help="A pipeline sends four heartbeats in this time for the shards that it owns; after twice this time without "
-        "one, another pipeline may take over its shards.",
-        example="30s",
+        "commitTimeout", types.DURATION, "60s", example="30s",
+        help="A pipeline sends four heartbeats in this time for the shards that it owns; after twice this time "
+        "without one, another pipeline may take over its shards.",
     )
-    pending_timeout: timedelta = option(
-        "pendingTimeout",
-        types.DURATION,
-        "2m",
-        help="A message that is ready, but not planned within this time, is returned to the queue.",
-        example="3m",
-    )
+    # fmt: on
 
     @property
     def heartbeat(self) -> timedelta:
@@ -114,26 +94,20 @@ class DeduplicationOptions:
 
     TITLE: ClassVar = "Deduplication"
 
+    # fmt: off
     deduplication_window: timedelta = option(
-        "deduplicationWindow",
-        types.DURATION,
-        DEFAULT_WINDOW,
+        "deduplicationWindow", types.DURATION, DEFAULT_WINDOW, example="60 days",
         help="How long finished shards are remembered; make it longer than the queue keeps a message.",
-        example="60 days",
     )
     deduplication_max_shards: int | None = option(
-        "deduplicationMaxShards",
-        types.number(1, 10**12),
+        "deduplicationMaxShards", types.number(1, 10**12), example="50000000",
         help="Maximum number of finished shards that are remembered for a source.",
-        example="50000000",
     )
     prune_interval: timedelta = option(
-        "pruneInterval",
-        types.DURATION,
-        "60s",
+        "pruneInterval", types.DURATION, "60s", example="10m",
         help="How often what is older than the window is removed, by one of all pipelines.",
-        example="10m",
     )
+    # fmt: on
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,38 +116,29 @@ class DeliveryOptions:
 
     TITLE: ClassVar = "Delivery and errors"
 
+    # fmt: off
     delivery_semantics: str = option(
-        "deliverySemantics",
-        types.choice(*(semantics.value for semantics in Semantics)),
-        "exactly-once",
-        help="What is promised of each row. `at-least-once` does not remember what was announced: rows are repeated "
-        "when a message is. `at-most-once` gives up the rows of a micro-batch that fails. "
-        "[All three](../explanation/exactly-once.md).",
+        "deliverySemantics", types.choice(*(semantics.value for semantics in Semantics)), "exactly-once",
         example="at-least-once",
+        help="What is promised of each row. `at-least-once` does not remember what was announced: rows are repeated "
+        "when a message is. `at-most-once` gives up the rows of a micro-batch that fails. [All "
+        "three](../explanation/exactly-once.md).",
     )
     fail_on_data_loss: bool = option(
-        "failOnDataLoss",
-        types.BOOLEAN,
-        "true",
+        "failOnDataLoss", types.BOOLEAN, "true", example="false",
         help="Fail when the checkpoint knows more than the store, which means that the store was lost or replaced.",
-        example="false",
     )
     max_attempts: int = option(
-        "maxAttempts",
-        types.number(1, 1000),
-        "3",
-        help="How many of its readers an object may kill before it is quarantined, counted from the third attempt at a "
-        "micro-batch on, when each object is read in a task of its own.",
-        example="5",
+        "maxAttempts", types.number(1, 1000), "3", example="5",
+        help="How many of its readers an object may kill before it is quarantined. Only readers count that read this "
+        "object alone, with nothing else of its micro-batch at the same time.",
     )
     error_queue_url: SecretUrl | None = option(
-        "errorQueueUrl",
-        types.QUEUE_URL,
+        "errorQueueUrl", types.QUEUE_URL, example="sql+sqlite:///jobs.db?queue=errors", note="the error table alone",
         help="Queue that receives what could not be processed, with its cause and input; reached with the same "
         "credentials as `queueUrl`. Nothing is acknowledged before its errors are there.",
-        example="sql+sqlite:///jobs.db?queue=errors",
-        note="the error table alone",
     )
+    # fmt: on
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,17 +155,13 @@ class ReaderOptions:
     delivery: DeliveryOptions
     content: ContentOptions
     store: SecretUrl = store_url()
+    # fmt: off
     source: str = option(
-        "source",
-        types.NAME,
+        "source", types.NAME, example="orders", note="the queue's name",
         help="Name of the deduplication domain: an object is published once for each source.",
-        example="orders",
-        note="the queue's name",
     )
     pipeline: str = option(
-        "pipeline",
-        types.NAME,
+        "pipeline", types.NAME, example="orders-eu", note="the source's name",
         help="Name of this running query. Queries that share a source have different pipelines.",
-        example="orders-eu",
-        note="the source's name",
     )
+    # fmt: on

@@ -26,45 +26,33 @@ class QueueOptions:
     TITLE: ClassVar = "Queue"
 
     connections: Mapping[str, Mapping[str, Any]]
+    # fmt: off
     urls: tuple[SecretUrl, ...] = option(
-        "queueUrl",
-        types.QUEUE_URLS,
+        "queueUrl", types.QUEUE_URLS, example="sql+sqlite:///jobs.db?queue=files", required="name the queue to read",
         help="The queue to read, or several, separated by commas.",
-        example="sql+sqlite:///jobs.db?queue=files",
-        required="name the queue to read",
     )
     receive_threads: int = option(
-        "receiveThreads",
-        types.number(1, 256),
-        "2",
+        "receiveThreads", types.number(1, 256), "2", example="4",
         help="Threads that receive messages before a micro-batch asks for them.",
-        example="4",
     )
     wait_time: timedelta = option(
         "waitTime", types.WAIT, "20s", help="How long one receive request waits for the first message.", example="1s"
     )
     max_in_flight_messages: int = option(
-        "maxInFlightMessages",
-        types.number(1),
-        "10000",
-        help="Maximum number of messages that are received and not yet acknowledged; at the limit nothing more is "
-        "received.",
-        example="2000",
+        "maxInFlightMessages", types.number(1), "10000", example="2000",
+        help="Maximum number of messages that are received and not yet acknowledged, and never more than three "
+        "micro-batches can take; at the limit nothing more is received.",
     )
     max_in_flight_bytes: int | None = option(
-        "maxInFlightBytes",
-        types.SIZE,
+        "maxInFlightBytes", types.SIZE, example="50g",
         help="Maximum size of the objects that such messages announce (or of the messages themselves); at the limit "
         "nothing more is received.",
-        example="50g",
     )
     queue_shares: str = option(
-        "queueShares",
-        types.SHARES,
-        "round-robin",
+        "queueShares", types.SHARES, "round-robin", example="percentage:70,30",
         help="How several queues of one reader share its micro-batches: in turn, the first queue first, or by weight.",
-        example="percentage:70,30",
     )
+    # fmt: on
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,70 +61,49 @@ class NotificationOptions:
 
     TITLE: ClassVar = "Notifications"
 
+    # fmt: off
     notification_format: str = option(
-        "notificationFormat",
-        types.choice("auto", *_NOTIFICATION_FORMS),
-        "auto",
+        "notificationFormat", types.choice("auto", *_NOTIFICATION_FORMS), "auto", example="s3",
         help="Form of the notifications; `auto` recognises the form of each message.",
-        example="s3",
     )
     allowed_prefixes: tuple[str, ...] = option(
-        "allowedPrefixes",
-        types.PREFIXES,
-        "s3://,gs://,abfss://",
+        "allowedPrefixes", types.PREFIXES, "s3://,gs://,abfss://", example="s3://landing/,file:///data/in/",
         help="Only URIs that start with one of these are read; all others go to the error table. After the bucket's "
         "name it is a comparison of text: end a folder with `/`. Local files are read only when named here.",
-        example="s3://landing/,file:///data/in/",
     )
     allow_overwrites: bool = option(
-        "allowOverwrites",
-        types.BOOLEAN,
-        "false",
+        "allowOverwrites", types.BOOLEAN, "false", example="true",
         help="Read an object again when it was overwritten: its version, ETag or generation becomes part of its "
         "identity.",
-        example="true",
     )
     path_glob_filter: re.Pattern[str] | None = option(
-        "pathGlobFilter",
-        types.GLOB,
+        "pathGlobFilter", types.GLOB, example="*.{csv,csv.gz}",
         help="Only objects whose name (the last part of the path) matches are read; others are counted as ignored.",
-        example="*.{csv,csv.gz}",
     )
     tag_filter: tuple[str, ...] | None = option(
-        "tagFilter",
-        types.TAG_FILTER,
+        "tagFilter", types.TAG_FILTER, example="orders.#,returns.*",
         help="Only messages whose tag matches one of these are read (`*` is one word, `#` any number of them); others "
         "are acknowledged and counted as ignored.",
-        example="orders.#,returns.*",
     )
     message_identity: str = option(
-        "messageIdentity",
-        types.choice("required", "content"),
-        "required",
+        "messageIdentity", types.choice("required", "content"), "required", example="content",
         help="For `content` = `message`, and messages without an id (RabbitMQ's property `message_id`). `required`: "
         "they go to the error table. `content`: messages that are equal in everything are one message.",
-        example="content",
     )
     uri_path: str | None = option(
-        "uriPath",
-        types.NON_EMPTY,
+        "uriPath", types.NON_EMPTY, example="files.uri",
         help="Where the URI is in notifications of form `json`: names separated by dots. A list on the way means each "
         "of its elements.",
-        example="files.uri",
     )
     bucket_path: str | None = option(
-        "bucketPath",
-        types.NON_EMPTY,
+        "bucketPath", types.NON_EMPTY, example="detail.bucket",
         help="The same for the bucket; its value has a scheme, as in `gs://b`, if it is not a bucket of S3. Needs "
         "`keyPath`.",
-        example="detail.bucket",
     )
     key_path: str | None = option(
-        "keyPath",
-        types.NON_EMPTY,
-        help="The same for the key. Needs `bucketPath`.",
-        example="detail.files.key",
+        "keyPath", types.NON_EMPTY, help="The same for the key. Needs `bucketPath`.", example="detail.files.key"
     )
+    # fmt: on
 
 
 GOOGLE_OPTIONS = (

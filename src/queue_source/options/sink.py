@@ -20,34 +20,26 @@ class TableOptions:
 
     TITLE: ClassVar = "Iceberg table"
 
+    # fmt: off
     name: str = option(
-        "table",
-        types.TABLE,
+        "table", types.TABLE, example="db.events",
         help="Apache Iceberg table that the rows are appended to; created from their schema if it does not exist.",
-        example="db.events",
     )
     warehouse: str | None = option(
-        "warehouse",
-        types.NON_EMPTY,
+        "warehouse", types.NON_EMPTY, example="s3://lake/warehouse", note="the catalog's",
         help="Folder of a table that is yet to be created; also the argument of `start()`.",
-        example="s3://lake/warehouse",
-        note="the catalog's",
     )
     partition_by: tuple[PartitionField, ...] = option(
-        "partitionBy",
-        types.PARTITIONING,
-        "",
+        "partitionBy", types.PARTITIONING, "", example="day(ts), bucket(16, id), country",
         help="Partitioning of a table that is yet to be created; an existing table must have it.",
-        example="day(ts), bucket(16, id), country",
     )
     catalog: str = option("catalog", types.NAME, "cuesqueue", help="Name of the catalog.", example="lake")
     properties: Mapping[str, Secret] = option(
-        "catalog.*",
-        types.SECRET,
+        "catalog.*", types.SECRET, note="the catalog in the store's database",
         help="Properties of a catalog elsewhere, as PyIceberg knows them: `catalog.type`, `catalog.uri`, "
         "`catalog.credential` ...",
-        note="the catalog in the store's database",
     )
+    # fmt: on
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +49,12 @@ class TargetQueue:
     TITLE: ClassVar = "Sending"
 
     connections: Mapping[str, Mapping[str, Any]]
+    # fmt: off
     url: SecretUrl = option(
-        "queueUrl",
-        types.QUEUE_URL,
+        "queueUrl", types.QUEUE_URL, example="sqs://orders",
         help="Queue that receives the rows as messages, instead of files.",
-        example="sqs://orders",
     )
+    # fmt: on
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,27 +71,21 @@ class SinkOptions:
     storage: StorageOptions
     table: TableOptions | None
     queue: TargetQueue | None
+    # fmt: off
     pipelines: tuple[str, ...] = option(
-        "pipeline",
-        types.PIPELINES,
+        "pipeline", types.PIPELINES, example="orders",
+        required="name the pipeline whose progress is published with the rows, as in the reader's option pipeline",
         help="The pipeline whose progress is published with the rows: the reader's `pipeline`. For a query that joins "
         "or unions several sources, all of them; the rows are recorded under the first.",
-        example="orders",
-        required="name the pipeline whose progress is published with the rows, as in the reader's option pipeline",
     )
     store: SecretUrl = store_url()
     path: str = option(
-        "path",
-        types.NON_EMPTY,
+        "path", types.NON_EMPTY, example="s3://lake/orders", note="required, or `table`, or `queueUrl`",
         help="Folder of the data files; also the argument of `start()`. A relative path counts from the driver's "
         "folder.",
-        example="s3://lake/orders",
-        note="required, or `table`, or `queueUrl`",
     )
     compression: str = option(
-        "compression",
-        types.choice("zstd", "snappy", refused=("gzip", "lz4", "none")),
-        "zstd",
+        "compression", types.choice("zstd", "snappy", refused=("gzip", "lz4", "none")), "zstd", example="snappy",
         help="Compression of the Parquet files.",
-        example="snappy",
     )
+    # fmt: on

@@ -23,38 +23,30 @@ class AzureOptions:
         endpoint: URL of an emulator (`http://localhost:10000`), where paths begin with the account.
     """
 
+    # fmt: off
     account_name: str | None = option(
-        "azure.accountName",
-        types.NON_EMPTY,
+        "azure.accountName", types.NON_EMPTY, example="lake", note="the URI's",
         help="Storage account of `az://CONTAINER/PATH`, and of the credentials; "
         "`abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PATH` names its own.",
-        example="lake",
-        note="the URI's",
     )
     account_key: str | None = option(
         "azure.accountKey", types.SECRET, help="Key of the account.", note="Azure's default credential"
     )
     sas_token: str | None = option("azure.sasToken", types.SECRET, help="SAS token, instead of a key.")
     tenant_id: str | None = option(
-        "azure.tenantId",
-        types.NON_EMPTY,
+        "azure.tenantId", types.NON_EMPTY, example="00000000-0000-0000-0000-000000000000",
         help="Tenant of a service principal.",
-        example="00000000-0000-0000-0000-000000000000",
     )
     client_id: str | None = option(
-        "azure.clientId",
-        types.NON_EMPTY,
+        "azure.clientId", types.NON_EMPTY, example="00000000-0000-0000-0000-000000000000",
         help="Service principal (with `azure.tenantId` and `azure.clientSecret`), or a managed identity.",
-        example="00000000-0000-0000-0000-000000000000",
     )
     client_secret: str | None = option("azure.clientSecret", types.SECRET, help="Secret of the service principal.")
     endpoint: str | None = option(
-        "azure.endpointUrl",
-        types.NON_EMPTY,
+        "azure.endpointUrl", types.NON_EMPTY, example="http://localhost:10000", note="Azure",
         help="Address of an emulator, such as Azurite.",
-        example="http://localhost:10000",
-        note="Azure",
     )
+    # fmt: on
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +62,10 @@ class StorageOptions:
 
     TITLE: ClassVar = "Storage and credentials"
 
+    # fmt: off
     endpoint: str | None = option(
-        "endpointUrl",
-        types.NON_EMPTY,
+        "endpointUrl", types.NON_EMPTY, example="http://localhost:9000", note="AWS",
         help="Address of a service that speaks the protocols of AWS, such as MinIO.",
-        example="http://localhost:9000",
-        note="AWS",
     )
     region: str | None = option("region", types.NON_EMPTY, help="AWS region.", example="eu-central-1", note=_SDK)
     access_key: str | None = option(
@@ -86,23 +76,19 @@ class StorageOptions:
     )
     session_token: str | None = field(default=None, repr=False)
     role_arn: str | None = option(
-        "roleArn",
-        types.NON_EMPTY,
+        "roleArn", types.NON_EMPTY, example="arn:aws:iam::123456789012:role/reader",
         help="Role to assume, and to assume again before its credentials expire. For objects, not together with keys.",
-        example="arn:aws:iam::123456789012:role/reader",
     )
     external_id: str | None = option(
         "roleExternalId", types.NON_EMPTY, help="External id that the role asks for.", example="reader-1"
     )
     anonymous: bool = False
     profile: str | None = option(
-        "profile",
-        types.NON_EMPTY,
+        "profile", types.NON_EMPTY, example="reader", note=_SDK,
         help="Profile of the AWS configuration files, of any kind that botocore knows (needs the extra `sqs`); not "
         "together with keys. A role that is assumed for objects must be in the profile.",
-        example="reader",
-        note=_SDK,
     )
+    # fmt: on
     azure: AzureOptions = field(default_factory=AzureOptions)
 
 

@@ -16,7 +16,7 @@ _CLOUD_FILES = "cloudfiles."
 _CANNOT = {name.lower(): instead for name, instead in CANNOT.items()}
 _CLOUD_FILES_CANNOT = {name.lower(): why for name, why in CLOUD_FILES_CANNOT.items()}
 _ALIASES = {alias.lower(): name.lower() for alias, name in ALIASES.items()}
-_MEANINGLESS = {name.lower() for name in MEANINGLESS}
+_MEANINGLESS = {name.lower(): why for name, why in MEANINGLESS.items()}
 _SPARK_OWN = {name.lower() for name in SPARK_OWN}
 
 
@@ -57,7 +57,7 @@ def _resolve(place: Place, table: Mapping[str, Option], written: str) -> Option 
         return None
     if place is READER and name in _MEANINGLESS:
         warnings.warn(
-            f"option {written!r} has no meaning for cuesqueue, which always works by notifications; leave it out",
+            f"option {written!r} has no meaning: {_MEANINGLESS[name]}; leave it out",
             UserWarning,
             stacklevel=2,
         )

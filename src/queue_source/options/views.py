@@ -24,12 +24,10 @@ class ViewOptions:
 
     storage: StorageOptions
     store: SecretUrl = store_url()
+    # fmt: off
     view: str = option(
-        "view",
-        types.choice(*_VIEWS),
-        "data",
+        "view", types.choice(*_VIEWS), "data", example="shards",
         help="What is read: the published rows, or a table of the store.",
-        example="shards",
     )
     pipeline: str | None = option(
         "pipeline", types.NAME, help="Only what belongs to this pipeline.", example="orders", note="all"
@@ -38,15 +36,11 @@ class ViewOptions:
         "source", types.NAME, help="Only what belongs to this source.", example="orders", note="all"
     )
     as_of: datetime | None = option(
-        "asOf",
-        types.TIME,
+        "asOf", types.TIME, example="2026-11-20T08:30:00Z", note="now",
         help="Only what was published at this time. Views `data` and `splits`.",
-        example="2026-11-20T08:30:00Z",
-        note="now",
     )
     as_of_attempt: str | None = option(
-        "asOfAttempt",
-        types.DELIVERY_HASH,
+        "asOfAttempt", types.DELIVERY_HASH, note="the last one",
         help="Only what was published by this attempt and those before it. Views `data` and `splits`.",
-        note="the last one",
     )
+    # fmt: on

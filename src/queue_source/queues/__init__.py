@@ -47,10 +47,22 @@ _SQL_NAMES = ("sqlite", "postgresql", "mysql", "mariadb")
 
 
 def open_queue(url: str, **options: Any) -> Queue:
-    """Open the queue that `url` names; nothing is connected before the first use of it.
+    """Open a queue; nothing is connected before its first use. Close it, or use it in a `with` statement.
 
-    `options` go to the adapter as they are. Raises `QueueConfigurationError` for a URL of no known kind, for a kind
-    whose adapter or driver is not installed, and for what the adapter itself refuses.
+    Args:
+        url: The queue, as in the option `queueUrl` of a reader: `sqs://NAME`, `sql+sqlite:///jobs.db?queue=files` ...,
+            or `package.module:factory` for a queue of your own.
+        options: Keywords of the adapter, such as `region` or `endpoint_url` of SQS.
+
+    Returns:
+        The queue. Several threads may share it; after a fork each process opens its own.
+
+    Raises:
+        QueueConfigurationError: The URL is of no known kind, the adapter or its library is not installed, or the
+            adapter refuses the URL.
+
+    Process:
+        Any.
     """
     kind = scheme(url)
     if kind == "factory":

@@ -77,7 +77,8 @@ class Depth:
 class Queue(Protocol):
     """Eight verbs and a depth: all that the reader needs of a queue.
 
-    A class of your own that inherits it gets `publish` and use in a `with` statement from it.
+    A class of your own that inherits it gets `publish` and use in a `with` statement from it, and cannot
+    be made while it lacks a verb.
     """
 
     @property
@@ -85,8 +86,10 @@ class Queue(Protocol):
         """The queue's name for people and snapshots: its URL without secrets."""
 
     @property
-    def capabilities(self) -> Capabilities: ...
+    def capabilities(self) -> Capabilities:
+        """What the queue can do, as data."""
 
+    @abstractmethod
     def receive(self, max_messages: int, lease: float, wait: float) -> list[Received]:
         """Take up to `max_messages`, invisible to others for `lease` seconds; wait up to `wait` seconds for the first.
 
@@ -95,37 +98,43 @@ class Queue(Protocol):
         that needs time to find out may be waited for longer than `wait`.
         """
 
+    @abstractmethod
     def extend(self, receipts: Sequence[Receipt], lease: float) -> set[Receipt]:
-        """Make the leases end `lease` seconds from now; returns the receipts whose lease was already lost.
+        """Make the leases of `receipts` end `lease` seconds from now; returns those whose lease was already lost.
 
         Lost for certain: delivered again, returned by `nack`, or done. A lease that ran out before the message was
         delivered again may be found alive or lost, depending on the queue: never let it run out.
         """
 
+    @abstractmethod
     def acknowledge(self, receipts: Sequence[Receipt]) -> set[Receipt]:
-        """Delete the messages for good; returns the receipts that were stale. A second time is harmless.
+        """Delete the messages of `receipts` for good; returns those that were stale. A second time is harmless.
 
         A stale receipt never deletes a message that is now leased to another consumer, where the queue can tell. A
         second acknowledgement may be reported as stale (it is not an error). Never retried: redelivery is the retry.
         """
 
+    @abstractmethod
     def nack(self, receipts: Sequence[Receipt], delay: float = 0.0) -> None:
-        """Make the messages visible again now, or after `delay` seconds (nack). Stale receipts are ignored.
+        """Make the messages of `receipts` visible again now, or after `delay` seconds. Stale receipts are ignored.
 
         At once means: near the place they had before, not at the back (that is `republish`). The receipts are stale
         from here on, and the receive count stays as it was.
         """
 
+    @abstractmethod
     def reject(self, receipts: Sequence[Receipt]) -> None:
-        """Drop the messages: they can never succeed. To the dead-letter place, where the queue has one."""
+        """Drop the messages of `receipts`: they can never succeed. To the dead-letter queue, where there is one."""
 
+    @abstractmethod
     def republish(self, message: Received) -> bool:
-        """Copy to the *back* with `Republish-Count` + 1, same body, tag, group and headers; then acknowledge it.
+        """Copy `message` to the *back* with `Republish-Count` + 1, same body, tag, group, headers; then acknowledge it.
 
         The copy is a new message with its own id, and is confirmed before the original is deleted. False: the
         receipt was stale and the queue noticed in time; nothing was copied, since another consumer has the message.
         """
 
+    @abstractmethod
     def send(
         self,
         payloads: Sequence[Payload],
@@ -134,10 +143,20 @@ class Queue(Protocol):
         headers: Mapping[str, str] | None = None,
         group: str | None = None,
     ) -> list[str]:
-        """Send one message for each payload, all confirmed when this returns; returns their message ids, in order.
+        """Send one message for each of `payloads`; all are confirmed when this returns.
 
-        Wrong values (text that is not Unicode, numbers that are not JSON) raise TypeError or ValueError before
-        anything is sent.
+        Args:
+            payloads: Bytes are sent as they are, text as UTF-8, all else as JSON.
+            tag: Words separated by dots, which filters match.
+            headers: Names and values, where the queue has headers.
+            group: Messages of one group stay in order, where the queue has groups.
+
+        Returns:
+            The message ids, in order.
+
+        Raises:
+            TypeError, ValueError: A payload is not Unicode or not JSON; nothing was sent.
+            QueueError: The queue failed; some of the messages may have been sent.
         """
 
     def publish(
@@ -151,9 +170,11 @@ class Queue(Protocol):
         """The earlier name of `send`, kept for existing code."""
         return self.send(payloads, tag=tag, headers=headers, group=group)
 
+    @abstractmethod
     def depth(self) -> Depth:
         """How many messages there are. Raises `QueueConfigurationError` where `capabilities.reports_depth` is False."""
 
+    @abstractmethod
     def close(self) -> None:
         """End what runs, and what waits in other threads, and free connections; may be called again.
 
@@ -284,17 +305,17 @@ def _extras(queue: Queue) -> Extras:
     return getattr(queue, "extras", Extras())
 
 
-_LOOK = 60.0  # seconds after which messages come back by themselves, should their looker die
+_PEEK_LEASE = 60.0  # seconds after which messages come back by themselves, should this process die
 
 
 def peek_by_receiving(queue: Queue, max_messages: int, wait: float = 0.0) -> list[Received]:
-    """`peek` of a queue that can only deliver: takes up to `max_messages` messages, and gives all of them back.
+    """`peek` of a queue that can only deliver: receives up to `max_messages`, and makes all of them visible again.
 
-    Nobody else gets them meanwhile. Ends with the first receive that brings nothing in `wait` seconds.
+    No other consumer gets them meanwhile. Ends with the first receive that brings nothing in `wait` seconds.
     """
     taken: list[Received] = []
     try:
-        while more := queue.receive(max_messages - len(taken), _LOOK, wait):
+        while more := queue.receive(max_messages - len(taken), _PEEK_LEASE, wait):
             taken += more
     finally:
         queue.nack([message.receipt for message in taken])

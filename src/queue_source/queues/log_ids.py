@@ -17,7 +17,20 @@ _current: ContextVar[str | None] = ContextVar("cuesqueue_log_id", default=None)
 
 @contextmanager
 def log_id(value: str) -> Iterator[None]:
-    """Messages sent inside carry this log id; in this thread or task only."""
+    """Messages that are sent inside the block carry this log id.
+
+    Args:
+        value: The id. It is sent in the header that the queue's URL names (`log_id_header=NAME`).
+
+    Yields:
+        Nothing.
+
+    Raises:
+        Nothing of its own.
+
+    Process:
+        Any; it acts on this thread or asyncio task only.
+    """
     before = _current.set(value)
     try:
         yield

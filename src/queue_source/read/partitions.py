@@ -1,71 +1,123 @@
-"""From a plan to partitions: pure. Objects are packed by bytes so that tasks are even, the largest first."""
+"""From a plan to the tasks of a micro-batch: pure.
+
+A task holds neighbours in the plan: so two places name what it reads, wherever its reader dies.
+"""
 
 from __future__ import annotations
 
 import heapq
 import itertools
-import sys
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Hashable, Sequence
+from typing import NamedTuple, TypeVar
 
-from shard_store.model import Position, Range, ShardKey, offset_of, position_at
+from shard_store.model import Content, Plan, Position, Range, offset_of, position_at
 
 T = TypeVar("T")
 
-PieceOf = dict[tuple[ShardKey, Position], Position]
-"""For pieces, by key and start: where the range of the plan begins that each is a piece of."""
-
-ISOLATED_FROM = 3
-"""The attempt at a plan from which on its objects are read in isolation: it has failed twice."""
-
-LEAST_PIECE = 4 << 20
+MIN_PIECE = 4 << 20
 """Bytes below which an object is not worth another task."""
 
 
+class Piece(NamedTuple):
+    """What a task reads at a time: a range of the plan, or a part of a large one, from `start` to `end`.
+
+    `place` is that of the range in its plan, the same at every attempt.
+    """
+
+    planned: Range
+    start: Position
+    end: Position
+    place: int = 0
+
+    @property
+    def content(self) -> Content:
+        return self.planned.content
+
+    @property
+    def unit(self) -> Hashable:
+        """What stays together, in its order: an ordered group of a queue, or the range alone."""
+        content = self.content
+        return self.place if content.group is None else (content.queue, content.group)
+
+    @property
+    def size(self) -> int:
+        """In bytes; 0 when nobody knows."""
+        return offset_of(self.end) - offset_of(self.start)
+
+
+def partition(
+    plan: Plan, min_partitions: int, max_bytes: int, may_be_cut: Callable[[Range], bool]
+) -> list[list[Piece]]:
+    """The tasks of an attempt at the plan: the same at each, until something is suspected of killing its reader.
+
+    Then there is one.
+    """
+    pieces = whole_pieces(plan.whole or plan.ranges, plan.ranges)
+    if plan.suspected:
+        return [pieces]
+    return spread(cut(pieces, min_partitions, max_bytes, may_be_cut), min_partitions, max_bytes)
+
+
+def whole_pieces(whole: Sequence[Range], to_read: Sequence[Range] | None = None) -> list[Piece]:
+    """A piece for each range, those of an ordered group one after the other; without what is not `to_read`."""
+    first: dict[Hashable, int] = {}
+
+    def place_of_unit(numbered: tuple[int, Range]) -> int:
+        place, (_, content, _, _) = numbered
+        return place if content.group is None else first.setdefault((content.queue, content.group), place)
+
+    in_order = [entry for _, entry in sorted(enumerate(whole), key=place_of_unit)]
+    pieces = [Piece(entry, entry.start, entry.end, place) for place, entry in enumerate(in_order)]
+    if to_read is None or len(to_read) == len(whole):
+        return pieces
+    chosen = {(entry.key, entry.start) for entry in to_read}
+    return [piece for piece in pieces if (piece.planned.key, piece.start) in chosen]
+
+
 def cut(
-    ranges: Sequence[Range], min_partitions: int, max_bytes: int, may_be_cut: Callable[[Range], bool]
-) -> tuple[list[Range], PieceOf]:
-    """The plan's objects, the large ones in pieces for several tasks; where a record ends is for readers to find.
+    pieces: Sequence[Piece], min_partitions: int, max_bytes: int, may_be_cut: Callable[[Range], bool]
+) -> list[Piece]:
+    """The same, the large ones in parts for several tasks; where a record ends is for readers to find.
 
-    As Spark cuts files: into pieces of `max_bytes`, or smaller ones that give every partition something to read.
-    Pieces are for tasks alone: the store knows the plan's ranges, of which each piece is told.
+    As Spark cuts files: into parts of `max_bytes`, or smaller ones that give every partition something to read.
     """
-    step = min(max_bytes, max(LEAST_PIECE, -(-sum(map(_size, ranges)) // min_partitions)))
-    pieces: list[Range] = []
-    piece_of: PieceOf = {}
-    for entry in ranges:
-        size = _size(entry)
-        if size <= step or entry.content.size is None or entry.content.group is not None or not may_be_cut(entry):
-            pieces.append(entry)
+    step = min(max_bytes, max(MIN_PIECE, -(-sum(piece.size for piece in pieces) // min_partitions)))
+    cut_up: list[Piece] = []
+    for piece in pieces:
+        content, size = piece.content, piece.size
+        if size <= step or content.size is None or content.group is not None or not may_be_cut(piece.planned):
+            cut_up.append(piece)
             continue
-        start = offset_of(entry.start)
-        bounds = [entry.start, *(position_at(start + at) for at in range(step, size, step)), entry.end]
-        pieces += [entry._replace(start=a, end=b) for a, b in itertools.pairwise(bounds)]
-        piece_of.update({(entry.key, bound): entry.start for bound in bounds[:-1]})
-    return pieces, piece_of
+        start = offset_of(piece.start)
+        bounds = [piece.start, *(position_at(start + at) for at in range(step, size, step)), piece.end]
+        cut_up += [piece._replace(start=a, end=b) for a, b in itertools.pairwise(bounds)]
+    return cut_up
 
 
-def isolate(ranges: Sequence[Range]) -> list[list[Range]]:
-    """A partition for each object, or ordered group: to find the one that kills its reader."""
-    return pack(ranges, max(1, len(ranges)), sys.maxsize)
+def spread(pieces: Sequence[Piece], min_partitions: int, max_bytes: int) -> list[list[Piece]]:
+    """The pieces in their order over as many tasks as `max_bytes` asks for, and at least over `min_partitions`.
 
-
-def _size(entry: Range) -> int:
-    """Bytes of the range; 0 when nobody knows."""
-    return offset_of(entry.end) - offset_of(entry.start)
-
-
-def pack(ranges: Sequence[Range], min_partitions: int, max_bytes: int) -> list[list[Range]]:
-    """Spread the plan's objects over partitions; one of unknown size counts as empty.
-
-    An ordered group of a queue stays in one partition, in its order.
+    As even as whole pieces and ordered groups allow: none has more than its share and the largest of them. None is
+    empty; there is none at all without pieces.
     """
-    items: dict[object, list[Range]] = {}
-    for place, entry in enumerate(ranges):
-        content = entry.content
-        items.setdefault(place if content.group is None else (content.queue, content.group), []).append(entry)
-    sized = [(item, sum(map(_size, item))) for item in items.values()]
-    return [[entry for item in part for entry in item] for part in pack_by_size(sized, min_partitions, max_bytes)]
+    parts = _inseparable(pieces)
+    sizes = [sum(piece.size for piece in part) for part in parts]
+    count = min(max(min_partitions, -(-sum(sizes) // max_bytes)), len(parts))
+    total = sum(sizes) + len(sizes)  # one more for each: many empty ones are spread as well
+    tasks: list[list[Piece]] = [[] for _ in range(count)]
+    before, task = 0, -1
+    for number, (part, size) in enumerate(zip(parts, sizes, strict=True)):
+        share = (2 * before + size + 1) * count // (2 * total)  # in which its middle is
+        task = max(min(share, task + 1), count - len(parts) + number)  # none is left out
+        tasks[task] += part
+        before += size + 1
+    return tasks
+
+
+def _inseparable(pieces: Sequence[Piece]) -> list[list[Piece]]:
+    """Each ordered group, and each piece that is in none: parts of one object may go to several tasks."""
+    units = [list(unit) for _, unit in itertools.groupby(pieces, key=lambda piece: piece.unit)]
+    return [part for unit in units for part in ([unit] if unit[0].content.group is not None else [[p] for p in unit])]
 
 
 def pack_by_size(items: Sequence[tuple[T, int]], min_partitions: int, max_bytes: int) -> list[list[T]]:

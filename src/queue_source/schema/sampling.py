@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
 
-from queue_source.announcements.intake import take_in, take_messages
+from queue_source.announcements.contents import announced_messages, announced_objects
 from queue_source.errors import BadObject, ObjectStoreError, OptionError
 from queue_source.formats.base import format_of
 from queue_source.formats.path_columns import path_values
@@ -165,11 +165,11 @@ def _contents(options: ReaderOptions, shown: Iterable[list[Received]], problems:
     contents: dict[str, Content] = {}
     for messages in shown:
         if options.content.content == "message":
-            intake = take_messages(messages, options.notifications)
+            announced = announced_messages(messages, options.notifications)
         else:
-            intake = take_in(messages, options.notifications, lambda uris: [None] * len(uris))
-        problems += [error.detail for error in intake.errors.values()]
-        contents.update((one.shard_id, one) for some in intake.contents.values() for one in some)
+            announced = announced_objects(messages, options.notifications, lambda uris: [None] * len(uris))
+        problems += [one.error.detail for one in announced if one.error is not None]
+        contents.update((content.shard_id, content) for one in announced for content in one.contents)
     return list(contents.values())
 
 

@@ -22,12 +22,12 @@ from pyspark.sql.types import StructType
 from queue_source.formats.base import check_schema, may_be_cut
 from queue_source.options import ReaderOptions, connection_options
 from queue_source.read.message_rows import check_message_schema
-from queue_source.read.partitions import ISOLATED_FROM, PieceOf, cut, isolate, pack
-from queue_source.read.task import Work, read_work
+from queue_source.read.partitions import partition
+from queue_source.read.task import Alone, Beside, Work, read_work
 from queue_source.spark.compat import AvailableNow, arrow_schema, read_all_available
 from queue_source.spark.process import driver_identity, is_repeated, stop_on_sigterm
 from queue_source.storage.files import stat_objects
-from shard_store.model import Range
+from shard_store.model import Plan, Range
 
 if TYPE_CHECKING:
     from queue_source.coordinator import Coordinator
@@ -76,28 +76,20 @@ class CuesqueueStreamReader(AvailableNow, DataSourceStreamReader):
             self._started().logged(int(end["seq"]))  # Spark before 4.2, after a restart
             return []
         plan = self._started().plan(int(start["seq"]), int(end["seq"]))
-        batches, max_attempts = self._options.batches, None
-        piece_of: PieceOf = {}
-        limits = batches.min_partitions, batches.max_partition_bytes
-        if plan.attempt >= ISOLATED_FROM:
-            packed, max_attempts = isolate(plan.ranges), self._options.delivery.max_attempts
-        else:
-            pieces, piece_of = cut(plan.ranges, *limits, self._may_be_cut)
-            packed = pack(pieces, *limits)
-        # a plan without content still needs a task: its commit message tells the sink which plan is published
+        batches = self._options.batches
+        tasks = partition(plan, batches.min_partitions, batches.max_partition_bytes, self._may_be_cut)
+        # a plan without content still needs a task: its commit message says to the sink which plan is published
         return [
             WorkPartition(
-                Work(
-                    plan.identity,
-                    part,
-                    self._options.content,
-                    self._options.store,
-                    {place: piece_of[place] for r in part if (place := (r.key, r.start)) in piece_of},
-                    max_attempts,
-                )
+                Work(plan.identity, pieces, self._options.content, self._options.store, self._isolation(plan, task))
             )
-            for part in packed or [[]]
+            for task, pieces in enumerate(tasks or [[]])
         ]
+
+    def _isolation(self, plan: Plan, task: int) -> Beside | Alone | None:
+        if plan.suspected:
+            return Alone(self._options.delivery.max_attempts)
+        return Beside(task) if plan.attempt > 1 else None
 
     def _may_be_cut(self, entry: Range) -> bool:
         return may_be_cut(entry.content.uri, self._options.content)
@@ -134,7 +126,7 @@ class CuesqueueStreamReader(AvailableNow, DataSourceStreamReader):
 def _start(options: ReaderOptions) -> Coordinator:
     """Open the store and the queues, and let the coordinator recover; nothing stays open when that fails."""
     # here: every executor worker imports this module to unpickle the reader, and most of its time would go to these
-    from queue_source.coordinator import Coordinator
+    from queue_source.coordinator import start
     from queue_source.options.queue_checks import check_error_queue, check_suitability
     from queue_source.queues import open_queue
     from shard_store.store import open_store
@@ -144,7 +136,9 @@ def _start(options: ReaderOptions) -> Coordinator:
     def stat(uris: Sequence[str]) -> list[int | None]:
         return [None if found is None else found.size for found in stat_objects(uris, storage)]
 
-    store = open_store(options.store.reveal())
+    # a lock or a failover is waited for until others may take over: the heartbeats end what takes longer
+    patience = max(30.0, options.leases.stale_after.total_seconds())
+    store = open_store(options.store.reveal(), patience=patience)
     queues: Mapping[str, Any] = {}
     errors, error_url = None, options.delivery.error_queue_url
     try:
@@ -154,11 +148,9 @@ def _start(options: ReaderOptions) -> Coordinator:
         opened = [open_queue(url.reveal(), **connection_options(url, options.queue)) for url in options.queue.urls]
         queues = {queue.name: queue for queue in opened}
         check_suitability(opened, options)
-        coordinator = Coordinator(options, store, queues, stat, driver=driver_identity(), error_queue=errors)
-        coordinator.start()
+        return start(options, store, queues, stat, driver=driver_identity(), error_queue=errors)
     except BaseException:
         for queue in (*queues.values(), *([] if errors is None else [errors])):
             queue.close()
         store.close()
         raise
-    return coordinator

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import mysql
 from sqlalchemy.engine import Dialect
 
-REVISION = "0002"
+REVISION = "0003"
 """The Alembic revision that these tables are: the newest one in `migrations/versions` (a test compares)."""
 
 metadata = sa.MetaData()
@@ -243,17 +243,17 @@ sa.Index(
     postgresql_where=errors.c.delivered_at.is_(None),
 )
 
-reads = sa.Table(
-    "cuesqueue_reads",  # in isolation, under way or never ended: see poison.py
+read_marks = sa.Table(
+    "cuesqueue_read_marks",  # reads of a plan that failed before, under way or never ended: see read_marks.py
     metadata,
     sa.Column("delivery_hash", Hex, primary_key=True),
-    sa.Column("shard_key", Hash, primary_key=True),
-    sa.Column("position", sa.String(21), primary_key=True),
+    sa.Column("task", sa.Integer, primary_key=True, autoincrement=False),  # -1: nothing is read beside it
+    sa.Column("first_place", sa.BigInteger, primary_key=True, autoincrement=False),  # in the plan
+    sa.Column("end_place", sa.BigInteger, primary_key=True, autoincrement=False),  # the first that is not in it
     sa.Column("unended", sa.Integer, nullable=False),
     sa.Column("began_at", sa.BigInteger, nullable=False),
     **_TABLE,
 )
-sa.Index("cuesqueue_reads_began", reads.c.began_at)
 
 leases = sa.Table(
     "cuesqueue_leases",

@@ -67,7 +67,6 @@ class World:
             "fileFormat": "json",
             "allowedPrefixes": f"file://{self.root}/",
             "visibilityTimeout": "5s",
-            "pendingTimeout": "4s",
             "commitTimeout": "6s",
             "waitTime": "1s",
             "receiveThreads": 1,

@@ -38,7 +38,6 @@ def start(spark: SparkSession, layout: Layout, pipeline: str) -> StreamingQuery:
         .option("maxFilesPerTrigger", max(1, objects // _BATCHES))
         # short times, so that what a killed run held soon comes back
         .option("visibilityTimeout", "12s")
-        .option("pendingTimeout", "10s")
         .option("commitTimeout", "6s")
         .option("waitTime", "1s")
     )

@@ -102,9 +102,9 @@ class Link:
         closed: asyncio.Future[BaseException] = loop.create_future()
         connection = AsyncioConnection(
             parameters,
-            on_open_callback=lambda connection: settle(opened, connection),
+            on_open_callback=lambda connection: resolve(opened, connection),
             on_open_error_callback=lambda _, error: fail(opened, error),
-            on_close_callback=lambda _, reason: settle(closed, reason),
+            on_close_callback=lambda _, reason: resolve(closed, reason),
             custom_ioloop=loop,
         )
         try:
@@ -120,7 +120,7 @@ class Link:
 
     async def channel(self) -> Channel:
         opened: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        raw = self._connection.channel(on_open_callback=lambda raw: settle(opened, raw))
+        raw = self._connection.channel(on_open_callback=lambda raw: resolve(opened, raw))
         channel = Channel(raw)
         channel.watch(opened)
         await opened
@@ -159,7 +159,7 @@ class Channel:
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self.watch(answer)
         if not answer.done():
-            getattr(self.raw, method)(*positional, callback=lambda frame: settle(answer, frame), **arguments)
+            getattr(self.raw, method)(*positional, callback=lambda frame: resolve(answer, frame), **arguments)
         return await answer
 
     def watch(self, future: asyncio.Future[Any]) -> None:
@@ -173,7 +173,7 @@ class Channel:
     async def close(self) -> None:
         if self.alive:
             closed = asyncio.get_running_loop().create_future()
-            self.raw.add_on_close_callback(lambda *_: settle(closed, None))
+            self.raw.add_on_close_callback(lambda *_: resolve(closed, None))
             self.raw.close()
             await closed
 
@@ -183,7 +183,7 @@ class Channel:
             fail(future, reason)
 
 
-def settle(future: asyncio.Future[Any], result: Any) -> None:
+def resolve(future: asyncio.Future[Any], result: Any) -> None:
     """Whoever waits goes on; nothing happens when it has failed or gone on already."""
     if not future.done():
         future.set_result(result)

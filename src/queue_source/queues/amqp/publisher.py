@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from pika import BasicProperties
 
-from queue_source.queues.amqp.link import Channel, Link, settle
+from queue_source.queues.amqp.link import Channel, Link, resolve
 
 _AT_ONCE = 200  # messages between two turns of the loop, which sends, reads, and serves others
 
@@ -80,7 +80,7 @@ class Publisher:
             batch.left -= 1
             batch.refused += refused
             if batch.left == 0:
-                settle(batch.done, None)
+                resolve(batch.done, None)
 
     def _on_return(self, _channel: Any, _method: Any, properties: BasicProperties, _body: bytes) -> None:
         """What no queue wants comes back before its confirm."""

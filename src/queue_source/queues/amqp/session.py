@@ -20,7 +20,7 @@ from pika.exceptions import ChannelClosedByBroker
 from queue_source.messages import Receipt
 from queue_source.queues.amqp import topology as topology
 from queue_source.queues.amqp.address import Address
-from queue_source.queues.amqp.link import ABSENT, Channel, Link, Stopped, fail, settle, was_closed_for
+from queue_source.queues.amqp.link import ABSENT, Channel, Link, Stopped, fail, resolve, was_closed_for
 from queue_source.queues.amqp.messages import Delivery, properties_of_copy, tag_of
 from queue_source.queues.amqp.publisher import Outcome, Publisher
 
@@ -80,7 +80,7 @@ class Session:
         """What is in flight is back in its queue when this returns, unless the broker does not answer."""
         self._ended = True
         for arrived in self._consumers.values():
-            settle(arrived, None)
+            resolve(arrived, None)
         await self._disconnect()
 
     async def _disconnect(self) -> None:
@@ -107,7 +107,7 @@ class Session:
             delivery = Delivery(method, properties, body)
             receipt = self._hold(delivery)
             taken.append((receipt, delivery))
-            settle(arrived, None)
+            resolve(arrived, None)
 
         try:
             async with self._consumer(channel, max_messages, deliver, arrived):
@@ -139,7 +139,7 @@ class Session:
                 await channel.call("basic_cancel", tag)
         finally:
             del self._consumers[tag]
-            settle(arrived, None)
+            resolve(arrived, None)
             if channel.alive and tag in channel.raw.consumer_tags:  # the caller was interrupted
                 channel.raw.basic_cancel(tag)
         arrived.result()  # raises why nothing will come
@@ -152,11 +152,11 @@ class Session:
         before = -1
         while before < len(taken) < max_messages:
             before = len(taken)
-            await self._settled(channel)
+            await self._confirmed(channel)
             if before == len(taken):
                 await asyncio.sleep(_QUIET)
 
-    async def _settled(self, channel: Channel) -> None:
+    async def _confirmed(self, channel: Channel) -> None:
         """The broker has done what was asked of it on this channel, and what it sent before it said so is here."""
         async with self._consuming:
             await channel.call("basic_qos", prefetch_count=1)
@@ -248,7 +248,7 @@ class Session:
             say(channel, oldest[-1], True)
         for tag in sorted(wanted.difference(oldest)):
             say(channel, tag, False)
-        await self._settled(channel)
+        await self._confirmed(channel)
 
     def _tags(self, receipts: Iterable[Receipt]) -> list[int]:
         found = (self._find(receipt) for receipt in dict.fromkeys(receipts))

@@ -61,9 +61,10 @@ class SimQueue(SqlQueue):
     # --- faults ------------------------------------------------------------------------------------------------------
 
     def order(self, fault: Fault, times: int = 1, *, seconds: float = 0.0, verb: str | None = None) -> None:
-        """Let the next `times` messages (or calls) of this pool, in whatever process, meet the fault.
+        """Let the next `times` messages (or calls) of this pool, in whatever process, meet the `fault`.
 
-        `verb` limits a disconnect to one of the protocol's methods, as in `verb="acknowledge"`.
+        `seconds` is the length of a fault that has one. `verb` limits a disconnect to one of the protocol's methods, as
+        in `verb="acknowledge"`.
         """
         name, on = Fault(fault).value, "send" if verb == "publish" else verb
         self._run(lambda c: sim_tables.order(c, self._sim.pool, name, on, times, float(seconds)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import contextmanager
+from dataclasses import fields
 from typing import Any, cast
 
 import pyarrow.fs as pafs
@@ -16,12 +17,13 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.typedef import Properties
 from sqlalchemy.engine import Connection
 
-from queue_source.options import TableOptions
-from queue_source.storage.files import StorageOptions, resolve
+from queue_source.options import AzureOptions, StorageOptions, TableOptions
+from queue_source.storage.files import resolve
 from shard_store.sql.install import schema_lock
 from shard_store.sql.transaction import Transaction
 
 _STORAGE = "cuesqueue.storage."
+_AZURE = "azure."
 
 
 class CatalogFactory:
@@ -34,7 +36,7 @@ class CatalogFactory:
         if options.warehouse is not None:
             self._properties["warehouse"] = _as_uri(options.warehouse)
         if self.in_store or storage != StorageOptions():  # another catalog may hand out access to files by itself
-            self._properties |= _file_properties(storage)
+            self._properties |= file_properties(storage)
 
     def open(self, transaction: Transaction) -> Catalog:
         """The catalog; the one in the store's database reads and writes in this transaction."""
@@ -93,8 +95,7 @@ class StorageFileIO(PyArrowFileIO):
     def __init__(self, properties: Properties) -> None:
         super().__init__(properties)
         local = self.fs_by_scheme  # its local one makes folders
-        given = {name[len(_STORAGE) :]: value for name, value in properties.items() if name.startswith(_STORAGE)}
-        storage = StorageOptions(**{**given, "anonymous": bool(given.get("anonymous"))})
+        storage = storage_of(properties)
 
         def file_system(scheme: str, place: str | None) -> pafs.FileSystem:
             return local(scheme, place) if scheme == "file" else resolve(f"{scheme}://{place}/any", storage)[0]
@@ -102,10 +103,18 @@ class StorageFileIO(PyArrowFileIO):
         self.fs_by_scheme = file_system
 
 
-def _file_properties(storage: StorageOptions) -> dict[str, str]:
-    given = {name: getattr(storage, name) for name in StorageOptions.__dataclass_fields__}
-    named = {f"{_STORAGE}{name}": str(value) for name, value in given.items() if value}
+def file_properties(storage: StorageOptions) -> dict[str, str]:
+    """The storage options as properties of a catalog, whose values are text; `storage_of` reads them."""
+    given = {field.name: getattr(storage, field.name) for field in fields(storage)}
+    azure = {f"{_AZURE}{field.name}": getattr(storage.azure, field.name) for field in fields(storage.azure)}
+    named = {f"{_STORAGE}{name}": str(value) for name, value in (given | azure | {"azure": None}).items() if value}
     return {PY_IO_IMPL: f"{StorageFileIO.__module__}.{StorageFileIO.__qualname__}", **named}
+
+
+def storage_of(properties: Properties) -> StorageOptions:
+    given = {name[len(_STORAGE) :]: value for name, value in properties.items() if name.startswith(_STORAGE)}
+    azure = {name[len(_AZURE) :]: given.pop(name) for name in list(given) if name.startswith(_AZURE)}
+    return StorageOptions(**{**given, "anonymous": bool(given.get("anonymous")), "azure": AzureOptions(**azure)})
 
 
 def _as_uri(folder: str) -> str:

@@ -6,15 +6,18 @@ import threading
 from collections.abc import Callable
 
 
-class Crew:
+class Threads:
     """Threads of one reader. The first failure stops all of them and is raised by `check` (invariant 8)."""
 
-    def __init__(self, *woken: Callable[[], None]) -> None:
-        """`woken` are called when the crew stops: they wake up whoever waits for its work, and threads of its own."""
+    def __init__(self) -> None:
         self.stopping = threading.Event()
-        self._woken = woken
+        self._wakes: list[Callable[[], None]] = []
         self._failure: BaseException | None = None
         self._threads: list[threading.Thread] = []
+
+    def on_stop(self, *wakes: Callable[[], None]) -> None:
+        """What to call when the threads are to end: it wakes up whoever waits for their work, and themselves."""
+        self._wakes += wakes
 
     def start(self, name: str, work: Callable[..., None], *arguments: object) -> None:
         def guarded() -> None:
@@ -29,7 +32,7 @@ class Crew:
         thread.start()
 
     def check(self) -> None:
-        """Raise what ended the crew, if anything did."""
+        """Raise what has ended the threads, if anything has."""
         if self._failure is not None:
             raise self._failure
 
@@ -45,5 +48,5 @@ class Crew:
 
     def _stop(self) -> None:
         self.stopping.set()
-        for wake in self._woken:
+        for wake in self._wakes:
             wake()

@@ -1,0 +1,127 @@
+"""cuesqueue: exactly-once Spark streaming from queue notifications. All that a user imports is here.
+
+    import cuesqueue
+
+    with cuesqueue.open_queue("sql+sqlite:///jobs.db?queue=files") as queue:
+        queue.send([b"s3://bucket/key"])
+
+A name is imported by its first use: `import cuesqueue` alone loads no library of Spark, Arrow, a queue or a database.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from queue_source.admin.requeue import Requeued, requeue
+    from queue_source.errors import (
+        BadObject,
+        CuesqueueError,
+        MalformedNotification,
+        ObjectStoreError,
+        OptionError,
+        QueueConfigurationError,
+        QueueError,
+        QueueNotFound,
+        QueueUnavailable,
+        SchemaChanged,
+    )
+    from queue_source.foreach_batch.delivery import Delivery, Output, delivery
+    from queue_source.foreach_batch.rejects import reject_rows
+    from queue_source.messages import Received
+    from queue_source.queues import Capabilities, Depth, Payload, Queue, open_queue
+    from queue_source.queues.log_ids import log_id
+    from queue_source.queues.sim import Fault, SimQueue
+    from queue_source.spark.source import CuesqueueSource
+    from shard_store import PruneResult, RetentionPolicy, ShardStore, open_store, prune
+    from shard_store.error_search import Criteria
+    from shard_store.errors import (
+        LostProgress,
+        PipelineTakenOver,
+        ShardsLost,
+        ShardStoreError,
+        StoreConfigurationError,
+        StoreUnavailable,
+    )
+
+    __version__: str
+
+__all__ = [
+    "BadObject",
+    "Capabilities",
+    "Criteria",
+    "CuesqueueError",
+    "CuesqueueSource",
+    "Delivery",
+    "Depth",
+    "Fault",
+    "LostProgress",
+    "MalformedNotification",
+    "ObjectStoreError",
+    "OptionError",
+    "Output",
+    "Payload",
+    "PipelineTakenOver",
+    "PruneResult",
+    "Queue",
+    "QueueConfigurationError",
+    "QueueError",
+    "QueueNotFound",
+    "QueueUnavailable",
+    "Received",
+    "Requeued",
+    "RetentionPolicy",
+    "SchemaChanged",
+    "ShardStore",
+    "ShardStoreError",
+    "ShardsLost",
+    "SimQueue",
+    "StoreConfigurationError",
+    "StoreUnavailable",
+    "__version__",
+    "delivery",
+    "log_id",
+    "open_queue",
+    "open_store",
+    "prune",
+    "reject_rows",
+    "requeue",
+]
+
+_PLACES = {
+    "queue_source.admin.requeue": "Requeued requeue",
+    "queue_source.errors": "BadObject CuesqueueError MalformedNotification ObjectStoreError OptionError "
+    "QueueConfigurationError QueueError QueueNotFound QueueUnavailable SchemaChanged",
+    "queue_source.foreach_batch.delivery": "Delivery Output delivery",
+    "queue_source.foreach_batch.rejects": "reject_rows",
+    "queue_source.messages": "Received",
+    "queue_source.queues": "Capabilities Depth Payload Queue open_queue",
+    "queue_source.queues.log_ids": "log_id",
+    "queue_source.queues.sim": "Fault SimQueue",
+    "queue_source.spark.source": "CuesqueueSource",
+    "shard_store": "PruneResult RetentionPolicy ShardStore open_store prune",
+    "shard_store.error_search": "Criteria",
+    "shard_store.errors": "LostProgress PipelineTakenOver ShardStoreError ShardsLost StoreConfigurationError "
+    "StoreUnavailable",
+}
+_MODULE_OF = {name: module for module, names in _PLACES.items() for name in names.split()}
+
+
+if not TYPE_CHECKING:  # else type checkers would take any name for one of these
+
+    def __getattr__(name: str) -> Any:
+        if name == "__version__":
+            from importlib.metadata import version
+
+            found: Any = version("cuesqueue")
+        elif name in _MODULE_OF:
+            found = getattr(importlib.import_module(_MODULE_OF[name]), name)
+        else:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        globals()[name] = found  # the next use does not come here
+        return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

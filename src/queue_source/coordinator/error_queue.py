@@ -1,0 +1,134 @@
+"""Errors to the error queue (`errorQueueUrl`): before anything that they concern is acknowledged (decision 0022).
+
+The error table is their durable place: executors and the opener write there first. What is final there and not
+delivered is sent from here, in the reader process: when messages were found bad, when a plan is confirmed, at start-up.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from typing import Any
+
+from queue_source.coordinator.session import Session
+from queue_source.messages import Outgoing
+from queue_source.queues.base import Queue, Transactional, send_messages, transactional
+from shard_store import error_delivery
+from shard_store.error_search import StoredError
+from shard_store.failpoints import reach
+from shard_store.model import is_end, offset_of
+from shard_store.sql.transaction import Transaction
+
+
+class ErrorQueue:
+    """Sends the errors of one pipeline; of several threads, one at a time. Without a queue it does nothing.
+
+    To a queue in a table of the store's own database each error goes exactly once, in the transaction that marks it;
+    to others at least once: a reader that dies between sending and marking sends it again, with the same `error_id`.
+    """
+
+    def __init__(self, session: Session, queue: Queue | None) -> None:
+        """Name the queue in the store. Raises ShardStoreError, and QueueError where its table cannot be made."""
+        self._session = session
+        self._queue = queue
+        self._one_at_a_time = threading.Lock()
+        database, token = session.store.database, session.token
+        database.write(lambda c: error_delivery.name_queue(c, token, None if queue is None else queue.name))
+        joining = None if queue is None else transactional(queue)
+        self._inside = joining if joining is not None and joining.joins(database) else None
+
+    def forward(self) -> None:
+        """Send every final error that is not delivered yet, at start-up also what the incarnation before left behind.
+
+        Raises the queue's error, after back-off, when it cannot be sent: then nothing may be acknowledged.
+        """
+        queue, session = self._queue, self._session
+        if queue is None:
+            return
+        database, token, source = session.store.database, session.token, session.options.source
+        with self._one_at_a_time:
+            while found := database.read(lambda c: error_delivery.undelivered(c, token, source)):
+                reach("errors-due")
+                sent = self._send(queue, found) if self._inside is None else self._send_inside(self._inside, queue.name)
+                session.metrics.add(errorsDelivered=sent)
+
+    def close(self) -> None:
+        if self._queue is not None:
+            self._queue.close()
+
+    def _send(self, queue: Queue, found: Sequence[StoredError]) -> int:
+        self._session.patiently(send_messages, queue, [_outgoing(error) for error in found])
+        reach("errors-sent")
+        database, token, keys = self._session.store.database, self._session.token, [error.key for error in found]
+        database.write(lambda c: error_delivery.mark_delivered(c, token, keys, queue.name))
+        return len(found)
+
+    def _send_inside(self, queue: Transactional, name: str) -> int:
+        database, token = self._session.store.database, self._session.token
+
+        def work(transaction: Transaction) -> int:
+            found = error_delivery.claim(transaction, token, self._session.options.source)
+            queue.send_in_transaction(transaction, [_outgoing(error) for error in found])
+            error_delivery.mark_delivered(transaction, token, [error.key for error in found], name)
+            return len(found)
+
+        return database.write(work)
+
+
+def error_as_dict(error: StoredError) -> dict[str, Any]:
+    """All that is known of the error, as JSON has it. `error_id` is the same however often it is sent.
+
+    `input` is text, or `input_base64` where it is none, and has the first bytes of `input_bytes`.
+    """
+    is_message = error.scope == "message"
+    found: dict[str, Any] = {
+        "error_id": error.key.hex(),
+        "scope": error.scope,
+        "cause": error.cause,
+        "detail": error.detail,
+        "source": error.source,
+        "pipeline": error.pipeline,
+        "plan": None if error.seqs is None else {"start_seq": error.seqs[0], "end_seq": error.seqs[1]},
+        "delivery_hash": error.delivery_hash or None,
+        "shard_id": None if is_message else error.subject or None,
+        "position": None if is_message or is_end(error.position) else offset_of(error.position),
+        "queue": error.queue,
+        "message_id": error.message_id,
+        "occurred_at": iso_time(error.occurred_at),
+    }
+    if is_message or error.tag or error.headers or error.group:
+        found |= {"tag": error.tag, "headers": dict(error.headers), "group": error.group}
+    if error.input is not None:
+        found |= {**_input(error.input), "input_bytes": error.input_size}
+    return found
+
+
+def iso_time(micros: int | None) -> str | None:
+    """Microseconds since 1970 as ISO 8601 in UTC."""
+    if micros is None:
+        return None
+    return datetime.fromtimestamp(micros / 1_000_000, timezone.utc).isoformat(timespec="milliseconds")
+
+
+def _outgoing(error: StoredError) -> Outgoing:
+    """The message for the error queue; its tag is `error.message`, `error.object` ..., for consumers to choose by.
+
+    The body is ASCII, since ids may hold what no UTF-8 can.
+    """
+    error_id = error.key.hex()
+    headers = {"Content-Type": "application/json", "Error-Id": error_id, "Error-Scope": error.scope}
+    headers |= {"Source": error.source, "Pipeline": error.pipeline}
+    if error.delivery_hash:
+        headers["Delivery-Hash"] = error.delivery_hash
+    body = json.dumps(error_as_dict(error), separators=(",", ":")).encode("ascii")
+    return Outgoing(body, f"error.{error.scope}", headers, deduplication_id=error_id)
+
+
+def _input(data: bytes) -> dict[str, str]:
+    try:
+        return {"input": data.decode()}
+    except UnicodeDecodeError:
+        return {"input_base64": base64.b64encode(data).decode("ascii")}

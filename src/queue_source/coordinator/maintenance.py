@@ -1,0 +1,108 @@
+"""Work by the clock that may fail: shards of other pipelines, room for new messages, pruning, depths of queues."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import NamedTuple
+
+from queue_source.coordinator.acknowledging import Acknowledger
+from queue_source.coordinator.in_flight import InFlight
+from queue_source.coordinator.ownership import Ownership
+from queue_source.coordinator.session import Session
+from queue_source.errors import QueueError
+from shard_store.errors import PipelineTakenOver, ShardStoreError
+from shard_store.pruning import RetentionPolicy
+
+logger = logging.getLogger("cuesqueue")
+
+_DEPTH_EVERY = 10.0  # seconds; a call to each queue's service
+_RETRY = 30.0  # seconds, at most, after a failure
+
+
+class _Task(NamedTuple):
+    """`work` returns whether it is to go on at once; else it is done again after `every` seconds."""
+
+    name: str
+    work: Callable[[], bool]
+    every: float
+
+
+class Maintenance:
+    """One thread. What fails is logged, counted (`maintenanceFailures`) and tried again; it ends no query.
+
+    Only that a newer incarnation runs (PipelineTakenOver) does.
+    """
+
+    def __init__(self, session: Session, in_flight: InFlight, ownership: Ownership, acknowledger: Acknowledger) -> None:
+        self._session = session
+        self._in_flight = in_flight
+        self._ownership = ownership
+        self._acknowledger = acknowledger
+        self._pruning = False
+        self.depth: int | None = None  # of all queues that tell, as it was last; None: not known
+
+    def run(self) -> None:
+        session = self._session
+        tasks = (
+            _Task("the shards of other pipelines", self._get_foreign, session.heartbeat),
+            _Task("room for new messages", self._make_room, session.heartbeat),
+            _Task("pruning", self._prune, self._prune_every),
+            _Task("the depth of the queues", self._get_depth, _DEPTH_EVERY),
+        )
+        due = dict.fromkeys(tasks, session.clock())
+        while not session.stopping.wait(self._slice):
+            for task in tasks:
+                if session.clock() >= due[task]:
+                    due[task] = session.clock() + self._try(task)
+
+    @property
+    def _slice(self) -> float:
+        """Seconds between two rounds, and for one slice of long work."""
+        return min(1.0, self._session.heartbeat / 2)
+
+    @property
+    def _prune_every(self) -> float:
+        return self._session.options.deduplication.prune_interval.total_seconds()
+
+    def _try(self, task: _Task) -> float:
+        """Seconds until the task is due again."""
+        try:
+            return 0.0 if task.work() else task.every
+        except PipelineTakenOver:
+            raise
+        except (QueueError, ShardStoreError) as error:
+            self._session.metrics.add(maintenanceFailures=1)
+            logger.warning("pipeline %s: %s: %s; it is tried again", self._session.token, task.name, error)
+            return min(task.every, _RETRY)
+
+    def _get_foreign(self) -> bool:
+        """One statement for all shards of others: finished ones end their messages, stale ones are acquired."""
+        self._ownership.get_again(self._in_flight.foreign())
+        return False
+
+    def _make_room(self) -> bool:
+        if idle := self._in_flight.make_room():
+            self._acknowledger.nack(idle, self._session.stale_after)
+        return False
+
+    def _prune(self) -> bool:
+        """A slice of pruning. Over all pipelines of the source one wins each interval, by a row of the store."""
+        session, kept = self._session, self._session.options.deduplication
+        source = session.options.source
+        if not self._pruning:
+            self._pruning = session.store.win_interval(f"prune {source}", self._prune_every)
+        if self._pruning:
+            policy = RetentionPolicy(kept.deduplication_window, kept.deduplication_max_shards, source)
+            result = session.store.prune(policy, time_out=self._slice)
+            self._pruning = result.timed_out
+            session.metrics.add(pruned=result.shards)
+            if result.total:
+                logger.info("source %s: %s", source, result)
+        return self._pruning
+
+    def _get_depth(self) -> bool:
+        self.depth = None
+        queues = [queue for queue in self._session.queues.values() if queue.capabilities.reports_depth]
+        self.depth = sum(queue.depth().ready for queue in queues) if queues else None
+        return False

@@ -1,0 +1,60 @@
+"""What becomes of shards as the store has them, by owner and position."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+
+from queue_source.coordinator.acknowledging import Acknowledger
+from queue_source.coordinator.in_flight import InFlight
+from queue_source.coordinator.session import Session
+from shard_store.model import Shard, ShardKey, ShardState
+
+logger = logging.getLogger("cuesqueue")
+
+
+class Ownership:
+    """Finished: its messages are acknowledged. Ours: ready. Stale: acquired. Another's: watched. On any thread."""
+
+    def __init__(self, session: Session, in_flight: InFlight, acknowledger: Acknowledger) -> None:
+        self._session = session
+        self._in_flight = in_flight
+        self._acknowledger = acknowledger
+
+    def resolve(self, shards: Iterable[Shard]) -> None:
+        """Raises ShardStoreError when stale ones cannot be acquired: they are watched then."""
+        finished: list[ShardKey] = []
+        ours: list[Shard] = []
+        others: list[Shard] = []
+        for shard in shards:
+            if shard.state is not ShardState.OPEN:
+                finished.append(shard.key)
+            else:
+                (ours if shard.token == self._session.token else others).append(shard)
+        self._in_flight.offer(ours)
+        self._in_flight.watch(others)
+        self._finish(finished)
+        if stale := {shard.key: shard for shard in others if shard.stale}:
+            self._acquire(stale)
+
+    def get_again(self, keys: Sequence[ShardKey]) -> None:
+        """Resolve shards as they are in the store now. What is missing there was finished, and pruned since."""
+        if not keys:
+            return
+        session = self._session
+        found = session.store.look(keys)
+        self.resolve(found.values())
+        if missing := [key for key in keys if key not in found]:
+            # of a store that was emptied everything is missing: then this raises PipelineTakenOver
+            session.store.heartbeat(session.token, session.stale_after)
+            self._finish(missing)
+
+    def _finish(self, keys: Sequence[ShardKey]) -> None:
+        self._acknowledger.later(self._in_flight.finish(keys))
+
+    def _acquire(self, stale: dict[ShardKey, Shard]) -> None:
+        token = self._session.token
+        won = self._session.store.acquire(token, {key: shard.token for key, shard in stale.items()})
+        self._session.metrics.add(acquired=len(won))
+        logger.info("pipeline %s: acquired %d shard(s) whose owner's heartbeats stopped", token, len(won))
+        self._in_flight.offer(shard for key, shard in stale.items() if key in won)

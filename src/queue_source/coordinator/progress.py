@@ -1,0 +1,113 @@
+"""What Spark has proved to be done becomes final, and the next snapshot durable; then messages are acknowledged."""
+
+from __future__ import annotations
+
+import logging
+
+from queue_source.coordinator.acknowledging import Acknowledger
+from queue_source.coordinator.error_queue import ErrorQueue
+from queue_source.coordinator.in_flight import InFlight
+from queue_source.coordinator.ownership import Ownership
+from queue_source.coordinator.session import Session
+from queue_source.messages import MessageKey
+from shard_store.failpoints import reach
+from shard_store.model import Range, Snapshot, is_end
+from shard_store.offsets import Confirmed, lost_progress
+from shard_store.starting import Started
+
+logger = logging.getLogger("cuesqueue")
+
+
+class Progress:
+    """How far the pipeline is: `confirmed` and `last_seq` are seqs of snapshots. On the thread of Spark's calls."""
+
+    def __init__(
+        self,
+        session: Session,
+        started: Started,
+        in_flight: InFlight,
+        ownership: Ownership,
+        acknowledger: Acknowledger,
+        errors: ErrorQueue,
+    ) -> None:
+        self._session = session
+        self._in_flight = in_flight
+        self._ownership = ownership
+        self._acknowledger = acknowledger
+        self._errors = errors
+        self.confirmed, self.last_seq = started.confirmed_seq, started.last_seq
+
+    def confirm(self, seq: int) -> None:
+        """Make everything up to `seq` final; then acknowledge."""
+        if seq > self.confirmed:
+            self._conclude(seq, self._advance(seq, None))
+
+    def begin(self, ranges: tuple[Range, ...], *, done: int) -> int:
+        """Make the next snapshot durable and everything up to `done` final, in one transaction; returns its seq.
+
+        When it cannot be stored, what it was made of is ready again.
+        """
+        snapshot = Snapshot(self.last_seq + 1, ranges)
+        try:
+            confirmed = self._advance(done, snapshot)
+        except BaseException:
+            self._in_flight.put_back()
+            raise
+        self._plan(snapshot, confirmed.written)
+        if done > self.confirmed:
+            self._conclude(done, confirmed)
+        return snapshot.seq
+
+    def adopt(self, seq: int) -> None:
+        """Spark knows an offset that the store never gave."""
+        session, options = self._session, self._session.options
+        if options.delivery.fail_on_data_loss:
+            raise lost_progress(str(options.store), options.pipeline, seq, self.last_seq)
+        logger.warning("pipeline %s: the store knows nothing of offset %d, going on after it", session.token, seq)
+        session.store.adopt_offset(session.token, seq)
+        self.confirmed = self.last_seq = seq
+        self._ownership.get_again(self._in_flight.confirm(seq))
+
+    def _advance(self, seq: int, snapshot: Snapshot | None) -> Confirmed:
+        return self._session.store.advance(
+            self._session.token,
+            confirm=seq if seq > self.confirmed else None,
+            keys=self._in_flight.planned_until(seq),
+            snapshot=None if snapshot is None else (snapshot.seq, snapshot.ranges),
+        )
+
+    def _plan(self, snapshot: Snapshot, written: tuple[Range, ...]) -> None:
+        """The snapshot is durable, with what was `written`. With at-most-once its messages are done by that."""
+        self.last_seq = snapshot.seq
+        self._in_flight.plan(Snapshot(snapshot.seq, written))
+        final = self._session.semantics.final_at_snapshot
+        complete = self._in_flight.finish(entry.key for entry in written if is_end(entry.end)) if final else []
+        reach("snapshot-written")
+        if final:
+            self._acknowledge(complete)
+        there = {entry.key for entry in written}
+        # the others have passed to another pipeline since they were ready
+        self._ownership.get_again([entry.key for entry in snapshot.ranges if entry.key not in there])
+
+    def _conclude(self, seq: int, confirmed: Confirmed) -> None:
+        reach("confirmed")
+        self._errors.forward()  # handled is delivered: only then is anything acknowledged
+        self.confirmed = seq
+        if confirmed.lost:
+            self._session.metrics.add(lostShards=len(confirmed.lost))
+            logger.error(
+                "pipeline %s: %d shard(s) passed to another pipeline while their batch ran; with a sink that is "
+                "not cuesqueue's their rows may be published twice; raise 'commitTimeout'",
+                self._session.token,
+                len(confirmed.lost),
+            )
+        keys = self._in_flight.confirm(seq)
+        if not self._session.semantics.keeps_shards:
+            self._in_flight.await_messages(keys)
+        self._acknowledge(self._in_flight.finish(confirmed.finished))
+        # lost to another pipeline, or to be continued
+        self._ownership.get_again([key for key in keys if key not in confirmed.finished])
+
+    def _acknowledge(self, complete: list[MessageKey]) -> None:
+        self._acknowledger.now(complete)
+        reach("acknowledged")

@@ -1,0 +1,135 @@
+"""What is ready to be read, in the one order that there is: by arrival. Pure.
+
+Arrival is a number: of the message that announced a shard first, or of the shard's opening where it comes from the
+store. What comes back (its snapshot failed, it goes on after a part, its owner died) has the number it had.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from queue_source.coordinator.shares import Shares
+from shard_store.model import Content, Position, Range, ShardKey, end_at, offset_of, position_at
+
+LEAST_PART = 256 << 10
+"""Bytes of an object below which a part of it is not worth a micro-batch."""
+
+Group = tuple[str, str]
+"""(queue, group): contents of one group are read in their order."""
+
+
+class Ready(NamedTuple):
+    """An unfinished shard of ours, to be read from `position`."""
+
+    key: ShardKey
+    content: Content
+    position: Position
+    arrival: int
+
+    @property
+    def left(self) -> int:
+        """Bytes from its position to its end."""
+        return max((self.content.size or 0) - offset_of(self.position), 0)
+
+
+class ReadyQueue:
+    """Ready shards of several queues, which share a batch as `shares` says.
+
+    A shard of an ordered group waits while another pipeline has an earlier one of the group.
+    """
+
+    def __init__(self, shares: Shares) -> None:
+        self._shares = shares
+        self._entries: dict[ShardKey, Ready] = {}
+        self._order: dict[str, list[tuple[int, ShardKey]]] = {}  # a heap for each queue; what is gone is skipped
+        self._blocking: dict[Group, dict[ShardKey, int]] = {}
+        self._blocked: dict[Group, list[Ready]] = {}  # not in the heaps
+        self.bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, key: ShardKey) -> bool:
+        return key in self._entries
+
+    def put(self, entry: Ready) -> None:
+        self._entries[entry.key] = entry
+        self.bytes += entry.content.size or 0
+        self._push(entry)
+
+    def remove(self, key: ShardKey) -> bool:
+        """False when it is not here."""
+        entry = self._entries.pop(key, None)
+        self.bytes -= 0 if entry is None else entry.content.size or 0
+        return entry is not None
+
+    def block(self, group: Group, key: ShardKey, arrival: int) -> None:
+        """Another pipeline has this shard of the group: later ones wait."""
+        self._blocking.setdefault(group, {})[key] = arrival
+
+    def unblock(self, group: Group, key: ShardKey) -> None:
+        blocking = self._blocking.get(group, {})
+        if blocking.pop(key, None) is not None:
+            if not blocking:
+                del self._blocking[group]
+            for entry in self._blocked.pop(group, ()):
+                self._push(entry)
+
+    def take(
+        self, max_files: int, max_bytes: int | None, may_be_cut: Callable[[Content], bool]
+    ) -> list[tuple[Ready, Range]]:
+        """The next shards within both limits, at least one if there is any; they are no longer here.
+
+        A shard that is larger than `max_bytes` comes alone, and if it may be cut, as many bytes of it as that (or as
+        are worth a micro-batch): it is put here again, at its new position, when these are published.
+        """
+        taken: list[tuple[Ready, Range]] = []
+        total = 0
+        for entry in self._in_turn():
+            size = entry.left
+            if taken and (len(taken) >= max_files or (max_bytes is not None and total + size > max_bytes)):
+                self.put(entry)
+                break
+            taken.append((entry, _part(entry, max_bytes, may_be_cut)))
+            total += size
+        return taken
+
+    def _in_turn(self) -> Iterator[Ready]:
+        """All that may be taken, in its turn; what is yielded is no longer here."""
+        return self._shares.interleave({queue: self._of(queue) for queue, order in self._order.items() if order})
+
+    def _of(self, queue: str) -> Iterator[Ready]:
+        order = self._order[queue]
+        while order:
+            arrival, key = heapq.heappop(order)
+            entry = self._entries.get(key)
+            if entry is None or entry.arrival != arrival:
+                continue
+            if group := self._waits_in(entry):
+                self._blocked.setdefault(group, []).append(entry)
+            else:
+                self.remove(key)
+                yield entry
+
+    def _waits_in(self, entry: Ready) -> Group | None:
+        group = group_of(entry.content)
+        blocking = self._blocking.get(group) if group else None
+        return group if blocking and min(blocking.values()) < entry.arrival else None
+
+    def _push(self, entry: Ready) -> None:
+        heapq.heappush(self._order.setdefault(entry.content.queue, []), (entry.arrival, entry.key))
+
+
+def group_of(content: Content) -> Group | None:
+    return None if content.group is None else (content.queue, content.group)
+
+
+def _part(entry: Ready, max_bytes: int | None, may_be_cut: Callable[[Content], bool]) -> Range:
+    content, end = entry.content, end_at(entry.content.size or 0)
+    if max_bytes is not None and content.group is None:
+        part = max(max_bytes, LEAST_PART)
+        if entry.left > part and may_be_cut(content):
+            end = position_at(offset_of(entry.position) + part)
+    return Range(entry.key, content, entry.position, end)

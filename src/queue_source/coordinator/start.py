@@ -1,0 +1,109 @@
+"""The start of a reader: what the incarnation before left behind, the session, and all that depends on it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from queue_source.announcements.contents import Stat
+from queue_source.coordinator.acknowledging import Acknowledger
+from queue_source.coordinator.coordinator import Coordinator, Parts
+from queue_source.coordinator.error_queue import ErrorQueue
+from queue_source.coordinator.heartbeats import Heartbeats
+from queue_source.coordinator.in_flight import InFlight
+from queue_source.coordinator.leases import LeaseKeeper
+from queue_source.coordinator.maintenance import Maintenance
+from queue_source.coordinator.metrics import Metrics
+from queue_source.coordinator.opening import Opener
+from queue_source.coordinator.ownership import Ownership
+from queue_source.coordinator.progress import Progress
+from queue_source.coordinator.receiving import Receivers
+from queue_source.coordinator.room import limits_of
+from queue_source.coordinator.session import Session, with_back_off
+from queue_source.coordinator.shares import shares_of
+from queue_source.coordinator.threads import Threads
+from queue_source.messages import MessageKey
+from queue_source.options import ReaderOptions
+from queue_source.options.queue_checks import warn_of_retention
+from queue_source.queues.base import Queue
+from shard_store.semantics import Semantics
+from shard_store.starting import Started
+from shard_store.store import ShardStore
+
+logger = logging.getLogger("cuesqueue")
+
+_TAKEOVER_PAUSE = 2.0  # seconds; longer than any planning of a micro-batch stands still in a live driver
+_REMEMBERED_LEASES = 3.0  # after a reader's end its messages come again within one lease, to whoever runs by then
+
+
+def start(
+    options: ReaderOptions,
+    store: ShardStore,
+    queues: Mapping[str, Queue],
+    stat: Stat,
+    *,
+    driver: str = "",
+    error_queue: Queue | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> Coordinator:
+    """Recover, and start the threads. May be repeated after a death at any moment. Runs in the reader process.
+
+    `queues` by name, `store` already open, `error_queue`: all are closed by the coordinator's `stop`, and are left
+    open when this raises (ShardStoreError, QueueError). `driver` identifies the driver that runs us.
+    """
+    threads = Threads()
+    began = clock()
+    started = _begin(options, store, queues, driver, threads)
+    session = Session(options, store, queues, started.token, Metrics(), threads.stopping, clock)
+    errors = ErrorQueue(session, error_queue)
+    errors.forward()
+    if started.previous_alive:
+        # Another query of this driver may be between its plan and its sink's planning, where it would find ours.
+        # From here on it finds neither, and fails; we plan only after it had the time to.
+        threads.stopping.wait(_TAKEOVER_PAUSE)
+    in_flight = InFlight(queues, limits_of(options), shares_of(options.queue.queue_shares, queues))
+    in_flight.recover(started.unfinished, started.unconfirmed, started.recent)
+    leases = LeaseKeeper(queues, session.lease, lambda keys: _lost(session, in_flight, keys), clock)
+    acknowledger = Acknowledger(session, in_flight, leases)
+    ownership = Ownership(session, in_flight, acknowledger)
+    progress = Progress(session, started, in_flight, ownership, acknowledger, errors)
+    receivers = Receivers(session, in_flight, leases)
+    maintenance = Maintenance(session, in_flight, ownership, acknowledger)
+    threads.on_stop(in_flight.wake, leases.wake, acknowledger.wake)
+    threads.start("leases", leases.run, threads.stopping)
+    threads.start("heartbeats", Heartbeats(session, began).run)
+    threads.start("maintenance", maintenance.run)
+    threads.start("open", Opener(session, stat, in_flight, ownership, acknowledger, errors).run)
+    threads.start("acknowledge", acknowledger.run)
+    receivers.start(threads)
+    return Coordinator(
+        session, Parts(in_flight, leases, acknowledger, errors, progress, receivers, maintenance, threads)
+    )
+
+
+def _begin(
+    options: ReaderOptions, store: ShardStore, queues: Mapping[str, Queue], driver: str, threads: Threads
+) -> Started:
+    """The new incarnation, and what the one before left."""
+    semantics = Semantics(options.delivery.delivery_semantics)
+    if semantics.keeps_shards:
+        window = options.deduplication.deduplication_window
+        with_back_off(threads.stopping)(warn_of_retention, queues.values(), window)
+    stale_after = options.leases.stale_after.total_seconds()
+    lease = options.leases.visibility_timeout.total_seconds()
+    return store.start(
+        options.source,
+        options.pipeline,
+        driver=driver,
+        stale_after=stale_after,
+        semantics=semantics,
+        remembered=_REMEMBERED_LEASES * max(lease, stale_after),
+    )
+
+
+def _lost(session: Session, in_flight: InFlight, keys: Sequence[MessageKey]) -> None:
+    """Messages that will be delivered again. Their shards stay ours by the token, so nothing is published twice."""
+    session.metrics.add(lostLeases=len(keys))
+    logger.warning("pipeline %s: lost the lease of %d message(s)", session.token, len(keys))
+    in_flight.leave(keys)

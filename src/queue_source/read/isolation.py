@@ -1,0 +1,151 @@
+"""Finding the object that kills its reader, from the marks that dead readers leave behind. Executor worker.
+
+A plan that has failed before is read with marks in the store: each task marks what it reads, and removes the mark when
+it ends. What is still marked at the next attempt is suspected, guilty or not: whole executors die, with all that they
+read. So that attempt reads the plan in one task. It reads the suspects first, in parts, each marked by itself, and then
+all the others under one mark. Now a mark that is left behind counts as a death: the next try, often by the same
+task, splits that part again, until it is one object. One that has died so `maxAttempts` times is given up.
+
+So it takes a few deaths to find one object among 100,000, and some dozens of short transactions for each of them.
+"""
+
+from __future__ import annotations
+
+import itertools
+from bisect import bisect_left
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from queue_source.errors import BadObject, ObjectStoreError, SchemaChanged
+from queue_source.options import SecretUrl
+from queue_source.read.partitions import Piece
+from shard_store.errors import ShardStoreError
+from shard_store.model import ALONE, PlanIdentity, ReadMark
+
+FAN_OUT = 32
+"""Into so many parts a suspect is split, each of which is read by itself: two transactions a part."""
+
+BLAMELESS = (ObjectStoreError, BadObject, SchemaChanged, ShardStoreError, GeneratorExit)
+"""Errors that are not the fault of what is read, or that are reported anyway. GeneratorExit: whoever takes the rows
+has failed. All others count like a death: an error that nobody knows would fail this plan for ever."""
+
+Interval = tuple[int, int]
+"""Places in a plan: the first, and the first that is not in it."""
+
+EVERYTHING = ReadMark(0, 1 << 62, ALONE)
+
+Read = Callable[[Sequence[Piece]], Iterator[pa.RecordBatch]]
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """The marks of one plan's reads. Each call is a short connection of its own: a read may take long."""
+
+    identity: PlanIdentity
+    store: SecretUrl
+
+    def left_behind(self) -> list[ReadMark]:
+        from shard_store.store import open_store  # executors that mark nothing need no SQL
+
+        with open_store(self.store.reveal()) as store:
+            return store.read_marks(self.identity)
+
+    def clear(self) -> None:
+        """All that was suspected is read, or given up."""
+        from shard_store.store import open_store
+
+        with open_store(self.store.reveal()) as store:
+            store.end_read(self.identity, EVERYTHING)
+
+    @contextmanager
+    def during(self, mark: ReadMark) -> Iterator[None]:
+        """Mark a read for as long as it lasts; it stays marked when the process dies, or fails in an unknown way."""
+        from shard_store.store import open_store
+
+        with open_store(self.store.reveal()) as store:
+            store.begin_read(self.identity, mark)
+        try:
+            yield
+        except BLAMELESS:
+            with open_store(self.store.reveal()) as store:
+                store.undo_read(self.identity, mark)
+            raise
+        with open_store(self.store.reveal()) as store:
+            store.end_read(self.identity, mark)
+
+
+def read_beside_others(marks: Marks, pieces: Sequence[Piece], task: int, read: Read) -> Iterator[pa.RecordBatch]:
+    """Read the pieces of one task of several: a mark that it leaves behind makes them suspects of the next attempt."""
+    if pieces:
+        with marks.during(ReadMark(*interval_of(pieces), task)):
+            yield from read(pieces)
+
+
+def read_alone(
+    marks: Marks, pieces: Sequence[Piece], max_attempts: int, read: Read, give_up: Callable[[Piece, int], None]
+) -> Iterator[pa.RecordBatch]:
+    """Read a whole plan with nothing beside it, each piece once, and find what kills its reader.
+
+    `give_up` gets a piece that is not read, since it has killed so many readers: at least `max_attempts`.
+    """
+    left = marks.left_behind()
+    deaths = {(mark.first, mark.end): mark.unended for mark in left if mark.task == ALONE}
+    suspects, others = split_suspects(pieces, left)
+    for part in suspects:
+        interval = interval_of(part)
+        killed = deaths.get(interval, 0)
+        if len(part) == 1 and killed >= max_attempts:
+            give_up(part[0], killed)
+            continue
+        with marks.during(ReadMark(*interval, ALONE, killed)):
+            yield from read(part)
+    if left:
+        marks.clear()
+    if others:
+        with marks.during(ReadMark(*interval_of(others), ALONE)):
+            yield from read(others)
+
+
+def interval_of(pieces: Sequence[Piece]) -> Interval:
+    return pieces[0].place, pieces[-1].place + 1
+
+
+def split_suspects(pieces: Sequence[Piece], marks: Sequence[ReadMark]) -> tuple[list[list[Piece]], list[Piece]]:
+    """What is read by itself, part by part; and the others, on which no suspicion falls. Each piece is there once.
+
+    `pieces` are in the order of their places. All of an ordered group is on one side, in its order.
+    """
+    died, suspected = _narrowest(marks)
+    places = [piece.place for piece in pieces]
+    owners: list[Interval | None] = [None] * len(pieces)
+    units: set[Hashable] = set()
+    for first, end in (*suspected, *sorted(died, key=lambda interval: interval[0] - interval[1])):
+        here = slice(bisect_left(places, first), bisect_left(places, end))
+        units.update(piece.unit for piece in pieces[here])
+        owners[here] = [(first, end) if (first, end) in died else None] * len(places[here])
+    by_itself = [(piece, owner) for piece, owner in zip(pieces, owners, strict=True) if piece.unit in units]
+    runs = [[piece for piece, _ in run] for _, run in itertools.groupby(by_itself, key=lambda pair: pair[1])]
+    return [part for run in runs for part in _split(run)], [piece for piece in pieces if piece.unit not in units]
+
+
+def _narrowest(marks: Sequence[ReadMark]) -> tuple[set[Interval], set[Interval]]:
+    """Where readers died alone, and where they died beside others; the smallest intervals that are known.
+
+    Where one has died alone that is a part of another, it is what killed both.
+    """
+    died = {(mark.first, mark.end) for mark in marks if mark.task == ALONE}
+    marked = {(mark.first, mark.end) for mark in marks}
+    explained = {
+        whole for part in died for whole in marked if whole != part and whole[0] <= part[0] and part[1] <= whole[1]
+    }
+    return died - explained, marked - died - explained
+
+
+def _split(pieces: list[Piece]) -> list[list[Piece]]:
+    """Into parts of about as many pieces."""
+    count = min(FAN_OUT, len(pieces))
+    bounds = [number * len(pieces) // count for number in range(count + 1)]
+    return [pieces[a:b] for a, b in itertools.pairwise(bounds)]
