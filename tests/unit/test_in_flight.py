@@ -200,3 +200,23 @@ def test_what_the_store_gives_back_comes_before_what_is_received_later() -> None
     opened(held, "0", "b")
     held.offer(shard(n) for n in ("0", "b"))
     assert names(held.take(10, None)) == ["b", "a", "0"]
+
+
+def test_what_waits_for_its_group_in_another_pipeline_is_no_batch_and_keeps_no_other_work_out() -> None:
+    """Else AvailableNow would end with messages left in the queue, and no other group would be read."""
+    held, group = InFlight(["q"], Limits(messages=100, work=100, batch_bytes=30)), [f"h{n}" for n in range(4)]
+    receive(held, *group)
+    opened(held, *group, group="g")
+    held.watch([shard(group[0], group="g")])
+    held.offer(shard(n, group="g") for n in group[1:])
+    assert held.begin_receive("q", 0, 10) is not None
+    asked = []
+
+    def over() -> bool:
+        asked.append(held.take(10, None))
+        return len(asked) > 1
+
+    held.wait_for_batch(3, 30, over)
+    assert asked == [(), ()], "there was a batch only in name"
+    held.offer([shard(group[0], group="g")])
+    assert names(held.take(10, None)) == group

@@ -317,7 +317,7 @@ class InFlight:
         if limits.bytes is not None and size >= limits.bytes:
             return True
         many = len(self._sizes) >= limits.work or (limits.batch_bytes is not None and size >= limits.batch_bytes)
-        return many and len(self._ready) > 0
+        return many and self._ready.free > 0
 
     def _drained(self) -> bool:
         """Waiting brings nothing more: the queues are empty, or there is no room and nothing is about to leave."""
@@ -330,7 +330,7 @@ class InFlight:
         return self._heavy() or self._room.full(self._resting.total()) or self._room.gives_no_more(self._resting)
 
     def _has_batch(self, max_files: int, max_bytes: int | None) -> bool:
-        return len(self._ready) >= max_files or 0 < (max_bytes or 0) <= self._ready.bytes
+        return self._ready.free >= max_files or 0 < (max_bytes or 0) <= self._ready.bytes
 
     def _until(self, seq: int) -> Iterable[Range]:
         return (entry for s, ranges in self._snapshots.items() if s <= seq for entry in ranges)

@@ -31,8 +31,8 @@ class Ownership:
                 finished.append(shard.key)
             else:
                 (ours if shard.token == self._session.token else others).append(shard)
+        self._in_flight.watch(others)  # first: what is ours in an ordered group may have to wait for them
         self._in_flight.offer(ours)
-        self._in_flight.watch(others)
         self._finish(finished)
         if stale := {shard.key: shard for shard in others if shard.stale}:
             self._acquire(stale)

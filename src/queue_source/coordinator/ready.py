@@ -45,25 +45,32 @@ class ReadyQueue:
         self._entries: dict[ShardKey, Ready] = {}
         self._order: dict[str, list[tuple[int, ShardKey]]] = {}  # a heap for each queue; what is gone is skipped
         self._blocking: dict[Group, dict[ShardKey, int]] = {}
-        self._blocked: dict[Group, list[Ready]] = {}  # not in the heaps
-        self.bytes = 0
+        self._blocked: dict[Group, dict[ShardKey, Ready]] = {}  # not in the heaps
+        self.free = 0  # how many of them may be taken
+        self.bytes = 0  # of these
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def __contains__(self, key: ShardKey) -> bool:
-        return key in self._entries
-
     def put(self, entry: Ready) -> None:
         self._entries[entry.key] = entry
+        if group := self._waits_in(entry):
+            self._blocked.setdefault(group, {})[entry.key] = entry
+            return
+        self.free += 1
         self.bytes += entry.content.size or 0
-        self._push(entry)
+        heapq.heappush(self._order.setdefault(entry.content.queue, []), (entry.arrival, entry.key))
 
     def remove(self, key: ShardKey) -> bool:
         """False when it is not here."""
         entry = self._entries.pop(key, None)
-        self.bytes -= 0 if entry is None else entry.content.size or 0
-        return entry is not None
+        if entry is None:
+            return False
+        group = group_of(entry.content)
+        if group is None or self._blocked.get(group, {}).pop(key, None) is None:
+            self.free -= 1
+            self.bytes -= entry.content.size or 0
+        return True
 
     def block(self, group: Group, key: ShardKey, arrival: int) -> None:
         """Another pipeline has this shard of the group: later ones wait."""
@@ -74,8 +81,8 @@ class ReadyQueue:
         if blocking.pop(key, None) is not None:
             if not blocking:
                 del self._blocking[group]
-            for entry in self._blocked.pop(group, ()):
-                self._push(entry)
+            for entry in self._blocked.pop(group, {}).values():
+                self.put(entry)
 
     def take(
         self, max_files: int, max_bytes: int | None, may_be_cut: Callable[[Content], bool]
@@ -107,19 +114,16 @@ class ReadyQueue:
             entry = self._entries.get(key)
             if entry is None or entry.arrival != arrival:
                 continue
-            if group := self._waits_in(entry):
-                self._blocked.setdefault(group, []).append(entry)
+            self.remove(key)
+            if self._waits_in(entry):
+                self.put(entry)
             else:
-                self.remove(key)
                 yield entry
 
     def _waits_in(self, entry: Ready) -> Group | None:
         group = group_of(entry.content)
         blocking = self._blocking.get(group) if group else None
         return group if blocking and min(blocking.values()) < entry.arrival else None
-
-    def _push(self, entry: Ready) -> None:
-        heapq.heappush(self._order.setdefault(entry.content.queue, []), (entry.arrival, entry.key))
 
 
 def group_of(content: Content) -> Group | None:
