@@ -7,8 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
-from queue_source.coordinator.metrics import Metrics
-from queue_source.coordinator.session import Session
+from queue_source.coordinator.session import Metrics, Session
 from queue_source.options import parse_reader_options
 from shard_store.model import PublishToken
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from queue_source.coordinator.heartbeats import Heartbeats
+from queue_source.coordinator.maintenance import send_heartbeats
 from shard_store.errors import PipelineTakenOver, StoreUnavailable
 from shard_store.model import PublishToken
 from support.sessions import make_session
@@ -48,7 +48,7 @@ def run(end: float, fails: Callable[[float], Exception | None], takes: float = 0
     time = Time(end)
     store = Store(time, fails, takes)
     session = make_session(store, stopping=time, clock=lambda: time.now, commitTimeout="60s")
-    Heartbeats(session, time.now).run()
+    send_heartbeats(session, time.now)
     return store.beats
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from queue_source.announcements.contents import Announced, Stat, announced_messages, announced_objects, apart
 from queue_source.coordinator.acknowledging import Acknowledger
@@ -15,24 +16,16 @@ from shard_store.model import BEGINNING, Shard, ShardKey, ShardState, shard_key
 from shard_store.sql.transaction import ROWS_PER_STATEMENT
 
 
+@dataclass
 class Opener:
     """Up to 1,000 messages a transaction: all their shards are opened in one statement."""
 
-    def __init__(
-        self,
-        session: Session,
-        stat: Stat,
-        in_flight: InFlight,
-        ownership: Ownership,
-        acknowledger: Acknowledger,
-        errors: ErrorQueue,
-    ) -> None:
-        self._session = session
-        self._stat = stat
-        self._in_flight = in_flight
-        self._ownership = ownership
-        self._acknowledger = acknowledger
-        self._errors = errors
+    _session: Session
+    _stat: Stat
+    _in_flight: InFlight
+    _ownership: Ownership
+    _acknowledger: Acknowledger
+    _errors: ErrorQueue
 
     def run(self) -> None:
         while not self._session.stopping.is_set():

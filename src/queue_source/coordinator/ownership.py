@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from queue_source.coordinator.acknowledging import Acknowledger
 from queue_source.coordinator.in_flight import InFlight
@@ -13,13 +14,13 @@ from shard_store.model import Shard, ShardKey, ShardState
 logger = logging.getLogger("cuesqueue")
 
 
+@dataclass
 class Ownership:
     """Finished: its messages are acknowledged. Ours: ready. Stale: acquired. Another's: watched. On any thread."""
 
-    def __init__(self, session: Session, in_flight: InFlight, acknowledger: Acknowledger) -> None:
-        self._session = session
-        self._in_flight = in_flight
-        self._acknowledger = acknowledger
+    _session: Session
+    _in_flight: InFlight
+    _acknowledger: Acknowledger
 
     def resolve(self, shards: Iterable[Shard]) -> None:
         """Raises ShardStoreError when stale ones cannot be acquired: they are watched then."""

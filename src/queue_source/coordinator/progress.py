@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 
 from queue_source.coordinator.acknowledging import Acknowledger
 from queue_source.coordinator.error_queue import ErrorQueue
@@ -13,29 +14,21 @@ from queue_source.messages import MessageKey
 from shard_store.failpoints import reach
 from shard_store.model import Range, Snapshot, is_end
 from shard_store.offsets import Confirmed, lost_progress
-from shard_store.starting import Started
 
 logger = logging.getLogger("cuesqueue")
 
 
+@dataclass
 class Progress:
     """How far the pipeline is: `confirmed` and `last_seq` are seqs of snapshots. On the thread of Spark's calls."""
 
-    def __init__(
-        self,
-        session: Session,
-        started: Started,
-        in_flight: InFlight,
-        ownership: Ownership,
-        acknowledger: Acknowledger,
-        errors: ErrorQueue,
-    ) -> None:
-        self._session = session
-        self._in_flight = in_flight
-        self._ownership = ownership
-        self._acknowledger = acknowledger
-        self._errors = errors
-        self.confirmed, self.last_seq = started.confirmed_seq, started.last_seq
+    _session: Session
+    _in_flight: InFlight
+    _ownership: Ownership
+    _acknowledger: Acknowledger
+    _errors: ErrorQueue
+    confirmed: int
+    last_seq: int
 
     def confirm(self, seq: int) -> None:
         """Make everything up to `seq` final; then acknowledge."""

@@ -6,12 +6,12 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from queue_source.coordinator.in_flight import InFlight
 from queue_source.coordinator.leases import LeaseKeeper, longest_lease
 from queue_source.coordinator.room import Receive
-from queue_source.coordinator.session import Session
-from queue_source.coordinator.threads import Threads
+from queue_source.coordinator.session import Session, Threads
 from queue_source.messages import Received
 from queue_source.queues.base import Capabilities, Queue
 
@@ -43,6 +43,7 @@ class _Cutoff:
         return kept, late
 
 
+@dataclass
 class Receivers:
     """Threads that take messages while there is room; each message's lease is kept from that moment on.
 
@@ -50,15 +51,12 @@ class Receivers:
     queues: seconds since 1970.
     """
 
-    def __init__(
-        self, session: Session, in_flight: InFlight, leases: LeaseKeeper, clock: Callable[[], float] = time.time
-    ) -> None:
-        self._session = session
-        self._in_flight = in_flight
-        self._leases = leases
-        self._clock = clock
-        self._cutoff: _Cutoff | None = None
-        self.hurry = True
+    _session: Session
+    _in_flight: InFlight
+    _leases: LeaseKeeper
+    _clock: Callable[[], float] = time.time
+    _cutoff: _Cutoff | None = None
+    hurry: bool = True
 
     @property
     def draining(self) -> bool:

@@ -1,15 +1,14 @@
-"""What is fixed for one start of one reader, from the moment at which the store has said who we are."""
+"""What all parts of one reader share: what is fixed once the store has said who we are, its counters, its threads."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 
 import tenacity
 
-from queue_source.coordinator.metrics import Metrics
 from queue_source.errors import QueueUnavailable
 from queue_source.options import ReaderOptions
 from queue_source.queues.base import Queue
@@ -18,6 +17,40 @@ from shard_store.semantics import Semantics
 from shard_store.store import ShardStore
 
 _TRIES = 6  # in a row: with waits of at most 1, 2, 4, 8 and 16 s, half of it on average
+
+
+@dataclass(slots=True)
+class _Counts:
+    received: int = 0  # messages delivered to us, redeliveries included
+    ignored: int = 0  # records that announce nothing to read: test events, delete events
+    duplicates: int = 0  # announcements of shards that were known already
+    quarantined: int = 0  # messages that were not understood
+    acknowledged: int = 0
+    acquired: int = 0  # stale shards taken from other pipelines
+    acknowledgeFailures: int = 0
+    givenBack: int = 0
+    lostLeases: int = 0
+    lostShards: int = 0
+    pruned: int = 0
+    errorsDelivered: int = 0  # to the error queue
+    maintenanceFailures: int = 0  # of work by the clock that is tried again; the log has their causes
+
+
+@dataclass(slots=True)
+class Metrics:
+    """Counters that any thread may raise, shown in the query's progress as numbers since the reader's start."""
+
+    _counts: _Counts = field(default_factory=_Counts)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def add(self, **amounts: int) -> None:
+        with self._lock:
+            for name, amount in amounts.items():
+                setattr(self._counts, name, getattr(self._counts, name) + amount)
+
+    def snapshot(self) -> dict[str, int]:
+        with self._lock:
+            return asdict(self._counts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,3 +101,49 @@ def with_back_off(stopping: threading.Event) -> tenacity.Retrying:
         sleep=tenacity.sleep_using_event(stopping),
         reraise=True,
     )
+
+
+class Threads:
+    """Threads of one reader. The first failure stops all of them and is raised by `check` (invariant 8)."""
+
+    def __init__(self) -> None:
+        self.stopping = threading.Event()
+        self._wakes: list[Callable[[], None]] = []
+        self._failure: BaseException | None = None
+        self._threads: list[threading.Thread] = []
+
+    def on_stop(self, *wakes: Callable[[], None]) -> None:
+        """What to call when the threads are to end: it wakes up whoever waits for their work, and themselves."""
+        self._wakes += wakes
+
+    def start(self, name: str, work: Callable[..., None], *arguments: object) -> None:
+        def guarded() -> None:
+            try:
+                work(*arguments)
+            except BaseException as error:  # noqa: BLE001 - kept, and raised by Spark's next call
+                self._failure = self._failure or error
+                self._stop()
+
+        thread = threading.Thread(target=guarded, name=f"cuesqueue-{name}", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def check(self) -> None:
+        """Raise what has ended the threads, if anything has."""
+        if self._failure is not None:
+            raise self._failure
+
+    @property
+    def working(self) -> bool:
+        return not self.stopping.is_set()
+
+    def stop(self, patience: float) -> None:
+        """Ask all threads to end, and wait up to `patience` seconds for each."""
+        self._stop()
+        for thread in self._threads:
+            thread.join(patience)
+
+    def _stop(self) -> None:
+        self.stopping.set()
+        for wake in self._wakes:
+            wake()

@@ -10,19 +10,16 @@ from queue_source.announcements.contents import Stat
 from queue_source.coordinator.acknowledging import Acknowledger
 from queue_source.coordinator.coordinator import Coordinator, Parts
 from queue_source.coordinator.error_queue import ErrorQueue
-from queue_source.coordinator.heartbeats import Heartbeats
 from queue_source.coordinator.in_flight import InFlight
 from queue_source.coordinator.leases import LeaseKeeper
-from queue_source.coordinator.maintenance import Maintenance
-from queue_source.coordinator.metrics import Metrics
+from queue_source.coordinator.maintenance import Maintenance, send_heartbeats
 from queue_source.coordinator.opening import Opener
 from queue_source.coordinator.ownership import Ownership
 from queue_source.coordinator.progress import Progress
 from queue_source.coordinator.receiving import Receivers
 from queue_source.coordinator.room import limits_of
-from queue_source.coordinator.session import Session, with_back_off
+from queue_source.coordinator.session import Metrics, Session, Threads, with_back_off
 from queue_source.coordinator.shares import shares_of
-from queue_source.coordinator.threads import Threads
 from queue_source.messages import MessageKey
 from queue_source.options import ReaderOptions
 from queue_source.options.queue_checks import warn_of_retention
@@ -67,12 +64,13 @@ def start(
     leases = LeaseKeeper(queues, session.lease, lambda keys: _lost(session, in_flight, keys), clock)
     acknowledger = Acknowledger(session, in_flight, leases)
     ownership = Ownership(session, in_flight, acknowledger)
-    progress = Progress(session, started, in_flight, ownership, acknowledger, errors)
+    seqs = started.confirmed_seq, started.last_seq
+    progress = Progress(session, in_flight, ownership, acknowledger, errors, *seqs)
     receivers = Receivers(session, in_flight, leases)
     maintenance = Maintenance(session, in_flight, ownership, acknowledger)
     threads.on_stop(in_flight.wake, leases.wake, acknowledger.wake)
     threads.start("leases", leases.run, threads.stopping)
-    threads.start("heartbeats", Heartbeats(session, began).run)
+    threads.start("heartbeats", send_heartbeats, session, began)
     threads.start("maintenance", maintenance.run)
     threads.start("open", Opener(session, stat, in_flight, ownership, acknowledger, errors).run)
     threads.start("acknowledge", acknowledger.run)
