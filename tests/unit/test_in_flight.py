@@ -220,3 +220,12 @@ def test_what_waits_for_its_group_in_another_pipeline_is_no_batch_and_keeps_no_o
     assert asked == [(), ()], "there was a batch only in name"
     held.offer([shard(group[0], group="g")])
     assert names(held.take(10, None)) == group
+
+
+def test_a_planned_message_whose_opening_broke_off_is_not_given_back_too() -> None:
+    held = InFlight(["q"], Limits(messages=10, work=10))
+    held.recover([], [Snapshot(1, (Range(shard("1").key, content("1"), BEGINNING, BEGINNING),))], ())
+    receive(held, "1", "2")
+    held.begin_opening(10, 0.0)
+    held.announce([Opened(message("1"), {shard("1").key: content("1")})])
+    assert held.empty() == ([message("2")], [message("1")], [])

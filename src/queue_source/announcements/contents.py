@@ -85,17 +85,8 @@ def _message_of(message: Received, options: NotificationOptions) -> Announced:
     count = message.headers.get(REPUBLISH_COUNT)
     key = message.message_id if count is None else f"{message.message_id}#{count}"
     payload = Payload(message.body, key, message.tag, tuple(message.headers.items()), message.sent_at)
-    content = Content(
-        shard_id=f"{message.queue}#{key}",
-        uri=MESSAGE_URI,
-        size=len(message.body),
-        queue=message.queue,
-        message_id=message.message_id,
-        receive_count=message.receive_count,
-        group=message.group,
-        payload=payload,
-    )
-    return Announced(message, (content,))
+    content = _from(message, f"{message.queue}#{key}", MESSAGE_URI, len(message.body))
+    return Announced(message, (content._replace(payload=payload),))
 
 
 def _tag_matches(message: Received, options: NotificationOptions) -> bool:
@@ -121,16 +112,12 @@ def _content(notice: ObjectNotice, message: Received, options: NotificationOptio
     version = notice.version or notice.etag or message.headers.get(OBJECT_VERSION)
     if options.allow_overwrites and version is not None:
         identity = f"{notice.uri}#{version}"
-    return Content(
-        shard_id=identity,
-        uri=notice.uri,
-        size=notice.size,
-        etag=notice.etag,
-        queue=message.queue,
-        message_id=message.message_id,
-        receive_count=message.receive_count,
-        group=message.group,
-    )
+    return _from(message, identity, notice.uri, notice.size, notice.etag)
+
+
+def _from(message: Received, shard_id: str, uri: str, size: int | None, etag: str | None = None) -> Content:
+    origin = message.queue, message.message_id, message.receive_count, message.group
+    return Content(shard_id, uri, size, etag, *origin)
 
 
 def _error(message: Received, cause: str, detail: str) -> ErrorRecord:

@@ -42,13 +42,13 @@ def parse_notification(
     """
     if format != "auto" and format not in FORMATS:
         raise ValueError(f"unknown notification format {format!r}; use auto or one of {', '.join(FORMATS)}")
-    if format == "json" and paths is None:
-        raise ValueError("format json needs the paths of its objects")
     try:
-        if format == "json" and paths is not None:
-            found = _uris(uris_at(_json(_text(body)), paths))
-        else:
+        if format != "json":
             found = _parse(body, attributes or {}, "s3" if format == "minio" else format)
+        elif paths is None:
+            raise ValueError("format json needs the paths of its objects")
+        else:
+            found = _uris(uris_at(_json(_text(body)), paths))
     except RecursionError:
         raise MalformedNotification("the JSON is nested too deeply") from None
     for notice in found.objects:
@@ -69,10 +69,8 @@ def _parse(body: bytes, attributes: Mapping[str, str], format: str) -> Announcem
 
 
 def _document(value: object, format: str, envelopes: int) -> Announcement:
-    if isinstance(value, str) and format in ("auto", "uri"):
-        return _uri(value)
-    if isinstance(value, list) and format in ("auto", "uri"):
-        return _uris(value)
+    if isinstance(value, str | list) and format in ("auto", "uri"):
+        return _uri(value) if isinstance(value, str) else _uris(value)
     if not isinstance(value, dict):
         raise MalformedNotification(f"a notification is a JSON object, not {_kind(value)}")
     if value.get("Type") == "Notification" and "Message" in value and format in ("auto", "sns"):
@@ -212,17 +210,13 @@ def _string(parent: Mapping[str, object], name: str) -> str:
     return value
 
 
-def _object(parent: Json, name: str) -> Json:
-    value = parent.get(name)
-    if not isinstance(value, dict):
-        raise MalformedNotification(f"{name!r} has to be an object, not {_kind(value, missing=name not in parent)}")
-    return value
-
-
 def _object_at(parent: Json, path: str) -> Json:
     """The object to which names separated by dots lead; the parent itself for no name."""
     for name in path.split(".") if path else ():
-        parent = _object(parent, name)
+        value = parent.get(name)
+        if not isinstance(value, dict):
+            raise MalformedNotification(f"{name!r} has to be an object, not {_kind(value, missing=name not in parent)}")
+        parent = value
     return parent
 
 

@@ -13,13 +13,14 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from queue_source.coordinator.ready import Group, Ready, ReadyQueue, group_of
+from queue_source.coordinator.ready import Ready, ReadyQueue, group_of
 from queue_source.coordinator.room import Limits, Receive, Room
 from queue_source.coordinator.shares import Shares
 from queue_source.coordinator.waiting import Waiting
 from queue_source.messages import MESSAGE_URI, MessageKey, Received, key_of
 from shard_store.model import Content, Range, Shard, ShardKey, Snapshot, is_end
 
+_EQUAL = Shares()
 _POLL = 0.1  # seconds: time-outs of a wait are noticed as late as this
 
 
@@ -50,8 +51,7 @@ class Left(NamedTuple):
 class InFlight:
     """All methods may be called from any thread. Whoever waits here is woken by every change."""
 
-    def __init__(self, queues: Iterable[str], limits: Limits, shares: Shares | None = None) -> None:
-        shares = shares or Shares()
+    def __init__(self, queues: Iterable[str], limits: Limits, shares: Shares = _EQUAL) -> None:
         self._changed = threading.Condition()
         self._room = Room(queues, limits, shares)
         self._inbox: deque[Received] = deque()
@@ -61,7 +61,6 @@ class InFlight:
         self._arrivals: dict[ShardKey, int] = {}
         self._numbers = itertools.count()
         self._waiting = Waiting(self._resting)
-        self._foreign: dict[ShardKey, Group | None] = {}
         self._ready = ReadyQueue(shares)
         self._taken: dict[ShardKey, Ready] = {}
         self._planned: dict[ShardKey, int] = {}  # the seq of its snapshot
@@ -182,14 +181,17 @@ class InFlight:
                     continue
                 self._not_ready(key)
                 if key in self._waiting:
-                    self._watch(key, group_of(shard.content))
+                    group = group_of(shard.content)
+                    self._waiting.watch(key, group)
+                    if group is not None:
+                        self._ready.block(group, key, self._arrive(key))
                 else:
                     self._arrivals.pop(key, None)
             self._changed.notify_all()
 
     def foreign(self) -> list[ShardKey]:
         with self._changed:
-            return list(self._foreign)
+            return list(self._waiting.foreign)
 
     def finish(self, keys: Iterable[ShardKey]) -> list[MessageKey]:
         """The shards are finished in the store; returns the messages that wait for nothing more."""
@@ -293,8 +295,9 @@ class InFlight:
         """At the end: everything leaves."""
         with self._changed:
             planned = [m for m in self._waiting.messages if self._waiting.touches(m, self._planned, self._taken)]
-            unopened = [*map(key_of, self._inbox), *map(key_of, self._opening), *self._aside]
-            unplanned = [*unopened, *(set(self._waiting.messages).difference(planned))]
+            unopened = [key_of(message) for message in (*self._opening, *self._inbox)]
+            held = dict.fromkeys((*self._waiting.messages, *unopened, *self._aside))
+            unplanned = list(held.keys() - planned)
             bare = self._drop(unplanned)
             self._inbox.clear()
             self._opening = []
@@ -302,7 +305,7 @@ class InFlight:
 
     def counts(self) -> Counts:
         with self._changed:
-            return Counts(len(self._room), len(self._ready), len(self._planned), len(self._foreign))
+            return Counts(len(self._room), len(self._ready), len(self._planned), len(self._waiting.foreign))
 
     @property
     def bytes_held(self) -> int:
@@ -350,14 +353,8 @@ class InFlight:
         self._enter(shard.key, content)
         self._ready.put(Ready(shard.key, content, shard.position, self._arrive(shard.key)))
 
-    def _watch(self, key: ShardKey, group: Group | None) -> None:
-        self._waiting.watch(key)
-        self._foreign[key] = group
-        if group is not None:
-            self._ready.block(group, key, self._arrive(key))
-
     def _unwatch(self, key: ShardKey) -> None:
-        if self._waiting.unwatch(key) and (group := self._foreign.pop(key)) is not None:
+        if group := self._waiting.unwatch(key):
             self._ready.unblock(group, key)
 
     def _drop(self, keys: Iterable[MessageKey]) -> list[ShardKey]:

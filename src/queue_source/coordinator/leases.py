@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from queue_source.errors import QueueUnavailable
 from queue_source.messages import MessageKey, Receipt, Received, key_of
@@ -28,8 +28,7 @@ def longest_lease(lease: float, capabilities: Capabilities) -> float:
     return lease if capabilities.max_lease is None else min(lease, capabilities.max_lease)
 
 
-@dataclass(slots=True)
-class _Task:
+class _Task(NamedTuple):
     """The extension task of one message; times are those of the keeper's clock.
 
     `deadline` is when the lease ends. `cap` is the end of the longest time that one delivery may be held in all: from
@@ -58,24 +57,23 @@ class LeaseKeeper:
         self._wanted = lease
         self._lost = lost
         self._clock = clock
-        self._lock = threading.Lock()
-        self._wake = threading.Condition(self._lock)
+        self._changed = threading.Condition(threading.Lock())
         self._tasks: dict[MessageKey, _Task] = {}
         self._order: list[tuple[float, MessageKey]] = []  # a heap of (due, key); entries of stopped tasks are skipped
         self._failure: BaseException | None = None
 
     def hold(self, messages: Iterable[Received]) -> None:
         """Start the extension tasks of messages just received."""
-        with self._wake:
+        with self._changed:
             for message in messages:
                 lease, cap = self._lease(message.queue), self._queues[message.queue].capabilities.lease_cap
                 end = float("inf") if cap is None else message.lease_until - lease + cap
                 self._plan(key_of(message), message.lease_until, end)
-            self._wake.notify()
+            self._changed.notify()
 
     def stop(self, keys: Iterable[MessageKey]) -> None:
         """End the extension tasks: the messages are acknowledged, given back or lost."""
-        with self._lock:
+        with self._changed:
             for key in keys:
                 self._tasks.pop(key, None)
             if len(self._order) > 2 * len(self._tasks) + _FEW:
@@ -84,11 +82,11 @@ class LeaseKeeper:
 
     def wake(self) -> None:
         """Let the keeper's thread see that it is to stop."""
-        with self._wake:
-            self._wake.notify()
+        with self._changed:
+            self._changed.notify()
 
     def held(self) -> int:
-        with self._lock:
+        with self._changed:
             return len(self._tasks)
 
     def extend_last(self, keys: Iterable[MessageKey], seconds: float) -> None:
@@ -107,23 +105,23 @@ class LeaseKeeper:
         callers = ThreadPoolExecutor(_CALLERS, "cuesqueue-extend")
         try:
             while not stopping.is_set():
-                wait = self.tick(callers.submit)
-                with self._wake:
-                    self._wake.wait(min(wait, 1.0))
+                wait = self.tick(lambda *call: callers.submit(self._guarded, *call))
+                with self._changed:
+                    self._changed.wait(min(wait, 1.0))
                 if self._failure is not None:
                     raise self._failure
         finally:
             callers.shutdown(cancel_futures=True)
 
-    def tick(self, call: Callable[..., object] | None = None) -> float:
+    def tick(self, call: Callable[..., object] = lambda work, *arguments: work(*arguments)) -> float:
         """Extend what is due now; returns in how many seconds the next is due.
 
-        `call(function, *arguments)` makes one call to a queue, here or on another thread.
+        `call(work, *arguments)` makes one call to a queue, here or on another thread.
         """
         now = self._clock()
         due: dict[tuple[str, float], list[Receipt]] = {}
         over: list[MessageKey] = []
-        with self._lock:
+        with self._changed:
             for key in self._take_due(now):
                 task = self._tasks[key]
                 lease = min(self._lease(key[0]), task.cap - now)
@@ -139,12 +137,8 @@ class LeaseKeeper:
         for (queue, lease), receipts in due.items():
             size = self._queues[queue].capabilities.max_batch_size
             for start in range(0, len(receipts), size):
-                batch = receipts[start : start + size]
-                if call is None:
-                    self._extend(queue, batch, lease)
-                else:
-                    call(self._guarded, queue, batch, lease)
-        with self._lock:
+                call(self._extend, queue, receipts[start : start + size], lease)
+        with self._changed:
             return max(0.0, self._order[0][0] - self._clock()) if self._order else self._wanted * _EARLY
 
     def _take_due(self, now: float) -> list[MessageKey]:
@@ -159,13 +153,13 @@ class LeaseKeeper:
                 due.append(key)
         return due
 
-    def _guarded(self, queue: str, receipts: Sequence[Receipt], lease: float) -> None:
+    def _guarded(self, work: Callable[..., None], *arguments: object) -> None:
         try:
-            self._extend(queue, receipts, lease)
+            work(*arguments)
         except BaseException as error:  # noqa: BLE001 - kept, and raised by the keeper's thread
-            with self._wake:
+            with self._changed:
                 self._failure = self._failure or error
-                self._wake.notify()
+                self._changed.notify()
 
     def _extend(self, queue: str, receipts: Sequence[Receipt], lease: float) -> None:
         """One call to the queue; what became of it is each message's own fate."""
@@ -176,7 +170,7 @@ class LeaseKeeper:
             over = self._again(queue, receipts)
         else:
             over = [(queue, receipt) for receipt in gone]
-            with self._lock:
+            with self._changed:
                 for receipt in receipts:
                     task = self._tasks.get((queue, receipt))
                     if receipt not in gone and task is not None:
@@ -188,7 +182,7 @@ class LeaseKeeper:
         """Plan another try soon for leases that are still alive; returns those that are over."""
         now = self._clock()
         over: list[MessageKey] = []
-        with self._lock:
+        with self._changed:
             for receipt in receipts:
                 task = self._tasks.get((queue, receipt))
                 if task is None:
@@ -201,7 +195,7 @@ class LeaseKeeper:
 
     def _end(self, keys: Sequence[MessageKey]) -> None:
         """These leases are lost, unless we have let go of them ourselves while the call was under way."""
-        with self._lock:
+        with self._changed:
             lost = [key for key in keys if self._tasks.pop(key, None) is not None]
         if lost:
             self._lost(lost)

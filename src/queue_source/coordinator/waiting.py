@@ -9,23 +9,26 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
+from queue_source.coordinator.ready import Group
 from queue_source.messages import MessageKey
 from shard_store.model import Content, ShardKey
 
 
 class Waiting:
-    """Messages and the unfinished shards that they announced; `foreign` shards belong to other pipelines.
+    """Messages and the unfinished shards that they announced.
+
+    `foreign`: the shards among them that belong to other pipelines, with their ordered groups.
 
     A message rests when there is nothing for us to do for it: all of its shards are foreign, or none is left.
     `resting` counts such messages of each queue, for its owner.
     """
 
-    def __init__(self, resting: Counter[str] | None = None) -> None:
-        self._resting = Counter() if resting is None else resting
+    def __init__(self, resting: Counter[str]) -> None:
+        self._resting = resting
         self._shards: dict[MessageKey, set[ShardKey]] = {}
         self._messages: dict[ShardKey, set[MessageKey]] = {}
         self._bodies: dict[ShardKey, Content] = {}  # of shards whose message is the content
-        self._foreign: set[ShardKey] = set()
+        self.foreign: dict[ShardKey, Group | None] = {}
         self._foreign_of: Counter[MessageKey] = Counter()
         self._complete: set[MessageKey] = set()
         self._idle: set[MessageKey] = set()
@@ -61,24 +64,23 @@ class Waiting:
         self._shards[message] = set(contents)
         for key, content in contents.items():
             self._messages.setdefault(key, set()).add(message)
-            self._foreign_of[message] += key in self._foreign
+            self._foreign_of[message] += key in self.foreign
             if content.payload is not None:
                 self._bodies[key] = content
         self._sort(message)
 
-    def watch(self, shard: ShardKey) -> None:
+    def watch(self, shard: ShardKey, group: Group | None = None) -> None:
         """Another pipeline has the shard."""
-        if shard not in self._foreign:
-            self._foreign.add(shard)
+        if shard not in self.foreign:
+            self.foreign[shard] = group
             self._count(shard, 1)
 
-    def unwatch(self, shard: ShardKey) -> bool:
-        """No other pipeline has it (any more); False when none was known to."""
-        if shard not in self._foreign:
-            return False
-        self._foreign.discard(shard)
+    def unwatch(self, shard: ShardKey) -> Group | None:
+        """No other pipeline has it (any more); returns the ordered group for which it was watched."""
+        if shard not in self.foreign:
+            return None
         self._count(shard, -1)
-        return True
+        return self.foreign.pop(shard)
 
     def finish(self, shard: ShardKey) -> list[MessageKey]:
         """The shard, which is not foreign, is finished; returns the messages that wait for nothing more."""
