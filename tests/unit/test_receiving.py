@@ -16,6 +16,7 @@ from queue_source.coordinator.room import Limits
 from queue_source.coordinator.session import Threads
 from queue_source.errors import QueueUnavailable
 from queue_source.messages import Received
+from queue_source.queues import Depth
 from queue_source.queues.base import Capabilities
 from support.sessions import make_session
 
@@ -122,3 +123,20 @@ def test_a_queue_that_is_away_for_a_moment_is_waited_for_and_ends_no_query() -> 
     with receiving(queue, stopping) as (_, in_flight):
         until_empty(in_flight)
     assert len(stopping.seconds) == 3
+
+
+def test_a_depth_that_is_not_known_for_a_moment_ends_no_available_now_query() -> None:
+    queue, stopping = EmptyQueue(certain=True), Impatient()
+    queue.capabilities = Capabilities(max_batch_size=10, reports_depth=True, empty_is_certain=True)
+    failures = [QueueUnavailable("q", "is away for a moment")]
+
+    def depth() -> Depth:
+        if failures:
+            raise failures.pop()
+        return Depth(0, 0)
+
+    queue.depth = depth  # type: ignore[attr-defined]
+    with receiving(queue, stopping) as (receivers, in_flight):
+        receivers.drain()
+        until_empty(in_flight)
+    assert failures == []

@@ -44,10 +44,10 @@ def send_heartbeats(session: Session, started: float) -> None:
 
 
 class _Task(NamedTuple):
-    """`work` returns whether it is to go on at once; else it is done again after `every` seconds."""
+    """`work` returns True when it is to go on at once; else it is done again after `every` seconds."""
 
     name: str
-    work: Callable[[], bool]
+    work: Callable[[], bool | None]
     every: float
 
 
@@ -99,15 +99,13 @@ class Maintenance:
             logger.warning("pipeline %s: %s: %s; it is tried again", self._session.token, task.name, error)
             return min(task.every, _RETRY)
 
-    def _get_foreign(self) -> bool:
+    def _get_foreign(self) -> None:
         """One statement for all shards of others: finished ones end their messages, stale ones are acquired."""
         self._ownership.get_again(self._in_flight.foreign())
-        return False
 
-    def _make_room(self) -> bool:
+    def _make_room(self) -> None:
         if idle := self._in_flight.make_room():
             self._acknowledger.nack(idle, self._session.stale_after)
-        return False
 
     def _prune(self) -> bool:
         """A slice of pruning. Over all pipelines of the source one wins each interval, by a row of the store."""
@@ -124,8 +122,7 @@ class Maintenance:
                 logger.info("source %s: %s", source, result)
         return self._pruning
 
-    def _get_depth(self) -> bool:
+    def _get_depth(self) -> None:
         self.depth = None
         queues = [queue for queue in self._session.queues.values() if queue.capabilities.reports_depth]
         self.depth = sum(queue.depth().ready for queue in queues) if queues else None
-        return False

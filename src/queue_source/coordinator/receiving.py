@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from queue_source.coordinator.in_flight import InFlight
@@ -25,9 +25,9 @@ class _Cutoff:
     that disagree: as many messages as were there are never left.
     """
 
-    def __init__(self, since: float, there: Mapping[str, int]) -> None:
+    def __init__(self, since: float, there: Counter[str]) -> None:
         self._since = since
-        self._there = Counter(there)
+        self._there = there
         self._lock = threading.Lock()
 
     def divide(self, messages: Sequence[Received]) -> tuple[list[Received], list[Received]]:
@@ -71,8 +71,10 @@ class Receivers:
 
     def drain(self) -> None:
         """AvailableNow: from here on nothing newer counts, and a queue is empty only by a receive that begins later."""
-        queues = self._session.queues.items()
-        there = {name: queue.depth().ready for name, queue in queues if queue.capabilities.reports_depth}
+        patiently, there = self._session.patiently, Counter[str]()
+        for name, queue in self._session.queues.items():
+            if patiently(getattr, queue, "capabilities").reports_depth:
+                there[name] = patiently(queue.depth).ready
         self._cutoff = _Cutoff(self._clock(), there)
         self._in_flight.forget_proofs()
 

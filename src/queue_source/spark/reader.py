@@ -11,7 +11,8 @@ An offset is `{"pipeline": name, "seq": number}`: the snapshots up to `seq` (des
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,8 @@ from shard_store.model import Plan, Range
 
 if TYPE_CHECKING:
     from queue_source.coordinator import Coordinator
+    from queue_source.options.secrets import SecretUrl
+    from queue_source.queues.base import Queue
 
 
 @dataclass
@@ -138,19 +141,21 @@ def _start(options: ReaderOptions) -> Coordinator:
 
     # a lock or a failover is waited for until others may take over: the heartbeats end what takes longer
     patience = max(30.0, options.leases.stale_after.total_seconds())
-    store = open_store(options.store.reveal(), patience=patience)
-    queues: Mapping[str, Any] = {}
-    errors, error_url = None, options.delivery.error_queue_url
-    try:
-        if error_url is not None:
-            errors = open_queue(error_url.reveal(), **connection_options(error_url, options.queue))
+    with ExitStack() as undone:
+        store = undone.enter_context(open_store(options.store.reveal(), patience=patience))
+
+        def opened(url: SecretUrl) -> Queue:
+            queue = open_queue(url.reveal(), **connection_options(url, options.queue))
+            undone.callback(queue.close)
+            return queue
+
+        error_url = options.delivery.error_queue_url
+        errors = None if error_url is None else opened(error_url)
+        if errors is not None:
             check_error_queue(errors)
-        opened = [open_queue(url.reveal(), **connection_options(url, options.queue)) for url in options.queue.urls]
-        queues = {queue.name: queue for queue in opened}
-        check_suitability(opened, options)
-        return start(options, store, queues, stat, driver=driver_identity(), error_queue=errors)
-    except BaseException:
-        for queue in (*queues.values(), *([] if errors is None else [errors])):
-            queue.close()
-        store.close()
-        raise
+        queues = [opened(url) for url in options.queue.urls]
+        check_suitability(queues, options)
+        by_name = {queue.name: queue for queue in queues}
+        coordinator = start(options, store, by_name, stat, driver=driver_identity(), error_queue=errors)
+        undone.pop_all()
+    return coordinator
