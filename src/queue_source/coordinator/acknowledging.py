@@ -12,6 +12,7 @@ from queue_source.coordinator.leases import LeaseKeeper, by_queue, longest_lease
 from queue_source.coordinator.session import Session
 from queue_source.errors import QueueUnavailable
 from queue_source.messages import MessageKey
+from shard_store.sql.transaction import chunks
 
 logger = logging.getLogger("cuesqueue")
 
@@ -74,9 +75,7 @@ class Acknowledger:
         """Acknowledge before returning."""
         for name, receipts in by_queue(keys).items():
             queue = self._session.queues[name]
-            size = queue.capabilities.max_batch_size * _BATCHES
-            for start in range(0, len(receipts), size):
-                chunk = receipts[start : start + size]
+            for chunk in chunks(receipts, queue.capabilities.max_batch_size * _BATCHES):
                 done = [(name, receipt) for receipt in chunk]
                 self._leases.stop(done)
                 try:

@@ -174,7 +174,7 @@ class Coordinator:
         parts.in_flight.wait_for_batch(
             batches.max_files_per_trigger,
             batches.max_bytes_per_trigger,
-            lambda: not parts.threads.working or clock() > deadline,
+            lambda: self._session.stopping.is_set() or clock() > deadline,
         )
         parts.receivers.hurry = False
         self.check()

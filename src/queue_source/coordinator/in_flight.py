@@ -294,7 +294,7 @@ class InFlight:
     def empty(self) -> Left:
         """At the end: everything leaves."""
         with self._changed:
-            planned = [m for m in self._waiting.messages if self._waiting.touches(m, self._planned, self._taken)]
+            planned = list(self._waiting.of((*self._planned, *self._taken)))
             unopened = [key_of(message) for message in (*self._opening, *self._inbox)]
             held = dict.fromkeys((*self._waiting.messages, *unopened, *self._aside))
             unplanned = list(held.keys() - planned)

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from queue_source.errors import QueueUnavailable
 from queue_source.messages import MessageKey, Receipt, Received, key_of
 from queue_source.queues.base import Capabilities, Queue
+from shard_store.sql.transaction import chunks
 
 _CALLERS = 2  # threads that wait for answers to extensions: one slow queue does not delay the others
 _EARLY = 0.5  # an extension is due when this part of the lease is left, so that a failed one can be tried again
@@ -135,9 +136,8 @@ class LeaseKeeper:
         if over:
             self._end(over)
         for (queue, lease), receipts in due.items():
-            size = self._queues[queue].capabilities.max_batch_size
-            for start in range(0, len(receipts), size):
-                call(self._extend, queue, receipts[start : start + size], lease)
+            for batch in chunks(receipts, self._queues[queue].capabilities.max_batch_size):
+                call(self._extend, queue, batch, lease)
         with self._changed:
             return max(0.0, self._order[0][0] - self._clock()) if self._order else self._wanted * _EARLY
 

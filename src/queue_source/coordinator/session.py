@@ -133,10 +133,6 @@ class Threads:
         if self._failure is not None:
             raise self._failure
 
-    @property
-    def working(self) -> bool:
-        return not self.stopping.is_set()
-
     def stop(self, patience: float) -> None:
         """Ask all threads to end, and wait up to `patience` seconds for each."""
         self._stop()

@@ -28,11 +28,10 @@ class Shares:
     def interleave(self, queued: Mapping[str, Iterable[T]]) -> Iterator[T]:
         """The waiting items of all queues, in the order in which they are to be taken."""
         if self.greedy or len(queued) == 1:
-            first = [name for name in self.weights if name in queued]
-            for name in (*first, *(name for name in queued if name not in self.weights)):
-                yield from queued[name]
-            return
-        yield from self._by_weight(queued)
+            for name in dict.fromkeys((*self.weights, *queued)):
+                yield from queued.get(name, ())
+        else:
+            yield from self._by_weight(queued)
 
     def _by_weight(self, queued: Mapping[str, Iterable[T]]) -> Iterator[T]:
         """Smooth weighted round-robin: at each step every queue earns its weight, and the richest pays for one item."""

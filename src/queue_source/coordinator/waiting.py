@@ -7,7 +7,7 @@ waits for is a set: the same event twice changes a set once (decision 0012).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from queue_source.coordinator.ready import Group
 from queue_source.messages import MessageKey
@@ -55,9 +55,9 @@ class Waiting:
         """The content with its body, where the message in our hands is it."""
         return self._bodies.get(shard, otherwise)
 
-    def touches(self, message: MessageKey, *places: Mapping[ShardKey, object]) -> bool:
-        """Whether any of the message's shards is in one of the places."""
-        return not all(self._shards[message].isdisjoint(place) for place in places)
+    def of(self, shards: Iterable[ShardKey]) -> set[MessageKey]:
+        """The messages that wait for any of these shards."""
+        return {message for shard in shards for message in self._messages.get(shard, ())}
 
     def wait(self, message: MessageKey, contents: Mapping[ShardKey, Content]) -> None:
         """`message` waits for these unfinished shards; with none it is complete."""
@@ -109,7 +109,7 @@ class Waiting:
         return bare
 
     def _count(self, shard: ShardKey, by: int) -> None:
-        for message in self._messages.get(shard, ()):
+        for message in self.of([shard]):
             self._foreign_of[message] += by
             self._sort(message)
 
