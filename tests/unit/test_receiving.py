@@ -13,7 +13,7 @@ from queue_source.coordinator.in_flight import InFlight
 from queue_source.coordinator.leases import LeaseKeeper
 from queue_source.coordinator.receiving import Receivers
 from queue_source.coordinator.room import Limits
-from queue_source.coordinator.session import Threads
+from queue_source.coordinator.threads import Threads
 from queue_source.errors import QueueUnavailable
 from queue_source.messages import Received
 from queue_source.queues import Depth

@@ -2,12 +2,12 @@
 
 | what | where |
 |---|---|
-| how it begins, what is fixed from then on, and what is counted | `start.py`, `session.py` |
+| how it begins, what is fixed from then on, and what is counted | `start.py`, `session.py`, `threads.py` |
 | messages come in | `receiving.py`, `opening.py`, `ownership.py` |
 | what is held | `in_flight.py`, the one owner of it, with `room.py`, `waiting.py`, `ready.py`, `shares.py` |
 | Spark's calls | `coordinator.py`, `progress.py` |
 | messages go out | `acknowledging.py`, `error_queue.py` |
-| by the clock | `leases.py`, `maintenance.py` |
+| by the clock | `leases.py`, `heartbeats.py`, `maintenance.py` |
 """
 
 from __future__ import annotations

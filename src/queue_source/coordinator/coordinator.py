@@ -15,7 +15,8 @@ from queue_source.coordinator.leases import LeaseKeeper
 from queue_source.coordinator.maintenance import Maintenance
 from queue_source.coordinator.progress import Progress
 from queue_source.coordinator.receiving import Receivers
-from queue_source.coordinator.session import Session, Threads
+from queue_source.coordinator.session import Session
+from queue_source.coordinator.threads import Threads
 from queue_source.errors import QueueError
 from queue_source.formats.base import may_be_cut
 from shard_store.errors import ShardStoreError

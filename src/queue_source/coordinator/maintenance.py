@@ -1,4 +1,4 @@
-"""Work by the clock: heartbeats, and what may fail (other pipelines' shards, room, pruning, depths of queues)."""
+"""Work by the clock that may fail: shards of other pipelines, room for new messages, pruning, depths of queues."""
 
 from __future__ import annotations
 
@@ -11,36 +11,13 @@ from queue_source.coordinator.in_flight import InFlight
 from queue_source.coordinator.ownership import Ownership
 from queue_source.coordinator.session import Session
 from queue_source.errors import QueueError
-from shard_store.errors import PipelineTakenOver, ShardStoreError, StoreUnavailable
+from shard_store.errors import PipelineTakenOver, ShardStoreError
 from shard_store.pruning import RetentionPolicy
 
 logger = logging.getLogger("cuesqueue")
 
 _DEPTH_EVERY = 10.0  # seconds; a call to each queue's service
 _RETRY = 30.0  # seconds, at most, after a failure
-_HEARTBEAT_RETRY = 1.0
-
-
-def send_heartbeats(session: Session, started: float) -> None:
-    """Say that this reader lives, on a thread of its own. `started`: the clock's time when the store began it.
-
-    Raises PipelineTakenOver when a newer incarnation runs: the query then stops. While the store is unavailable it
-    tries again until the moment at which others may take our shards over, and raises StoreUnavailable then.
-    """
-    fresh_until = started + session.stale_after
-    pause = session.heartbeat
-    while not session.stopping.wait(pause):
-        asked = session.clock()
-        try:
-            session.store.heartbeat(session.token, session.stale_after)
-        except StoreUnavailable as error:
-            if session.clock() >= fresh_until:
-                raise
-            logger.warning("pipeline %s: a heartbeat failed and is tried again: %s", session.token, error)
-            pause = min(_HEARTBEAT_RETRY, session.heartbeat)
-        else:
-            fresh_until = asked + session.stale_after
-            pause = session.heartbeat
 
 
 class _Task(NamedTuple):

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from queue_source.coordinator.in_flight import InFlight
 from queue_source.coordinator.leases import LeaseKeeper, longest_lease
 from queue_source.coordinator.room import Receive
-from queue_source.coordinator.session import Session, Threads
+from queue_source.coordinator.session import Session
+from queue_source.coordinator.threads import Threads
 from queue_source.messages import Received
 from queue_source.queues.base import Capabilities, Queue
 

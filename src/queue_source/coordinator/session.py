@@ -1,4 +1,4 @@
-"""What all parts of one reader share: what is fixed once the store has said who we are, its counters, its threads."""
+"""What all parts of one reader share: what is fixed once the store has said who we are, and its counters."""
 
 from __future__ import annotations
 
@@ -101,45 +101,3 @@ def with_back_off(stopping: threading.Event) -> tenacity.Retrying:
         sleep=tenacity.sleep_using_event(stopping),
         reraise=True,
     )
-
-
-class Threads:
-    """Threads of one reader. The first failure stops all of them and is raised by `check` (invariant 8)."""
-
-    def __init__(self) -> None:
-        self.stopping = threading.Event()
-        self._wakes: list[Callable[[], None]] = []
-        self._failure: BaseException | None = None
-        self._threads: list[threading.Thread] = []
-
-    def on_stop(self, *wakes: Callable[[], None]) -> None:
-        """What to call when the threads are to end: it wakes up whoever waits for their work, and themselves."""
-        self._wakes += wakes
-
-    def start(self, name: str, work: Callable[..., None], *arguments: object) -> None:
-        def guarded() -> None:
-            try:
-                work(*arguments)
-            except BaseException as error:  # noqa: BLE001 - kept, and raised by Spark's next call
-                self._failure = self._failure or error
-                self._stop()
-
-        thread = threading.Thread(target=guarded, name=f"cuesqueue-{name}", daemon=True)
-        self._threads.append(thread)
-        thread.start()
-
-    def check(self) -> None:
-        """Raise what has ended the threads, if anything has."""
-        if self._failure is not None:
-            raise self._failure
-
-    def stop(self, patience: float) -> None:
-        """Ask all threads to end, and wait up to `patience` seconds for each."""
-        self._stop()
-        for thread in self._threads:
-            thread.join(patience)
-
-    def _stop(self) -> None:
-        self.stopping.set()
-        for wake in self._wakes:
-            wake()

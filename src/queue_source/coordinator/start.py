@@ -10,16 +10,18 @@ from queue_source.announcements.contents import Stat
 from queue_source.coordinator.acknowledging import Acknowledger
 from queue_source.coordinator.coordinator import Coordinator, Parts
 from queue_source.coordinator.error_queue import ErrorQueue
+from queue_source.coordinator.heartbeats import send_heartbeats
 from queue_source.coordinator.in_flight import InFlight
 from queue_source.coordinator.leases import LeaseKeeper
-from queue_source.coordinator.maintenance import Maintenance, send_heartbeats
+from queue_source.coordinator.maintenance import Maintenance
 from queue_source.coordinator.opening import Opener
 from queue_source.coordinator.ownership import Ownership
 from queue_source.coordinator.progress import Progress
 from queue_source.coordinator.receiving import Receivers
 from queue_source.coordinator.room import limits_of
-from queue_source.coordinator.session import Metrics, Session, Threads, with_back_off
+from queue_source.coordinator.session import Metrics, Session, with_back_off
 from queue_source.coordinator.shares import shares_of
+from queue_source.coordinator.threads import Threads
 from queue_source.messages import MessageKey
 from queue_source.options import ReaderOptions
 from queue_source.options.queue_checks import warn_of_retention
