@@ -294,14 +294,14 @@ class InFlight:
     def empty(self) -> Left:
         """At the end: everything leaves."""
         with self._changed:
-            planned = list(self._waiting.of((*self._planned, *self._taken)))
+            planned = self._waiting.of((*self._planned, *self._taken))
             unopened = [key_of(message) for message in (*self._opening, *self._inbox)]
             held = dict.fromkeys((*self._waiting.messages, *unopened, *self._aside))
-            unplanned = list(held.keys() - planned)
+            unplanned = [message for message in held if message not in planned]
             bare = self._drop(unplanned)
             self._inbox.clear()
             self._opening = []
-            return Left(unplanned, planned, [key for key in bare if self._ready.remove(key)])
+            return Left(unplanned, list(planned), [key for key in bare if self._ready.remove(key)])
 
     def counts(self) -> Counts:
         with self._changed:
