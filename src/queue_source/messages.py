@@ -39,6 +39,9 @@ class Received:
 MessageKey = tuple[str, Receipt]
 """One delivery of one message: (queue name, receipt)."""
 
+Group = tuple[str, str]
+"""(queue name, group): contents of one group are read in their order."""
+
 
 def key_of(message: Received) -> MessageKey:
     return message.queue, message.receipt

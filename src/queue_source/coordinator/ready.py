@@ -11,13 +11,11 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from queue_source.coordinator.shares import Shares
+from queue_source.messages import Group
 from shard_store.model import Content, Position, Range, ShardKey, end_at, offset_of, position_at
 
 LEAST_PART = 256 << 10
 """Bytes of an object below which a part of it is not worth a micro-batch."""
-
-Group = tuple[str, str]
-"""(queue, group): contents of one group are read in their order."""
 
 
 class Ready(NamedTuple):

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from queue_source.coordinator.ready import Group
-from queue_source.messages import MessageKey
+from queue_source.messages import Group, MessageKey
 from shard_store.model import Content, ShardKey
 
 
