@@ -18,7 +18,7 @@ from pika import BasicProperties
 from pika.exceptions import ChannelClosedByBroker
 
 from queue_source.messages import Receipt
-from queue_source.queues.amqp import topology as topology
+from queue_source.queues.amqp import topology
 from queue_source.queues.amqp.address import Address
 from queue_source.queues.amqp.link import ABSENT, Channel, Link, Stopped, fail, resolve, was_closed_for
 from queue_source.queues.amqp.messages import Delivery, properties_of_copy, tag_of

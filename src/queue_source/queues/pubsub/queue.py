@@ -24,16 +24,10 @@ from typing import Any
 
 from google.pubsub_v1 import types
 
-from queue_source.errors import QueueConfigurationError, QueueError, QueueUnavailable
+from queue_source.errors import QueueConfigurationError, QueueUnavailable
 from queue_source.messages import Outgoing, Receipt, Received
-from queue_source.queues.base import (
-    BaseQueue,
-    Capabilities,
-    Depth,
-    convert_each,
-    copy_of,
-    peek_by_receiving,
-)
+from queue_source.queues.adapter import BaseQueue, convert_each, copy_of, peek_by_receiving
+from queue_source.queues.base import Capabilities, Depth
 from queue_source.queues.pubsub.calls import LARGEST_PULL, PubSubCalls, Subscription
 
 LONGEST_LEASE = 600
@@ -75,17 +69,14 @@ class PubSubQueue(BaseQueue):
         owner = found["project"] or project
         if not owner:
             raise QueueConfigurationError(url, f"names no project; write {_FORM} or set option 'gcp.project'")
-        self._name = f"pubsub://{owner}/{found['subscription']}"
+        super().__init__(f"pubsub://{owner}/{found['subscription']}")
         self._path = f"projects/{owner}/subscriptions/{found['subscription']}"
         self._calls = PubSubCalls(self._name, self._path, credentials_file, endpoint)
+        self._closed = self._calls.closed
         self._shortest_wait = shortest_wait
         self._lock = threading.Lock()
         self._delayed: dict[Receipt, float] = {}  # delayed by nack: the service would still accept the receipts
         self._rejectable: dict[Receipt, tuple[float, _Message]] = {}  # until when, the message: see reject
-
-    @property
-    def name(self) -> str:
-        return self._name
 
     @property
     def capabilities(self) -> Capabilities:
@@ -102,17 +93,11 @@ class PubSubQueue(BaseQueue):
 
     # --- the verbs ---------------------------------------------------------------------------------------------------
 
-    def receive(self, max_messages: int, lease: float, wait: float) -> list[Received]:
+    def _receive(self, max_messages: int, lease: float, wait: float) -> list[Received]:
         """Pulls until something comes; then extends, since until that the subscription's own deadline counts."""
         seconds = _whole("lease", lease)
-        self._calls.refuse_closed()
-        try:
-            subscription = self._calls.subscription()
-            started, pulled = self._pull(max_messages, max(wait, self._shortest_wait))
-        except QueueError:
-            if self._calls.closed.is_set():
-                return []
-            raise
+        subscription = self._calls.subscription()
+        started, pulled = self._pull(max_messages, max(wait, self._shortest_wait))
         until = started + subscription.ack_deadline
         self._remember(subscription, pulled, until)
         stale: set[Receipt] = set()

@@ -13,7 +13,8 @@ from enum import Enum
 
 from queue_source.errors import QueueConfigurationError, QueueUnavailable
 from queue_source.messages import Outgoing, Receipt, Received
-from queue_source.queues.base import Depth, convert_each
+from queue_source.queues.adapter import convert_each
+from queue_source.queues.base import Depth
 from queue_source.queues.log_ids import stamped
 from queue_source.queues.sim import tables as sim_tables
 from queue_source.queues.sim.address import parse_address
@@ -76,13 +77,12 @@ class SimQueue(SqlQueue):
 
     # --- the verbs ---------------------------------------------------------------------------------------------------
 
-    def receive(self, max_messages: int, lease: float, wait: float) -> list[Received]:
-        self._refuse_closed()
+    def _receive(self, max_messages: int, lease: float, wait: float) -> list[Received]:
         if self._faulty():
             self._connected("receive")
             for seconds in self._met(Fault.SLOW_RECEIVE, "receive", 1):
                 self._sleep(seconds)
-        taken = super().receive(max_messages, lease, wait)
+        taken = super()._receive(max_messages, lease, wait)
         if taken and self._faulty():
             self._spoil([message.receipt for message in taken])
         return taken

@@ -8,15 +8,14 @@ Who calls it: the reader process (many threads), commands, sinks on executors.
 from __future__ import annotations
 
 import random
-import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from queue_source.errors import QueueConfigurationError, QueueError
 from queue_source.messages import Outgoing, Receipt, Received
-from queue_source.queues.base import BaseQueue, Capabilities, Depth, Extras, check_lease, convert_each, copy_of
+from queue_source.queues.adapter import BaseQueue, check_lease, convert_each, copy_of
+from queue_source.queues.base import Capabilities, Depth, Extras
 from queue_source.queues.sql.database import (
     Address,
     create_table,
@@ -55,32 +54,19 @@ class SqlQueue(BaseQueue):
         sleep: Callable[[float], object] | None = None,
         patience: float = 30.0,
     ) -> None:
-        self._address = address = url if isinstance(url, Address) else parse_address(url)
+        address = url if isinstance(url, Address) else parse_address(url)
+        super().__init__(address.name)
         self._database = open_database(address, clock, patience)
         self._rows = QueueRows(address.queue, address.name)
         self._clock = clock
-        self._closed = threading.Event()
         self._sleep = sleep or self._closed.wait
         self._created = False
 
-    @property
-    def name(self) -> str:
-        return self._address.name
-
     # --- the verbs ---------------------------------------------------------------------------------------------------
 
-    def receive(self, max_messages: int, lease: float, wait: float) -> list[Received]:
+    def _receive(self, max_messages: int, lease: float, wait: float) -> list[Received]:
         """Up to `max_messages` messages in one transaction, the longest visible first; polls until `wait` is over."""
         check_lease(lease)
-        self._refuse_closed()
-        try:
-            return self._receive(max_messages, lease, wait)
-        except QueueError:
-            if self._closed.is_set():
-                return []
-            raise
-
-    def _receive(self, max_messages: int, lease: float, wait: float) -> list[Received]:
         now = self._clock or time.monotonic
         until = now() + wait
 
@@ -217,7 +203,3 @@ class SqlQueue(BaseQueue):
 
     def _create(self) -> None:
         create_table(self._database)
-
-    def _refuse_closed(self) -> None:
-        if self._closed.is_set():
-            raise QueueConfigurationError(self.name, "is closed; open it again")

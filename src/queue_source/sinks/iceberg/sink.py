@@ -110,14 +110,7 @@ class IcebergSink(Sink):
         return TaskFiles(metadata.table_uuid, metadata.default_spec_id, files)
 
     def commit(
-        self,
-        store: ShardStore,
-        batch: Batch,
-        written: Sequence[TaskFiles],
-        schema: pa.Schema,
-        *,
-        row_schema: str,
-        batch_id: int,
+        self, store: ShardStore, batch: Batch, written: Sequence[TaskFiles], *, row_schema: str, batch_id: int
     ) -> None:
         files = [file for task in written for file in task.files]
         brought = sum(f.record_count for f in files), sum(f.file_size_in_bytes for f in files)
