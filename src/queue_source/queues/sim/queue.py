@@ -19,7 +19,7 @@ from queue_source.queues.log_ids import stamped
 from queue_source.queues.sim import tables as sim_tables
 from queue_source.queues.sim.address import parse_address
 from queue_source.queues.sql import SqlQueue
-from queue_source.queues.sql.database import create_table, create_tables
+from queue_source.queues.sql.database import create_tables, messages
 from queue_source.queues.sql.rows import QueueRows
 from queue_source.tags import check_tag, matches_any
 from shard_store.sql.database import Database
@@ -168,9 +168,6 @@ class SimQueue(SqlQueue):
         """Whether the pool is bound to the source; creates nothing."""
         return self._looked(lambda transaction: sim_tables.exists(transaction, self._sim.pool))
 
-    def create(self) -> None:
-        self._opened()
-
     def delete(self) -> None:
         """The pool, its messages, and what faults were ordered for it."""
 
@@ -187,8 +184,7 @@ class SimQueue(SqlQueue):
 
     def _create(self) -> None:
         self._sim.folder.mkdir(parents=True, exist_ok=True)
-        create_table(self._database)
-        create_tables(self._database, sim_tables.metadata)
+        create_tables(self._database, messages.metadata, sim_tables.metadata)
         pool, filters = self._sim.pool, self._sim.filters
         if not self._database.read(lambda transaction: sim_tables.is_bound(transaction, pool, filters)):
             self._database.write(lambda transaction: sim_tables.bind(transaction, pool, filters))

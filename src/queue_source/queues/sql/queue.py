@@ -13,16 +13,12 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from sqlalchemy import inspect
+
 from queue_source.messages import Outgoing, Receipt, Received
 from queue_source.queues.adapter import BaseQueue, check_lease, convert_each, copy_of
 from queue_source.queues.base import Capabilities, Depth, Extras
-from queue_source.queues.sql.database import (
-    Address,
-    create_table,
-    has_table,
-    open_database,
-    parse_address,
-)
+from queue_source.queues.sql.database import Address, create_tables, messages, open_database, parse_address
 from queue_source.queues.sql.rows import QueueRows, checked
 from shard_store.sql.database import Database
 from shard_store.sql.transaction import ROWS_PER_STATEMENT, Transaction, chunks
@@ -155,7 +151,7 @@ class SqlQueue(BaseQueue):
 
     def exists(self) -> bool:
         """Whether the table is there: every name in it is a queue, with messages or without."""
-        return self._looked(has_table)
+        return self._looked(lambda transaction: inspect(transaction.connection).has_table(messages.name))
 
     def create(self) -> None:
         """Make the table when it is absent."""
@@ -202,4 +198,4 @@ class SqlQueue(BaseQueue):
         return self._database
 
     def _create(self) -> None:
-        create_table(self._database)
+        create_tables(self._database, messages.metadata)

@@ -25,6 +25,7 @@ from queue_source.queues.sqs import messages as sqs_messages
 from queue_source.queues.sqs.client import (
     LONGEST_WAIT,
     Access,
+    create,
     error_of,
     is_passing,
     is_stale,
@@ -32,7 +33,6 @@ from queue_source.queues.sqs.client import (
     parse_address,
     service_errors,
 )
-from queue_source.queues.sqs.creation import create
 from queue_source.queues.sqs.requests import BATCH, Answers, Attributes, Leased, ask, attributes, in_batches, seconds
 
 LONGEST_LEASE = 43_200  # also the longest that one delivery may be held in all
