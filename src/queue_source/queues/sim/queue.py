@@ -173,7 +173,6 @@ class SimQueue(SqlQueue):
 
         def remove(transaction: Transaction) -> None:
             self._rows.purge(transaction)
-            sim_tables.unbind(transaction, self._sim.pool)
             sim_tables.forget(transaction, self._sim.pool)
 
         if self.exists():

@@ -124,7 +124,6 @@ class SqlQueue(BaseQueue):
         return True
 
     def send_in_transaction(self, transaction: Transaction, messages: Sequence[Outgoing]) -> None:
-        """In the caller's transaction, which is one of a database that it `joins`."""
         self._rows.insert(transaction, convert_each(messages, checked))
 
     def _insert(self, transaction: Transaction, sent: Sequence[Outgoing], ids: list[str]) -> list[str]:
@@ -135,7 +134,6 @@ class SqlQueue(BaseQueue):
         return self._run(self._rows.depth, read=True)
 
     def close(self) -> None:
-        """Also ends a `receive` that waits in another thread. A closed queue is not opened again."""
         self._closed.set()
         self._database.close()
 
