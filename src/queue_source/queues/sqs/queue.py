@@ -117,12 +117,12 @@ class SqsQueue(BaseQueue):
 
     def acknowledge(self, receipts: Sequence[Receipt]) -> set[Receipt]:
         stale = self._change_each("delete_message_batch", receipts, {})
-        self._leased.take(receipts)
+        self._leased.forget(receipts)
         return stale
 
     def nack(self, receipts: Sequence[Receipt], delay: float = 0.0) -> None:
         self._change(receipts, seconds(delay, LONGEST_LEASE))
-        self._leased.take(receipts)
+        self._leased.forget(receipts)
 
     def reject(self, receipts: Sequence[Receipt]) -> None:
         """Copied to the dead-letter queue of the redrive policy, then deleted; without one, only deleted.
@@ -135,15 +135,11 @@ class SqsQueue(BaseQueue):
         wanted = dict.fromkeys(receipts)
         stale = self._change(list(wanted), _MOVING)
         mine = [receipt for receipt in wanted if receipt not in stale]
-        known = self._leased.take(mine)
+        known = self._leased.known(mine)
         if known:
             url = self._dead_letter()
             copies = [Outgoing(m.body, m.tag, m.headers, m.group) for m in known.values()]
-            try:
-                self._send(url, copies, in_order=True)
-            except QueueError:
-                self._leased.add(list(known.values()))  # for the next try
-                raise
+            self._send(url, copies, in_order=True)
             self.acknowledge(list(known))
         self.nack([receipt for receipt in mine if receipt not in known])
 
