@@ -22,7 +22,7 @@ from queue_source.errors import QueueConfigurationError, QueueUnavailable
 from queue_source.messages import Outgoing, Receipt, Received
 from queue_source.queues.adapter import BaseQueue, check_lease, convert_each, peek_by_receiving
 from queue_source.queues.amqp import topology
-from queue_source.queues.amqp.address import parse_address
+from queue_source.queues.amqp.address import Address, parse_address
 from queue_source.queues.amqp.errors import translated
 from queue_source.queues.amqp.link import IoThread, Link, Stopped
 from queue_source.queues.amqp.messages import checked_headers, properties_for, received
@@ -76,11 +76,7 @@ class AmqpQueue(BaseQueue):
     def extend(self, receipts: Sequence[Receipt], lease: float) -> set[Receipt]:
         """Returns which deliveries are no longer ours; sends nothing, since no lease ends by time."""
         check_lease(lease)
-
-        async def look() -> set[Receipt]:
-            return self._session.stale(receipts)
-
-        return self._run(look())
+        return self._run(self._session.stale(receipts))
 
     def acknowledge(self, receipts: Sequence[Receipt]) -> set[Receipt]:
         return self._run(self._session.acknowledge(receipts))
@@ -140,19 +136,18 @@ class AmqpQueue(BaseQueue):
     # --- for people and commands: the pool that the URL names, else the source --------------------------------------
 
     def exists(self) -> bool:
-        return self._look(lambda link: topology.exists(link, self._address))
+        return self._look(topology.exists)
 
     def create(self) -> None:
         """The source, and the pool with its filters; what is there already is used as it is."""
         self._run(self._session.open())
 
     def delete(self) -> None:
-        self._look(lambda link: topology.delete(link, self._address))
+        self._look(topology.delete)
 
     def purge(self) -> int:
         """Delete what is ready; what consumers hold is not touched. Returns how many there were."""
-        pool = self._needs_queue("be emptied")
-        return self._look(lambda link: topology.purge(link, pool)) if pool else 0
+        return self._look(topology.purge) if self._needs_queue("be emptied") else 0
 
     def peek(self, max_messages: int) -> list[Received]:
         """The next messages, received and returned: RabbitMQ marks them as redelivered."""
@@ -164,13 +159,13 @@ class AmqpQueue(BaseQueue):
         link = await self._session.open()
         return Depth(await topology.ready_messages(link, self._session.queue), *self._session.own_depth())
 
-    def _look(self, work: Callable[[Link], Awaitable[_Result]]) -> _Result:
+    def _look(self, work: Callable[[Link, Address], Awaitable[_Result]]) -> _Result:
         """On a connection for this alone, which creates nothing."""
 
         async def looking() -> _Result:
             link = await Link.open(self._address.parameters())
             try:
-                return await work(link)
+                return await work(link, self._address)
             finally:
                 await link.close()
 

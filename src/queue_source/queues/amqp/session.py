@@ -202,7 +202,7 @@ class Session:
 
     # --- ending ------------------------------------------------------------------------------------------------------
 
-    def stale(self, receipts: Iterable[Receipt]) -> set[Receipt]:
+    async def stale(self, receipts: Iterable[Receipt]) -> set[Receipt]:
         """Those that hold nothing. They never reach the broker, which would close the channel for them."""
         return {receipt for receipt in receipts if self._find(receipt) is None}
 
@@ -213,7 +213,7 @@ class Session:
 
     async def acknowledge(self, receipts: Sequence[Receipt]) -> set[Receipt]:
         """Returns when the broker has seen it."""
-        stale = self.stale(receipts)
+        stale = await self.stale(receipts)
         await self._finish(receipts, _acknowledge)
         return stale
 

@@ -54,8 +54,8 @@ async def ready_messages(link: Link, queue: str) -> int:
     return int(answer.method.message_count)
 
 
-async def purge(link: Link, queue: str) -> int:
-    answer = await link.once("queue_purge", queue=queue)
+async def purge(link: Link, address: Address) -> int:
+    answer = await link.once("queue_purge", queue=address.pool)
     return int(answer.method.message_count)
 
 
