@@ -12,7 +12,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, TypeVar, cast, runtime_checkable
 
 from queue_source.messages import Outgoing, Receipt, Received
 
@@ -157,9 +157,16 @@ class Queue(Protocol):
             QueueError: The queue failed; some of the messages may have been sent.
         """
 
-    def publish(self, payloads: Sequence[Payload], **options: Any) -> list[str]:
+    def publish(
+        self,
+        payloads: Sequence[Payload],
+        *,
+        tag: str = "",
+        headers: Mapping[str, str] | None = None,
+        group: str | None = None,
+    ) -> list[str]:
         """The earlier name of `send`, kept for existing code."""
-        return self.send(payloads, **options)
+        return self.send(payloads, tag=tag, headers=headers, group=group)
 
     @abstractmethod
     def depth(self) -> Depth:
