@@ -57,7 +57,7 @@ class Sink:
             self._sink.write(batches, MESSAGE_SCHEMA, replace(plan, task=f"{self._seq}.{task}"))
             for task, batches in enumerate(task_rows)
         ]
-        self._sink.commit(self._store, plan, written, MESSAGE_SCHEMA, row_schema="", batch_id=self._seq)
+        self._sink.commit(self._store, plan, written, row_schema="", batch_id=self._seq)
         seconds = time.perf_counter() - began
         _emptied(self._url, count)
         return seconds

@@ -75,7 +75,7 @@ class Query:
         schema, batch, sink = tasks[0].schema, Batch((plan,)), open_sink(self._options)
         sink.prepare(self._store, schema)
         written = [sink.write(iter(task.to_batches(_ROWS_PER_BATCH)), schema, batch) for task in tasks]
-        sink.commit(self._store, batch, written, schema, row_schema="{}", batch_id=self._seq)
+        sink.commit(self._store, batch, written, row_schema="{}", batch_id=self._seq)
         return time.perf_counter() - begun
 
 

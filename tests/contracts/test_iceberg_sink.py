@@ -126,13 +126,13 @@ def test_a_query_of_two_pipelines_advances_both_with_one_snapshot(lake: Lake, mo
     one, two = Query(lake, "one"), Query(lake, "two")
     for query in (one, two):
         query.begin()
-    batch, written, schema = one.written(table_of([1, 2]))
+    batch, written = one.written(table_of([1, 2]))
     both = Batch((*batch.plans, two.pipeline.plan().identity))
     with failing_at(monkeypatch, "table-committed"):
-        one.commit(both, written, schema)
+        one.commit(both, written)
     assert rows(lake.store, "attempts") == []
-    one.commit(both, written, schema)
-    one.commit(both, written, schema)
+    one.commit(both, written)
+    one.commit(both, written)
     assert lake.ids() == [1, 2]
     assert {attempt["pipeline"]: attempt["rows"] for attempt in rows(lake.store, "attempts")} == {"one": 2, "two": None}
     (snapshot,) = lake.snapshots()

@@ -10,7 +10,8 @@ from contracts.test_queue_contract import queue as queue
 from queue_source.errors import QueueUnavailable
 from queue_source.messages import Outgoing, Received
 from queue_source.queues import Queue, open_queue
-from queue_source.queues.base import BaseQueue, Unsendable, send_messages
+from queue_source.queues.adapter import BaseQueue
+from queue_source.queues.base import Unsendable, send_messages
 from queue_source.queues.sim import SimQueue
 from queue_source.queues.sim.queue import Fault
 from queue_source.queues.sqs import SqsQueue

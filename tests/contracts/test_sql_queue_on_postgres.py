@@ -71,7 +71,7 @@ def test_connections_that_the_server_ended_are_replaced(queue: SqlQueue, postgre
     queue.send(["x"])
     server = create_engine(postgres_url, isolation_level="AUTOCOMMIT")
     with server.connect() as connection:
-        name = make_url(queue._address.url).database
+        name = make_url(queue._database.url).database
         ended = text("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = :name")
         assert connection.execute(ended, {"name": name}).all()
     server.dispose()

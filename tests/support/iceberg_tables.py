@@ -109,7 +109,7 @@ class Query:
         """Plan, write and commit as Spark would, with pickling wherever Spark pickles."""
         self.commit(*self.written(*tasks))
 
-    def written(self, *tasks: pa.Table) -> tuple[Batch, list[Any], pa.Schema]:
+    def written(self, *tasks: pa.Table) -> tuple[Batch, list[Any]]:
         self.plan = self.pipeline.plan()
         schema = tasks[0].schema
         sink = self.sink()
@@ -117,11 +117,11 @@ class Query:
         sink = pickle.loads(pickle.dumps(sink))
         batch = Batch((self.plan.identity,))
         done = [sink.write(iter(task.to_batches()), schema, batch) for task in tasks]
-        return batch, pickle.loads(pickle.dumps(done)), schema
+        return batch, pickle.loads(pickle.dumps(done))
 
-    def commit(self, batch: Batch, written: list[Any], schema: pa.Schema) -> None:
+    def commit(self, batch: Batch, written: list[Any]) -> None:
         settings: dict[str, Any] = {"row_schema": "{}", "batch_id": self.batch_id}
-        self.sink().commit(self.lake.store, batch, written, schema, **settings)
+        self.sink().commit(self.lake.store, batch, written, **settings)
 
     def end(self) -> None:
         self.pipeline.confirm()

@@ -44,5 +44,5 @@ class Hop(DriverLoop):
             self.work()
         reach("before-publish")
         with open_store(self.options.store.reveal()) as store:
-            sink.commit(store, batch, written, MESSAGE_SCHEMA, row_schema="", batch_id=number)
+            sink.commit(store, batch, written, row_schema="", batch_id=number)
         reach("published")

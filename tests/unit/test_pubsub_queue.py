@@ -17,6 +17,7 @@ import grpc
 import pytest
 from google.api_core import exceptions as api
 from google.auth import exceptions as auth
+from google.pubsub_v1 import types
 from google.rpc import error_details_pb2
 
 import queue_source
@@ -108,6 +109,31 @@ def test_receipts_go_out_under_the_services_limit_of_bytes(made: list[PubSubCall
         n == MOST_RECEIPTS or size > LARGEST_REQUEST - length - 5_000 for n, size in zip(counts, sizes, strict=True)
     ]
     assert full.count(False) <= 2, "the last of each verb"
+
+
+class ClosesAfterPull:
+    """Takes the place of Google's client: the queue is closed by another thread while a pull brings a message."""
+
+    def __init__(self, queue: PubSubQueue) -> None:
+        self._queue = queue
+        queue._calls._open = self._opened  # type: ignore[assignment,method-assign]
+
+    def _opened(self) -> tuple[ClosesAfterPull, ClosesAfterPull]:
+        self._queue._calls.refuse_closed()
+        return self, self
+
+    def get_subscription(self, **_: object) -> types.Subscription:
+        return types.Subscription(name=PATH, ack_deadline_seconds=60)
+
+    def pull(self, **_: object) -> types.PullResponse:
+        self._queue.close()
+        return types.PullResponse(received_messages=[{"ack_id": "1", "message": {"data": b"a"}}])
+
+
+def test_a_queue_that_is_closed_between_pull_and_extension_brings_nothing() -> None:
+    queue = PubSubQueue("pubsub://p/files")
+    ClosesAfterPull(queue)
+    assert queue.receive(10, 60, 5) == []
 
 
 # --- receipts that fail one by one -----------------------------------------------------------------------------------

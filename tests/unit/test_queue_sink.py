@@ -147,7 +147,7 @@ class World:
         return written
 
     def commit(self, plan: Plan, *written: Written, batch_id: int = 0) -> None:
-        self.sink.commit(self.store, Batch((plan.identity,)), written, SCHEMA, row_schema="{}", batch_id=batch_id)
+        self.sink.commit(self.store, Batch((plan.identity,)), written, row_schema="{}", batch_id=batch_id)
 
     def attempts(self) -> list[tuple[str, int]]:
         from support.store_backends import rows
@@ -288,7 +288,7 @@ def test_what_tasks_have_staged_is_never_left_out_of_the_publish(inside: World, 
     given = {"store": f"sqlite:///{tmp_path}/store.db", "pipeline": "p"}
     other = QueueSink(parse_sink_options({**given, "queueUrl": f"sql+sqlite:///{tmp_path}/other.db?queue=out"}))
     with pytest.raises(Exception, match=r"no such table|staged messages 0 are known"):
-        other.commit(inside.store, Batch((plan.identity,)), [Written(1, 1, "x")], SCHEMA, row_schema="{}", batch_id=0)
+        other.commit(inside.store, Batch((plan.identity,)), [Written(1, 1, "x")], row_schema="{}", batch_id=0)
     assert inside.attempts() == []
     inside.commit(plan, written)
     assert inside.attempts() == [("attempt-output", 1)]

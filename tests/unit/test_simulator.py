@@ -264,6 +264,14 @@ def test_a_slow_receive_takes_longer(simulator: Simulators, clock: Clock) -> Non
     assert clock() - before == 30
 
 
+def test_a_queue_that_is_closed_during_a_slow_receive_brings_nothing(simulator: Simulators) -> None:
+    queue = simulator()
+    queue.send(["a"])
+    queue.order(Fault.SLOW_RECEIVE, seconds=30)
+    queue._sleep = lambda seconds: queue.close()
+    assert bodies(queue) == []
+
+
 def test_a_disconnect_meets_any_verb_or_the_one_that_is_named_and_changes_nothing(simulator: Simulators) -> None:
     queue = simulator()
     queue.order(Fault.DISCONNECT, verb="acknowledge")

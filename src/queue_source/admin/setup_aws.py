@@ -22,7 +22,7 @@ from botocore.exceptions import BotoCoreError, ClientError, ConnectionError, HTT
 
 from queue_source.errors import CuesqueueError, OptionError
 from queue_source.options.secrets import redact_text
-from queue_source.queues.sqs.creation import RETENTION
+from queue_source.queues.sqs.client import RETENTION
 
 MOST_RECEIVES = 50  # restarts of a pipeline count as receives of every message in flight
 _EVENTS = ["s3:ObjectCreated:*"]

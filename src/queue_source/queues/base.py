@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, TypeVar, cast, runtime_checkable
@@ -19,8 +19,6 @@ from queue_source.messages import Outgoing, Receipt, Received
 if TYPE_CHECKING:
     from shard_store.sql.database import Database
     from shard_store.sql.transaction import Transaction
-
-T = TypeVar("T")
 
 Self = TypeVar("Self", bound="Queue")
 
@@ -201,27 +199,6 @@ class SendsMany(Protocol):
         """
 
 
-class BaseQueue(Queue):
-    """What the adapters here inherit: they write `send_messages`, and have `send` by it."""
-
-    extras = Extras(sends_many=True, administered=True)
-
-    @abstractmethod
-    def send_messages(self, messages: Sequence[Outgoing]) -> list[str]:
-        """As `SendsMany.send_messages`."""
-
-    def send(
-        self,
-        payloads: Sequence[Payload],
-        *,
-        tag: str = "",
-        headers: Mapping[str, str] | None = None,
-        group: str | None = None,
-    ) -> list[str]:
-        """As `Queue.send`; how many go out at once is as for `send_messages`."""
-        return self.send_messages([Outgoing(body, tag, headers or {}, group) for body in encode_payloads(payloads)])
-
-
 class Unsendable(ValueError):
     """A message that this kind of queue does not carry; `place` says which of those that were to be sent."""
 
@@ -240,17 +217,6 @@ def send_messages(queue: Queue, messages: Sequence[Outgoing]) -> None:
             queue.send([message.body], tag=message.tag, headers=message.headers, group=message.group)
         except (TypeError, ValueError) as error:
             raise Unsendable(place, str(error)) from error
-
-
-def convert_each(messages: Sequence[Outgoing], make: Callable[[Outgoing], T]) -> list[T]:
-    """What `make` makes of each message; its ValueErrors say which one."""
-    made = []
-    for place, message in enumerate(messages):
-        try:
-            made.append(make(message))
-        except ValueError as error:
-            raise Unsendable(place, str(error)) from error
-    return made
 
 
 class Transactional(Protocol):
@@ -305,31 +271,8 @@ def _extras(queue: Queue) -> Extras:
     return getattr(queue, "extras", Extras())
 
 
-_PEEK_LEASE = 60.0  # seconds after which messages come back by themselves, should this process die
-
-
-def peek_by_receiving(queue: Queue, max_messages: int, wait: float = 0.0) -> list[Received]:
-    """`peek` of a queue that can only deliver: receives up to `max_messages`, and makes all of them visible again.
-
-    No other consumer gets them meanwhile. Ends with the first receive that brings nothing in `wait` seconds.
-    """
-    taken: list[Received] = []
-    try:
-        while more := queue.receive(max_messages - len(taken), _PEEK_LEASE, wait):
-            taken += more
-    finally:
-        queue.nack([message.receipt for message in taken])
-    return taken
-
-
 REPUBLISH_COUNT = "Republish-Count"
 """The header that says how often a message was put to the back; absent = never."""
-
-
-def check_lease(seconds: float) -> None:
-    """Raises ValueError for a lease of no time."""
-    if not seconds > 0:
-        raise ValueError(f"lease must be more than 0 seconds, not {seconds!r}")
 
 
 def encode_payloads(payloads: Sequence[Payload]) -> list[bytes]:
@@ -353,11 +296,6 @@ def _plain(value: object) -> object:
     if isinstance(value, Mapping):
         return dict(value)
     raise TypeError(f"a {type(value).__name__} cannot be sent as JSON: {value!r:.100}")
-
-
-def copy_of(message: Received) -> Outgoing:
-    """The message that `republish` puts to the back."""
-    return Outgoing(message.body, message.tag, republished(message.headers), message.group)
 
 
 def republished(headers: Mapping[str, str]) -> dict[str, str]:

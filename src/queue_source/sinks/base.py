@@ -53,14 +53,7 @@ class Sink(Protocol):
         """
 
     def commit(
-        self,
-        store: ShardStore,
-        batch: Batch,
-        written: Sequence[Any],
-        schema: pa.Schema,
-        *,
-        row_schema: str,
-        batch_id: int,
+        self, store: ShardStore, batch: Batch, written: Sequence[Any], *, row_schema: str, batch_id: int
     ) -> None:
         """Commit process: publish what the tasks have written, once for each plan (invariant 4).
 

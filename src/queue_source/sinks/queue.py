@@ -95,14 +95,7 @@ class QueueSink:
     # the commit process
 
     def commit(
-        self,
-        store: ShardStore,
-        batch: Batch,
-        written: Sequence[Written],
-        schema: pa.Schema,
-        *,
-        row_schema: str,
-        batch_id: int,
+        self, store: ShardStore, batch: Batch, written: Sequence[Written], *, row_schema: str, batch_id: int
     ) -> None:
         """Without `row_schema`: it is for readers of the view `data`, which has no rows here."""
         brought = sum(task.rows for task in written), sum(task.size for task in written)

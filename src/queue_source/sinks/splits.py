@@ -32,14 +32,7 @@ class SplitSink(Sink):
         return write_split(batches, schema, options.path, prefix, options.compression, options.storage)
 
     def commit(
-        self,
-        store: ShardStore,
-        batch: Batch,
-        written: Sequence[list[Split]],
-        schema: pa.Schema,
-        *,
-        row_schema: str,
-        batch_id: int,
+        self, store: ShardStore, batch: Batch, written: Sequence[list[Split]], *, row_schema: str, batch_id: int
     ) -> None:
         splits = [split for task in written for split in task]
         store.publish(batch.plans, splits, row_schema=row_schema, batch_id=batch_id)

@@ -72,13 +72,9 @@ class CuesqueueStreamWriter(ArrowStreamWriter):
         about = ",".join(self._options.pipelines)
         reach("before-publish", about)
         with open_store(self._options.store.reveal()) as store:
+            written = [task.written for task in tasks]
             open_sink(self._options).commit(
-                store,
-                batches.pop(),
-                [task.written for task in tasks],
-                arrow_schema(self._schema),
-                row_schema=self._schema.json(),
-                batch_id=batchId,
+                store, batches.pop(), written, row_schema=self._schema.json(), batch_id=batchId
             )
         reach("published", about)
 

@@ -55,11 +55,11 @@ class IoThread:
             raise
 
     def stop(self, last: Coroutine[Any, Any, None]) -> None:
-        """Run `last`, then end the thread. Other coroutines that still run are cancelled after it."""
+        """Run `last`, then end the thread. Other coroutines that still run are cancelled after it. Once."""
         with self._lock:
-            self._stopped = True
+            stopped, self._stopped = self._stopped, True
             loop, thread = self._loop, self._thread
-        if loop is None or thread is None:
+        if stopped or loop is None or thread is None:
             last.close()
             return
         asyncio.run_coroutine_threadsafe(last, loop).result()

@@ -9,7 +9,6 @@ Who calls it: the reader process (many threads), commands, sinks on executors.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import CancelledError
@@ -21,13 +20,14 @@ from pika.exceptions import AMQPError
 
 from queue_source.errors import QueueConfigurationError, QueueUnavailable
 from queue_source.messages import Outgoing, Receipt, Received
-from queue_source.queues.amqp import topology as topology
-from queue_source.queues.amqp.address import parse_address
+from queue_source.queues.adapter import BaseQueue, check_lease, convert_each, peek_by_receiving
+from queue_source.queues.amqp import topology
+from queue_source.queues.amqp.address import Address, parse_address
 from queue_source.queues.amqp.errors import translated
 from queue_source.queues.amqp.link import IoThread, Link, Stopped
 from queue_source.queues.amqp.messages import checked_headers, properties_for, received
 from queue_source.queues.amqp.session import QueueGone, Session
-from queue_source.queues.base import BaseQueue, Capabilities, Depth, check_lease, convert_each
+from queue_source.queues.base import Capabilities, Depth
 from queue_source.queues.log_ids import stamped
 from queue_source.tags import check_tag
 
@@ -45,6 +45,7 @@ class AmqpQueue(BaseQueue):
 
     def __init__(self, url: str) -> None:
         self._address = address = parse_address(url)
+        super().__init__(address.name)
         self._capabilities = Capabilities(
             max_batch_size=LARGEST_BATCH,
             lease_cap=address.longest_hold,
@@ -53,43 +54,29 @@ class AmqpQueue(BaseQueue):
         )
         self._session = Session(address)
         self._thread = IoThread(f"amqp {address.source}")
-        self._lock = threading.Lock()
-        self._closed = False
 
     @property
     def capabilities(self) -> Capabilities:
         return self._capabilities
 
-    @property
-    def name(self) -> str:
-        return self._address.name
-
     # --- the verbs ---------------------------------------------------------------------------------------------------
 
-    def receive(self, max_messages: int, lease: float, wait: float) -> list[Received]:
+    def _receive(self, max_messages: int, lease: float, wait: float) -> list[Received]:
         """`lease` only sets `lease_until`: the delivery is ours as long as the connection lives."""
         check_lease(lease)
-        self._refuse_closed()
         self._needs_queue("receive")
         if max_messages <= 0:
             return []
         started = time.monotonic()
-        try:
-            taken = self._run(self._session.receive(min(max_messages, LARGEST_BATCH), wait))
-        except (QueueConfigurationError, QueueUnavailable):
-            if self._closed:
-                return []
-            raise
-        return [] if self._closed else [received(d, self.name, receipt, started + lease) for receipt, d in taken]
+        taken = self._run(self._session.receive(min(max_messages, LARGEST_BATCH), wait))
+        if self._closed.is_set():
+            return []
+        return [received(delivery, self.name, receipt, started + lease) for receipt, delivery in taken]
 
     def extend(self, receipts: Sequence[Receipt], lease: float) -> set[Receipt]:
         """Returns which deliveries are no longer ours; sends nothing, since no lease ends by time."""
         check_lease(lease)
-
-        async def look() -> set[Receipt]:
-            return self._session.stale(receipts)
-
-        return self._run(look())
+        return self._run(self._session.stale(receipts))
 
     def acknowledge(self, receipts: Sequence[Receipt]) -> set[Receipt]:
         return self._run(self._session.acknowledge(receipts))
@@ -143,44 +130,28 @@ class AmqpQueue(BaseQueue):
 
     def close(self) -> None:
         """Also ends a `receive` that waits in another thread. Messages in flight are to be had again at once."""
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = True
+        self._closed.set()
         self._thread.stop(self._session.end())
 
     # --- for people and commands: the pool that the URL names, else the source --------------------------------------
 
     def exists(self) -> bool:
-        address = self._address
-        if address.pool is not None:
-            pool = address.pool
-            return self._look(lambda link: topology.pool_exists(link, pool))
-        return self._look(lambda link: topology.source_exists(link, address))
+        return self._look(topology.exists)
 
     def create(self) -> None:
         """The source, and the pool with its filters; what is there already is used as it is."""
         self._run(self._session.open())
 
     def delete(self) -> None:
-        """The pool with all its messages; a URL without a pool: the source, whose pools then get nothing more."""
-        address = self._address
-        if address.pool is not None:
-            pool = address.pool
-            self._look(lambda link: topology.delete_pool(link, pool))
-        else:
-            self._look(lambda link: topology.delete_source(link, address))
+        self._look(topology.delete)
 
     def purge(self) -> int:
         """Delete what is ready; what consumers hold is not touched. Returns how many there were."""
-        pool = self._needs_queue("be emptied")
-        return self._look(lambda link: topology.purge(link, pool)) if pool else 0
+        return self._look(topology.purge) if self._needs_queue("be emptied") else 0
 
     def peek(self, max_messages: int) -> list[Received]:
         """The next messages, received and returned: RabbitMQ marks them as redelivered."""
-        taken = self.receive(max_messages, lease=60, wait=0)
-        self.nack([message.receipt for message in taken])
-        return taken
+        return peek_by_receiving(self, max_messages)
 
     # --- on the I/O thread -------------------------------------------------------------------------------------------
 
@@ -188,13 +159,13 @@ class AmqpQueue(BaseQueue):
         link = await self._session.open()
         return Depth(await topology.ready_messages(link, self._session.queue), *self._session.own_depth())
 
-    def _look(self, work: Callable[[Link], Awaitable[_Result]]) -> _Result:
+    def _look(self, work: Callable[[Link, Address], Awaitable[_Result]]) -> _Result:
         """On a connection for this alone, which creates nothing."""
 
         async def looking() -> _Result:
             link = await Link.open(self._address.parameters())
             try:
-                return await work(link)
+                return await work(link, self._address)
             finally:
                 await link.close()
 
@@ -205,11 +176,10 @@ class AmqpQueue(BaseQueue):
         try:
             return self._thread.run(work)
         except (AMQPError, AMQPConnectorException, OSError, QueueGone) as error:
-            if self._closed:
-                self._refuse_closed()
+            self._refuse_closed()
             raise translated(error, self._address) from error
         except (Stopped, CancelledError):
-            raise self._is_closed() from None
+            raise QueueConfigurationError(self.name, "is closed; open it again") from None
 
     def _needs_queue(self, what: str) -> str:
         if self._address.pool is None and not self._address.listener:
@@ -217,10 +187,3 @@ class AmqpQueue(BaseQueue):
                 self.name, f"names only a source, which cannot {what}; add pool=NAME or listener=true to the URL"
             )
         return self._address.pool or ""
-
-    def _is_closed(self) -> QueueConfigurationError:
-        return QueueConfigurationError(self.name, "is closed; open it again")
-
-    def _refuse_closed(self) -> None:
-        if self._closed:
-            raise self._is_closed()

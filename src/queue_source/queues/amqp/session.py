@@ -18,7 +18,7 @@ from pika import BasicProperties
 from pika.exceptions import ChannelClosedByBroker
 
 from queue_source.messages import Receipt
-from queue_source.queues.amqp import topology as topology
+from queue_source.queues.amqp import topology
 from queue_source.queues.amqp.address import Address
 from queue_source.queues.amqp.link import ABSENT, Channel, Link, Stopped, fail, resolve, was_closed_for
 from queue_source.queues.amqp.messages import Delivery, properties_of_copy, tag_of
@@ -202,7 +202,7 @@ class Session:
 
     # --- ending ------------------------------------------------------------------------------------------------------
 
-    def stale(self, receipts: Iterable[Receipt]) -> set[Receipt]:
+    async def stale(self, receipts: Iterable[Receipt]) -> set[Receipt]:
         """Those that hold nothing. They never reach the broker, which would close the channel for them."""
         return {receipt for receipt in receipts if self._find(receipt) is None}
 
@@ -213,7 +213,7 @@ class Session:
 
     async def acknowledge(self, receipts: Sequence[Receipt]) -> set[Receipt]:
         """Returns when the broker has seen it."""
-        stale = self.stale(receipts)
+        stale = await self.stale(receipts)
         await self._finish(receipts, _acknowledge)
         return stale
 

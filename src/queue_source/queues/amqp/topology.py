@@ -17,7 +17,7 @@ from queue_source.queues.amqp.link import ABSENT, FORBIDDEN, MISMATCH, Link, was
 
 async def ensure(link: Link, address: Address) -> str:
     """Everything that the URL names; returns the name of the queue to read, "" where it names none."""
-    await ensure_source(link, address)
+    await _ensure_source(link, address)
     if address.listener:
         return await _listen(link, address)
     if address.pool is not None:
@@ -25,23 +25,28 @@ async def ensure(link: Link, address: Address) -> str:
     return address.pool or ""
 
 
-async def ensure_source(link: Link, address: Address) -> None:
+async def _ensure_source(link: Link, address: Address) -> None:
     try:
         await link.once("exchange_declare", exchange=address.source, exchange_type="topic", durable=True)
     except ChannelClosedByBroker as error:
         as_it_is = was_closed_for(error, FORBIDDEN) or (
             was_closed_for(error, MISMATCH) and not was_closed_for(error, MISMATCH, "'type'")
         )
-        if not as_it_is or not await source_exists(link, address):
+        if not as_it_is or not await _source_exists(link, address):
             raise
 
 
-async def source_exists(link: Link, address: Address) -> bool:
-    return await _exists(link, "exchange_declare", exchange=address.source, passive=True)
+async def exists(link: Link, address: Address) -> bool:
+    """Whether the pool is there; of a URL without one, whether the source is."""
+    return await (_source_exists(link, address) if address.pool is None else _pool_exists(link, address.pool))
 
 
-async def pool_exists(link: Link, queue: str) -> bool:
-    return await _exists(link, "queue_declare", queue=queue, passive=True)
+async def delete(link: Link, address: Address) -> None:
+    """The pool with all its messages, those in flight too; without a pool the source, whose pools then get no more."""
+    if address.pool is None:
+        await link.once("exchange_delete", exchange=address.source)
+    else:
+        await link.once("queue_delete", queue=address.pool)
 
 
 async def ready_messages(link: Link, queue: str) -> int:
@@ -49,19 +54,17 @@ async def ready_messages(link: Link, queue: str) -> int:
     return int(answer.method.message_count)
 
 
-async def delete_source(link: Link, address: Address) -> None:
-    """Its pools stay, bound to nothing."""
-    await link.once("exchange_delete", exchange=address.source)
-
-
-async def delete_pool(link: Link, queue: str) -> None:
-    """With all its messages, those in flight too."""
-    await link.once("queue_delete", queue=queue)
-
-
-async def purge(link: Link, queue: str) -> int:
-    answer = await link.once("queue_purge", queue=queue)
+async def purge(link: Link, address: Address) -> int:
+    answer = await link.once("queue_purge", queue=address.pool)
     return int(answer.method.message_count)
+
+
+async def _source_exists(link: Link, address: Address) -> bool:
+    return await _exists(link, "exchange_declare", exchange=address.source, passive=True)
+
+
+async def _pool_exists(link: Link, queue: str) -> bool:
+    return await _exists(link, "queue_declare", queue=queue, passive=True)
 
 
 async def _ensure_pool(link: Link, address: Address, pool: str) -> None:
@@ -69,7 +72,7 @@ async def _ensure_pool(link: Link, address: Address, pool: str) -> None:
 
     A queue without a binding would be silent for ever, so its declaration and its first binding go out together.
     """
-    there = await pool_exists(link, pool)
+    there = await _pool_exists(link, pool)
     if there and address.filters is None:
         return
     channel = await link.channel()

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -129,23 +130,12 @@ class PubSubCalls:
 
     def acknowledge(self, receipts: Iterable[str]) -> set[str]:
         """Returns those that the service refused, which it does only with exactly-once delivery."""
-
-        def send(chunk: list[str]) -> None:
-            request = types.AcknowledgeRequest(subscription=self._path, ack_ids=chunk)
-            self._open()[0].acknowledge(request=request, retry=None, timeout=_PATIENCE)
-
-        return self._change(receipts, send)
+        return self._change(receipts, "acknowledge", types.AcknowledgeRequest)
 
     def modify_deadline(self, receipts: Iterable[str], seconds: int) -> set[str]:
         """The leases end so many seconds from now; returns those that the service refused, as above."""
-
-        def send(chunk: list[str]) -> None:
-            request = types.ModifyAckDeadlineRequest(
-                subscription=self._path, ack_ids=chunk, ack_deadline_seconds=seconds
-            )
-            self._open()[0].modify_ack_deadline(request=request, retry=None, timeout=_PATIENCE)
-
-        return self._change(receipts, send)
+        request = partial(types.ModifyAckDeadlineRequest, ack_deadline_seconds=seconds)
+        return self._change(receipts, "modify_ack_deadline", request)
 
     def publish(self, topic: str, messages: Sequence[Any]) -> list[str]:
         """Send PubsubMessages of one ordering key, confirmed; returns their ids in order."""
@@ -221,14 +211,14 @@ class PubSubCalls:
 
     # --- receipts that fail one by one -------------------------------------------------------------------------------
 
-    def _change(self, receipts: Iterable[str], send: Callable[[list[str]], None]) -> set[str]:
+    def _change(self, receipts: Iterable[str], method: str, request: Callable[..., Any]) -> set[str]:
         stale: set[str] = set()
         room = LARGEST_REQUEST - len(self._path) - 64  # 64: the request's other fields
         for chunk in _by_size(receipts, MOST_RECEIPTS, room, size=lambda receipt: len(receipt.encode()) + 4):
-            stale |= self._change_chunk(chunk, send)
+            stale |= self._change_chunk(chunk, method, request)
         return stale
 
-    def _change_chunk(self, receipts: list[str], send: Callable[[list[str]], None]) -> set[str]:
+    def _change_chunk(self, receipts: list[str], method: str, request: Callable[..., Any]) -> set[str]:
         """Until the service takes all but those that it refuses for good; returns these.
 
         An error that names failures is about these alone: the others of its request were taken.
@@ -238,7 +228,8 @@ class PubSubCalls:
         for _ in range(_ROUNDS):
             with mapped(self._name, "receive", self._path):
                 try:
-                    send(waiting)
+                    some = request(subscription=self._path, ack_ids=waiting)
+                    getattr(self._open()[0], method)(request=some, retry=None, timeout=_PATIENCE)
                     return stale
                 except api.GoogleAPICallError as error:
                     failures = receipt_failures(error)

@@ -18,22 +18,16 @@ import math
 import re
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
 from google.pubsub_v1 import types
 
-from queue_source.errors import QueueConfigurationError, QueueError, QueueUnavailable
+from queue_source.errors import QueueConfigurationError, QueueUnavailable
 from queue_source.messages import Outgoing, Receipt, Received
-from queue_source.queues.base import (
-    BaseQueue,
-    Capabilities,
-    Depth,
-    convert_each,
-    copy_of,
-    peek_by_receiving,
-)
+from queue_source.queues.adapter import BaseQueue, convert_each, copy_of, peek_by_receiving
+from queue_source.queues.base import Capabilities, Depth
 from queue_source.queues.pubsub.calls import LARGEST_PULL, PubSubCalls, Subscription
 
 LONGEST_LEASE = 600
@@ -75,17 +69,14 @@ class PubSubQueue(BaseQueue):
         owner = found["project"] or project
         if not owner:
             raise QueueConfigurationError(url, f"names no project; write {_FORM} or set option 'gcp.project'")
-        self._name = f"pubsub://{owner}/{found['subscription']}"
+        super().__init__(f"pubsub://{owner}/{found['subscription']}")
         self._path = f"projects/{owner}/subscriptions/{found['subscription']}"
         self._calls = PubSubCalls(self._name, self._path, credentials_file, endpoint)
+        self._closed = self._calls.closed
         self._shortest_wait = shortest_wait
         self._lock = threading.Lock()
         self._delayed: dict[Receipt, float] = {}  # delayed by nack: the service would still accept the receipts
         self._rejectable: dict[Receipt, tuple[float, _Message]] = {}  # until when, the message: see reject
-
-    @property
-    def name(self) -> str:
-        return self._name
 
     @property
     def capabilities(self) -> Capabilities:
@@ -102,17 +93,11 @@ class PubSubQueue(BaseQueue):
 
     # --- the verbs ---------------------------------------------------------------------------------------------------
 
-    def receive(self, max_messages: int, lease: float, wait: float) -> list[Received]:
+    def _receive(self, max_messages: int, lease: float, wait: float) -> list[Received]:
         """Pulls until something comes; then extends, since until that the subscription's own deadline counts."""
         seconds = _whole("lease", lease)
-        self._calls.refuse_closed()
-        try:
-            subscription = self._calls.subscription()
-            started, pulled = self._pull(max_messages, max(wait, self._shortest_wait))
-        except QueueError:
-            if self._calls.closed.is_set():
-                return []
-            raise
+        subscription = self._calls.subscription()
+        started, pulled = self._pull(max_messages, max(wait, self._shortest_wait))
         until = started + subscription.ack_deadline
         self._remember(subscription, pulled, until)
         stale: set[Receipt] = set()
@@ -181,8 +166,7 @@ class PubSubQueue(BaseQueue):
         _, stale = self._sorted([message.receipt], forget=False)
         if stale or (subscription.exactly_once and self._extend([message.receipt], LONGEST_LEASE)):
             return False
-        copy = copy_of(message)
-        self._publish(subscription.topic, [_message(copy.body, copy.tag, copy.headers, copy.group)])
+        self._publish(subscription.topic, [_message(copy_of(message))])
         self.acknowledge([message.receipt])
         return True
 
@@ -191,7 +175,7 @@ class PubSubQueue(BaseQueue):
 
         A failure may leave the first ones sent.
         """
-        made = convert_each(messages, lambda m: _message(m.body, m.tag, m.headers, m.group))
+        made = convert_each(messages, _message)
         if not made:
             return []
         places = sorted(range(len(made)), key=lambda place: str(made[place].ordering_key))
@@ -207,7 +191,6 @@ class PubSubQueue(BaseQueue):
         )
 
     def close(self) -> None:
-        """Also ends a `receive` that waits in another thread. A closed queue is not opened again."""
         self._calls.close()
 
     # --- for people and commands: the subscription, never its topic --------------------------------------------------
@@ -304,14 +287,14 @@ class PubSubQueue(BaseQueue):
         return ids
 
 
-def _message(body: bytes, tag: str, headers: Mapping[str, str], group: str | None) -> _Message:
+def _message(message: Outgoing) -> _Message:
     """Raises ValueError for what the service would refuse, before anything is sent."""
-    attributes = dict(headers)
+    body, group, attributes = message.body, message.group or "", dict(message.headers)
     for own in (TAG, EMPTY):
         if own in attributes:
             raise ValueError(f"the header {own!r} is cuesqueue's own")
-    if tag:
-        attributes[TAG] = tag
+    if message.tag:
+        attributes[TAG] = message.tag
     if not body and not attributes:
         attributes[EMPTY] = "true"
     if len(body) > _LARGEST_BODY:
@@ -324,9 +307,9 @@ def _message(body: bytes, tag: str, headers: Mapping[str, str], group: str | Non
                 f"Pub/Sub takes header names of 1 to {_LONGEST_KEY} bytes with values of up to {_LONGEST_VALUE}: "
                 f"{key[:50]!r} has {len(key.encode())} and {len(value.encode())}"
             )
-    if len((group or "").encode()) > _LONGEST_GROUP:
+    if len(group.encode()) > _LONGEST_GROUP:
         raise ValueError(f"Pub/Sub takes groups (ordering keys) of up to {_LONGEST_GROUP} bytes: {group!r:.60}")
-    return _new_message(data=body, attributes=attributes, ordering_key=group or "")
+    return _new_message(data=body, attributes=attributes, ordering_key=group)
 
 
 def _whole(what: str, seconds: float) -> int:

@@ -13,12 +13,13 @@ from enum import Enum
 
 from queue_source.errors import QueueConfigurationError, QueueUnavailable
 from queue_source.messages import Outgoing, Receipt, Received
-from queue_source.queues.base import Depth, convert_each
+from queue_source.queues.adapter import convert_each
+from queue_source.queues.base import Depth
 from queue_source.queues.log_ids import stamped
 from queue_source.queues.sim import tables as sim_tables
 from queue_source.queues.sim.address import parse_address
 from queue_source.queues.sql import SqlQueue
-from queue_source.queues.sql.database import create_table, create_tables
+from queue_source.queues.sql.database import create_tables, messages
 from queue_source.queues.sql.rows import QueueRows
 from queue_source.tags import check_tag, matches_any
 from shard_store.sql.database import Database
@@ -76,13 +77,12 @@ class SimQueue(SqlQueue):
 
     # --- the verbs ---------------------------------------------------------------------------------------------------
 
-    def receive(self, max_messages: int, lease: float, wait: float) -> list[Received]:
-        self._refuse_closed()
+    def _receive(self, max_messages: int, lease: float, wait: float) -> list[Received]:
         if self._faulty():
             self._connected("receive")
             for seconds in self._met(Fault.SLOW_RECEIVE, "receive", 1):
                 self._sleep(seconds)
-        taken = super().receive(max_messages, lease, wait)
+        taken = super()._receive(max_messages, lease, wait)
         if taken and self._faulty():
             self._spoil([message.receipt for message in taken])
         return taken
@@ -168,15 +168,11 @@ class SimQueue(SqlQueue):
         """Whether the pool is bound to the source; creates nothing."""
         return self._looked(lambda transaction: sim_tables.exists(transaction, self._sim.pool))
 
-    def create(self) -> None:
-        self._opened()
-
     def delete(self) -> None:
         """The pool, its messages, and what faults were ordered for it."""
 
         def remove(transaction: Transaction) -> None:
             self._rows.purge(transaction)
-            sim_tables.unbind(transaction, self._sim.pool)
             sim_tables.forget(transaction, self._sim.pool)
 
         if self.exists():
@@ -187,8 +183,7 @@ class SimQueue(SqlQueue):
 
     def _create(self) -> None:
         self._sim.folder.mkdir(parents=True, exist_ok=True)
-        create_table(self._database)
-        create_tables(self._database, sim_tables.metadata)
+        create_tables(self._database, messages.metadata, sim_tables.metadata)
         pool, filters = self._sim.pool, self._sim.filters
         if not self._database.read(lambda transaction: sim_tables.is_bound(transaction, pool, filters)):
             self._database.write(lambda transaction: sim_tables.bind(transaction, pool, filters))

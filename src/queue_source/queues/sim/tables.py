@@ -63,8 +63,10 @@ def exists(transaction: Transaction, pool: str) -> bool:
     return inspect(transaction.connection).has_table(bindings.name) and is_bound(transaction, pool, None)
 
 
-def unbind(transaction: Transaction, pool: str) -> None:
-    transaction.execute(delete(bindings).where(bindings.c.pool == pool))
+def forget(transaction: Transaction, pool: str) -> None:
+    """Remove the pool's filters, and what faults were ordered for it."""
+    for table in (bindings, faults):
+        transaction.execute(delete(table).where(table.c.pool == pool))
 
 
 def pools(transaction: Transaction) -> Mapping[str, Sequence[str]]:
@@ -99,7 +101,3 @@ def take(transaction: Transaction, pool: str, fault: str, verb: str, max_message
         elif used:
             transaction.execute(update(faults).where(faults.c.id == row.id).values(times=row.times - used))
     return taken
-
-
-def forget(transaction: Transaction, pool: str) -> None:
-    transaction.execute(delete(faults).where(faults.c.pool == pool))

@@ -118,16 +118,9 @@ def open_database(
     )
 
 
-def create_table(database: Database) -> None:
-    """Create the table when absent; several processes may do it at once."""
-    create_tables(database, metadata)
-
-
-def has_table(transaction: Transaction) -> bool:
-    return inspect(transaction.connection).has_table(messages.name)
-
-
 def create_tables(database: Database, *wanted: MetaData) -> None:
+    """Create what is absent; several processes may do it at once."""
+
     def absent(transaction: Transaction) -> bool:
         there = set(inspect(transaction.connection).get_table_names())
         return any(not some.tables.keys() <= there for some in wanted)

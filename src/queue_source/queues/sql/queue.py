@@ -8,22 +8,17 @@ Who calls it: the reader process (many threads), commands, sinks on executors.
 from __future__ import annotations
 
 import random
-import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from queue_source.errors import QueueConfigurationError, QueueError
+from sqlalchemy import inspect
+
 from queue_source.messages import Outgoing, Receipt, Received
-from queue_source.queues.base import BaseQueue, Capabilities, Depth, Extras, check_lease, convert_each, copy_of
-from queue_source.queues.sql.database import (
-    Address,
-    create_table,
-    has_table,
-    open_database,
-    parse_address,
-)
+from queue_source.queues.adapter import BaseQueue, check_lease, convert_each, copy_of
+from queue_source.queues.base import Capabilities, Depth, Extras
+from queue_source.queues.sql.database import Address, create_tables, messages, open_database, parse_address
 from queue_source.queues.sql.rows import QueueRows, checked
 from shard_store.sql.database import Database
 from shard_store.sql.transaction import ROWS_PER_STATEMENT, Transaction, chunks
@@ -55,32 +50,19 @@ class SqlQueue(BaseQueue):
         sleep: Callable[[float], object] | None = None,
         patience: float = 30.0,
     ) -> None:
-        self._address = address = url if isinstance(url, Address) else parse_address(url)
+        address = url if isinstance(url, Address) else parse_address(url)
+        super().__init__(address.name)
         self._database = open_database(address, clock, patience)
         self._rows = QueueRows(address.queue, address.name)
         self._clock = clock
-        self._closed = threading.Event()
         self._sleep = sleep or self._closed.wait
         self._created = False
 
-    @property
-    def name(self) -> str:
-        return self._address.name
-
     # --- the verbs ---------------------------------------------------------------------------------------------------
 
-    def receive(self, max_messages: int, lease: float, wait: float) -> list[Received]:
+    def _receive(self, max_messages: int, lease: float, wait: float) -> list[Received]:
         """Up to `max_messages` messages in one transaction, the longest visible first; polls until `wait` is over."""
         check_lease(lease)
-        self._refuse_closed()
-        try:
-            return self._receive(max_messages, lease, wait)
-        except QueueError:
-            if self._closed.is_set():
-                return []
-            raise
-
-    def _receive(self, max_messages: int, lease: float, wait: float) -> list[Received]:
         now = self._clock or time.monotonic
         until = now() + wait
 
@@ -142,7 +124,6 @@ class SqlQueue(BaseQueue):
         return True
 
     def send_in_transaction(self, transaction: Transaction, messages: Sequence[Outgoing]) -> None:
-        """In the caller's transaction, which is one of a database that it `joins`."""
         self._rows.insert(transaction, convert_each(messages, checked))
 
     def _insert(self, transaction: Transaction, sent: Sequence[Outgoing], ids: list[str]) -> list[str]:
@@ -153,7 +134,6 @@ class SqlQueue(BaseQueue):
         return self._run(self._rows.depth, read=True)
 
     def close(self) -> None:
-        """Also ends a `receive` that waits in another thread. A closed queue is not opened again."""
         self._closed.set()
         self._database.close()
 
@@ -169,7 +149,7 @@ class SqlQueue(BaseQueue):
 
     def exists(self) -> bool:
         """Whether the table is there: every name in it is a queue, with messages or without."""
-        return self._looked(has_table)
+        return self._looked(lambda transaction: inspect(transaction.connection).has_table(messages.name))
 
     def create(self) -> None:
         """Make the table when it is absent."""
@@ -216,8 +196,4 @@ class SqlQueue(BaseQueue):
         return self._database
 
     def _create(self) -> None:
-        create_table(self._database)
-
-    def _refuse_closed(self) -> None:
-        if self._closed.is_set():
-            raise QueueConfigurationError(self.name, "is closed; open it again")
+        create_tables(self._database, messages.metadata)

@@ -28,7 +28,7 @@ from sqlalchemy import (
 
 from queue_source.errors import QueueError
 from queue_source.messages import Outgoing
-from queue_source.queues.base import convert_each
+from queue_source.queues.adapter import convert_each
 from queue_source.queues.sql.database import Address, create_tables, messages, open_database
 from queue_source.queues.sql.rows import QueueRows, checked
 from shard_store.sql.database import Database

@@ -1,4 +1,4 @@
-"""The way from a queue's URL and options to an SQS client, and from botocore's errors to ours.
+"""The way from a queue's URL and options to an SQS client and to a new queue, and from botocore's errors to ours.
 
 | URL | endpoint | region |
 |---|---|---|
@@ -30,6 +30,7 @@ LONGEST_WAIT = 20
 _AWS_HOST = re.compile(r"(?:[\w-]+\.)?sqs(?:-fips)?\.(?P<region>[a-z]{2}(?:-[a-z]+)+-\d+)\.(?P<domain>.+)")
 _STANDARD_DOMAINS = ("amazonaws.com", "amazonaws.com.cn")
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,80}|[A-Za-z0-9_-]{1,75}\.fifo")
+RETENTION = "1209600"  # 14 days, the longest there is: a pipeline may stand still for a while
 _DEFAULT_REGION = "us-east-1"  # of emulators, and of roles
 _FORMS = "https://sqs.REGION.amazonaws.com/ACCOUNT/NAME, http://HOST:PORT/ACCOUNT/NAME or sqs://NAME"
 _POOL = 300  # connections that are kept: more than there can be threads; they are made as they are needed
@@ -149,6 +150,33 @@ class _Role(credentials.CredentialProvider):  # type: ignore[misc]  # botocore i
             extra_args={name: value for name, value in given.items() if value is not None},
         )
         return credentials.DeferredRefreshableCredentials(fetcher.fetch_credentials, self.METHOD)
+
+
+# --- a new queue -----------------------------------------------------------------------------------------------------
+
+
+def create(client: Any, address: Address) -> str:
+    """Make the queue and return its URL; one that is there with the same attributes is that queue.
+
+    SQS makes queues in the caller's own account, whatever account a URL names: raises where that is another one.
+    """
+    attributes = {"MessageRetentionPeriod": RETENTION, **({"FifoQueue": "true"} if address.fifo else {})}
+    with service_errors(address.shown):
+        made = str(client.create_queue(QueueName=address.queue, Attributes=attributes)["QueueUrl"])
+    wanted, own = _account(address.url), _account(made)
+    if wanted and own and wanted != own:
+        raise QueueConfigurationError(
+            address.shown,
+            f"the credentials are those of account {own}, so that there is {made} now; delete it if it is not needed, "
+            f"and use credentials of account {wanted}",
+        )
+    return made
+
+
+def _account(url: str | None) -> str | None:
+    """None where the URL names none, as with some emulators."""
+    found = re.search(r"/(\d{12})/[^/]+$", url or "")
+    return found and found[1]
 
 
 # --- errors ----------------------------------------------------------------------------------------------------------

@@ -17,23 +17,15 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from queue_source.errors import QueueConfigurationError, QueueError, QueueNotFound, QueueUnavailable
+from queue_source.errors import QueueError, QueueNotFound, QueueUnavailable
 from queue_source.messages import Outgoing, Receipt, Received
-from queue_source.queues.base import (
-    BaseQueue,
-    Capabilities,
-    Depth,
-    Payload,
-    check_lease,
-    convert_each,
-    copy_of,
-    encode_payloads,
-    peek_by_receiving,
-)
+from queue_source.queues.adapter import BaseQueue, check_lease, convert_each, copy_of, peek_by_receiving
+from queue_source.queues.base import Capabilities, Depth, Payload, encode_payloads
 from queue_source.queues.sqs import messages as sqs_messages
 from queue_source.queues.sqs.client import (
     LONGEST_WAIT,
     Access,
+    create,
     error_of,
     is_passing,
     is_stale,
@@ -41,7 +33,6 @@ from queue_source.queues.sqs.client import (
     parse_address,
     service_errors,
 )
-from queue_source.queues.sqs.creation import create
 from queue_source.queues.sqs.requests import BATCH, Answers, Attributes, Leased, ask, attributes, in_batches, seconds
 
 LONGEST_LEASE = 43_200  # also the longest that one delivery may be held in all
@@ -61,19 +52,15 @@ class SqsQueue(BaseQueue):
 
     def __init__(self, url: str, **access: str | None) -> None:
         self._address = parse_address(url)
+        super().__init__(self._address.shown)
         self._access = Access(**access)
         self._lock = threading.RLock()
-        self._closed = threading.Event()
         self._made: Any = None
         self._url = self._address.url
         self._set: Attributes | None = None
         self._dead_letter_url: str | None = None
         self._leased = Leased()
         self._workers: ThreadPoolExecutor | None = None
-
-    @property
-    def name(self) -> str:
-        return self._address.shown
 
     @property
     def capabilities(self) -> Capabilities:
@@ -89,24 +76,19 @@ class SqsQueue(BaseQueue):
 
     # --- the verbs ---------------------------------------------------------------------------------------------------
 
-    def receive(self, max_messages: int, lease: float, wait: float) -> list[Received]:
+    def _receive(self, max_messages: int, lease: float, wait: float) -> list[Received]:
         """Up to 10 messages, in long polls of a few seconds each; without `wait` SQS may overlook what is there."""
         check_lease(lease)
-        self._refuse_closed()
         until = time.monotonic() + wait
-        try:
-            while max_messages > 0:
-                left = until - time.monotonic()
-                messages = self._poll(min(max_messages, BATCH), lease, seconds(left, _SLICE))
-                if self._closed.is_set():
-                    self._change([message.receipt for message in messages], 0)
-                    self._client().close()  # what that request opened again
-                    return []
-                if messages or time.monotonic() >= until:
-                    return messages
-        except QueueError:
-            if not self._closed.is_set():
-                raise
+        while max_messages > 0:
+            left = until - time.monotonic()
+            messages = self._poll(min(max_messages, BATCH), lease, seconds(left, _SLICE))
+            if self._closed.is_set():
+                self._change([message.receipt for message in messages], 0)
+                self._client().close()  # what that request opened again
+                return []
+            if messages or time.monotonic() >= until:
+                return messages
         return []
 
     def _poll(self, max_messages: int, lease: float, wait: int) -> list[Received]:
@@ -135,12 +117,12 @@ class SqsQueue(BaseQueue):
 
     def acknowledge(self, receipts: Sequence[Receipt]) -> set[Receipt]:
         stale = self._change_each("delete_message_batch", receipts, {})
-        self._leased.take(receipts)
+        self._leased.forget(receipts)
         return stale
 
     def nack(self, receipts: Sequence[Receipt], delay: float = 0.0) -> None:
         self._change(receipts, seconds(delay, LONGEST_LEASE))
-        self._leased.take(receipts)
+        self._leased.forget(receipts)
 
     def reject(self, receipts: Sequence[Receipt]) -> None:
         """Copied to the dead-letter queue of the redrive policy, then deleted; without one, only deleted.
@@ -153,7 +135,7 @@ class SqsQueue(BaseQueue):
         wanted = dict.fromkeys(receipts)
         stale = self._change(list(wanted), _MOVING)
         mine = [receipt for receipt in wanted if receipt not in stale]
-        known = self._leased.take(mine)
+        known = self._leased.known(mine)
         if known:
             url = self._dead_letter()
             copies = [Outgoing(m.body, m.tag, m.headers, m.group) for m in known.values()]
@@ -282,11 +264,13 @@ class SqsQueue(BaseQueue):
 
     def _at_once(self, work: Callable[[range], _Result], batches: Sequence[range]) -> Iterable[_Result]:
         """Several batches go out side by side: each call is mostly waiting for SQS."""
-        if len(batches) < 2 or self._closed.is_set():
+        if len(batches) < 2:
             return map(work, batches)
         with self._lock:
+            if self._closed.is_set():
+                return map(work, batches)
             self._workers = self._workers or ThreadPoolExecutor(_SIDE_BY_SIDE, "cuesqueue-sqs")
-        return self._workers.map(work, batches)
+            return self._workers.map(work, batches)
 
     def _raise(self, failed: Answers, before: str) -> None:
         """The worst that was said of single messages, as one error: what waiting does not help goes first."""
@@ -350,7 +334,3 @@ class SqsQueue(BaseQueue):
                     found = self._client().get_queue_url(QueueName=queue, QueueOwnerAWSAccountId=account)
                 self._dead_letter_url = str(found["QueueUrl"])
             return self._dead_letter_url
-
-    def _refuse_closed(self) -> None:
-        if self._closed.is_set():
-            raise QueueConfigurationError(self.name, "is closed; open it again")

@@ -114,12 +114,15 @@ class Leased:
             while self._bytes > _REMEMBERED:
                 self._bytes -= _weight(self._messages.popitem(last=False)[1])
 
-    def take(self, receipts: Sequence[Receipt]) -> dict[Receipt, Received]:
+    def known(self, receipts: Sequence[Receipt]) -> dict[Receipt, Received]:
         with self._lock:
-            there = [receipt for receipt in dict.fromkeys(receipts) if receipt in self._messages]
-            found = {receipt: self._messages.pop(receipt) for receipt in there}
-            self._bytes -= sum(map(_weight, found.values()))
-            return found
+            return {receipt: self._messages[receipt] for receipt in receipts if receipt in self._messages}
+
+    def forget(self, receipts: Sequence[Receipt]) -> None:
+        with self._lock:
+            for receipt in receipts:
+                if receipt in self._messages:
+                    self._bytes -= _weight(self._messages.pop(receipt))
 
 
 def _weight(message: Received) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from contextlib import contextmanager
 from dataclasses import fields
 from typing import Any, cast
@@ -120,9 +119,3 @@ def storage_of(properties: Properties) -> StorageOptions:
 def _as_uri(folder: str) -> str:
     """A local folder as other engines like to see it in metadata."""
     return f"file://{folder}" if folder.startswith("/") else folder
-
-
-def namespaces_of(table: str) -> Iterable[str]:
-    """The namespaces that a table is in, the outermost first."""
-    parts = table.split(".")[:-1]
-    return [".".join(parts[:end]) for end in range(1, len(parts) + 1)]

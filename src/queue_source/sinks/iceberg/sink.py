@@ -14,13 +14,13 @@ from pyiceberg.io import load_file_io
 from pyiceberg.manifest import DataFile
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table, TableProperties
-from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
+from pyiceberg.table.metadata import TableMetadataUtil
 from pyiceberg.utils.properties import property_as_bool
 
 from queue_source.errors import OptionError
 from queue_source.options import SinkOptions
 from queue_source.sinks.base import Batch, Sink
-from queue_source.sinks.iceberg.catalogs import CatalogFactory, namespaces_of
+from queue_source.sinks.iceberg.catalogs import CatalogFactory
 from queue_source.sinks.iceberg.files import TaskFiles, sync_local, write_files
 from queue_source.sinks.iceberg.partitions import check_spec, partition_spec
 from queue_source.sinks.iceberg.schemas import iceberg_schema, united
@@ -75,7 +75,7 @@ class IcebergSink(Sink):
     def prepare(self, store: ShardStore, schema: pa.Schema) -> None:
         """Make the table, or add its new columns, where that is needed: field ids must be known before files are."""
         wanted = iceberg_schema(schema)
-        factory = self._factory(store)
+        factory = CatalogFactory(self._table, self._options.storage)
 
         def look(transaction: Transaction) -> Table | None:
             if not factory.installed(transaction):
@@ -110,18 +110,11 @@ class IcebergSink(Sink):
         return TaskFiles(metadata.table_uuid, metadata.default_spec_id, files)
 
     def commit(
-        self,
-        store: ShardStore,
-        batch: Batch,
-        written: Sequence[TaskFiles],
-        schema: pa.Schema,
-        *,
-        row_schema: str,
-        batch_id: int,
+        self, store: ShardStore, batch: Batch, written: Sequence[TaskFiles], *, row_schema: str, batch_id: int
     ) -> None:
         files = [file for task in written for file in task.files]
         brought = sum(f.record_count for f in files), sum(f.file_size_in_bytes for f in files)
-        factory = self._factory(store)
+        factory = CatalogFactory(self._table, self._options.storage)
 
         def append(transaction: Transaction, published: Published) -> Catalog | None:
             if published.already or not files:
@@ -141,16 +134,14 @@ class IcebergSink(Sink):
         if catalog is not None:
             factory.sweep(catalog)
 
-    def _factory(self, store: ShardStore) -> CatalogFactory:
-        return CatalogFactory(self._table, self._options.storage)
-
     def _create(self, catalog: Catalog, wanted: Schema, *, needs_warehouse: bool) -> Table:
         name = self._table.name
         if needs_warehouse and self._table.warehouse is None:
             raise OptionError("warehouse", f"is required to make the table {name}: name the folder for its files")
         united(name, Schema(), wanted)  # names that differ in case alone
-        for namespace in namespaces_of(name):
-            catalog.create_namespace_if_not_exists(namespace)
+        parts = name.split(".")
+        for depth in range(1, len(parts)):  # the outermost namespace first
+            catalog.create_namespace_if_not_exists(".".join(parts[:depth]))
         properties = {**_NEW_TABLE, TableProperties.PARQUET_COMPRESSION: self._options.compression}
         spec = partition_spec(wanted, self._table.partition_by)
         return catalog.create_table(name, wanted, partition_spec=spec, properties=properties)
@@ -212,7 +203,8 @@ def _append(table: Table, files: Sequence[DataFile], marks: Mapping[str, str]) -
     """Append in one snapshot, on exactly the snapshot that was checked; else CommitFailedException."""
     properties = table.metadata.properties
     # PyIceberg would try again by itself, on a newer snapshot in which the batch may stand: in memory only, say no
-    table.metadata = _with_properties(table.metadata, {**properties, TableProperties.COMMIT_NUM_RETRIES: "0"})
+    once = {**properties, TableProperties.COMMIT_NUM_RETRIES: "0"}
+    table.metadata = table.metadata.model_copy(update={"properties": once})
     merge = property_as_bool(
         properties, TableProperties.MANIFEST_MERGE_ENABLED, TableProperties.MANIFEST_MERGE_ENABLED_DEFAULT
     )
@@ -226,10 +218,6 @@ def _append(table: Table, files: Sequence[DataFile], marks: Mapping[str, str]) -
     assert snapshot is not None
     manifests = [m.manifest_path for m in snapshot.manifests(table.io) if m.added_snapshot_id == snapshot.snapshot_id]
     sync_local([*manifests, snapshot.manifest_list, table.metadata_location])
-
-
-def _with_properties(metadata: TableMetadata, properties: dict[str, str]) -> TableMetadata:
-    return metadata.model_copy(update={"properties": properties})
 
 
 def _check_unchanged(table: Table, written: Sequence[TaskFiles]) -> None:
