@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from queue_source.options.storage import storage_options
 from queue_source.options.values import read
 from queue_source.options.views import ViewOptions
 
+_WAIT = timedelta(seconds=20)
 _RESCUED = "_rescued_data"
 _CATALOG = "catalog."
 
@@ -39,8 +41,8 @@ _CATALOG = "catalog."
 def parse_reader_options(options: Mapping[str, str]) -> ReaderOptions:
     """The options of `spark.readStream.format("cuesqueue")`; names in any case. Raises OptionError."""
     values = read(READER, options)
-    if "waittime" not in {name.lower() for name in options}:  # no receive waits longer than its messages are invisible
-        values["waitTime"] = min(values["waitTime"], values["visibilityTimeout"] / 2)
+    if values["waitTime"] is None:  # no receive waits longer than its messages are invisible
+        values["waitTime"] = min(_WAIT, values["visibilityTimeout"] / 2)
     urls: tuple[SecretUrl, ...] = values["queueUrl"]
     source = values["source"] or _source_from(urls)
     partitions = values["minPartitions"] or os.cpu_count() or 1

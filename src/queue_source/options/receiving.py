@@ -36,7 +36,8 @@ class QueueOptions:
         help="Threads that receive messages before a micro-batch asks for them.",
     )
     wait_time: timedelta = option(
-        "waitTime", types.WAIT, "20s", help="How long one receive request waits for the first message.", example="1s"
+        "waitTime", types.WAIT, example="1s", note="`20s`, at most half of `visibilityTimeout`",
+        help="How long one receive request waits for the first message.",
     )
     max_in_flight_messages: int = option(
         "maxInFlightMessages", types.number(1), "10000", example="2000",

@@ -254,6 +254,7 @@ def _names(text: str) -> tuple[str, ...]:
 
 def _encoding(text: str) -> str:
     try:
+        "a".encode(text.strip())  # Python also has codecs that are none of text, such as hex
         return codecs.lookup(text.strip()).name
     except (LookupError, ValueError):
         raise ValueError(f"{shown(text)} is not a known character set; write one, as in UTF-8") from None
