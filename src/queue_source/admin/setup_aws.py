@@ -21,8 +21,8 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, ConnectionError, HTTPClientError
 
 from queue_source.errors import CuesqueueError, OptionError
-from queue_source.options.secrets import redact_text
 from queue_source.queues.sqs.creation import RETENTION
+from shard_store.redaction import redact_text
 
 MOST_RECEIVES = 50  # restarts of a pipeline count as receives of every message in flight
 _EVENTS = ["s3:ObjectCreated:*"]
