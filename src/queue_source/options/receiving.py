@@ -111,27 +111,24 @@ GOOGLE_OPTIONS = (
     Option(
         "gcp.project",
         types.NON_EMPTY,
-        None,
-        "Project of Pub/Sub subscriptions whose URL names none (`pubsub:///SUBSCRIPTION`).",
-        "my-project",
-        "the URL's",
+        help="Project of Pub/Sub subscriptions whose URL names none (`pubsub:///SUBSCRIPTION`).",
+        example="my-project",
+        note="the URL's",
     ),
     Option(
         "gcp.credentialsFile",
         types.NON_EMPTY,
-        None,
-        "Key file of a service account, for Pub/Sub; for objects, set `GOOGLE_APPLICATION_CREDENTIALS` on all "
+        help="Key file of a service account, for Pub/Sub; for objects, set `GOOGLE_APPLICATION_CREDENTIALS` on all "
         "machines.",
-        "/etc/keys/reader.json",
-        "the SDK's own chain",
+        example="/etc/keys/reader.json",
+        note="the SDK's own chain",
     ),
     Option(
         "gcp.endpoint",
         types.NON_EMPTY,
-        None,
-        "Where Pub/Sub is: `HOST:PORT` of a regional endpoint, or `http://HOST:PORT` of an emulator.",
-        "europe-west3-pubsub.googleapis.com:443",
-        "`PUBSUB_EMULATOR_HOST`, else Google's own",
+        help="Where Pub/Sub is: `HOST:PORT` of a regional endpoint, or `http://HOST:PORT` of an emulator.",
+        example="europe-west3-pubsub.googleapis.com:443",
+        note="`PUBSUB_EMULATOR_HOST`, else Google's own",
     ),
 )
 """Keywords of the adapter of Pub/Sub, which has no group: `connections.py` hands them over."""
