@@ -25,6 +25,11 @@ Announce = Callable[[str], bytes]
 """The body of a message that announces a URI."""
 
 
+def plain(uri: str) -> bytes:
+    """The URI itself is the body; it may hold bytes that are not UTF-8."""
+    return uri.encode("utf-8", "surrogatepass")
+
+
 @dataclass(slots=True)
 class Requeued:
     """How many messages were sent for how many errors; `refused`: error id -> why nothing was done for it."""
@@ -40,7 +45,7 @@ def requeue(
     *,
     to: str | None = None,
     tag: str | None = None,
-    announce: Announce = str.encode,
+    announce: Announce = plain,
     limit: int | None = None,
     dry_run: bool = False,
 ) -> Requeued:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -120,7 +119,7 @@ def requeue(
     import shard_store
     from queue_source.admin import requeue as requeueing
 
-    announce: Callable[[str], bytes] = s3_event if notification is Notification.S3 else _plain
+    announce = s3_event if notification is Notification.S3 else requeueing.plain
     with shard_store.open_store(store, create=False) as opened:
         done = requeueing.requeue(opened, chosen, to=to, tag=tag, announce=announce, limit=limit, dry_run=dry_run)
     counts: dict[str, Any] = {"errors": done.errors, "messages": done.messages}
@@ -164,7 +163,3 @@ def _shown(error: StoredError) -> dict[str, Any]:
 
     handled = {"delivered_at": iso_time(error.delivered_at), "delivered_to": error.delivered_to}
     return {**error_as_dict(error), "state": error.state, **handled, "requeued_at": iso_time(error.requeued_at)}
-
-
-def _plain(uri: str) -> bytes:
-    return uri.encode("utf-8", "surrogatepass")

@@ -81,23 +81,17 @@ def print_result(result: Mapping[str, Any], as_json: bool, *, title: str) -> Non
     if as_json:
         sys.stdout.write(json.dumps(result) + "\n")
         return
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(title=title, title_justify="left", show_header=False)
-    for name, value in result.items():
-        table.add_row(Text(name.replace("_", " ")), Text("unknown" if value is None else str(value)))
-    Console().print(table)
+    rows = [(name.replace("_", " "), "unknown" if value is None else str(value)) for name, value in result.items()]
+    print_table(title, (), rows)
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Several results of one form, for people; `--json` prints them with `print_result`."""
+    """Rows for people, without a header when `columns` is empty; `--json` prints with `print_result`."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(*columns, title=Text(title), title_justify="left")
+    table = Table(*columns, title=Text(title), title_justify="left", show_header=bool(columns))
     for row in rows:
         table.add_row(*map(Text, row))
     Console().print(table)

@@ -53,7 +53,9 @@ def parse_reader_options(options: Mapping[str, str]) -> ReaderOptions:
         leases=build(LeaseOptions, values),
         deduplication=build(DeduplicationOptions, values),
         delivery=build(DeliveryOptions, values),
-        content=_content(values),
+        content=build(
+            ContentOptions, values, format=_format(values), storage=storage_options(values), schema=_schema(values)
+        ),
         store=values["storeUrl"],
         source=source,
         pipeline=values["pipeline"] or source,
@@ -105,12 +107,6 @@ def _table(values: Mapping[str, Any], of_catalog: Mapping[str, str]) -> TableOpt
         raise OptionError("path", "of a table is its warehouse, which is given too; keep one of them")
     properties = {name.lower().removeprefix(_CATALOG): Secret(text) for name, text in of_catalog.items()}
     return build(TableOptions, values, properties=properties, warehouse=warehouse or path or None)
-
-
-def _content(values: Mapping[str, Any]) -> ContentOptions:
-    return build(
-        ContentOptions, values, format=_format(values), storage=storage_options(values), schema=_schema(values)
-    )
 
 
 def _format(values: Mapping[str, Any]) -> FormatOptions | None:
