@@ -87,13 +87,9 @@ def requeue(
 def _requeue(
     store: ShardStore, page: Sequence[StoredError], outbox: _Outbox, announce: Announce, done: Requeued
 ) -> None:
-    possible = []
-    for error in page:
-        problem = outbox.problem(error)
-        if problem:
-            done.refused[error.key.hex()] = problem
-        else:
-            possible.append(error)
+    problems = {error.key: outbox.problem(error) for error in page}
+    done.refused |= {key.hex(): problem for key, problem in problems.items() if problem}
+    possible = [error for error in page if not problems[error.key]]
     objects = [error for error in possible if _is_object(error)]
     opened = error_repair.reopen(store.database, objects, dry_run=outbox.dry_run)
     done.refused |= {key.hex(): why for key, why in opened.refused.items()}

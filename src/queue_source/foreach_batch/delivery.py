@@ -109,20 +109,14 @@ class Delivery:
             if already:
                 transaction.rollback()
                 return
-            with self._held(None if engine else connection):
+            with ExitStack() as held:  # the batch can be published until this output is committed
+                if engine is None:
+                    self._store.hold_inside(connection, self._plans, self._batch_id)
+                else:
+                    held.enter_context(self._store.held(self._plans, self._batch_id))
                 outputs.record(connection, self.hash, name, self._plans[0].token.pipeline, self._batch_id)
                 transaction.commit()
         reach("output-delivered", name)
-
-    @contextmanager
-    def _held(self, connection: Connection | None) -> Iterator[None]:
-        """The batch can be published, until the block ends, or the transaction of the store's own connection."""
-        if connection is None:
-            with self._store.held(self._plans, self._batch_id):
-                yield
-        else:
-            self._store.hold_inside(connection, self._plans, self._batch_id)
-            yield
 
     def _is_file_of_store(self, engine: Engine) -> bool:
         file = self._store.database.file()
