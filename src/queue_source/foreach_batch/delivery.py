@@ -42,6 +42,7 @@ def delivery(store: str | ShardStore, pipeline: str | Sequence[str], batch_id: i
 
     Raises:
         OptionError: `pipeline` names no pipeline, or one twice.
+        StoreConfigurationError: There is no such store, or it knows no such pipeline.
         PipelineTakenOver: Another driver runs the pipeline by now.
         ShardsLost: Shards passed to another pipeline; nothing is committed.
 
@@ -52,7 +53,7 @@ def delivery(store: str | ShardStore, pipeline: str | Sequence[str], batch_id: i
     if not names or len(set(names)) < len(names):
         raise OptionError("pipeline", f"{names!r} is not a list of different pipelines; name those of the query")
     with ExitStack() as stack:
-        opened = stack.enter_context(open_store(store)) if isinstance(store, str) else store
+        opened = stack.enter_context(open_store(store, create=False)) if isinstance(store, str) else store
         driver = driver_identity() or None
         made = Delivery(opened, tuple(opened.current_plan(name, driver) for name in names), batch_id)
         try:
