@@ -275,3 +275,12 @@ def test_an_engine_for_the_stores_own_sqlite_file_is_refused_as_it_would_wait_fo
     with delivery(store, "p", 0) as batch, pytest.raises(OptionError, match="leave it out"), batch.output("x", own):
         pass
     own.dispose()
+
+
+def test_a_store_that_is_not_there_is_refused_and_not_made(tmp_path: Path) -> None:
+    with (
+        pytest.raises(StoreConfigurationError, match="no such file"),
+        delivery(f"sqlite:///{tmp_path / 'typo.db'}", "orders", 0),
+    ):
+        raise AssertionError("the block must not run")
+    assert not list(tmp_path.iterdir())

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queue_source.options.secrets import Secret, SecretUrl, redact_text, redact_url
+from queue_source.options.secrets import Secret, SecretUrl
 from queue_source.options.types import check_name, split_queue_urls
 from queue_source.options.units import format_duration, parse_duration, parse_size
+from shard_store.redaction import redact_text, redact_url
 
 
 @pytest.mark.parametrize(

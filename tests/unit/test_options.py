@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import pickle
+import re
 import subprocess
 import sys
 from datetime import timedelta
@@ -24,6 +25,7 @@ from queue_source.options import (
     parse_reader_options,
     parse_view_options,
 )
+from queue_source.options.date_patterns import parse_pattern
 from queue_source.options.declaring import Option
 from queue_source.options.other_names import ALIASES, CANNOT, MEANINGLESS
 from queue_source.options.places import READER
@@ -151,7 +153,7 @@ BAD: dict[str, list[str]] = {
     "boolean": ["", "yes", "1"],
     "character": ["ab", "\n", "\0", "§"],
     "time zone": ["", "Mars/Olympus", "Europe", "+25:00", "+18:01", "+02:60", "GMT+", "UTC+19", "../etc/passwd"],
-    "character set": ["", "klingon"],
+    "character set": ["", "klingon", "hex", "rot13", "undefined"],
     "names": [",", "a,,b", "a,a"],
     "columns": ["", "id", "id BIGINTT", "id BIGINT, id INT", "a ARRAY<INT"],
     "URIs": ["", "s3://a/,", "landing/1.json"],
@@ -290,6 +292,11 @@ def test_a_short_visibility_timeout_needs_no_other_option() -> None:
     assert options.leases.visibility_timeout == timedelta(seconds=15)
     assert options.queue.wait_time == timedelta(seconds=7.5), "no receive waits longer than its messages are invisible"
     assert read().queue.wait_time == timedelta(seconds=20)
+
+
+def test_a_wait_under_its_name_in_auto_loader_is_not_shortened() -> None:
+    assert read(cloudFiles__waitTime="10s", visibilityTimeout="15s").queue.wait_time == timedelta(seconds=10)
+    assert "lower waitTime" in refusal({**LEAST, "cloudFiles.waitTime": "5m"}).problem
 
 
 def test_a_receive_may_not_wait_longer_than_its_messages_stay_invisible() -> None:
@@ -475,3 +482,11 @@ def test_a_pattern_that_cannot_be_read_is_refused_before_the_query_starts(option
     error = refusal({**LEAST, option: pattern})
     assert error.option == option
     assert "write" in error.problem
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text"),
+    [("yyyy 'o''clock'", "2026 o'clock"), ("yyyy''MM", "2026'11"), ("yyyy''''MM", "2026'11"), ("'a'yyyy'b'", "a2026b")],
+)
+def test_two_quotes_are_one_within_quotes_and_outside(pattern: str, text: str) -> None:
+    assert re.fullmatch(parse_pattern(pattern).expression, text)

@@ -25,6 +25,11 @@ Announce = Callable[[str], bytes]
 """The body of a message that announces a URI."""
 
 
+def plain(uri: str) -> bytes:
+    """The URI itself is the body; it may hold bytes that are not UTF-8."""
+    return uri.encode("utf-8", "surrogatepass")
+
+
 @dataclass(slots=True)
 class Requeued:
     """How many messages were sent for how many errors; `refused`: error id -> why nothing was done for it."""
@@ -40,7 +45,7 @@ def requeue(
     *,
     to: str | None = None,
     tag: str | None = None,
-    announce: Announce = str.encode,
+    announce: Announce = plain,
     limit: int | None = None,
     dry_run: bool = False,
 ) -> Requeued:
@@ -82,13 +87,9 @@ def requeue(
 def _requeue(
     store: ShardStore, page: Sequence[StoredError], outbox: _Outbox, announce: Announce, done: Requeued
 ) -> None:
-    possible = []
-    for error in page:
-        problem = outbox.problem(error)
-        if problem:
-            done.refused[error.key.hex()] = problem
-        else:
-            possible.append(error)
+    problems = {error.key: outbox.problem(error) for error in page}
+    done.refused |= {key.hex(): problem for key, problem in problems.items() if problem}
+    possible = [error for error in page if not problems[error.key]]
     objects = [error for error in possible if _is_object(error)]
     opened = error_repair.reopen(store.database, objects, dry_run=outbox.dry_run)
     done.refused |= {key.hex(): why for key, why in opened.refused.items()}

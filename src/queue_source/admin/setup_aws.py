@@ -21,8 +21,8 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, ConnectionError, HTTPClientError
 
 from queue_source.errors import CuesqueueError, OptionError
-from queue_source.options.secrets import redact_text
 from queue_source.queues.sqs.client import RETENTION
+from shard_store.redaction import redact_text
 
 MOST_RECEIVES = 50  # restarts of a pipeline count as receives of every message in flight
 _EVENTS = ["s3:ObjectCreated:*"]
@@ -141,7 +141,7 @@ class Setup:
         configuration.pop("ResponseMetadata", None)
         wanted = self._notification()
         there = configuration.get("QueueConfigurations", [])
-        if not any(_same(one, wanted) for one in there):
+        if _meaning(wanted) not in map(_meaning, there):
             others = [one for one in there if one.get("Id") != wanted["Id"]]
             configuration["QueueConfigurations"] = [*others, wanted]
             yield {"action": "set-bucket-notifications", "bucket": self.bucket, "configuration": configuration}
@@ -229,12 +229,8 @@ def _set(queue: str, attributes: Mapping[str, str]) -> Change:
     return {"action": "set-queue-attributes", "queue": queue, "attributes": dict(attributes)}
 
 
-def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether both announce the same to the same queue; S3 gives names back in other cases and adds an Id."""
-    return _meaning(one) == _meaning(other)
-
-
 def _meaning(notification: Mapping[str, Any]) -> tuple[object, ...]:
+    """What is announced, and to which queue; S3 gives names back in other cases and adds an Id."""
     rules = notification.get("Filter", {}).get("Key", {}).get("FilterRules", [])
     filters = {(rule["Name"].lower(), rule["Value"]) for rule in rules if rule["Value"]}
     return notification["QueueArn"], sorted(notification["Events"]), sorted(filters)

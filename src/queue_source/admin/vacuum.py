@@ -19,12 +19,12 @@ from typing import NamedTuple
 from pyarrow import fs as pafs
 
 from queue_source.errors import OptionError
-from queue_source.storage.files import StorageOptions, is_local, raise_mapped, resolve
+from queue_source.options.storage import StorageOptions
+from queue_source.storage.files import is_local, raise_mapped, resolve
 from shard_store.store import ShardStore
 
-_NAME = re.compile(
-    r"split-[0-9a-f]{12}-[0-9a-f]{32}\.parquet"
-)  # as `splits.write_split` names them; no other is touched
+# as `sinks.splits` names them; no other is touched
+_NAME = re.compile(r"split-[0-9a-f]{12}-[0-9a-f]{32}\.parquet")
 _PAGE = 1000
 _THREADS = 16
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -38,15 +37,10 @@ def list_errors(
     as_json: Json = False,
 ) -> None:
     """List errors, the oldest first. With --json each has up to 65,536 bytes of its input."""
-    import shard_store
     from queue_source.coordinator.error_queue import iso_time
-    from shard_store import error_search
     from shard_store.error_delivery import MAX_INPUT
 
-    chosen = choice.criteria()
-    with shard_store.open_store(store, create=False) as opened:
-        pages = error_search.pages(opened.database, chosen, limit=limit + 1, max_input=MAX_INPUT if as_json else 0)
-        found = [error for page in pages for error in page]
+    found = _found(store, choice, limit + 1, MAX_INPUT if as_json else 0)
     more = len(found) > limit
     del found[limit:]
     if as_json:
@@ -78,13 +72,7 @@ def show(
     as_json: Json = False,
 ) -> None:
     """Show one error with its whole input."""
-    import shard_store
-    from shard_store import error_search
-
-    with shard_store.open_store(store, create=False) as opened:
-        found = [
-            e for page in error_search.pages(opened.database, Choice([error_id]).criteria(), limit=2) for e in page
-        ]
+    found = _found(store, Choice([error_id]), 2)
     if len(found) != 1:
         problem = "has no error" if not found else "has several errors"
         raise OptionError("ID", f"the store {problem} whose id begins with {error_id}; see `cuesqueue errors list`")
@@ -120,7 +108,7 @@ def requeue(
     import shard_store
     from queue_source.admin import requeue as requeueing
 
-    announce: Callable[[str], bytes] = s3_event if notification is Notification.S3 else _plain
+    announce = s3_event if notification is Notification.S3 else requeueing.plain
     with shard_store.open_store(store, create=False) as opened:
         done = requeueing.requeue(opened, chosen, to=to, tag=tag, announce=announce, limit=limit, dry_run=dry_run)
     counts: dict[str, Any] = {"errors": done.errors, "messages": done.messages}
@@ -159,12 +147,18 @@ def drop(
     print_result(result, as_json, title="would be dropped" if dry_run else "dropped")
 
 
+def _found(store: str, choice: Choice, limit: int, max_input: int | None = None) -> list[StoredError]:
+    import shard_store
+    from shard_store import error_search
+
+    criteria = choice.criteria()
+    with shard_store.open_store(store, create=False) as opened:
+        pages = error_search.pages(opened.database, criteria, limit=limit, max_input=max_input)
+        return [error for page in pages for error in page]
+
+
 def _shown(error: StoredError) -> dict[str, Any]:
     from queue_source.coordinator.error_queue import error_as_dict, iso_time
 
     handled = {"delivered_at": iso_time(error.delivered_at), "delivered_to": error.delivered_to}
     return {**error_as_dict(error), "state": error.state, **handled, "requeued_at": iso_time(error.requeued_at)}
-
-
-def _plain(uri: str) -> bytes:
-    return uri.encode("utf-8", "surrogatepass")

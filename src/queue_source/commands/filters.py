@@ -36,33 +36,6 @@ class State(str, Enum):
     REQUEUED = "requeued"
 
 
-_Ids = Annotated[
-    list[str] | None, typer.Argument(metavar="ID...", help="Only these errors: the first digits of their ids.")
-]
-_Match = Annotated[
-    str | None,
-    typer.Option(
-        metavar="GLOB",
-        help="Only where the whole id of the shard or message matches: *, ?, [a-z], {a,b}.",
-        show_default=False,
-    ),
-]
-_Scopes = Annotated[
-    list[Scope] | None,
-    typer.Option("--scope", metavar="SCOPE", help="Only message, object, skipped, record or row; may be repeated."),
-]
-_Causes = Annotated[
-    list[str] | None,
-    typer.Option("--cause", metavar="WORD", help="Only this cause, as in missing-object; may be repeated."),
-]
-_States = Annotated[
-    list[State] | None,
-    typer.Option("--state", metavar="STATE", help="Only pending, recorded, delivered or requeued; may be repeated."),
-]
-_Source = Annotated[str | None, typer.Option(metavar="S", help="Only this source.")]
-_Pipeline = Annotated[str | None, typer.Option(metavar="P", help="Only this pipeline.")]
-_OlderThan = Annotated[str | None, typer.Option(metavar="D", help="Only errors older than this, as in 2h or 7 days.")]
-_Since = Annotated[str | None, typer.Option(metavar="D", help="Only errors that are not older than this.")]
 Everything = Annotated[bool, typer.Option("--all", help="Choose all errors; needed where no other option chooses.")]
 
 
@@ -70,15 +43,33 @@ Everything = Annotated[bool, typer.Option("--all", help="Choose all errors; need
 class Choice:
     """What a command with `@choosing` was given to choose errors by."""
 
-    ids: _Ids = None
-    match: _Match = None
-    scope: _Scopes = None
-    cause: _Causes = None
-    state: _States = None
-    source: _Source = None
-    pipeline: _Pipeline = None
-    older_than: _OlderThan = None
-    since: _Since = None
+    ids: Annotated[
+        list[str] | None, typer.Argument(metavar="ID...", help="Only these errors: the first digits of their ids.")
+    ] = None
+    match: Annotated[
+        str | None,
+        typer.Option(
+            metavar="GLOB", help="Only where the whole id of the shard or message matches: *, ?, [a-z], {a,b}."
+        ),
+    ] = None
+    scope: Annotated[
+        list[Scope] | None,
+        typer.Option(metavar="SCOPE", help="Only message, object, skipped, record or row; may be repeated."),
+    ] = None
+    cause: Annotated[
+        list[str] | None,
+        typer.Option(metavar="WORD", help="Only this cause, as in missing-object; may be repeated."),
+    ] = None
+    state: Annotated[
+        list[State] | None,
+        typer.Option(metavar="STATE", help="Only pending, recorded, delivered or requeued; may be repeated."),
+    ] = None
+    source: Annotated[str | None, typer.Option(metavar="S", help="Only this source.")] = None
+    pipeline: Annotated[str | None, typer.Option(metavar="P", help="Only this pipeline.")] = None
+    older_than: Annotated[
+        str | None, typer.Option(metavar="D", help="Only errors older than this, as in 2h or 7 days.")
+    ] = None
+    since: Annotated[str | None, typer.Option(metavar="D", help="Only errors that are not older than this.")] = None
 
     def criteria(self, *, everything: bool = True) -> Criteria:
         """The options for the store. Raises OptionError for wrong values.

@@ -9,13 +9,11 @@ from typer.core import TyperGroup
 
 from queue_source.commands.demo.command import demo
 from queue_source.commands.errors import group as errors_group
-from queue_source.commands.migrate import migrate
 from queue_source.commands.output import Json, errors_as_exit_codes, print_result
-from queue_source.commands.prune import prune
 from queue_source.commands.queue import group as queue_group
 from queue_source.commands.send import send
 from queue_source.commands.setup import app as setup
-from queue_source.commands.vacuum import vacuum
+from queue_source.commands.store import migrate, prune, vacuum
 
 
 class _Program(TyperGroup):

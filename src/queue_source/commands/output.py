@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from queue_source.errors import CuesqueueError, OptionError, QueueConfigurationError
-from queue_source.options.secrets import redact_text
+from queue_source.options.reader import DEFAULT_STORE
+from shard_store.redaction import redact_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,16 +22,14 @@ if TYPE_CHECKING:
 FAILED = 1
 WRONG_USE = 2
 
-DEFAULT_STORE = Path("cuesqueue.db")
-"""File of the store where none is named, as for the reader."""
-
 
 def _default_store() -> str:
     """The reader's own default, where it is; a command never creates a store because a name was forgotten."""
-    if DEFAULT_STORE.is_file():
-        return f"sqlite:///{DEFAULT_STORE}"
+    file = DEFAULT_STORE.removeprefix("sqlite:///")
+    if Path(file).is_file():
+        return DEFAULT_STORE
     raise OptionError(
-        "--store", f"there is no {DEFAULT_STORE} in this folder; name the store with --store URL or CUESQUEUE_STORE=URL"
+        "--store", f"there is no {file} in this folder; name the store with --store URL or CUESQUEUE_STORE=URL"
     )
 
 
@@ -82,23 +81,17 @@ def print_result(result: Mapping[str, Any], as_json: bool, *, title: str) -> Non
     if as_json:
         sys.stdout.write(json.dumps(result) + "\n")
         return
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(title=title, title_justify="left", show_header=False)
-    for name, value in result.items():
-        table.add_row(Text(name.replace("_", " ")), Text("unknown" if value is None else str(value)))
-    Console().print(table)
+    rows = [(name.replace("_", " "), "unknown" if value is None else str(value)) for name, value in result.items()]
+    print_table(title, (), rows)
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Several results of one form, for people; `--json` prints them with `print_result`."""
+    """Rows for people, without a header when `columns` is empty; `--json` prints with `print_result`."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(*columns, title=Text(title), title_justify="left")
+    table = Table(*columns, title=Text(title), title_justify="left", show_header=bool(columns))
     for row in rows:
         table.add_row(*map(Text, row))
     Console().print(table)

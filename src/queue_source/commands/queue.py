@@ -31,10 +31,14 @@ Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 
 @group.command()
 def info(queue_url: QueueUrl, as_json: Json = False) -> None:
-    """Show how many messages a queue has, and what its kind can do. Creates nothing."""
+    """Show how many messages a queue has, and what its kind can do. Creates nothing.
+
+    SQL: every queue of a table that is there exists, with messages or without; so it does after `queue delete`.
+    """
+    from queue_source.queues import open_queue
     from queue_source.queues.base import administered
 
-    with _opened(queue_url) as queue:
+    with open_queue(queue_url) as queue:
         result: dict[str, Any] = {"queue": queue.name}
         if manager := administered(queue):
             result["exists"] = manager.exists()
@@ -131,18 +135,11 @@ def _text(message: Mapping[str, Any]) -> str:
 
 
 @contextmanager
-def _opened(url: str) -> Iterator[Queue]:
-    from queue_source import queues
-
-    with queues.open_queue(url) as queue:
-        yield queue
-
-
-@contextmanager
 def _administered(url: str, verb: str) -> Iterator[tuple[Queue, Administered]]:
+    from queue_source.queues import open_queue
     from queue_source.queues.base import administered
 
-    with _opened(url) as queue:
+    with open_queue(url) as queue:
         manager = administered(queue)
         if manager is None:
             raise QueueConfigurationError(

@@ -42,6 +42,7 @@ def delivery(store: str | ShardStore, pipeline: str | Sequence[str], batch_id: i
 
     Raises:
         OptionError: `pipeline` names no pipeline, or one twice.
+        StoreConfigurationError: There is no such store, or it knows no such pipeline.
         PipelineTakenOver: Another driver runs the pipeline by now.
         ShardsLost: Shards passed to another pipeline; nothing is committed.
 
@@ -52,7 +53,7 @@ def delivery(store: str | ShardStore, pipeline: str | Sequence[str], batch_id: i
     if not names or len(set(names)) < len(names):
         raise OptionError("pipeline", f"{names!r} is not a list of different pipelines; name those of the query")
     with ExitStack() as stack:
-        opened = stack.enter_context(open_store(store)) if isinstance(store, str) else store
+        opened = stack.enter_context(open_store(store, create=False)) if isinstance(store, str) else store
         driver = driver_identity() or None
         made = Delivery(opened, tuple(opened.current_plan(name, driver) for name in names), batch_id)
         try:
@@ -109,20 +110,14 @@ class Delivery:
             if already:
                 transaction.rollback()
                 return
-            with self._held(None if engine else connection):
+            with ExitStack() as held:  # the batch can be published until this output is committed
+                if engine is None:
+                    self._store.hold_inside(connection, self._plans, self._batch_id)
+                else:
+                    held.enter_context(self._store.held(self._plans, self._batch_id))
                 outputs.record(connection, self.hash, name, self._plans[0].token.pipeline, self._batch_id)
                 transaction.commit()
         reach("output-delivered", name)
-
-    @contextmanager
-    def _held(self, connection: Connection | None) -> Iterator[None]:
-        """The batch can be published, until the block ends, or the transaction of the store's own connection."""
-        if connection is None:
-            with self._store.held(self._plans, self._batch_id):
-                yield
-        else:
-            self._store.hold_inside(connection, self._plans, self._batch_id)
-            yield
 
     def _is_file_of_store(self, engine: Engine) -> bool:
         file = self._store.database.file()

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from queue_source.spark.process import driver_identity
@@ -76,29 +77,15 @@ def reject_rows(
     found = list(_of_frame(rows, reason, reason_column) if hasattr(rows, "selectExpr") else _of_values(rows, reason))
     if not found:
         return 0
-    if isinstance(store, ShardStore):
-        _record(store, pipeline, cause, batch_id, found, connection)
-    else:
-        with open_store(store, create=False) as opened:
-            _record(opened, pipeline, cause, batch_id, found, connection)
-    return len(found)
-
-
-def _record(
-    store: ShardStore,
-    pipeline: str,
-    cause: str,
-    batch_id: int | None,
-    found: Iterable[_Row],
-    connection: Connection | None,
-) -> None:
     driver = driver_identity() or None
-    if connection is None:
-        identity = store.current_plan(pipeline, driver)
-        store.reject(identity, list(_records(identity, cause, batch_id, found)))
-    else:
-        identity = store.current_plan_inside(connection, pipeline, driver)
-        store.reject_inside(connection, identity, list(_records(identity, cause, batch_id, found)))
+    with nullcontext(store) if isinstance(store, ShardStore) else open_store(store, create=False) as opened:
+        if connection is None:
+            identity = opened.current_plan(pipeline, driver)
+            opened.reject(identity, list(_records(identity, cause, batch_id, found)))
+        else:
+            identity = opened.current_plan_inside(connection, pipeline, driver)
+            opened.reject_inside(connection, identity, list(_records(identity, cause, batch_id, found)))
+    return len(found)
 
 
 def _records(identity: PlanIdentity, cause: str, batch_id: int | None, found: Iterable[_Row]) -> Iterator[ErrorRecord]:

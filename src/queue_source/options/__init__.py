@@ -18,7 +18,7 @@ from queue_source.options.reader import (
     ReaderOptions,
 )
 from queue_source.options.receiving import NotificationOptions, QueueOptions
-from queue_source.options.secrets import Secret, SecretUrl, redact_text, redact_url
+from queue_source.options.secrets import Secret, SecretUrl
 from queue_source.options.sink import SinkOptions, TableOptions, TargetQueue
 from queue_source.options.storage import AzureOptions, StorageOptions
 from queue_source.options.views import ViewOptions
@@ -47,6 +47,4 @@ __all__ = [
     "parse_reader_options",
     "parse_sink_options",
     "parse_view_options",
-    "redact_text",
-    "redact_url",
 ]

@@ -8,7 +8,7 @@ from typing import Any
 
 from queue_source.errors import OptionError
 from queue_source.options.content import ContentOptions, SchemaOptions
-from queue_source.options.file_format import FormatOptions
+from queue_source.options.file_format import MESSAGE_FORMATS, FormatOptions
 from queue_source.options.reader import ReaderOptions
 from queue_source.options.receiving import NotificationOptions, QueueOptions
 from queue_source.options.units import format_duration
@@ -32,9 +32,10 @@ def _check_content(options: ContentOptions) -> None:
     format = options.format
     if options.content != "message" or format is None:
         return
-    if format.file_format == "binaryFile":
+    if format.file_format not in MESSAGE_FORMATS:
         raise OptionError(
-            "fileFormat", "binaryFile is for objects; leave it out, and the column `value` is the message"
+            "fileFormat",
+            f"{format.file_format} is for objects; leave it out, and the column `value` is the message",
         )
     if format.partition_columns:
         raise OptionError("partitionColumns", "come from paths of objects, which messages do not have; leave it out")

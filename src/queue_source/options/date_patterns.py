@@ -23,7 +23,7 @@ _FIELDS = {
     "xxx": ("zone", "[+-][0-9]{2}:[0-9]{2}"), "xx": ("zone", "[+-][0-9]{4}"), "Z": ("zone", "[+-][0-9]{4}"),
 }  # fmt: skip
 _TOKEN = re.compile(
-    r"'(?P<quoted>[^']*)'|(?P<letters>([A-Za-z])\3*)|(?P<open>\[)|(?P<close>\])|(?P<other>[^A-Za-z'\[\]]+)"
+    r"'(?P<quoted>(?:[^']|'')*)'|(?P<letters>([A-Za-z])\3*)|(?P<open>\[)|(?P<close>\])|(?P<other>[^A-Za-z'\[\]]+)"
 )
 
 
@@ -64,7 +64,7 @@ def parse_pattern(text: str) -> Pattern:
 def _regex(token: re.Match[str], groups: dict[str, int]) -> str:
     """The regular expression of one token; the group of a part of the moment is added to `groups`."""
     if token["quoted"] is not None:
-        return re.escape(token["quoted"] or "'")
+        return re.escape(token["quoted"].replace("''", "'") or "'")
     if token["open"]:
         return "(?:"
     if token["close"]:

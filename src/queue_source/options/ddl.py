@@ -29,8 +29,9 @@ SIMPLE_TYPES = {
 }
 """Every name of a type without parts, and the one name that it has in `DdlType`."""
 
-_TOKEN = re.compile(r"\s*(?:`((?:[^`]|``)+)`|(\w+)|'((?:[^'\\]|\\.)*)'|([<>(),:.]))", re.ASCII | re.DOTALL)
-_UNICODE_NAME = re.compile(r"\s*(\w+)")
+_TOKEN = re.compile(
+    r"\s*(?:`(?P<quoted>(?:[^`]|``)+)`|(?P<name>\w+)|'(?P<text>(?:[^'\\]|\\.)*)'|(?P<mark>[<>(),:.]))", re.DOTALL
+)
 _DECIMALS = ("decimal", "dec", "numeric")
 
 
@@ -149,23 +150,11 @@ class _Parser:
     def _split(text: str) -> Iterator[tuple[str, str]]:
         place = 0
         while place < len(text.rstrip()):
-            found = _TOKEN.match(text, place) or _UNICODE_NAME.match(text, place)
-            if found is None:
+            found = _TOKEN.match(text, place)
+            if found is None or found.lastgroup is None:
                 raise ValueError(f"{text[place : place + 20]!r} is not expected there")
             place = found.end()
-            if found.re is _UNICODE_NAME:
-                yield "name", found[1]
-            elif found[1] is not None:
-                yield "quoted", found[1].replace("``", "`")
-            elif found[2] is not None:
-                wide = _UNICODE_NAME.match(text, found.start(2))  # a name that goes on in other letters
-                assert wide is not None
-                place = wide.end()
-                yield "name", wide[1]
-            elif found[3] is not None:
-                yield "text", found[3]
-            else:
-                yield "mark", found[4]
+            yield found.lastgroup, found[found.lastgroup]
 
     def _advance(self) -> None:
         self._kind, self._value = next(self._tokens, ("end", ""))
@@ -196,7 +185,7 @@ class _Parser:
     def _name(self, what: str = "a name") -> str:
         if self._kind not in ("name", "quoted"):
             raise self._unexpected(what)
-        name = self._value
+        name = self._value if self._kind == "name" else self._value.replace("``", "`")
         self._advance()
         return name
 

@@ -11,14 +11,15 @@ dataclasses, because executors unpickle them: they need the standard library onl
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from queue_source.options.types import OptionType
 
 _DECLARED = "option"
 Group = TypeVar("Group")
+Attributes = ParamSpec("Attributes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,8 @@ class Option:
 
     name: str
     type: OptionType
-    default: str | None
+    default: str | None = None
+    _: dataclasses.KW_ONLY
     help: str
     example: str = ""
     note: str = "none"
@@ -44,28 +46,23 @@ class Option:
     formats: tuple[str, ...] = ()
 
 
-def option(
-    name: str,
-    type: OptionType,
-    default: str | None = None,
-    *,
-    help: str,
-    example: str = "",
-    note: str = "none",
-    required: str = "",
-    unless: tuple[str, str] | None = None,
-    formats: tuple[str, ...] = (),
-) -> Any:
-    """A field of an option group; the arguments are the attributes of `Option`.
+def _field(declare: Callable[Attributes, Option]) -> Callable[Attributes, Any]:
+    def field(*positional: Attributes.args, **named: Attributes.kwargs) -> Any:
+        declared = declare(*positional, **named)
+        shown = declared.type.name != "secret"
+        if declared.required:
+            return dataclasses.field(metadata={_DECLARED: declared}, repr=shown)
+        value = None if declared.default is None else declared.type.parse(declared.default)
+        return dataclasses.field(default=value, metadata={_DECLARED: declared}, repr=shown)
 
-    The field's own default is the parsed `default`, or None; a required option has none.
-    """
-    declared = Option(name, type, default, help, example, note, required, unless, formats)
-    shown = type.name != "secret"
-    if required:
-        return dataclasses.field(metadata={_DECLARED: declared}, repr=shown)
-    value = None if default is None else type.parse(default)
-    return dataclasses.field(default=value, metadata={_DECLARED: declared}, repr=shown)
+    return field
+
+
+option = _field(Option)
+"""A field of an option group; the arguments are the attributes of `Option`.
+
+The field's own default is the parsed `default`, or None; a required option has none.
+"""
 
 
 def declared(group: type) -> dict[str, Option]:

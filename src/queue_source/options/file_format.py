@@ -9,7 +9,8 @@ from typing import ClassVar
 from queue_source.options import types
 from queue_source.options.declaring import option
 
-FILE_FORMATS = ("json", "csv", "parquet", "text", "orc", "avro", "binaryFile")
+MESSAGE_FORMATS = ("json", "csv", "parquet", "text", "orc", "avro")
+FILE_FORMATS = (*MESSAGE_FORMATS, "binaryFile")
 LINE_FORMATS = ("json", "csv", "text")
 RECORD_FORMATS = ("json", "csv")
 INFERRED_FORMATS = ("json", "csv", "parquet", "orc", "avro")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from queue_source.options.storage import storage_options
 from queue_source.options.values import read
 from queue_source.options.views import ViewOptions
 
+_WAIT = timedelta(seconds=20)
 _RESCUED = "_rescued_data"
 _CATALOG = "catalog."
 
@@ -39,8 +41,8 @@ _CATALOG = "catalog."
 def parse_reader_options(options: Mapping[str, str]) -> ReaderOptions:
     """The options of `spark.readStream.format("cuesqueue")`; names in any case. Raises OptionError."""
     values = read(READER, options)
-    if "waittime" not in {name.lower() for name in options}:  # no receive waits longer than its messages are invisible
-        values["waitTime"] = min(values["waitTime"], values["visibilityTimeout"] / 2)
+    if values["waitTime"] is None:  # no receive waits longer than its messages are invisible
+        values["waitTime"] = min(_WAIT, values["visibilityTimeout"] / 2)
     urls: tuple[SecretUrl, ...] = values["queueUrl"]
     source = values["source"] or _source_from(urls)
     partitions = values["minPartitions"] or os.cpu_count() or 1
@@ -51,7 +53,9 @@ def parse_reader_options(options: Mapping[str, str]) -> ReaderOptions:
         leases=build(LeaseOptions, values),
         deduplication=build(DeduplicationOptions, values),
         delivery=build(DeliveryOptions, values),
-        content=_content(values),
+        content=build(
+            ContentOptions, values, format=_format(values), storage=storage_options(values), schema=_schema(values)
+        ),
         store=values["storeUrl"],
         source=source,
         pipeline=values["pipeline"] or source,
@@ -103,12 +107,6 @@ def _table(values: Mapping[str, Any], of_catalog: Mapping[str, str]) -> TableOpt
         raise OptionError("path", "of a table is its warehouse, which is given too; keep one of them")
     properties = {name.lower().removeprefix(_CATALOG): Secret(text) for name, text in of_catalog.items()}
     return build(TableOptions, values, properties=properties, warehouse=warehouse or path or None)
-
-
-def _content(values: Mapping[str, Any]) -> ContentOptions:
-    return build(
-        ContentOptions, values, format=_format(values), storage=storage_options(values), schema=_schema(values)
-    )
 
 
 def _format(values: Mapping[str, Any]) -> FormatOptions | None:

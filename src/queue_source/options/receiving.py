@@ -36,7 +36,8 @@ class QueueOptions:
         help="Threads that receive messages before a micro-batch asks for them.",
     )
     wait_time: timedelta = option(
-        "waitTime", types.WAIT, "20s", help="How long one receive request waits for the first message.", example="1s"
+        "waitTime", types.WAIT, example="1s", note="`20s`, at most half of `visibilityTimeout`",
+        help="How long one receive request waits for the first message.",
     )
     max_in_flight_messages: int = option(
         "maxInFlightMessages", types.number(1), "10000", example="2000",
@@ -110,27 +111,24 @@ GOOGLE_OPTIONS = (
     Option(
         "gcp.project",
         types.NON_EMPTY,
-        None,
-        "Project of Pub/Sub subscriptions whose URL names none (`pubsub:///SUBSCRIPTION`).",
-        "my-project",
-        "the URL's",
+        help="Project of Pub/Sub subscriptions whose URL names none (`pubsub:///SUBSCRIPTION`).",
+        example="my-project",
+        note="the URL's",
     ),
     Option(
         "gcp.credentialsFile",
         types.NON_EMPTY,
-        None,
-        "Key file of a service account, for Pub/Sub; for objects, set `GOOGLE_APPLICATION_CREDENTIALS` on all "
+        help="Key file of a service account, for Pub/Sub; for objects, set `GOOGLE_APPLICATION_CREDENTIALS` on all "
         "machines.",
-        "/etc/keys/reader.json",
-        "the SDK's own chain",
+        example="/etc/keys/reader.json",
+        note="the SDK's own chain",
     ),
     Option(
         "gcp.endpoint",
         types.NON_EMPTY,
-        None,
-        "Where Pub/Sub is: `HOST:PORT` of a regional endpoint, or `http://HOST:PORT` of an emulator.",
-        "europe-west3-pubsub.googleapis.com:443",
-        "`PUBSUB_EMULATOR_HOST`, else Google's own",
+        help="Where Pub/Sub is: `HOST:PORT` of a regional endpoint, or `http://HOST:PORT` of an emulator.",
+        example="europe-west3-pubsub.googleapis.com:443",
+        note="`PUBSUB_EMULATOR_HOST`, else Google's own",
     ),
 )
 """Keywords of the adapter of Pub/Sub, which has no group: `connections.py` hands them over."""

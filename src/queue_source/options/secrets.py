@@ -6,9 +6,7 @@ three stars, and never a leak.
 
 from __future__ import annotations
 
-from shard_store.redaction import HIDDEN, redact_text, redact_url
-
-__all__ = ["HIDDEN", "Secret", "SecretUrl", "redact_text", "redact_url", "shown"]
+from shard_store.redaction import HIDDEN, redact_url
 
 
 class Secret:

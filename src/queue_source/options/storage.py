@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from queue_source.errors import OptionError
 from queue_source.options import types
-from queue_source.options.declaring import Option, build, declared, option
+from queue_source.options.declaring import Option, build, option, options_of
 from queue_source.options.secrets import Secret
 
 _SDK = "the SDK's own chain"
@@ -100,12 +100,12 @@ def _narrower(prefix: str, purpose: str) -> tuple[Option, ...]:
             help=f"As `aws.{option.name}`, for {purpose} only.",
             note=f"`aws.{option.name}`",
         )
-        for option in declared(StorageOptions).values()
+        for option in options_of(StorageOptions)
     )
 
 
-_AWS = tuple(replace(option, name=f"aws.{option.name}") for option in declared(StorageOptions).values())
-STORAGE_OPTIONS = (*_AWS, *_narrower("s3", "object storage"), *declared(AzureOptions).values())
+_AWS = tuple(replace(option, name=f"aws.{option.name}") for option in options_of(StorageOptions))
+STORAGE_OPTIONS = (*_AWS, *_narrower("s3", "object storage"), *options_of(AzureOptions))
 SQS_OPTIONS = _narrower("sqs", "Amazon SQS")
 
 
@@ -113,7 +113,7 @@ def storage_options(values: Mapping[str, Any]) -> StorageOptions:
     """`s3.X`, else `aws.X`. Raises OptionError for half a key pair, and for a role or a profile together with keys."""
     given = {
         option.name: values[f"s3.{option.name}"] or values[f"aws.{option.name}"]
-        for option in declared(StorageOptions).values()
+        for option in options_of(StorageOptions)
     }
     check_keys("aws", given)
     keys = any(given[name] for name in _KEYS)

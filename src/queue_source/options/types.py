@@ -122,15 +122,6 @@ def _character(*, may_be_empty: bool) -> OptionType:
     return OptionType("character", values, parse)
 
 
-def _time_zone(text: str) -> str:
-    try:
-        return parse_time_zone(text)
-    except ValueError as error:
-        raise ValueError(
-            f"{shown(text)} {error}; write a name or an offset, as in Europe/Berlin, UTC, GMT+2 or +02:00"
-        ) from None
-
-
 def _date_pattern(text: str) -> str:
     pattern = _given_text(text)
     try:
@@ -254,13 +245,10 @@ def _names(text: str) -> tuple[str, ...]:
 
 def _encoding(text: str) -> str:
     try:
+        "a".encode(text.strip())  # Python also has codecs that are none of text, such as hex
         return codecs.lookup(text.strip()).name
     except (LookupError, ValueError):
         raise ValueError(f"{shown(text)} is not a known character set; write one, as in UTF-8") from None
-
-
-def _text(text: str) -> str:
-    return text
 
 
 def _line_end(text: str) -> str:
@@ -276,9 +264,7 @@ def _given_text(text: str) -> str:
 
 
 def _secret(text: str) -> Secret:
-    if not text.strip():
-        raise ValueError("the value is empty; write one, or leave the option out")
-    return Secret(text.strip())
+    return Secret(_given_text(text))
 
 
 def _table_name(text: str) -> str:
@@ -296,7 +282,7 @@ NAME = OptionType("name", f"at most {MAX_NAME} characters, without `/`, `,` and 
 PIPELINES = OptionType("names", f"names separated by commas, each of at most {MAX_NAME} characters", _check_names)
 SEPARATOR = _character(may_be_empty=False)
 CHARACTER = _character(may_be_empty=True)
-TIME_ZONE = OptionType("time zone", "a name such as `Europe/Berlin`, or an offset: `+02:00`, `GMT+2`", _time_zone)
+TIME_ZONE = OptionType("time zone", "a name such as `Europe/Berlin`, or an offset: `+02:00`, `GMT+2`", parse_time_zone)
 DATE_PATTERN = OptionType("date pattern", "a pattern in Spark's letters for numbers", _date_pattern)
 PREFIXES = OptionType("prefixes", "prefixes of URIs, separated by commas", _prefixes)
 QUEUE_URLS = OptionType("queue URLs", "URLs, separated by commas", split_queue_urls)
@@ -317,7 +303,7 @@ PARTITIONING = OptionType(
     parse_partitioning,
 )
 ENCODING = OptionType("character set", "the name of a character set", _encoding)
-TEXT = OptionType("text", "any text", _text)
+TEXT = OptionType("text", "any text", str)
 LINE_END = OptionType("line end", "any text that is not empty", _line_end)
 NON_EMPTY = OptionType("text", "any text that is not empty", _given_text)
 SECRET = OptionType("secret", "a secret, which is never shown", _secret)

@@ -20,7 +20,8 @@ from queue_source.formats.new_columns import NewColumns
 from queue_source.formats.path_columns import path_columns
 from queue_source.formats.spool import all_or_nothing
 from queue_source.options.file_format import FormatOptions
-from queue_source.storage.files import ObjectFile, StorageOptions, open_object, stat_object
+from queue_source.options.storage import StorageOptions
+from queue_source.storage.files import ObjectFile, open_object, stat_object
 
 BATCH_ROWS = 65_536
 """Rows of the largest batch that is handed to Spark."""

@@ -35,7 +35,6 @@ __all__ = [
     "GCS_EMULATOR",
     "ObjectFile",
     "ObjectStat",
-    "StorageOptions",
     "is_local",
     "open_object",
     "raise_mapped",

@@ -21,9 +21,10 @@ from queue_source.formats.bad_records import BadRecords
 from queue_source.formats.base import Part
 from queue_source.options import parse_reader_options
 from queue_source.options.file_format import FormatOptions
+from queue_source.options.storage import StorageOptions
 from queue_source.read.objects import ExpectedObject, read_object
 from queue_source.storage import aws_profiles
-from queue_source.storage.files import StorageOptions, resolve, stat_objects
+from queue_source.storage.files import resolve, stat_objects
 from support.servers.gcs import VARIABLE, GcsServer
 from support.servers.ministack import client, new_name
 

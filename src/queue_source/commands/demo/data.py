@@ -14,6 +14,7 @@ import json
 import zipfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import date, timedelta
 from pathlib import Path
 
 import pyarrow as pa
@@ -94,9 +95,8 @@ def read_flights() -> bytes:
 
 def choose_days(count: int) -> list[tuple[int, int]]:
     """`count` days of 2013 as (month, day), spread over the year so that every format gets some."""
-    lengths = {month: 28 if month == 2 else 30 if month in (4, 6, 9, 11) else 31 for month in range(1, 13)}
-    year = [(month, day) for month, length in lengths.items() for day in range(1, length + 1)]
-    return [year[place * len(year) // count] for place in range(count)]
+    days = [date(2013, 1, 1) + timedelta(days=place * 365 // count) for place in range(count)]
+    return [(day.month, day.day) for day in days]
 
 
 def as_table(flights: bytes) -> pa.Table:

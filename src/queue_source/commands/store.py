@@ -1,0 +1,94 @@
+"""`cuesqueue prune`, `vacuum` and `migrate`: what is done to a store now and then, by hand or by a scheduled job."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from queue_source.commands.filters import duration_of
+from queue_source.commands.output import DryRun, Json, Store, print_result, progress, stderr
+from queue_source.options.reader import DEFAULT_WINDOW
+
+
+def prune(
+    store: Store,
+    source: Annotated[str | None, typer.Option(metavar="S", help="Only this source; otherwise all.")] = None,
+    older_than: Annotated[
+        str,
+        typer.Option(metavar="D", help="Remove what ended longer ago than this, as in the option deduplicationWindow."),
+    ] = DEFAULT_WINDOW,
+    max_shards: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Keep at most this many finished shards.")
+    ] = None,
+    dry_run: DryRun = False,
+    as_json: Json = False,
+) -> None:
+    """Remove finished shards that are older than the deduplication window, and old snapshots, attempts and errors."""
+    window = duration_of("--older-than", older_than)
+    import shard_store
+
+    policy = shard_store.RetentionPolicy(window=window, max_shards=max_shards, source=source)
+    with shard_store.open_store(store, create=False) as opened:
+        result = shard_store.prune(opened, policy, now=None, dry_run=dry_run)
+    names = ("shards", "snapshots", "attempts", "errors", "timed_out")
+    counts = {name: getattr(result, name) for name in names}
+    print_result({**counts, "dry_run": dry_run}, as_json, title="would be removed" if dry_run else "removed")
+    if result.timed_out:
+        stderr().print("the time limit ended this run and more is left; run the command again", markup=False)
+
+
+def vacuum(
+    store: Store,
+    path: Annotated[
+        str | None,
+        typer.Option(
+            metavar="P",
+            help="Folder of the data files, as the sink's option path; without it only staged messages are removed.",
+        ),
+    ] = None,
+    older_than: Annotated[
+        str, typer.Option(metavar="D", help="What is younger stays; choose a time longer than any micro-batch takes.")
+    ] = "2 days",
+    dry_run: DryRun = False,
+    as_json: Json = False,
+) -> None:
+    """Remove what was never published: files in the sink's folder, and messages staged in the store's database."""
+    age = duration_of("--older-than", older_than)
+    import shard_store
+    from queue_source.admin import vacuum as vacuuming
+    from queue_source.admin import vacuum_staged as staging
+
+    counts: dict[str, int] = {}
+    with shard_store.open_store(store, create=False) as opened:
+        if path is not None:
+            folder = path if "://" in path else str(Path(path).absolute())
+            with progress("files", None, not as_json) as advance:
+                files = vacuuming.vacuum(opened, folder, older_than=age, dry_run=dry_run, progress=advance)
+            counts = {
+                "files": files.found,
+                "published": files.published,
+                "too_young": files.young,
+                "removed": files.removed,
+                "bytes": files.bytes,
+            }
+        messages = staging.vacuum_staged(opened, older_than=age, dry_run=dry_run)
+    counts |= {"staged_messages": messages.found, "staged_removed": messages.removed}
+    print_result({**counts, "dry_run": dry_run}, as_json, title="would be removed" if dry_run else "vacuum")
+
+
+def migrate(store: Store, as_json: Json = False) -> None:
+    """Bring the store's tables to this version's schema; in an empty database, create them.
+
+    Stop the queries that use the store first. Running it again changes nothing.
+    """
+    from shard_store.sql.database import Database
+    from shard_store.sql.install import migrate as migrate_tables
+
+    database = Database(store)
+    try:
+        before, after = migrate_tables(database)
+    finally:
+        database.close()
+    print_result({"from": before, "to": after, "changed": before != after}, as_json, title="schema of the store")
