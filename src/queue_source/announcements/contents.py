@@ -19,9 +19,9 @@ Stat = Callable[[Sequence[str]], Sequence[int | None]]
 """Sizes in bytes of many URIs at once; None where an object is missing (reading it reports that)."""
 
 _NO_ID = (
-    "the message has no id of its own, so a second delivery cannot be told from a second message that is equal; let "
-    "its sender set one (AMQP: the property message_id), or set option 'messageIdentity' to content to take equal ones "
-    "for one"
+    "the message has no id of its own, so a second delivery cannot be distinguished from a second message that is "
+    "equal; let its sender set one (AMQP: the property message_id), or set option 'messageIdentity' to content to take "
+    "equal ones for one"
 )
 
 OBJECT_VERSION = "Object-Version"

@@ -71,7 +71,7 @@ class Opener:
     def _find_unkept(self, announced: Sequence[Announced]) -> dict[ShardKey, Shard]:
         """Where the store keeps no shards, each is new and ours, unless only its message was still awaited.
 
-        A message without an id of its own cannot be told from another that is equal.
+        A message without an id of its own cannot be distinguished from another that is equal.
         """
         keys = {self._key(content.shard_id): (one, content) for one in announced for content in one.contents}
         known = self._in_flight.came_again(keys)

@@ -28,7 +28,7 @@ class Option:
 
     Attributes:
         default: Text as a user would write it; None: there is none, or `note` says what it is.
-        note: What stands in the page's column "default" when `default` is None.
+        note: What the page has in the column "default" when `default` is None.
         required: Why the option cannot be omitted, for the error message; "" when it can be.
         unless: (another option, its value) with which a required option may be omitted all the same.
         formats: The file formats that it acts on; with another one it is refused, since it would do nothing.

@@ -1,6 +1,6 @@
 """Notifications of a user's own: JSON in which `bucketPath`, `keyPath` and `uriPath` say where the objects stand. Pure.
 
-A path is names parted by dots: `detail.file.key`. A list on the way means each of its elements.
+A path is names separated by dots: `detail.file.key`. A list on the way means each of its elements.
 """
 
 from __future__ import annotations

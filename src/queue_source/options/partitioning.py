@@ -36,7 +36,7 @@ def parse_partitioning(text: str) -> tuple[PartitionField, ...]:
         field = match and _field(match)
         if not match or not field:
             raise ValueError(
-                f"{shown(text[place:].strip())} is no partitioning; write columns or transforms of them, parted by "
+                f"{shown(text[place:].strip())} is no partitioning; write columns or transforms of them, separated by "
                 "commas, as in day(ts), bucket(16, id), country"
             )
         fields.append(field)

@@ -6,7 +6,7 @@
 | `initialOffset`, `latestOffset`, `partitions`, `commit`, `reportLatestOffset`, `stop` | one reader process per query |
 | `read` | executor workers, any number of times |
 
-An offset is `{"pipeline": name, "seq": number}`: the snapshots up to `seq` (design.md section 2).
+An offset is `{"pipeline": name, "seq": number}`: the snapshots up to `seq`.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The writer is built three times: at planning (once a batch, after the batch's plan), where pickling it for the
 executors captures the plan it belongs to; in executors, where `write` runs; and in the commit process, as a new object
-that knows nothing: so the plan's identity travels in the commit messages (design.md section 2, fencing).
+that knows nothing: so the plan's identity travels in the commit messages.
 """
 
 from __future__ import annotations
