@@ -203,7 +203,7 @@ class ShardStore:
 
         Raises as `publish` does. Keep it short: the pipeline's heartbeats wait for it.
         """
-        with self.database.engine.begin() as connection:
+        with self.database.begin() as connection:
             self.hold_inside(connection, identities, batch_id)
             yield
 

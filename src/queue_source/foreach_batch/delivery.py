@@ -85,8 +85,7 @@ class Delivery:
         The transaction begins here. With SQLite it keeps everybody else from writing, Spark's tasks too: collect first.
         """
         if self._connection is None:
-            self._connection = self._store.database.engine.connect()
-            self._connection.begin()
+            self._connection = self._store.database.begin()
         return self._connection
 
     @contextmanager
