@@ -249,9 +249,7 @@ def test_while_a_batch_is_held_nobody_takes_its_shards_over(backend: StoreBacken
     assert impatient.acquire(other.token, {plan.ranges[0].key: us.token})
 
 
-def test_what_cannot_be_held_in_time_is_reported_as_by_every_other_call(
-    backend: StoreBackend, store: ShardStore
-) -> None:
+def test_what_cannot_be_held_in_time_is_reported_as_by_any_other_call(backend: StoreBackend, store: ShardStore) -> None:
     plan = Pipeline.start(store).planned("a")
     impatient = backend.open(patience=1.0)
     with store.held([plan.identity], 0):

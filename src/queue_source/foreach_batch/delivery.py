@@ -135,7 +135,7 @@ class Delivery:
         reach("before-publish", about)
         if self._connection is None:
             self._store.publish(self._plans, None, batch_id=self._batch_id)
-        elif self._store.publish_inside(self._connection, self._plans, None, self._batch_id).already:
+        elif self._store.publish_inside(self._connection, self._plans, None, batch_id=self._batch_id).already:
             self._connection.rollback()
         else:
             self._connection.commit()
