@@ -15,7 +15,9 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from sqlalchemy.engine import Connection
 
 from shard_store import (
+    error_delivery,
     error_records,
+    error_repair,
     leases,
     offsets,
     plans,
@@ -26,6 +28,8 @@ from shard_store import (
     starting,
     views,
 )
+from shard_store.error_repair import Reopening
+from shard_store.error_search import StoredError
 from shard_store.model import PlanIdentity
 from shard_store.pruning import PruneResult, RetentionPolicy
 from shard_store.publishing import Published
@@ -156,6 +160,16 @@ class ShardStore:
     reject = _writes(error_records.reject)
     reject_inside = _joins(error_records.reject)
     found_bad = _reads(error_records.found_bad)
+    name_error_queue = _writes(error_delivery.name_queue)
+    undelivered_errors = _reads(error_delivery.undelivered)
+    mark_delivered = _writes(error_delivery.mark_delivered)
+    mark_requeued = _writes(error_repair.mark_requeued)
+    drop_errors = _writes(error_repair.drop)
+
+    def reopen(self, found: Sequence[StoredError], *, dry_run: bool = False) -> Reopening:
+        """Put the quarantined shards of these object errors back to where each was found bad."""
+        run = self.database.read if dry_run else self.database.write
+        return run(lambda t: error_repair.reopen(t, found, dry_run=dry_run))
 
     # marks of reads: called by executors, for plans that have failed before
 
