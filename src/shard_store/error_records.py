@@ -20,9 +20,10 @@ from shard_store.sql.transaction import Transaction, chunks
 
 
 def record(transaction: Transaction, source: str, pipeline: str, records: Sequence[ErrorRecord]) -> None:
-    """Insert the records that are not there yet; what a late attempt reports of a published plan is dropped.
+    """Write errors where they happen, also in executors; the same error twice is one.
 
-    Not so rows: a batch without new input, which has the plan before it, may still reject some.
+    Those of a plan become final when it is published; what a late attempt reports of a published plan is dropped. Not
+    so rows: a batch without new input, which has the plan before it, may still reject some.
     """
     hashes = {r.plan_hash for r in records if r.plan_hash}
     if hashes:
@@ -38,7 +39,7 @@ def record(transaction: Transaction, source: str, pipeline: str, records: Sequen
 
 
 def reject(transaction: Transaction, identity: PlanIdentity, records: Sequence[ErrorRecord]) -> None:
-    """Record rows of the running plan; raises PipelineTakenOver in a query that was replaced."""
+    """Write rows of the running plan that the user's function rejected; raises PipelineTakenOver when replaced."""
     fence(transaction, identity.token)
     record(transaction, identity.source, identity.token.pipeline, records)
 
@@ -50,9 +51,9 @@ def _bring_back(transaction: Transaction, keys: Sequence[bytes]) -> None:
     transaction.change_among(again, errors.c.error_key, keys)
 
 
-def found_bad(transaction: Transaction, plan_hash: str) -> set[tuple[ShardKey, Position]]:
-    """The ranges of the plan, by key and start, that an attempt found bad as a whole."""
-    whole = errors.c.delivery_hash == plan_hash, errors.c.scope.in_(("object", "skipped"))
+def found_bad(transaction: Transaction, identity: PlanIdentity) -> set[tuple[ShardKey, Position]]:
+    """The ranges of the plan, by key and start, that an attempt found bad as a whole: they are not read again."""
+    whole = errors.c.delivery_hash == identity.delivery_hash, errors.c.scope.in_(("object", "skipped"))
     found = transaction.execute(sa.select(errors.c.shard_key, errors.c.position).where(*whole))
     return {(ShardKey(key), Position(start)) for key, start in found}
 

@@ -12,7 +12,6 @@ from sqlalchemy.engine import Row
 from shard_store.error_records import error_state
 from shard_store.error_search import StoredError
 from shard_store.model import BEGINNING, Position, ShardKey, ShardState
-from shard_store.sql.database import Database
 from shard_store.sql.schema import errors, shards
 from shard_store.sql.transaction import Transaction, chunks
 
@@ -39,56 +38,43 @@ class Reopening:
     refused: dict[bytes, str]
 
 
-def reopen(database: Database, found: Sequence[StoredError], *, dry_run: bool = False) -> Reopening:
+def reopen(transaction: Transaction, found: Sequence[StoredError], *, dry_run: bool = False) -> Reopening:
     """Put the quarantined shards of these object errors back to where each was found bad: one transaction.
 
     Nothing of a quarantined range was published, so that its rows come once. Size and ETag are forgotten, since the
     object may have been repaired: the next announcement has them. Safe to call again, also for what is open by now.
     """
-
-    def work(transaction: Transaction) -> Reopening:
-        keys = {error.shard_key for error in found if error.shard_key is not None}
-        rows = _locked(transaction, keys)
-        refused: dict[bytes, str] = {}
-        starts: dict[ShardKey, Position] = {}
-        announced: dict[ShardKey, Reopened] = {}
-        for error in found:
-            key = error.shard_key
-            row = None if key is None else rows.get(key)
-            problem = _problem(error, row)
-            if problem or key is None:
-                refused[error.key] = problem or "names no object"
-                continue
-            if row is not None and row.state == ShardState.QUARANTINED.value:
-                starts[key] = min(starts.get(key, error.position), error.position)
-            announced[key] = _announcement(key, error, row)
-        if not dry_run:
-            _put_back(transaction, starts)
-        return Reopening(announced, refused)
-
-    return database.read(work) if dry_run else database.write(work)
+    rows = _locked(transaction, {error.shard_key for error in found if error.shard_key is not None})
+    refused: dict[bytes, str] = {}
+    starts: dict[ShardKey, Position] = {}
+    announced: dict[ShardKey, Reopened] = {}
+    for error in found:
+        key = error.shard_key
+        row = None if key is None else rows.get(key)
+        problem = _problem(error, row)
+        if problem or key is None:
+            refused[error.key] = problem or "names no object"
+            continue
+        if row is not None and row.state == ShardState.QUARANTINED.value:
+            starts[key] = min(starts.get(key, error.position), error.position)
+        announced[key] = _announcement(key, error, row)
+    if not dry_run:
+        _put_back(transaction, starts)
+    return Reopening(announced, refused)
 
 
-def mark_requeued(database: Database, keys: Collection[bytes]) -> None:
+def mark_requeued(transaction: Transaction, keys: Collection[bytes]) -> None:
     """What these errors hold is on its way again."""
-
-    def work(transaction: Transaction) -> None:
-        transaction.change_among(errors.update().values(requeued_at=transaction.now()), errors.c.error_key, keys)
-
-    database.write(work)
+    transaction.change_among(errors.update().values(requeued_at=transaction.now()), errors.c.error_key, keys)
 
 
-def drop(database: Database, keys: Collection[bytes]) -> int:
+def drop(transaction: Transaction, keys: Collection[bytes]) -> int:
     """Delete errors for good; returns how many. Pending ones stay: they decide what becomes of their shards."""
-
-    def work(transaction: Transaction) -> int:
-        final = error_state() != "pending"
-        query = sa.select(errors.c.error_key).where(final)
-        chosen = [key for (key,) in transaction.select_among(query, errors.c.error_key, keys)]
-        transaction.change_among(errors.delete().where(final), errors.c.error_key, chosen)
-        return len(chosen)
-
-    return database.write(work)
+    final = error_state() != "pending"
+    query = sa.select(errors.c.error_key).where(final)
+    chosen = [key for (key,) in transaction.select_among(query, errors.c.error_key, keys)]
+    transaction.change_among(errors.delete().where(final), errors.c.error_key, chosen)
+    return len(chosen)
 
 
 def _locked(transaction: Transaction, keys: Iterable[ShardKey]) -> dict[ShardKey, Row[Any]]:

@@ -126,12 +126,13 @@ def _page(
 
 def selected(max_input: int | None = None) -> sa.Select[Any]:
     """The query that `read` reads, with up to `max_input` bytes of each input."""
-    columns = [column for column in errors.columns if column.name != "input"]
+    columns = [column for column in errors.columns if column.name not in ("error_key", "input")]
     shown: sa.ColumnElement[Any] = errors.c.input
     if max_input is not None:
         shown = sa.func.substr(errors.c.input, 1, max_input, type_=errors.c.input.type)
     plan = attempts.c.start_seq, attempts.c.end_seq
-    return sa.select(*columns, shown.label("input"), error_state().label("state"), *plan).select_from(
+    named = errors.c.error_key.label("key"), shown.label("input"), error_state().label("state")
+    return sa.select(*columns, *named, *plan).select_from(
         errors.outerjoin(attempts, attempts.c.delivery_hash == errors.c.delivery_hash)
     )
 
@@ -141,31 +142,17 @@ def read(transaction: Transaction, query: sa.Select[Any]) -> list[StoredError]:
 
 
 def _stored(row: Row[Any]) -> StoredError:
-    tag, headers, group = ("", {}, None) if row.message is None else json.loads(row.message)
+    values = dict(row._mapping)
+    message, start, end = (values.pop(name) for name in ("message", "start_seq", "end_seq"))
+    tag, headers, group = ("", {}, None) if message is None else json.loads(message)
+    if row.input_size is not None:  # SQLite's substr makes NULL of no bytes
+        values["input"] = row.input or b""
     return StoredError(
-        key=bytes(row.error_key),
-        state=row.state,
-        scope=row.scope,
-        cause=row.cause,
-        detail=row.detail,
-        source=row.source,
-        pipeline=row.pipeline,
-        subject=row.subject,
-        shard_key=None if row.shard_key is None else ShardKey(bytes(row.shard_key)),
-        delivery_hash=row.delivery_hash,
-        seqs=None if row.start_seq is None else (row.start_seq, row.end_seq),
-        position=Position(row.position),
-        queue=row.queue,
-        message_id=row.message_id,
+        **values,
+        seqs=None if start is None else (start, end),
         tag=tag,
         headers=headers,
         group=group,
-        input=None if row.input_size is None else bytes(row.input or b""),  # SQLite's substr makes NULL of no bytes
-        input_size=row.input_size,
-        occurred_at=row.occurred_at,
-        delivered_at=row.delivered_at,
-        delivered_to=row.delivered_to,
-        requeued_at=row.requeued_at,
     )
 
 

@@ -6,7 +6,7 @@ the transaction committed: what is there already is found by its seq, never gues
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,9 +41,9 @@ def advance(
     transaction: Transaction,
     token: PublishToken,
     *,
-    confirm: int | None,
-    keys: Iterable[ShardKey],
-    snapshot: tuple[int, Sequence[Range]] | None,
+    confirm: int | None = None,
+    keys: Collection[ShardKey] = (),
+    snapshot: tuple[int, Sequence[Range]] | None = None,
 ) -> Confirmed:
     """Confirm up to a seq and write the next snapshot; either may be left out.
 

@@ -56,7 +56,7 @@ def plan(transaction: Transaction, token: PublishToken, start_seq: int, end_seq:
         if row.plan_hash != made.identity.delivery_hash:
             read_marks.forget(transaction, row.plan_hash, row.plan_attempt)
         elif made.attempt > 1:
-            made = replace(made, suspected=bool(read_marks.of_plan(transaction, row.plan_hash)))
+            made = replace(made, suspected=bool(read_marks.of_plan(transaction, made.identity)))
     transaction.execute(
         pipelines.update()
         .where(pipelines.c.pipeline == token.pipeline)
@@ -75,7 +75,7 @@ def plan(transaction: Transaction, token: PublishToken, start_seq: int, end_seq:
     return made
 
 
-def current_plan(transaction: Transaction, pipeline: str, driver: str | None) -> PlanIdentity:
+def current_plan(transaction: Transaction, pipeline: str, driver: str | None = None) -> PlanIdentity:
     """The plan that a sink built now belongs to. Called at planning, right after `plan` in the reader process.
 
     `driver` names the process group that asks: a paused driver that wakes up between its `plan` and its sink's
@@ -125,7 +125,7 @@ def _repeated(transaction: Transaction, row: Row[Any], made: Plan) -> Plan:
     """
     left_out = set(json.loads(row.plan_left_out))
     planned = snapshots.flatten(snapshots.read(transaction, row.pipeline, row.plan_after, row.plan_end))
-    bad = found_bad(transaction, row.plan_hash)
+    bad = found_bad(transaction, made.identity)
     return replace(
         made, ranges=tuple(r for r in planned if (r.key, r.start) not in bad and snapshots.mark(r) not in left_out)
     )
@@ -166,7 +166,7 @@ def _make(
     identity = PlanIdentity(row.source, token, *seqs, digest)
     whole = tuple(included)
     if row.plan_hash == digest:  # an attempt at it was made before
-        bad = found_bad(transaction, digest)
+        bad = found_bad(transaction, identity)
         included = [r for r in included if (r.key, r.start) not in bad]
     return Plan(identity, tuple(included), tuple(lost), whole=whole), [snapshots.mark(r) for r in left_out]
 

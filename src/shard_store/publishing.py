@@ -71,12 +71,16 @@ def publish(
     batch_id: int | None = None,
     elsewhere: tuple[int, int] = (0, 0),
 ) -> Published:
-    """Record splits and attempts and advance the shards, once for each plan (invariants 2 and 4).
+    """Make the splits of a micro-batch visible and advance its shards, once for each plan, fenced by the tokens.
 
-    `identities` are the plans of one micro-batch, one for each pipeline of its query. The splits belong to an attempt
-    of the first pipeline, also when it is idle in this batch; each other one has an attempt when it brought input.
-    `files` is None where the rows went elsewhere, uncounted.
-    Raises PipelineTakenOver when a newer incarnation runs, ShardsLost (nothing written) when shards passed to others.
+    `identities` are the plans of one micro-batch, one for each pipeline of its query: all advance, or none. The splits
+    belong to an attempt of the first pipeline, also when it is idle in this batch: it then comes with the plan that it
+    delivered last. Each other one has an attempt when it brought input.
+    `files` is None where the rows went elsewhere, uncounted; `row_schema` is their schema as Spark's JSON; `elsewhere`
+    are rows and bytes that become visible in the same transaction, in another place than splits.
+    The result's hash is that of the first one's attempt, its counts are over all.
+    Raises PipelineTakenOver when a newer incarnation runs, ShardsLost when shards passed to others: then nothing was
+    published.
     """
     rows = _fence_all(transaction, identities)  # first: a replaced driver fails even when there is nothing to do
     found, fresh = _look(transaction, identities, {i: rows[i].confirmed_seq for i in identities}, batch_id)

@@ -41,11 +41,10 @@ def undo(transaction: Transaction, identity: PlanIdentity, mark: ReadMark) -> No
         transaction.execute(read_marks.delete().where(*own))
 
 
-def of_plan(transaction: Transaction, delivery_hash: str) -> list[ReadMark]:
+def of_plan(transaction: Transaction, identity: PlanIdentity) -> list[ReadMark]:
     """The marks that are there: reads under way, or left behind."""
     query = sa.select(read_marks.c.first_place, read_marks.c.end_place, read_marks.c.task, read_marks.c.unended)
-    found = transaction.execute(query.where(read_marks.c.delivery_hash == delivery_hash))
-    return [ReadMark(*row) for row in found]
+    return [ReadMark(*row) for row in transaction.execute(query.where(_of(identity)))]
 
 
 def forget(transaction: Transaction, delivery_hash: str | None, attempts: int | None) -> None:

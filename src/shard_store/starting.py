@@ -49,15 +49,20 @@ def start(
     source: str,
     pipeline: str,
     *,
-    driver: str,
-    stale_after: float,
-    semantics: Semantics,
-    remembered: float,
+    driver: str = "",
+    stale_after: float = 120.0,
+    semantics: Semantics = Semantics.EXACTLY_ONCE,
+    remembered: float = 0.0,
 ) -> Started:
-    """Raise the incarnation, take over what the one before had open, confirm what is published already.
+    """Begin a new incarnation of the pipeline, which fences the one before. Idempotent but for the number.
 
-    The newest attempt is compared with the snapshots: those up to its end are delivered, those after it are not.
+    It takes over what the one before had open. The newest attempt is compared with the snapshots: those up to its end
+    are delivered, and are confirmed; those after it are not.
+    `stale_after`: the seconds after its last heartbeat from which others may take the pipeline's shards.
+    `remembered`: with at-least-once, for how many seconds what was delivered is reported as `recent`.
     """
+    check_name("source", source)
+    check_name("pipeline", pipeline)
     row = _locked(transaction, source, pipeline, semantics)
     token = PublishToken(pipeline, row.incarnation + 1)
     newest = sa.select(sa.func.max(attempts.c.end_seq)).where(

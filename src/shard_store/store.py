@@ -1,42 +1,77 @@
-"""The shard store: one object over one database, each call one transaction."""
+"""The shard store: one object over one database, each call one transaction.
+
+What a call does is in the module that has its function; here it gets its transaction.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
+from functools import wraps
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
-import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from shard_store import error_records, leases, offsets, plans, publishing, read_marks, shards, starting, views
-from shard_store.model import (
-    Content,
-    ErrorRecord,
-    Plan,
-    PlanIdentity,
-    Position,
-    PublishToken,
-    Range,
-    ReadMark,
-    Shard,
-    ShardKey,
-    Split,
+from shard_store import (
+    error_delivery,
+    error_records,
+    error_repair,
+    leases,
+    offsets,
+    plans,
+    pruning,
+    publishing,
+    read_marks,
+    shards,
+    starting,
+    views,
 )
-from shard_store.offsets import Confirmed
-from shard_store.pruning import PruneResult, RetentionPolicy, prune
+from shard_store.error_repair import Reopening
+from shard_store.error_search import StoredError
+from shard_store.model import PlanIdentity
+from shard_store.pruning import PruneResult, RetentionPolicy
 from shard_store.publishing import Published
-from shard_store.semantics import Semantics
 from shard_store.sql import install
 from shard_store.sql.database import Database
-from shard_store.sql.schema import pipelines
 from shard_store.sql.transaction import Transaction
-from shard_store.starting import Started
 from shard_store.views import AsOf
 
+P = ParamSpec("P")
 T = TypeVar("T")
+
+
+def _reads(function: Callable[Concatenate[Transaction, P], T]) -> Callable[Concatenate[ShardStore, P], T]:
+    """The function as a method: in a transaction of its own, which only reads."""
+
+    @wraps(function)
+    def method(store: ShardStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return store.database.read(lambda transaction: function(transaction, *args, **kwargs))
+
+    return method
+
+
+def _writes(function: Callable[Concatenate[Transaction, P], T]) -> Callable[Concatenate[ShardStore, P], T]:
+    """The function as a method: in a transaction of its own, which is committed."""
+
+    @wraps(function)
+    def method(store: ShardStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return store.database.write(lambda transaction: function(transaction, *args, **kwargs))
+
+    return method
+
+
+def _joins(
+    function: Callable[Concatenate[Transaction, P], T],
+) -> Callable[Concatenate[ShardStore, Connection, P], T]:
+    """The function as a method: in the transaction of the caller's connection."""
+
+    @wraps(function)
+    def method(store: ShardStore, connection: Connection, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return store.database.inside(connection, lambda transaction: function(transaction, *args, **kwargs))
+
+    return method
 
 
 class ShardStore:
@@ -67,102 +102,28 @@ class ShardStore:
 
     # shards and their owners
 
-    def start(
-        self,
-        source: str,
-        pipeline: str,
-        *,
-        driver: str = "",
-        stale_after: float = 120.0,
-        semantics: Semantics = Semantics.EXACTLY_ONCE,
-        remembered: float = 0.0,
-    ) -> Started:
-        """Begin a new incarnation of the pipeline; fences the one before. Idempotent but for the number.
-
-        `stale_after`: the seconds after its last heartbeat from which others may take the pipeline's shards.
-        `remembered`: with at-least-once, for how many seconds what was delivered is reported as `recent`.
-        """
-        starting.check_name("source", source)
-        starting.check_name("pipeline", pipeline)
-        return self.database.write(
-            lambda t: starting.start(
-                t, source, pipeline, driver=driver, stale_after=stale_after, semantics=semantics, remembered=remembered
-            )
-        )
-
-    def heartbeat(self, token: PublishToken, stale_after: float) -> None:
-        """Say that the pipeline runs; raises PipelineTakenOver when another incarnation does."""
-        self.database.write(lambda t: shards.heartbeat(t, token, stale_after))
-
-    def retire(self, token: PublishToken) -> None:
-        """Say that the incarnation has ended gracefully and plans nothing more."""
-        self.database.write(lambda t: shards.retire(t, token))
-
-    def open_shards(self, token: PublishToken, source: str, contents: Sequence[Content]) -> dict[ShardKey, Shard]:
-        """Open new shards as ours and return all as they are now: one transaction, 1,000 rows a statement."""
-        return self.database.write(lambda t: shards.open_shards(t, token, source, contents))
-
-    def look(self, keys: Sequence[ShardKey]) -> dict[ShardKey, Shard]:
-        """The shards as they are now; pruned ones are missing."""
-        return self.database.read(lambda t: shards.look(t, keys))
-
-    def acquire(self, token: PublishToken, seen: Mapping[ShardKey, PublishToken | None]) -> set[ShardKey]:
-        """Compare-and-set stale shards to our token; returns those that are ours now (invariant 5)."""
-        return self.database.write(lambda t: shards.acquire(t, token, seen))
-
-    def release(self, token: PublishToken, keys: Sequence[ShardKey]) -> None:
-        """Give up open shards that are in no snapshot."""
-        self.database.write(lambda t: shards.release(t, token, keys))
+    start = _writes(starting.start)
+    heartbeat = _writes(shards.heartbeat)
+    retire = _writes(shards.retire)
+    open_shards = _writes(shards.open_shards)
+    look = _reads(shards.look)
+    acquire = _writes(shards.acquire)
+    release = _writes(shards.release)
 
     # snapshots and plans
 
-    def advance(
-        self,
-        token: PublishToken,
-        *,
-        confirm: int | None = None,
-        keys: Collection[ShardKey] = (),
-        snapshot: tuple[int, Sequence[Range]] | None = None,
-    ) -> Confirmed:
-        """Confirm up to a seq and write the next snapshot, together in one transaction; either may be left out."""
-        return self.database.write(lambda t: offsets.advance(t, token, confirm=confirm, keys=keys, snapshot=snapshot))
-
-    def adopt_offset(self, token: PublishToken, seq: int) -> None:
-        """Continue after an offset that this store never gave."""
-        self.database.write(lambda t: offsets.adopt_offset(t, token, seq))
-
-    def plan(self, token: PublishToken, start_seq: int, end_seq: int) -> Plan:
-        """The plan of the micro-batch (start_seq, end_seq], kept as the pipeline's current one."""
-        return self.database.write(lambda t: plans.plan(t, token, start_seq, end_seq))
-
-    def current_plan(self, pipeline: str, driver: str | None = None) -> PlanIdentity:
-        """The plan that a sink built now belongs to; with `driver`, only if it is that driver's."""
-        return self.database.read(lambda t: plans.current_plan(t, pipeline, driver))
-
-    def current_plan_inside(self, connection: Connection, pipeline: str, driver: str | None = None) -> PlanIdentity:
-        return self.database.inside(connection, lambda t: plans.current_plan(t, pipeline, driver))
+    advance = _writes(offsets.advance)
+    adopt_offset = _writes(offsets.adopt_offset)
+    plan = _writes(plans.plan)
+    current_plan = _reads(plans.current_plan)
+    current_plan_inside = _joins(plans.current_plan)
 
     # publishing
 
-    def publish(
-        self,
-        identities: Sequence[PlanIdentity],
-        splits: Sequence[Split] | None,
-        *,
-        row_schema: str | None = None,
-        batch_id: int | None = None,
-    ) -> Published:
-        """Make the splits of a micro-batch visible and advance its shards, once for each plan, fenced by the tokens.
-
-        `identities`: the plans, one for each pipeline of the query: all advance, or none. The first one has the splits.
-        A pipeline that is idle in this batch comes with the plan that it delivered last, and stays as it is. `splits`
-        is None where the rows go elsewhere, uncounted; `row_schema` is their schema as Spark's JSON.
-        The result's hash is that of the first one's attempt, its counts are over all. Raises PipelineTakenOver and
-        ShardsLost; then nothing was published.
-        """
-        return self.database.write(
-            lambda t: publishing.publish(t, identities, splits, row_schema=row_schema, batch_id=batch_id)
-        )
+    publish = _writes(publishing.publish)
+    publish_inside = _joins(publishing.publish)
+    delivered = _reads(publishing.look)
+    hold_inside = _joins(publishing.hold)
 
     def publish_with(
         self,
@@ -183,92 +144,50 @@ class ShardStore:
 
         return self.database.write(publish)
 
-    def publish_inside(
-        self,
-        connection: Connection,
-        identities: Sequence[PlanIdentity],
-        splits: Sequence[Split] | None,
-        batch_id: int | None = None,
-    ) -> Published:
-        """As `publish`, in the caller's transaction, which may hold rows of the caller's own tables."""
-        return self.database.inside(connection, lambda t: publishing.publish(t, identities, splits, batch_id=batch_id))
-
-    def delivered(self, identities: Sequence[PlanIdentity], batch_id: int) -> Published:
-        """What `publish` would find: the hash of this micro-batch, and whether it is published already."""
-        return self.database.read(lambda t: publishing.look(t, identities, batch_id))
-
     @contextmanager
     def held(self, identities: Sequence[PlanIdentity], batch_id: int) -> Iterator[None]:
         """While the block lasts, the micro-batch can be published, and nobody takes its shards over.
 
         Raises as `publish` does. Keep it short: the pipeline's heartbeats wait for it.
         """
-        with self.database.engine.begin() as connection:
+        with self.database.begin() as connection:
             self.hold_inside(connection, identities, batch_id)
             yield
 
-    def hold_inside(self, connection: Connection, identities: Sequence[PlanIdentity], batch_id: int) -> None:
-        """As `held`, until the caller's transaction ends."""
-        self.database.inside(connection, lambda t: publishing.hold(t, identities, batch_id))
-
     # errors
 
-    def record_errors(self, source: str, pipeline: str, records: Sequence[ErrorRecord]) -> None:
-        """Write errors where they happen; the same error twice is one. Runs in executors too.
+    record_errors = _writes(error_records.record)
+    reject = _writes(error_records.reject)
+    reject_inside = _joins(error_records.reject)
+    found_bad = _reads(error_records.found_bad)
+    name_error_queue = _writes(error_delivery.name_queue)
+    undelivered_errors = _reads(error_delivery.undelivered)
+    mark_delivered = _writes(error_delivery.mark_delivered)
+    mark_requeued = _writes(error_repair.mark_requeued)
+    drop_errors = _writes(error_repair.drop)
 
-        Errors of a plan become final when it is published; what comes later is not written.
-        """
-        if records:
-            self.database.write(lambda t: error_records.record(t, source, pipeline, records))
-
-    def reject(self, identity: PlanIdentity, records: Sequence[ErrorRecord]) -> None:
-        """Write rows of the running plan that the user's function rejected; fenced, and the same row twice is one."""
-        self.database.write(lambda t: error_records.reject(t, identity, records))
-
-    def reject_inside(self, connection: Connection, identity: PlanIdentity, records: Sequence[ErrorRecord]) -> None:
-        self.database.inside(connection, lambda t: error_records.reject(t, identity, records))
-
-    def found_bad(self, identity: PlanIdentity) -> set[tuple[ShardKey, Position]]:
-        """The ranges, by key and start, that an attempt at this plan found bad: they are not read again."""
-        return self.database.read(lambda t: error_records.found_bad(t, identity.delivery_hash))
+    def reopen(self, found: Sequence[StoredError], *, dry_run: bool = False) -> Reopening:
+        """Put the quarantined shards of these object errors back to where each was found bad."""
+        run = self.database.read if dry_run else self.database.write
+        return run(lambda t: error_repair.reopen(t, found, dry_run=dry_run))
 
     # marks of reads: called by executors, for plans that have failed before
 
-    def begin_read(self, identity: PlanIdentity, mark: ReadMark) -> None:
-        """Mark a part of the plan as being read: what kills its reader leaves the mark behind."""
-        self.database.write(lambda t: read_marks.begin(t, identity, mark))
-
-    def end_read(self, identity: PlanIdentity, mark: ReadMark) -> None:
-        """All of it was read. When it was read alone, what is in it is no longer suspected of anything."""
-        self.database.write(lambda t: read_marks.end(t, identity, mark))
-
-    def undo_read(self, identity: PlanIdentity, mark: ReadMark) -> None:
-        """The read failed for a known reason: its reader is alive, and the read does not count."""
-        self.database.write(lambda t: read_marks.undo(t, identity, mark))
-
-    def read_marks(self, identity: PlanIdentity) -> list[ReadMark]:
-        """The reads of this plan that have begun and not ended."""
-        return self.database.read(lambda t: read_marks.of_plan(t, identity.delivery_hash))
+    begin_read = _writes(read_marks.begin)
+    end_read = _writes(read_marks.end)
+    undo_read = _writes(read_marks.undo)
+    read_marks = _reads(read_marks.of_plan)
 
     # views and pruning
+
+    published_names = _reads(views.published_names)
+    row_schema = _reads(views.row_schema)
 
     def pages(
         self, view: str, *, source: str | None = None, pipeline: str | None = None, as_of: AsOf | None = None
     ) -> Iterator[list[tuple[Any, ...]]]:
         """The rows of a view, in pages."""
         return views.pages(self.database, view, source=source, pipeline=pipeline, as_of=as_of)
-
-    def published_names(self, paths: Sequence[str]) -> set[str]:
-        """Which of the files are splits, by their names: the same, whatever their folder is called."""
-        return self.database.read(lambda t: views.published_names(t, paths))
-
-    def row_schema(self, pipeline: str | None = None) -> str | None:
-        """The schema (Spark's JSON) of what the sink published last, of this pipeline or of any."""
-        query = sa.select(pipelines.c.row_schema).where(pipelines.c.row_schema.is_not(None))
-        if pipeline is not None:
-            query = query.where(pipelines.c.pipeline == pipeline)
-        query = query.order_by(pipelines.c.heartbeat_at.desc()).limit(1)
-        return self.database.read(lambda t: t.execute(query).scalar_one_or_none())
 
     def win_interval(self, name: str, interval: float) -> bool:
         """True for one caller over all pipelines in each `interval` seconds."""
@@ -278,7 +197,7 @@ class ShardStore:
         self, policy: RetentionPolicy, now: datetime | None = None, *, dry_run: bool = False, time_out: float = 60.0
     ) -> PruneResult:
         """Remove what the policy lets go, in small transactions, for at most `time_out` seconds."""
-        return prune(self.database, policy, now, dry_run=dry_run, time_out=time_out)
+        return pruning.prune(self.database, policy, now, dry_run=dry_run, time_out=time_out)
 
 
 def open_store(

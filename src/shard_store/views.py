@@ -169,6 +169,14 @@ def _last_split(transaction: Transaction, delivery_hash: str) -> int:
     return int(found)
 
 
+def row_schema(transaction: Transaction, pipeline: str | None = None) -> str | None:
+    """The schema (Spark's JSON) of what the sink published last, of this pipeline or of any."""
+    query = sa.select(pipelines.c.row_schema).where(pipelines.c.row_schema.is_not(None))
+    if pipeline is not None:
+        query = query.where(pipelines.c.pipeline == pipeline)
+    return transaction.execute(query.order_by(pipelines.c.heartbeat_at.desc()).limit(1)).scalar_one_or_none()
+
+
 def published_names(transaction: Transaction, paths: Sequence[str]) -> set[str]:
     """Which of the paths name a split, whatever their folder is called."""
     by_key = {split_key(path): path for path in paths}

@@ -249,6 +249,19 @@ def test_while_a_batch_is_held_nobody_takes_its_shards_over(backend: StoreBacken
     assert impatient.acquire(other.token, {plan.ranges[0].key: us.token})
 
 
+def test_what_cannot_be_held_in_time_is_reported_as_by_any_other_call(backend: StoreBackend, store: ShardStore) -> None:
+    plan = Pipeline.start(store).planned("a")
+    impatient = backend.open(patience=1.0)
+    with store.held([plan.identity], 0):
+        with pytest.raises(StoreUnavailable), impatient.held([plan.identity], 0):
+            pass
+        if impatient.database.dialect.one_writer:
+            with pytest.raises(StoreUnavailable), delivery(impatient, "p", 0) as batch:
+                _ = batch.connection
+    with impatient.held([plan.identity], 0):
+        pass
+
+
 def test_outputs_come_before_the_transaction_that_publishes(store: ShardStore, engine: sa.Engine) -> None:
     Pipeline.start(store).planned("a")
     with delivery(store, "p", 0) as batch:

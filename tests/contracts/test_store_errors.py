@@ -10,7 +10,7 @@ from datetime import timedelta
 import pytest
 import sqlalchemy as sa
 
-from shard_store import error_delivery, error_repair, error_search
+from shard_store import error_delivery, error_search
 from shard_store.error_search import Criteria, StoredError
 from shard_store.errors import PipelineTakenOver
 from shard_store.model import (
@@ -170,7 +170,7 @@ def test_an_error_of_a_message_that_was_requeued_and_is_bad_again_is_new_again(s
     deliver(store, us.token)
     store.record_errors("s", "p", [MESSAGE])
     assert states(store) == {"m1": "delivered"}, "a redelivery is no second error"
-    error_repair.mark_requeued(store.database, [error.key for error in found(store)])
+    store.mark_requeued([error.key for error in found(store)])
     assert states(store) == {"m1": "requeued"}
     store.record_errors("s", "p", [MESSAGE])
     assert deliver(store, us.token) == ["m1"]
@@ -225,7 +225,7 @@ def test_a_quarantined_shard_is_put_back_to_where_it_was_found_bad(store: ShardS
     us.confirm()
     assert us.look("large")["large"].state is ShardState.QUARANTINED
     for _ in range(2):  # a call that died after it is called again
-        opened = error_repair.reopen(store.database, found(store))
+        opened = store.reopen(found(store))
         assert opened.refused == {}
         (shard,) = opened.shards.values()
         assert (shard.uri, shard.version, shard.queue) == ("large", "", "queue")
@@ -245,7 +245,7 @@ def test_what_would_double_or_lose_rows_is_not_put_back(backend: StoreBackend) -
     us, other = Pipeline.start(store), Pipeline.start(store, "other")
     quarantined(us, "twice", "healed")
     old = found(store)
-    error_repair.reopen(store.database, old)
+    store.reopen(old)
     for shard in store.open_shards(us.token, "s", [content("twice"), content("healed")]).values():
         store.acquire(us.token, {shard.key: None})
         us.snapshot(shard)
@@ -256,7 +256,7 @@ def test_what_would_double_or_lose_rows_is_not_put_back(backend: StoreBackend) -
     pending = other.planned("pending")
     store.record_errors("s", "other", [bad(pending, "pending")])
     new = [error for error in found(store) if error.key not in {e.key for e in old}]
-    problems = error_repair.reopen(store.database, [*old, *new], dry_run=True).refused
+    problems = store.reopen([*old, *new], dry_run=True).refused
     assert {error.subject: problems[error.key] for error in old} == {
         "twice": "its object was found bad once more since; take that error instead",
         "healed": "its object is done by now: a new reading would double its rows",
@@ -266,7 +266,7 @@ def test_what_would_double_or_lose_rows_is_not_put_back(backend: StoreBackend) -
         "pending": "its batch is not published yet: it may still be repeated",
     }
     assert us.look("twice")["twice"].state is ShardState.QUARANTINED, "a dry run"
-    assert list(error_repair.reopen(store.database, [*old, *new]).shards) == [shard_key("s", "twice")]
+    assert list(store.reopen([*old, *new]).shards) == [shard_key("s", "twice")]
     assert us.look("twice", "healed")["twice"].state is ShardState.OPEN
     assert us.look("healed")["healed"].state is ShardState.DONE
 
@@ -281,9 +281,9 @@ def test_a_shard_that_the_store_forgot_is_only_announced_and_not_where_a_part_wa
     backend.clock.advance(3600)
     store.prune(RetentionPolicy(window=timedelta(seconds=60)))
     assert us.look("whole") == {}
-    ((key, shard),) = error_repair.reopen(store.database, errors).shards.items()
+    ((key, shard),) = store.reopen(errors).shards.items()
     assert (key, shard.uri, shard.queue) == (shard_key("s", "whole"), "whole", "q")
-    (why,) = error_repair.reopen(store.database, [replace(errors[0], position=position_at(4))]).refused.values()
+    (why,) = store.reopen([replace(errors[0], position=position_at(4))]).refused.values()
     assert "a part was published before" in why
 
 
@@ -292,7 +292,7 @@ def test_dropping_leaves_pending_errors_and_quarantined_shards(store: ShardStore
     quarantined(us, "a")
     plan = us.planned("b")
     store.record_errors("s", "p", [bad(plan, "b"), MESSAGE])
-    assert error_repair.drop(store.database, [error.key for error in found(store)]) == 2
+    assert store.drop_errors([error.key for error in found(store)]) == 2
     assert states(store) == {"b": "pending"}
     assert us.look("a")["a"].state is ShardState.QUARANTINED
     assert us.publish(plan).quarantined == 1

@@ -91,7 +91,7 @@ def _requeue(
     done.refused |= {key.hex(): problem for key, problem in problems.items() if problem}
     possible = [error for error in page if not problems[error.key]]
     objects = [error for error in possible if _is_object(error)]
-    opened = error_repair.reopen(store.database, objects, dry_run=outbox.dry_run)
+    opened = store.reopen(objects, dry_run=outbox.dry_run)
     done.refused |= {key.hex(): why for key, why in opened.refused.items()}
     possible = [error for error in possible if error.key not in opened.refused]
     for error in possible:
@@ -101,7 +101,7 @@ def _requeue(
         outbox.announce(shard, announce(shard.uri))
     outbox.send()
     if not outbox.dry_run:
-        error_repair.mark_requeued(store.database, [error.key for error in possible])
+        store.mark_requeued([error.key for error in possible])
     done.errors += len(possible)
 
 

@@ -136,13 +136,13 @@ def drop(
     """Delete errors for good. Objects stay quarantined, and errors of a batch that is not yet published are kept."""
     chosen = choice.criteria(everything=everything)
     import shard_store
-    from shard_store import error_repair, error_search
+    from shard_store import error_search
 
     with shard_store.open_store(store, create=False) as opened:
         pages = error_search.pages(opened.database, chosen, limit=limit, max_input=0)
         found = [(error.key, error.state) for page in pages for error in page]
         keys = [key for key, state in found if state != State.PENDING.value]
-        dropped = len(keys) if dry_run else error_repair.drop(opened.database, keys)
+        dropped = len(keys) if dry_run else opened.drop_errors(keys)
     result = {"errors": dropped, "pending": len(found) - len(keys), "dry_run": dry_run}
     print_result(result, as_json, title="would be dropped" if dry_run else "dropped")
 

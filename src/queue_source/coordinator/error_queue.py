@@ -35,10 +35,9 @@ class ErrorQueue:
         self._session = session
         self._queue = queue
         self._one_at_a_time = threading.Lock()
-        database, token = session.store.database, session.token
-        database.write(lambda c: error_delivery.name_queue(c, token, None if queue is None else queue.name))
+        session.store.name_error_queue(session.token, None if queue is None else queue.name)
         joining = None if queue is None else transactional(queue)
-        self._inside = joining if joining is not None and joining.joins(database) else None
+        self._inside = joining if joining is not None and joining.joins(session.store.database) else None
 
     def forward(self) -> None:
         """Send every final error that is not delivered yet, at start-up also what the incarnation before left behind.
@@ -48,9 +47,8 @@ class ErrorQueue:
         queue, session = self._queue, self._session
         if queue is None:
             return
-        database, token, source = session.store.database, session.token, session.options.source
         with self._one_at_a_time:
-            while found := database.read(lambda c: error_delivery.undelivered(c, token, source)):
+            while found := session.store.undelivered_errors(session.token, session.options.source):
                 reach("errors-due")
                 sent = self._send(queue, found) if self._inside is None else self._send_inside(self._inside, queue.name)
                 session.metrics.add(errorsDelivered=sent)
@@ -60,10 +58,10 @@ class ErrorQueue:
             self._queue.close()
 
     def _send(self, queue: Queue, found: Sequence[StoredError]) -> int:
-        self._session.patiently(send_messages, queue, [_outgoing(error) for error in found])
+        session = self._session
+        session.patiently(send_messages, queue, [_outgoing(error) for error in found])
         reach("errors-sent")
-        database, token, keys = self._session.store.database, self._session.token, [error.key for error in found]
-        database.write(lambda c: error_delivery.mark_delivered(c, token, keys, queue.name))
+        session.store.mark_delivered(session.token, [error.key for error in found], queue.name)
         return len(found)
 
     def _send_inside(self, queue: Transactional, name: str) -> int:

@@ -86,8 +86,7 @@ class Delivery:
         The transaction begins here. With SQLite it keeps everybody else from writing, Spark's tasks too: collect first.
         """
         if self._connection is None:
-            self._connection = self._store.database.engine.connect()
-            self._connection.begin()
+            self._connection = self._store.database.begin()
         return self._connection
 
     @contextmanager
@@ -131,7 +130,7 @@ class Delivery:
         reach("before-publish", about)
         if self._connection is None:
             self._store.publish(self._plans, None, batch_id=self._batch_id)
-        elif self._store.publish_inside(self._connection, self._plans, None, self._batch_id).already:
+        elif self._store.publish_inside(self._connection, self._plans, None, batch_id=self._batch_id).already:
             self._connection.rollback()
         else:
             self._connection.commit()

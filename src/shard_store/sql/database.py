@@ -114,6 +114,19 @@ class Database:
         """
         return self._run(work, write=True)
 
+    def begin(self) -> Connection:
+        """A connection in a transaction that the caller ends, by a commit or by closing it. Nothing is tried again."""
+        try:
+            connection = self._connect(self.engine, write=True)
+            try:
+                connection.begin()
+            except BaseException:
+                connection.close()
+                raise
+        except exc.SQLAlchemyError as error:
+            raise self._mapped(error) from error
+        return connection
+
     def inside(self, connection: Connection, work: Callable[[Transaction], T]) -> T:
         """Run `work` in the caller's own transaction, which the caller commits.
 
@@ -154,19 +167,19 @@ class Database:
         engine = self.engine
         pool = engine.pool
         try:
-            plain = engine.connect()
-        except UnusableDatabase as problem:
-            raise self._errors.configuration(str(problem)) from None
-        except (TypeError, ValueError) as error:  # a driver's answer to a parameter of the URL that it does not know
-            raise self._errors.configuration(f"the URL does not suit its driver: {self._shown(error)}") from error
-        try:
-            with plain:
-                connection = plain.execution_options(cuesqueue_write=write)
-                with connection.begin():
-                    return work(self._transaction(connection))
+            with self._connect(engine, write) as connection, connection.begin():
+                return work(self._transaction(connection))
         finally:
             if self._closed:  # meanwhile, by another thread, which could not close a connection in use
                 pool.dispose()
+
+    def _connect(self, engine: Engine, write: bool) -> Connection:
+        try:
+            return engine.connect().execution_options(cuesqueue_write=write)
+        except UnusableDatabase as problem:
+            raise self._errors.configuration(str(problem)) from None
+        except (TypeError, ValueError) as error:  # a driver's answer to a parameter of the URL that it does not know
+            raise self._unsuitable(error) from error
 
     def _create_engine(self) -> Engine:
         dialect = self.dialect
@@ -179,7 +192,10 @@ class Database:
                 f"or write {dialect.driver}://..."
             ) from error
         except (exc.ArgumentError, TypeError, ValueError) as error:
-            raise self._errors.configuration(f"the URL does not suit its driver: {self._shown(error)}") from error
+            raise self._unsuitable(error) from error
+
+    def _unsuitable(self, error: BaseException) -> Exception:
+        return self._errors.configuration(f"the URL does not suit its driver: {self._shown(error)}")
 
     def _trouble(self, error: BaseException) -> Trouble:
         if isinstance(error, exc.TimeoutError):  # no connection became free in the pool
