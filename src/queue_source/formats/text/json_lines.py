@@ -118,8 +118,7 @@ class JsonReader:
             if self._known is not None:
                 self._known.check(one)
             record = Record()
-            rescued: dict[str, object] = {}
-            values = self._objects.read(one, record, rescued)
+            values, rescued = self._objects.read(one, record)
             texts = {name: dump(value) for name, value in rescued.items()}
             rows.add(values, record, offset, line, rows.as_json(texts))
 
