@@ -97,21 +97,33 @@ def cut(
 def spread(pieces: Sequence[Piece], min_partitions: int, max_bytes: int) -> list[list[Piece]]:
     """The pieces in their order over as many tasks as `max_bytes` asks for, and at least over `min_partitions`.
 
-    As even as whole pieces and ordered groups allow: none has more than its share and the largest of them. None is
-    empty; there is none at all without pieces.
+    As even as whole pieces and ordered groups allow: none has more than its share and the largest of them. What is
+    larger than a share counts as one, so that the others are spread over all other tasks. None is empty; there is none
+    at all without pieces.
     """
     parts = _inseparable(pieces)
-    sizes = [sum(piece.size for piece in part) for part in parts]
-    count = min(max(min_partitions, -(-sum(sizes) // max_bytes)), len(parts))
-    total = sum(sizes) + len(sizes)  # one more for each: many empty ones are spread as well
+    total = sum(piece.size for piece in pieces)
+    count = min(max(min_partitions, -(-total // max_bytes)), len(parts))
+    weights, share = _weights([sum(piece.size for piece in part) for part in parts], count)
     tasks: list[list[Piece]] = [[] for _ in range(count)]
     before, task = 0, -1
-    for number, (part, size) in enumerate(zip(parts, sizes, strict=True)):
-        share = (2 * before + size + 1) * count // (2 * total)  # in which its middle is
-        task = max(min(share, task + 1), count - len(parts) + number)  # none is left out
+    for number, (part, weight) in enumerate(zip(parts, weights, strict=True)):
+        wanted = (2 * before + weight) // (2 * share)  # in whose share its middle is
+        task = max(min(wanted, task + 1), count - len(parts) + number)  # none is left out
         tasks[task] += part
-        before += size + 1
+        before += weight
     return tasks
+
+
+def _weights(sizes: Sequence[int], tasks: int) -> tuple[list[int], int]:
+    """What each size is worth, and the share of each task: in units of a fraction of a byte, to be exact."""
+    sizes = [size + 1 for size in sizes]  # many empty ones are spread as well
+    rest = sum(sizes)
+    for size in sorted(sizes, reverse=True):
+        if size * tasks <= rest:
+            break
+        rest, tasks = rest - size, tasks - 1
+    return [min(size * tasks, rest) for size in sizes], rest
 
 
 def _inseparable(pieces: Sequence[Piece]) -> list[list[Piece]]:
