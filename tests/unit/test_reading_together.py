@@ -76,6 +76,9 @@ KINDS = {
     "json that fails": ("json", JSON, SCHEMA, {"mode": "FAILFAST"}),
     "text": ("text", LINES, TEXT, {}),
     "text with lineSep": ("text", [*LINES, b"a,b", b"c,\n", b",d"], TEXT, {"lineSep": ","}),
+    "text with a lineSep that overlaps itself": (
+        "text", [b"a|", b"b||", b"c|||d", b"|", b"e|||", b"||f"], TEXT, {"lineSep": "||"},
+    ),
 }  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from queue_source.formats.bad_records import BadRecords
 from queue_source.formats.base import Format, OpenObject, Part, Tables
 from queue_source.formats.compression import Readable, Stored, codec_of, decompressed
 from queue_source.formats.text import blocks
-from queue_source.formats.text.blocks import BOM, Block, Separator, text_blocks
+from queue_source.formats.text.blocks import BOM, Block, Separator, line_separator, text_blocks
 from queue_source.formats.text.records import RecordReader
 from queue_source.options.file_format import FormatOptions
 
@@ -68,7 +68,8 @@ class LineFormat(Format):
 
     def splittable(self, options: FormatOptions) -> bool:
         """Whether a record of an uncompressed object can be found from any place in it."""
-        return options.plain_utf8 and not (options.multi_line or options.whole_text)
+        in_lines = options.plain_utf8 and not (options.multi_line or options.whole_text)
+        return in_lines and line_separator(options).found_from_anywhere
 
     def may_be_cut(self, uri: str, options: FormatOptions, *, all_or_nothing: bool) -> bool:
         may_fail = options.mode == "FAILFAST"
