@@ -19,7 +19,8 @@ from typing import NamedTuple
 from pyarrow import fs as pafs
 
 from queue_source.errors import OptionError
-from queue_source.storage.files import StorageOptions, is_local, raise_mapped, resolve
+from queue_source.options.storage import StorageOptions
+from queue_source.storage.files import is_local, raise_mapped, resolve
 from shard_store.store import ShardStore
 
 _NAME = re.compile(

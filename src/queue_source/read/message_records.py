@@ -15,7 +15,7 @@ import pyarrow as pa
 from queue_source.errors import BadObject
 from queue_source.formats.bad_records import BadRecords
 from queue_source.formats.base import data_schema, format_of
-from queue_source.formats.metadata import METADATA_COLUMN, ObjectMetadata, metadata_column, metadata_rows
+from queue_source.formats.metadata import METADATA_COLUMN, ObjectMetadata, metadata_column
 from queue_source.formats.new_columns import NewColumns
 from queue_source.formats.pieces import halves, read_in_pieces
 from queue_source.options.file_format import FormatOptions
@@ -30,7 +30,7 @@ Message = tuple[Payload, ObjectMetadata]
 Numbered = tuple[int, Message]
 """A message and its place."""
 Finished = Callable[[int, BadRecords, BadObject | None], None]
-"""Told of every message (by its place) with bad records in it, or that is bad as a whole."""
+"""Called for every message (by its place) with bad records in it, or that is bad as a whole."""
 
 
 def parsed_messages(
@@ -102,14 +102,9 @@ class _Bodies:
         if METADATA_COLUMN in self.schema.names:
             place = self.schema.get_field_index(METADATA_COLUMN)
             kind = self.schema.field(place).type
-            told = (
-                metadata_rows(kind, metadata)
-                if len(metadata) == table.num_rows
-                else metadata_column(kind, metadata[0], table.num_rows)
+            table = table.add_column(
+                place, self.schema.field(place), pa.chunked_array([metadata_column(kind, metadata, table.num_rows)])
             )
-            columns = list(table.columns)
-            columns.insert(place, pa.chunked_array([told]))
-            table = pa.Table.from_arrays(columns, schema=self.schema)
         for batch in table.to_batches(max_chunksize=_ROWS):
             if batch.num_rows:
                 yield batch

@@ -20,7 +20,8 @@ from queue_source.formats.new_columns import NewColumns
 from queue_source.formats.path_columns import path_columns
 from queue_source.formats.spool import all_or_nothing
 from queue_source.options.file_format import FormatOptions
-from queue_source.storage.files import ObjectFile, StorageOptions, open_object, stat_object
+from queue_source.options.storage import StorageOptions
+from queue_source.storage.files import ObjectFile, open_object, stat_object
 
 BATCH_ROWS = 65_536
 """Rows of the largest batch that is handed to Spark."""
@@ -123,7 +124,7 @@ def _batches(
             columns = []
             for field in schema:
                 if metadata is not None and field.name == METADATA_COLUMN:
-                    columns.append(metadata_column(field.type, metadata, batch.num_rows))
+                    columns.append(metadata_column(field.type, [metadata], batch.num_rows))
                 elif field.name in from_path:
                     columns.append(pa.repeat(from_path[field.name], batch.num_rows))
                 else:

@@ -1,4 +1,4 @@
-"""Executor side: the rows of one partition, and what happens to objects that are bad (design.md section 7)."""
+"""Executor side: the rows of one partition, and what happens to objects that are bad."""
 
 from __future__ import annotations
 

@@ -20,9 +20,10 @@ import pyarrow as pa
 from pyarrow import fs as pafs
 
 from queue_source.errors import ObjectStoreError, OptionError
+from queue_source.options.storage import StorageOptions
 from queue_source.schema.ddl import format_columns, parse_columns
 from queue_source.schema.merging import news, widened
-from queue_source.storage.files import StorageOptions, is_local, resolve
+from queue_source.storage.files import is_local, resolve
 from shard_store.redaction import redact_text
 
 _FOLDER = "_schemas"

@@ -11,8 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from queue_source.options import SinkOptions
+from queue_source.options.storage import StorageOptions
 from queue_source.sinks.base import Batch, Sink
-from queue_source.storage.files import StorageOptions, is_local, resolve
+from queue_source.storage.files import is_local, resolve
 from shard_store.failpoints import reach
 from shard_store.model import Split
 from shard_store.store import ShardStore

@@ -23,9 +23,10 @@ from pyspark.sql.types import (
 
 from queue_source.errors import OptionError
 from queue_source.options import ViewOptions
+from queue_source.options.storage import StorageOptions
 from queue_source.read.partitions import pack_by_size
 from queue_source.spark.compat import arrow_schema
-from queue_source.storage.files import StorageOptions, resolve
+from queue_source.storage.files import resolve
 from shard_store.store import ShardStore, open_store
 from shard_store.views import VIEWS, AsOf
 

@@ -17,10 +17,11 @@ from queue_source.formats.base import OpenObject, format_of
 from queue_source.formats.text.csv import infer_text
 from queue_source.formats.types import spark_type
 from queue_source.options.file_format import FormatOptions
+from queue_source.options.storage import StorageOptions
 from queue_source.schema.ddl import format_columns, parse_columns, parse_fields
 from queue_source.schema.location import SchemaLocation
 from queue_source.schema.merging import TypesDiffer, merged, news, settled, widened, with_hints
-from queue_source.storage.files import StorageOptions, open_object
+from queue_source.storage.files import open_object
 
 UTC = pa.timestamp("us", tz="UTC")
 JSON = FormatOptions("json")

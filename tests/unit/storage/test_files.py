@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 from queue_source.errors import BadObject, ObjectStoreError
+from queue_source.options.storage import StorageOptions
 from queue_source.storage.files import (
     ObjectStat,
-    StorageOptions,
     open_object,
     raise_mapped,
     resolve,

@@ -21,9 +21,10 @@ from queue_source.formats.bad_records import BadRecords
 from queue_source.formats.base import Part
 from queue_source.options import parse_reader_options
 from queue_source.options.file_format import FormatOptions
+from queue_source.options.storage import StorageOptions
 from queue_source.read.objects import ExpectedObject, read_object
 from queue_source.storage import aws_profiles
-from queue_source.storage.files import StorageOptions, resolve, stat_objects
+from queue_source.storage.files import resolve, stat_objects
 from support.servers.gcs import VARIABLE, GcsServer
 from support.servers.ministack import client, new_name
 
@@ -184,7 +185,7 @@ def test_a_profile_gives_its_keys_and_new_ones_before_they_end(
     before = int(count.read_text())
     assert rows(f"s3://{bucket}/profile.csv", CSV, store) == [{"a": 1, "b": "x"}]
     assert int(count.read_text()) > before  # they end within the quarter of an hour that botocore renews ahead
-    keys = aws_profiles.keys_of("reader", os.getpid())
+    keys = aws_profiles.with_keys(store, os.getpid())
     assert (keys.access_key, keys.region) == (f"key{count.read_text()}", "us-east-1")
     assert "secret" not in repr(keys)
 

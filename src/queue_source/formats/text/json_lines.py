@@ -1,6 +1,6 @@
 """JSON: blocks of lines to Arrow, an object a line; or (`multiLine`) one document, an object or an array of them.
 
-pyarrow parses. Where it fails, or cannot read a type at all (maps), `json_rows.py` reads the same lines in Python: it
+pyarrow parses. Where it fails, or cannot read a type at all (maps), `json_values.py` reads the same lines in Python: it
 says exactly which record and column is wrong, or reads what Spark reads and pyarrow does not (a number into a STRING).
 """
 
