@@ -17,7 +17,7 @@ from queue_source.formats.bad_records import BadRecords
 from queue_source.formats.base import data_schema, format_of
 from queue_source.formats.metadata import METADATA_COLUMN, ObjectMetadata, metadata_column
 from queue_source.formats.new_columns import NewColumns
-from queue_source.formats.pieces import halves, read_in_pieces
+from queue_source.formats.pieces import halves, neighbours, read_in_pieces
 from queue_source.options.file_format import FormatOptions
 from shard_store.model import Payload
 
@@ -41,13 +41,9 @@ def parsed_messages(
     No row of a message leaves that is bad as a whole. Raises what `finished` raises, and NewColumns.
     """
     reader = _Bodies(schema, options, finished)
-    start = size = 0
-    for place, (payload, _) in enumerate(messages):
-        if place > start and (size + len(payload.value) > TOGETHER or place - start >= _ROWS):
-            yield from reader.read(messages[start:place], start)
-            start, size = place, 0
-        size += len(payload.value)
-    yield from reader.read(messages[start:], start)
+    for numbered in neighbours(list(enumerate(messages)), _size, TOGETHER, _ROWS):
+        for batches in read_in_pieces(numbered, reader.together, _halves, reader.one_by_one):
+            yield from batches
 
 
 @dataclass(slots=True)
@@ -56,13 +52,7 @@ class _Bodies:
     options: FormatOptions
     finished: Finished
 
-    def read(self, messages: Sequence[Message], first: int) -> Iterator[pa.RecordBatch]:
-        """The rows of some messages, the first of which has the place `first`."""
-        numbered: Sequence[Numbered] = list(enumerate(messages, first))
-        for batches in read_in_pieces(numbered, self._together, _halves, self._one_by_one) if messages else ():
-            yield from batches
-
-    def _together(self, numbered: Sequence[Numbered]) -> Iterator[pa.RecordBatch] | None:
+    def together(self, numbered: Sequence[Numbered]) -> Iterator[pa.RecordBatch] | None:
         """A row a message, or None where that cannot be had."""
         if len(numbered) <= _ALONE:
             return None
@@ -76,7 +66,7 @@ class _Bodies:
             return None
         return self._batches(table, [metadata for _, (_, metadata) in numbered])
 
-    def _one_by_one(self, numbered: Sequence[Numbered]) -> Iterator[Iterator[pa.RecordBatch]]:
+    def one_by_one(self, numbered: Sequence[Numbered]) -> Iterator[Iterator[pa.RecordBatch]]:
         return (self._alone(message, place) for place, message in numbered)
 
     def _alone(self, message: Message, place: int) -> Iterator[pa.RecordBatch]:
@@ -108,6 +98,11 @@ class _Bodies:
         for batch in table.to_batches(max_chunksize=_ROWS):
             if batch.num_rows:
                 yield batch
+
+
+def _size(numbered: Numbered) -> int:
+    _, (payload, _) = numbered
+    return len(payload.value)
 
 
 def _halves(numbered: Sequence[Numbered]) -> Sequence[Sequence[Numbered]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -11,11 +12,12 @@ import pyarrow as pa
 from queue_source.errors import BadObject
 from queue_source.formats.bad_records import BadRecords
 from queue_source.formats.base import Part
-from queue_source.formats.batches import gathered
 from queue_source.formats.metadata import ObjectMetadata
 from queue_source.formats.new_columns import NewColumns
+from queue_source.formats.pieces import neighbours
 from queue_source.options import ContentOptions, SecretUrl
 from queue_source.options.file_format import FormatOptions
+from queue_source.read.batches import gathered
 from queue_source.read.combined import SMALL, TOGETHER, may_be_joined, read_together
 from queue_source.read.error_records import bad_object, bad_records, kills_its_reader
 from queue_source.read.isolation import Marks, read_alone, read_beside_others
@@ -126,26 +128,18 @@ def _read_objects(work: Work, schema: pa.Schema, report: Report) -> Iterator[pa.
                 yield from (batch for batch in found.to_batches(max_chunksize=BATCH_ROWS) if batch.num_rows)
 
 
-def _groups(pieces: Sequence[Piece], may_join: bool) -> Iterator[list[Piece]]:
-    """The pieces in their order, neighbours together that are whole small objects."""
-    group: list[Piece] = []
-    size = 0
-    for piece in pieces:
-        whole = piece.start == BEGINNING and is_end(piece.end)
-        known = piece.content.size
-        if not (may_join and whole and known is not None and known <= SMALL):
-            if group:
-                yield group
-            yield [piece]
-            group, size = [], 0
-            continue
-        if group and size + known > TOGETHER:
-            yield group
-            group, size = [], 0
-        group.append(piece)
-        size += known
-    if group:
-        yield group
+def _groups(pieces: Sequence[Piece], may_join: bool) -> Iterator[Sequence[Piece]]:
+    """The pieces in their order, neighbours in one group that are whole small objects."""
+    for small, group in itertools.groupby(pieces, key=lambda piece: may_join and _is_small(piece)):
+        if small:
+            yield from neighbours(group, lambda piece: piece.content.size or 0, TOGETHER)
+        else:
+            yield from ([piece] for piece in group)
+
+
+def _is_small(piece: Piece) -> bool:
+    size = piece.content.size
+    return piece.start == BEGINNING and is_end(piece.end) and size is not None and size <= SMALL
 
 
 def _announced(piece: Piece) -> tuple[str, ExpectedObject]:
