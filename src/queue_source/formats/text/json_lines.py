@@ -22,7 +22,7 @@ from queue_source.formats.text.json_values import Objects, decode, dump
 from queue_source.formats.text.records import Record, RecordSchema, Rows
 from queue_source.formats.text.values import text_leaf
 from queue_source.formats.typed.columns import check_decimals, conform_column, require_any
-from queue_source.formats.types import is_bytes
+from queue_source.formats.types import inner_types, is_bytes
 from queue_source.options.file_format import FormatOptions
 
 _NO_OBJECT = re.compile(rb"^[ \t]*[^ \t\n{]", re.MULTILINE)
@@ -175,8 +175,4 @@ def _all_begin_plainly(lines: bytes) -> bool:
 
 
 def _has_map(kind: pa.DataType) -> bool:
-    if pt.is_map(kind):
-        return True
-    if pt.is_list(kind):
-        return _has_map(kind.value_type)
-    return bool(pt.is_struct(kind)) and any(_has_map(kind.field(i).type) for i in range(kind.num_fields))
+    return bool(pt.is_map(kind)) or any(map(_has_map, inner_types(kind)))
