@@ -39,18 +39,15 @@ def halves(items: Sequence[T]) -> list[Sequence[T]]:
     return [items[:middle], items[middle:]] if middle else [items]
 
 
-def neighbours(
-    items: Iterable[T], size: Callable[[T], int], max_size: int, max_count: int = sys.maxsize
-) -> Iterator[Sequence[T]]:
-    """The items in their order, as few lists as `max_size` and `max_count` allow; an item that is larger is alone."""
+def neighbours(items: Iterable[tuple[T, int]], max_size: int, max_count: int = sys.maxsize) -> Iterator[Sequence[T]]:
+    """Items of known sizes in their order, in as few lists as the limits allow; a larger item is alone."""
     some: list[T] = []
     total = 0
-    for item in items:
-        own = size(item)
-        if some and (total + own > max_size or len(some) >= max_count):
+    for item, size in items:
+        if some and (total + size > max_size or len(some) >= max_count):
             yield some
             some, total = [], 0
         some.append(item)
-        total += own
+        total += size
     if some:
         yield some

@@ -80,13 +80,6 @@ class Marks:
         return open_store(self.store.reveal())
 
 
-def read_beside_others(marks: Marks, pieces: Sequence[Piece], task: int, read: Read) -> Iterator[pa.RecordBatch]:
-    """Read the pieces of one task of several: a mark that it leaves behind makes them suspects of the next attempt."""
-    if pieces:
-        with marks.during(ReadMark(*interval_of(pieces), task)):
-            yield from read(pieces)
-
-
 def read_alone(
     marks: Marks, pieces: Sequence[Piece], max_attempts: int, read: Read, give_up: Callable[[Piece, int], None]
 ) -> Iterator[pa.RecordBatch]:

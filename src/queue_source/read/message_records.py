@@ -41,7 +41,8 @@ def parsed_messages(
     No row of a message leaves that is bad as a whole. Raises what `finished` raises, and NewColumns.
     """
     reader = _Bodies(schema, options, finished)
-    for numbered in neighbours(list(enumerate(messages)), _size, TOGETHER, _ROWS):
+    sized = [((place, message), len(message[0].value)) for place, message in enumerate(messages)]
+    for numbered in neighbours(sized, TOGETHER, _ROWS):
         for batches in read_in_pieces(numbered, reader.together, _halves, reader.one_by_one):
             yield from batches
 
@@ -98,11 +99,6 @@ class _Bodies:
         for batch in table.to_batches(max_chunksize=_ROWS):
             if batch.num_rows:
                 yield batch
-
-
-def _size(numbered: Numbered) -> int:
-    _, (payload, _) = numbered
-    return len(payload.value)
 
 
 def _halves(numbered: Sequence[Numbered]) -> Sequence[Sequence[Numbered]]:

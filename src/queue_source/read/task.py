@@ -20,14 +20,14 @@ from queue_source.options.file_format import FormatOptions
 from queue_source.read.batches import gathered
 from queue_source.read.combined import SMALL, TOGETHER, may_be_joined, read_together
 from queue_source.read.error_records import bad_object, bad_records, kills_its_reader
-from queue_source.read.isolation import Marks, read_alone, read_beside_others
+from queue_source.read.isolation import Marks, interval_of, read_alone
 from queue_source.read.message_records import Message, parsed_messages
 from queue_source.read.message_rows import message_batches
 from queue_source.read.objects import BATCH_ROWS, ExpectedObject, read_object
 from queue_source.read.partitions import Piece
 from queue_source.schema.evolution import schema_changed
 from shard_store.failpoints import reach
-from shard_store.model import BEGINNING, ErrorRecord, PlanIdentity, is_end, offset_of
+from shard_store.model import BEGINNING, ErrorRecord, PlanIdentity, ReadMark, is_end, offset_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +82,10 @@ def read_work(work: Work, schema: pa.Schema, *, repeated: bool) -> Iterator[pa.R
     marks = Marks(work.identity, work.store)
     if isinstance(work.isolation, Alone):
         yield from read_alone(marks, work.pieces, work.isolation.max_attempts, read, give_up)
-    elif isinstance(work.isolation, Beside):
-        yield from read_beside_others(marks, work.pieces, work.isolation.task, read)
+    elif isinstance(work.isolation, Beside) and work.pieces:
+        # a mark that is left behind makes these pieces suspects of the next attempt
+        with marks.during(ReadMark(*interval_of(work.pieces), work.isolation.task)):
+            yield from read(work.pieces)
     else:
         yield from read(work.pieces)
 
@@ -132,7 +134,7 @@ def _groups(pieces: Sequence[Piece], may_join: bool) -> Iterator[Sequence[Piece]
     """The pieces in their order, neighbours in one group that are whole small objects."""
     for small, group in itertools.groupby(pieces, key=lambda piece: may_join and _is_small(piece)):
         if small:
-            yield from neighbours(group, lambda piece: piece.content.size or 0, TOGETHER)
+            yield from neighbours([(piece, piece.content.size or 0) for piece in group], TOGETHER)
         else:
             yield from ([piece] for piece in group)
 

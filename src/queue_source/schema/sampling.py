@@ -8,7 +8,7 @@ and what a queue had to deliver to show it is returned (nack) at once.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 
@@ -85,7 +85,10 @@ def _inferred(options: ReaderOptions, format: FormatOptions) -> pa.Schema:
         in_path = {name.casefold() for name in format.partition_columns}  # wins over a column of that name
         data = [field for field in schemas[-1] if field.name.casefold() not in in_path]
         schemas[-1] = pa.schema([*data, *_path_fields(one, options, format)])
-    schema = merged_samples(schemas, textual)
+    try:
+        schema = merged(schemas, textual=textual)
+    except TypesDiffer as error:
+        raise OptionError("schemaHints", str(error)) from error
     if not schema.names:
         tried = f" ({'; '.join(problems[:3])})" if problems else ""
         raise OptionError(
@@ -94,13 +97,6 @@ def _inferred(options: ReaderOptions, format: FormatOptions) -> pa.Schema:
             'objects in schemaSample, or declare the columns with .schema("id BIGINT, ...")',
         )
     return resolved(with_hints(schema, hints))
-
-
-def merged_samples(schemas: Sequence[pa.Schema], textual: bool) -> pa.Schema:
-    try:
-        return merged(schemas, textual=textual)
-    except TypesDiffer as error:
-        raise OptionError("schemaHints", str(error)) from error
 
 
 def _known(hints: Hints, schema: pa.Schema) -> Hints:

@@ -36,8 +36,8 @@ class Parquet(ColumnarFormat):
             if part != Part():
                 last = sys.maxsize if part.end is None else part.end
                 groups = [n for n in groups if part.start <= _first_byte(reader.metadata.row_group(n)) < last]
-            sizes = {n: reader.metadata.row_group(n).total_byte_size for n in groups}
-        for some in neighbours(groups, sizes.__getitem__, READ_AT_ONCE):
+            sized = [(n, reader.metadata.row_group(n).total_byte_size) for n in groups]
+        for some in neighbours(sized, READ_AT_ONCE):
             for table in _tables(file, reader, some, chosen.names):
                 yield conformed(table, schema, chosen, options)
 
