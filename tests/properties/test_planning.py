@@ -112,6 +112,21 @@ def test_tasks_are_as_even_as_whole_objects_allow_and_none_is_empty(sizes: list[
     assert max(loads) <= sum(sizes) / min(minimum, len(sizes)) + max(sizes) + len(sizes)
 
 
+@given(
+    small=st.lists(st.integers(1, 9), min_size=8, max_size=60),
+    large=st.lists(st.integers(0, 60), min_size=1, max_size=3, unique=True),
+)
+def test_a_few_large_objects_leave_all_other_tasks_to_the_small_ones(small: list[int], large: list[int]) -> None:
+    sizes = list(small)
+    for at in large:
+        sizes.insert(at, 1_000_000)
+    tasks = spread(whole_pieces([whole(str(number), size) for number, size in enumerate(sizes)]), 8, 1 << 40)
+    loads = [sum(piece.size for piece in task if piece.size < 1_000_000) for task in tasks]
+    assert len(tasks) == 8
+    assert max(sum(piece.size == 1_000_000 for piece in task) for task in tasks) == 1
+    assert max(loads) <= (sum(small) + len(small)) / (8 - len(large)) + 10
+
+
 INTERVALS = st.tuples(st.integers(0, 59), st.integers(1, 30)).map(lambda pair: (pair[0], sum(pair)))
 
 

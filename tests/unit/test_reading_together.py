@@ -10,10 +10,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from queue_source.formats.batches import LEAST_ROWS, gathered
 from queue_source.options import parse_reader_options
 from queue_source.read import combined as together
 from queue_source.read import task as reading
+from queue_source.read.batches import MIN_ROWS, gathered
 from queue_source.read.partitions import whole_pieces
 from queue_source.read.task import Work, read_pieces
 from shard_store.model import (
@@ -76,6 +76,9 @@ KINDS = {
     "json that fails": ("json", JSON, SCHEMA, {"mode": "FAILFAST"}),
     "text": ("text", LINES, TEXT, {}),
     "text with lineSep": ("text", [*LINES, b"a,b", b"c,\n", b",d"], TEXT, {"lineSep": ","}),
+    "text with a lineSep that overlaps itself": (
+        "text", [b"a|", b"b||", b"c|||d", b"|", b"e|||", b"||f"], TEXT, {"lineSep": "||"},
+    ),
 }  # fmt: skip
 
 
@@ -161,9 +164,9 @@ def test_small_batches_are_put_together_in_order_and_large_ones_pass() -> None:
     def batch(first: int, rows: int) -> pa.RecordBatch:
         return pa.RecordBatch.from_pydict({"a": list(range(first, first + rows))})
 
-    large = batch(100, LEAST_ROWS)
+    large = batch(100, MIN_ROWS)
     found = list(gathered(iter([batch(0, 3), batch(3, 4), large, large, batch(7, 1), batch(8, 1)])))
-    assert [b.num_rows for b in found] == [7 + LEAST_ROWS, LEAST_ROWS, 2]
+    assert [b.num_rows for b in found] == [7 + MIN_ROWS, MIN_ROWS, 2]
     assert found[1] is large
     values = [value for b in found for value in b.column(0).to_pylist()]
-    assert values == [*range(7), *range(100, 100 + LEAST_ROWS), *range(100, 100 + LEAST_ROWS), 7, 8]
+    assert values == [*range(7), *range(100, 100 + MIN_ROWS), *range(100, 100 + MIN_ROWS), 7, 8]

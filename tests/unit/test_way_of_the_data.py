@@ -25,7 +25,6 @@ CALLBACKS = {
     ("coordinator.in_flight", "coordinator.receiving"): "the condition that ends a wait",
     ("coordinator.shares", "coordinator.ready"): "the next one of the items that it was given to put in turn",
     ("formats.pieces", "read.combined"): "halves are read by the function that it was given",
-    ("formats.batches", "read.task"): "the next one of the batches that it was given to join",
 }
 """Calls up the layers that are meant, and why."""
 

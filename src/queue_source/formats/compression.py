@@ -85,10 +85,10 @@ def decompressed(compressed: Stored, codec: str, size: int) -> Readable:
         pieces = _deflated(compressed)
     else:
         pieces = _arrow_pieces(compressed, codec)
-    return _Stream(_bounded(_mapped(pieces, compressed.file, codec), size, codec))
+    return Pieces(_bounded(_mapped(pieces, compressed.file, codec), size, codec))
 
 
-class _Stream:
+class Pieces:
     """Pieces of any size as reads of a given size."""
 
     def __init__(self, pieces: Iterator[bytes]) -> None:

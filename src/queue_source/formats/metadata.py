@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from queue_source.errors import OptionError
+from queue_source.formats.types import fields_of
 
 METADATA_COLUMN = "_metadata"
 
@@ -64,7 +65,7 @@ def check_metadata_field(schema: pa.Schema) -> None:
     declared = schema.field(METADATA_COLUMN).type
     if not pt.is_struct(declared) or declared.num_fields == 0:
         raise OptionError("schema", f"{METADATA_COLUMN!r} must be a struct of some of {', '.join(METADATA_FIELDS)}")
-    for part in (declared.field(i) for i in range(declared.num_fields)):
+    for part in fields_of(declared):
         own = _TYPES.get(part.name)
         if own is None:
             known = ", ".join(METADATA_FIELDS)
@@ -76,15 +77,12 @@ def check_metadata_field(schema: pa.Schema) -> None:
             raise OptionError("schema", f"{METADATA_COLUMN}.{part.name} is {own}, not {part.type}")
 
 
-def metadata_column(declared: pa.StructType, values: ObjectMetadata, rows: int) -> pa.StructArray:
-    """The column for `rows` rows: one value, repeated. Executor worker; `declared` passed `check_metadata_field`."""
-    parts = [declared.field(i) for i in range(declared.num_fields)]
-    arrays = [pa.repeat(pa.scalar(getattr(values, part.name), part.type), rows) for part in parts]
-    return pa.StructArray.from_arrays(arrays, fields=parts)
+def metadata_column(declared: pa.StructType, values: Sequence[ObjectMetadata], rows: int) -> pa.StructArray:
+    """The column for `rows` rows: a value for each, or one for all. Executor worker.
 
-
-def metadata_rows(declared: pa.StructType, values: Sequence[ObjectMetadata]) -> pa.StructArray:
-    """The column with a value of its own for each row."""
-    parts = [declared.field(i) for i in range(declared.num_fields)]
+    `declared` passed `check_metadata_field`.
+    """
+    parts = fields_of(declared)
     arrays = [pa.array([getattr(value, part.name) for value in values], part.type) for part in parts]
-    return pa.StructArray.from_arrays(arrays, fields=parts)
+    column = pa.StructArray.from_arrays(arrays, fields=parts)
+    return column if len(values) == rows else pa.repeat(column[0], rows)

@@ -1,7 +1,11 @@
-"""The one way to find the few that are unusual among many: read all at once, or else pieces, and pieces of those."""
+"""Reading many at once, and finding the few that are unusual among them.
+
+All are read at once, or else in pieces, and in pieces of those.
+"""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
@@ -33,3 +37,17 @@ def halves(items: Sequence[T]) -> list[Sequence[T]]:
     """The two halves of a sequence; one that has a single item stays whole."""
     middle = len(items) // 2
     return [items[:middle], items[middle:]] if middle else [items]
+
+
+def neighbours(items: Iterable[tuple[T, int]], max_size: int, max_count: int = sys.maxsize) -> Iterator[Sequence[T]]:
+    """Items of known sizes in their order, in as few lists as the limits allow; a larger item is alone."""
+    some: list[T] = []
+    total = 0
+    for item, size in items:
+        if some and (total + size > max_size or len(some) >= max_count):
+            yield some
+            some, total = [], 0
+        some.append(item)
+        total += size
+    if some:
+        yield some

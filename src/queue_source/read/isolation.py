@@ -16,6 +16,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -24,6 +25,9 @@ from queue_source.options import SecretUrl
 from queue_source.read.partitions import Piece
 from shard_store.errors import ShardStoreError
 from shard_store.model import ALONE, PlanIdentity, ReadMark
+
+if TYPE_CHECKING:
+    from shard_store.store import ShardStore
 
 FAN_OUT = 32
 """Into so many parts a suspect is split, each of which is read by itself: two transactions a part."""
@@ -48,40 +52,32 @@ class Marks:
     store: SecretUrl
 
     def left_behind(self) -> list[ReadMark]:
-        from shard_store.store import open_store  # executors that mark nothing need no SQL
-
-        with open_store(self.store.reveal()) as store:
+        with self._store() as store:
             return store.read_marks(self.identity)
 
     def clear(self) -> None:
         """All that was suspected is read, or given up."""
-        from shard_store.store import open_store
-
-        with open_store(self.store.reveal()) as store:
+        with self._store() as store:
             store.end_read(self.identity, EVERYTHING)
 
     @contextmanager
     def during(self, mark: ReadMark) -> Iterator[None]:
         """Mark a read for as long as it lasts; it stays marked when the process dies, or fails in an unknown way."""
-        from shard_store.store import open_store
-
-        with open_store(self.store.reveal()) as store:
+        with self._store() as store:
             store.begin_read(self.identity, mark)
         try:
             yield
         except BLAMELESS:
-            with open_store(self.store.reveal()) as store:
+            with self._store() as store:
                 store.undo_read(self.identity, mark)
             raise
-        with open_store(self.store.reveal()) as store:
+        with self._store() as store:
             store.end_read(self.identity, mark)
 
+    def _store(self) -> ShardStore:
+        from shard_store.store import open_store  # executors that mark nothing need no SQL
 
-def read_beside_others(marks: Marks, pieces: Sequence[Piece], task: int, read: Read) -> Iterator[pa.RecordBatch]:
-    """Read the pieces of one task of several: a mark that it leaves behind makes them suspects of the next attempt."""
-    if pieces:
-        with marks.during(ReadMark(*interval_of(pieces), task)):
-            yield from read(pieces)
+        return open_store(self.store.reveal())
 
 
 def read_alone(

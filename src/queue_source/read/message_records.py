@@ -15,9 +15,9 @@ import pyarrow as pa
 from queue_source.errors import BadObject
 from queue_source.formats.bad_records import BadRecords
 from queue_source.formats.base import data_schema, format_of
-from queue_source.formats.metadata import METADATA_COLUMN, ObjectMetadata, metadata_column, metadata_rows
+from queue_source.formats.metadata import METADATA_COLUMN, ObjectMetadata, metadata_column
 from queue_source.formats.new_columns import NewColumns
-from queue_source.formats.pieces import halves, read_in_pieces
+from queue_source.formats.pieces import halves, neighbours, read_in_pieces
 from queue_source.options.file_format import FormatOptions
 from shard_store.model import Payload
 
@@ -30,7 +30,7 @@ Message = tuple[Payload, ObjectMetadata]
 Numbered = tuple[int, Message]
 """A message and its place."""
 Finished = Callable[[int, BadRecords, BadObject | None], None]
-"""Told of every message (by its place) with bad records in it, or that is bad as a whole."""
+"""Called for every message (by its place) with bad records in it, or that is bad as a whole."""
 
 
 def parsed_messages(
@@ -41,13 +41,10 @@ def parsed_messages(
     No row of a message leaves that is bad as a whole. Raises what `finished` raises, and NewColumns.
     """
     reader = _Bodies(schema, options, finished)
-    start = size = 0
-    for place, (payload, _) in enumerate(messages):
-        if place > start and (size + len(payload.value) > TOGETHER or place - start >= _ROWS):
-            yield from reader.read(messages[start:place], start)
-            start, size = place, 0
-        size += len(payload.value)
-    yield from reader.read(messages[start:], start)
+    sized = [((place, message), len(message[0].value)) for place, message in enumerate(messages)]
+    for numbered in neighbours(sized, TOGETHER, _ROWS):
+        for batches in read_in_pieces(numbered, reader.together, _halves, reader.one_by_one):
+            yield from batches
 
 
 @dataclass(slots=True)
@@ -56,13 +53,7 @@ class _Bodies:
     options: FormatOptions
     finished: Finished
 
-    def read(self, messages: Sequence[Message], first: int) -> Iterator[pa.RecordBatch]:
-        """The rows of some messages, the first of which has the place `first`."""
-        numbered: Sequence[Numbered] = list(enumerate(messages, first))
-        for batches in read_in_pieces(numbered, self._together, _halves, self._one_by_one) if messages else ():
-            yield from batches
-
-    def _together(self, numbered: Sequence[Numbered]) -> Iterator[pa.RecordBatch] | None:
+    def together(self, numbered: Sequence[Numbered]) -> Iterator[pa.RecordBatch] | None:
         """A row a message, or None where that cannot be had."""
         if len(numbered) <= _ALONE:
             return None
@@ -76,7 +67,7 @@ class _Bodies:
             return None
         return self._batches(table, [metadata for _, (_, metadata) in numbered])
 
-    def _one_by_one(self, numbered: Sequence[Numbered]) -> Iterator[Iterator[pa.RecordBatch]]:
+    def one_by_one(self, numbered: Sequence[Numbered]) -> Iterator[Iterator[pa.RecordBatch]]:
         return (self._alone(message, place) for place, message in numbered)
 
     def _alone(self, message: Message, place: int) -> Iterator[pa.RecordBatch]:
@@ -102,14 +93,9 @@ class _Bodies:
         if METADATA_COLUMN in self.schema.names:
             place = self.schema.get_field_index(METADATA_COLUMN)
             kind = self.schema.field(place).type
-            told = (
-                metadata_rows(kind, metadata)
-                if len(metadata) == table.num_rows
-                else metadata_column(kind, metadata[0], table.num_rows)
+            table = table.add_column(
+                place, self.schema.field(place), pa.chunked_array([metadata_column(kind, metadata, table.num_rows)])
             )
-            columns = list(table.columns)
-            columns.insert(place, pa.chunked_array([told]))
-            table = pa.Table.from_arrays(columns, schema=self.schema)
         for batch in table.to_batches(max_chunksize=_ROWS):
             if batch.num_rows:
                 yield batch

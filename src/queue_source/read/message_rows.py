@@ -1,4 +1,4 @@
-"""Rows of `content=message`: each message is one row, as it came (design.md section 7)."""
+"""Rows of `content=message`: each message is one row, as it came."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 
 from queue_source.errors import OptionError
-from queue_source.formats.metadata import METADATA_COLUMN, ObjectMetadata, check_metadata_field, metadata_rows
+from queue_source.formats.metadata import METADATA_COLUMN, ObjectMetadata, check_metadata_field, metadata_column
 from shard_store.model import Payload
 
 _ROWS = 1_000  # in an Arrow batch: messages may have 1 MB each
@@ -49,7 +49,7 @@ def message_batches(messages: Sequence[tuple[Payload, ObjectMetadata]], schema: 
 
 def _column(field: pa.Field, messages: Sequence[tuple[Payload, ObjectMetadata]]) -> pa.Array:
     if field.name == METADATA_COLUMN:
-        return metadata_rows(field.type, [metadata for _, metadata in messages])
+        return metadata_column(field.type, [metadata for _, metadata in messages], len(messages))
     return pa.array([_value(field.name, payload, metadata) for payload, metadata in messages], field.type)
 
 

@@ -1,7 +1,7 @@
 """One object, or a range of one: from its URI to Arrow batches in the declared schema, or a BadObject.
 
 The entry of the executor side. All or nothing: no row leaves before the whole object is known to be good, where it may
-be bad in its middle (`spool`). Objects that cannot be (plain text, whose bad records are reported one by one) are
+be bad in its middle (`batches`). Objects that cannot be (plain text, whose bad records are reported one by one) are
 streamed. Either way a worker's memory is bounded by blocks, not by the object.
 """
 
@@ -18,9 +18,9 @@ from queue_source.formats.base import OpenObject, Part, data_schema, format_of
 from queue_source.formats.metadata import METADATA_COLUMN, ObjectMetadata, metadata_column
 from queue_source.formats.new_columns import NewColumns
 from queue_source.formats.path_columns import path_columns
-from queue_source.formats.spool import all_or_nothing
 from queue_source.options.file_format import FormatOptions
 from queue_source.options.storage import StorageOptions
+from queue_source.read.batches import all_or_nothing
 from queue_source.storage.files import ObjectFile, open_object, stat_object
 
 BATCH_ROWS = 65_536
@@ -124,7 +124,7 @@ def _batches(
             columns = []
             for field in schema:
                 if metadata is not None and field.name == METADATA_COLUMN:
-                    columns.append(metadata_column(field.type, metadata, batch.num_rows))
+                    columns.append(metadata_column(field.type, [metadata], batch.num_rows))
                 elif field.name in from_path:
                     columns.append(pa.repeat(from_path[field.name], batch.num_rows))
                 else:

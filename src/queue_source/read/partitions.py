@@ -5,7 +5,6 @@ A task holds neighbours in the plan: so two places name what it reads, wherever 
 
 from __future__ import annotations
 
-import heapq
 import itertools
 from collections.abc import Callable, Hashable, Sequence
 from typing import NamedTuple, TypeVar
@@ -95,23 +94,9 @@ def cut(
 
 
 def spread(pieces: Sequence[Piece], min_partitions: int, max_bytes: int) -> list[list[Piece]]:
-    """The pieces in their order over as many tasks as `max_bytes` asks for, and at least over `min_partitions`.
-
-    As even as whole pieces and ordered groups allow: none has more than its share and the largest of them. None is
-    empty; there is none at all without pieces.
-    """
-    parts = _inseparable(pieces)
-    sizes = [sum(piece.size for piece in part) for part in parts]
-    count = min(max(min_partitions, -(-sum(sizes) // max_bytes)), len(parts))
-    total = sum(sizes) + len(sizes)  # one more for each: many empty ones are spread as well
-    tasks: list[list[Piece]] = [[] for _ in range(count)]
-    before, task = 0, -1
-    for number, (part, size) in enumerate(zip(parts, sizes, strict=True)):
-        share = (2 * before + size + 1) * count // (2 * total)  # in which its middle is
-        task = max(min(share, task + 1), count - len(parts) + number)  # none is left out
-        tasks[task] += part
-        before += size + 1
-    return tasks
+    """The pieces in their order over several tasks, as `pack_by_size`; no ordered group goes to two of them."""
+    parts = [(part, sum(piece.size for piece in part)) for part in _inseparable(pieces)]
+    return [list(itertools.chain(*task)) for task in pack_by_size(parts, min_partitions, max_bytes)]
 
 
 def _inseparable(pieces: Sequence[Piece]) -> list[list[Piece]]:
@@ -121,17 +106,29 @@ def _inseparable(pieces: Sequence[Piece]) -> list[list[Piece]]:
 
 
 def pack_by_size(items: Sequence[tuple[T, int]], min_partitions: int, max_bytes: int) -> list[list[T]]:
-    """Spread items of known bytes over as many parts as `max_bytes` asks for, and at least over `min_partitions`.
+    """Items of known bytes in their order over as many tasks as `max_bytes` asks for, at least over `min_partitions`.
 
-    Largest first onto the least loaded: no part exceeds the even share by more than its largest item. No part is
-    empty; there is none at all without items.
+    As even as whole items allow: no task has more than its share and its largest item. What is larger than a share
+    counts as one, so that the others are spread over all other tasks. None is empty; there is none without items.
     """
-    total = sum(size for _, size in items)
-    count = min(max(min_partitions, -(-total // max_bytes)), len(items))
-    packed: list[list[T]] = [[] for _ in range(count)]
-    loads = [(0, place) for place in range(count)]
-    for item, size in sorted(items, key=lambda pair: pair[1], reverse=True):
-        load, place = heapq.heappop(loads)
-        packed[place].append(item)
-        heapq.heappush(loads, (load + size + 1, place))  # + 1: many empty ones are spread as well
-    return packed
+    count = min(max(min_partitions, -(-sum(size for _, size in items) // max_bytes)), len(items))
+    weights, share = _weights([size for _, size in items], count)
+    tasks: list[list[T]] = [[] for _ in range(count)]
+    before, task = 0, -1
+    for number, ((item, _), weight) in enumerate(zip(items, weights, strict=True)):
+        wanted = (2 * before + weight) // (2 * share)  # in whose share its middle is
+        task = max(min(wanted, task + 1), count - len(items) + number)  # none is left out
+        tasks[task].append(item)
+        before += weight
+    return tasks
+
+
+def _weights(sizes: Sequence[int], tasks: int) -> tuple[list[int], int]:
+    """What each size is worth, and the share of each task: in units of a fraction of a byte, to be exact."""
+    sizes = [size + 1 for size in sizes]  # many empty ones are spread as well
+    rest = sum(sizes)
+    for size in sorted(sizes, reverse=True):
+        if size * tasks <= rest:
+            break
+        rest, tasks = rest - size, tasks - 1
+    return [min(size * tasks, rest) for size in sizes], rest

@@ -1,7 +1,8 @@
-"""Executor side: the rows of one partition, and what happens to objects that are bad (design.md section 7)."""
+"""Executor side: the rows of one partition, and what happens to objects that are bad."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -11,21 +12,22 @@ import pyarrow as pa
 from queue_source.errors import BadObject
 from queue_source.formats.bad_records import BadRecords
 from queue_source.formats.base import Part
-from queue_source.formats.batches import gathered
 from queue_source.formats.metadata import ObjectMetadata
 from queue_source.formats.new_columns import NewColumns
+from queue_source.formats.pieces import neighbours
 from queue_source.options import ContentOptions, SecretUrl
 from queue_source.options.file_format import FormatOptions
+from queue_source.read.batches import gathered
 from queue_source.read.combined import SMALL, TOGETHER, may_be_joined, read_together
 from queue_source.read.error_records import bad_object, bad_records, kills_its_reader
-from queue_source.read.isolation import Marks, read_alone, read_beside_others
+from queue_source.read.isolation import Marks, interval_of, read_alone
 from queue_source.read.message_records import Message, parsed_messages
 from queue_source.read.message_rows import message_batches
 from queue_source.read.objects import BATCH_ROWS, ExpectedObject, read_object
 from queue_source.read.partitions import Piece
 from queue_source.schema.evolution import schema_changed
 from shard_store.failpoints import reach
-from shard_store.model import BEGINNING, ErrorRecord, PlanIdentity, is_end, offset_of
+from shard_store.model import BEGINNING, ErrorRecord, PlanIdentity, ReadMark, is_end, offset_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +82,10 @@ def read_work(work: Work, schema: pa.Schema, *, repeated: bool) -> Iterator[pa.R
     marks = Marks(work.identity, work.store)
     if isinstance(work.isolation, Alone):
         yield from read_alone(marks, work.pieces, work.isolation.max_attempts, read, give_up)
-    elif isinstance(work.isolation, Beside):
-        yield from read_beside_others(marks, work.pieces, work.isolation.task, read)
+    elif isinstance(work.isolation, Beside) and work.pieces:
+        # a mark that is left behind makes these pieces suspects of the next attempt
+        with marks.during(ReadMark(*interval_of(work.pieces), work.isolation.task)):
+            yield from read(work.pieces)
     else:
         yield from read(work.pieces)
 
@@ -126,26 +130,18 @@ def _read_objects(work: Work, schema: pa.Schema, report: Report) -> Iterator[pa.
                 yield from (batch for batch in found.to_batches(max_chunksize=BATCH_ROWS) if batch.num_rows)
 
 
-def _groups(pieces: Sequence[Piece], may_join: bool) -> Iterator[list[Piece]]:
-    """The pieces in their order, neighbours together that are whole small objects."""
-    group: list[Piece] = []
-    size = 0
-    for piece in pieces:
-        whole = piece.start == BEGINNING and is_end(piece.end)
-        known = piece.content.size
-        if not (may_join and whole and known is not None and known <= SMALL):
-            if group:
-                yield group
-            yield [piece]
-            group, size = [], 0
-            continue
-        if group and size + known > TOGETHER:
-            yield group
-            group, size = [], 0
-        group.append(piece)
-        size += known
-    if group:
-        yield group
+def _groups(pieces: Sequence[Piece], may_join: bool) -> Iterator[Sequence[Piece]]:
+    """The pieces in their order, neighbours in one group that are whole small objects."""
+    for small, group in itertools.groupby(pieces, key=lambda piece: may_join and _is_small(piece)):
+        if small:
+            yield from neighbours([(piece, piece.content.size or 0) for piece in group], TOGETHER)
+        else:
+            yield from ([piece] for piece in group)
+
+
+def _is_small(piece: Piece) -> bool:
+    size = piece.content.size
+    return piece.start == BEGINNING and is_end(piece.end) and size is not None and size <= SMALL
 
 
 def _announced(piece: Piece) -> tuple[str, ExpectedObject]:

@@ -79,17 +79,17 @@ def _digits(kind: pa.DataType) -> int:
     return {8: 3, 16: 5, 32: 10}.get(kind.bit_width, 19)
 
 
-def settled(schema: pa.Schema) -> pa.Schema:
+def resolved(schema: pa.Schema) -> pa.Schema:
     """The schema without types that say nothing: what was null in every sample, or an empty object, is STRING."""
-    return pa.schema([(field.name, _settled(field.type)) for field in schema])
+    return pa.schema([(field.name, _resolved(field.type)) for field in schema])
 
 
-def _settled(kind: pa.DataType) -> pa.DataType:
+def _resolved(kind: pa.DataType) -> pa.DataType:
     if pt.is_null(kind) or (pt.is_struct(kind) and kind.num_fields == 0):
         return pa.string()
     if pt.is_struct(kind):
-        return pa.struct([(field.name, _settled(field.type)) for field in fields_of(kind)])
-    return pa.list_(_settled(kind.value_type)) if pt.is_list(kind) else kind
+        return pa.struct([(field.name, _resolved(field.type)) for field in fields_of(kind)])
+    return pa.list_(_resolved(kind.value_type)) if pt.is_list(kind) else kind
 
 
 def widened(kept: pa.Schema, found: pa.Schema, ignored: Iterable[str] = ()) -> pa.Schema:
@@ -109,7 +109,7 @@ def _widened(kept: pa.DataType, found: pa.DataType) -> pa.DataType:
             if name in fields:
                 fields[name] = fields[name].with_type(_widened(fields[name].type, field.type))
             elif not holds_nothing(field.type):
-                fields[name] = field.with_type(_settled(field.type))
+                fields[name] = field.with_type(_resolved(field.type))
         return pa.struct(list(fields.values()))
     if pt.is_list(kept) and pt.is_list(found):
         return pa.list_(_widened(kept.value_type, found.value_type))

@@ -8,7 +8,7 @@ and what a queue had to deliver to show it is returned (nack) at once.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 
@@ -26,7 +26,7 @@ from queue_source.queues.base import Queue, administered
 from queue_source.schema.ddl import parse_fields
 from queue_source.schema.evolution import infer_content
 from queue_source.schema.location import SchemaLocation
-from queue_source.schema.merging import TypesDiffer, merged, settled, with_hints
+from queue_source.schema.merging import Hints, TypesDiffer, merged, resolved, with_hints
 from shard_store.errors import ShardStoreError
 from shard_store.model import Content
 from shard_store.store import open_store
@@ -85,7 +85,10 @@ def _inferred(options: ReaderOptions, format: FormatOptions) -> pa.Schema:
         in_path = {name.casefold() for name in format.partition_columns}  # wins over a column of that name
         data = [field for field in schemas[-1] if field.name.casefold() not in in_path]
         schemas[-1] = pa.schema([*data, *_path_fields(one, options, format)])
-    schema = merged_samples(schemas, textual)
+    try:
+        schema = merged(schemas, textual=textual)
+    except TypesDiffer as error:
+        raise OptionError("schemaHints", str(error)) from error
     if not schema.names:
         tried = f" ({'; '.join(problems[:3])})" if problems else ""
         raise OptionError(
@@ -93,19 +96,10 @@ def _inferred(options: ReaderOptions, format: FormatOptions) -> pa.Schema:
             f"is empty, and there is nothing to infer the columns from{tried}: publish a message and load again, name "
             'objects in schemaSample, or declare the columns with .schema("id BIGINT, ...")',
         )
-    return settled(with_hints(schema, hints))
+    return resolved(with_hints(schema, hints))
 
 
-def merged_samples(schemas: Sequence[pa.Schema], textual: bool) -> pa.Schema:
-    try:
-        return merged(schemas, textual=textual)
-    except TypesDiffer as error:
-        raise OptionError("schemaHints", str(error)) from error
-
-
-def _known(
-    hints: Sequence[tuple[tuple[str, ...], pa.DataType]], schema: pa.Schema
-) -> list[tuple[tuple[str, ...], pa.DataType]]:
+def _known(hints: Hints, schema: pa.Schema) -> Hints:
     """The hints of columns that a sample has."""
     names = {name.casefold() for name in schema.names}
     return [(path, kind) for path, kind in hints if path[0].casefold() in names]

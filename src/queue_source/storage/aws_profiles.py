@@ -6,25 +6,22 @@ and it makes new keys in time before the old ones end.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 from queue_source.errors import ObjectStoreError
+from queue_source.options.storage import StorageOptions
 
 
-@dataclass(frozen=True, slots=True)
-class Keys:
-    """Keys that are good now, and the region that goes with the profile."""
+def with_keys(storage: StorageOptions, process: int) -> StorageOptions:
+    """The options with the keys that their profile has now: new keys, another file system.
 
-    access_key: str
-    secret_key: str = field(repr=False)
-    session_token: str | None = field(repr=False)
-    region: str | None
-
-
-def keys_of(profile: str, process: int) -> Keys:
-    """The keys of a profile. Raises ObjectStoreError when there is no such profile, or it gives none."""
+    Raises ObjectStoreError when there is no such profile, or it gives no keys.
+    """
+    profile = storage.profile
+    if profile is None:
+        return storage
     try:
         from botocore.exceptions import BotoCoreError
     except ImportError as error:
@@ -36,7 +33,13 @@ def keys_of(profile: str, process: int) -> Keys:
         frozen = credentials.get_frozen_credentials()
     except BotoCoreError as error:
         raise ObjectStoreError(f"the AWS profile {profile!r} gives no keys: {error}; check s3.profile") from error
-    return Keys(frozen.access_key, frozen.secret_key, frozen.token, region)
+    return replace(
+        storage,
+        access_key=frozen.access_key,
+        secret_key=frozen.secret_key,
+        session_token=frozen.token,
+        region=storage.region or region,
+    )
 
 
 @lru_cache(maxsize=32)

@@ -15,7 +15,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, NoReturn
@@ -26,22 +26,10 @@ from pyarrow import fs as pafs
 
 from queue_source.errors import BadObject, ObjectStoreError
 from queue_source.options.storage import AzureOptions, StorageOptions
-from queue_source.storage.aws_profiles import keys_of
+from queue_source.storage.aws_profiles import with_keys
 from queue_source.storage.azure import SCHEMES, azure_arguments, azure_place
 from queue_source.uris import climbs
 from shard_store.redaction import redact_text
-
-__all__ = [
-    "GCS_EMULATOR",
-    "ObjectFile",
-    "ObjectStat",
-    "is_local",
-    "open_object",
-    "raise_mapped",
-    "resolve",
-    "stat_object",
-    "stat_objects",
-]
 
 _S3_SCHEMES = frozenset({"s3", "s3a", "s3n"})
 _NO_SUCH_NAME = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.EISDIR, errno.ELOOP})
@@ -83,7 +71,7 @@ def resolve(uri: str, storage: StorageOptions | None = None) -> tuple[pafs.FileS
         raise BadObject("missing-object", f"{uri!r} has a segment '.' or '..', by which another object would be read")
     with _mapped(uri):
         if scheme in _S3_SCHEMES:
-            return _s3(_with_keys(storage), os.getpid()), rest
+            return _s3(with_keys(storage, os.getpid()), os.getpid()), rest
         if scheme == "gs":
             return _gcs(storage, os.getpid()), rest
         if scheme in SCHEMES:
@@ -256,20 +244,6 @@ def _gcs(storage: StorageOptions, _process: int) -> pafs.FileSystem:
 @lru_cache(maxsize=32)
 def _azure(account: str, domain: str, options: AzureOptions, _process: int) -> pafs.FileSystem:
     return _optional("AzureFileSystem")(**azure_arguments(account, domain, options))
-
-
-def _with_keys(storage: StorageOptions) -> StorageOptions:
-    """The options with the keys that their profile has now: new keys, another file system."""
-    if storage.profile is None:
-        return storage
-    keys = keys_of(storage.profile, os.getpid())
-    return replace(
-        storage,
-        access_key=keys.access_key,
-        secret_key=keys.secret_key,
-        session_token=keys.session_token,
-        region=storage.region or keys.region,
-    )
 
 
 def _optional(name: str) -> Callable[..., pafs.FileSystem]:

@@ -215,7 +215,9 @@ def test_a_record_that_is_too_long_is_passed_over_and_its_neighbours_are_read(mo
         assert endless.problems.count == 1
 
 
-RESCUED = pa.schema([("a", pa.int32()), ("s", pa.struct([("x", pa.int32())])), ("_rescued", pa.string())])
+_X = pa.struct([("x", pa.int32())])
+RESCUED = pa.schema([("a", pa.int32()), ("s", _X), ("l", pa.list_(_X)), ("_rescued", pa.string())])
+MAP_RESCUED = pa.schema([("m", pa.map_(pa.string(), _X)), ("_rescued", pa.string())])
 
 
 @pytest.mark.parametrize(
@@ -227,6 +229,9 @@ RESCUED = pa.schema([("a", pa.int32()), ("s", pa.struct([("x", pa.int32())])), (
         ({"A": 1}, {"A": 1}),
         ({"s": {"x": 1, "y": 2}}, {"s": {"y": 2}}),
         ({"s": {"x": "q"}}, {"s": {"x": "q"}}),
+        ({"l": [{"x": 1, "y": 2}, {"x": 1}, None, {"y": 3}]}, {"l": [{"y": 2}, {}, None, {"y": 3}]}),
+        ({"l": [{"x": "q"}, {"y": 3}]}, {"l": [{"x": "q"}, {"y": 3}]}),
+        ({"l": [{"x": 1}]}, None),
     ],
 )
 def test_what_the_schema_has_no_place_for_is_rescued_from_json(value: Any, rescued: Any) -> None:
@@ -241,6 +246,14 @@ def test_what_the_schema_has_no_place_for_is_rescued_from_json(value: Any, rescu
         assert told.pop("_file_path").startswith("file:///")
         assert told == rescued
     assert found.rows[0]["_rescued"] is None
+
+
+def test_what_every_value_of_a_map_has_beside_is_rescued() -> None:
+    options = FormatOptions("json", rescued_data_column="_rescued")
+    data = b'{"m":{"k":{"x":1,"y":2},"l":{"x":1},"n":{"y":3}}}'
+    (row,) = read_with_problems(data, MAP_RESCUED, options).rows
+    assert row["m"] == [("k", {"x": 1}), ("l", {"x": 1}), ("n", {"x": None})]
+    assert json.loads(row["_rescued"])["m"] == {"k": {"y": 2}, "n": {"y": 3}}
 
 
 def test_what_the_schema_has_no_place_for_is_rescued_from_csv() -> None:

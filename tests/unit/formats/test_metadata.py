@@ -33,7 +33,7 @@ NOON = datetime(2026, 1, 2, 12, tzinfo=timezone.utc)
 def test_every_field_that_is_declared_is_filled() -> None:
     values = ObjectMetadata("s3://b/a b", "a b", 7, 0, 7, NOON, "shard", "message", "queue", 3, "hash")
     check_metadata_field(pa.schema([("_metadata", ALL)]))
-    column = metadata_column(ALL, values, 2)
+    column = metadata_column(ALL, [values], 2)
     assert column.type == ALL
     row = dict(
         zip(
@@ -47,10 +47,10 @@ def test_every_field_that_is_declared_is_filled() -> None:
 
 def test_only_the_declared_fields_are_there_in_their_order_and_unknown_values_are_null() -> None:
     declared = pa.struct([("queue", pa.string()), ("file_size", pa.int64())])
-    column = metadata_column(declared, ObjectMetadata(file_size=5), 1)
+    column = metadata_column(declared, [ObjectMetadata(file_size=5)], 1)
     assert column.type == declared
     assert column.to_pylist() == [{"queue": None, "file_size": 5}]
-    assert len(metadata_column(declared, ObjectMetadata(), 0)) == 0
+    assert len(metadata_column(declared, [ObjectMetadata()], 0)) == 0
 
 
 @pytest.mark.parametrize(

@@ -65,6 +65,7 @@ def test_line_sep_is_what_ends_a_record_and_nothing_else(block: int, monkeypatch
     monkeypatch.setattr(blocks, "BLOCK_SIZE", block)
     assert lines(b"a;b\nc;;d", line_sep=";") == ["a", "b\nc", "", "d"]
     assert lines(b"a<>b<>", line_sep="<>") == ["a", "b"]
+    assert lines(b"a|||b||||c|", line_sep="||") == ["a", "|b", "", "c|"]
     assert lines(b"a\r\nb\n", line_sep="\n") == ["a\r", "b"]
     ones = pa.schema([("a", pa.int64())])
     assert read_bytes(b'{"a":1};{"a":\n2}', ones, FormatOptions("json", line_sep=";")) == [{"a": 1}, {"a": 2}]

@@ -20,7 +20,7 @@ from queue_source.options.file_format import FormatOptions
 from queue_source.options.storage import StorageOptions
 from queue_source.schema.ddl import format_columns, parse_columns, parse_fields
 from queue_source.schema.location import SchemaLocation
-from queue_source.schema.merging import TypesDiffer, merged, news, settled, widened, with_hints
+from queue_source.schema.merging import TypesDiffer, merged, news, resolved, widened, with_hints
 from queue_source.storage.files import open_object
 
 UTC = pa.timestamp("us", tz="UTC")
@@ -37,7 +37,7 @@ def infer(tmp_path: Path, data: bytes, options: FormatOptions, *, types: bool = 
     path.write_bytes(data)
     with open_object(str(path)) as file:
         return ddl(
-            settled(format_of(options).infer(OpenObject(str(path), file, file.size()), options, limit, types=types))
+            resolved(format_of(options).infer(OpenObject(str(path), file, file.size()), options, limit, types=types))
         )
 
 

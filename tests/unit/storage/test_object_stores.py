@@ -185,7 +185,7 @@ def test_a_profile_gives_its_keys_and_new_ones_before_they_end(
     before = int(count.read_text())
     assert rows(f"s3://{bucket}/profile.csv", CSV, store) == [{"a": 1, "b": "x"}]
     assert int(count.read_text()) > before  # they end within the quarter of an hour that botocore renews ahead
-    keys = aws_profiles.keys_of("reader", os.getpid())
+    keys = aws_profiles.with_keys(store, os.getpid())
     assert (keys.access_key, keys.region) == (f"key{count.read_text()}", "us-east-1")
     assert "secret" not in repr(keys)
 

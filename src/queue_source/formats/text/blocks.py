@@ -114,9 +114,26 @@ class Exactly:
             yield start, data[start:]
 
 
+class Overlapping(Exactly):
+    """A `lineSep` that may overlap itself: which two of `|||` are `||` depends on all the text before them."""
+
+    found_from_anywhere = False
+
+    def last_end(self, data: bytes) -> int:
+        return len(data) - len(data.split(self.bytes)[-1])
+
+    def first_end(self, data: bytes, start: int) -> int:
+        ends = (offset + len(record) + self.length for offset, record in self.split(data))
+        return next((end for end in ends if start <= end <= len(data)), -1)
+
+
 def line_separator(options: FormatOptions) -> Separator:
     """What ends a line: `lineSep`, or else any of the usual line ends."""
-    return LineEnds() if options.line_sep is None else Exactly(options.line_sep.encode())
+    if options.line_sep is None:
+        return LineEnds()
+    separator = options.line_sep.encode()
+    overlaps = any(separator.startswith(separator[at:]) for at in range(1, len(separator)))
+    return Overlapping(separator) if overlaps else Exactly(separator)
 
 
 def text_blocks(

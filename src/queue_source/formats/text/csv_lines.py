@@ -117,7 +117,7 @@ class CsvReader:
         self.only_slowly = self._shape.rescued is not None and unmatched > 0
 
     def _is_record(self, line: bytes) -> bool:
-        """Spark passes over lines of nothing but spaces, and those that begin with `comment`."""
+        """Spark skips lines of nothing but spaces, and those that begin with `comment`."""
         comment = self._options.comment.encode()
         return bool(line.strip(_CONTROLS)) and not (comment and line.startswith(comment))
 

@@ -1,6 +1,6 @@
 """JSON: blocks of lines to Arrow, an object a line; or (`multiLine`) one document, an object or an array of them.
 
-pyarrow parses. Where it fails, or cannot read a type at all (maps), `json_rows.py` reads the same lines in Python: it
+pyarrow parses. Where it fails, or cannot read a type at all (maps), `json_values.py` reads the same lines in Python: it
 says exactly which record and column is wrong, or reads what Spark reads and pyarrow does not (a number into a STRING).
 """
 
@@ -22,7 +22,7 @@ from queue_source.formats.text.json_values import Objects, decode, dump
 from queue_source.formats.text.records import Record, RecordSchema, Rows
 from queue_source.formats.text.values import text_leaf
 from queue_source.formats.typed.columns import check_decimals, conform_column, require_any
-from queue_source.formats.types import is_bytes
+from queue_source.formats.types import inner_types, is_bytes
 from queue_source.options.file_format import FormatOptions
 
 _NO_OBJECT = re.compile(rb"^[ \t]*[^ \t\n{]", re.MULTILINE)
@@ -118,8 +118,7 @@ class JsonReader:
             if self._known is not None:
                 self._known.check(one)
             record = Record()
-            rescued: dict[str, object] = {}
-            values = self._objects.read(one, record, rescued)
+            values, rescued = self._objects.read(one, record)
             texts = {name: dump(value) for name, value in rescued.items()}
             rows.add(values, record, offset, line, rows.as_json(texts))
 
@@ -176,8 +175,4 @@ def _all_begin_plainly(lines: bytes) -> bool:
 
 
 def _has_map(kind: pa.DataType) -> bool:
-    if pt.is_map(kind):
-        return True
-    if pt.is_list(kind):
-        return _has_map(kind.value_type)
-    return bool(pt.is_struct(kind)) and any(_has_map(kind.field(i).type) for i in range(kind.num_fields))
+    return bool(pt.is_map(kind)) or any(map(_has_map, inner_types(kind)))

@@ -12,7 +12,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pyarrow as pa
@@ -35,7 +35,10 @@ _SPECIAL = {
 _LARGEST_MOMENT = 1 << 63
 
 Converter = Callable[[Any, Record], Any]
-"""From a decoded value that is not null to what `pa.array` takes. Raises ValueError with the reason."""
+"""From a decoded value that is not null to what `pa.array` takes. Raises ValueError with the reason.
+
+What its type has no place for is in `rescued` of the record afterwards.
+"""
 
 
 class _Number(str):
@@ -67,31 +70,27 @@ class Objects:
         self._names = {field.name for field in fields}
         self._rescues = options.rescued_data_column is not None
 
-    def read(self, value: dict[str, Any], record: Record, rescued: dict[str, Any] | None) -> list[Any]:
-        """The fields' values; what is wrong goes into `record`, what has no place into `rescued` (None: nowhere)."""
+    def read(self, value: dict[str, Any], record: Record) -> tuple[list[Any], dict[str, Any]]:
+        """The fields' values, and what is to be rescued; what is wrong goes into `record`."""
         values: list[Any] = []
+        rescued: dict[str, Any] = {}
         for name, path, convert in self._parts:
-            found = value.get(name)
+            converted, found = None, value.get(name)
             if found is not None:
-                inner: dict[str, Any] = {}
-                outer, record.rescued = record.rescued, inner
+                record.rescued = None
                 try:
-                    values.append(convert(found, record))
-                    if inner and rescued is not None:
-                        rescued[name] = inner
+                    converted = convert(found, record)
+                    if record.rescued:
+                        rescued[name] = record.rescued
                 except ValueError as error:
-                    values.append(None)
-                    if not self._rescues:
-                        record.reasons.append(f"column {path!r}: {error}")
-                    elif rescued is not None:
+                    if self._rescues:
                         rescued[name] = found
-                finally:
-                    record.rescued = outer
-            else:
-                values.append(None)
-        if rescued is not None and self._rescues:
+                    else:
+                        record.reasons.append(f"column {path!r}: {error}")
+            values.append(converted)
+        if self._rescues:
             rescued.update({name: found for name, found in value.items() if name not in self._names})
-        return values
+        return values, rescued
 
 
 def converter(field: pa.Field, options: FormatOptions, path: str = "") -> Converter:
@@ -115,7 +114,8 @@ def _struct(kind: pa.StructType, options: FormatOptions, path: str) -> Converter
     def convert(value: Any, record: Record) -> dict[str, Any]:
         if not isinstance(value, dict):
             raise _unexpected("an object", value)
-        return dict(zip(names, objects.read(value, record, record.rescued), strict=True))
+        values, record.rescued = objects.read(value, record)
+        return dict(zip(names, values, strict=True))
 
     return convert
 
@@ -124,7 +124,9 @@ def _list(item: Converter) -> Converter:
     def convert(value: Any, record: Record) -> list[Any]:
         if not isinstance(value, list):
             raise _unexpected("an array", value)
-        return [None if inner is None else item(inner, record) for inner in value]
+        values, rescued = _each(item, value, record)
+        record.rescued = rescued if any(rescued) else None
+        return values
 
     return convert
 
@@ -133,9 +135,21 @@ def _map(item: Converter) -> Converter:
     def convert(value: Any, record: Record) -> list[tuple[str, Any]]:
         if not isinstance(value, dict):
             raise _unexpected("an object", value)
-        return [(_encodable(key), None if inner is None else item(inner, record)) for key, inner in value.items()]
+        values, rescued = _each(item, value.values(), record)
+        record.rescued = {key: rest for key, rest in zip(value, rescued, strict=True) if rest}
+        return list(zip(map(_encodable, value), values, strict=True))
 
     return convert
+
+
+def _each(item: Converter, found: Iterable[Any], record: Record) -> tuple[list[Any], list[Any]]:
+    """The values of the items of an array or a map, and what each of them has to be rescued."""
+    values, rescued = [], []
+    for inner in found:
+        record.rescued = None
+        values.append(None if inner is None else item(inner, record))
+        rescued.append(record.rescued)
+    return values, rescued
 
 
 def _leaf(kind: pa.DataType, options: FormatOptions) -> Callable[[Any], Any]:

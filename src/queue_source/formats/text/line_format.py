@@ -9,13 +9,14 @@ import pyarrow as pa
 
 from queue_source.formats.bad_records import BadRecords
 from queue_source.formats.base import Format, OpenObject, Part, Tables
-from queue_source.formats.compression import Readable, Stored, codec_of, decompressed
+from queue_source.formats.compression import Pieces, Readable, Stored, codec_of, decompressed
 from queue_source.formats.text import blocks
-from queue_source.formats.text.blocks import BOM, Block, Separator, text_blocks
+from queue_source.formats.text.blocks import BOM, Block, Separator, line_separator, text_blocks
 from queue_source.formats.text.records import RecordReader
 from queue_source.options.file_format import FormatOptions
 
 _AHEAD = 64 << 10
+_DECODED_AT_ONCE = 1 << 20
 
 
 class TextObject:
@@ -53,7 +54,7 @@ class TextObject:
         """The text from its beginning, decompressed and as UTF-8."""
         stored = Stored(self._file, self._size, self._first)
         stream = stored if self.codec is None else decompressed(stored, self.codec, self._size)
-        return stream if self.options.plain_utf8 else _Decoded(stream, self.options.encoding)
+        return stream if self.options.plain_utf8 else Pieces(_as_utf8(stream, self.options.encoding))
 
 
 class LineFormat(Format):
@@ -68,7 +69,8 @@ class LineFormat(Format):
 
     def splittable(self, options: FormatOptions) -> bool:
         """Whether a record of an uncompressed object can be found from any place in it."""
-        return options.plain_utf8 and not (options.multi_line or options.whole_text)
+        in_lines = options.plain_utf8 and not (options.multi_line or options.whole_text)
+        return in_lines and line_separator(options).found_from_anywhere
 
     def may_be_cut(self, uri: str, options: FormatOptions, *, all_or_nothing: bool) -> bool:
         may_fail = options.mode == "FAILFAST"
@@ -114,19 +116,7 @@ class LineFormat(Format):
         return self.reader(schema, options, BadRecords(options.mode), "")
 
 
-class _Decoded:
+def _as_utf8(stream: Readable, encoding: str) -> Iterator[bytes]:
     """Text of another character set, as UTF-8. What is no text becomes U+FFFD, as in Spark."""
-
-    def __init__(self, stream: Readable, encoding: str) -> None:
-        self._stream = stream
-        self._decoder = codecs.getincrementaldecoder(encoding)("replace")
-        self._rest = b""
-
-    def read(self, size: int) -> bytes:
-        while len(self._rest) < size:
-            data = self._stream.read(size)
-            self._rest += self._decoder.decode(data, final=not data).encode("utf-8", "replace")
-            if not data:
-                break
-        found, self._rest = self._rest[:size], self._rest[size:]
-        return found
+    pieces = iter(lambda: stream.read(_DECODED_AT_ONCE), b"")
+    return (text.encode("utf-8", "replace") for text in codecs.iterdecode(pieces, encoding, "replace"))

@@ -56,13 +56,13 @@ class RecordSchema:
 
 
 class Record:
-    """One record while it is read: what is wrong with it, and what the schema has no place for."""
+    """One record while it is read: what is wrong with it, and what the value read last has to be rescued."""
 
     __slots__ = ("reasons", "rescued")
 
     def __init__(self) -> None:
         self.reasons: list[str] = []
-        self.rescued: dict[str, Any] = {}
+        self.rescued: Any = None
 
 
 class Rows:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from queue_source.formats.base import OpenObject, Part
+from queue_source.formats.pieces import neighbours
 from queue_source.formats.typed.tables import ColumnarFormat, choose, conformed, damage_is_bad
 from queue_source.options.file_format import FormatOptions
 from queue_source.storage.files import ObjectFile
@@ -35,8 +36,8 @@ class Parquet(ColumnarFormat):
             if part != Part():
                 last = sys.maxsize if part.end is None else part.end
                 groups = [n for n in groups if part.start <= _first_byte(reader.metadata.row_group(n)) < last]
-            sizes = [reader.metadata.row_group(group).total_byte_size for group in groups]
-        for some in _by_size(groups, sizes):
+            sized = [(n, reader.metadata.row_group(n).total_byte_size) for n in groups]
+        for some in neighbours(sized, READ_AT_ONCE):
             for table in _tables(file, reader, some, chosen.names):
                 yield conformed(table, schema, chosen, options)
 
@@ -49,21 +50,7 @@ def _first_byte(group: pq.RowGroupMetaData) -> int:
     return int(column.dictionary_page_offset or column.data_page_offset)
 
 
-def _by_size(groups: list[int], sizes: list[int]) -> Iterator[list[int]]:
-    """Neighbours of at most `READ_AT_ONCE` bytes as one; a larger group alone."""
-    some: list[int] = []
-    total = 0
-    for group, size in zip(groups, sizes, strict=True):
-        if some and total + size > READ_AT_ONCE:
-            yield some
-            some, total = [], 0
-        some.append(group)
-        total += size
-    if some:
-        yield some
-
-
-def _tables(file: ObjectFile, reader: pq.ParquetFile, groups: list[int], wanted: list[str]) -> Iterator[pa.Table]:
+def _tables(file: ObjectFile, reader: pq.ParquetFile, groups: Sequence[int], wanted: list[str]) -> Iterator[pa.Table]:
     # no threads: Spark runs one worker a core; a group is only its declared columns
     if len(groups) > 1 or reader.metadata.row_group(groups[0]).total_byte_size <= READ_AT_ONCE:
         with damage_is_bad(file, "Parquet"):

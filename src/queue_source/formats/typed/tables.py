@@ -125,6 +125,10 @@ def _only(value: Any, tree: Tree | None) -> Any:
     if isinstance(value, list):
         inner = [_only(one, tree) for one in value]
         return inner if any(inner) else None
+    if isinstance(value, tuple):  # an entry of a map
+        key, item = value
+        below = _only(item, tree)
+        return [key, below] if below else None
     if not isinstance(value, dict):
         return None
     found = {name: _only(value[name], below) for name, below in tree.items() if name in value}
