@@ -167,7 +167,12 @@ def test_an_interrupted_demo_ends_all_it_started_and_leaves_nothing(
     surroundings: dict[str, str], tmp_path: Path, number: signal.Signals
 ) -> None:
     with subprocess.Popen(
-        [*PROGRAM, "demo", "--days", str(FEW)], env=surroundings, stderr=subprocess.PIPE, text=True
+        [*PROGRAM, "demo", "--days", str(FEW)],
+        env=surroundings,
+        stderr=subprocess.PIPE,
+        text=True,
+        # whoever starts the tests in the background lets them ignore Ctrl-C, and their children too
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as demo:
         with _killed_at_the_end(demo):
             _wait_for_a_session_of(demo.pid)
