@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ from queue_source.options.reader import (
 from queue_source.options.receiving import NotificationOptions, QueueOptions
 from queue_source.options.secrets import Secret, SecretUrl
 from queue_source.options.sink import SinkOptions, TableOptions, TargetQueue
-from queue_source.options.storage import storage_options
+from queue_source.options.storage import StorageOptions, storage_options
 from queue_source.options.values import read
 from queue_source.options.views import ViewOptions
 
@@ -53,9 +54,7 @@ def parse_reader_options(options: Mapping[str, str]) -> ReaderOptions:
         leases=build(LeaseOptions, values),
         deduplication=build(DeduplicationOptions, values),
         delivery=build(DeliveryOptions, values),
-        content=build(
-            ContentOptions, values, format=_format(values), storage=storage_options(values), schema=_schema(values)
-        ),
+        content=build(ContentOptions, values, format=_format(values), storage=_storage(values), schema=_schema(values)),
         store=values["storeUrl"],
         source=source,
         pipeline=values["pipeline"] or source,
@@ -134,6 +133,12 @@ def _evolution_mode(values: Mapping[str, Any]) -> str:
             "schema, write rescue or failOnNewColumns",
         )
     return given
+
+
+def _storage(values: Mapping[str, Any]) -> StorageOptions:
+    """Of what is announced: a name may lead elsewhere, so those who open a local file know where it may be."""
+    local = tuple(prefix for prefix in values["allowedPrefixes"] if prefix.startswith("file://"))
+    return replace(storage_options(values), local_prefixes=local)
 
 
 def _schema(values: Mapping[str, Any]) -> SchemaOptions:

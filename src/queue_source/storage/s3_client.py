@@ -1,0 +1,166 @@
+"""S3 through boto3, for what pyarrow cannot do: say why an object is refused, and read keys with empty segments.
+
+pyarrow asks with HEAD, whose answers have no reason, and takes `a//b` and `a/` for no names of objects.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from functools import lru_cache, partial
+from types import ModuleType
+from typing import Any
+
+from queue_source.errors import ObjectRefused, ObjectStoreError
+from queue_source.options.storage import StorageOptions
+from queue_source.storage import refusals
+from queue_source.storage.aws_profiles import with_keys
+from shard_store.redaction import redact_text
+
+_DEFAULT_REGION = "us-east-1"
+
+
+def is_installed() -> bool:
+    return _boto3() is not None
+
+
+def raise_reason(uri: str, storage: StorageOptions) -> None:
+    """Ask S3 for the first byte of an object that pyarrow could not read, and raise what it answers.
+
+    Raises ObjectRefused, FileNotFoundError and ObjectStoreError. Returns when S3 gives the byte now.
+    """
+    bucket, key = place(uri)
+    with answers(uri):
+        client(storage).get_object(Bucket=bucket, Key=key, Range="bytes=0-0")["Body"].close()
+
+
+@contextmanager
+def answers(uri: str) -> Iterator[None]:
+    """The edge: what botocore raises leaves under our names."""
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    try:
+        yield
+    except ClientError as error:
+        status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+        said = error.response.get("Error", {})
+        code, message = str(said.get("Code", "")), redact_text(str(said.get("Message", "")))
+        if status == 404:
+            raise FileNotFoundError(f"{code}: {message}") from None
+        text = f"S3 answers {status} {code}: {message}"
+        own = refusals.of_s3(status, code, message)
+        if own is None:
+            raise ObjectStoreError(f"{uri!r} cannot be read: {text}") from None
+        raise ObjectRefused(f"{uri!r} is refused: {text}", own=own) from None
+    except BotoCoreError as error:
+        raise ObjectStoreError(f"{uri!r} cannot be read: {redact_text(str(error))}") from None
+
+
+class RangedObject:
+    """An object of S3 by ranged requests, all of one version: a file for `ObjectFile`, as pyarrow's are."""
+
+    def __init__(self, uri: str, storage: StorageOptions) -> None:
+        """One request. Raises FileNotFoundError, ObjectRefused, ObjectStoreError."""
+        self._uri = uri
+        self._bucket, self._key = place(uri)
+        self._client = client(storage)
+        with answers(uri):
+            head = self._client.head_object(Bucket=self._bucket, Key=self._key)
+        self._size, self._etag = int(head["ContentLength"]), str(head.get("ETag", ""))
+        self.modified: datetime | None = head.get("LastModified")
+        self._at = 0
+        self.closed = False
+
+    def size(self) -> int:
+        return self._size
+
+    def metadata(self) -> dict[str, str]:
+        return {"ETag": self._etag}
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
+        return self._at
+
+    def read(self, size: int | None = None) -> bytes:
+        end = self._size if size is None or size < 0 else min(self._at + size, self._size)
+        if end <= self._at:
+            return b""
+        version = {"IfMatch": self._etag} if self._etag else {}
+        with answers(self._uri):
+            answer = self._client.get_object(
+                Bucket=self._bucket, Key=self._key, Range=f"bytes={self._at}-{end - 1}", **version
+            )
+            with answer["Body"] as body:
+                data: bytes = body.read()
+        self._at += len(data)
+        return data
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def place(uri: str) -> tuple[str, str]:
+    """Bucket and key."""
+    bucket, _, key = uri.partition("://")[2].partition("/")
+    return bucket, key
+
+
+def client(storage: StorageOptions) -> Any:
+    """The client of these options, one for a process; usable by all threads. No request is made."""
+    return _client(with_keys(storage, os.getpid()), os.getpid())
+
+
+@lru_cache(maxsize=8)
+def _client(storage: StorageOptions, _process: int) -> Any:
+    boto3 = _boto3()
+    assert boto3 is not None
+    from botocore import UNSIGNED, credentials
+    from botocore.config import Config
+
+    session = boto3.session.Session(
+        aws_access_key_id=storage.access_key,
+        aws_secret_access_key=storage.secret_key,
+        aws_session_token=storage.session_token,
+        region_name=storage.region,
+    )
+    region = session.region_name or _DEFAULT_REGION
+    if storage.role_arn is not None:
+        given = {"RoleSessionName": "cuesqueue", "ExternalId": storage.external_id}
+        fetcher = credentials.AssumeRoleCredentialFetcher(
+            partial(session.client, region_name=region),
+            session.get_credentials(),
+            storage.role_arn,
+            extra_args={name: value for name, value in given.items() if value is not None},
+        )
+        session._session._credentials = credentials.DeferredRefreshableCredentials(
+            fetcher.fetch_credentials, "cuesqueue-role"
+        )
+    return session.client(
+        "s3",
+        region_name=region,
+        endpoint_url=_url(storage.endpoint),
+        config=Config(
+            signature_version=UNSIGNED if storage.anonymous else None,
+            s3={"addressing_style": "path" if storage.endpoint else "auto"},  # as pyarrow does
+            retries={"mode": "standard", "total_max_attempts": 2},
+            connect_timeout=10,
+            read_timeout=60,
+        ),
+    )
+
+
+def _url(endpoint: str | None) -> str | None:
+    return f"https://{endpoint}" if endpoint is not None and "://" not in endpoint else endpoint
+
+
+def _boto3() -> ModuleType | None:
+    try:
+        import boto3
+    except ImportError:
+        return None
+    return boto3  # type: ignore[no-any-return]
