@@ -18,6 +18,7 @@ from shard_store import (
     error_delivery,
     error_records,
     error_repair,
+    known_objects,
     leases,
     offsets,
     plans,
@@ -160,6 +161,7 @@ class ShardStore:
     reject = _writes(error_records.reject)
     reject_inside = _joins(error_records.reject)
     found_bad = _reads(error_records.found_bad)
+    known_objects = _reads(known_objects.known_objects)
     name_error_queue = _writes(error_delivery.name_queue)
     undelivered_errors = _reads(error_delivery.undelivered)
     mark_delivered = _writes(error_delivery.mark_delivered)

@@ -211,11 +211,12 @@ def test_pieces_of_a_bad_object_are_one_error_and_none_is_read_by_a_repeated_tas
 
 @pytest.mark.parametrize("format", ["parquet", "orc", "csv"])
 def test_a_whole_object_is_cut_for_several_tasks_only_where_none_of_them_may_find_it_bad_alone(format: str) -> None:
-    failing = {"onMissingObject": "fail", "onCorruptObject": "fail"}
+    failing = {"onMissingObject": "fail", "onCorruptObject": "fail", "onForbiddenObject": "fail"}
     for options, expected in (
         ({}, False),
         ({"onCorruptObject": "fail"}, False),
         ({"onMissingObject": "fail"}, False),
+        ({"onMissingObject": "fail", "onCorruptObject": "fail"}, False),
         (failing, True),
     ):
         given = {"queueUrl": "sim://files", "fileFormat": format, **(FAILFAST if format == "csv" else {}), **options}
@@ -230,7 +231,8 @@ def test_the_pieces_of_a_columnar_object_hold_each_of_its_rows_once(tmp_path: Pa
     table = pa.table({"a": range(rows), "b": [f"{number * 7919:020}" for number in range(rows)]}, SCHEMA)
     pq.write_table(table, tmp_path / "o", row_group_size=5_000, compression="none", use_dictionary=False)
     size = (tmp_path / "o").stat().st_size
-    task = work(tmp_path / "o", fileFormat="parquet", onMissingObject="fail", onCorruptObject="fail")
+    failing = {"onMissingObject": "fail", "onCorruptObject": "fail", "onForbiddenObject": "fail"}
+    task = work(tmp_path / "o", fileFormat="parquet", **failing)
     planned = task.pieces[0].planned
     whole = planned._replace(content=planned.content._replace(size=size), end=end_at(size))
     pieces = cut(whole_pieces([whole]), 2, 1 << 20, lambda entry: may_be_cut(entry.content.uri, task.content))

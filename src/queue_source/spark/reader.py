@@ -84,7 +84,14 @@ class CuesqueueStreamReader(AvailableNow, DataSourceStreamReader):
         # a plan without content still needs a task: its commit message says to the sink which plan is published
         return [
             WorkPartition(
-                Work(plan.identity, pieces, self._options.content, self._options.store, self._isolation(plan, task))
+                Work(
+                    plan.identity,
+                    pieces,
+                    self._options.content,
+                    self._options.store,
+                    self._isolation(plan, task),
+                    self._options.delivery.max_attempts,
+                )
             )
             for task, pieces in enumerate(tasks or [[]])
         ]

@@ -90,6 +90,15 @@ def is_local(uri: str) -> bool:
     return uri.startswith("/") or uri[:7].lower() == "file://"
 
 
+def bucket_of(uri: str) -> str:
+    """What one permission is likely to be for: a bucket or container; all local files are one."""
+    if is_local(uri):
+        return "file:///"
+    scheme, _, rest = uri.partition("://")
+    scheme = scheme.lower()
+    return f"{'s3' if scheme in S3_SCHEMES else scheme}://{rest.partition('/')[0]}/"
+
+
 def stat_object(uri: str, storage: StorageOptions | None = None) -> ObjectStat:
     """Size and modification time, in one request. Raises BadObject and ObjectStoreError."""
     filesystem, path = resolve(uri, storage)

@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from types import ModuleType
 from typing import Any
 
@@ -122,7 +122,9 @@ def _client(storage: StorageOptions, _process: int) -> Any:
     from botocore import UNSIGNED, credentials
     from botocore.config import Config
 
+    plain = _plain_session()
     session = boto3.session.Session(
+        botocore_session=plain,
         aws_access_key_id=storage.access_key,
         aws_secret_access_key=storage.secret_key,
         aws_session_token=storage.session_token,
@@ -137,7 +139,7 @@ def _client(storage: StorageOptions, _process: int) -> Any:
             storage.role_arn,
             extra_args={name: value for name, value in given.items() if value is not None},
         )
-        session._session._credentials = credentials.DeferredRefreshableCredentials(
+        plain._credentials = credentials.DeferredRefreshableCredentials(
             fetcher.fetch_credentials, "cuesqueue-role"
         )
     return session.client(
@@ -152,6 +154,22 @@ def _client(storage: StorageOptions, _process: int) -> Any:
             read_timeout=60,
         ),
     )
+
+
+def _plain_session() -> Any:
+    """With botocore's descriptions of services, which are read once a process."""
+    from botocore import session
+
+    made = session.Session()
+    made.register_component("data_loader", _descriptions())
+    return made
+
+
+@cache
+def _descriptions() -> Any:
+    from botocore import session
+
+    return session.Session().get_component("data_loader")
 
 
 def _url(endpoint: str | None) -> str | None:
