@@ -102,7 +102,10 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("queue_source.admin.setup_aws", "botocore"): "makes queues and notifications, which no adapter does",
     ("queue_source.storage.aws_profiles", "botocore"): "reads profiles for pyarrow, which knows few kinds of them",
     ("queue_source.storage.s3_client", "boto3"): "asks S3 what pyarrow cannot: reasons, and keys with empty segments",
-    ("queue_source.storage.s3_client", "botocore"): "asks S3 what pyarrow cannot: reasons, and keys with empty segments",
+    (
+        "queue_source.storage.s3_client",
+        "botocore",
+    ): "asks S3 what pyarrow cannot: reasons, and keys with empty segments",
     ("queue_source.queues.base", "sqlalchemy"): "the type of the transaction that some queues take part in",
     ("queue_source.foreach_batch.rejects", "sqlalchemy"): "the type of the user's own transaction",
     ("queue_source.commands.demo.query", "pyspark"): "a driver script as a user would write it",

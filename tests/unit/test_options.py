@@ -160,6 +160,7 @@ BAD: dict[str, list[str]] = {
     "prefixes": ["", "s3://a/,", ",", "landing/", "s3:/a/", "file://elsewhere/"],
     "tag filter": ["", "a,", "x" * 300],
     "glob": ["", "[a", "{a,b", "a\\"],
+    "path glob": ["", "*.csv", "s3://b/[a"],
     "shares": ["", "fair", "percentage:50,60", "percentage:100,0", "percentage:", "percentage:a,b"],
     "text": [""],
     "line end": [""],

@@ -139,9 +139,7 @@ def _client(storage: StorageOptions, _process: int) -> Any:
             storage.role_arn,
             extra_args={name: value for name, value in given.items() if value is not None},
         )
-        plain._credentials = credentials.DeferredRefreshableCredentials(
-            fetcher.fetch_credentials, "cuesqueue-role"
-        )
+        plain._credentials = credentials.DeferredRefreshableCredentials(fetcher.fetch_credentials, "cuesqueue-role")
     return session.client(
         "s3",
         region_name=region,

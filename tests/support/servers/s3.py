@@ -30,7 +30,9 @@ class Refusal(NamedTuple):
 
 
 DENIED = Refusal(403, "AccessDenied", "Access Denied")
-ARCHIVED = Refusal(403, "InvalidObjectState", "The operation is not valid for the object's storage class", get_only=True)
+ARCHIVED = Refusal(
+    403, "InvalidObjectState", "The operation is not valid for the object's storage class", get_only=True
+)
 NO_KEY_OF_KMS = Refusal(
     403,
     "AccessDenied",

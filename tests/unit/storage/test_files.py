@@ -142,7 +142,10 @@ def test_a_store_that_does_not_answer_is_not_a_missing_object() -> None:
         (PermissionError(errno.EACCES, "permission denied"), ObjectStoreError),  # not of S3's words
         (OSError("AWS Error ACCESS_DENIED during HeadObject operation: No response body."), ObjectRefused),
         (OSError("AWS Error UNKNOWN (HTTP status 400) during HeadObject operation: No response body."), ObjectRefused),
-        (OSError("AWS Error UNKNOWN (HTTP status 301) during HeadObject operation: No response body."), ObjectStoreError),
+        (
+            OSError("AWS Error UNKNOWN (HTTP status 301) during HeadObject operation: No response body."),
+            ObjectStoreError,
+        ),
         (OSError("AWS Error SLOW_DOWN during GetObject operation"), ObjectStoreError),
         (OSError(errno.EIO, "input/output error"), ObjectStoreError),
         (TimeoutError("timed out"), ObjectStoreError),
