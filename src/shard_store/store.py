@@ -18,6 +18,7 @@ from shard_store import (
     error_delivery,
     error_records,
     error_repair,
+    error_search,
     known_objects,
     leases,
     offsets,
@@ -161,6 +162,7 @@ class ShardStore:
     reject = _writes(error_records.reject)
     reject_inside = _joins(error_records.reject)
     found_bad = _reads(error_records.found_bad)
+    errors_of_plans = _reads(error_search.of_plans)
     known_objects = _reads(known_objects.known_objects)
     name_error_queue = _writes(error_delivery.name_queue)
     undelivered_errors = _reads(error_delivery.undelivered)

@@ -18,7 +18,7 @@ def without_privileges() -> Iterator[None]:
     header = (ctypes.c_uint32 * 2)(_VERSION_3, 0)
     before, dropped = (ctypes.c_uint32 * 6)(), (ctypes.c_uint32 * 6)()
     assert libc.capget(header, before) == 0, os.strerror(ctypes.get_errno())
-    dropped[:] = before[:]
+    assert libc.capget(header, dropped) == 0, os.strerror(ctypes.get_errno())
     dropped[0] &= ~(_DAC_OVERRIDE | _DAC_READ_SEARCH)  # of what is effective; it stays permitted
     assert libc.capset(header, dropped) == 0, os.strerror(ctypes.get_errno())
     try:

@@ -37,7 +37,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "queue_source.coordinator",
         "leases metrics shares threads waiting",
         "ready room session",
-        "error_queue in_flight heartbeats",
+        "error_log error_queue in_flight heartbeats",
         "acknowledging receiving",
         "ownership",
         "maintenance opening progress",

@@ -36,11 +36,10 @@ def _matches(parts: Sequence[re.Pattern[str] | None], names: Sequence[str]) -> b
     at = place = 0
     after_any: tuple[int, int] | None = None
     while place < len(names):
-        part = parts[at] if at < len(parts) else ""
-        if part is None:
+        if at < len(parts) and parts[at] is None:
             at += 1
             after_any = at, place
-        elif part != "" and part.fullmatch(names[place]):
+        elif at < len(parts) and (part := parts[at]) is not None and part.fullmatch(names[place]):
             at, place = at + 1, place + 1
         elif after_any is not None:
             at, place = after_any[0], after_any[1] + 1

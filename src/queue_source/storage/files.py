@@ -116,9 +116,13 @@ def stat_objects(uris: Iterable[str], storage: StorageOptions | None = None) -> 
     """`stat_object` for many at once, in the order given; None where it fails: whoever reads the object says why."""
     wanted = list(uris)
     if len(wanted) < 2:
-        return [_stat_or_none(uri, storage) for uri in wanted]
-    with ThreadPoolExecutor(min(_STAT_THREADS, len(wanted)), thread_name_prefix="cuesqueue-stat") as threads:
-        return list(threads.map(lambda uri: _stat_or_none(uri, storage), wanted))
+        found = [_stat_or_error(uri, storage) for uri in wanted]
+    else:
+        with ThreadPoolExecutor(min(_STAT_THREADS, len(wanted)), thread_name_prefix="cuesqueue-stat") as threads:
+            found = list(threads.map(lambda uri: _stat_or_error(uri, storage), wanted))
+    if failed := [error for error in found if isinstance(error, ObjectStoreError)]:
+        logger.warning("the size of %d object(s) is not known; the first: %s", len(failed), failed[0])
+    return [stat if isinstance(stat, ObjectStat) else None for stat in found]
 
 
 @contextmanager
@@ -201,12 +205,11 @@ class ObjectFile:
             raise
 
 
-def _stat_or_none(uri: str, storage: StorageOptions | None) -> ObjectStat | None:
+def _stat_or_error(uri: str, storage: StorageOptions | None) -> ObjectStat | BadObject | ObjectStoreError:
     try:
         return stat_object(uri, storage)
     except (BadObject, ObjectStoreError) as error:
-        logger.info("the size of an object is not known: %s", error)
-        return None
+        return error
 
 
 def _unusual_key(uri: str, path: str, storage: StorageOptions | None) -> s3_client.RangedObject | None:
