@@ -63,9 +63,9 @@ class MalformedNotification(CuesqueueError):
 
 
 class BadObject(CuesqueueError):
-    """An object cannot be read: `cause` is a fixed word.
+    """An object cannot be read: `cause` is a fixed word, listed in `docs/how-to/errors.md`.
 
-    `missing-object`, `corrupt-object`, `object-changed`, `forbidden-object`, `unsupported-key`. `offset` is the byte up to which everything was good.
+    `offset` is the byte up to which everything was good.
     """
 
     def __init__(self, cause: str, detail: str, offset: int = 0) -> None:
@@ -87,8 +87,8 @@ class ObjectStoreError(CuesqueueError):
 class ObjectRefused(ObjectStoreError):
     """The store refuses an object, and says so: another try will hardly help.
 
-    `own`: for a reason of this object alone (archived, no permission for its key of encryption). Otherwise it may be the
-    whole bucket that is refused to us, as with wrong credentials.
+    `own`: for a reason of this object alone (archived, no permission for its key of encryption). Otherwise the whole
+    bucket may be refused to us, as with wrong credentials.
     """
 
     def __init__(self, problem: str, *, own: bool) -> None:

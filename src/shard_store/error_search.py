@@ -121,7 +121,7 @@ def of_plans(transaction: Transaction, hashes: Sequence[str], limit: int) -> tup
     """How many errors of each cause these plans have, and the first ones, without their input."""
     these = errors.c.delivery_hash.in_(hashes)
     counted = sa.select(errors.c.cause, sa.func.count()).where(these).group_by(errors.c.cause)
-    causes = {cause: count for cause, count in transaction.execute(counted)}
+    causes: dict[str, int] = {row[0]: row[1] for row in transaction.execute(counted)}
     first = selected(0).where(these).order_by(errors.c.occurred_at, errors.c.error_key).limit(limit)
     return causes, read(transaction, first) if causes and limit else []
 

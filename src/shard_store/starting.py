@@ -24,8 +24,8 @@ class Started:
 
     `unfinished` are its own open shards, those inside `unconfirmed` snapshots included; `previous_alive`: the
     incarnation before still had a fresh heartbeat in the same driver. `recent`, where no shards are kept: what was
-    delivered a short while ago, perhaps without its messages being acknowledged. `with_errors`: the hashes of plans that
-    are final now, and have left errors.
+    delivered a short while ago, perhaps without its messages being acknowledged. `with_errors`: the hashes of plans
+    that are final now, and have left errors.
     """
 
     token: PublishToken

@@ -1,4 +1,4 @@
-"""No object that is refused, hidden or no object at all stops a stream: its neighbours are published in the same run."""
+"""No object that is refused, hidden or none at all stops a stream: its neighbours are published in the same run."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ def put(s3: S3Server, *names: str) -> list[Row]:
 
 
 def query_of(world: World, s3: S3Server, **options: object) -> Query:
-    return described(world, allowedPrefixes="s3://b/in/", source="files", **{**s3.options, **options})
+    query = described(world, allowedPrefixes="s3://b/in/", source="files", **options)
+    query["source"] |= s3.options
+    return query
 
 
 def test_a_forbidden_object_harms_only_itself(spark: SparkSession, world: World, s3: S3Server) -> None:
@@ -103,8 +105,8 @@ def test_errors_are_counted_by_cause_in_the_progress(spark: SparkSession, world:
 
 def test_the_names_that_are_hidden_are_those_that_spark_does_not_read(spark: SparkSession, tmp_path: Path) -> None:
     names = [
-        "a", "_a", ".a", "a_", "_a=1", ".a=1", "_metadata", "_common_metadata", "x._COPYING_", "_SUCCESS", "_metadata=1",
-        "-a", "~a",
+        "a", "_a", ".a", "a_", "_a=1", ".a=1", "_metadata", "_common_metadata", "x._COPYING_", "_SUCCESS", "-a", "~a",
+        "_metadata=1",
     ]  # fmt: skip
     paths = [*names, *(f"{name}/file" for name in names if "=" not in name), "k=1/_x/file", "deep/er/_est/file"]
     for root in ("files", "folders"):

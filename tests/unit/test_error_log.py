@@ -1,4 +1,4 @@
-"""Every handled error is a line of the log and a number by its cause, whoever found it; but not more lines than bounded."""
+"""Every handled error is a line of the log and a number by its cause, whoever found it; a flood is a few lines."""
 
 from __future__ import annotations
 

@@ -124,14 +124,14 @@ def test_a_reason_of_its_own_needs_no_neighbours(s3: S3Server, url: str) -> None
 def test_passing_trouble_is_left_to_spark(s3: S3Server, url: str) -> None:
     uris = put(s3, "b/0", "b/1")
     s3.refusals["b/1"] = SLOW_DOWN._replace(get_only=True)
-    with pytest.raises(ObjectStoreError, match="SlowDown|SLOW_DOWN|hides"):
+    with pytest.raises(ObjectStoreError, match=r"SlowDown|SLOW_DOWN"):
         read(work(s3, url, *uris))
 
 
 def test_the_query_fails_where_the_options_say_so(s3: S3Server, url: str) -> None:
     uris = put(s3, "b/0", "b/1")
     s3.refusals["b/1"] = DENIED
-    with pytest.raises(BadObject, match="forbidden-object: .*AccessDenied"):
+    with pytest.raises(BadObject, match=r"forbidden-object: .*AccessDenied"):
         read(work(s3, url, *uris, onForbiddenObject="fail"))
     assert s3.requests["HEAD", "b/1"] == 1
 

@@ -135,7 +135,10 @@ class Coordinator:
         self._parts.receivers.drain()
 
     def report(self) -> dict[str, Any]:
-        """Counters for the query's progress, `errors` by cause; `depth` is what waits in the queues, None while that is not known."""
+        """Counters for the query's progress, `errors` by cause.
+
+        `depth` is what waits in the queues, None while that is not known.
+        """
         counts = self._parts.in_flight.counts()
         return {
             "pipeline": self._session.options.pipeline,

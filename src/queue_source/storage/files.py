@@ -251,7 +251,7 @@ def _raise_reason(uri: str, storage: StorageOptions, text: str) -> None:
         raise ObjectStoreError(f"{uri!r} was refused, and can be read when it is asked for again")
     if refusals.of_text("s3", text) is None:
         raise ObjectStoreError(
-            f"{uri!r} cannot be read, and pyarrow hides the reason: pip install 'cuesqueue[sqs]' on driver and executors"
+            f"{uri!r} cannot be read, and pyarrow hides why: pip install 'cuesqueue[sqs]' on driver and executors"
         )
 
 

@@ -30,7 +30,7 @@ def opened_file(uri: str, path: str, prefixes: Sequence[str]) -> Iterator[str]:
     """
     if "\0" in path:
         raise BadObject("missing-object", f"{uri!r} contains a NUL, which no path does")
-    _check_regular(uri, os.stat(path).st_mode)  # first: to open a device may do something, and a socket cannot be
+    _check_regular(uri, Path(path).stat().st_mode)  # first: to open a device may do something, and a socket cannot be
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a FIFO would wait for a writer
     try:
         _check_regular(uri, os.fstat(descriptor).st_mode)
@@ -62,7 +62,7 @@ def _check_place(uri: str, real: str, prefixes: Sequence[str]) -> None:
 
 def _real_path(descriptor: int, path: str) -> str:
     try:
-        return os.readlink(f"/proc/self/fd/{descriptor}")
+        return str(Path(f"/proc/self/fd/{descriptor}").readlink())
     except OSError:  # not on Linux
         return str(Path(path).resolve())
 

@@ -25,7 +25,7 @@ _S3_NAMED = {
     "AWS Error SIGNATURE_DOES_NOT_MATCH": "SignatureDoesNotMatch",
     "AWS Error UNRECOGNIZED_CLIENT": "UnrecognizedClient",
     "AWS Error INVALID_OBJECT_STATE": "InvalidObjectState",
-    "operation is not valid for the object's storage class": "InvalidObjectState",  # a code that pyarrow has no name for
+    "operation is not valid for the object's storage class": "InvalidObjectState",  # pyarrow has no name for the code
     "operation is not valid for the object's access tier": "InvalidObjectState",
 }
 _GOOGLE = re.compile(r"Status\((PERMISSION_DENIED|UNAUTHENTICATED):")

@@ -172,7 +172,7 @@ def test_keys_of_s3_that_pyarrow_cannot_address_are_read(s3: S3Server, name: str
 
 @pytest.mark.parametrize("uri", ["gs://b/a//b", "abfss://c@a.dfs.core.windows.net/a//b", "gs://b/folder/"])
 def test_keys_that_no_library_addresses_are_named_as_what_they_are(uri: str) -> None:
-    with pytest.raises(BadObject, match="empty segment|ends with a slash") as bad:
+    with pytest.raises(BadObject, match=r"empty segment|ends with a slash") as bad:
         read(uri, StorageOptions(anonymous=True))
     assert bad.value.cause == "unsupported-key"
 
