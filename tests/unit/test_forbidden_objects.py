@@ -112,6 +112,17 @@ def test_a_bucket_that_is_refused_fails_the_query_and_nothing_is_given_up(
     assert reported == []
 
 
+def test_credentials_that_end_in_the_middle_of_a_task_are_no_fault_of_its_objects(s3: S3Server, url: str) -> None:
+    uris = put(s3, "b/0", "b/1", "b/2")
+    reported: list[ErrorRecord] = []
+    batches = read_pieces(work(s3, url, *uris), SCHEMA, reported.extend)
+    assert next(batches).num_rows == 1
+    s3.refusals["b/"] = DENIED
+    with pytest.raises(ObjectStoreError, match="nothing else of s3://b/"):
+        list(batches)
+    assert reported == []
+
+
 def test_a_reason_of_its_own_needs_no_neighbours(s3: S3Server, url: str) -> None:
     uris = put(s3, "b/0", "b/1")
     s3.refusals["b/"] = ARCHIVED

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from itertools import islice
 
 from queue_source.errors import BadObject, ObjectRefused, ObjectStoreError
 from queue_source.options import StorageOptions
@@ -35,11 +36,12 @@ class Refusals:
         self._max_attempts = max_attempts
         self._others = others
         self._pauses = iter(PAUSES)
-        self._readable: dict[str, bool] = {}
+        self._known: list[str] | None = None
+        self._read: dict[str, str] = {}
 
     def was_read(self, uri: str) -> None:
-        """An object of this bucket was read."""
-        self._readable[bucket_of(uri)] = True
+        """The likeliest one of its bucket to be readable."""
+        self._read[bucket_of(uri)] = uri
 
     def give_up(self, uri: str, refused: ObjectRefused, tries: int) -> BadObject | None:
         """The verdict after so many tries, or None: try once more. Takes a moment in which a refusal may pass.
@@ -58,12 +60,18 @@ class Refusals:
         ) from refused
 
     def _others_are_readable(self, uri: str) -> bool:
-        """Whether another object of the bucket can be read; asked once a task."""
+        """Whether another object of the bucket can be read now: credentials may have ended in the middle of a task."""
         bucket = bucket_of(uri)
-        if bucket not in self._readable:
-            others = [other for other in self._others() if other != uri and bucket_of(other) == bucket]
-            self._readable[bucket] = any(self._can_be_read(other) for other in others[:PROBES])
-        return self._readable[bucket]
+        read = self._read.get(bucket)
+        if read is not None and read != uri and self._can_be_read(read):
+            return True
+        if self._known is None:
+            self._known = list(self._others())
+        others = (other for other in self._known if other not in (uri, read) and bucket_of(other) == bucket)
+        found = next(filter(self._can_be_read, islice(others, PROBES)), None)
+        if found is not None:
+            self.was_read(found)
+        return found is not None
 
     def _can_be_read(self, uri: str) -> bool:
         try:

@@ -15,7 +15,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
@@ -30,7 +30,7 @@ from queue_source.options.storage import AzureOptions, StorageOptions
 from queue_source.storage import refusals, s3_client
 from queue_source.storage.aws_profiles import with_keys
 from queue_source.storage.azure import SCHEMES, azure_arguments, azure_place
-from queue_source.storage.local import opened_file
+from queue_source.storage.local import LocalFile
 from queue_source.storage.refusals import S3_SCHEMES
 from queue_source.uris import climbs
 from shard_store.redaction import redact_text
@@ -102,7 +102,7 @@ def bucket_of(uri: str) -> str:
 def stat_object(uri: str, storage: StorageOptions | None = None) -> ObjectStat:
     """Size and modification time, in one request. Raises BadObject and ObjectStoreError."""
     filesystem, path = resolve(uri, storage)
-    if (native := _unusual_key(uri, path, storage)) is not None:
+    if (native := _unusual_key(uri, storage)) is not None:
         return ObjectStat(native.size(), native.modified)
     with _mapped(uri):
         info = filesystem.get_file_info(path)
@@ -134,15 +134,17 @@ def open_object(uri: str, storage: StorageOptions | None = None) -> Iterator[Obj
     """
     storage = storage or StorageOptions()
     filesystem, path = resolve(uri, storage)
-    with ExitStack() as opened:
-        native: Any = _unusual_key(uri, path, storage)
-        if native is None:
-            with _mapped(uri, storage):
-                if is_local(uri):
-                    path = opened.enter_context(opened_file(uri, path, storage.local_prefixes))
+    native: Any = _unusual_key(uri, storage)
+    if native is None:
+        with _mapped(uri, storage):
+            if is_local(uri):
+                native = LocalFile(uri, path, storage.local_prefixes)
+            else:
                 native = filesystem.open_input_file(path)
-        opened.callback(native.close)
+    try:
         yield ObjectFile(uri, native, storage)
+    finally:
+        native.close()
 
 
 class ObjectFile:
@@ -212,7 +214,7 @@ def _stat_or_error(uri: str, storage: StorageOptions | None) -> ObjectStat | Bad
         return error
 
 
-def _unusual_key(uri: str, path: str, storage: StorageOptions | None) -> s3_client.RangedObject | None:
+def _unusual_key(uri: str, storage: StorageOptions | None) -> s3_client.RangedObject | None:
     """The object, where its key is one that pyarrow takes for no name; None for all others."""
     scheme, _, rest = uri.partition("://")
     if is_local(uri) or not ("//" in rest or rest.endswith("/")):

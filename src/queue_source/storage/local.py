@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 from queue_source.errors import BadObject
+from queue_source.storage.open_files import OpenFile
 
 _KINDS = {
     stat.S_IFIFO: "a FIFO",
@@ -22,26 +22,44 @@ _KINDS = {
 }
 
 
-@contextmanager
-def opened_file(uri: str, path: str, prefixes: Sequence[str]) -> Iterator[str]:
-    """A path that leads to the file itself as long as the block lasts, however the name is exchanged meanwhile.
+class LocalFile(OpenFile):
+    """A regular file that may be read. Thousands of small ones are opened in a task: as few calls as there can be."""
 
-    `prefixes` of URIs: if there are any, the file's real path begins with one of them. Raises BadObject and OSError.
-    """
-    if "\0" in path:
-        raise BadObject("missing-object", f"{uri!r} contains a NUL, which no path does")
-    _check_regular(uri, Path(path).stat().st_mode)  # first: to open a device may do something, and a socket cannot be
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a FIFO would wait for a writer
-    try:
-        _check_regular(uri, os.fstat(descriptor).st_mode)
-        if prefixes:
-            _check_place(uri, _real_path(descriptor, path), prefixes)
-        yield f"/dev/fd/{descriptor}"
-    finally:
-        os.close(descriptor)
+    def __init__(self, uri: str, path: str, prefixes: Sequence[str]) -> None:
+        """`prefixes` of URIs: if there are any, the file's real path begins with one. Raises BadObject and OSError."""
+        if "\0" in path:
+            raise BadObject("missing-object", f"{uri!r} contains a NUL, which no path does")
+        # before it is opened, since that may do something to a device
+        _check_regular(uri, os.stat(path))  # noqa: PTH116 - costs less
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a FIFO would wait for a writer
+        try:
+            found = os.fstat(self._descriptor)
+            _check_regular(uri, found)
+            if prefixes:
+                _check_place(uri, _real_path(self._descriptor, path), prefixes)
+        except BaseException:
+            os.close(self._descriptor)
+            raise
+        super().__init__(found.st_size)
+
+    def read_range(self, start: int, end: int) -> bytes:
+        data = os.pread(self._descriptor, end - start, start)
+        if not data or len(data) == end - start:
+            return data
+        parts = [data]  # a system call reads 2 GB at most
+        while parts[-1]:
+            start += len(parts[-1])
+            parts.append(os.pread(self._descriptor, end - start, start))
+        return b"".join(parts)
+
+    def close(self) -> None:
+        if not self.closed:
+            os.close(self._descriptor)
+        super().close()
 
 
-def _check_regular(uri: str, mode: int) -> None:
+def _check_regular(uri: str, found: os.stat_result) -> None:
+    mode = found.st_mode
     if stat.S_ISDIR(mode):
         raise BadObject("missing-object", f"{uri!r}: it is a directory")
     if not stat.S_ISREG(mode):
@@ -62,7 +80,7 @@ def _check_place(uri: str, real: str, prefixes: Sequence[str]) -> None:
 
 def _real_path(descriptor: int, path: str) -> str:
     try:
-        return str(Path(f"/proc/self/fd/{descriptor}").readlink())
+        return os.readlink(f"/proc/self/fd/{descriptor}")  # noqa: PTH115 - costs less
     except OSError:  # not on Linux
         return str(Path(path).resolve())
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime
 from functools import cache, lru_cache, partial
 from types import ModuleType
 from typing import Any
@@ -17,6 +16,7 @@ from queue_source.errors import ObjectRefused, ObjectStoreError
 from queue_source.options.storage import StorageOptions
 from queue_source.storage import refusals
 from queue_source.storage.aws_profiles import with_keys
+from queue_source.storage.open_files import OpenFile
 from shard_store.redaction import redact_text
 
 _DEFAULT_REGION = "us-east-1"
@@ -58,8 +58,8 @@ def answers(uri: str) -> Iterator[None]:
         raise ObjectStoreError(f"{uri!r} cannot be read: {redact_text(str(error))}") from None
 
 
-class RangedObject:
-    """An object of S3 by ranged requests, all of one version: a file for `ObjectFile`, as pyarrow's are."""
+class RangedObject(OpenFile):
+    """An object of S3 by ranged requests, all of one version."""
 
     def __init__(self, uri: str, storage: StorageOptions) -> None:
         """One request. Raises FileNotFoundError, ObjectRefused, ObjectStoreError."""
@@ -68,40 +68,18 @@ class RangedObject:
         self._client = client(storage)
         with answers(uri):
             head = self._client.head_object(Bucket=self._bucket, Key=self._key)
-        self._size, self._etag = int(head["ContentLength"]), str(head.get("ETag", ""))
-        self.modified: datetime | None = head.get("LastModified")
-        self._at = 0
-        self.closed = False
+        super().__init__(int(head["ContentLength"]), head.get("ETag"))
+        self.modified = head.get("LastModified")
 
-    def size(self) -> int:
-        return self._size
-
-    def metadata(self) -> dict[str, str]:
-        return {"ETag": self._etag}
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
-        return self._at
-
-    def read(self, size: int | None = None) -> bytes:
-        end = self._size if size is None or size < 0 else min(self._at + size, self._size)
-        if end <= self._at:
-            return b""
-        version = {"IfMatch": self._etag} if self._etag else {}
+    def read_range(self, start: int, end: int) -> bytes:
+        version = {} if self._etag is None else {"IfMatch": self._etag}
         with answers(self._uri):
             answer = self._client.get_object(
-                Bucket=self._bucket, Key=self._key, Range=f"bytes={self._at}-{end - 1}", **version
+                Bucket=self._bucket, Key=self._key, Range=f"bytes={start}-{end - 1}", **version
             )
             with answer["Body"] as body:
                 data: bytes = body.read()
-        self._at += len(data)
         return data
-
-    def close(self) -> None:
-        self.closed = True
 
 
 def place(uri: str) -> tuple[str, str]:

@@ -58,8 +58,8 @@ def test_a_fifo_that_takes_the_place_of_a_file_is_not_waited_for(
     path.write_bytes(b"good")
     check = local._check_regular
 
-    def exchange(uri: str, mode: int) -> None:
-        check(uri, mode)
+    def exchange(uri: str, found: os.stat_result) -> None:
+        check(uri, found)
         path.unlink(missing_ok=True)
         os.mkfifo(path)
 
