@@ -44,8 +44,8 @@ def url(tmp_path: Path) -> str:
 
 
 def work(s3: S3Server, url: str, *uris: str, max_attempts: int = 3, group: str | None = None, **options: str) -> Work:
-    given = {"queueUrl": "sim://files", "source": "files", "fileFormat": "json", "mode": "FAILFAST", "store": url}
-    parsed = parse_reader_options({**given, **s3.options, **options})
+    given = {"queueUrl": "sim://files", "source": "files", "allowedPrefixes": "s3://,file:///", "store": url}
+    parsed = parse_reader_options({**given, "fileFormat": "json", "mode": "FAILFAST", **s3.options, **options})
     contents = [Content(uri, uri, queue="q", message_id="m", group=group) for uri in uris]
     ranges = [Range(shard_key("files", one.uri), one, BEGINNING, end_at(10)) for one in contents]
     return Work(IDENTITY, whole_pieces(ranges), parsed.content, parsed.store, max_attempts=max_attempts)

@@ -137,7 +137,7 @@ def _evolution_mode(values: Mapping[str, Any]) -> str:
 
 def _storage(values: Mapping[str, Any]) -> StorageOptions:
     """Of what is announced: a name may lead elsewhere, so those who open a local file know where it may be."""
-    local = tuple(prefix for prefix in values["allowedPrefixes"] if prefix.startswith("file://"))
+    local = tuple(prefix for prefix in values["allowedPrefixes"] or () if prefix.startswith("file://"))
     return replace(storage_options(values), local_prefixes=local)
 
 

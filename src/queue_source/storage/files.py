@@ -137,10 +137,8 @@ def open_object(uri: str, storage: StorageOptions | None = None) -> Iterator[Obj
     native: Any = _unusual_key(uri, storage)
     if native is None:
         with _mapped(uri, storage):
-            if is_local(uri):
-                native = LocalFile(uri, path, storage.local_prefixes)
-            else:
-                native = filesystem.open_input_file(path)
+            local = is_local(uri)
+            native = LocalFile(uri, path, storage.local_prefixes) if local else filesystem.open_input_file(path)
     try:
         yield ObjectFile(uri, native, storage)
     finally:

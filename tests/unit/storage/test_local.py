@@ -16,8 +16,8 @@ from queue_source.storage import local
 from queue_source.storage.files import open_object, stat_objects
 
 
-def read(path: Path, prefixes: str = "") -> bytes:
-    options = {"queueUrl": "sim://q", "fileFormat": "csv"} | ({"allowedPrefixes": prefixes} if prefixes else {})
+def read(path: Path, prefixes: str = "s3://") -> bytes:
+    options = {"queueUrl": "sim://q", "fileFormat": "csv", "allowedPrefixes": prefixes}
     with open_object(f"file://{path}", parse_reader_options(options).content.storage) as file:
         return file.read()
 

@@ -27,7 +27,8 @@ def s3() -> Iterator[S3Server]:
 
 
 def storage(s3: S3Server) -> StorageOptions:
-    return parse_reader_options({"queueUrl": "sim://q", "fileFormat": "csv", **s3.options}).content.storage
+    given = {"queueUrl": "sim://q", "fileFormat": "csv", "allowedPrefixes": "s3://", **s3.options}
+    return parse_reader_options(given).content.storage
 
 
 def read(uri: str, store: StorageOptions | None) -> bytes:
