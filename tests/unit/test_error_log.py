@@ -101,6 +101,21 @@ def test_messages_that_are_refused_are_told_and_counted(tmp_path: Path, lines: L
     assert len(lines.having("bad message", "cause=malformed-message", "message=")) == 2
 
 
+def test_a_flood_is_summed_up_by_a_running_query_after_a_minute_and_when_it_stops(
+    tmp_path: Path, lines: LogLines
+) -> None:
+    world = World(tmp_path)
+    world.publish(*(f"no notification {number}" for number in range(LINES + 3)))
+    with world.loop(skewed=True) as loop:
+        until(lambda: loop.metrics["received"] == LINES + 3 and world.depth() == EMPTY, patiently(loop))
+        assert lines.having("more error(s)") == []
+        loop.advance(PERIOD)
+        until(lambda: len(lines.having(" 3 more error(s)")) == 1, patiently(loop))
+        world.publish(*(f"another {number}" for number in range(LINES + 4)))
+        until(lambda: world.depth() == EMPTY, patiently(loop))
+    assert len(lines.having(" 4 more error(s)")) == 1
+
+
 class Clock:
     now = 100.0
 

@@ -103,7 +103,11 @@ class _Handler(BaseHTTPRequestHandler):
             self._object(s3.objects[name])
 
     def _object(self, data: bytes) -> None:
-        headers = {"ETag": f'"{len(data)}"', "Last-Modified": _DATE, "Accept-Ranges": "bytes"}
+        etag = f'"{len(data)}"'
+        if self.headers.get("If-Match", etag) != etag:
+            self._fail(412, "PreconditionFailed", "At least one of the pre-conditions you specified did not hold")
+            return
+        headers = {"ETag": etag, "Last-Modified": _DATE, "Accept-Ranges": "bytes"}
         found = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
         if found is None:
             self._answer(200, data, headers)

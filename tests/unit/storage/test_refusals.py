@@ -171,6 +171,15 @@ def test_keys_of_s3_that_pyarrow_cannot_address_are_read(s3: S3Server, name: str
     assert read(uri, storage(s3)) == b""
 
 
+def test_an_object_that_is_overwritten_while_it_is_read_is_not_read_in_two_versions(s3: S3Server) -> None:
+    s3.objects["b/a//b"] = b"old" * 10
+    with open_object("s3://b/a//b", storage(s3)) as file:
+        assert file.read(10) == b"oldoldoldo"
+        s3.objects["b/a//b"] = b"new" * 11
+        with pytest.raises(ObjectStoreError, match="PreconditionFailed"):
+            file.read(10)
+
+
 @pytest.mark.parametrize("uri", ["gs://b/a//b", "abfss://c@a.dfs.core.windows.net/a//b", "gs://b/folder/"])
 def test_keys_that_no_library_addresses_are_named_as_what_they_are(uri: str) -> None:
     with pytest.raises(BadObject, match=r"empty segment|ends with a slash") as bad:
