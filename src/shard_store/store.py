@@ -18,6 +18,7 @@ from shard_store import (
     error_delivery,
     error_records,
     error_repair,
+    identity,
     leases,
     offsets,
     plans,
@@ -99,6 +100,8 @@ class ShardStore:
 
     def close(self) -> None:
         self.database.close()
+
+    store_id = _reads(identity.store_id)
 
     # shards and their owners
 
