@@ -16,8 +16,8 @@ def store_id(transaction: Transaction) -> str:
     found: str | None = transaction.execute(sa.select(identity.c.store_id)).scalar_one_or_none()
     if found is None:
         raise StoreConfigurationError(
-            f"database {transaction.database!r}: its table {identity.name} is empty, so nobody can tell which store this "
-            "is; restore the table from a backup, or name another database in 'storeUrl'"
+            f"database {transaction.database!r}: its table {identity.name} is empty, so nobody can tell which store "
+            "this is; restore the table from a backup, or name another database in 'storeUrl'"
         )
     return found
 

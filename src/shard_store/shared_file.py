@@ -41,9 +41,9 @@ class SharedFile:
         if not (difference := self._difference()):
             return ""
         return (
-            f"{self.path!r} is a SQLite file of the driver on {self.host!r}, and this task runs on {platform.node()!r}, "
-            f"{difference}. SQLite is for executors on the driver's machine; use PostgreSQL or MariaDB/MySQL, as in "
-            "postgresql+psycopg://user:password@host/database"
+            f"{self.path!r} is a SQLite file of the driver on {self.host!r}, and this task runs on "
+            f"{platform.node()!r}, {difference}. SQLite is for executors on the driver's machine; use PostgreSQL or "
+            "MariaDB/MySQL, as in postgresql+psycopg://user:password@host/database"
         )
 
     def _difference(self) -> str:

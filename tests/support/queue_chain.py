@@ -39,9 +39,8 @@ class Hop(DriverLoop):
         ranges = () if plan.published else plan.ranges
         written = []
         for task in range(TASKS):
-            work = Work(
-                plan.identity, whole_pieces(ranges[task::TASKS]), self.options.content, plan_store(self.options)
-            )
+            pieces = whole_pieces(ranges[task::TASKS])
+            work = Work(plan.identity, pieces, self.options.content, plan_store(self.options))
             rows = read_work(work, MESSAGE_SCHEMA, repeated=True)
             written.append(sink.write(rows, MESSAGE_SCHEMA, replace(batch, task=f"{number}.{task}")))
             self.work()

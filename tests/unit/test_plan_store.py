@@ -22,7 +22,7 @@ from queue_source.sinks.base import Batch, check_visible, open_sink
 from shard_store.errors import StoreConfigurationError
 from shard_store.model import BEGINNING, Content, PlanIdentity, PublishToken, Range, ReadMark, end_at, shard_key
 from shard_store.shared_file import SharedFile
-from shard_store.store import open_store
+from shard_store.store import ShardStore, open_store
 from support.reading import plan_store
 from support.servers.postgres import new_database
 from support.store_backends import rows
@@ -93,7 +93,7 @@ def test_reader_sink_and_views_make_a_relative_sqlite_path_absolute(
         assert parse_view_options({"storeUrl": other}).store == SecretUrl(other)
 
 
-def open_store_in_new_folder(url: SecretUrl, folder: Path):  # type: ignore[no-untyped-def]
+def open_store_in_new_folder(url: SecretUrl, folder: Path) -> ShardStore:
     folder.mkdir(exist_ok=True)
     return open_store(url.reveal())
 

@@ -76,8 +76,8 @@ def check_visible(paths: Iterable[str]) -> None:
         raise OptionError(
             "path",
             f"of {len(local)} local files that tasks have written, {len(absent)} are not on the driver's machine "
-            f"{platform.node()!r}, among them {absent[0]!r}: executors on other machines wrote to disks of their own, and "
-            "nothing of this batch is published; name a folder that all machines share, or one in an object store",
+            f"{platform.node()!r}, among them {absent[0]!r}: executors on other machines wrote to disks of their own. "
+            "Nothing of this batch is published; name a folder that all machines share, or one in an object store",
         )
 
 
