@@ -24,7 +24,7 @@ def tell(folder: Path, name: str, what: object) -> None:
 
 def main(folder: Path) -> None:
     described = json.loads((folder / "queries.json").read_text("utf-8"))
-    spark = build_session(described["master"])
+    spark = build_session(described["master"], described["settings"])
     queries = start_all(spark, described["queries"])
 
     def obey() -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypedDict
 
 import psutil
@@ -47,9 +48,9 @@ class Query(TypedDict, total=False):
     trigger: dict[str, Any]
 
 
-def build_session(master: str = "local[2]") -> SparkSession:
+def build_session(master: str = "local[2]", settings: Mapping[str, str] = MappingProxyType({})) -> SparkSession:
     builder = SparkSession.builder.master(master).appName("engine-tests")
-    for name, value in SETTINGS.items():
+    for name, value in {**SETTINGS, **settings}.items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("OFF")
