@@ -23,7 +23,12 @@ from support.engine.world import eventually
 from support.servers.programs import free_port
 
 HOST = "127.0.0.1"
-SETTINGS = {"spark.executor.memory": "512m", "spark.executor.cores": "1", "spark.cores.max": "2"}
+SETTINGS = {
+    "spark.executor.memory": "512m",
+    "spark.executor.cores": "1",
+    "spark.cores.max": "2",
+    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",  # short lives: compile less
+}
 """Of a driver: one executor on each of two workers."""
 
 

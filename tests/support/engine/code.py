@@ -18,10 +18,14 @@ PACKAGES = [path.name for path in (ROOT / "src").iterdir() if path.name != "__py
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """`python` runs the driver script and all of Spark's Python processes; `submit` are options of spark-submit."""
+    """`python` runs the driver script and all of Spark's Python processes; `submit` are options of spark-submit.
+
+    `registers`: Spark does not find the format by itself, so the script tells it.
+    """
 
     python: Path
     submit: tuple[str, ...] = ()
+    registers: bool = False
 
 
 def installed(folder: Path) -> Code:
@@ -37,11 +41,14 @@ def installed(folder: Path) -> Code:
 
 
 def shipped(folder: Path) -> Code:
-    """As a zip archive that spark-submit hands to the driver and to every executor."""
+    """As a zip archive that spark-submit hands to the driver and to every executor.
+
+    Spark looks for formats before it has the archive's path in the process that looks.
+    """
     python, _ = _python(folder)
     shutil.copytree(ROOT / "src", folder / "src", ignore=shutil.ignore_patterns("__pycache__"))
     archive = shutil.make_archive(str(folder / "cuesqueue"), "zip", folder / "src")
-    return Code(python, ("--py-files", archive))
+    return Code(python, ("--py-files", archive), registers=True)
 
 
 def _python(folder: Path) -> tuple[Path, Path]:

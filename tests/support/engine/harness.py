@@ -93,6 +93,7 @@ class Driver:
             "master": master,
             "queries": list(queries),
             "restarts": restarts,
+            "registers": code is not None and code.registers,
             "settings": {**settings, f"spark.executorEnv.{VARIABLE}": armed} if armed else dict(settings),
         }
         (folder / "queries.json").write_text(json.dumps(described), "utf-8")
