@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import StructType
 
 from queue_source.errors import OptionError
 from queue_source.options import SecretUrl, parse_reader_options, parse_sink_options, parse_view_options
@@ -19,13 +20,15 @@ from queue_source.read.partitions import whole_pieces
 from queue_source.read.plan_store import PlanStore
 from queue_source.read.task import Work, read_work
 from queue_source.sinks.base import Batch, check_visible, open_sink
+from queue_source.spark.views import CuesqueueViewReader, ViewPartition, view_schema
+from queue_source.spark.writer import CuesqueueStreamWriter
 from shard_store.errors import StoreConfigurationError
 from shard_store.model import BEGINNING, Content, PlanIdentity, PublishToken, Range, ReadMark, end_at, shard_key
 from shard_store.shared_file import SharedFile
 from shard_store.store import ShardStore, open_store
 from support.reading import plan_store
 from support.servers.postgres import new_database
-from support.store_backends import rows
+from support.store_backends import Pipeline, rows
 
 IDENTITY = PlanIdentity("files", PublishToken("p", 1), 0, 1, "f" * 64)
 SCHEMA = pa.schema([("id", pa.int64())])
@@ -190,3 +193,42 @@ def test_files_that_tasks_have_written_to_disks_of_their_own_are_not_published(t
     check_visible([str(there), f"file://{there}", "s3://bucket/key"])
     with pytest.raises(OptionError, match=r"option 'path': of 2 local files .* 1 are not on the driver's machine"):
         check_visible([str(there), str(tmp_path / "gone.parquet"), "s3://bucket/key"])
+
+
+def test_the_sink_publishes_nothing_when_its_files_are_on_other_disks(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/store.db"
+    options = parse_sink_options({"pipeline": "p", "path": str(tmp_path / "out"), "storeUrl": url})
+    with open_store(url) as opened:
+        pipeline = Pipeline.start(opened)
+        batch = Batch((pipeline.planned("a").identity,))
+        written = open_sink(options).write(iter([pa.record_batch([[1]], SCHEMA)]), SCHEMA, batch)
+        Path(written[0].path).unlink()
+        with pytest.raises(OptionError, match="option 'path'"):
+            open_sink(options).commit(opened, batch, [written], row_schema="", batch_id=0)
+        assert rows(opened, "attempts") == []
+
+
+def test_sinks_and_views_make_no_store(tmp_path: Path) -> None:
+    url = {"storeUrl": f"sqlite:///{tmp_path}/none.db"}
+    sink = parse_sink_options({**url, "pipeline": "p", "path": str(tmp_path / "out")})
+    with pytest.raises(StoreConfigurationError, match="there is no such file"):
+        pickle.dumps(CuesqueueStreamWriter(sink, StructType()))
+    with pytest.raises(StoreConfigurationError, match="there is no such file"):
+        view_schema(parse_view_options(url))
+    for view in ("data", "errors"):
+        with pytest.raises(StoreConfigurationError, match="there is no such file"):
+            CuesqueueViewReader(parse_view_options({**url, "view": view}), StructType()).partitions()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_view_is_read_from_the_store_that_was_planned(tmp_path: Path) -> None:
+    given = parse_view_options({"storeUrl": f"sqlite:///{tmp_path}/store.db", "view": "shards"})
+    with open_store(given.store.reveal()) as opened:
+        Pipeline.start(opened).open("a")
+    reader = CuesqueueViewReader(given, view_schema(given))
+    (partition,) = reader.partitions()
+    assert isinstance(partition, ViewPartition)
+    assert partition.store is not None
+    assert sum(batch.num_rows for batch in reader.read(partition)) == 1
+    with pytest.raises(StoreConfigurationError, match="another machine"):
+        list(reader.read(replace(partition, store=elsewhere(partition.store))))
