@@ -14,7 +14,7 @@ from engine.conftest import DriverFactory, new_driver
 from queue_source.queues import open_queue
 from shard_store.sql.schema import identity
 from shard_store.store import open_store
-from support.engine.cluster import SETTINGS, Cluster
+from support.engine.cluster import Cluster, settings
 from support.engine.cluster_fixtures import cluster, codes, shared_world, started_cluster
 from support.engine.code import Code
 from support.engine.harness import Driver
@@ -49,7 +49,7 @@ def code(request: pytest.FixtureRequest, codes: dict[str, Code]) -> Code:
 @pytest.fixture
 def place(cluster: Cluster, codes: dict[str, Code]) -> dict[str, Any]:
     """Where most of these drivers run."""
-    return {"master": cluster.url, "settings": SETTINGS, "code": codes["installed"]}
+    return {"master": cluster.url, "settings": settings(), "code": codes["installed"]}
 
 
 def wait_settled(driver: Driver, worlds: Sequence[World]) -> None:
@@ -103,7 +103,7 @@ def test_every_sink_gets_each_row_once_and_what_is_bad_is_reported_and_sent(
     queries["queue"]["sink_options"] = worlds["queue"].sink(path=None, queueUrl=target)
     for options in (queries["sqlite"]["source"], queries["sqlite"]["sink_options"]):
         options["store"] = "sqlite:///relative.db"
-    how = {"master": cluster.url, "settings": SETTINGS, "code": code, "cwd": tmp_path}
+    how = {"master": cluster.url, "settings": settings(), "code": code, "cwd": tmp_path}
     wait_settled(new_driver(streaming(*queries.values()), **how), list(worlds.values()))
 
     assert worlds["files"].published() == sorted(rows["files"])

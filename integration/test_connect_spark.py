@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from support.engine.cluster import HOST, SETTINGS, Cluster
+from support.engine.cluster import HOST, Cluster
 from support.engine.cluster import environment as programs_environment
+from support.engine.cluster import settings as cluster_settings
 from support.engine.cluster_fixtures import cluster, codes, shared_world, started_cluster
 from support.engine.code import Code
 from support.engine.harness import HOME, environment
@@ -37,7 +38,7 @@ def connect_server(folder: Path, master: str, code: Code) -> Iterator[str]:
     """A Spark Connect server whose Python processes, and those of its executors, find the package installed."""
     port = free_port()
     binding = {"spark.connect.grpc.binding.port": str(port), "spark.connect.grpc.binding.address": HOST}
-    settings = {**SESSION, **SETTINGS, **binding}
+    settings = {**SESSION, **cluster_settings(), **binding}
     given = [part for name, value in settings.items() for part in ("--conf", f"{name}={value}")]
     server = "org.apache.spark.sql.connect.service.SparkConnectServer"
     with (folder / "server.log").open("wb") as log:

@@ -18,18 +18,24 @@ from typing import Any
 
 import psutil
 
+from support.engine.class_archive import VARIABLE
 from support.engine.harness import HOME
 from support.engine.world import eventually
 from support.servers.programs import free_port
 
 HOST = "127.0.0.1"
-SETTINGS = {
-    "spark.executor.memory": "512m",
-    "spark.executor.cores": "1",
-    "spark.cores.max": "2",
-    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",  # short lives: compile less
-}
-"""Of a driver: one executor on each of two workers."""
+SHORT_LIVES = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # compile less
+
+
+def settings() -> dict[str, str]:
+    """Of a driver: one executor on each of two workers."""
+    return {
+        "spark.executor.memory": "512m",
+        "spark.executor.cores": "1",
+        "spark.cores.max": "2",
+        # with the archive of Spark's classes, where there is one
+        "spark.executor.extraJavaOptions": f"{SHORT_LIVES} {os.environ.get(VARIABLE, '')}".strip(),
+    }
 
 
 def environment() -> dict[str, str]:
@@ -41,7 +47,7 @@ def environment() -> dict[str, str]:
         "SPARK_LOCAL_IP": HOST,
         "SPARK_NO_DAEMONIZE": "1",
         "SPARK_DAEMON_MEMORY": "256m",
-        "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "SPARK_DAEMON_JAVA_OPTS": SHORT_LIVES,
     }
 
 
