@@ -181,20 +181,25 @@ def test_what_kills_its_reader_is_quarantined_and_its_neighbours_are_published(
 def test_executors_that_see_another_store_end_the_query_and_nothing_is_lost(
     tmp_path: Path, shared_world: World, new_driver: DriverFactory, place: dict[str, Any]
 ) -> None:
-    """The stores are exchanged while the plans are on their way: as on another machine, where one path or one name
-    leads elsewhere."""
-    server, file = shared_world, World(tmp_path / "file")
+    """The stores are exchanged while the plans are on their way: as on another machine, where the same path and the same
+    name lead elsewhere."""
+    for name in ("own", "another"):
+        (tmp_path / name).mkdir()
+    way = tmp_path / "way"
+    way.symlink_to(tmp_path / "own")
+    server, file = shared_world, World(tmp_path / "file", store=f"sqlite:///{way}/store.db")
     rows = {world.root: world.feed(0, 2) for world in (server, file)}
     add_bad(server)
-    queries = [described(world, mode="FAILFAST") for world in (server, file)]
+    # noop: a sink of ours would ask the store for the plan before the tasks run
+    queries = [described(world, "noop", mode="FAILFAST", commitTimeout="60s") for world in (server, file)]
     driver = new_driver(queries, pause_at="plan-made", **place)
     driver.wait_paused(2)
     with open_store(server.store_url) as store:
         own = store.store_id()
         store.database.write(lambda t: t.execute(identity.update().values(store_id="another")))
-    path, kept = file.root / "store.db", file.root / "kept.db"
-    path.rename(kept)
-    path.touch()
+    (tmp_path / "another" / "store.db").touch()
+    way.unlink()
+    way.symlink_to(tmp_path / "another")
     driver.go_on()
     on_server, on_file = driver.wait_ended()
     assert "is another store for a task" in (on_server or "")
@@ -203,10 +208,11 @@ def test_executors_that_see_another_store_end_the_query_and_nothing_is_lost(
         assert "option 'storeUrl'" in (error or "")
     assert server.view("errors") == []
     driver.close()
-    path.unlink()
-    kept.rename(path)
+    way.unlink()
+    way.symlink_to(tmp_path / "own")
     with open_store(server.store_url) as store:
         store.database.write(lambda t: t.execute(identity.update().values(store_id=own)))
+    queries = [described(world, checkpoint="after", mode="FAILFAST") for world in (server, file)]
     wait_settled(new_driver(streaming(*queries), **place), [server, file])
     for world in (server, file):
         assert world.published() == sorted(rows[world.root])
