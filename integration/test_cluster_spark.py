@@ -181,8 +181,8 @@ def test_what_kills_its_reader_is_quarantined_and_its_neighbours_are_published(
 def test_executors_that_see_another_store_end_the_query_and_nothing_is_lost(
     tmp_path: Path, shared_world: World, new_driver: DriverFactory, place: dict[str, Any]
 ) -> None:
-    """The stores are exchanged while the plans are on their way: as on another machine, where the same path and the same
-    name lead elsewhere."""
+    """The stores are exchanged while the plans are on their way: as on another machine, where one path and one name
+    lead elsewhere."""
     for name in ("own", "another"):
         (tmp_path / name).mkdir()
     way = tmp_path / "way"
