@@ -19,6 +19,7 @@ from shard_store import (
     error_records,
     error_repair,
     error_search,
+    identity,
     known_objects,
     leases,
     offsets,
@@ -101,6 +102,8 @@ class ShardStore:
 
     def close(self) -> None:
         self.database.close()
+
+    store_id = _reads(identity.store_id)
 
     # shards and their owners
 

@@ -49,7 +49,7 @@ def refusal(options: dict[str, str], parse: Any = parse_reader_options) -> Optio
 def test_the_defaults_are_those_of_the_design() -> None:
     options = read()
     assert (options.source, options.pipeline) == ("orders", "orders")
-    assert options.store == SecretUrl("sqlite:///cuesqueue.db")
+    assert options.store == SecretUrl(f"sqlite:///{Path.cwd()}/cuesqueue.db")
     assert options.queue.urls == (SecretUrl("sim://files"),)
     assert options.queue.max_in_flight_messages == 10_000
     assert options.queue.wait_time == timedelta(seconds=20)

@@ -16,6 +16,7 @@ from queue_source.formats.bad_records import MAX_REPORTED
 from queue_source.formats.base import may_be_cut
 from queue_source.options import parse_reader_options
 from queue_source.read.partitions import MIN_PIECE, Piece, cut, whole_pieces
+from queue_source.read.plan_store import PlanStore
 from queue_source.read.task import Work, read_pieces, read_work
 from shard_store.model import (
     BEGINNING,
@@ -29,6 +30,7 @@ from shard_store.model import (
     shard_key,
 )
 from shard_store.store import open_store
+from support.reading import plan_store
 
 SCHEMA = pa.schema([("a", pa.int64()), ("b", pa.string())])
 FAILFAST = {"mode": "FAILFAST"}
@@ -45,7 +47,8 @@ def work(*objects: Path, **options: str) -> Work:
         size = path.stat().st_size if path.exists() else 0
         content = Content(str(path), str(path), queue="q", message_id="m")
         ranges.append(Range(shard_key("files", str(path)), content, BEGINNING, end_at(size)))
-    return Work(IDENTITY, whole_pieces(ranges), parsed.content, parsed.store)
+    store = plan_store(parsed) if "store" in options else PlanStore(parsed.store, "never opened")
+    return Work(IDENTITY, whole_pieces(ranges), parsed.content, store)
 
 
 def read(task: Work) -> tuple[list[dict[str, object]], list[ErrorRecord]]:
@@ -202,7 +205,7 @@ def test_pieces_of_a_bad_object_are_one_error_and_none_is_read_by_a_repeated_tas
     task = replace(gone, pieces=pieces)
     _, errors = read(task)
     assert {(error.scope, error.position) for error in errors} == {("object", BEGINNING)}
-    with open_store(task.store.reveal()) as store:
+    with task.store.open() as store:
         store.record_errors("files", "p", errors[:1])
     (tmp_path / "gone").write_bytes(b"1,x\n" * (3 * MIN_PIECE // 4))
     assert list(read_work(task, SCHEMA, repeated=True)) == []

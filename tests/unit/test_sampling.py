@@ -32,6 +32,7 @@ from shard_store.model import (
     shard_key,
 )
 from shard_store.store import open_store
+from support.reading import plan_store
 from support.servers.ministack import KEYS, new_queue
 
 IDENTITY = PlanIdentity("files", PublishToken("p", 1), 0, 1, "f" * 64)
@@ -70,7 +71,7 @@ class Place:
     def work(self, contents: Sequence[Content], **options: str) -> Work:
         parsed = parse_reader_options({**self.given, **options})
         ranges = [Range(shard_key("files", one.shard_id), one, BEGINNING, end_at(10)) for one in contents]
-        return Work(IDENTITY, whole_pieces(ranges), parsed.content, parsed.store)
+        return Work(IDENTITY, whole_pieces(ranges), parsed.content, plan_store(parsed))
 
     def kept(self) -> str:
         parsed = parse_reader_options(self.given).content

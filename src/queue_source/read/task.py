@@ -16,7 +16,7 @@ from queue_source.formats.base import Part
 from queue_source.formats.metadata import ObjectMetadata
 from queue_source.formats.new_columns import NewColumns
 from queue_source.formats.pieces import neighbours
-from queue_source.options import ContentOptions, SecretUrl
+from queue_source.options import ContentOptions
 from queue_source.options.file_format import FormatOptions
 from queue_source.read.batches import gathered
 from queue_source.read.combined import SMALL, TOGETHER, may_be_joined, read_together
@@ -26,6 +26,7 @@ from queue_source.read.message_records import Message, parsed_messages
 from queue_source.read.message_rows import message_batches
 from queue_source.read.objects import BATCH_ROWS, ExpectedObject, read_object
 from queue_source.read.partitions import Piece
+from queue_source.read.plan_store import PlanStore
 from queue_source.read.refused import Refusals
 from queue_source.schema.evolution import schema_changed
 from shard_store.failpoints import reach
@@ -53,7 +54,7 @@ class Work:
     identity: PlanIdentity
     pieces: Sequence[Piece]
     content: ContentOptions
-    store: SecretUrl
+    store: PlanStore
     isolation: Beside | Alone | None = None  # None: the first attempt at the plan, which marks nothing
     max_attempts: int = 3  # at an object that its store refuses
 
@@ -68,7 +69,10 @@ def read_work(work: Work, schema: pa.Schema, *, repeated: bool) -> Iterator[pa.R
 
     `repeated`: the task may have run before. What it found bad then stays bad, even if it could be read by now: the
     error is written, and the shard is quarantined with the plan, so none of its rows may go out.
+
+    Raises StoreConfigurationError, before anything is read, where the plan's store cannot be used from here.
     """
+    work.store.check()
     if work.content.format is None:
         yield from message_batches(_messages(work), schema)
         return
@@ -219,17 +223,13 @@ def _part(piece: Piece) -> Part:
 
 def _record(work: Work, records: Sequence[ErrorRecord]) -> None:
     """Write errors where they happen; they become final with their plan. One short connection: errors are rare."""
-    from shard_store.store import open_store  # executors that meet no error need no SQL
-
-    with open_store(work.store.reveal()) as store:
+    with work.store.open() as store:
         store.record_errors(work.identity.source, work.identity.token.pipeline, records)
 
 
 def _others(work: Work) -> list[str]:
     """Objects that may be readable where one of this task is refused: first those that were, then any."""
-    from shard_store.store import open_store
-
-    with open_store(work.store.reveal()) as store:
+    with work.store.open() as store:
         published, others = store.known_objects(work.identity)
     others = list({*others, *(piece.content.uri for piece in work.pieces)})
     random.shuffle(others)  # of more than are tried, the next attempt tries others
@@ -237,9 +237,7 @@ def _others(work: Work) -> list[str]:
 
 
 def _without_bad(work: Work) -> Work:
-    from shard_store.store import open_store
-
-    with open_store(work.store.reveal()) as store:
+    with work.store.open() as store:
         bad = store.found_bad(work.identity)
     good = [piece for piece in work.pieces if (piece.planned.key, piece.planned.start) not in bad]
     return replace(work, pieces=good)
