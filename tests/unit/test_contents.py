@@ -12,7 +12,11 @@ from queue_source.announcements.contents import Announced, announced_messages, a
 from queue_source.messages import Receipt, Received
 from queue_source.options import parse_reader_options
 
-LEAST = {"queueUrl": "sql+sqlite:///jobs.db?queue=files", "fileFormat": "json"}
+LEAST = {
+    "queueUrl": "sql+sqlite:///jobs.db?queue=files",
+    "fileFormat": "json",
+    "allowedPrefixes": "s3://,gs://,abfss://",
+}
 ASKED: list[str] = []
 
 

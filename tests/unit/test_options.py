@@ -30,7 +30,7 @@ from queue_source.options.declaring import Option
 from queue_source.options.other_names import ALIASES, CANNOT, MEANINGLESS
 from queue_source.options.places import READER
 
-LEAST = {"queueUrl": "sim://files", "source": "orders", "fileFormat": "csv"}
+LEAST = {"queueUrl": "sim://files", "source": "orders", "fileFormat": "csv", "allowedPrefixes": "s3://in/"}
 SECRET = "n0t-t0-be-sh0wn"
 
 
@@ -61,7 +61,7 @@ def test_the_defaults_are_those_of_the_design() -> None:
     assert options.batches.max_bytes_per_trigger is None
     assert options.batches.min_partitions >= 1
     assert options.batches.max_partition_bytes == 128 << 20
-    assert options.notifications.allowed_prefixes == ("s3://", "gs://", "abfss://")
+    assert options.notifications.allowed_prefixes == ("s3://in/",)
     assert options.content.on_missing_object == "quarantine"
     assert options.content.storage == StorageOptions()
     assert options.delivery.delivery_semantics == "exactly-once"
@@ -70,20 +70,20 @@ def test_the_defaults_are_those_of_the_design() -> None:
 
 def test_the_source_is_named_after_the_queue_and_the_pipeline_after_the_source(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queue_source.queues, "queue_name", lambda url: url.rpartition("/")[2], raising=False)
-    options = parse_reader_options({"queueUrl": "sim://files", "fileFormat": "json"})
+    options = parse_reader_options({"queueUrl": "sim://files", "fileFormat": "json", "allowedPrefixes": "s3://in/"})
     assert (options.source, options.pipeline) == ("files", "files")
     assert read(pipeline="p").pipeline == "p"
 
 
 def test_a_queue_whose_name_cannot_name_a_source_asks_for_the_option(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queue_source.queues, "queue_name", lambda url: "a/b", raising=False)
-    error = refusal({"queueUrl": "pubsub://a/b", "fileFormat": "json"})
+    error = refusal({"queueUrl": "pubsub://a/b", "fileFormat": "json", "allowedPrefixes": "s3://in/"})
     assert error.option == "source"
     assert "set the option source" in error.problem
 
 
 def test_several_queues_need_a_source_by_name() -> None:
-    error = refusal({"queueUrl": "sim://a,sim://b", "fileFormat": "json"})
+    error = refusal({"queueUrl": "sim://a,sim://b", "fileFormat": "json", "allowedPrefixes": "s3://in/"})
     assert error.option == "source"
     assert "2 queues" in error.problem
     assert len(read(queueUrl="sim://a,sim://b").queue.urls) == 2
@@ -214,11 +214,15 @@ def test_an_option_of_another_place_is_sent_there() -> None:
     assert "belongs to readStream, not to read" in str(refusal({"fileFormat": "csv"}, parse_view_options))
 
 
-@pytest.mark.parametrize("missing", ["queueUrl", "fileFormat"])
+@pytest.mark.parametrize("missing", ["queueUrl", "fileFormat", "allowedPrefixes"])
 def test_a_missing_option_is_named_with_an_example(missing: str) -> None:
     error = refusal({name: text for name, text in LEAST.items() if name != missing})
     assert error.option == missing
     assert f".option({missing!r}, " in error.problem
+
+
+def test_messages_need_no_allowed_prefixes_and_allow_none() -> None:
+    assert parse_reader_options({"queueUrl": "sim://a", "content": "message"}).notifications.allowed_prefixes == ()
 
 
 def test_cloudfiles_names_are_taken_where_the_meaning_is_equal() -> None:
@@ -227,6 +231,7 @@ def test_cloudfiles_names_are_taken_where_the_meaning_is_equal() -> None:
             "cloudfiles.queueurl": "sim://files",
             "source": "orders",
             "cloudFiles.format": "json",
+            "cloudFiles.allowedPrefixes": "s3://in/",
             "cloudFiles.maxFilesPerTrigger": "7",
             "cloudFiles.fetchParallelism": "5",
             "cloudFiles.awsAccessKey": "key",

@@ -48,7 +48,7 @@ def parse_reader_options(options: Mapping[str, str]) -> ReaderOptions:
     partitions = values["minPartitions"] or os.cpu_count() or 1
     parsed = ReaderOptions(
         queue=build(QueueOptions, values, connections=connections(_all_urls(values), values)),
-        notifications=build(NotificationOptions, values),
+        notifications=build(NotificationOptions, values, allowed_prefixes=values["allowedPrefixes"] or ()),
         batches=build(BatchOptions, values, min_partitions=partitions),
         leases=build(LeaseOptions, values),
         deduplication=build(DeduplicationOptions, values),

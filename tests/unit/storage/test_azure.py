@@ -19,6 +19,7 @@ from queue_source.schema.location import SchemaLocation
 from queue_source.storage.azure import azure_arguments
 from queue_source.storage.files import resolve, stat_objects
 from support.servers.azure import KEY, TOKEN, AzureServer, azure_server
+from support.sessions import LEAST
 
 SCHEMA = pa.schema([("a", pa.int64()), ("b", pa.string())])
 ABFSS = "abfss://landing@lake.dfs.core.windows.net"
@@ -32,7 +33,7 @@ def azure() -> Iterator[AzureServer]:
 
 
 def storage(azure: AzureServer, **options: str) -> StorageOptions:
-    given = {"queueUrl": "sim://q", "fileFormat": "csv", "azure.endpointUrl": azure.url, **options}
+    given = {**LEAST, "fileFormat": "csv", "azure.endpointUrl": azure.url, **options}
     return parse_reader_options(given).content.storage
 
 
