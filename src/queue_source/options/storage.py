@@ -42,6 +42,11 @@ class AzureOptions:
         help="Service principal (with `azure.tenantId` and `azure.clientSecret`), or a managed identity.",
     )
     client_secret: str | None = option("azure.clientSecret", types.SECRET, help="Secret of the service principal.")
+    domains: tuple[str, ...] = option(
+        "azure.domains", types.DOMAINS, "", example="z01.dfs.storage.azure.net", note="Azure's own",
+        help="Further domains of `abfss://CONTAINER@ACCOUNT.DOMAIN/PATH` to which credentials may be sent, beside "
+        "those of Azure's clouds.",
+    )
     endpoint: str | None = option(
         "azure.endpointUrl", types.NON_EMPTY, example="http://localhost:10000", note="Azure",
         help="Address of an emulator, such as Azurite.",

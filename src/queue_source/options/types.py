@@ -243,6 +243,13 @@ def _names(text: str) -> tuple[str, ...]:
     return names
 
 
+def _domains(text: str) -> tuple[str, ...]:
+    domains = tuple(part.strip().lower() for part in text.split(",")) if text.strip() else ()
+    if bad := next((domain for domain in domains if not re.fullmatch(r"[a-z0-9-]+(\.[a-z0-9-]+)+", domain)), None):
+        raise ValueError(f"{shown(bad)} is not a domain; write what follows the account, as in dfs.core.windows.net")
+    return domains
+
+
 def _encoding(text: str) -> str:
     try:
         "a".encode(text.strip())  # Python also has codecs that are none of text, such as hex
@@ -293,6 +300,7 @@ TAG_FILTER = OptionType("tag filter", "filters separated by commas; `*` is one w
 SHARES = OptionType("shares", "`round-robin`, `greedy`, or `percentage:70,30` with one number a queue", _shares)
 COLUMNS = OptionType("columns", "columns with types, as Spark's DDL has them", _columns)
 URIS = OptionType("URIs", "URIs of objects, separated by commas", _uris)
+DOMAINS = OptionType("domains", "names of domains, separated by commas", _domains)
 TIME = OptionType("time", "an ISO time; UTC without an offset", _time)
 DELIVERY_HASH = OptionType("delivery hash", "a `delivery_hash` of the view `attempts`", _delivery_hash)
 NAMES = OptionType("names", "names of columns, separated by commas", _names)

@@ -16,7 +16,7 @@ from queue_source.options.file_format import FormatOptions
 from queue_source.read.objects import read_object
 from queue_source.schema.ddl import parse_columns
 from queue_source.schema.location import SchemaLocation
-from queue_source.storage.azure import azure_arguments
+from queue_source.storage.azure import azure_arguments, azure_place
 from queue_source.storage.files import resolve, stat_objects
 from support.servers.azure import KEY, TOKEN, AzureServer, azure_server
 from support.sessions import LEAST
@@ -84,12 +84,38 @@ def test_credentials_that_contradict_each_other_are_refused(azure: AzureServer, 
 
 def test_uris_name_their_account_and_keys_go_to_no_other(azure: AzureServer) -> None:
     store = storage(azure, **{"azure.accountKey": KEY, "azure.accountName": "other"})
-    with pytest.raises(ObjectStoreError, match=r"account 'lake', and azure\.accountName is 'other'"):
+    with pytest.raises(BadObject, match=r"account 'lake', and azure\.accountName is 'other'"):
         resolve(f"{ABFSS}/x", store)
     with pytest.raises(ObjectStoreError, match=r"set azure\.accountName"):
         resolve("az://landing/x", storage(azure))
     with pytest.raises(BadObject, match="abfss://container@account"):
         resolve("abfss://landing/x", storage(azure))
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "lake.attacker.example",
+        "127.0.0.1:8080",
+        "lake.dfs.core.windows.net.attacker.example",
+        "lake.dfs.core.windows.net:8080",
+        "attacker.example#.dfs.core.windows.net",
+        "attacker#.dfs.core.windows.net",
+        "lake@attacker.dfs.core.windows.net",
+    ],
+)
+def test_credentials_go_to_no_host_that_is_not_of_azure(host: str) -> None:
+    with pytest.raises(BadObject, match=r"no domain of Azure|abfss://container@account") as refused:
+        azure_place(f"abfss://c@{host}/k", "abfss", f"c@{host}", AzureOptions(sas_token=TOKEN))
+    assert TOKEN not in str(refused.value)
+
+
+def test_domains_of_azure_and_those_that_the_user_names_are_taken(azure: AzureServer) -> None:
+    own = storage(azure, **{"azure.domains": "z01.dfs.storage.azure.net, my.cloud"}).azure
+    for domain in ("dfs.core.windows.net", "blob.core.usgovcloudapi.net", "dfs.fabric.microsoft.com", "my.cloud"):
+        assert azure_place(f"abfss://c@lake.{domain}/k", "abfss", f"c@lake.{domain}", own) == ("lake", domain, "c")
+    with pytest.raises(OptionError, match=r"azure\.domains.*is not a domain"):
+        storage(azure, **{"azure.domains": "https://my.cloud/"})
 
 
 def test_clouds_of_their_own_and_principals_are_passed_on() -> None:
