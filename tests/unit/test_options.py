@@ -156,6 +156,7 @@ BAD: dict[str, list[str]] = {
     "character set": ["", "klingon", "hex", "rot13", "undefined"],
     "names": [",", "a,,b", "a,a"],
     "columns": ["", "id", "id BIGINTT", "id BIGINT, id INT", "a ARRAY<INT"],
+    "domains": [",", "https://a.b/", "localhost"],
     "URIs": ["", "s3://a/,", "landing/1.json"],
     "prefixes": ["", "s3://a/,", ",", "landing/", "s3:/a/", "file://elsewhere/"],
     "tag filter": ["", "a,", "x" * 300],
@@ -337,7 +338,7 @@ def test_a_queue_is_reached_by_the_options_of_its_kind_and_the_nearest_prefix_wi
     }
     for url in ("sqs://files", "https://sqs.eu-central-1.amazonaws.com/123456789012/files"):
         assert connection_options(SecretUrl(url), options) == expected
-    for url in ("sim://files", "sql+sqlite:///jobs.db?queue=files", "package.module:factory", "nonsense://x"):
+    for url in ("sim://files", "sql+sqlite:///jobs.db?queue=files", "shop://x", "nonsense://x"):
         assert connection_options(SecretUrl(url), options) == {}
     assert SECRET not in repr(options)
     assert "set both" in str(refusal({**LEAST, "queueUrl": "sqs://files", "sqs.accessKeyId": "k"}))

@@ -133,6 +133,12 @@ def test_a_bad_value_of_a_table_is_refused(option: str, text: str) -> None:
     assert error.option == option
 
 
+@pytest.mark.parametrize("option", ["catalog.py-catalog-impl", "catalog.PY-IO-IMPL", "catalog.s3.retry-strategy-impl"])
+def test_no_property_of_a_catalog_names_code(option: str) -> None:
+    error = refusal({"pipeline": "orders", "table": "db.t", option: "os.system"}, parse_sink_options)
+    assert (error.option, "names Python code" in error.problem) == (option, True)
+
+
 @pytest.mark.parametrize("option", ["warehouse", "partitionBy", "catalog.uri"])
 def test_an_option_of_a_table_without_one_is_refused(option: str) -> None:
     error = refusal({"pipeline": "orders", "path": "s3://lake", option: "x"}, parse_sink_options)

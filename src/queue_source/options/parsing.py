@@ -105,6 +105,10 @@ def _table(values: Mapping[str, Any], of_catalog: Mapping[str, str]) -> TableOpt
         return None
     if warehouse and path and warehouse != path:
         raise OptionError("path", "of a table is its warehouse, which is given too; keep one of them")
+    if code := next((name for name in of_catalog if name.lower().endswith("impl")), None):
+        raise OptionError(
+            code, "names Python code, which no option does; use a catalog that PyIceberg knows by its catalog.type"
+        )
     properties = {name.lower().removeprefix(_CATALOG): Secret(text) for name, text in of_catalog.items()}
     return build(TableOptions, values, properties=properties, warehouse=warehouse or path or None)
 

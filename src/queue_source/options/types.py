@@ -21,6 +21,7 @@ from queue_source.options.partitioning import parse_partitioning
 from queue_source.options.secrets import Secret, SecretUrl, shown
 from queue_source.options.time_zones import parse_time_zone
 from queue_source.options.units import parse_duration, parse_size
+from queue_source.queues.urls import NAMES_CODE, names_code
 from queue_source.tags import parse_filters
 from queue_source.uris import plain_prefix, plain_uri
 
@@ -159,8 +160,8 @@ def _prefixes(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(map(plain_prefix, prefixes)))
 
 
-_QUEUE_URL = re.compile(r"[A-Za-z][\w+.\-]*://\S|[A-Za-z_]\w*(?:\.\w+)+:[A-Za-z_]")
-# Only where a new URL (`scheme://` or `package.module:factory`) begins: tags, hosts and passwords may hold commas too.
+_QUEUE_URL = re.compile(r"[A-Za-z][\w+.\-]*://\S")
+# Only where a new URL begins: tags, hosts and passwords may hold commas too.
 _NEXT_QUEUE_URL = re.compile(rf",\s*(?={_QUEUE_URL.pattern})")
 
 
@@ -168,6 +169,8 @@ def split_queue_urls(text: str) -> tuple[SecretUrl, ...]:
     """The queue URLs of a comma-separated list; a comma within a URL stays in it."""
     urls = [url.strip() for url in _NEXT_QUEUE_URL.split(text)]
     for url in urls:
+        if names_code(url):
+            raise ValueError(f"{shown(url)} {NAMES_CODE}")
         if not _QUEUE_URL.match(url):
             raise ValueError(
                 f"{shown(url)} is not a queue's URL; write scheme://..., as in sql+sqlite:///jobs.db?queue=files"
@@ -245,8 +248,10 @@ def _names(text: str) -> tuple[str, ...]:
 
 def _domains(text: str) -> tuple[str, ...]:
     domains = tuple(part.strip().lower() for part in text.split(",")) if text.strip() else ()
-    if bad := next((domain for domain in domains if not re.fullmatch(r"[a-z0-9-]+(\.[a-z0-9-]+)+", domain)), None):
-        raise ValueError(f"{shown(bad)} is not a domain; write what follows the account, as in dfs.core.windows.net")
+    if not all(re.fullmatch(r"[a-z0-9-]+(\.[a-z0-9-]+)+", domain) for domain in domains):
+        raise ValueError(
+            f"{shown(text)} is not a domain, or several; write what follows the account, as in dfs.core.windows.net"
+        )
     return domains
 
 

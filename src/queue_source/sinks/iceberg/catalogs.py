@@ -106,6 +106,7 @@ def file_properties(storage: StorageOptions) -> dict[str, str]:
     """The storage options as properties of a catalog, whose values are text; `storage_of` reads them."""
     given = {field.name: getattr(storage, field.name) for field in fields(storage)}
     azure = {f"{_AZURE}{field.name}": getattr(storage.azure, field.name) for field in fields(storage.azure)}
+    azure[f"{_AZURE}domains"] = ",".join(storage.azure.domains)
     named = {f"{_STORAGE}{name}": str(value) for name, value in (given | azure | {"azure": None}).items() if value}
     return {PY_IO_IMPL: f"{StorageFileIO.__module__}.{StorageFileIO.__qualname__}", **named}
 
@@ -113,6 +114,7 @@ def file_properties(storage: StorageOptions) -> dict[str, str]:
 def storage_of(properties: Properties) -> StorageOptions:
     given = {name[len(_STORAGE) :]: value for name, value in properties.items() if name.startswith(_STORAGE)}
     azure = {name[len(_AZURE) :]: given.pop(name) for name in list(given) if name.startswith(_AZURE)}
+    azure["domains"] = tuple(filter(None, azure.get("domains", "").split(",")))
     return StorageOptions(**{**given, "anonymous": bool(given.get("anonymous")), "azure": AzureOptions(**azure)})
 
 
