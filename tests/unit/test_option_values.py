@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -169,3 +171,46 @@ def test_a_name_that_would_break_tokens_or_lists_is_refused(name: str) -> None:
 @pytest.mark.parametrize("name", ["orders", "Bestellungen für 東京", "a.b-c_d:e", "x" * 200])
 def test_any_other_name_is_taken_as_it_is(name: str) -> None:
     assert check_name(name) == name
+
+
+def test_a_secret_may_be_a_reference_which_travels_and_is_looked_up_where_it_is_used(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("KEY", "k3y")
+    (tmp_path / "key").write_text("s3cret\n")
+    for written, value in (("env:KEY", "k3y"), (f"file:{tmp_path}/key", "s3cret")):
+        secret = Secret(written)
+        assert value.encode() not in pickle.dumps(secret)
+        assert pickle.loads(pickle.dumps(secret)).reveal() == value
+        assert value not in repr(secret)
+    monkeypatch.setenv("KEY", "another")
+    assert Secret("env:KEY").reveal() == "another"
+
+
+@pytest.mark.parametrize(
+    ("written", "problem"),
+    [
+        ("env:NO_SUCH_NAME", "'NO_SUCH_NAME' is not set"),
+        ("file:/no/such/file", "cannot be read: No such file"),
+        ("file:{}", "cannot be read: Is a directory"),
+        ("file:{}/large", "is too large"),
+        ("file:{}/binary", "is not text"),
+        ("file:{}/empty", "is empty"),
+    ],
+)
+def test_a_reference_that_leads_to_no_secret_is_told_without_what_is_there(
+    written: str, problem: str, tmp_path: Path
+) -> None:
+    for name, content in (("large", b"x" * 65_537), ("binary", b"\xff\xfe"), ("empty", b"\n")):
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=re.escape(problem)) as told:
+        Secret(written.format(tmp_path)).reveal()
+    assert "write" in str(told.value)
+    assert "xxx" not in str(told.value)
+
+
+def test_a_url_from_a_file_that_holds_something_else_is_not_shown(tmp_path: Path) -> None:
+    (tmp_path / "passwd").write_text("hush:x:0:0")
+    with pytest.raises(ValueError, match="no URL") as told:
+        SecretUrl(f"file:{tmp_path}/passwd").reveal()
+    assert "hush" not in str(told.value)

@@ -27,8 +27,9 @@ from queue_source.options import (
 )
 from queue_source.options.date_patterns import parse_pattern
 from queue_source.options.declaring import Option
-from queue_source.options.other_names import ALIASES, CANNOT, MEANINGLESS
-from queue_source.options.places import READER
+from queue_source.options.other_names import ALIASES, CANNOT, MEANINGLESS, SPARK_HIDES
+from queue_source.options.places import PLACES, READER
+from queue_source.options.storage import with_secrets
 
 LEAST = {"queueUrl": "sim://files", "source": "orders", "fileFormat": "csv", "allowedPrefixes": "s3://in/"}
 SECRET = "n0t-t0-be-sh0wn"
@@ -364,19 +365,19 @@ def test_object_storage_assumes_a_role_of_its_own_or_that_of_all_but_never_besid
 def test_secrets_are_not_shown_by_options_copies_or_errors() -> None:
     given = {
         "queueUrl": f"sql+postgresql://user:{SECRET}@host/db?queue=files",
-        "store": f"postgresql://user:{SECRET}@host/db",
+        "storeUrl": f"postgresql://user:{SECRET}@host/db",
         "aws.accessKeyId": SECRET,
         "aws.secretAccessKey": SECRET,
     }
     options = parse_reader_options({**LEAST, **given})
     copy = pickle.loads(pickle.dumps(options))
     assert copy == options
-    assert copy.store.reveal() == given["store"]
+    assert copy.store.reveal() == given["storeUrl"]
     for text in (repr(options), str(options), repr(copy), f"{copy.store}", str(copy.queue.urls[0])):
         assert SECRET not in text
     for option in READER.options:  # the wrong box: a URL with a password as every option's value
         try:
-            parse_reader_options({**LEAST, option.name: given["store"]})
+            parse_reader_options({**LEAST, option.name: given["storeUrl"]})
         except OptionError as error:
             assert SECRET not in f"{error!r} {error} {error.problem}"  # noqa: PT017 - some boxes take any text
 
@@ -496,3 +497,45 @@ def test_a_pattern_that_cannot_be_read_is_refused_before_the_query_starts(option
 )
 def test_two_quotes_are_one_within_quotes_and_outside(pattern: str, text: str) -> None:
     assert re.fullmatch(parse_pattern(pattern).expression, text)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "better"),
+    [
+        ("store", f"postgresql://user:{SECRET}@host/db", "storeUrl"),
+        ("azure.accountKey", SECRET, "azure.accessKey"),
+    ],
+)
+def test_a_secret_under_a_name_that_spark_prints_is_refused_with_the_one_that_it_hides(
+    name: str, value: str, better: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    error = refusal({**LEAST, name: value})
+    assert (error.option, f"write {better!r}" in error.problem, SECRET in str(error)) == (name, True, False)
+    parse_reader_options({**LEAST, better: value})
+    monkeypatch.setenv("HERE", value)
+    parse_reader_options({**LEAST, name: "env:HERE"})
+    parse_reader_options({**LEAST, "store": "postgresql://user@host/db"})
+
+
+def test_spark_hides_every_option_that_takes_a_secret() -> None:
+    for place in PLACES:
+        for option in place.options:
+            if option.type.name in ("secret", "database URL", "queue URL", "queue URLs") and option.name != "catalog.*":
+                assert SPARK_HIDES.search(option.name), option.name
+
+
+def test_credentials_may_be_references_and_are_looked_up_where_objects_are_read(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("KEY_ID", "the key")
+    (tmp_path / "secret").write_text(f"{SECRET}\n")
+    given = {"aws.accessKeyId": "env:KEY_ID", "aws.secretAccessKey": f"file:{tmp_path}/secret"}
+    options = parse_reader_options({**LEAST, "queueUrl": "sqs://files", **given, "azure.sasToken": "env:KEY_ID"})
+    assert SECRET.encode() not in pickle.dumps(options)
+    found = with_secrets(options.content.storage)
+    assert (found.access_key, found.secret_key, found.azure.sas_token) == ("the key", SECRET, "the key")
+    assert connection_options(SecretUrl("sqs://files"), options.queue)["secret_access_key"] == SECRET
+    monkeypatch.delenv("KEY_ID")
+    with pytest.raises(OptionError, match=r"'KEY_ID' is not set.*driver or an executor"):
+        with_secrets(options.content.storage)
+    assert refusal({**LEAST, "azure.sasToken": "env:KEY_ID"}).option == "azure.sasToken"

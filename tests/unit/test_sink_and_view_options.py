@@ -145,14 +145,22 @@ def test_an_option_of_a_table_without_one_is_refused(option: str) -> None:
     assert error.option == option
 
 
-def test_properties_of_a_catalog_are_kept_as_secrets() -> None:
-    given = {"pipeline": "orders", "table": "db.events", "catalog.URI": "https://c", "catalog.credential": "id:hush"}
-    options = parse_sink_options(given)
+def test_properties_of_a_catalog_are_kept_as_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CREDENTIAL", "id:hush")
+    shared = {"pipeline": "orders", "table": "db.events", "catalog.URI": "https://c", "catalog.token": "hush"}
+    options = parse_sink_options(
+        {**shared, "catalog.credential": "env:CREDENTIAL", "catalog.warehouse": "file:///lake"}
+    )
     assert options.table is not None
     assert {name: value.reveal() for name, value in options.table.properties.items()} == {
         "uri": "https://c",
+        "token": "hush",
         "credential": "id:hush",
+        "warehouse": "file:///lake",
     }
+    for name, text in (("catalog.credential", "id:hush"), ("catalog.URI", "postgresql://u:hush@h/db")):
+        error = refusal({**shared, name: text}, parse_sink_options)
+        assert ("env:NAME" in error.problem, "hush" in str(error)) == (True, False)
     assert "hush" not in f"{options!r} {options}"
 
 

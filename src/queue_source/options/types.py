@@ -18,7 +18,7 @@ from queue_source.options.date_patterns import parse_pattern
 from queue_source.options.ddl import parse_fields
 from queue_source.options.globs import name_matcher
 from queue_source.options.partitioning import parse_partitioning
-from queue_source.options.secrets import Secret, SecretUrl, shown
+from queue_source.options.secrets import Secret, SecretUrl, is_reference, is_url, shown
 from queue_source.options.time_zones import parse_time_zone
 from queue_source.options.units import parse_duration, parse_size
 from queue_source.queues.urls import NAMES_CODE, names_code
@@ -160,7 +160,7 @@ def _prefixes(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(map(plain_prefix, prefixes)))
 
 
-_QUEUE_URL = re.compile(r"[A-Za-z][\w+.\-]*://\S")
+_QUEUE_URL = re.compile(r"(?:env|file):\S|[A-Za-z][\w+.\-]*://\S")
 # Only where a new URL begins: tags, hosts and passwords may hold commas too.
 _NEXT_QUEUE_URL = re.compile(rf",\s*(?={_QUEUE_URL.pattern})")
 
@@ -229,7 +229,7 @@ def _shares(text: str) -> str:
 
 
 def _store_url(text: str) -> SecretUrl:
-    if not re.match(r"[A-Za-z][\w+.\-]*://", text.strip()):
+    if not is_url(text.strip()) and not is_reference(text.strip()):
         raise ValueError(
             f"{shown(text)} is not a database URL; write an SQLAlchemy URL, as in sqlite:///cuesqueue.db or "
             "postgresql+psycopg://user:password@host/database"
@@ -297,9 +297,9 @@ CHARACTER = _character(may_be_empty=True)
 TIME_ZONE = OptionType("time zone", "a name such as `Europe/Berlin`, or an offset: `+02:00`, `GMT+2`", parse_time_zone)
 DATE_PATTERN = OptionType("date pattern", "a pattern in Spark's letters for numbers", _date_pattern)
 PREFIXES = OptionType("prefixes", "prefixes of URIs, separated by commas", _prefixes)
-QUEUE_URLS = OptionType("queue URLs", "URLs, separated by commas", split_queue_urls)
-QUEUE_URL = OptionType("queue URL", "the URL of one queue", _queue_url)
-STORE_URL = OptionType("database URL", "an SQLAlchemy URL", _store_url)
+QUEUE_URLS = OptionType("queue URLs", "URLs (or `env:NAME`, `file:PATH`), separated by commas", split_queue_urls)
+QUEUE_URL = OptionType("queue URL", "the URL of one queue, or `env:NAME` or `file:PATH`", _queue_url)
+STORE_URL = OptionType("database URL", "an SQLAlchemy URL, or `env:NAME` or `file:PATH`", _store_url)
 GLOB = OptionType("glob", "a glob: `*`, `?`, `[a-z]`, `{a,b}`", _glob)
 TAG_FILTER = OptionType("tag filter", "filters separated by commas; `*` is one word, `#` zero or more", _tag_filter)
 SHARES = OptionType("shares", "`round-robin`, `greedy`, or `percentage:70,30` with one number a queue", _shares)
@@ -319,4 +319,4 @@ ENCODING = OptionType("character set", "the name of a character set", _encoding)
 TEXT = OptionType("text", "any text", str)
 LINE_END = OptionType("line end", "any text that is not empty", _line_end)
 NON_EMPTY = OptionType("text", "any text that is not empty", _given_text)
-SECRET = OptionType("secret", "a secret, which is never shown", _secret)
+SECRET = OptionType("secret", "a secret, or `env:NAME` or `file:PATH`; never shown", _secret)

@@ -25,7 +25,7 @@ from pyarrow import ArrowInvalid
 from pyarrow import fs as pafs
 
 from queue_source.errors import BadObject, ObjectStoreError
-from queue_source.options.storage import AzureOptions, StorageOptions
+from queue_source.options.storage import AzureOptions, StorageOptions, with_secrets
 from queue_source.storage.aws_profiles import with_keys
 from queue_source.storage.azure import SCHEMES, azure_arguments, azure_place
 from queue_source.uris import climbs
@@ -53,7 +53,7 @@ def resolve(uri: str, storage: StorageOptions | None = None) -> tuple[pafs.FileS
     Raises BadObject("missing-object") for a URI that can name no object, ObjectStoreError when the file system of a
     known scheme cannot be built (bad credentials, or a pyarrow without it).
     """
-    storage = storage or StorageOptions()
+    storage = with_secrets(storage or StorageOptions())
     if uri.startswith("/"):
         return _local(os.getpid()), uri
     scheme, separator, rest = uri.partition("://")

@@ -42,7 +42,7 @@ def rows(uri: str, store: StorageOptions, **more: Any) -> list[int]:
     return [row["a"] for batch in batches for row in batch.to_pylist()]
 
 
-@pytest.mark.parametrize("credentials", [{"azure.accountKey": KEY}, {"azure.sasToken": TOKEN}], ids=["key", "token"])
+@pytest.mark.parametrize("credentials", [{"azure.accessKey": KEY}, {"azure.sasToken": TOKEN}], ids=["key", "token"])
 def test_objects_of_azure_are_read(azure: AzureServer, credentials: dict[str, str]) -> None:
     store = storage(azure, **credentials)
     assert rows(f"{ABFSS}/in/a b.csv", store) == [1, 2]
@@ -62,7 +62,7 @@ def test_what_is_not_allowed_is_the_stores_fault_and_shows_no_secret(azure: Azur
 
 
 def test_schemas_are_kept_in_azure(azure: AzureServer) -> None:
-    store = storage(azure, **{"azure.accountKey": KEY})
+    store = storage(azure, **{"azure.accessKey": KEY})
     kept = SchemaLocation(f"{ABFSS}/schemas", store)
     assert kept.latest() is None
     assert kept.record(parse_columns("a INT")).version == 0
@@ -72,7 +72,7 @@ def test_schemas_are_kept_in_azure(azure: AzureServer) -> None:
 @pytest.mark.parametrize(
     ("options", "wrong"),
     [
-        ({"azure.accountKey": KEY, "azure.sasToken": TOKEN}, "azure.sasToken"),
+        ({"azure.accessKey": KEY, "azure.sasToken": TOKEN}, "azure.sasToken"),
         ({"azure.clientSecret": "s", "azure.clientId": "c"}, "azure.clientSecret"),
     ],
 )
@@ -83,7 +83,7 @@ def test_credentials_that_contradict_each_other_are_refused(azure: AzureServer, 
 
 
 def test_uris_name_their_account_and_keys_go_to_no_other(azure: AzureServer) -> None:
-    store = storage(azure, **{"azure.accountKey": KEY, "azure.accountName": "other"})
+    store = storage(azure, **{"azure.accessKey": KEY, "azure.accountName": "other"})
     with pytest.raises(BadObject, match=r"account 'lake', and azure\.accountName is 'other'"):
         resolve(f"{ABFSS}/x", store)
     with pytest.raises(ObjectStoreError, match=r"set azure\.accountName"):
