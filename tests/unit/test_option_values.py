@@ -103,6 +103,44 @@ def test_no_part_of_a_password_is_left_in_a_redacted_url(url: str) -> None:
         assert "***" in text
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "pass", "auth", "key", "AccountKey", "account_key", "accountkey", "shared-key", "SharedAccessKey",
+        "private_key",
+        "passphrase", "Authorization", "my.auth", "x_key", "X-Amz-Signature", "X-Goog-Credential", "sig", "api-key",
+    ],
+)  # fmt: skip
+def test_parameters_that_mean_a_secret_are_hidden(name: str) -> None:
+    for text in (f"amqp://h/v?{name}=S3cr&pool=p", f"shop://h/q?pool=p&{name}=S3cr", f"a;{name}=S3cr;b"):
+        assert "S3cr" not in redact_url(text), text
+    assert "S3cr" not in redact_text(f"DefaultEndpointsProtocol=https;AccountName=a;{name}=S3cr==;EndpointSuffix=x")
+
+
+@pytest.mark.parametrize("name", ["monkey", "author", "passive", "ssl_key", "sslkey", "keyPath", "queue", "compass"])
+def test_parameters_that_only_look_alike_are_shown(name: str) -> None:
+    assert redact_url(f"sql+mysql://h/db?{name}=shown") == f"sql+mysql://h/db?{name}=shown"
+
+
+def test_long_texts_are_shortened_and_no_half_of_a_password_is_left() -> None:
+    """Names of objects are in such texts. If every way to read a URL in them was tried, this would take hours."""
+    for text in (
+        "a" * 5_000_000,
+        "a+" * 2_000_000,
+        "x:" * 2_000_000,
+        "://" * 2_000_000,
+        "pass" * 1_000_000,
+        " " * 9_000,
+    ):
+        assert len(redact_text(f"{text} postgresql://u:S3cr@h/d")) < 9_000
+    for length in range(8_150, 8_200):
+        text = redact_text(
+            f"{'y ' * (length // 2)}{'y' * (length % 2)} postgresql://u:S3cretS3cretS3cret@h/d {'z' * 90}"
+        )
+        assert "S3c" not in text
+    assert redact_text("u" * 8_000) == "u" * 8_000
+
+
 def test_urls_within_other_text_are_redacted() -> None:
     text = f"could not connect to postgresql://user:{PASSWORD}@host/db: no route; see https://example.org/help"
     assert redact_text(text) == (

@@ -74,6 +74,10 @@ class NotificationOptions:
         "notificationFormat", types.choice("auto", *_NOTIFICATION_FORMS), "auto", example="s3",
         help="Form of the notifications; `auto` recognises the form of each message.",
     )
+    max_objects_per_message: int = option(
+        "maxObjectsPerMessage", types.number(1, 10**6), "10000", example="500",
+        help="Maximum number of objects that one message may announce; a message with more goes to the error table.",
+    )
     allow_overwrites: bool = option(
         "allowOverwrites", types.BOOLEAN, "false", example="true",
         help="Read an object again when it was overwritten: its version, ETag or generation becomes part of its "

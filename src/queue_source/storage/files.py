@@ -24,11 +24,11 @@ from urllib.parse import urlsplit
 from pyarrow import ArrowInvalid
 from pyarrow import fs as pafs
 
-from queue_source.errors import BadObject, ObjectStoreError
+from queue_source.errors import BadObject, MalformedNotification, ObjectStoreError
 from queue_source.options.storage import AzureOptions, StorageOptions, with_secrets
 from queue_source.storage.aws_profiles import with_keys
 from queue_source.storage.azure import SCHEMES, azure_arguments, azure_place
-from queue_source.uris import climbs
+from queue_source.uris import check_object, climbs
 from shard_store.redaction import redact_text
 
 _S3_SCHEMES = frozenset({"s3", "s3a", "s3n"})
@@ -69,6 +69,10 @@ def resolve(uri: str, storage: StorageOptions | None = None) -> tuple[pafs.FileS
         raise BadObject("missing-object", f"{uri!r} names no object in a bucket")
     if climbs(uri):
         raise BadObject("missing-object", f"{uri!r} has a segment '.' or '..', by which another object would be read")
+    try:
+        check_object(uri)  # messages are checked before; samples of schemas and paths of the sink come from elsewhere
+    except MalformedNotification as error:
+        raise BadObject("missing-object", f"{uri[:300]!r}: {error}") from None
     with _mapped(uri):
         if scheme in _S3_SCHEMES:
             return _s3(with_keys(storage, os.getpid()), os.getpid()), rest
