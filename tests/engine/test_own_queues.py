@@ -31,7 +31,7 @@ def test_a_registered_class_reads_and_writes_queues_of_its_own(spark: SparkSessi
     spark.dataSource.register(ShopSource)
     with cuesqueue.open_queue(f"sql+sqlite:///{folder}/shop.db?queue=orders") as queue:
         queue.send(["one", "two"])
-    source = {"queueUrl": "shop://here/orders", "content": "message", "store": world.store_url}
+    source = {"queueUrl": "shop://here/orders", "content": "message", "store": world.store_url, "waitTime": "1s"}
     orders = spark.readStream.format("shop").options(**source).load().select("value")
     sink = orders.writeStream.format("shop").options(queueUrl="shop://here/copies", pipeline="orders")
     sink = sink.options(store=world.store_url, checkpointLocation=str(world.root / "checkpoint"))

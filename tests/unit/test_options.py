@@ -539,3 +539,18 @@ def test_credentials_may_be_references_and_are_looked_up_where_objects_are_read(
     with pytest.raises(OptionError, match=r"'KEY_ID' is not set.*driver or an executor"):
         with_secrets(options.content.storage)
     assert refusal({**LEAST, "azure.sasToken": "env:KEY_ID"}).option == "azure.sasToken"
+
+
+def test_urls_of_queues_and_stores_may_be_references(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QUEUE", f"sql+postgresql://u:{SECRET}@h/db?queue=orders")
+    monkeypatch.setenv("STORE", f"postgresql://u:{SECRET}@h/db")
+    given = {name: text for name, text in LEAST.items() if name != "source"}
+    options = parse_reader_options(
+        {**given, "queueUrl": "env:QUEUE", "storeUrl": "env:STORE", "errorQueueUrl": "sim://e"}
+    )
+    assert (options.source, options.queue.urls[0].reveal()[-6:]) == ("orders", "orders")
+    assert SECRET.encode() not in pickle.dumps(options)
+    assert len(read(queueUrl="env:QUEUE, sim://other").queue.urls) == 2
+    monkeypatch.setenv("QUEUE", f"no url {SECRET}")
+    error = refusal({**given, "queueUrl": "env:QUEUE"})
+    assert (error.option, "no URL" in error.problem, SECRET in str(error)) == ("queueUrl", True, False)

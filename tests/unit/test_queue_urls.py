@@ -16,6 +16,8 @@ from queue_source.errors import OptionError, QueueConfigurationError
 from queue_source.options import parse_reader_options
 from queue_source.queues import open_queue, own, queue_name, redact, register_queue
 from queue_source.queues.sql import SqlQueue
+from shard_store.errors import StoreConfigurationError
+from shard_store.store import open_store
 from support.sessions import LEAST
 
 
@@ -107,6 +109,17 @@ def test_a_text_names_no_code(url: str, monkeypatch: pytest.MonkeyPatch) -> None
         open_queue(url)
     with pytest.raises(OptionError, match="names a Python function"):
         parse_reader_options({**LEAST, "queueUrl": url})
+
+
+def test_only_options_refer_to_secrets(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A row of the store names a queue, which a command opens: it is a URL and is never looked up."""
+    monkeypatch.setenv("QUEUE", "sim://hush?dir=/tmp")
+    (tmp_path / "hush").write_text("sim://hush?dir=/tmp")
+    for text in ("env:QUEUE", f"file:{tmp_path}/hush"):
+        with pytest.raises(QueueConfigurationError):
+            open_queue(text)
+        with pytest.raises(StoreConfigurationError):
+            open_store(text)
 
 
 def test_entry_points_of_a_package_in_a_zip_are_found(tmp_path: Path) -> None:

@@ -169,7 +169,7 @@ def split_queue_urls(text: str) -> tuple[SecretUrl, ...]:
     """The queue URLs of a comma-separated list; a comma within a URL stays in it."""
     urls = [url.strip() for url in _NEXT_QUEUE_URL.split(text)]
     for url in urls:
-        if names_code(url):
+        if names_code(url) and not is_reference(url):
             raise ValueError(f"{shown(url)} {NAMES_CODE}")
         if not _QUEUE_URL.match(url):
             raise ValueError(

@@ -56,9 +56,7 @@ class _TableWriter:
         self._metadata, self._io, self._prefix = metadata, io, prefix
         self._schema = schema_to_pyarrow(metadata.schema())
         self._partitioner = Partitioner(metadata.spec(), metadata.schema())
-        # a table's properties are text that its writers share: they name no code that runs here
-        own = {name: value for name, value in metadata.properties.items() if not name.endswith("impl")}
-        self._locations = load_location_provider(metadata.location, own)
+        self._locations = load_location_provider(metadata.location, metadata.properties)
         self._file_size = _property(
             metadata, TableProperties.WRITE_TARGET_FILE_SIZE_BYTES, TableProperties.WRITE_TARGET_FILE_SIZE_BYTES_DEFAULT
         )
