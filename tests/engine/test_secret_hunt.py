@@ -54,7 +54,8 @@ def test_no_secret_of_an_option_is_found_in_any_output(tmp_path: Path, postgres_
         option.name: secrets.new(option.name)
         for place in PLACES
         for option in place.options
-        if option.type.name == "secret" and option.name not in ("catalog.*", "azure.accessKey")  # beside the SAS token
+        # beside the SAS token there is no key
+        if option.type.name == "secret" and option.name not in ("catalog.*", "azure.accessKey")
     }
     (folder / "a secret").write_text(secrets.new("file") + "\n")
     keys |= {"s3.secretAccessKey": f"file:{folder}/a secret", "azure.clientSecret": "env:HUNTED_SECRET"}
@@ -78,13 +79,11 @@ def test_no_secret_of_an_option_is_found_in_any_output(tmp_path: Path, postgres_
     elsewhere["catalog.token"] = secrets.new("catalog.token")
     azure = secrets.new("azure.accessKey")
     broken = {
-        "a store at a wrong host": {"storeUrl": f"postgresql+psycopg://u:{secrets.new('wrong host')}@{NOWHERE}/d"},
+        "a store that is not there": {"storeUrl": f"{with_password(url, secrets.new('no store'))}x"},
         "a store of an unknown kind": {"storeUrl": f"postgresq://u:{secrets.new('wrong kind')}@h/d"},
         "a store that is no URL": {"storeUrl": f"u:{secrets.new('no url')}@h/d"},
         "a store by its earlier name": {"storeUrl": "", "store": f"postgresql://u:{secrets.new('store')}@h/d"},
-        "a queue at a wrong host": {
-            "queueUrl": f"sql+postgresql+psycopg://u:{secrets.new('wrong queue')}@{NOWHERE}/d?queue=q"
-        },
+        "a queue that is not there": {"queueUrl": f"sql+{with_password(url, secrets.new('no queue'))}x?queue=q"},
         "a queue of an unknown kind": {"queueUrl": f"kafak://u:{secrets.new('kafak')}@h/q?auth={secrets.new('auth')}"},
         "a misspelt option": {"aws.secretAcessKey": secrets.new("misspelt")},
         "the account's key by its earlier name": {"azure.sasToken": "", "azure.accountKey": azure},
@@ -100,16 +99,19 @@ def test_no_secret_of_an_option_is_found_in_any_output(tmp_path: Path, postgres_
     (folder / "hunt").mkdir()
     (folder / "plan.json").write_text(json.dumps(plan))
     hidden = {"HUNTED_STORE": store, "HUNTED_SECRET": secrets.new("env")}
-    done = subprocess.run(
-        [sys.executable, secret_hunt.__file__, folder / "plan.json"],
-        env={**os.environ, **environment(), **hidden},
-        capture_output=True,
-        timeout=240,
-        check=False,
-    )
-    said = done.stdout + done.stderr
+    output, log = folder / "output", folder / "log"
+    with output.open("wb") as stdout, log.open("wb") as stderr:
+        done = subprocess.run(
+            [sys.executable, secret_hunt.__file__, folder / "plan.json"],
+            env={**os.environ, **environment(), **hidden},
+            stdout=stdout,
+            stderr=stderr,
+            timeout=280,
+            check=False,
+        )
+    said = output.read_bytes() + log.read_bytes()
     assert done.returncode == 0, said[-6000:].decode(errors="replace")
-    check_that_it_happened(done.stdout.decode())
+    check_that_it_happened(output.read_text("utf-8"))
     assert secrets.found_in(said) == [], shown_with(secrets, said)
     for file in files_in(folder / "hunt"):
         assert secrets.found_in(file.read_bytes()) == [], file
@@ -142,11 +144,11 @@ def check_that_it_happened(output: str) -> None:
         "a function that fails": "the user's own function fails",
         "SQL": "causse",
         "a catalog at a wrong host": "127.0.0.1",
-        "a store at a wrong host": "127.0.0.1",
+        "a store that is not there": "does not exist",
         "a store of an unknown kind": "postgresq",
         "a store that is no URL": "storeUrl",
         "a store by its earlier name": "'storeUrl'",
-        "a queue at a wrong host": "127.0.0.1",
+        "a queue that is not there": "does not exist",
         "a queue of an unknown kind": "kafak",
         "a misspelt option": "did you mean 'aws.secretAccessKey'",
         "the account's key by its earlier name": "azure.accessKey",

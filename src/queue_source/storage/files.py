@@ -53,7 +53,7 @@ def resolve(uri: str, storage: StorageOptions | None = None) -> tuple[pafs.FileS
     Raises BadObject("missing-object") for a URI that can name no object, ObjectStoreError when the file system of a
     known scheme cannot be built (bad credentials, or a pyarrow without it).
     """
-    storage = with_secrets(storage or StorageOptions())
+    storage = storage or StorageOptions()
     if uri.startswith("/"):
         return _local(os.getpid()), uri
     scheme, separator, rest = uri.partition("://")
@@ -80,7 +80,7 @@ def resolve(uri: str, storage: StorageOptions | None = None) -> tuple[pafs.FileS
             return _gcs(storage, os.getpid()), rest
         if scheme in SCHEMES:
             account, domain, container = azure_place(uri, scheme, bucket, storage.azure)
-            return _azure(account, domain, storage.azure, os.getpid()), f"{container}/{key}"
+            return _azure(account, domain, with_secrets(storage).azure, os.getpid()), f"{container}/{key}"
     raise BadObject("missing-object", f"the scheme of {uri!r} is not one of file, s3, s3a, s3n, gs, abfs, abfss, az")
 
 

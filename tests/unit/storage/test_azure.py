@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -52,6 +54,13 @@ def test_objects_of_azure_are_read(azure: AzureServer, credentials: dict[str, st
         rows(f"{ABFSS}/gone", store)
     named = storage(azure, **credentials, **{"azure.accountName": "lake"})
     assert rows("az://landing/in/a b.csv", named) == [1, 2]
+
+
+def test_a_key_from_a_file_is_read_where_the_object_is(azure: AzureServer, tmp_path: Path) -> None:
+    (tmp_path / "key").write_text(f"{KEY}\n")
+    store = storage(azure, **{"azure.accessKey": f"file:{tmp_path}/key"})
+    assert rows(f"{ABFSS}/in/a b.csv", store) == [1, 2]
+    assert KEY not in repr(store) + str(pickle.dumps(store))
 
 
 def test_what_is_not_allowed_is_the_stores_fault_and_shows_no_secret(azure: AzureServer) -> None:
