@@ -136,7 +136,7 @@ def test_entry_points_of_a_package_in_a_zip_are_found(tmp_path: Path) -> None:
 
 def test_an_entry_point_that_cannot_be_loaded_or_is_there_twice_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     points = [EntryPoint("shop", "no_such_module:make", own.GROUP)]
-    monkeypatch.setattr(own, "entry_points", lambda **_: points)
+    monkeypatch.setattr(own, "_declared", lambda: points)
     with pytest.raises(QueueConfigurationError, match=r"'no_such_module:make'.*cannot be loaded"):
         open_queue("shop://orders")
     points.append(EntryPoint("shop", "other:make", own.GROUP))

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from importlib.metadata import entry_points
+from typing import TYPE_CHECKING
 
 from queue_source.errors import QueueConfigurationError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 GROUP = "cuesqueue.queues"
 """The group of entry points: `shop = "shop.queues:ShopQueue"` makes the URLs `shop://...`."""
@@ -55,7 +58,7 @@ def own_factory(scheme: str, shown: str) -> Factory | None:
     """
     if scheme in _registered:
         return _registered[scheme]
-    declared = {point.value: point for point in entry_points(group=GROUP, name=scheme)}
+    declared = {point.value: point for point in _declared() if point.name == scheme}
     if len(declared) > 1:
         raise QueueConfigurationError(
             shown, f"two packages declare {scheme!r} in {GROUP}: {', '.join(sorted(declared))}; uninstall one of them"
@@ -73,4 +76,10 @@ def own_factory(scheme: str, shown: str) -> Factory | None:
 
 def own_schemes() -> set[str]:
     """All schemes that are declared or registered."""
-    return {*_registered, *(point.name for point in entry_points(group=GROUP))}
+    return {*_registered, *(point.name for point in _declared())}
+
+
+def _declared() -> list[EntryPoint]:
+    from importlib.metadata import entry_points  # here: executors import this module, and it takes a while
+
+    return list(entry_points(group=GROUP))
