@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from queue_source.foreach_batch.delivery import Delivery, Output, delivery
     from queue_source.foreach_batch.rejects import reject_rows
     from queue_source.messages import Received
-    from queue_source.queues import Capabilities, Depth, Payload, Queue, open_queue
+    from queue_source.queues import Capabilities, Depth, Payload, Queue, open_queue, register_queue
     from queue_source.queues.log_ids import log_id
     from queue_source.queues.sim import Fault, SimQueue
     from queue_source.spark.source import CuesqueueSource
@@ -85,6 +85,7 @@ __all__ = [
     "open_queue",
     "open_store",
     "prune",
+    "register_queue",
     "reject_rows",
     "requeue",
 ]
@@ -96,7 +97,7 @@ _PLACES = {
     "queue_source.foreach_batch.delivery": "Delivery Output delivery",
     "queue_source.foreach_batch.rejects": "reject_rows",
     "queue_source.messages": "Received",
-    "queue_source.queues": "Capabilities Depth Payload Queue open_queue",
+    "queue_source.queues": "Capabilities Depth Payload Queue open_queue register_queue",
     "queue_source.queues.log_ids": "log_id",
     "queue_source.queues.sim": "Fault SimQueue",
     "queue_source.spark.source": "CuesqueueSource",

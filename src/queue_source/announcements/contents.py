@@ -71,6 +71,7 @@ def _objects_of(message: Received, options: NotificationOptions, paths: JsonPath
         return Announced(message, ignored=1)
     try:
         found = parse_notification(message.body, message.headers, options.notification_format, paths)
+        _check_number(len(found.objects), options)
         wanted = [notice for notice in found.objects if _wanted(notice, options)]
         contents = tuple(_content(notice, message, options) for notice in wanted)
     except MalformedNotification as error:
@@ -92,6 +93,15 @@ def _message_of(message: Received, options: NotificationOptions) -> Announced:
 
 def _tag_matches(message: Received, options: NotificationOptions) -> bool:
     return options.tag_filter is None or matches_any(options.tag_filter, message.tag)
+
+
+def _check_number(objects: int, options: NotificationOptions) -> None:
+    """A message takes room in the store and in memory for all that it announces at once, until the last is read."""
+    if objects > options.max_objects_per_message:
+        raise MalformedNotification(
+            f"it announces {objects:,} objects, and option 'maxObjectsPerMessage' allows "
+            f"{options.max_objects_per_message:,}; raise it, or announce fewer objects in each message"
+        )
 
 
 def _wanted(notice: ObjectNotice, options: NotificationOptions) -> bool:
