@@ -7,18 +7,19 @@ whether the transaction committed: what is there already is found by seq or by d
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
-from shard_store import read_marks, snapshots
+from shard_store import announcing, read_marks, shard_repair, snapshots
 from shard_store.error_records import found_bad
 from shard_store.errors import PipelineTakenOver, ShardStoreError, StoreConfigurationError
-from shard_store.model import Plan, PlanIdentity, Position, PublishToken, Range, ShardKey, delivery_hash
+from shard_store.model import Pending, Plan, PlanIdentity, Position, PublishToken, Range, ShardKey, delivery_hash
 from shard_store.offsets import lost_progress
-from shard_store.positions import finished, open_positions, split_by_fit
+from shard_store.positions import Place, finished, places, split_by_fit
 from shard_store.semantics import Semantics
 from shard_store.shards import fence
 from shard_store.sql.schema import attempts, pipelines
@@ -126,9 +127,8 @@ def _repeated(transaction: Transaction, row: Row[Any], made: Plan) -> Plan:
     left_out = set(json.loads(row.plan_left_out))
     planned = snapshots.flatten(snapshots.read(transaction, row.pipeline, row.plan_after, row.plan_end))
     bad = found_bad(transaction, made.identity)
-    return replace(
-        made, ranges=tuple(r for r in planned if (r.key, r.start) not in bad and snapshots.mark(r) not in left_out)
-    )
+    read = [r for r in planned if (r.key, r.start) not in bad and snapshots.mark(r) not in left_out]
+    return replace(made, ranges=tuple(_as_announced(read, places(transaction, {r.key for r in read}))))
 
 
 def _make(
@@ -147,13 +147,18 @@ def _make(
     planned = snapshots.flatten(parts)
     again = [r for r in planned if snapshots.mark(r) not in left_out_before] if left_out_before else planned
     semantics = Semantics(row.semantics)
+    same_attempt = _same_attempt(row, token, seqs)
+    known: dict[ShardKey, Place] = {}
     positions: dict[ShardKey, Position] = {}
     included, others = again, list[Range]()
+    if semantics.keeps_shards:
+        known = places(transaction, {r.key for r in planned}, token if semantics.final_at_delivery else None)
     if semantics.final_at_delivery:
-        positions = open_positions(transaction, token, {r.key for r in planned})
+        positions = {key: place.position for key, place in known.items()}
         included, others = split_by_fit(again, positions)
-    elif semantics.final_at_snapshot and not _same_attempt(row, token, seqs):
+    elif semantics.final_at_snapshot and not same_attempt:
         included = snapshots.flatten([part for part in parts if part.seq > row.begun_seq])
+    included = _as_announced(included, known)
     left_out: list[Range] = []
     if len(included) < len(planned):
         taken = {(r.key, r.start) for r in included}
@@ -165,10 +170,25 @@ def _make(
     digest = delivery_hash(row.source, token.pipeline, included, seqs)
     identity = PlanIdentity(row.source, token, *seqs, digest)
     whole = tuple(included)
-    if row.plan_hash == digest:  # an attempt at it was made before
+    unwanted = [] if same_attempt else [r for r in included if _pending(r, known) == Pending.QUARANTINE]
+    shard_repair.give_up(transaction, identity, unwanted)
+    if unwanted or row.plan_hash == digest:  # an attempt at it was made before
         bad = found_bad(transaction, identity)
         included = [r for r in included if (r.key, r.start) not in bad]
+    seen = [r.key for r in included if announcing.reads_all(r) and _pending(r, known) == Pending.RENEWED]
+    announcing.forget_pending(transaction, seen, Pending.RENEWED)
     return Plan(identity, tuple(included), tuple(lost), whole=whole), [snapshots.mark(r) for r in left_out]
+
+
+def _as_announced(ranges: Sequence[Range], known: Mapping[ShardKey, Place]) -> list[Range]:
+    """A snapshot has the size and ETag that its reader knew; another pipeline may have been told of a newer version."""
+    return [
+        r if (place := known.get(r.key)) is None else announcing.with_version(r, place.size, place.etag) for r in ranges
+    ]
+
+
+def _pending(entry: Range, known: Mapping[ShardKey, Place]) -> str | None:
+    return known[entry.key].pending if entry.key in known else None
 
 
 def _same_attempt(row: Row[Any], token: PublishToken, seqs: tuple[int, int]) -> bool:

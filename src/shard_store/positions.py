@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import sqlalchemy as sa
 
@@ -18,12 +18,31 @@ Entry = TypeVar("Entry", Range, Move)
 _PLACE = sa.select(shards.c.shard_key, shards.c.position)
 
 
+class Place(NamedTuple):
+    """Where a shard stands, and what was announced last."""
+
+    position: Position
+    size: int | None
+    etag: str | None
+    pending: str | None
+
+
 def open_positions(
     transaction: Transaction, token: PublishToken, keys: Collection[ShardKey]
 ) -> dict[ShardKey, Position]:
     """The positions of our open shards among `keys`."""
     rows = transaction.select_among(_PLACE.where(owned_by(token)), shards.c.shard_key, keys)
     return {ShardKey(key): Position(position) for key, position in rows}
+
+
+def places(
+    transaction: Transaction, keys: Collection[ShardKey], token: PublishToken | None = None
+) -> dict[ShardKey, Place]:
+    """Where these shards stand, with what a plan has to know of them; with `token` those that are open and ours."""
+    query = _PLACE.add_columns(shards.c.size, shards.c.etag, shards.c.pending)
+    query = query if token is None else query.where(owned_by(token))
+    rows = transaction.select_among(query, shards.c.shard_key, keys)
+    return {ShardKey(key): Place(Position(position), *others) for key, position, *others in rows}
 
 
 def finished(transaction: Transaction, keys: set[ShardKey]) -> set[ShardKey]:
