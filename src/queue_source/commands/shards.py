@@ -57,15 +57,13 @@ def list_shards(
             one.key.hex()[:_SHORT],
             one.state if one.pending is None else f"{one.state} ({one.pending})",
             one.source,
-            one.pipeline or "",
-            (iso_time(one.opened_at) or "")[:19],
-            (iso_time(one.finished_at) or "")[:19],
+            (iso_time(one.opened_at if one.finished_at is None else one.finished_at) or "")[:19],
             "" if one.size is None else str(one.size),
             one.shard_id,
         ]
         for one in found
     ]
-    columns = ("key", "state", "source", "pipeline", "opened (UTC)", "finished (UTC)", "bytes", "shard")
+    columns = ("key", "state", "source", "since (UTC)", "bytes", "shard")
     print_table(f"{len(rows)} shards", columns, rows)
     if more:
         stderr().print("there are more; raise --limit, or choose fewer shards", markup=False)
