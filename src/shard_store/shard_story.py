@@ -126,7 +126,9 @@ def _attempts(transaction: Transaction, row: Row[Any] | None, hashes: Sequence[s
     if row is not None and row.end_seq is not None:
         ended = attempts.c.pipeline == row.owner, attempts.c.end_seq == row.end_seq
         known = sa.or_(known, sa.and_(*ended, attempts.c.start_seq < attempts.c.end_seq))
-    found = transaction.execute(sa.select(attempts).where(known).order_by(attempts.c.published_at, attempts.c.end_seq)).all()
+    found = transaction.execute(
+        sa.select(attempts).where(known).order_by(attempts.c.published_at, attempts.c.end_seq)
+    ).all()
     return tuple(
         Attempted(
             a.delivery_hash,

@@ -46,7 +46,7 @@ class Maintenance:
         session = self._session
         tasks = (
             _Task("the shards of other pipelines", self._get_foreign, session.heartbeat),
-            _Task("shards to be read anew", self._get_renewed, session.heartbeat),
+            _Task("shards to be read anew", self._ownership.get_renewed, session.heartbeat),
             _Task("room for new messages", self._make_room, session.heartbeat),
             _Task("pruning", self._prune, self._prune_every),
             _Task("the depth of the queues", self._get_depth, _DEPTH_EVERY),
@@ -80,11 +80,6 @@ class Maintenance:
     def _get_foreign(self) -> None:
         """One statement for all shards of others: finished ones end their messages, stale ones are acquired."""
         self._ownership.get_again(self._in_flight.foreign())
-
-    def _get_renewed(self) -> None:
-        """What an operator has opened again is announced by nobody, and a newer version perhaps to another pipeline."""
-        if self._session.semantics.keeps_shards:
-            self._ownership.resolve(self._session.store.renewed(self._session.token).values())
 
     def _make_room(self) -> None:
         if idle := self._in_flight.make_room():
