@@ -73,7 +73,9 @@ def quarantine(
     if not dry_run:
         flag = shards.update().where(shards.c.finished_at.is_(None)).values(pending=Pending.QUARANTINE.value)
         transaction.change_among(flag, shards.c.shard_key, [row.shard_key for row in wanted])
-        _record(transaction, "quarantine", audit, [(row, {"pending": Pending.QUARANTINE.value}) for row in wanted])
+        record_changes(
+            transaction, "quarantine", audit, [(row, {"pending": Pending.QUARANTINE.value}) for row in wanted]
+        )
     return done
 
 
@@ -151,7 +153,7 @@ def reopen(
     after = {"state": ShardState.OPEN.value, "pending": Pending.RENEWED.value}
     changes = [(row, after) for row in withdrawn]
     changes += [(row, {**after, "position": ended[row.shard_key].position}) for row in back]
-    _record(transaction, "reopen", audit, changes)
+    record_changes(transaction, "reopen", audit, changes)
     return done
 
 
@@ -168,7 +170,7 @@ def forget(transaction: Transaction, keys: Sequence[ShardKey], audit: Audit, *, 
     if not dry_run:
         gone = shards.delete().where(shards.c.finished_at.is_not(None))
         transaction.change_among(gone, shards.c.shard_key, [row.shard_key for row in finished])
-        _record(transaction, "forget", audit, [(row, None) for row in finished])
+        record_changes(transaction, "forget", audit, [(row, None) for row in finished])
     return done
 
 
@@ -212,9 +214,10 @@ def _put_back(transaction: Transaction, starts: Iterable[tuple[bytes, Position, 
         given.execute(transaction.connection, update, chunk)
 
 
-def _record(
+def record_changes(
     transaction: Transaction, action: str, audit: Audit, changed: Iterable[tuple[Row[Any], Mapping[str, Any] | None]]
 ) -> None:
+    """Who did it and why, with each shard's row from before, and what is different afterwards (None: it is gone)."""
     shard_changes.write(
         transaction,
         [

@@ -172,10 +172,10 @@ class ShardStore:
     mark_requeued = _writes(error_repair.mark_requeued)
     drop_errors = _writes(error_repair.drop)
 
-    def reopen(self, found: Sequence[StoredError], *, dry_run: bool = False) -> Reopening:
+    def reopen(self, found: Sequence[StoredError], *, dry_run: bool = False, audit: Audit | None = None) -> Reopening:
         """Put the quarantined shards of these object errors back to where each was found bad."""
         run = self.database.read if dry_run else self.database.write
-        return run(lambda t: error_repair.reopen(t, found, dry_run=dry_run))
+        return run(lambda t: error_repair.reopen(t, found, dry_run=dry_run, audit=audit))
 
     # shards as operators see them
 

@@ -275,8 +275,8 @@ def test_a_dry_run_says_what_would_be_done_and_does_nothing(store: ShardStore, n
     prepared(store)
 
     def everything() -> list[object]:
-        tables = (shards, shard_changes)
-        return [store.database.read(lambda t, table=table: t.execute(table.select()).all()) for table in tables]
+        with store.database.engine.connect() as connection:
+            return [connection.execute(table.select()).all() for table in (shards, shard_changes)]
 
     before = everything()
     would = CHANGES[name](store, keys("bad", "open"), True)
@@ -422,3 +422,16 @@ def test_the_story_of_an_object_that_was_opened_again_has_both_its_plans(store: 
     assert story.outcome == f"published by attempt {story.attempts[-1].delivery_hash}"
     assert story.shard is not None
     assert story.shard.position != BEGINNING
+
+
+def test_a_requeue_is_recorded_too(store: ShardStore) -> None:
+    from shard_store import error_search
+
+    us = Pipeline.start(store)
+    quarantined(us, "a")
+    ((error,),) = error_search.pages(store.database, Criteria())
+    store.reopen([error], audit=ME)
+    (stored,) = store.shard_story(keys("a")[0]).changes
+    assert (stored.change.action, stored.change.actor) == ("requeue", "ada@host")
+    assert stored.after is not None
+    assert (stored.after["state"], stored.after["publish_token"]) == ("open", None)

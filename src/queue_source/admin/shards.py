@@ -5,15 +5,14 @@ Who calls it: the commands `cuesqueue shards ...`, and programs. Decision 0040 s
 
 from __future__ import annotations
 
-import getpass
-import socket
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
+from queue_source.admin.audit import audit
 from queue_source.messages import MESSAGE_URI
 from shard_store import shard_search
 from shard_store.model import ShardKey
-from shard_store.shard_repair import Audit, ShardsChanged
+from shard_store.shard_repair import ShardsChanged
 from shard_store.shard_search import FoundShard, ShardCriteria
 from shard_store.shard_story import ShardStory
 from shard_store.store import ShardStore
@@ -93,7 +92,7 @@ def quarantine_shards(
     Process:
         Any; running queries go on meanwhile.
     """
-    change = partial(store.quarantine, audit=_audit(reason), dry_run=dry_run)
+    change = partial(store.quarantine, audit=audit(reason), dry_run=dry_run)
     return _each(store, criteria, limit, change)
 
 
@@ -121,7 +120,7 @@ def reopen_shards(
     Process:
         Any; running queries go on meanwhile.
     """
-    change = partial(store.put_back, audit=_audit(reason), message_uri=MESSAGE_URI, dry_run=dry_run)
+    change = partial(store.put_back, audit=audit(reason), message_uri=MESSAGE_URI, dry_run=dry_run)
     return _each(store, criteria, limit, change)
 
 
@@ -148,7 +147,7 @@ def forget_shards(
     Process:
         Any; running queries go on meanwhile.
     """
-    return _each(store, criteria, limit, partial(store.forget, audit=_audit(reason), dry_run=dry_run))
+    return _each(store, criteria, limit, partial(store.forget, audit=audit(reason), dry_run=dry_run))
 
 
 def _each(store: ShardStore, criteria: ShardCriteria, limit: int | None, change: _Change) -> ShardsChanged:
@@ -156,11 +155,3 @@ def _each(store: ShardStore, criteria: ShardCriteria, limit: int | None, change:
     for page in shard_search.pages(store.database, criteria, limit=limit):
         done += change([shard.key for shard in page])
     return done
-
-
-def _audit(reason: str) -> Audit:
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # a container's user may have no name
-        user = "unknown"
-    return Audit(f"{user}@{socket.gethostname()}", reason)
