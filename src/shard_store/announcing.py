@@ -90,22 +90,38 @@ def announced_since(transaction: Transaction, identity: PlanIdentity, bad: Colle
     return set(ended)
 
 
-def with_version(entry: Range, size: int | None, etag: str | None) -> Range:
-    """The range with the newest size and ETag of its shard: where a whole object is read, and nothing of it was."""
-    content = entry.content
-    if size is None or (size, etag) == (content.size, content.etag) or not reads_all(entry):
-        return entry
-    return entry._replace(content=content._replace(size=size, etag=etag))
+def pending_of(transaction: Transaction, keys: Iterable[ShardKey]) -> dict[ShardKey, str]:
+    """What is pending of those of the shards for which anything is, whoever owns them."""
+    query = sa.select(shards.c.shard_key, shards.c.pending).where(shards.c.pending.is_not(None))
+    return {ShardKey(key): mark for key, mark in transaction.select_among(query, shards.c.shard_key, keys)}
+
+
+def as_announced(transaction: Transaction, ranges: Sequence[Range], pending: Collection[ShardKey]) -> list[Range]:
+    """The ranges, with the newest size and ETag of their shards: where a whole object is read, and nothing of it was.
+
+    A snapshot has what its reader knew. `pending` are the shards of which more may be known by now.
+    """
+    if not pending:
+        return list(ranges)
+    query = sa.select(shards.c.shard_key, shards.c.size, shards.c.etag).where(shards.c.size.is_not(None))
+    found = {
+        ShardKey(key): (size, etag) for key, size, etag in transaction.select_among(query, shards.c.shard_key, pending)
+    }
+    return [
+        r._replace(content=r.content._replace(size=found[r.key][0], etag=found[r.key][1]))
+        if r.key in found and reads_all(r)
+        else r
+        for r in ranges
+    ]
 
 
 def reads_all(entry: Range) -> bool:
     return entry.start == BEGINNING and is_end(entry.end)
 
 
-def forget_pending(transaction: Transaction, keys: Iterable[ShardKey], pending: Pending) -> None:
-    """A plan has seen to it."""
-    of_kind = shards.update().where(shards.c.pending == pending.value).values(pending=None)
-    transaction.change_among(of_kind, shards.c.shard_key, keys)
+def mark_seen(transaction: Transaction, keys: Iterable[ShardKey]) -> None:
+    """A plan has seen to what was pending of these shards."""
+    transaction.change_among(shards.update().values(pending=Pending.SEEN.value), shards.c.shard_key, keys)
 
 
 def mark_reopened(transaction: Transaction, keys: Iterable[bytes]) -> None:
@@ -145,7 +161,8 @@ def _renew(transaction: Transaction, announced: Mapping[ShardKey, Content], rows
         and (row.sequence is None or announced[ShardKey(row.shard_key)].sequence != row.sequence)
     ]
     given = transaction.row_set(key=shards.c.shard_key, **{name: shards.c[name] for name in _VERSION})
-    pending = sa.func.coalesce(shards.c.pending, Pending.RENEWED.value)
+    given_up = shards.c.pending == Pending.QUARANTINE.value
+    pending = sa.case((given_up, Pending.QUARANTINE.value), else_=Pending.RENEWED.value)
     update = shards.update().where(shards.c.shard_key == given.c["key"])
     update = update.values(**{name: given.c[name] for name in _VERSION}, pending=pending)
     for chunk in chunks(sorted(keys)):

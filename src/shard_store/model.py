@@ -52,10 +52,11 @@ class ShardState(str, Enum):
 
 
 class Pending(str, Enum):
-    """What the next plan with an open shard has to know, and nobody could say before."""
+    """What plans have to know of a shard that is not in its snapshot."""
 
     RENEWED = "renewed"  # announced anew since a plan has looked at it
     QUARANTINE = "quarantine"  # an operator wants it given up
+    SEEN = "seen"  # a plan has looked at it since; the row may have a newer version than the snapshot
 
 
 class AttemptKind(str, Enum):

@@ -7,7 +7,6 @@ whether the transaction committed: what is there already is found by seq or by d
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +18,7 @@ from shard_store.error_records import found_bad
 from shard_store.errors import PipelineTakenOver, ShardStoreError, StoreConfigurationError
 from shard_store.model import Pending, Plan, PlanIdentity, Position, PublishToken, Range, ShardKey, delivery_hash
 from shard_store.offsets import lost_progress
-from shard_store.positions import Place, finished, places, split_by_fit
+from shard_store.positions import finished, open_places, split_by_fit
 from shard_store.semantics import Semantics
 from shard_store.shards import fence
 from shard_store.sql.schema import attempts, pipelines
@@ -128,7 +127,8 @@ def _repeated(transaction: Transaction, row: Row[Any], made: Plan) -> Plan:
     planned = snapshots.flatten(snapshots.read(transaction, row.pipeline, row.plan_after, row.plan_end))
     bad = found_bad(transaction, made.identity)
     read = [r for r in planned if (r.key, r.start) not in bad and snapshots.mark(r) not in left_out]
-    return replace(made, ranges=tuple(_as_announced(read, places(transaction, {r.key for r in read}))))
+    renewed = announcing.pending_of(transaction, {r.key for r in read})
+    return replace(made, ranges=tuple(announcing.as_announced(transaction, read, renewed)))
 
 
 def _make(
@@ -148,17 +148,17 @@ def _make(
     again = [r for r in planned if snapshots.mark(r) not in left_out_before] if left_out_before else planned
     semantics = Semantics(row.semantics)
     same_attempt = _same_attempt(row, token, seqs)
-    known: dict[ShardKey, Place] = {}
     positions: dict[ShardKey, Position] = {}
+    pending: dict[ShardKey, str] = {}
     included, others = again, list[Range]()
-    if semantics.keeps_shards:
-        known = places(transaction, {r.key for r in planned}, token if semantics.final_at_delivery else None)
     if semantics.final_at_delivery:
-        positions = {key: place.position for key, place in known.items()}
+        positions, pending = open_places(transaction, token, {r.key for r in planned})
         included, others = split_by_fit(again, positions)
-    elif semantics.final_at_snapshot and not same_attempt:
-        included = snapshots.flatten([part for part in parts if part.seq > row.begun_seq])
-    included = _as_announced(included, known)
+    elif semantics.final_at_snapshot:
+        pending = announcing.pending_of(transaction, {r.key for r in planned})
+        if not same_attempt:
+            included = snapshots.flatten([part for part in parts if part.seq > row.begun_seq])
+    included = announcing.as_announced(transaction, included, pending)
     left_out: list[Range] = []
     if len(included) < len(planned):
         taken = {(r.key, r.start) for r in included}
@@ -170,25 +170,14 @@ def _make(
     digest = delivery_hash(row.source, token.pipeline, included, seqs)
     identity = PlanIdentity(row.source, token, *seqs, digest)
     whole = tuple(included)
-    unwanted = [] if same_attempt else [r for r in included if _pending(r, known) == Pending.QUARANTINE]
+    unwanted = [] if same_attempt else [r for r in included if pending.get(r.key) == Pending.QUARANTINE]
     shard_repair.give_up(transaction, identity, unwanted)
     if unwanted or row.plan_hash == digest:  # an attempt at it was made before
         bad = found_bad(transaction, identity)
         included = [r for r in included if (r.key, r.start) not in bad]
-    seen = [r.key for r in included if announcing.reads_all(r) and _pending(r, known) == Pending.RENEWED]
-    announcing.forget_pending(transaction, seen, Pending.RENEWED)
+    renewed = [r.key for r in included if pending.get(r.key) == Pending.RENEWED and announcing.reads_all(r)]
+    announcing.mark_seen(transaction, renewed)
     return Plan(identity, tuple(included), tuple(lost), whole=whole), [snapshots.mark(r) for r in left_out]
-
-
-def _as_announced(ranges: Sequence[Range], known: Mapping[ShardKey, Place]) -> list[Range]:
-    """A snapshot has the size and ETag that its reader knew; another pipeline may have been told of a newer version."""
-    return [
-        r if (place := known.get(r.key)) is None else announcing.with_version(r, place.size, place.etag) for r in ranges
-    ]
-
-
-def _pending(entry: Range, known: Mapping[ShardKey, Place]) -> str | None:
-    return known[entry.key].pending if entry.key in known else None
 
 
 def _same_attempt(row: Row[Any], token: PublishToken, seqs: tuple[int, int]) -> bool:

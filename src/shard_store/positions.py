@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
@@ -18,15 +18,6 @@ Entry = TypeVar("Entry", Range, Move)
 _PLACE = sa.select(shards.c.shard_key, shards.c.position)
 
 
-class Place(NamedTuple):
-    """Where a shard stands, and what was announced last."""
-
-    position: Position
-    size: int | None
-    etag: str | None
-    pending: str | None
-
-
 def open_positions(
     transaction: Transaction, token: PublishToken, keys: Collection[ShardKey]
 ) -> dict[ShardKey, Position]:
@@ -35,14 +26,18 @@ def open_positions(
     return {ShardKey(key): Position(position) for key, position in rows}
 
 
-def places(
-    transaction: Transaction, keys: Collection[ShardKey], token: PublishToken | None = None
-) -> dict[ShardKey, Place]:
-    """Where these shards stand, with what a plan has to know of them; with `token` those that are open and ours."""
-    query = _PLACE.add_columns(shards.c.size, shards.c.etag, shards.c.pending)
-    query = query if token is None else query.where(owned_by(token))
-    rows = transaction.select_among(query, shards.c.shard_key, keys)
-    return {ShardKey(key): Place(Position(position), *others) for key, position, *others in rows}
+def open_places(
+    transaction: Transaction, token: PublishToken, keys: Collection[ShardKey]
+) -> tuple[dict[ShardKey, Position], dict[ShardKey, str]]:
+    """The same, and what is pending of those of them for which anything is."""
+    query = _PLACE.add_columns(shards.c.pending).where(owned_by(token))
+    positions: dict[ShardKey, Position] = {}
+    pending: dict[ShardKey, str] = {}
+    for key, position, mark in transaction.select_among(query, shards.c.shard_key, keys):
+        positions[key] = position
+        if mark is not None:
+            pending[key] = mark
+    return positions, pending
 
 
 def finished(transaction: Transaction, keys: set[ShardKey]) -> set[ShardKey]:

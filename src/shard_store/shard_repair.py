@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
 from shard_store import shard_changes
-from shard_store.announcing import forget_pending, mark_reopened
+from shard_store.announcing import mark_reopened, mark_seen
 from shard_store.endings import Ending, endings
 from shard_store.error_records import record
 from shard_store.model import ErrorRecord, Pending, PlanIdentity, Position, Range, ShardKey, ShardState
@@ -26,6 +26,7 @@ GIVEN_UP = "quarantined-by-hand"
 """The cause of the error of a shard that an operator gave up."""
 
 _KEPT = 4 << 20  # bytes of a message
+_UNKNOWN: Mapping[str, None] = dict.fromkeys(("end_seq", "size", "etag"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +109,7 @@ def give_up(transaction: Transaction, identity: PlanIdentity, ranges: Sequence[R
             )
         )
     record(transaction, identity.source, identity.token.pipeline, records)
-    forget_pending(transaction, {r.key for r in ranges}, Pending.QUARANTINE)
+    mark_seen(transaction, {r.key for r in ranges})
 
 
 def reopen(
@@ -150,8 +151,9 @@ def reopen(
     mark_reopened(transaction, [error for row in back for error in ended[row.shard_key].errors])
     renewed = shards.update().values(pending=Pending.RENEWED.value)
     transaction.change_among(renewed, shards.c.shard_key, [row.shard_key for row in withdrawn])
-    after = {"state": ShardState.OPEN.value, "pending": Pending.RENEWED.value}
-    changes = [(row, after) for row in withdrawn]
+    pending = {"pending": Pending.RENEWED.value}
+    after: dict[str, Any] = {**pending, "state": ShardState.OPEN.value, **_UNKNOWN}
+    changes: list[tuple[Row[Any], Mapping[str, Any]]] = [(row, pending) for row in withdrawn]
     changes += [(row, {**after, "position": ended[row.shard_key].position}) for row in back]
     record_changes(transaction, "reopen", audit, changes)
     return done
@@ -198,7 +200,6 @@ def _cannot_reopen(
 def _put_back(transaction: Transaction, starts: Iterable[tuple[bytes, Position, int]]) -> None:
     names = {"key": shards.c.shard_key, "start": shards.c.position, "incarnation": shards.c.incarnation}
     given = transaction.row_set(**names)
-    reset = dict.fromkeys(("end_seq", "finished_at", "size", "etag"))
     update = (
         shards.update()
         .where(shards.c.shard_key == given.c["key"], shards.c.state == ShardState.QUARANTINED.value)
@@ -207,7 +208,8 @@ def _put_back(transaction: Transaction, starts: Iterable[tuple[bytes, Position, 
             incarnation=given.c["incarnation"],
             state=ShardState.OPEN.value,
             pending=Pending.RENEWED.value,
-            **reset,
+            finished_at=None,
+            **_UNKNOWN,
         )
     )
     for chunk in chunks(sorted(starts)):

@@ -78,7 +78,8 @@ class ShardCriteria:
 class FoundShard:
     """A shard as the store has it. Times are microseconds since 1970 UTC.
 
-    `pending`: what the next plan with it will do: `renewed` reads its newest version, `quarantine` gives it up.
+    `pending`: what the next plan with it will do: `renewed` reads its newest version, `quarantine` gives it up; `seen`:
+    a plan has done so.
     """
 
     key: ShardKey

@@ -55,7 +55,7 @@ def list_shards(
     rows = [
         [
             one.key.hex()[:_SHORT],
-            one.state if one.pending is None else f"{one.state} ({one.pending})",
+            f"{one.state} ({one.pending})" if one.pending in ("renewed", "quarantine") else one.state,
             one.source,
             (iso_time(one.opened_at if one.finished_at is None else one.finished_at) or "")[:19],
             "" if one.size is None else str(one.size),
@@ -93,11 +93,12 @@ def show(
     if as_json:
         print_result(told, as_json, title="shard")
         return
-    shard = told["shard"] or {}
+    shard = {field: value for field, value in (told["shard"] or {}).items() if value is not None}
     print_result({"outcome": told["outcome"], **shard}, as_json, title="shard")
     for name in ("planned", "attempts", "errors", "changes"):
         for entry in told[name] if isinstance(told[name], list) else [told[name]] if told[name] else []:
-            print_result(entry, as_json, title=name.removesuffix("s"))
+            known = {field: value for field, value in entry.items() if value is not None}
+            print_result(known, as_json, title=name.removesuffix("s"))
 
 
 @group.command()
