@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
 from shard_store import shard_changes
-from shard_store.announcing import mark_reopened, mark_seen
+from shard_store.announcing import mark_reopened
 from shard_store.endings import Ending, endings
 from shard_store.error_records import record
 from shard_store.model import ErrorRecord, Pending, PlanIdentity, Position, Range, ShardKey, ShardState
@@ -83,7 +83,8 @@ def quarantine(
 def give_up(transaction: Transaction, identity: PlanIdentity, ranges: Sequence[Range]) -> None:
     """An operator wants these ranges of a plan given up, before an attempt reads them: they are bad for the plan.
 
-    So the plan stays what it was, and its publication quarantines their shards.
+    So the plan stays what it was, and its publication quarantines their shards. Until then they stay marked: if shards
+    pass to another pipeline, an attempt without these is another plan, which knows nothing of the errors of this one.
     """
     if not ranges:
         return
@@ -109,7 +110,6 @@ def give_up(transaction: Transaction, identity: PlanIdentity, ranges: Sequence[R
             )
         )
     record(transaction, identity.source, identity.token.pipeline, records)
-    mark_seen(transaction, {r.key for r in ranges})
 
 
 def reopen(

@@ -435,3 +435,21 @@ def test_a_requeue_is_recorded_too(store: ShardStore) -> None:
     assert (stored.change.action, stored.change.actor) == ("requeue", "ada@host")
     assert stored.after is not None
     assert (stored.after["state"], stored.after["publish_token"]) == ("open", None)
+
+
+def test_it_stays_given_up_when_another_shard_of_the_plan_is_lost_meanwhile(backend: StoreBackend) -> None:
+    store = backend.open()
+    us, other = Pipeline.start(store), Pipeline.start(store, "other")
+    failed = us.planned("a", "b", "c")
+    store.quarantine(keys("a"), ME)
+    us = Pipeline.start(store)
+    assert read_by(us.plan()) == ["b", "c"]
+    backend.clock.advance(STALE + 1)
+    store.heartbeat(other.token, STALE)
+    assert store.acquire(other.token, {keys("c")[0]: us.token}) == set(keys("c"))
+    us = Pipeline.start(store)
+    plan = us.plan()
+    assert plan.identity.delivery_hash != failed.identity.delivery_hash
+    assert read_by(plan) == ["b"]
+    us.publish(plan, Split("/x", 1, 1))
+    assert (state(us, "a"), state(us, "b")) == (ShardState.QUARANTINED, ShardState.DONE)
