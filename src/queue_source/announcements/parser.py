@@ -16,6 +16,7 @@ import json
 from collections.abc import Mapping
 
 from queue_source.announcements.dialects import DIALECTS, GCS_ATTRIBUTES, Dialect, Json
+from queue_source.announcements.sequences import sequence_of
 from queue_source.errors import MalformedNotification
 from queue_source.messages import Announcement, ObjectNotice
 from queue_source.options.json_paths import JsonPaths, uris_at
@@ -142,7 +143,8 @@ def _notice(dialect: Dialect, record: Json) -> ObjectNotice | None:
     if key.endswith("/") and size == 0:
         return None
     uri = f"{dialect.scheme}://{bucket}/{key}"
-    return ObjectNotice(uri, size, _optional(item, dialect.etag), _optional(item, dialect.version))
+    etag, version = _optional(item, dialect.etag), _optional(item, dialect.version)
+    return ObjectNotice(uri, size, etag, version, sequence_of(dialect, record, item))
 
 
 def _gcs(body: bytes, attributes: Mapping[str, str]) -> Announcement:

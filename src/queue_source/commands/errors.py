@@ -161,4 +161,5 @@ def _shown(error: StoredError) -> dict[str, Any]:
     from queue_source.coordinator.error_queue import error_as_dict, iso_time
 
     handled = {"delivered_at": iso_time(error.delivered_at), "delivered_to": error.delivered_to}
-    return {**error_as_dict(error), "state": error.state, **handled, "requeued_at": iso_time(error.requeued_at)}
+    again = {"requeued_at": iso_time(error.requeued_at), "reopened_at": iso_time(error.reopened_at)}
+    return {**error_as_dict(error), "state": error.state, **handled, **again}
