@@ -54,6 +54,15 @@ class Limits:
         """Refuse a number of rows that the object says it has, before any is decoded."""
         self._check("rows", self.rows + rows, ALWAYS_ALLOWED_ROWS)
 
+    def check_empty(self, records: int) -> None:
+        """Refuse too many records that take no bytes at all."""
+        if records > self.size * self.expansion:
+            raise self._refusal(f"it has {records} records without any bytes")
+
+    def check_block(self, size: int) -> None:
+        """Refuse a block of records that has so many bytes or more."""
+        self.check_indivisible(size, "a block")
+
     def check_indivisible(self, needed: int, what: str) -> None:
         """Refuse what would need too much memory at once."""
         allowed = max(INDIVISIBLE, self.size * self.expansion // _INDIVISIBLE_SHARE)
