@@ -58,9 +58,7 @@ class Avro(TypedFormat):
                 arrays = [column.build([row[name] for row in rows]) for name, column in columns.items()]
                 table = pa.Table.from_arrays(arrays, names=list(columns))
                 table = table if columns else pa.table({"": pa.nulls(len(rows))}).select([])
-                for batch in table.to_batches():
-                    limits.add(batch)
-            yield conformed(table, schema, chosen, options)
+            yield limits.counted(conformed(table, schema, chosen, options))
 
 
 def _types(blocks: Blocks) -> Types:

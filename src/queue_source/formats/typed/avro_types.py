@@ -220,7 +220,7 @@ def _dates(days: pa.Array, hybrid: bool) -> pa.Array:
 
 def _times(values: Values, factor: int, zone: str | None, hybrid: bool) -> pa.Array:
     micros = pc.multiply_checked(pa.array(values, pa.int64()), factor)
-    return (gregorian_micros(micros) if hybrid else micros).cast(pa.timestamp("us", tz=zone))
+    return (gregorian_micros(micros, "UTC") if hybrid else micros).cast(pa.timestamp("us", tz=zone))
 
 
 def _decimal(precision: int, scale: int) -> Column:

@@ -9,10 +9,15 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from queue_source.formats.typed.columns import over_children
+from queue_source.formats.zones import instants
 
 _SWITCH = -141_427
 """The number of 1582-10-15, the first day that both calendars name alike."""
 _DAY = 86_400_000_000
+_START_OF_1900 = -2_208_988_800_000_000
 
 
 def gregorian_days(days: pa.Array) -> pa.Array:
@@ -25,15 +30,43 @@ def gregorian_days(days: pa.Array) -> pa.Array:
     return pc.if_else(days.is_valid(), pa.array(numbers).cast(pa.int32()), pa.scalar(None, pa.int32()))
 
 
-def gregorian_micros(micros: pa.Array) -> pa.Array:
-    """Microseconds since 1970 (int64), in no zone or in UTC, in the same way: the time of the day stays."""
+def gregorian_micros(micros: pa.Array, zone: str) -> pa.Array:
+    """Microseconds since 1970 (int64) in the same way: what the clock of the zone showed stays.
+
+    Who counted so took the zone's clock of 1900 for that of all the time before; local mean time is applied here.
+    """
     numbers = np.asarray(micros.fill_null(0)).astype(np.int64)
-    days = numbers // _DAY
-    old = days < _SWITCH
+    old = numbers < _START_OF_1900
     if not old.any():
         return micros
-    numbers[old] += (_gregorian(days[old]) - days[old]) * _DAY
+    start = pa.scalar(_START_OF_1900, pa.timestamp("us"))
+    local = numbers[old] + _START_OF_1900 - instants(start, zone).cast(pa.int64()).as_py()
+    days = local // _DAY
+    shown = local + (np.where(days < _SWITCH, _gregorian(days), days) - days) * _DAY
+    numbers[old] = np.asarray(instants(pa.array(shown, pa.timestamp("us")), zone).cast(pa.int64()))
     return pc.if_else(micros.is_valid(), pa.array(numbers), pa.scalar(None, pa.int64()))
+
+
+def in_gregorian(array: pa.Array, zone: str) -> pa.Array:
+    """All dates and moments in an array, however deep."""
+    kind = array.type
+    if pt.is_date32(kind):
+        return gregorian_days(array.view(pa.int32())).view(kind)
+    if pt.is_timestamp(kind):
+        micros = array.cast(pa.timestamp("us", tz=kind.tz)).view(pa.int64())
+        return gregorian_micros(micros, zone).cast(pa.timestamp("us", tz=kind.tz))
+    if pt.is_struct(kind):
+        children = [in_gregorian(child, zone) for child in array.flatten()]
+        return pa.StructArray.from_arrays(children, names=[field.name for field in kind], mask=array.is_null())
+    if pt.is_list(kind):
+        values = in_gregorian(array.values, zone)
+        return over_children(array, pa.list_(values.type), [values])
+    if pt.is_map(kind):
+        keys, items = in_gregorian(array.keys, zone), in_gregorian(array.items, zone)
+        fields = [pa.field("key", keys.type, nullable=False), pa.field("value", items.type)]
+        entries = pa.StructArray.from_arrays([keys, items], fields=fields)
+        return over_children(array, pa.map_(keys.type, items.type), [entries])
+    return array
 
 
 def _gregorian(days: np.ndarray) -> np.ndarray:

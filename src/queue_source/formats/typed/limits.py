@@ -14,7 +14,7 @@ from queue_source.errors import BadObject
 ALWAYS_ALLOWED = 1 << 30
 """Bytes that any object may decode to, however small it is."""
 ALWAYS_ALLOWED_ROWS = 100_000_000
-AT_ONCE = 96 << 20
+AT_ONCE = 64 << 20
 """Bytes that are decoded in one go; what would be more is decoded in smaller batches."""
 INDIVISIBLE = 128 << 20
 """Bytes that may be needed at once where nothing smaller can be decoded: a page of each column, a row, a block."""
@@ -36,14 +36,15 @@ class Limits:
     decoded: int = 0
     unpacked: int = 0
 
-    def add(self, batch: pa.RecordBatch) -> None:
-        """Count decoded rows; nulls are not counted as bytes. Raises BadObject("corrupt-object") beyond the limits."""
-        self.rows += batch.num_rows
+    def counted(self, table: pa.Table) -> pa.Table:
+        """The table itself. Nulls are not counted as bytes. Raises BadObject("corrupt-object") beyond the limits."""
+        self.rows += table.num_rows
         self.decoded += sum(
-            column.nbytes * (len(column) - column.null_count) // (len(column) or 1) for column in batch.columns
+            column.nbytes * (len(column) - column.null_count) // (len(column) or 1) for column in table.columns
         )
         self._check("bytes", self.decoded, ALWAYS_ALLOWED)
         self._check("rows", self.rows, ALWAYS_ALLOWED_ROWS)
+        return table
 
     def add_pages(self, size: int) -> None:
         """Count bytes that are going to be decompressed."""

@@ -44,7 +44,7 @@ class Orc(ColumnarFormat):
         for stripe in stripes:
             for batch in _batches(file, orc, stripe, wanted, limits):
                 table = pa.Table.from_batches([batch]).rename_columns(chosen.names)
-                yield conformed(_with_times(table, schema, chosen.matches), schema, chosen, options)
+                yield limits.counted(conformed(_with_times(table, schema, chosen.matches), schema, chosen, options))
 
 
 def _opened(file: ObjectFile) -> tuple[OrcFile, pa.Schema]:
@@ -87,7 +87,6 @@ def _batches(
             if batch is None:
                 return
             batch.validate(full=True)
-            limits.add(batch)
             columns = [values.column(column, name) for column, name in zip(batch.columns, wanted, strict=True)]
             empty = pa.table({"": pa.nulls(batch.num_rows)}).select([]).to_batches()
             batch = pa.RecordBatch.from_arrays(columns, names=wanted) if columns else empty[0]
@@ -103,7 +102,7 @@ def _rows(orc: OrcFile, stripe: Stripe, footer: StripeFooter, wanted: Sequence[s
         if name in wanted
     )
     limits.check_indivisible(worst, "a row")
-    return max(min(_ROWS, AT_ONCE // max(worst, 1)), 1)
+    return max(min(_ROWS, AT_ONCE // 4 // max(worst, 1)), 1)  # it is there several times while it is decoded
 
 
 def _worst(orc: OrcFile, stripe: Stripe, footer: StripeFooter, number: int, count: int, limits: Limits) -> int:

@@ -62,7 +62,7 @@ class Values:
         nanos = np.asarray(array.view(pa.int64()).fill_null(0))
         micros = nanos // 1000 + (self._shift if kind == orc_file.TIMESTAMP else 0)
         found = pc.if_else(array.is_valid(), pa.array(micros), pa.scalar(None, pa.int64()))
-        return (gregorian_micros(found) if self._is_hybrid else found).cast(
+        return (gregorian_micros(found, self._zone) if self._is_hybrid else found).cast(
             pa.timestamp("us", tz=self._zone)
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -12,13 +13,16 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 
+from queue_source.errors import BadObject
 from queue_source.formats.base import OpenObject, Part
 from queue_source.formats.pieces import neighbours
+from queue_source.formats.typed.calendars import in_gregorian
 from queue_source.formats.typed.limits import AT_ONCE, Limits
 from queue_source.formats.typed.parquet_pages import Chunk, Fetched, fetch, leaves
 from queue_source.formats.typed.tables import ColumnarFormat, choose, conformed, damage_is_bad
-from queue_source.formats.types import is_text
+from queue_source.formats.types import fields_of, inner_types, is_text, special_struct
 from queue_source.options.file_format import FormatOptions
+from queue_source.options.time_zones import parse_time_zone
 from queue_source.storage.files import ObjectFile
 
 READ_AT_ONCE = 64 << 20
@@ -30,6 +34,7 @@ _BUFFER = 1 << 20
 
 class Parquet(ColumnarFormat):
     name = "parquet"
+    specials = ("VARIANT",)
 
     def schema_of(self, file: ObjectFile) -> pa.Schema:
         return _opened(file).schema_arrow
@@ -40,6 +45,8 @@ class Parquet(ColumnarFormat):
         with damage_is_bad(file, "Parquet"):
             reader = _opened(file)
             chosen = choose(schema, reader.schema_arrow, options, file.uri)
+            for name, there in chosen.matches.items():
+                _check_variant(schema.field(name).type, reader.schema_arrow.field(there).type, name)
             groups = list(range(reader.num_row_groups))
             if part != Part():
                 last = sys.maxsize if part.end is None else part.end
@@ -49,7 +56,30 @@ class Parquet(ColumnarFormat):
             sized = [(n, _claimed(reader.metadata.row_group(n), columns)) for n in groups]
         for some in neighbours(sized, READ_AT_ONCE):
             for batch in _batches(file, reader, some, chosen.names, columns, limits):
-                yield conformed(pa.Table.from_batches([batch]), schema, chosen, options)
+                table = pa.Table.from_batches([batch])
+                with damage_is_bad(file, "Parquet"):
+                    table = _in_gregorian(table, reader)
+                yield limits.counted(conformed(table, schema, chosen, options))
+
+
+def _check_variant(declared: pa.DataType, written: pa.DataType, name: str) -> None:
+    """Refuse a VARIANT whose values are in columns of their own: without these columns, fields would be missing."""
+    if isinstance(written, pa.BaseExtensionType):
+        written = written.storage_type
+    if special_struct(declared) == "VARIANT":
+        if pt.is_struct(written) and written.get_field_index("typed_value") >= 0:
+            raise BadObject(
+                "wrong-columns",
+                f"column {name!r} is a shredded VARIANT, which is not read; write the object with "
+                "spark.sql.variant.writeShredding.enabled=false",
+            )
+    elif pt.is_struct(declared) and pt.is_struct(written):
+        for field in fields_of(declared):
+            if written.get_field_index(field.name) >= 0:
+                _check_variant(field.type, written.field(field.name).type, name)
+    else:
+        for inner, there in zip(inner_types(declared), inner_types(written), strict=False):
+            _check_variant(inner, there, name)
 
 
 def _opened(file: Any, **more: Any) -> pq.ParquetFile:
@@ -96,7 +126,6 @@ def _batches(
                 if batch is None:
                     return
                 batch.validate(full=True)  # a damaged page may decode into offsets out of bounds, or into no UTF-8
-                limits.add(batch)
             yield batch
     finally:
         fetched.release()
@@ -108,6 +137,32 @@ def _rows(chunks: Sequence[Chunk]) -> int:
     while rows > 1 and sum(chunk.worst(rows) for chunk in chunks) > AT_ONCE:
         rows = max(rows // 4, 1)
     return rows
+
+
+def _in_gregorian(table: pa.Table, reader: pq.ParquetFile) -> pa.Table:
+    """The dates and moments of a file that says that it counts them by the calendar of before 1582."""
+    said = reader.metadata.metadata or {}
+    version = said.get(b"org.apache.spark.version")
+    if version is None:
+        return table
+    dates = _release(version) < (3, 0) or b"org.apache.spark.legacyDateTime" in said
+    int96 = _release(version) < (3, 1) or b"org.apache.spark.legacyINT96" in said
+    if not dates and not int96:
+        return table
+    zone = parse_time_zone(said.get(b"org.apache.spark.timeZone", b"UTC").decode())
+    leaf_types = {}
+    for n in range(len(reader.schema)):
+        leaf_types[reader.schema.column(n).path.split(".")[0]] = reader.schema.column(n).physical_type
+    for place, name in enumerate(table.column_names):
+        if int96 if leaf_types.get(name) == "INT96" else dates:
+            chunks = [in_gregorian(chunk, zone) for chunk in table.column(place).chunks]
+            if chunks:
+                table = table.set_column(place, name, pa.chunked_array(chunks))
+    return table
+
+
+def _release(version: bytes) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(rb"\d+", version)[:2])
 
 
 def _measure_texts(fetched: Fetched, reader: pq.ParquetFile, chunks: Sequence[Chunk]) -> bool:
