@@ -6,6 +6,7 @@ Most are made byte by byte, since no honest writer makes them, and none may be l
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import struct
 import zlib
@@ -74,7 +75,7 @@ def _repeating_texts() -> bytes:
 def _delta(values: list[int]) -> bytes:
     """DELTA_BINARY_PACKED, in blocks of 128 numbers."""
     out = bytearray(_varint(128) + _varint(4) + _varint(len(values)) + _zigzag(values[0]))
-    steps = [after - before for before, after in zip(values, values[1:])]  # noqa: B905 (one less)
+    steps = [after - before for before, after in itertools.pairwise(values)]
     for start in range(0, len(steps), 128):
         some = steps[start : start + 128]
         some += [0] * (128 - len(some)) if start else [min(some)] * (128 - len(some))
@@ -158,7 +159,7 @@ def _thrift_value(value: Any, kind: int) -> bytes:
     if kind in (5, 6):
         return _zigzag(value)
     if kind == 8:
-        return _varint(len(value)) + value
+        return _varint(len(value)) + bytes(value)
     if kind == 9:
         size = bytes([len(value) << 4 | value.kind]) if len(value) < 15 else b""
         return size + b"".join(_thrift_value(one, value.kind) for one in value)
@@ -197,13 +198,21 @@ def _zigzag(value: int) -> bytes:
 
 def _avro() -> Iterator[Hostile]:
     text = [{"name": "a", "type": "string"}]
-    nulls = [{"name": "a", "type": "long"}, {"name": "n", "type": {"type": "array", "items": "null"}}]
-    wide = {"type": "record", "name": "wide", "fields": [{"name": f"n{i}", "type": "null"} for i in range(1000)]}
-    wide["fields"].append({"name": "b", "type": "boolean"})  # type: ignore[attr-defined]
-    deep = [
+    nulls: list[dict[str, Any]] = [
+        {"name": "a", "type": "long"},
+        {"name": "n", "type": {"type": "array", "items": "null"}},
+    ]
+    wide: dict[str, Any] = {
+        "type": "record",
+        "name": "wide",
+        "fields": [{"name": f"n{i}", "type": "null"} for i in range(1000)],
+    }
+    wide["fields"].append({"name": "b", "type": "boolean"})
+    deep: list[dict[str, Any]] = [
         {"name": "a", "type": "long"},
         {"name": "d", "type": {"type": "record", "name": "d", "fields": [{"name": "next", "type": ["null", "d"]}]}},
     ]
+    nothing: list[dict[str, Any]] = [{"name": "a", "type": "null"}]
     size = 300 << 20
     piece, machine = bytes(1 << 20), zlib.compressobj(1, zlib.DEFLATED, -15)
     deflated = machine.compress(_zigzag(size)) + b"".join(machine.compress(piece) for _ in range(size >> 20))
@@ -215,9 +224,11 @@ def _avro() -> Iterator[Hostile]:
 
     yield made("a-block-of-zeros", avro(text, 1, deflated, "deflate"), "a STRING")
     yield made("an-array-of-nulls", avro(nulls, 1, b"\0" + _zigzag(1 << 40) + b"\0"))
-    yield made("records-of-nothing", avro([{"name": "a", "type": "null"}], 1 << 50, b""))
+    yield made("records-of-nothing", avro(nothing, 1 << 50, b""))
     array = {"type": "array", "items": wide}
-    records = avro([{"name": "a", "type": "long"}, {"name": "w", "type": array}], 1, b"\0" + _zigzag(_MILLION) + million + b"\0")
+    records = avro(
+        [{"name": "a", "type": "long"}, {"name": "w", "type": array}], 1, b"\0" + _zigzag(_MILLION) + million + b"\0"
+    )
     yield made("an-array-of-wide-records", records)
     yield made("a-record-within-itself", avro(deep, 1, b"\0" + million + b"\0"))
     yield made("names-that-double", avro(_doubling(), 1, b"\0"), "a STRUCT<x: INT>")
@@ -234,11 +245,19 @@ def _doubling() -> list[dict[str, Any]]:
     return [{"name": "a", "type": kind}]
 
 
-def avro(fields: list[dict[str, Any]], records: int, data: bytes, codec: str = "null") -> bytes:
+def avro(
+    fields: list[dict[str, Any]],
+    records: int,
+    data: bytes,
+    codec: str = "null",
+    metadata: dict[str, bytes] | None = None,
+) -> bytes:
     """An Avro file of one block."""
     schema = json.dumps({"type": "record", "name": "r", "fields": fields}).encode()
-    header = b"Obj\x01\x04"
-    for name, value in ((b"avro.schema", schema), (b"avro.codec", codec.encode())):
+    texts = {"avro.schema": schema, "avro.codec": codec.encode(), **(metadata or {})}
+    header = b"Obj\x01" + _zigzag(len(texts))
+    for key, value in texts.items():
+        name = key.encode()
         header += _zigzag(len(name)) + name + _zigzag(len(value)) + value
     return header + b"\0" + _SYNC + _zigzag(records) + _zigzag(len(data)) + data + _SYNC
 

@@ -27,5 +27,5 @@ def test_each_hostile_object_is_refused_with_its_cause_in_bounded_memory(tmp_pat
         )  # fmt: skip
         cause, rows, memory, _ = done.stdout.strip().split("\t")
         found[hostile.name] = (cause, int(rows), int(memory) < _MEMORY)
-    assert found == {name: ("corrupt-object", 0, True) for name in found}
+    assert found == dict.fromkeys(found, ("corrupt-object", 0, True))
     assert len(found) == 17

@@ -105,7 +105,7 @@ def _portions(blocks: Blocks, types: Types, limits: Limits) -> Iterator[Rows]:
 def _one_by_one(block: Block, weights: Weights, decoder: _Decoder) -> Iterator[Rows]:
     """The records of a block that may be large when it is decoded: each is measured before."""
     gathered: Rows = []
-    place = first = total = 0
+    place = total = 0
     for _ in range(block.records):
         end, weight = weights.of_record(block.data, place)
         if gathered and (total + weight > AT_ONCE or len(gathered) >= _ROWS):
@@ -125,7 +125,7 @@ class _Decoder:
     def __init__(self, schema: Any) -> None:
         import fastavro
 
-        self._read = fastavro.schemaless_reader
+        self._decode: Any = fastavro.schemaless_reader
         self._record = fastavro.parse_schema(schema)
         self._array = fastavro.parse_schema({"type": "array", "items": schema})
 
@@ -138,13 +138,13 @@ class _Decoder:
             number >>= 7
         count.append(number)
         stream = io.BytesIO(b"".join((count, block.data, b"\0" if block.records else b"")))
-        rows: Rows = self._read(stream, self._array, None)
+        rows: Rows = self._decode(stream, self._array, None)
         if stream.read(1) or len(rows) != block.records:
             raise ValueError("a block has more bytes than records")
         return rows
 
     def record(self, data: bytes) -> dict[str, Any]:
-        found: dict[str, Any] = self._read(io.BytesIO(data), self._record, None)
+        found: dict[str, Any] = self._decode(io.BytesIO(data), self._record, None)
         return found
 
 

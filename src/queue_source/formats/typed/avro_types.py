@@ -50,7 +50,7 @@ class Types:
         self.fields: dict[str, Any] = {field["name"]: field["type"] for field in self.decoded["fields"]}
 
     def _plain(self, schema: Any, space: str) -> Any:
-        """The schema with full names, each defined once; logical types as `cuesqueue` properties, which nobody reads."""
+        """The schema with full names, each defined once; logical types are kept where `fastavro` does not look."""
         if isinstance(schema, list):
             return self._plain_union([self._plain(one, space) for one in schema])
         if isinstance(schema, str):
@@ -138,7 +138,7 @@ class Types:
         return str(self.definition(schema)["type"])
 
     def _union(self, schema: list[Any]) -> Column:
-        """A type that may be null; numbers as the larger of two; else a struct with a field for each type, as in Spark."""
+        """As in Spark: a type that may be null, the larger of two numbers, or a struct with a field for each type."""
         types = [one for one in schema if one != "null"]
         if not types:
             return _leaf("null", {}, hybrid=False)
@@ -229,7 +229,9 @@ def _decimal(precision: int, scale: int) -> Column:
     def build(values: Values) -> pa.Array:
         # the unscaled number, the most significant byte first; Arrow has 16 bytes of it, the least significant first
         data = b"".join(
-            bytes(16) if value is None else int.from_bytes(value, "big", signed=True).to_bytes(16, "little", signed=True)
+            bytes(16)
+            if value is None
+            else int.from_bytes(value, "big", signed=True).to_bytes(16, "little", signed=True)
             for value in values
         )
         nulls = pa.array([value is not None for value in values], pa.bool_())

@@ -37,7 +37,7 @@ class Weights:
         self._skip = self._skipper(types.decoded)
 
     def of(self, records: int, data: bytes) -> int:
-        """Bytes that a block takes at most when it is decoded. Raises ValueError where it has too few for its records."""
+        """Bytes that a block takes at most when it is decoded. Raises ValueError where it has too few bytes."""
         if records * self._size > len(data):
             raise ValueError("a block has fewer bytes than its records need")
         self._limits.check_empty(0 if self._size else records)

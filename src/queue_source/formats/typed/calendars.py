@@ -78,4 +78,5 @@ def _gregorian(days: np.ndarray) -> np.ndarray:
     since = days + 719_470  # days since 1 March of the year 0, Julian
     year = (4 * since + 3) // 1461
     of_year = since - (1461 * year) // 4
-    return of_year + 365 * year + year // 4 - year // 100 + year // 400 - 719_468
+    found: np.ndarray = of_year + 365 * year + year // 4 - year // 100 + year // 400 - 719_468
+    return found

@@ -169,11 +169,15 @@ def _measure_texts(fetched: Fetched, reader: pq.ParquetFile, chunks: Sequence[Ch
     """Find how long the texts in dictionaries are, of which each may be in every row. Returns whether any are known."""
     known = False
     for group in {chunk.group for chunk in chunks}:
-        paths = {chunk.path: chunk for chunk in chunks if chunk.group == group and chunk.width is None and chunk.entries}
+        paths = {
+            chunk.path: chunk for chunk in chunks if chunk.group == group and chunk.width is None and chunk.entries
+        }
         if not paths:
             continue
         file = _opened(fetched, metadata=reader.metadata, read_dictionary=list(paths), buffer_size=_BUFFER)
-        for batch in itertools.islice(file.iter_batches(1, row_groups=[group], columns=list(paths), use_threads=False), 1):
+        for batch in itertools.islice(
+            file.iter_batches(1, row_groups=[group], columns=list(paths), use_threads=False), 1
+        ):
             for path, chunk in paths.items():
                 found = _dictionary(batch, path)
                 if found is not None and len(found) == chunk.entries:

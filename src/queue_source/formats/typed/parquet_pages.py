@@ -232,7 +232,7 @@ def _headers(fetched: Fetched, start: int, end: int) -> Iterator[dict[int, Any]]
 
 
 def _struct(data: bytes, place: int, depth: int = 0) -> tuple[dict[int, Any], int]:
-    """A struct in Thrift's compact form: whole numbers and structs by the numbers of their fields. Raises IndexError."""
+    """A struct in Thrift's compact form: its whole numbers and structs, by number. Raises IndexError."""
     if depth > 4:
         raise ValueError("a page has no header")
     found: dict[int, Any] = {}
