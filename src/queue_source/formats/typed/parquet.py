@@ -18,7 +18,7 @@ from queue_source.formats.base import OpenObject, Part
 from queue_source.formats.pieces import neighbours
 from queue_source.formats.typed.calendars import in_gregorian
 from queue_source.formats.typed.limits import AT_ONCE, Limits
-from queue_source.formats.typed.parquet_pages import Chunk, Fetched, fetch, leaves
+from queue_source.formats.typed.parquet_pages import Chunk, Fetched, fetch, leaves, longest_of_short
 from queue_source.formats.typed.tables import ColumnarFormat, choose, conformed, damage_is_bad
 from queue_source.formats.types import fields_of, inner_types, is_text, special_struct
 from queue_source.options.file_format import FormatOptions
@@ -168,6 +168,9 @@ def _release(version: bytes) -> tuple[int, ...]:
 def _measure_texts(fetched: Fetched, reader: pq.ParquetFile, chunks: Sequence[Chunk]) -> bool:
     """Find how long the texts in dictionaries are, of which each may be in every row. Returns whether any are known."""
     known = False
+    for chunk in chunks:
+        if chunk.entries and (found := longest_of_short(fetched, chunk)) is not None:
+            chunk.longest, chunk.entries, known = found, 0, True
     for group in {chunk.group for chunk in chunks}:
         paths = {
             chunk.path: chunk for chunk in chunks if chunk.group == group and chunk.width is None and chunk.entries

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from queue_source.formats.typed.limits import Limits
@@ -25,6 +27,7 @@ _REQUEST = 32 << 20
 _HEADER = 256
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 20, "FLOAT": 4, "DOUBLE": 8}
 _DICTIONARIES = (2, 8)  # encodings PLAIN_DICTIONARY, RLE_DICTIONARY
+_CODECS = {"SNAPPY": "snappy", "GZIP": "gzip", "BROTLI": "brotli", "ZSTD": "zstd", "LZ4_RAW": "lz4_raw"}
 _DELTA_BYTES = 7  # encoding DELTA_BYTE_ARRAY: a value may repeat the whole of the value before it
 
 
@@ -34,6 +37,7 @@ class Chunk:
 
     Attributes:
         width: Bytes of a decoded value; None for values that have a length each.
+        stored: Where the dictionary is in the file, and its length there.
         entries: How many values are in the dictionary.
         longest: How long they may be; before it is known, as long as the dictionary.
         pages: Of pages that hold such values: how many, the bytes of the page, whether they may repeat each other.
@@ -44,9 +48,11 @@ class Chunk:
     width: int | None
     repeated: bool
     rows: int
+    compression: str
     values: int = 0
     largest_page: int = 0
     dictionary: int = 0
+    stored: tuple[int, int] = (0, 0)
     entries: int = 0
     longest: int = 0
     pages: list[tuple[int, int, bool]] = field(default_factory=list)
@@ -176,7 +182,9 @@ def fetch(
                 raise ValueError("a column lies beyond the end of the object")
             ranges.append((start, start + column.total_compressed_size))
             width = leaf.length if leaf.physical_type == "FIXED_LEN_BYTE_ARRAY" else _WIDTHS.get(leaf.physical_type)
-            measured.append(Chunk(group, leaf.path, width, leaf.max_repetition_level > 0, meta.num_rows))
+            measured.append(
+                Chunk(group, leaf.path, width, leaf.max_repetition_level > 0, meta.num_rows, column.compression)
+            )
     fetched = Fetched(file, ranges)
     try:
         for chunk, (start, end) in zip(measured, ranges, strict=True):
@@ -195,13 +203,14 @@ def fetch(
 
 
 def _measure(chunk: Chunk, fetched: Fetched, start: int, end: int, limits: Limits) -> None:
-    for header in _headers(fetched, start, end):
+    for header, place in _headers(fetched, start, end):
         decoded = header.get(2, 0)
         limits.add_pages(decoded)
         chunk.largest_page = max(chunk.largest_page, decoded)
         if 7 in header:
             chunk.dictionary += decoded
             chunk.entries = header[7].get(1, 0)
+            chunk.stored = place, header.get(3, 0)
             chunk.longest = decoded
             continue
         data = header.get(5) or header.get(8) or {}
@@ -212,8 +221,30 @@ def _measure(chunk: Chunk, fetched: Fetched, start: int, end: int, limits: Limit
             chunk.pages.append((values, decoded, encoding == _DELTA_BYTES))
 
 
-def _headers(fetched: Fetched, start: int, end: int) -> Iterator[dict[int, Any]]:
-    """The headers of the pages of a chunk, as trees of their numbers."""
+def longest_of_short(fetched: Fetched, chunk: Chunk) -> int | None:
+    """How long the longest text of a dictionary is, where all are shorter than 256 bytes; None where that is not seen.
+
+    Then three bytes of each length are 0, and no text has three of them one after the other.
+    """
+    page = fetched.at(*chunk.stored)
+    codec = _CODECS.get(chunk.compression)
+    if codec is not None:
+        page = pa.Codec(codec).decompress(page, chunk.dictionary, asbytes=True)
+    data = np.frombuffer(page, np.uint8)
+    if len(data) < 4:
+        return None
+    zero = data == 0
+    starts = np.flatnonzero(zero[1:-2] & zero[2:-1] & zero[3:])
+    lengths = data[starts].astype(np.int64)
+    ends = starts + 4 + lengths
+    # each begins where the one before it ends, so these are all there are
+    if len(starts) == chunk.entries and starts[0] == 0 and ends[-1] == len(data) and (ends[:-1] == starts[1:]).all():
+        return int(lengths.max())
+    return None
+
+
+def _headers(fetched: Fetched, start: int, end: int) -> Iterator[tuple[dict[int, Any], int]]:
+    """The headers of the pages of a chunk, as trees of their numbers, and where their contents begin."""
     while start < end:
         size = _HEADER
         while True:
@@ -227,7 +258,7 @@ def _headers(fetched: Fetched, start: int, end: int) -> Iterator[dict[int, Any]]
                 size *= 8
         if min(header.get(2, 0), header.get(3, 0)) < 0:
             raise ValueError("a page has a negative size")
-        yield header
+        yield header, start + length
         start += length + header.get(3, 0)
 
 
