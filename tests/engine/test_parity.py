@@ -336,7 +336,8 @@ def test_binary_files_are_read_as_spark_reads_them(spark: SparkSession, tmp_path
 
 OLD = """
     SELECT DATE'0001-01-01' first, DATE'1500-03-01' old, DATE'1582-10-04' last, TIMESTAMP'1890-03-01 12:00:00' local,
-      TIMESTAMP'1700-03-01 12:00:00.000001' moment, TIMESTAMP'2020-10-25 00:30:00' once, TIMESTAMP'2020-10-25 01:30:00' twice,
+      TIMESTAMP'1700-03-01 12:00:00.000001' moment, TIMESTAMP'2020-10-25 00:30:00' once,
+      TIMESTAMP'2020-10-25 01:30:00' twice,
       TIMESTAMP'1970-01-01 00:00:00.5' start, TIMESTAMP'1969-12-31 23:59:59.25' before,
       array(DATE'1400-01-01', null) many, map('k', TIMESTAMP'2021-01-01 00:00:00') named,
       named_struct('x', DATE'1000-02-28') pair, CAST('x' AS CHAR(3)) fixed
@@ -374,7 +375,7 @@ def test_old_days_and_zones_of_typed_files_are_those_of_spark(spark: SparkSessio
             spark.conf.unset(name) if text is None else spark.conf.set(name, text)
 
 
-def test_int96_of_any_year_is_that_of_spark(spark: SparkSession, tmp_path: Path) -> None:
+def test_int96_of_any_year_in_typed_files_is_that_of_spark(spark: SparkSession, tmp_path: Path) -> None:
     name = "spark.sql.parquet.outputTimestampType"
     before = str(spark.conf.get(name))
     spark.conf.set(name, "INT96")

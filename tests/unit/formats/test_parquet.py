@@ -268,7 +268,7 @@ def test_int96_of_any_year_is_read_in_microseconds(year: int) -> None:
     # pyarrow writes INT96 from nanoseconds only, so the value is put where another one is
     moment = dt.datetime(year, 12, 31, 23, 59, 59, 999_999, tzinfo=dt.timezone.utc)
     since = moment - dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
-    plain = {"use_dictionary": False, "compression": "none", "write_statistics": False}
+    plain: dict[str, Any] = {"use_dictionary": False, "compression": "none", "write_statistics": False}
     data = parquet(pa.table({"a": pa.array([1], pa.timestamp("ns"))}), use_deprecated_int96_timestamps=True, **plain)
     one = (1).to_bytes(8, "little") + (2_440_588).to_bytes(4, "little")
     nanos = (since.seconds * 1_000_000 + since.microseconds) * 1000 + 999
@@ -320,3 +320,13 @@ def column_of(values: list[Any], **options: Any) -> bytes:
     if pa.types.is_list(table["a"].type):
         table = table.cast(pa.schema([("a", pa.list_(pa.struct([("k", pa.string()), ("n", pa.string())])))]))
     return parquet(table, **options)
+
+
+def test_an_int96_that_is_no_year_is_refused_and_not_another_time() -> None:
+    plain: dict[str, Any] = {"use_dictionary": False, "compression": "none", "write_statistics": False}
+    stamps = pa.table({"a": pa.array([1], pa.timestamp("ns"))})
+    data = parquet(stamps, use_deprecated_int96_timestamps=True, **plain)
+    day = (2_440_588).to_bytes(4, "little")
+    assert data.count(day) == 1
+    data = data.replace(day, (2**32 - 1).to_bytes(4, "little"))
+    assert "INT96" in refused(data, pa.schema([("a", UTC_MICROS)]), PARQUET).detail

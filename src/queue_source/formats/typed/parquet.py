@@ -30,6 +30,8 @@ READ_AT_ONCE = 64 << 20
 _ROWS = 65_536
 _FEW = 1_024  # rows of a batch below which it is worth finding out how long texts really are
 _BUFFER = 1 << 20
+_YEAR_1, _YEAR_10000 = -62_135_769_600_000_000 - 3 * 86_400_000_000, 253_402_300_800_000_000 + 86_400_000_000
+"""Microseconds since 1970; a calendar and a zone make a few days of difference."""
 
 
 class Parquet(ColumnarFormat):
@@ -141,6 +143,13 @@ def _rows(chunks: Sequence[Chunk]) -> int:
 
 def _in_gregorian(table: pa.Table, reader: pq.ParquetFile) -> pa.Table:
     """The dates and moments of a file that says that it counts them by the calendar of before 1582."""
+    physical = {
+        column.path.split(".")[0]: column.physical_type
+        for column in map(reader.schema.column, range(len(reader.schema)))
+    }
+    for name in table.column_names:
+        if physical.get(name) == "INT96" and pt.is_timestamp(table.column(name).type):
+            _check_years(table.column(name), name)
     said = reader.metadata.metadata or {}
     version = said.get(b"org.apache.spark.version")
     if version is None:
@@ -150,15 +159,19 @@ def _in_gregorian(table: pa.Table, reader: pq.ParquetFile) -> pa.Table:
     if not dates and not int96:
         return table
     zone = parse_time_zone(said.get(b"org.apache.spark.timeZone", b"UTC").decode())
-    leaf_types = {}
-    for n in range(len(reader.schema)):
-        leaf_types[reader.schema.column(n).path.split(".")[0]] = reader.schema.column(n).physical_type
     for place, name in enumerate(table.column_names):
-        if int96 if leaf_types.get(name) == "INT96" else dates:
+        if int96 if physical.get(name) == "INT96" else dates:
             chunks = [in_gregorian(chunk, zone) for chunk in table.column(place).chunks]
             if chunks:
                 table = table.set_column(place, name, pa.chunked_array(chunks))
     return table
+
+
+def _check_years(column: pa.ChunkedArray, name: str) -> None:
+    """Refuse years of INT96 that are none: as microseconds they may be any number."""
+    bounds = pc.min_max(column.cast(pa.timestamp("us")).cast(pa.int64())).as_py()
+    if bounds["min"] is not None and not _YEAR_1 <= bounds["min"] <= bounds["max"] < _YEAR_10000:
+        raise ValueError(f"column {name!r} has an INT96 beyond the years 1 to 9999")
 
 
 def _release(version: bytes) -> tuple[int, ...]:
