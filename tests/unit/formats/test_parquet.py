@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import gzip
 import io
 import itertools
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from queue_source.formats.base import OpenObject, Part, format_of
 from queue_source.formats.typed import parquet as parquet_reader
 from queue_source.options.file_format import FormatOptions
 from queue_source.storage.files import ObjectFile, open_object
+from support.hostile.typed import one_page
 from support.reading import UTC_MICROS, read_bytes, read_column, refused
 
 PARQUET = FormatOptions("parquet")
@@ -330,3 +332,12 @@ def test_an_int96_that_is_no_year_is_refused_and_not_another_time() -> None:
     assert data.count(day) == 1
     data = data.replace(day, (2**32 - 1).to_bytes(4, "little"))
     assert "INT96" in refused(data, pa.schema([("a", UTC_MICROS)]), PARQUET).detail
+
+
+def test_a_group_without_anything_in_it_is_null() -> None:
+    packed = gzip.compress((5).to_bytes(8, "little"))
+    data = one_page(packed, 8, values=1, physical=2, group=True)
+    assert pq.ParquetFile(pa.BufferReader(data)).schema_arrow.names == ["a", "e"]
+    schema = pa.schema([("a", pa.int64()), ("e", pa.struct([("x", pa.int64())]))])
+    assert read_bytes(data, schema, PARQUET) == [{"a": 5, "e": None}]
+    assert refused(data, schema.remove(0), PARQUET).cause == "wrong-columns"

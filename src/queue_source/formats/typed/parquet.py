@@ -46,7 +46,9 @@ class Parquet(ColumnarFormat):
         file, limits = source.file, Limits(source.size, options.max_expansion)
         with damage_is_bad(file, "Parquet"):
             reader = _opened(file)
-            chosen = choose(schema, reader.schema_arrow, options, file.uri)
+            # pyarrow leaves out a group without any values
+            found = pa.schema([field for field in reader.schema_arrow if not _is_empty(field.type)])
+            chosen = choose(schema, found, options, file.uri)
             for name, there in chosen.matches.items():
                 _check_variant(schema.field(name).type, reader.schema_arrow.field(there).type, name)
             groups = list(range(reader.num_row_groups))
@@ -62,6 +64,10 @@ class Parquet(ColumnarFormat):
                 with damage_is_bad(file, "Parquet"):
                     table = _in_gregorian(table, reader)
                 yield limits.counted(conformed(table, schema, chosen, options))
+
+
+def _is_empty(kind: pa.DataType) -> bool:
+    return bool(pt.is_struct(kind)) and all(_is_empty(field.type) for field in fields_of(kind))
 
 
 def _check_variant(declared: pa.DataType, written: pa.DataType, name: str) -> None:
