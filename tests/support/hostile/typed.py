@@ -91,11 +91,11 @@ def _delta(values: list[int]) -> bytes:
 
 def one_page(
     stored: bytes, decoded: int, *, values: int, physical: int, rows: int | None = None, number: int = 0,
-    repeated: bool = False, text: bool = False, group: bool = False,
+    repeated: bool = False, text: bool = False, empty_group: bool = False,
 ) -> bytes:  # fmt: skip
     """A Parquet file of one column `a` of one data page (gzip).
 
-    `group`: there is also a group `e` without anything in it. `number`: the encoding; 7 here stands for a dictionary of
+    `empty_group`: there is also a group `e` without anything in it. `number`: the encoding; 7 here stands for a dictionary of
     one number 0, before the page.
     """
     rows = values if rows is None else rows
@@ -126,8 +126,8 @@ def one_page(
         ]
     else:
         leaf: list[tuple[int, Any]] = [(1, physical), (3, 0), (4, b"a")]
-        schema = [[(4, b"schema"), (5, 1 + group)], [*leaf, (6, 0)] if text else leaf]
-        schema += [[(3, 1), (4, b"e"), (5, 0)]] * group
+        schema = [[(4, b"schema"), (5, 1 + empty_group)], [*leaf, (6, 0)] if text else leaf]
+        schema += [[(3, 1), (4, b"e"), (5, 0)]] * empty_group
     footer = _thrift([(1, 1), (2, _List(12, schema)), (3, _Long(rows)), (4, _List(12, [group]))])
     return body + footer + struct.pack("<I", len(footer)) + b"PAR1"
 

@@ -336,7 +336,7 @@ def test_an_int96_that_is_no_year_is_refused_and_not_another_time() -> None:
 
 def test_a_group_without_anything_in_it_is_null() -> None:
     packed = gzip.compress((5).to_bytes(8, "little"))
-    data = one_page(packed, 8, values=1, physical=2, group=True)
+    data = one_page(packed, 8, values=1, physical=2, empty_group=True)
     assert pq.ParquetFile(pa.BufferReader(data)).schema_arrow.names == ["a", "e"]
     schema = pa.schema([("a", pa.int64()), ("e", pa.struct([("x", pa.int64())]))])
     assert read_bytes(data, schema, PARQUET) == [{"a": 5, "e": None}]
