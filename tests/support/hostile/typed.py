@@ -95,8 +95,8 @@ def one_page(
 ) -> bytes:  # fmt: skip
     """A Parquet file of one column `a` of one data page (gzip).
 
-    `empty_group`: there is also a group `e` without anything in it. `number`: the encoding; 7 here stands for a dictionary of
-    one number 0, before the page.
+    `empty_group`: there is also a group `e` without anything in it. `number`: the encoding; 7 here stands for a
+    dictionary of one number 0, before the page.
     """
     rows = values if rows is None else rows
     dictionary = b""

@@ -191,9 +191,7 @@ def _measure_texts(fetched: Fetched, reader: pq.ParquetFile, chunks: Sequence[Ch
         if chunk.entries and (found := longest_of_short(fetched, chunk)) is not None:
             chunk.longest, chunk.entries, known = found, 0, True
     for group in {chunk.group for chunk in chunks}:
-        paths = {
-            chunk.path: chunk for chunk in chunks if chunk.group == group and chunk.width is None and chunk.entries
-        }
+        paths = {chunk.path: chunk for chunk in chunks if chunk.group == group and chunk.entries}
         if not paths:
             continue
         file = _opened(fetched, metadata=reader.metadata, read_dictionary=list(paths), buffer_size=_BUFFER)

@@ -209,9 +209,9 @@ def _measure(chunk: Chunk, fetched: Fetched, start: int, end: int, limits: Limit
         chunk.largest_page = max(chunk.largest_page, decoded)
         if 7 in header:
             chunk.dictionary += decoded
-            chunk.entries = header[7].get(1, 0)
-            chunk.stored = place, header.get(3, 0)
-            chunk.longest = decoded
+            if chunk.width is None:
+                chunk.entries, chunk.longest = header[7].get(1, 0), decoded
+                chunk.stored = place, header.get(3, 0)
             continue
         data = header.get(5) or header.get(8) or {}
         values = data.get(1, 0)
