@@ -41,9 +41,10 @@ def _parquet() -> Iterator[Hostile]:
     def made(name: str, data: bytes, of: tuple[str, dict[str, str]]) -> Hostile:
         return Hostile(f"{name}.parquet", of[0], data, _BAD, of[1])
 
+    zeros = _zeros(160 << 20)
     yield made("a-text-in-a-dictionary", _text_in_a_dictionary(), text)
-    yield made("a-page-of-zeros", one_page(_zeros(512 << 20), 512 << 20, values=64 * _MILLION, physical=2), number)
-    yield made("a-page-that-says-less", one_page(_zeros(512 << 20), 512 << 20, values=1000, physical=2), number)
+    yield made("a-page-of-zeros", one_page(zeros, 160 << 20, values=20 * _MILLION, physical=2), number)
+    yield made("a-page-that-says-less", one_page(zeros, 160 << 20, values=1000, physical=2), number)
     runs = struct.pack("<B", 1) + _varint(1_000 * _MILLION << 1) + b"\0"
     yield made("a-run-of-one-number", one_page(*_packed(runs), values=1_000 * _MILLION, physical=2, number=7), number)
     levels = _levels(200 * _MILLION, 1) + _levels(200 * _MILLION, 3)
@@ -215,7 +216,7 @@ def _avro() -> Iterator[Hostile]:
         {"name": "d", "type": {"type": "record", "name": "d", "fields": [{"name": "next", "type": ["null", "d"]}]}},
     ]
     nothing: list[dict[str, Any]] = [{"name": "a", "type": "null"}]
-    size = 300 << 20
+    size = 160 << 20
     piece, machine = bytes(1 << 20), zlib.compressobj(1, zlib.DEFLATED, -15)
     deflated = machine.compress(_zigzag(size)) + b"".join(machine.compress(piece) for _ in range(size >> 20))
     deflated += machine.flush()
