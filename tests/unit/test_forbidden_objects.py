@@ -13,6 +13,7 @@ from queue_source.errors import BadObject, ObjectStoreError
 from queue_source.options import parse_reader_options
 from queue_source.read import refused
 from queue_source.read.partitions import whole_pieces
+from queue_source.read.plan_store import PlanStore
 from queue_source.read.task import Work, read_pieces
 from shard_store.model import BEGINNING, Content, ErrorRecord, PlanIdentity, PublishToken, Range, end_at, shard_key
 from shard_store.store import open_store
@@ -48,7 +49,9 @@ def work(s3: S3Server, url: str, *uris: str, max_attempts: int = 3, group: str |
     parsed = parse_reader_options({**given, "fileFormat": "json", "mode": "FAILFAST", **s3.options, **options})
     contents = [Content(uri, uri, queue="q", message_id="m", group=group) for uri in uris]
     ranges = [Range(shard_key("files", one.uri), one, BEGINNING, end_at(10)) for one in contents]
-    return Work(IDENTITY, whole_pieces(ranges), parsed.content, parsed.store, max_attempts=max_attempts)
+    with open_store(url) as opened:
+        store = PlanStore.of(parsed.store, opened)
+    return Work(IDENTITY, whole_pieces(ranges), parsed.content, store, max_attempts=max_attempts)
 
 
 def put(s3: S3Server, *names: str) -> list[str]:
