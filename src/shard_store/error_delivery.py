@@ -44,9 +44,12 @@ def claim(transaction: Transaction, token: PublishToken, source: str) -> list[St
 
 
 def _undelivered(transaction: Transaction, token: PublishToken, source: str) -> sa.Select[Any]:
-    alive = sa.exists().where(pipelines.c.pipeline == errors.c.pipeline, pipelines.c.stale_at > transaction.now())
-    ours = sa.or_(errors.c.pipeline == token.pipeline, sa.not_(alive))
-    query = selected(MAX_INPUT).where(errors.c.source == source, UNDELIVERED, FINAL, ours)
+    """By the names of pipelines: what others of the source leave undelivered, having no queue, is not looked at."""
+    dead = sa.select(pipelines.c.pipeline).where(
+        pipelines.c.source == source, pipelines.c.stale_at <= transaction.now(), pipelines.c.pipeline != token.pipeline
+    )
+    names = [token.pipeline, *transaction.execute(dead).scalars()]
+    query = selected(MAX_INPUT).where(errors.c.pipeline.in_(names), errors.c.source == source, UNDELIVERED, FINAL)
     return query.order_by(errors.c.occurred_at, errors.c.error_key).limit(PAGE)
 
 

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import mysql
 from sqlalchemy.engine import Dialect
 
-REVISION = "0002"
+REVISION = "0005"
 """The Alembic revision that these tables are: the newest one in `migrations/versions` (a test compares)."""
 
 metadata = sa.MetaData()
@@ -140,9 +140,10 @@ shards = sa.Table(
     **_TABLE,
 )
 sa.Index(  # MySQL has no partial indexes: there `finished_at` keeps the finished ones out of the way
-    "cuesqueue_shards_open",
+    "cuesqueue_shards_unfinished",
     shards.c.owner,
     shards.c.finished_at,
+    shards.c.opened_at,
     sqlite_where=shards.c.finished_at.is_(None),
     postgresql_where=shards.c.finished_at.is_(None),
 )
@@ -208,6 +209,8 @@ splits = sa.Table(
 )
 sa.Index("cuesqueue_splits_hash", splits.c.delivery_hash)
 sa.Index("cuesqueue_splits_name", splits.c.name_key)
+sa.Index("cuesqueue_splits_pipeline", splits.c.pipeline)
+sa.Index("cuesqueue_splits_published", splits.c.published_at)
 
 errors = sa.Table(
     "cuesqueue_errors",
@@ -236,11 +239,13 @@ errors = sa.Table(
 sa.Index("cuesqueue_errors_hash", errors.c.delivery_hash, errors.c.scope)
 sa.Index("cuesqueue_errors_occurred", errors.c.occurred_at)
 sa.Index(
-    "cuesqueue_errors_undelivered",
-    errors.c.source,
+    "cuesqueue_errors_unsent",  # by pipeline: those that have no error queue leave all of theirs so
+    errors.c.pipeline,
     errors.c.delivered_at,
-    sqlite_where=errors.c.delivered_at.is_(None),
-    postgresql_where=errors.c.delivered_at.is_(None),
+    errors.c.requeued_at,
+    errors.c.occurred_at,
+    sqlite_where=sa.and_(errors.c.delivered_at.is_(None), errors.c.requeued_at.is_(None)),
+    postgresql_where=sa.and_(errors.c.delivered_at.is_(None), errors.c.requeued_at.is_(None)),
 )
 
 read_marks = sa.Table(
@@ -254,6 +259,7 @@ read_marks = sa.Table(
     sa.Column("began_at", sa.BigInteger, nullable=False),
     **_TABLE,
 )
+sa.Index("cuesqueue_read_marks_began", read_marks.c.began_at)
 
 leases = sa.Table(
     "cuesqueue_leases",
