@@ -250,7 +250,7 @@ def test_the_code_is_at_the_newest_revision_and_each_has_one_before_it() -> None
 
 def test_the_wheel_holds_the_migrations() -> None:
     folder = Path(installing.__file__).parent / "migrations"
-    revisions = {"0001_initial.py", "0002_snapshots_and_marks.py"}
+    revisions = {"0001_initial.py", "0002_snapshots_and_marks.py", "0005_indexes_of_a_year.py"}
     assert {path.name for path in (folder / "versions").glob("[0-9]*.py")} == revisions
     settings = (Path(__file__).resolve().parents[2] / "pyproject.toml").read_text(encoding="utf-8")
     assert '"src/shard_store"' in settings  # the wheel takes the whole folder, migrations included
