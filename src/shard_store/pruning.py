@@ -74,15 +74,11 @@ TABLES = tuple(field.name for field in fields(PruneResult) if field.name != "tim
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """Rows of `table` that may go: those for which `old` holds, found in the `order` of an index.
-
-    `still` is asked once more while they are deleted: the same, unless what made them old can never end.
-    """
+    """Rows of `table` that may go: those for which `old` holds, found in the `order` of an index."""
 
     table: sa.Table
     old: sa.ColumnElement[bool]
     order: tuple[sa.ColumnElement[Any], ...]
-    still: sa.ColumnElement[bool] | None = None
 
     @property
     def name(self) -> str:
@@ -151,7 +147,8 @@ def _targets(database: Database, policy: RetentionPolicy, at: int) -> Iterator[_
     kept = sa.or_(on_record, sa.and_(FINAL, awaits_delivery()))
     old_error = sa.and_(errors.c.occurred_at < cutoff, sa.not_(kept), _of_source(errors, policy))
     yield _Target(errors, old_error, (errors.c.occurred_at,))
-    yield _dead_pipelines(policy, at)
+    for name in database.read(lambda t: t.execute(sa.select(pipelines.c.pipeline).where(_idle(policy, at))).scalars().all()):
+        yield _dead_pipeline(name, policy, at)
     yield _old_attempts(policy, cutoff)
     # written too late, by a task of a plan that was published or replaced meanwhile: those of a plan go with it
     running = sa.exists().where(pipelines.c.plan_hash == read_marks.c.delivery_hash)
@@ -192,21 +189,26 @@ def _released_shards(policy: RetentionPolicy, cutoff: int) -> _Target:
     return _Target(shards, old, (shards.c.opened_at,))
 
 
-def _dead_pipelines(policy: RetentionPolicy, at: int) -> _Target:
-    """Pipelines without a heartbeat for so long, of which nothing is left to be done, sent or shown.
+def _idle(policy: RetentionPolicy, at: int) -> sa.ColumnElement[bool]:
+    """Pipelines without a heartbeat for so long, all of whose batches are confirmed."""
+    since = at - max(policy.pipelines, policy.window) // _MICROSECOND
+    c = pipelines.c
+    return sa.and_(c.heartbeat_at < since, c.confirmed_seq >= c.last_seq, _of_source(pipelines, policy))
+
+
+def _dead_pipeline(name: str, policy: RetentionPolicy, at: int) -> _Target:
+    """One of them, if nothing is left to be done, sent or shown of it. By its name, for which planners have statistics.
 
     The view `data` has its columns from the pipeline that wrote it, so whoever has data files is remembered.
     """
-    c = pipelines.c
     left = (
-        sa.exists().where(shards.c.owner == c.pipeline, shards.c.finished_at.is_(None)),
-        sa.exists().where(snapshots.c.pipeline == c.pipeline),
-        sa.exists().where(errors.c.pipeline == c.pipeline, UNDELIVERED),
-        sa.exists().where(splits.c.pipeline == c.pipeline),
+        sa.exists().where(shards.c.owner == name, shards.c.finished_at.is_(None)),
+        sa.exists().where(snapshots.c.pipeline == name),
+        sa.exists().where(errors.c.pipeline == name, UNDELIVERED),
+        sa.exists().where(splits.c.pipeline == name),
     )
-    since = at - max(policy.pipelines, policy.window) // _MICROSECOND
-    idle = sa.and_(c.heartbeat_at < since, c.confirmed_seq >= c.last_seq, _of_source(pipelines, policy))
-    return _Target(pipelines, sa.and_(idle, sa.not_(sa.or_(*left))), (c.heartbeat_at,))
+    this = sa.and_(pipelines.c.pipeline == name, _idle(policy, at))
+    return _Target(pipelines, sa.and_(this, sa.not_(sa.or_(*left))), (pipelines.c.pipeline,))
 
 
 def _old_attempts(policy: RetentionPolicy, cutoff: int) -> _Target:
@@ -215,18 +217,15 @@ def _old_attempts(policy: RetentionPolicy, cutoff: int) -> _Target:
     That is what is not confirmed, the plan on record (a start confirms it, and Spark may still repeat it), and the
     newest: a batch without input is published under a hash of its own. And what makes an error final that is not sent.
     """
-    newer, c = attempts.alias("newer"), attempts.c
-    after = (
-        sa.exists()
-        .where(newer.c.pipeline == c.pipeline, newer.c.end_seq >= c.end_seq, newer.c.published_at > c.published_at)
-        .correlate(attempts)
-    )
-    repeated = sa.or_(pipelines.c.confirmed_seq < c.end_seq, pipelines.c.plan_hash == c.delivery_hash, sa.not_(after))
+    c = attempts.c
+    last = c.published_at >= sa.func.coalesce(pipelines.c.published_at, 0)
+    repeated = sa.or_(pipelines.c.confirmed_seq < c.end_seq, pipelines.c.plan_hash == c.delivery_hash, last)
     awaited = sa.exists().where(pipelines.c.pipeline == c.pipeline, repeated)
-    unsent = sa.exists().where(errors.c.delivery_hash == c.delivery_hash, awaits_delivery())
-    old = sa.and_(c.published_at < cutoff, sa.not_(awaited), sa.not_(unsent), _of_source(attempts, policy))
-    # MySQL does not let a DELETE ask its own table
-    return _Target(attempts, old, (c.published_at,), still=c.published_at < cutoff)
+    # not by NOT EXISTS, of which PostgreSQL makes a join that reads the whole table
+    unsent = sa.select(errors.c.error_key).where(errors.c.delivery_hash == c.delivery_hash, awaits_delivery()).limit(1)
+    kept = sa.or_(awaited, unsent.scalar_subquery().is_not(None))
+    old = sa.and_(c.published_at < cutoff, sa.not_(kept), _of_source(attempts, policy))
+    return _Target(attempts, old, (c.published_at,))
 
 
 def _confirmed_snapshots(row: Row[Any], at: int, cutoff: int) -> _Target:
@@ -258,5 +257,5 @@ def _remove(transaction: Transaction, target: _Target, limit: int) -> tuple[int,
         chosen: sa.ColumnElement[bool] = transaction.among(key[0], [row[0] for row in found])
     else:
         chosen = sa.tuple_(*key).in_([tuple(row) for row in found])
-    gone = transaction.execute(table.delete().where(chosen, old if target.still is None else target.still))
+    gone = transaction.execute(table.delete().where(chosen, old))
     return len(found), gone.rowcount if transaction.trusts_rowcount else len(found)

@@ -270,7 +270,5 @@ def _record(transaction: Transaction, delivery: Delivery, kind: AttemptKind, sha
             snapshot_at=snapshot_at,
         )
     )
-    if delivery.row_schema is not None:
-        transaction.execute(
-            pipelines.update().where(pipelines.c.pipeline == pipeline).values(row_schema=delivery.row_schema)
-        )
+    shown = {} if delivery.row_schema is None else {"row_schema": delivery.row_schema}
+    transaction.execute(pipelines.update().where(pipelines.c.pipeline == pipeline).values(published_at=now, **shown))

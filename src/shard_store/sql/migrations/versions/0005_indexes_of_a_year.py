@@ -1,4 +1,7 @@
-"""Indexes for what a year leaves behind: no statement of a running pipeline or of pruning reads a whole table."""
+"""Indexes for what a year leaves behind: no statement of a running pipeline or of pruning reads a whole table.
+
+And a pipeline has the time of its newest attempt, which pruning leaves.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,12 @@ _UNFINISHED = "finished_at IS NULL"
 
 
 def upgrade() -> None:
+    if "published_at" not in {c["name"] for c in sa.inspect(op.get_bind()).get_columns("cuesqueue_pipelines")}:
+        op.add_column("cuesqueue_pipelines", sa.Column("published_at", sa.BigInteger))
+    op.execute(
+        "UPDATE cuesqueue_pipelines SET published_at = (SELECT max(a.published_at) FROM cuesqueue_attempts a WHERE "
+        "a.pipeline = cuesqueue_pipelines.pipeline) WHERE published_at IS NULL"
+    )
     _make("cuesqueue_splits_pipeline", "cuesqueue_splits", ["pipeline"])
     _make("cuesqueue_splits_published", "cuesqueue_splits", ["published_at"])
     _make("cuesqueue_read_marks_began", "cuesqueue_read_marks", ["began_at"])
