@@ -113,8 +113,8 @@ pipelines = sa.Table(
     sa.Column("row_schema", LongText),  # of what the sink published last, as Spark's JSON
     sa.Column("error_queue", AnyText),  # where its errors are sent, or NULL: the error table is their place
     sa.Column("created_at", sa.BigInteger, nullable=False),
-    sa.Column("published_at", sa.BigInteger),  # of its newest attempt, which is never pruned
     sa.Column("remembered", sa.BigInteger),  # microseconds: how long a start asks for what was delivered
+    sa.Column("published_at", sa.BigInteger),  # of its newest attempt, which is never pruned
     **_TABLE,
 )
 
