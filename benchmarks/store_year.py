@@ -1,7 +1,7 @@
 """The store after a year of one busy pipeline, beside an empty one: start, heartbeat, batch, prune, and the rest.
 
-The year is written by the database itself (`support/store_year.py` says of what); the steps are those of its test, which
-counts rows and instructions. What is measured here is the time of the same steps.
+The year is written by the database itself (`support/store_year.py` says of what); the steps are those of its test,
+which counts rows and instructions. What is measured here is the time of the same steps.
 """
 
 from __future__ import annotations

@@ -147,7 +147,9 @@ def _targets(database: Database, policy: RetentionPolicy, at: int) -> Iterator[_
     kept = sa.or_(on_record, sa.and_(FINAL, awaits_delivery()))
     old_error = sa.and_(errors.c.occurred_at < cutoff, sa.not_(kept), _of_source(errors, policy))
     yield _Target(errors, old_error, (errors.c.occurred_at,))
-    for name in database.read(lambda t: t.execute(sa.select(pipelines.c.pipeline).where(_idle(policy, at))).scalars().all()):
+    for name in database.read(
+        lambda t: t.execute(sa.select(pipelines.c.pipeline).where(_idle(policy, at))).scalars().all()
+    ):
         yield _dead_pipeline(name, policy, at)
     yield _old_attempts(policy, cutoff)
     # written too late, by a task of a plan that was published or replaced meanwhile: those of a plan go with it

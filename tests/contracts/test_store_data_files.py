@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from datetime import datetime, timezone
+from typing import Any
 
 import pytest
 
@@ -52,8 +53,8 @@ def test_files_are_chosen_by_pipeline_source_time_and_attempt(backend: StoreBack
     other.deliver("b")
     us.deliver("c")
 
-    def found(**chosen: object) -> int:
-        return sum(len(part) for part in listed(store, store.data_files(MEGABYTE, **chosen)))  # type: ignore[arg-type]
+    def found(**chosen: Any) -> int:
+        return sum(len(part) for part in listed(store, store.data_files(MEGABYTE, **chosen)))
 
     assert found() == 3
     assert (found(pipeline="p"), found(source="t"), found(pipeline="p", source="t")) == (2, 1, 0)

@@ -50,7 +50,10 @@ _MYSQL = _Sql(
 _SQL = {
     "sqlite": _Sql(_RECURSIVE, "randomblob(32)", f"substr('{'0' * 64}' || i, -64)", "'{0}' || i"),
     "postgresql": _Sql(
-        "generate_series(1, CAST({n} AS bigint)) AS s(i)", "sha256(('{salt}' || i)::bytea)", "lpad(i::text, 64, '0')", "'{0}' || i"
+        "generate_series(1, CAST({n} AS bigint)) AS s(i)",
+        "sha256(('{salt}' || i)::bytea)",
+        "lpad(i::text, 64, '0')",
+        "'{0}' || i",
     ),
     "mysql": _MYSQL,
     "mariadb": _MYSQL,
@@ -90,8 +93,13 @@ def _rows(sql: _Sql, batches: int, now: int) -> Iterator[tuple[str, int, dict[st
             **shard,
             "shard_key": sql.key.format(salt="done"),
             "shard_id": sql.text.format("s3://bucket/landing/"),
-            **{"state": "'done'", "owner": ours["pipeline"], "incarnation": "1", "end_seq": "1"},
-            **{"position": f"'{end_at(1000)}'", "opened_at": at(29, objects), "finished_at": at(29, objects)},
+            "state": "'done'",
+            "owner": ours["pipeline"],
+            "incarnation": "1",
+            "end_seq": "1",
+            "position": f"'{end_at(1000)}'",
+            "opened_at": at(29, objects),
+            "finished_at": at(29, objects),
         },
     )
     yield (
@@ -101,7 +109,9 @@ def _rows(sql: _Sql, batches: int, now: int) -> Iterator[tuple[str, int, dict[st
             **shard,
             "shard_key": sql.key.format(salt="thrown away"),
             "shard_id": sql.text.format("s3://bucket/thrown-away/"),
-            **{"state": "'open'", "position": "''", "opened_at": at(29, lost)},
+            "state": "'open'",
+            "position": "''",
+            "opened_at": at(29, lost),
         },
     )
     before = batches - month
@@ -113,7 +123,12 @@ def _rows(sql: _Sql, batches: int, now: int) -> Iterator[tuple[str, int, dict[st
     split |= {"name_key": sql.key.format(salt="split"), "bytes": "1000000", "published_at": at(365, batches)}
     yield "splits", batches, split
     texts = ("detail", "subject", "position", "queue", "message_id")
-    error = {"error_key": sql.key.format(salt="error"), "delivery_hash": sql.hex, "source": ours["source"], "pipeline": "'no error queue'"}
+    error = {
+        "error_key": sql.key.format(salt="error"),
+        "delivery_hash": sql.hex,
+        "source": ours["source"],
+        "pipeline": "'no error queue'",
+    }
     error |= {"scope": "'record'", "cause": "'bad-record'", **dict.fromkeys(texts, "''"), "occurred_at": at(29, bad)}
     yield "errors", bad, error
     counts = dict.fromkeys(("incarnation", "last_seq", "confirmed_seq", "begun_seq"), "9")
@@ -137,7 +152,9 @@ def start(store: ShardStore, batches: int = 0) -> None:
 def analyse(store: ShardStore) -> None:
     with store.database.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         for name in metadata.tables:
-            connection.exec_driver_sql(f"ANALYZE {'TABLE ' if store.database.dialect.name in ('mysql', 'mariadb') else ''}{name}")
+            connection.exec_driver_sql(
+                f"ANALYZE {'TABLE ' if store.database.dialect.name in ('mysql', 'mariadb') else ''}{name}"
+            )
 
 
 Step = Callable[[], object]
@@ -188,7 +205,9 @@ class Life:
         self.store.begin_read(self._identity, mark)
         self.store.read_marks(self._identity)
         self.store.end_read(self._identity, mark)
-        bad = ErrorRecord("object", "corrupt-object", "", self._ranges[0].content.shard_id, self._identity.delivery_hash)
+        bad = ErrorRecord(
+            "object", "corrupt-object", "", self._ranges[0].content.shard_id, self._identity.delivery_hash
+        )
         self.store.record_errors(SOURCE, PIPELINE, [bad])
         assert len(self.store.found_bad(self._identity)) == 1
 

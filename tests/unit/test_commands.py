@@ -204,8 +204,8 @@ def test_prune_forgets_what_is_older_than_30_days_unless_told_otherwise(pruning:
 
 def test_prune_takes_the_store_from_the_environment_and_its_policy_from_the_options(pruning: Pruning) -> None:
     arguments = ("--source", "orders", "--older-than", "5 days", "--max-shards", "9", "--dry-run", "--json")
-    arguments += ("--pipelines-older-than", "90 days", "--data-older-than", "700 days")
-    done = cuesqueue("prune", *arguments, env={"CUESQUEUE_STORE": "sqlite:///env.db"})
+    older = ("--pipelines-older-than", "90 days", "--data-older-than", "700 days")
+    done = cuesqueue("prune", *arguments, *older, env={"CUESQUEUE_STORE": "sqlite:///env.db"})
     assert json.loads(done.stdout) == {
         "shards": 3, "snapshots": 2, "attempts": 1, "errors": 0, "read_marks": 0, "leases": 0, "pipelines": 0,
         "splits": 0, "timed_out": False, "dry_run": True,

@@ -111,7 +111,9 @@ def test_the_bodies_of_messages_that_nobody_has_opened_yet_count() -> None:
     assert under_way is not None
     held.end_receive(under_way, [Received("q", n, Receipt(n), b"x" * 150, 1, 0.0) for n in "1234"])
     assert (under_way.room, receive(held)) == (1000, (1000 - 600) // 150), "no more than would fit"
-    held.end_receive(held.begin_receive("q", 0, 10) or under_way, [Received("q", "5", Receipt("5"), b"x" * 400, 1, 0.0)])
+    held.end_receive(
+        held.begin_receive("q", 0, 10) or under_way, [Received("q", "5", Receipt("5"), b"x" * 400, 1, 0.0)]
+    )
     assert receive(held) == 0
     held.begin_opening(100, 0.0)
     assert receive(held) == 0, "still in memory"
