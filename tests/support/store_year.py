@@ -135,6 +135,9 @@ def _rows(sql: _Sql, batches: int, now: int) -> Iterator[tuple[str, int, dict[st
     once = {"pipeline": sql.text.format("of one day "), "source": ours["source"], "driver": "''", **counts}
     once |= {"semantics": "'exactly-once'", "created_at": "0", "heartbeat_at": at(300, 300), "stale_at": at(300, 300)}
     yield "pipelines", 300, once
+    kept = {**once, "pipeline": sql.text.format("with data files "), "heartbeat_at": f"{now - 400 * _DAY}"}
+    yield "pipelines", 5, kept
+    yield "splits", 5, {**split, "pipeline": kept["pipeline"], "name_key": sql.key.format(salt="kept")}
     places = {"task": "0", "first_place": "i", "end_place": "i", "unended": "1", "began_at": at(29, 1000)}
     yield "read_marks", 1000, {"delivery_hash": sql.hex, **places}
     yield "leases", 50, {"name": sql.text.format("of a source "), "holder": "''", "until": at(29, 50)}
@@ -179,6 +182,7 @@ class Life:
         yield "errors", self._send_errors
         yield "ownership", self._ownership
         yield "prune", lambda: self.store.prune(RetentionPolicy(source=SOURCE), time_out=600.0)
+        yield "lookups", self._look_up
         yield "views", self._views
 
     def _start(self) -> None:
@@ -239,8 +243,10 @@ class Life:
         for view in VIEWS:
             next(self.store.pages(view), None)
             next(self.store.pages(view, source=SOURCE), None)
+        next(error_pages(self.store.database, Criteria(), limit=1), None)
+
+    def _look_up(self) -> None:
         self.store.row_schema()
         self.store.published_names(["s3://lake/split-1", "s3://lake/split-x"])
-        next(error_pages(self.store.database, Criteria(), limit=1), None)
         self.store.look([shard_key(SOURCE, "s3://bucket/landing/1")])
         self.store.retire(self._token)
