@@ -18,6 +18,7 @@ from shard_store.shards import fence
 from shard_store.sql.schema import attempts, errors
 from shard_store.sql.transaction import Transaction, chunks
 
+_LARGE = 1 << 20  # bytes that every database takes
 _WHOLE = ("object", "skipped")
 """The scopes of errors that concern a range as a whole."""
 
@@ -34,11 +35,20 @@ def record(transaction: Transaction, source: str, pipeline: str, records: Sequen
         published = set(transaction.execute(final).scalars())
         records = [r for r in records if r.plan_hash not in published or r.scope == "row"]
     rows = {r["error_key"]: r for r in (_row(source, record) for record in records)}
+    _shorten(transaction, rows.values())
     fixed = {"source": source, "pipeline": pipeline, "occurred_at": transaction.now()}
     insert = transaction.dialect.insert_if_absent(errors).values(**fixed)
     for chunk in chunks(sorted(rows)):  # in the order of keys: two executors do not deadlock
         transaction.execute(insert, [rows[key] for key in chunk])
     _bring_back(transaction, [key for key, row in rows.items() if row["scope"] == "message"])
+
+
+def _shorten(transaction: Transaction, rows: Collection[dict[str, Any]]) -> None:
+    """Keep the beginning of an input that the database does not take; the row says how long the whole is."""
+    large = [row for row in rows if len(row["input"] or b"") > _LARGE]
+    if large and (most := transaction.largest_value()) is not None:
+        for row in large:
+            row["input"] = row["input"][:most]
 
 
 def reject(transaction: Transaction, identity: PlanIdentity, records: Sequence[ErrorRecord]) -> None:
