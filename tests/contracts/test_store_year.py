@@ -23,6 +23,7 @@ SMALL = {
     "cuesqueue_pipelines": "one row for each pipeline that ran within a year",
     "cuesqueue_leases": "one row for each source",
     "cuesqueue_alembic_version": "one row",
+    "cuesqueue_store": "one row",
     "cuesqueue_snapshots": "what is not confirmed",
 }
 PAGES = "a page of a view, which ends when it is full; the query continues after its last key"

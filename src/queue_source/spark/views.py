@@ -24,6 +24,7 @@ from pyspark.sql.types import (
 from queue_source.errors import OptionError
 from queue_source.options import ViewOptions
 from queue_source.options.storage import StorageOptions
+from queue_source.read.plan_store import PlanStore
 from queue_source.spark.compat import arrow_schema
 from queue_source.storage.files import resolve
 from shard_store.store import ShardStore, open_store
@@ -41,8 +42,9 @@ _PARTITION_BYTES = 128 * 1024 * 1024
 
 @dataclass
 class ViewPartition(InputPartition):
-    """A table, read page by page by one task; or for view `data` some of the published files, listed by its task."""
+    """A table of `store`, read page by page by one task; or for view `data` some of the files, listed by their task."""
 
+    store: PlanStore
     files: DataFiles | None = None
 
 
@@ -50,7 +52,7 @@ def view_schema(options: ViewOptions) -> StructType:
     """The columns of a view; those of `data` are what the sink published last."""
     if options.view != "data":
         return StructType([StructField(c.name, _TYPES[c.kind], True) for c in VIEWS[options.view]])
-    with open_store(options.store.reveal()) as store:
+    with open_store(options.store.reveal(), create=False) as store:
         text = store.row_schema(options.pipeline)
     if text is None:
         raise OptionError("view", "no sink has published rows to this store yet, so view 'data' has no columns")
@@ -65,18 +67,19 @@ class CuesqueueViewReader(DataSourceReader):
         self._schema = schema
 
     def partitions(self) -> Sequence[InputPartition]:
-        if self._options.view != "data":
-            return [ViewPartition()]
         options = self._options
         as_of = AsOf(options.as_of, options.as_of_attempt)
-        with open_store(options.store.reveal()) as store:
+        with open_store(options.store.reveal(), create=False) as store:
+            own = PlanStore.of(options.store, store)
+            if options.view != "data":
+                return [ViewPartition(own)]
             files = store.data_files(_PARTITION_BYTES, source=options.source, pipeline=options.pipeline, as_of=as_of)
-        return [ViewPartition(part) for part in files or [DataFiles(1, 0)]]  # Spark wants one partition
+        return [ViewPartition(own, part) for part in files or [DataFiles(1, 0)]]  # Spark wants one partition
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         schema = arrow_schema(self._schema)
         assert isinstance(partition, ViewPartition)
-        with open_store(self._options.store.reveal(), create=False) as store:
+        with partition.store.open() as store:
             if partition.files is not None:
                 yield from _read_files(store.paths(partition.files), schema, self._options.storage)
                 return

@@ -271,6 +271,15 @@ leases = sa.Table(
     **_TABLE,
 )
 
+identity = sa.Table(
+    "cuesqueue_store",
+    metadata,
+    sa.Column("one", sa.SmallInteger, primary_key=True, autoincrement=False),  # always 1: there is one row
+    sa.Column("store_id", sa.String(32), nullable=False),
+    sa.Column("created_at", sa.BigInteger, nullable=False),
+    **_TABLE,
+)
+
 # Alembic's own table, under a name that two users of one database do not share; not part of `metadata`
 version = sa.Table(
     "cuesqueue_alembic_version", sa.MetaData(), sa.Column("version_num", sa.String(32), primary_key=True)
