@@ -157,8 +157,8 @@ class QueueRows:
         if most is not None and largest > most:
             raise QueueError(
                 self.name,
-                f"a message of {largest:,} bytes is larger than the database takes in one statement ({most:,} bytes when "
-                "it is escaped): raise its setting max_allowed_packet, or send the message's content by reference",
+                f"a message of {largest:,} bytes is larger than the database takes in one statement ({most:,} bytes, "
+                "as it may be escaped); raise its setting max_allowed_packet, or send where the content is instead",
             )
 
     def depth(self, transaction: Transaction) -> Depth:
