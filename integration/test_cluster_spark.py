@@ -14,7 +14,7 @@ from engine.conftest import DriverFactory, new_driver
 from queue_source.queues import open_queue
 from shard_store.sql.schema import identity
 from shard_store.store import open_store
-from support.engine.cluster import Cluster, settings
+from support.engine.cluster import PATIENCE, Cluster, settings
 from support.engine.cluster_fixtures import cluster, codes, shared_world, started_cluster
 from support.engine.code import Code
 from support.engine.harness import Driver
@@ -37,14 +37,12 @@ __all__ = [  # the fixtures
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 STREAM = {"processingTime": "0 seconds"}
-PATIENCE = 300.0
-"""Seconds: the leases of what was killed have to end, and executors to start."""
 
 
 @pytest.fixture
 def place(cluster: Cluster, codes: dict[str, Code]) -> dict[str, Any]:
     """Where most of these drivers run."""
-    return {"master": cluster.url, "settings": settings(), "code": codes["installed"]}
+    return {"master": cluster.url, "settings": settings(), "code": codes["installed"], "patience": PATIENCE}
 
 
 def wait_settled(driver: Driver, worlds: Sequence[World]) -> None:
@@ -73,14 +71,13 @@ def add_bad(world: World) -> str:
 
 
 def test_the_package_in_an_archive_publishes_each_row_once_and_reports_what_is_bad(
-    cluster: Cluster, shared_world: World, new_driver: DriverFactory, codes: dict[str, Code]
+    shared_world: World, new_driver: DriverFactory, place: dict[str, Any], codes: dict[str, Code]
 ) -> None:
     """Neither the driver's Python nor the executors' has it installed."""
     world = shared_world
     rows = world.feed(0, 4)
     corrupt = add_bad(world)
-    how = {"master": cluster.url, "settings": settings(), "code": codes["shipped"]}
-    driver = new_driver([described(world, mode="FAILFAST", minPartitions=4)], **how)
+    driver = new_driver([described(world, mode="FAILFAST", minPartitions=4)], **{**place, "code": codes["shipped"]})
     assert driver.wait_ended() == [None]
     assert world.published() == sorted(rows)
     assert [(error["cause"], error["subject"]) for error in world.view("errors")] == [("corrupt-object", corrupt)]

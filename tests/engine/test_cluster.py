@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from engine.conftest import DriverFactory
-from support.engine.cluster import Cluster, settings
+from support.engine.cluster import PATIENCE, Cluster, settings
 from support.engine.cluster_fixtures import cluster, codes, shared_world, started_cluster
 from support.engine.code import Code
 from support.engine.queries import described
@@ -16,7 +16,7 @@ from support.engine.world import World
 
 __all__ = ["cluster", "codes", "shared_world", "started_cluster"]  # the fixtures
 
-pytestmark = [pytest.mark.engine, pytest.mark.cluster]
+pytestmark = [pytest.mark.engine, pytest.mark.cluster, pytest.mark.timeout(900)]
 
 
 def test_executors_on_two_workers_publish_once_and_report_to_the_drivers_store_though_one_is_killed(
@@ -27,7 +27,7 @@ def test_executors_on_two_workers_publish_once_and_report_to_the_drivers_store_t
     corrupt = world.root / "in" / "corrupt.json"
     corrupt.write_text('{"id": 1, "name": "whole"}\n{"id": 2, "na')
     world.publish([corrupt.as_uri()])
-    how = {"master": cluster.url, "settings": settings(), "code": codes["installed"]}
+    how = {"master": cluster.url, "settings": settings(), "code": codes["installed"], "patience": PATIENCE}
     query = described(world, mode="FAILFAST", minPartitions=4)
     driver = new_driver([query], pause_at="split-written", once=True, **how)
     (task,) = driver.wait_paused()

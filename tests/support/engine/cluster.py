@@ -27,6 +27,10 @@ HOST = "127.0.0.1"
 SHORT_LIVES = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # compile less
 
 
+PATIENCE = 300.0
+"""Seconds: a driver starts, then its executors, and then the leases of what was killed have to end."""
+
+
 def settings() -> dict[str, str]:
     """Of a driver: one executor on each of two workers."""
     return {

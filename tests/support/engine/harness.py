@@ -79,14 +79,15 @@ class Driver:
         settings: Mapping[str, str] = MappingProxyType({}),
         code: Code | None = None,
         cwd: Path | None = None,
+        patience: float = PATIENCE,
     ) -> None:
         """`pause_at`: the named place at which every process stands still, or (`once`) only the first to come.
 
         `fail`: failpoints as they are written, instead. `restarts`: queries that fail are started again.
         `settings` of Spark. `code`: how the package is found, where it is not by the tests' own path.
-        `cwd`: the folder that the user starts the script in.
+        `cwd`: the folder that the user starts the script in. `patience`: the seconds that a wait may take.
         """
-        self.folder = folder
+        self.folder, self._patience = folder, patience
         folder.mkdir(parents=True)
         armed = fail or (pause_at and f"{pause_at}=pause:{folder}/at-{'once' if once else '{pid}'}")
         described = {
@@ -160,7 +161,7 @@ class Driver:
                 raise AssertionError(f"the driver ended with {self._script.returncode} before {what}, and said {said}")
             return False
 
-        eventually(what, there)
+        eventually(what, there, self._patience)
 
     # its processes
 
