@@ -1,0 +1,188 @@
+"""A query over time: everything that it needs is slow, away, full or wrong for a while, and then right again.
+
+Spark's loop without Spark, with all that is ours (`crash_sweep.SweepLoop`). Nothing is killed here: the query has to
+live through it, receive each message once, and publish each row once.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from importlib import import_module
+from typing import Any
+from unittest.mock import patch
+
+import sqlalchemy as sa
+
+from queue_source.coordinator.receiving import Receivers
+from shard_store.store import open_store
+from support.crash_sweep import SweepLoop
+from support.driver_loop import states
+from support.store_backends import rows
+from support.sweep_sinks import USERS, Cell, database
+from support.time_faults import Case, Setting, Times
+
+OBJECTS = 24
+BATCH = 4
+HOUR = 3600.0
+CLOCKS = (0.0, -HOUR, HOUR)
+"""By how much the clock of the host is wrong, one query after the other."""
+_PATIENCE = 600.0  # seconds for a whole case
+
+
+@dataclass
+class Outcome:
+    """How a query went: what failed it, and the reader's counters, over all its starts."""
+
+    failed: str = ""
+    starts: int = 0
+    seconds: float = 0.0
+    counts: Counter[str] = field(default_factory=Counter)
+
+
+def prepare(case: Case, setting: Setting, times: Times) -> Counter[str]:
+    """Objects, their messages and the user's tables; returns the rows that are to be found."""
+    cell = setting.cell
+    for url in (cell.store, cell.elsewhere):
+        with database(url) as engine:
+            USERS.create(engine)
+    if case.fault == "backlog":
+        values = [str(number) for number in range(times.backlog)]
+        for first in range(0, len(values), 5000):
+            setting.send([json.dumps({"value": value}) for value in values[first : first + 5000]])
+        return Counter(values)
+    objects = cell.folder / "objects"
+    objects.mkdir()
+    names = [f"object-{number:02}" for number in range(OBJECTS)]
+    for name in names:
+        (objects / f"{name}.json").write_text("".join(f'{{"value": "{name} {line}"}}\n' for line in range(2)))
+    setting.send([f"file://{objects}/{name}.json" for name in names])
+    if case.fault == "disk full, sink":
+        assert setting.disk is not None
+        (cell.folder / {"Iceberg": "warehouse"}.get(case.column, "output")).symlink_to(setting.disk)
+    return Counter(f"{name} {line}" for name in names for line in range(2))
+
+
+def options_of(case: Case, setting: Setting, times: Times) -> dict[str, str]:
+    options = {**setting.options, "queueUrl": setting.queue_url, "errorQueueUrl": "", "maxFilesPerTrigger": str(BATCH)}
+    options |= {"visibilityTimeout": "", "commitTimeout": "", "waitTime": ""}  # the defaults
+    if case.fault in ("slow trigger", "slow batch", "disk full, sink"):
+        options |= {"visibilityTimeout": times.visibility, "commitTimeout": times.commit, "waitTime": "100ms"}
+    if case.fault == "backlog":
+        options |= {"content": "message", "allowedPrefixes": "", "maxFilesPerTrigger": "1000"}
+    return options
+
+
+def run(
+    case: Case,
+    cell: Cell,
+    options: dict[str, str],
+    times: Times,
+    messages: int,
+    running: Callable[[], object],
+    over: Callable[[], bool],
+) -> Outcome:
+    """The query, until `messages` are acknowledged and what is wrong is `over`. Calls `running` in the midst of it."""
+    outcome, began = Outcome(), time.monotonic()
+    said = threading.Event()
+    pause = threading.Event().wait  # nobody sets it
+
+    def work() -> None:
+        if case.fault == "slow batch":
+            pause(times.pause if said.is_set() else 0.0)
+
+    def done() -> bool:
+        return outcome.counts["acknowledged"] >= messages and over()
+
+    with ExitStack() as stack:
+        if case.fault == "slow store" and case.store == "sqlite":
+            stack.enter_context(_slow_statements(times.statement))
+        while not done() and not outcome.failed:
+            skew = CLOCKS[min(outcome.starts, len(CLOCKS) - 1)] if case.fault == "clock off" else 0.0
+            before = outcome.counts.copy()
+            outcome.starts += 1
+            batches = 0
+            with _clock_off(skew):
+                loop = SweepLoop(cell, work=work, **options)
+                try:
+                    while not done():
+                        batches += loop.batch()
+                        outcome.counts = before + Counter(loop.metrics)
+                        if batches >= 2 and not said.is_set():
+                            running()
+                            said.set()
+                        if case.fault == "slow trigger" and said.is_set() and batches <= 4:
+                            pause(times.pause)
+                        if case.fault == "clock off" and outcome.starts < len(CLOCKS) and batches >= 2:
+                            break
+                        pause(0.01)
+                        if time.monotonic() - began > _PATIENCE:
+                            raise TimeoutError(f"not done after {_PATIENCE:g} s: {outcome.counts}")
+                except Exception as error:  # noqa: BLE001 - the query has failed, and that is what is asked
+                    if case.fault == "disk full, sink" and "space left on device" in str(error):
+                        while not over():
+                            pause(0.05)
+                    else:
+                        outcome.failed = f"{type(error).__name__}: {error}"
+                finally:
+                    loop.stop()
+                    outcome.counts = before + Counter(loop.metrics)
+    outcome.seconds = time.monotonic() - began
+    return outcome
+
+
+@contextmanager
+def _slow_statements(seconds: float) -> Iterator[None]:
+    def wait(*_: Any) -> None:
+        time.sleep(seconds)
+
+    sa.event.listen(sa.Engine, "before_cursor_execute", wait)
+    try:
+        yield
+    finally:
+        sa.event.remove(sa.Engine, "before_cursor_execute", wait)
+
+
+@contextmanager
+def _clock_off(seconds: float) -> Iterator[None]:
+    """All that asks the host for the time of day: our receivers, and PyIceberg for its snapshots."""
+    if not seconds:
+        yield
+        return
+    right = time.time
+    wrong = partial(Receivers, _clock=lambda: right() + seconds)
+    with patch.object(import_module("queue_source.coordinator.start"), "Receivers", wrong), patch("time.time", lambda: right() + seconds):
+        yield
+
+
+def wrong(case: Case, setting: Setting, expected: Counter[str], outcome: Outcome) -> list[str]:
+    """What is not as it is promised: all that is found."""
+    cell, counts, found = setting.cell, outcome.counts, []
+    if outcome.failed:
+        found.append(f"the query failed: {outcome.failed}")
+    there = cell.sink.found(cell)
+    if there != expected:
+        found.append(f"{(expected - there).total()} rows lost, {(there - expected).total()} doubled")
+    if left := setting.left_in_queue():
+        found.append(f"{left} messages left in the queue")
+    messages = expected.total() if case.fault == "backlog" else OBJECTS
+    again = counts["received"] - messages
+    # a broker that ends takes all leases with it; a query that is started again finds its messages again
+    if again and not (case.queue == "rabbitmq" or outcome.starts > 1):
+        found.append(f"{again} messages received again ({dict(counts)})")
+    with open_store(cell.store) as store:
+        if not outcome.failed and states(store) != {"done": messages}:
+            found.append(f"shards: {dict(states(store))}")
+        if bad := rows(store, "errors"):
+            found.append(f"errors: {bad[:3]}")
+        try:
+            cell.sink.check(cell, store)
+        except AssertionError as error:
+            found.append(f"sink: {error}") if case.column == "Iceberg" else None
+    return found
