@@ -71,7 +71,7 @@ def prepare(case: Case, setting: Setting, times: Times) -> Counter[str]:
 
 def options_of(case: Case, setting: Setting, times: Times) -> dict[str, str]:
     options = {**setting.options, "queueUrl": setting.queue_url, "errorQueueUrl": "", "maxFilesPerTrigger": str(BATCH)}
-    options |= {"visibilityTimeout": "", "commitTimeout": "", "waitTime": ""}  # the defaults
+    options |= {"visibilityTimeout": "", "commitTimeout": "", "waitTime": "", **times.leases}  # "": the default
     if case.fault in ("slow trigger", "slow batch", "disk full, sink"):
         options |= {"visibilityTimeout": times.visibility, "commitTimeout": times.commit, "waitTime": "100ms"}
     if case.fault == "backlog":
@@ -89,13 +89,16 @@ def run(
     over: Callable[[], bool],
 ) -> Outcome:
     """The query, until `messages` are acknowledged and what is wrong is `over`. Calls `running` in the midst of it."""
-    outcome, began = Outcome(), time.monotonic()
+    outcome, began, batches = Outcome(), time.monotonic(), 0
     said = threading.Event()
     pause = threading.Event().wait  # nobody sets it
 
+    def is_slow(what: str) -> bool:
+        return case.fault == what and said.is_set() and batches < 4
+
     def work() -> None:
-        if case.fault == "slow batch":
-            pause(times.pause if said.is_set() else 0.0)
+        if is_slow("slow batch"):
+            pause(times.pause)
 
     def done() -> bool:
         return outcome.counts["acknowledged"] >= messages and over()
@@ -117,7 +120,7 @@ def run(
                         if batches >= 2 and not said.is_set():
                             running()
                             said.set()
-                        if case.fault == "slow trigger" and said.is_set() and batches <= 4:
+                        if is_slow("slow trigger"):
                             pause(times.pause)
                         if case.fault == "clock off" and outcome.starts < len(CLOCKS) and batches >= 2:
                             break

@@ -75,9 +75,9 @@ class Marks:
             store.end_read(self.identity, mark)
 
     def _store(self) -> ShardStore:
-        from shard_store.store import open_store  # executors that mark nothing need no SQL
+        from shard_store.store import QUERY_PATIENCE, open_store  # executors that mark nothing need no SQL
 
-        return open_store(self.store.reveal())
+        return open_store(self.store.reveal(), patience=QUERY_PATIENCE)
 
 
 def read_alone(

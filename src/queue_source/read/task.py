@@ -202,16 +202,16 @@ def _part(piece: Piece) -> Part:
 
 def _record(work: Work, records: Sequence[ErrorRecord]) -> None:
     """Write errors where they happen; they become final with their plan. One short connection: errors are rare."""
-    from shard_store.store import open_store  # executors that meet no error need no SQL
+    from shard_store.store import QUERY_PATIENCE, open_store  # executors that meet no error need no SQL
 
-    with open_store(work.store.reveal()) as store:
+    with open_store(work.store.reveal(), patience=QUERY_PATIENCE) as store:
         store.record_errors(work.identity.source, work.identity.token.pipeline, records)
 
 
 def _without_bad(work: Work) -> Work:
-    from shard_store.store import open_store
+    from shard_store.store import QUERY_PATIENCE, open_store
 
-    with open_store(work.store.reveal()) as store:
+    with open_store(work.store.reveal(), patience=QUERY_PATIENCE) as store:
         bad = store.found_bad(work.identity)
     good = [piece for piece in work.pieces if (piece.planned.key, piece.planned.start) not in bad]
     return replace(work, pieces=good)

@@ -171,9 +171,10 @@ def slow_proxy(target: int) -> Iterator[SlowProxy]:
 
 @contextmanager
 def failing_proxy(target: int) -> Iterator[FailingProxy]:
-    """Close the clients' connections before the block ends."""
+    """Connections that clients keep for later end with the block."""
     proxy = FailingProxy(target)
     try:
         yield proxy
     finally:
+        proxy.cut_all()
         proxy.close()
