@@ -16,7 +16,7 @@ import traceback
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from multiprocessing import forkserver
 from pathlib import Path
 
@@ -66,7 +66,7 @@ def query(case: Case, cell: Cell, options: dict[str, str], messages: int) -> Non
         outcome = Outcome(failed=traceback.format_exc())
         raise
     finally:
-        (cell.folder / "outcome").write_text(json.dumps(asdict(outcome)))
+        (cell.folder / "outcome").write_text(json.dumps(vars(outcome)))
 
 
 @dataclass(frozen=True)
@@ -146,9 +146,7 @@ def matrix(results: dict[Case, Result]) -> str:
             marks = ""
             for sink in SINKS:
                 result = results.get(Case(fault, sink, store, queue))
-                marks += (
-                    "-" if result is None else "!" if result.wrong else "s" if result.skipped else sink[0].lower()
-                )
+                marks += "-" if result is None else "!" if result.wrong else "s" if result.skipped else sink[0].lower()
             cells.append(f"{marks:>22}")
         lines.append(f"{fault:18}" + "".join(cells))
     return "\n".join(lines)

@@ -7,7 +7,6 @@ process (slow statements of SQLite, a clock that is wrong) is in `time_sweep`.
 from __future__ import annotations
 
 import errno
-import os
 import shutil
 import sqlite3
 import subprocess
@@ -238,7 +237,7 @@ def disk_full(setting: Setting, times: Times) -> Iterator[float]:
                 if error.errno != errno.ENOSPC:
                     raise
     yield times.full
-    os.unlink(ballast)
+    ballast.unlink()
 
 
 FAULTS: dict[str, Fault] = {

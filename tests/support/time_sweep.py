@@ -160,7 +160,10 @@ def _clock_off(seconds: float) -> Iterator[None]:
         return
     right = time.time
     wrong = partial(Receivers, _clock=lambda: right() + seconds)
-    with patch.object(import_module("queue_source.coordinator.start"), "Receivers", wrong), patch("time.time", lambda: right() + seconds):
+    with (
+        patch.object(import_module("queue_source.coordinator.start"), "Receivers", wrong),
+        patch("time.time", lambda: right() + seconds),
+    ):
         yield
 
 

@@ -11,7 +11,6 @@ import tenacity
 from queue_source.coordinator.session import with_back_off
 from queue_source.errors import QueueConfigurationError, QueueError, QueueUnavailable
 
-
 MINUTES = 10 * 60.0
 
 

@@ -50,9 +50,7 @@ def test_a_query_lives_through_it_and_has_each_row_and_each_message_once(
             disturbing = threading.Thread(target=disturb)
             disturbing.start()
             messages = expected.total() if case.fault == "backlog" else OBJECTS
-            outcome = run(
-                case, there.cell, options_of(case, there, QUICK), QUICK, messages, running.set, over.is_set
-            )
+            outcome = run(case, there.cell, options_of(case, there, QUICK), QUICK, messages, running.set, over.is_set)
             running.set()
             disturbing.join()
             assert wrong(case, there, expected, outcome) == []

@@ -100,7 +100,7 @@ def with_back_off(stopping: threading.Event, seconds: float, clock: Callable[[],
     return tenacity.Retrying(
         retry=tenacity.retry_if_exception_type(QueueUnavailable),
         wait=tenacity.wait_random_exponential(multiplier=1.0, max=30.0),
-        stop=tenacity.stop_any(lambda _: clock() >= end, tenacity.stop_when_event_set(stopping)),
+        stop=lambda _: stopping.is_set() or clock() >= end,
         sleep=tenacity.sleep_using_event(stopping),
         before_sleep=_log,
         reraise=True,
