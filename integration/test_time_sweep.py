@@ -25,7 +25,7 @@ import pytest
 from support.servers.debian import NotInstalled
 from support.sweep_sinks import Cell
 from support.time_faults import FAULTS, REAL, Case, NoDisk, Setting, setting
-from support.time_sweep import OBJECTS, Outcome, options_of, prepare, run, wrong
+from support.time_sweep import OBJECTS, Outcome, Query, options_of, prepare, wrong
 
 WORKERS = int(os.environ.get("CUESQUEUE_SWEEP_WORKERS", "12"))
 ONLY = os.environ.get("CUESQUEUE_SWEEP_ONLY", "")
@@ -59,9 +59,8 @@ def query(case: Case, cell: Cell, options: dict[str, str], messages: int) -> Non
     """The process of the query; what it meets is told in files."""
     outcome = Outcome(failed="ended without a word")
     try:
-        outcome = run(
-            case, cell, options, REAL, messages, (cell.folder / "running").touch, (cell.folder / "over").exists
-        )
+        running, over = (cell.folder / name for name in ("running", "over"))
+        outcome = Query(case, cell, options, REAL, running.touch, over.exists).run(messages)
     except BaseException:
         outcome = Outcome(failed=traceback.format_exc())
         raise

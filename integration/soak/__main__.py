@@ -19,11 +19,13 @@ from integration.soak.load import WINDOW, Place, Producer, Victim
 from integration.soak.watch import Verdict, Watch
 from queue_source.queues import open_queue
 from support.engine.harness import Driver
+from support.engine.world import eventually
 from support.servers.ministack import KEYS, ministack_server, new_queue
 from support.servers.postgres import new_database, postgres
 from support.servers.rabbitmq import rabbitmq_server
 
 _EVERY = 10.0  # seconds between two samples
+_START = 300.0  # seconds for the first rows
 _DRAIN = 240.0  # seconds for what is left at the end
 _MEMORY = "--driver-memory 512m pyspark-shell"
 
@@ -51,13 +53,14 @@ def main() -> int:
 
 def soak(place: Place, seconds: float, rate: float, kill_every: float) -> int:
     steady = Driver(place.folder / "steady", place.queries("steady"))
-    victim = Victim(place)
     producer = Producer(place, rate)
     watch = Watch(steady, place.store)
+    victim = Victim(place)
     try:
-        steady.wait_batch()
         producer.start()
-        watch.sample()
+        print("waiting for the first rows", flush=True)
+        eventually("the first rows", lambda: watch.sample() and watch.ids, _START)
+        victim.start()
         began = next_kill = time.monotonic()
         next_kill += kill_every
         while (passed := time.monotonic() - began) < seconds:
@@ -67,15 +70,17 @@ def soak(place: Place, seconds: float, rate: float, kill_every: float) -> int:
                 victim.kill()
                 next_kill += kill_every
             _tell(passed, seconds, watch, producer, victim)
-        producer.stop()
+        producer.end()
+        producer.check()
         alive = not (steady.folder / "ended.json").exists()
         left = _drain(place, producer, watch)
         verdicts = watch.verdicts(max(seconds / 3, 2 * WINDOW if seconds > 6 * WINDOW else 0.0))
         return _judge(producer, watch, victim, verdicts, left, alive=alive)
     finally:
-        producer._stopping.set()
-        steady.kill()
-        victim.end()
+        producer.end()
+        for driver in (victim.driver, steady):
+            if driver is not None:
+                driver.close()
         watch.close()
 
 

@@ -72,16 +72,17 @@ class Producer:
     expected: list[str] = field(default_factory=list)
     _stopping: threading.Event = field(default_factory=threading.Event)
     _failure: BaseException | None = None
+    _thread: threading.Thread | None = None
 
     def start(self) -> None:
         (self.place.folder / "in").mkdir()
         self._thread = threading.Thread(target=self._run, name="producer")
         self._thread.start()
 
-    def stop(self) -> None:
+    def end(self) -> None:
         self._stopping.set()
-        self._thread.join()
-        self.check()
+        if self._thread is not None:
+            self._thread.join()
 
     def check(self) -> None:
         if self._failure is not None:
@@ -122,20 +123,18 @@ class Victim:
         self._place = place
         self._numbers = itertools.count(1)
         self.kills: list[str] = []
-        self._start()
+        self.driver: Driver | None = None
 
-    def _start(self) -> None:
+    def start(self) -> None:
         folder = self._place.folder / f"killed-{next(self._numbers)}"
         self.driver = Driver(folder, self._place.queries("killed"), restarts=True)
 
     def kill(self) -> None:
         part = self.PARTS[len(self.kills) % len(self.PARTS)]
         self.kills.append(part)
+        assert self.driver is not None
         if part == "all":
             self.driver.kill()
-            self._start()
+            self.start()
         else:
             self.driver.kill_part(part)
-
-    def end(self) -> None:
-        self.driver.kill()

@@ -31,9 +31,11 @@ from support.time_faults import Case, Setting, Times
 OBJECTS = 24
 BATCH = 4
 HOUR = 3600.0
-CLOCKS = (0.0, -HOUR, HOUR)
-"""By how much the clock of the host is wrong, one query after the other."""
+CLOCKS = (-HOUR, 0.0, HOUR)
+"""By how much the clock of the host is wrong: it jumps after each batch."""
 _PATIENCE = 600.0  # seconds for a whole case
+_RUNNING = 2  # batches, after which it begins to go wrong
+_wait = threading.Event().wait  # nobody sets it
 
 
 @dataclass
@@ -79,65 +81,70 @@ def options_of(case: Case, setting: Setting, times: Times) -> dict[str, str]:
     return options
 
 
-def run(
-    case: Case,
-    cell: Cell,
-    options: dict[str, str],
-    times: Times,
-    messages: int,
-    running: Callable[[], object],
-    over: Callable[[], bool],
-) -> Outcome:
-    """The query, until `messages` are acknowledged and what is wrong is `over`. Calls `running` in the midst of it."""
-    outcome, began, batches = Outcome(), time.monotonic(), 0
-    said = threading.Event()
-    pause = threading.Event().wait  # nobody sets it
+@dataclass
+class Query:
+    """The query of a case. It says `running` in the midst of its work, and asks whether what is wrong is `over`."""
 
-    def is_slow(what: str) -> bool:
-        return case.fault == what and said.is_set() and batches < 4
+    case: Case
+    cell: Cell
+    options: dict[str, str]
+    times: Times
+    running: Callable[[], object]
+    over: Callable[[], bool]
+    outcome: Outcome = field(default_factory=Outcome)
+    _batches: int = 0
 
-    def work() -> None:
-        if is_slow("slow batch"):
-            pause(times.pause)
+    def run(self, messages: int) -> Outcome:
+        """Until so many messages are acknowledged and what is wrong is over, or it has failed."""
+        began = time.monotonic()
 
-    def done() -> bool:
-        return outcome.counts["acknowledged"] >= messages and over()
+        def done() -> bool:
+            if time.monotonic() - began > _PATIENCE:
+                raise TimeoutError(f"not done after {_PATIENCE:g} s: {self.outcome.counts}")
+            return self.outcome.counts["acknowledged"] >= messages and self.over()
 
-    with ExitStack() as stack:
-        if case.fault == "slow store" and case.store == "sqlite":
-            stack.enter_context(_slow_statements(times.statement))
-        while not done() and not outcome.failed:
-            skew = CLOCKS[min(outcome.starts, len(CLOCKS) - 1)] if case.fault == "clock off" else 0.0
-            before = outcome.counts.copy()
-            outcome.starts += 1
-            batches = 0
-            with _clock_off(skew):
-                loop = SweepLoop(cell, work=work, **options)
-                try:
-                    while not done():
-                        batches += loop.batch()
-                        outcome.counts = before + Counter(loop.metrics)
-                        if batches >= 2 and not said.is_set():
-                            running()
-                            said.set()
-                        if is_slow("slow trigger"):
-                            pause(times.pause)
-                        if case.fault == "clock off" and outcome.starts < len(CLOCKS) and batches >= 2:
-                            break
-                        pause(0.01)
-                        if time.monotonic() - began > _PATIENCE:
-                            raise TimeoutError(f"not done after {_PATIENCE:g} s: {outcome.counts}")
-                except Exception as error:  # noqa: BLE001 - the query has failed, and that is what is asked
-                    if case.fault == "disk full, sink" and "space left on device" in str(error):
-                        while not over():
-                            pause(0.05)
-                    else:
-                        outcome.failed = f"{type(error).__name__}: {error}"
-                finally:
-                    loop.stop()
-                    outcome.counts = before + Counter(loop.metrics)
-    outcome.seconds = time.monotonic() - began
-    return outcome
+        with ExitStack() as stack:
+            stack.enter_context(_clock_off(self._skew))
+            if self.case.fault == "slow store" and self.case.store == "sqlite":
+                stack.enter_context(_slow_statements(self.times.statement))
+            try:
+                while not done():
+                    self._start(done)
+            except Exception as error:  # noqa: BLE001 - the query has failed, and that is what is asked
+                self.outcome.failed = f"{type(error).__name__}: {error}"
+        self.outcome.seconds = time.monotonic() - began
+        return self.outcome
+
+    def _start(self, done: Callable[[], bool]) -> None:
+        """One start: until it is done. A full disk of the sink ends it; there is another one when there is room."""
+        before = self.outcome.counts.copy()
+        self.outcome.starts += 1
+        loop = SweepLoop(self.cell, work=partial(self._pause, "slow batch"), **self.options)
+        try:
+            if self.case.fault == "clock off":
+                loop.coordinator.drain()  # AvailableNow compares times
+            while not done():
+                self._batches += loop.batch()
+                self.outcome.counts = before + Counter(loop.metrics)
+                if self._batches == _RUNNING:
+                    self.running()
+                self._pause("slow trigger")
+                _wait(0.01)
+        except OSError as error:
+            if self.case.fault != "disk full, sink" or "space left on device" not in str(error):
+                raise
+            while not self.over():
+                _wait(0.05)
+        finally:
+            loop.stop()
+            self.outcome.counts = before + Counter(loop.metrics)
+
+    def _pause(self, fault: str) -> None:
+        if self.case.fault == fault and _RUNNING <= self._batches < 2 * _RUNNING:
+            _wait(self.times.pause)
+
+    def _skew(self) -> float:
+        return CLOCKS[self._batches % len(CLOCKS)] if self.case.fault == "clock off" else 0.0
 
 
 @contextmanager
@@ -153,17 +160,15 @@ def _slow_statements(seconds: float) -> Iterator[None]:
 
 
 @contextmanager
-def _clock_off(seconds: float) -> Iterator[None]:
-    """All that asks the host for the time of day: our receivers, and PyIceberg for its snapshots."""
-    if not seconds:
-        yield
-        return
+def _clock_off(skew: Callable[[], float]) -> Iterator[None]:
+    """By so many seconds, for all that asks the host for the time of day: our receivers, and PyIceberg's snapshots."""
     right = time.time
-    wrong = partial(Receivers, _clock=lambda: right() + seconds)
-    with (
-        patch.object(import_module("queue_source.coordinator.start"), "Receivers", wrong),
-        patch("time.time", lambda: right() + seconds),
-    ):
+
+    def wrong() -> float:
+        return right() + skew()
+
+    start = import_module("queue_source.coordinator.start")
+    with patch.object(start, "Receivers", partial(Receivers, _clock=wrong)), patch("time.time", wrong):
         yield
 
 

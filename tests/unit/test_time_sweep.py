@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from support.time_faults import FAULTS, QUICK, Case, NoDisk, setting
-from support.time_sweep import OBJECTS, options_of, prepare, run, wrong
+from support.time_sweep import OBJECTS, Query, options_of, prepare, wrong
 
 CASES = [
     Case("slow store", "path", "sqlite", "sql"),
@@ -50,7 +50,8 @@ def test_a_query_lives_through_it_and_has_each_row_and_each_message_once(
             disturbing = threading.Thread(target=disturb)
             disturbing.start()
             messages = expected.total() if case.fault == "backlog" else OBJECTS
-            outcome = run(case, there.cell, options_of(case, there, QUICK), QUICK, messages, running.set, over.is_set)
+            options = options_of(case, there, QUICK)
+            outcome = Query(case, there.cell, options, QUICK, running.set, over.is_set).run(messages)
             running.set()
             disturbing.join()
             assert wrong(case, there, expected, outcome) == []

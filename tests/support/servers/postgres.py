@@ -15,7 +15,7 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -68,11 +68,13 @@ class PostgresServer:
     def freeze(self) -> None:
         """Connections stay open and nobody answers, until `thaw`."""
         for process in self._processes():
-            process.suspend()
+            with suppress(psutil.NoSuchProcess):  # a connection that has just ended
+                process.suspend()
 
     def thaw(self) -> None:
         for process in self._processes():
-            process.resume()
+            with suppress(psutil.NoSuchProcess):
+                process.resume()
 
     def _processes(self) -> list[psutil.Process]:
         first = psutil.Process(self._process.pid)
