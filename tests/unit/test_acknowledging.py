@@ -29,6 +29,8 @@ class Queue:
         self.leased: dict[Receipt, float] = {}
         self.down = False
         self.asked = 0
+        self.extended = 0
+        self.takes = 0  # of what is acknowledged although the call fails
 
     def deliver(self, count: int) -> list[Received]:
         found = [Receipt(f"r{number}") for number in range(count)]
@@ -37,10 +39,14 @@ class Queue:
 
     def extend(self, receipts: Sequence[Receipt], lease: float) -> set[Receipt]:
         self._serve()
+        self.extended += len(receipts)
         return {receipt for receipt in receipts if not self._held(receipt, lease)}
 
     def acknowledge(self, receipts: Sequence[Receipt]) -> set[Receipt]:
         self.asked += 1
+        if self.down:
+            for receipt in receipts[: self.takes]:
+                self.leased.pop(receipt, None)
         self._serve()
         return {receipt for receipt in receipts if self.leased.pop(receipt, 0.0) <= self._clock()}
 
@@ -111,6 +117,29 @@ def test_what_could_not_be_acknowledged_is_tried_again_while_its_lease_is_kept(s
     assert scene.queue.leased == {}
     assert sorted(scene.in_flight.left) == sorted(keys)
     assert (scene.counted("acknowledged"), scene.counted("acknowledgeFailures"), scene.lost) == (25, 25, [])
+
+
+def test_what_a_failed_call_had_acknowledged_is_no_lost_lease(scene: Scene) -> None:
+    """A call for many messages may be several requests."""
+    keys = delivered(scene, 12)
+    scene.queue.down, scene.queue.takes = True, 2
+    scene.acknowledger.now(keys)
+    scene.queue.down = False
+    scene.run(10)
+    assert scene.queue.leased == {}
+    assert (scene.counted("acknowledged"), scene.counted("lostLeases"), scene.lost) == (12, 0, [])
+
+
+def test_however_often_it_is_tried_again_each_lease_is_extended_once_in_its_time(scene: Scene) -> None:
+    keys = delivered(scene, 10)
+    scene.queue.down = True
+    scene.acknowledger.now(keys)
+    scene.run(115)
+    scene.queue.down = False
+    scene.acknowledger._due = float("inf")  # only the leases are looked at
+    scene.run(4 * LEASE)
+    assert scene.lost == []
+    assert scene.queue.extended <= 10 * (1 + 4 * 2)
 
 
 def test_a_queue_that_is_away_is_asked_one_thing_at_a_time_and_seldom(scene: Scene) -> None:

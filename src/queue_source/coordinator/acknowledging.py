@@ -96,7 +96,8 @@ class Acknowledger:
                     self._leases.resume(held)
                     self._put_off([(name, receipt) for receipt in receipts[first:]], error, again=again)
                     break
-                self._session.metrics.add(acknowledged=len(chunk) - len(stale), lostLeases=len(stale))
+                lost = 0 if again else len(stale)  # their leases were kept: the call before had acknowledged them
+                self._session.metrics.add(acknowledged=len(chunk) - lost, lostLeases=lost)
                 self._in_flight.leave(done)
 
     def _put_off(self, keys: Sequence[MessageKey], error: QueueUnavailable, *, again: bool) -> None:

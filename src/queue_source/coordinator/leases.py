@@ -84,6 +84,8 @@ class LeaseKeeper:
     def resume(self, stopped: Mapping[MessageKey, _Task]) -> None:
         """Go on with these extension tasks: the messages could not be acknowledged."""
         with self._changed:
+            self._order = [entry for entry in self._order if entry[1] not in stopped]  # a task is in it once
+            heapq.heapify(self._order)
             for key, task in stopped.items():
                 self._plan(key, task.deadline, task.cap)
             self._changed.notify()
