@@ -10,7 +10,7 @@ RUN = @"$(PYTHON)" tools/environment.py --spark "$(SPARK)" --
 .DEFAULT_GOAL := help
 MINUTES ?= 30
 
-.PHONY: help demo test test-engine integration soak bench lint format docs lock clean distclean
+.PHONY: help demo test test-engine test-cluster integration soak bench lint format docs lock clean distclean
 
 help:  ## list the targets
 	@echo "make TARGET [PYTHON=python3.12] [SPARK=4.0] [ARGS=...]"
@@ -24,6 +24,9 @@ test:  ## all tests that need nothing but this machine
 
 test-engine:  ## only the tests with a real Spark (SPARK=4.0 or newest)
 	$(RUN) pytest tests/ -m engine $(ARGS)
+
+test-cluster:  ## only the tests on a standalone Spark cluster, and with Spark Connect
+	$(RUN) pytest tests/engine/test_cluster.py integration -m cluster $(ARGS)
 
 integration:  ## the same promises against real servers, with faults
 	$(RUN) pytest integration $(ARGS)

@@ -117,6 +117,15 @@ def pages(
         after = sa.or_(errors.c.occurred_at > last.occurred_at, same)
 
 
+def of_plans(transaction: Transaction, hashes: Sequence[str], limit: int) -> tuple[dict[str, int], list[StoredError]]:
+    """How many errors of each cause these plans have, and the first ones, without their input."""
+    these = errors.c.delivery_hash.in_(hashes)
+    counted = sa.select(errors.c.cause, sa.func.count()).where(these).group_by(errors.c.cause)
+    causes: dict[str, int] = {row[0]: row[1] for row in transaction.execute(counted)}
+    first = selected(0).where(these).order_by(errors.c.occurred_at, errors.c.error_key).limit(limit)
+    return causes, read(transaction, first) if causes and limit else []
+
+
 def _page(
     transaction: Transaction, criteria: Criteria, after: sa.ColumnElement[bool], max_input: int | None
 ) -> list[StoredError]:

@@ -18,6 +18,9 @@ from shard_store import (
     error_delivery,
     error_records,
     error_repair,
+    error_search,
+    identity,
+    known_objects,
     leases,
     offsets,
     plans,
@@ -106,6 +109,8 @@ class ShardStore:
     def close(self) -> None:
         self.database.close()
 
+    store_id = _reads(identity.store_id)
+
     # shards and their owners
 
     start = _writes(starting.start)
@@ -166,6 +171,8 @@ class ShardStore:
     reject = _writes(error_records.reject)
     reject_inside = _joins(error_records.reject)
     found_bad = _reads(error_records.found_bad)
+    errors_of_plans = _reads(error_search.of_plans)
+    known_objects = _reads(known_objects.known_objects)
     name_error_queue = _writes(error_delivery.name_queue)
     undelivered_errors = _reads(error_delivery.undelivered)
     mark_delivered = _writes(error_delivery.mark_delivered)

@@ -13,6 +13,7 @@ import pytest
 from queue_source.options import ReaderOptions, parse_reader_options
 from queue_source.read import task as reading
 from queue_source.read.partitions import partition
+from queue_source.read.plan_store import PlanStore
 from queue_source.read.task import Alone, Beside, Work, read_work
 from shard_store.model import BEGINNING, Content, Plan, Range, Split, end_at, shard_key
 from shard_store.semantics import Semantics
@@ -111,7 +112,7 @@ class Query:
                 plan.identity,
                 pieces,
                 self.options.content,
-                self.options.store,
+                PlanStore.of(self.options.store, self.store),
                 limit if plan.suspected else Beside(task) if plan.attempt > 1 else None,
             )
             for task, pieces in enumerate(tasks)

@@ -150,6 +150,46 @@ def test_what_the_glob_leaves_out_need_not_be_allowed() -> None:
     assert refused(announced) == []
 
 
+HIDDEN = [
+    "_temporary/0/part-0.csv", "_delta_log/0.json", "_committed_1", "_SUCCESS", ".part-0.crc", "a/.hidden/b.csv",
+    "a/_b/c/d.csv", "_metadata", "_common_metadata", "a/_metadata", "x.csv._COPYING_", "x._COPYING_/y.csv", ".a=1/b",
+    "_spark_metadata/0",
+]  # fmt: skip
+SHOWN = ["a_b/c.csv", "_year=2026/a.csv", "a/_b=c", "_metadata_of_folders/a.csv", "x_", "a.b/c", "~/a", "-/_x=1/y"]
+
+
+@pytest.mark.parametrize("prefix", ["s3://", "s3://b/", "s3://b/in/", "s3://b/in/,s3://b/"])
+def test_hidden_names_below_a_prefix_are_left_out_and_counted(prefix: str) -> None:
+    bodies = [f"s3://b/in/{name}" for name in (*HIDDEN, *SHOWN)]
+    announced = take(json.dumps(bodies), *bodies, allowedPrefixes=prefix)
+    assert uris(announced) == bodies[len(HIDDEN) :] * 2
+    assert [one.ignored for one in announced] == [len(HIDDEN), *[1] * len(HIDDEN), *[0] * len(SHOWN)]
+    assert refused(announced) == []
+    assert uris(take(*bodies, allowedPrefixes=prefix, readHiddenFiles="true")) == bodies
+
+
+@pytest.mark.parametrize(
+    "prefix", ["s3://b/in/_staging/", "s3://b/in/_", "s3://b/,s3://b/in/_staging/", "s3://b/in/_staging"]
+)
+def test_what_a_prefix_names_itself_is_not_hidden(prefix: str) -> None:
+    assert uris(take("s3://b/in/_staging/a.csv", allowedPrefixes=prefix)) == ["s3://b/in/_staging/a.csv"]
+    assert uris(take("s3://b/in/_staging/_a.csv", allowedPrefixes=prefix)) == []
+
+
+def test_a_hidden_name_that_no_prefix_allows_is_refused_like_any_other() -> None:
+    assert refused(take("s3://other/_x", allowedPrefixes="s3://b/")) == [0]
+
+
+def test_the_glob_of_the_whole_path_leaves_out_folders() -> None:
+    found = ["s3://b/in/2026-01/a.csv", "s3://b/in/x/y/2026-02/b.csv"]
+    others = ["s3://b/in/2025-01/a.csv", "s3://b/2026-01/a.csv", "s3://b/in/2026-01/x/a.csv", "s3://c/in/2026-01/a.csv"]
+    announced = take(json.dumps([*found, *others]), fullPathGlobFilter="s3a://b/in/**/2026-*/*.csv")
+    assert uris(announced) == found
+    assert announced[0].ignored == len(others)
+    both = {"fullPathGlobFilter": "**/in/**", "pathGlobFilter": "b*"}
+    assert uris(take(json.dumps([*found, *others]), **both)) == found[1:]
+
+
 def test_events_that_create_nothing_are_ignored_and_what_is_not_understood_is_an_error() -> None:
     announced = take('{"Event": "s3:TestEvent"}', "hello", b"\xff")
     assert announced[0].ignored == 1

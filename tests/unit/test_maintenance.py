@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from queue_source.coordinator.error_log import ErrorLog
 from queue_source.coordinator.in_flight import InFlight
 from queue_source.coordinator.maintenance import Maintenance
 from queue_source.coordinator.room import Limits
@@ -80,7 +81,7 @@ def run(fakes: Fakes, **options: str) -> tuple[Maintenance, Session]:
     given: dict[str, Any] = {"commitTimeout": "6s", "pruneInterval": "60s", **options}
     session = make_session(fakes, {"q": fakes}, stopping=fakes.rounds, clock=lambda: fakes.rounds.now, **given)
     other: Any = fakes
-    maintenance = Maintenance(session, InFlight(["q"], Limits(10, 10)), other, other)
+    maintenance = Maintenance(session, InFlight(["q"], Limits(10, 10)), other, other, ErrorLog(session))
     maintenance.run()
     return maintenance, session
 

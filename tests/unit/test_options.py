@@ -49,7 +49,7 @@ def refusal(options: dict[str, str], parse: Any = parse_reader_options) -> Optio
 def test_the_defaults_are_those_of_the_design() -> None:
     options = read()
     assert (options.source, options.pipeline) == ("orders", "orders")
-    assert options.store == SecretUrl("sqlite:///cuesqueue.db")
+    assert options.store == SecretUrl(f"sqlite:///{Path.cwd()}/cuesqueue.db")
     assert options.queue.urls == (SecretUrl("sim://files"),)
     assert options.queue.max_in_flight_messages == 10_000
     assert options.queue.wait_time == timedelta(seconds=20)
@@ -160,6 +160,7 @@ BAD: dict[str, list[str]] = {
     "prefixes": ["", "s3://a/,", ",", "landing/", "s3:/a/", "file://elsewhere/"],
     "tag filter": ["", "a,", "x" * 300],
     "glob": ["", "[a", "{a,b", "a\\"],
+    "path glob": ["", "*.csv", "s3://b/[a"],
     "shares": ["", "fair", "percentage:50,60", "percentage:100,0", "percentage:", "percentage:a,b"],
     "text": [""],
     "line end": [""],

@@ -15,6 +15,7 @@ from queue_source.read import combined as together
 from queue_source.read import task as reading
 from queue_source.read.batches import MIN_ROWS, gathered
 from queue_source.read.partitions import whole_pieces
+from queue_source.read.plan_store import PlanStore
 from queue_source.read.task import Work, read_pieces
 from shard_store.model import (
     BEGINNING,
@@ -105,7 +106,7 @@ def announced(path: Path, size: int) -> Range:
 def read(ranges: list[Range], format: str, schema: pa.Schema, options: dict[str, str]) -> tuple[object, object]:
     parsed = parse_reader_options({"queueUrl": "sim://files", "source": "files", "fileFormat": format, **options})
     reported: list[ErrorRecord] = []
-    work = Work(IDENTITY, whole_pieces(ranges), parsed.content, parsed.store)
+    work = Work(IDENTITY, whole_pieces(ranges), parsed.content, PlanStore(parsed.store, "never opened"))
     rows = [row for batch in read_pieces(work, schema, reported.extend) for row in batch.to_pylist()]
     return rows, reported
 

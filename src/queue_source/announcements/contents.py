@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from queue_source.announcements.hidden_names import is_hidden
 from queue_source.announcements.parser import parse_notification
 from queue_source.errors import MalformedNotification
 from queue_source.messages import MESSAGE_URI, ObjectNotice, Received, kept_message
@@ -94,8 +95,13 @@ def _tag_matches(message: Received, options: NotificationOptions) -> bool:
 
 
 def _wanted(notice: ObjectNotice, options: NotificationOptions) -> bool:
-    glob = options.path_glob_filter
-    return glob is None or glob.fullmatch(notice.uri.rpartition("/")[2]) is not None
+    uri, glob, path_glob = notice.uri, options.path_glob_filter, options.full_path_glob_filter
+    if glob is not None and glob.fullmatch(uri.rpartition("/")[2]) is None:
+        return False
+    if path_glob is not None and not path_glob.matches(uri):
+        return False
+    allowed = () if options.read_hidden_files else [p for p in options.allowed_prefixes if uri.startswith(p)]
+    return not allowed or not is_hidden(uri, allowed)
 
 
 def _content(notice: ObjectNotice, message: Received, options: NotificationOptions) -> Content:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from queue_source.announcements.contents import Announced, Stat, announced_messages, announced_objects, apart
 from queue_source.coordinator.acknowledging import Acknowledger
+from queue_source.coordinator.error_log import ErrorLog
 from queue_source.coordinator.error_queue import ErrorQueue
 from queue_source.coordinator.in_flight import InFlight, Opened
 from queue_source.coordinator.ownership import Ownership
@@ -26,6 +27,7 @@ class Opener:
     _ownership: Ownership
     _acknowledger: Acknowledger
     _errors: ErrorQueue
+    _error_log: ErrorLog
 
     def run(self) -> None:
         while not self._session.stopping.is_set():
@@ -58,6 +60,7 @@ class Opener:
             options = self._session.options
             records = [one.error for one in malformed if one.error is not None]
             self._session.store.record_errors(options.source, options.pipeline, records)
+            self._error_log.of_messages(records)
             self._errors.forward()
 
     def _find(self, announced: Sequence[Announced]) -> dict[ShardKey, Shard]:

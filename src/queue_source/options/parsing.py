@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ from queue_source.options.reader import (
 from queue_source.options.receiving import NotificationOptions, QueueOptions
 from queue_source.options.secrets import Secret, SecretUrl
 from queue_source.options.sink import SinkOptions, TableOptions, TargetQueue
-from queue_source.options.storage import storage_options
+from queue_source.options.storage import StorageOptions, storage_options
 from queue_source.options.values import read
 from queue_source.options.views import ViewOptions
 
@@ -53,10 +54,8 @@ def parse_reader_options(options: Mapping[str, str]) -> ReaderOptions:
         leases=build(LeaseOptions, values),
         deduplication=build(DeduplicationOptions, values),
         delivery=build(DeliveryOptions, values),
-        content=build(
-            ContentOptions, values, format=_format(values), storage=storage_options(values), schema=_schema(values)
-        ),
-        store=values["storeUrl"],
+        content=build(ContentOptions, values, format=_format(values), storage=_storage(values), schema=_schema(values)),
+        store=_absolute(values["storeUrl"]),
         source=source,
         pipeline=values["pipeline"] or source,
     )
@@ -70,10 +69,11 @@ def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
     values = read(SINK, {name: text for name, text in options.items() if name not in of_catalog})
     checks.check_target(values)
     table = _table(values, of_catalog)
-    url: SecretUrl | None = values["queueUrl"]
+    url: SecretUrl | None = None if values["queueUrl"] is None else _absolute(values["queueUrl"])
     return build(
         SinkOptions,
         values,
+        store=_absolute(values["storeUrl"]),
         path="" if table else _folder(values["path"]),
         storage=storage_options(values),
         table=table,
@@ -84,9 +84,19 @@ def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
 def parse_view_options(options: Mapping[str, str]) -> ViewOptions:
     """The options of `spark.read.format("cuesqueue")`; names in any case. Raises OptionError."""
     values = read(VIEWS, options)
-    parsed = build(ViewOptions, values, storage=storage_options(values))
+    parsed = build(ViewOptions, values, storage=storage_options(values), store=_absolute(values["storeUrl"]))
     checks.check_as_of(parsed)
     return parsed
+
+
+def _absolute(url: SecretUrl) -> SecretUrl:
+    """With the whole path of a SQLite file: options are read on the driver, and tasks may run in another folder."""
+    prefix, database = ("sql+", url.reveal()[4:]) if url.reveal().startswith("sql+") else ("", url.reveal())
+    if not database.lower().startswith("sqlite"):
+        return url
+    from shard_store.sql.urls import absolute  # here: executors know options without SQL
+
+    return SecretUrl(prefix + absolute(database))
 
 
 def _folder(path: str | None) -> str:
@@ -134,6 +144,12 @@ def _evolution_mode(values: Mapping[str, Any]) -> str:
             "schema, write rescue or failOnNewColumns",
         )
     return given
+
+
+def _storage(values: Mapping[str, Any]) -> StorageOptions:
+    """Of what is announced: a name may lead elsewhere, so those who open a local file know where it may be."""
+    local = tuple(prefix for prefix in values["allowedPrefixes"] or () if prefix.startswith("file://"))
+    return replace(storage_options(values), local_prefixes=local)
 
 
 def _schema(values: Mapping[str, Any]) -> SchemaOptions:

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 from queue_source.options import types
 from queue_source.options.declaring import Option, option
+from queue_source.options.path_globs import PathGlob
 from queue_source.options.secrets import SecretUrl
 
 _NOTIFICATION_FORMS = ("uri", "s3", "minio", "sns", "eventbridge", "gcs", "json")
@@ -85,6 +86,17 @@ class NotificationOptions:
     path_glob_filter: re.Pattern[str] | None = option(
         "pathGlobFilter", types.GLOB, example="*.{csv,csv.gz}",
         help="Only objects whose name (the last part of the path) matches are read; others are counted as ignored.",
+    )
+    full_path_glob_filter: PathGlob | None = option(
+        "fullPathGlobFilter", types.PATH_GLOB, example="s3://landing/**/2026-*/*.csv",
+        help="Only objects whose whole URI matches are read; `**` stands for any number of folders, and `*` for "
+        "no slash. Others are counted as ignored.",
+    )
+    read_hidden_files: bool = option(
+        "readHiddenFiles", types.BOOLEAN, "false", example="true",
+        help="Read objects with a name that begins with `_` or `.`, or in a folder with such a name, below the prefix "
+        "that allows them. Like Spark, the reader leaves them out otherwise (`_temporary/`, `_delta_log/`, "
+        "`_committed_*`, `.part-0`), and counts them as ignored; folders of partition columns (`_year=2026`) are read.",
     )
     tag_filter: tuple[str, ...] | None = option(
         "tagFilter", types.TAG_FILTER, example="orders.#,returns.*",

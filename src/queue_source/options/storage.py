@@ -58,6 +58,8 @@ class StorageOptions:
     Attributes:
         endpoint: Of S3: a URL (`http://localhost:9000`), or `host:port`, which is reached by https.
         anonymous: Send no credentials.
+        local_prefixes: Of URIs (`file:///...`): a local file is read only where its real path begins with one of these.
+            Without any, wherever a link leads.
     """
 
     TITLE: ClassVar = "Storage and credentials"
@@ -90,6 +92,7 @@ class StorageOptions:
     )
     # fmt: on
     azure: AzureOptions = field(default_factory=AzureOptions)
+    local_prefixes: tuple[str, ...] = ()
 
 
 def _narrower(prefix: str, purpose: str) -> tuple[Option, ...]:

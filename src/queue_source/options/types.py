@@ -18,6 +18,7 @@ from queue_source.options.date_patterns import parse_pattern
 from queue_source.options.ddl import parse_fields
 from queue_source.options.globs import name_matcher
 from queue_source.options.partitioning import parse_partitioning
+from queue_source.options.path_globs import PathGlob, path_glob
 from queue_source.options.secrets import Secret, SecretUrl, shown
 from queue_source.options.time_zones import parse_time_zone
 from queue_source.options.units import parse_duration, parse_size
@@ -189,6 +190,13 @@ def _glob(text: str) -> re.Pattern[str]:
         raise ValueError(f"{shown(text)} {error}; write a glob of names, as in *.csv") from None
 
 
+def _path_glob(text: str) -> PathGlob:
+    try:
+        return path_glob(_given_text(text))
+    except ValueError as error:
+        raise ValueError(f"{shown(text)} {error}; write a glob of URIs, as in s3://landing/**/*.csv") from None
+
+
 def _tag_filter(text: str) -> tuple[str, ...]:
     try:
         return parse_filters(text)
@@ -289,6 +297,7 @@ QUEUE_URLS = OptionType("queue URLs", "URLs, separated by commas", split_queue_u
 QUEUE_URL = OptionType("queue URL", "the URL of one queue", _queue_url)
 STORE_URL = OptionType("database URL", "an SQLAlchemy URL", _store_url)
 GLOB = OptionType("glob", "a glob: `*`, `?`, `[a-z]`, `{a,b}`", _glob)
+PATH_GLOB = OptionType("path glob", "a glob of URIs: as of names between slashes, and `**` for any parts", _path_glob)
 TAG_FILTER = OptionType("tag filter", "filters separated by commas; `*` is one word, `#` zero or more", _tag_filter)
 SHARES = OptionType("shares", "`round-robin`, `greedy`, or `percentage:70,30` with one number a queue", _shares)
 COLUMNS = OptionType("columns", "columns with types, as Spark's DDL has them", _columns)

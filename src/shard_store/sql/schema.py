@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import mysql
 from sqlalchemy.engine import Dialect
 
-REVISION = "0002"
+REVISION = "0003"
 """The Alembic revision that these tables are: the newest one in `migrations/versions` (a test compares)."""
 
 metadata = sa.MetaData()
@@ -261,6 +261,15 @@ leases = sa.Table(
     sa.Column("name", Name, primary_key=True),
     sa.Column("holder", sa.String(64), nullable=False),
     sa.Column("until", sa.BigInteger, nullable=False),
+    **_TABLE,
+)
+
+identity = sa.Table(
+    "cuesqueue_store",
+    metadata,
+    sa.Column("one", sa.SmallInteger, primary_key=True, autoincrement=False),  # always 1: there is one row
+    sa.Column("store_id", sa.String(32), nullable=False),
+    sa.Column("created_at", sa.BigInteger, nullable=False),
     **_TABLE,
 )
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from queue_source.commands.demo.report import Tour, print_commands, print_report
+from queue_source.commands.demo.report import Tour, print_report
 from queue_source.commands.output import FAILED, Json, print_error, progress, stderr
 
 if TYPE_CHECKING:
@@ -52,12 +52,10 @@ def demo(
         finally:
             if not kept:
                 shutil.rmtree(layout.folder, ignore_errors=True)
-    print_report(tour, layout, as_json)
+    print_report(tour, layout, keep, as_json)
     if tour.problems:
         print_error(f"the published rows are not the input; everything is kept in {layout.folder}")
         raise typer.Exit(FAILED)
-    if keep and not as_json:
-        print_commands(layout)
 
 
 def _tour(layout: Layout, days: int, as_json: bool) -> Tour:

@@ -19,7 +19,7 @@ from pyiceberg.utils.properties import property_as_bool
 
 from queue_source.errors import OptionError
 from queue_source.options import SinkOptions
-from queue_source.sinks.base import Batch, Sink
+from queue_source.sinks.base import Batch, Sink, check_visible
 from queue_source.sinks.iceberg.catalogs import CatalogFactory
 from queue_source.sinks.iceberg.files import TaskFiles, sync_local, write_files
 from queue_source.sinks.iceberg.partitions import check_spec, partition_spec
@@ -113,6 +113,7 @@ class IcebergSink(Sink):
         self, store: ShardStore, batch: Batch, written: Sequence[TaskFiles], *, row_schema: str, batch_id: int
     ) -> None:
         files = [file for task in written for file in task.files]
+        check_visible(file.file_path for file in files)
         brought = sum(f.record_count for f in files), sum(f.file_size_in_bytes for f in files)
         factory = CatalogFactory(self._table, self._options.storage)
 
