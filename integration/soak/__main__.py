@@ -18,6 +18,7 @@ from pathlib import Path
 from integration.soak.load import WINDOW, Place, Producer, Victim
 from integration.soak.watch import Verdict, Watch
 from queue_source.queues import open_queue
+from shard_store.store import open_store
 from support.engine.harness import Driver
 from support.engine.world import eventually
 from support.servers.ministack import KEYS, ministack_server, new_queue
@@ -46,7 +47,7 @@ def main() -> int:
         name = f"soak-{uuid.uuid4().hex[:8]}"
         pool = f"{rabbit.url}?source={name}&pool={name}"
         place = Place(Path(folder), new_database(server.url), new_queue(sqs), pool)
-        with open_queue(pool) as queue:
+        with open_queue(pool) as queue, open_store(place.store):  # both are there before anybody looks at them
             queue.create()  # type: ignore[attr-defined]
         return soak(place, arguments.minutes * 60, arguments.rate, arguments.kill_every)
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
+from integration.soak.load import Place
 from integration.soak.watch import Watch
+from queue_source.options import parse_reader_options, parse_sink_options
 
 
 def verdict(name: str, values: Sequence[float]) -> bool:
@@ -33,6 +36,17 @@ def verdict(name: str, values: Sequence[float]) -> bool:
 )
 def test_only_what_grows_is_bad(name: str, values: Sequence[float], flat: bool) -> None:
     assert verdict(name, values) is flat
+
+
+def test_the_queries_are_described_as_the_reader_and_the_sink_take_it(tmp_path: Path) -> None:
+    place = Place(
+        tmp_path, "sqlite:///store.db", "http://127.0.0.1:4566/000000000000/q", "amqp://h/%2F?source=s&pool=p"
+    )
+    for query in place.queries("steady"):
+        options = parse_reader_options(query["source"])
+        sink = parse_sink_options(query["sink_options"])
+        assert options.pipeline in sink.pipelines
+        assert options.deduplication.deduplication_window > options.leases.visibility_timeout
 
 
 def test_what_was_before_the_judged_time_does_not_count() -> None:
