@@ -126,7 +126,7 @@ class Query:
                 loop.coordinator.drain()  # AvailableNow compares times
             while not done():
                 self._batches += loop.batch()
-                self.outcome.counts = before + Counter(loop.metrics)
+                self.outcome.counts = before + _counts(loop)
                 if self._batches == _RUNNING:
                     self.running()
                 self._pause("slow trigger")
@@ -138,7 +138,7 @@ class Query:
                 _wait(0.05)
         finally:
             loop.stop()
-            self.outcome.counts = before + Counter(loop.metrics)
+            self.outcome.counts = before + _counts(loop)
 
     def _pause(self, fault: str) -> None:
         if self.case.fault == fault and _RUNNING <= self._batches < 2 * _RUNNING:
@@ -146,6 +146,11 @@ class Query:
 
     def _skew(self) -> float:
         return CLOCKS[self._batches % len(CLOCKS)] if self.case.fault == "clock off" else 0.0
+
+
+def _counts(loop: SweepLoop) -> Counter[str]:
+    """The reader's counters; some are counted by cause."""
+    return Counter({name: count for name, count in loop.metrics.items() if isinstance(count, int)})
 
 
 @contextmanager
