@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
 from shard_store import read_marks, snapshots
+from shard_store.announcing import announced_since
 from shard_store.errors import ShardStoreError
 from shard_store.model import AttemptKind, Move, PlanIdentity, ShardState, Split, split_key
 from shard_store.positions import advance_shards, lock_shards
@@ -186,14 +187,15 @@ def deliver(transaction: Transaction, delivery: Delivery) -> Published:
     if semantics.final_at_delivery:
         advance_shards(transaction, identity, delivery.moves)
     count, bad = _errors_of(transaction, identity.delivery_hash)
-    quarantined = advanced & bad
+    quarantined = {key for key in advanced if key in bad}
     if semantics.keeps_shards:
         ended = {"finished_at": transaction.now(), "end_seq": identity.end_seq}
-        quarantine = shards.update().values(state=ShardState.QUARANTINED.value, **ended)
+        quarantined -= announced_since(transaction, identity, quarantined)
+        quarantine = shards.update().values(state=ShardState.QUARANTINED.value, pending=None, **ended)
         transaction.change_among(quarantine, shards.c.shard_key, quarantined)
     kind = AttemptKind.OUTPUT
     rows = delivery.rows
-    if rows == 0 or (rows is None and len(quarantined) == len(advanced)):
+    if rows == 0 or (rows is None and advanced <= bad):
         kind = AttemptKind.ERROR if count else AttemptKind.NIL
     _record(transaction, delivery, kind, len(advanced), count)
     return Published(identity.delivery_hash, False, kind, len(advanced), len(quarantined))
@@ -234,9 +236,14 @@ def _errors_of(transaction: Transaction, digest: str) -> tuple[int, set[bytes]]:
 
 
 def _record(transaction: Transaction, delivery: Delivery, kind: AttemptKind, shard_count: int, errors: int) -> None:
-    now = transaction.now()
     identity, files = delivery.identity, delivery.files
     pipeline = identity.token.pipeline
+    written = sa.select(snapshot_rows.c.created_at).where(
+        snapshot_rows.c.pipeline == pipeline, snapshot_rows.c.seq == identity.end_seq, snapshot_rows.c.chunk == 0
+    )
+    # one time for all files, asked for while the pipeline's row is locked: see `views.await_publishes`. And not as a
+    # part of the insert: there MySQL would lock the snapshot, and the next one, which may be another pipeline's
+    now, snapshot_at = transaction.execute(sa.select(transaction.now(), written.scalar_subquery())).one()
     common = {
         "delivery_hash": delivery.digest or identity.delivery_hash,
         "source": identity.source,
@@ -247,9 +254,6 @@ def _record(transaction: Transaction, delivery: Delivery, kind: AttemptKind, sha
         given = transaction.row_set(**{name: splits.c[name] for name in ("path", "name_key", "rows", "bytes")})
         rows = [(f.path, split_key(f.path), f.rows, f.size) for f in chunk]
         given.execute(transaction.connection, given.insert(splits.insert(), common), rows)
-    written = sa.select(snapshot_rows.c.created_at).where(
-        snapshot_rows.c.pipeline == pipeline, snapshot_rows.c.seq == identity.end_seq, snapshot_rows.c.chunk == 0
-    )
     transaction.execute(
         attempts.insert().values(
             **common,
@@ -265,10 +269,8 @@ def _record(transaction: Transaction, delivery: Delivery, kind: AttemptKind, sha
             splits=len(files or ()),
             rows=delivery.rows,
             bytes=delivery.size,
-            snapshot_at=written.scalar_subquery(),
+            snapshot_at=snapshot_at,
         )
     )
-    if delivery.row_schema is not None:
-        transaction.execute(
-            pipelines.update().where(pipelines.c.pipeline == pipeline).values(row_schema=delivery.row_schema)
-        )
+    shown = {} if delivery.row_schema is None else {"row_schema": delivery.row_schema}
+    transaction.execute(pipelines.update().where(pipelines.c.pipeline == pipeline).values(published_at=now, **shown))

@@ -38,6 +38,7 @@ def test_a_shard_is_shown_with_its_token_and_its_owners_last_heartbeat(backend: 
             "opened_at": opened,
             "finished_at": None,
             "last_heartbeat": opened + 5_000_000,
+            "pending": None,
         }
     ]
 
@@ -122,6 +123,8 @@ def test_what_is_published_can_be_seen_as_of_an_attempt_that_is_pruned(backend: 
     us = Pipeline.start(store)
     digest = us.deliver("a").identity.delivery_hash
     us.deliver("b")
+    backend.clock.advance(1)
+    us.deliver("c")  # the last attempt is kept
     backend.clock.advance(100 * 86400)
     assert store.prune(RetentionPolicy(timedelta(days=30))).attempts == 2
     assert splits_as_of(store, attempt=digest) == ["/split-1"]

@@ -13,6 +13,7 @@ MESSAGE_FORMATS = ("json", "csv", "parquet", "text", "orc", "avro")
 FILE_FORMATS = (*MESSAGE_FORMATS, "binaryFile")
 LINE_FORMATS = ("json", "csv", "text")
 RECORD_FORMATS = ("json", "csv")
+TYPED_FORMATS = ("parquet", "orc", "avro")
 INFERRED_FORMATS = ("json", "csv", "parquet", "orc", "avro")
 _CSV = ("csv",)
 
@@ -128,6 +129,11 @@ class FormatOptions:
         formats=INFERRED_FORMATS,
         help="The STRING column of the schema that holds, as JSON, the data for which no other column has a place. An "
         "inferred schema has it.",
+    )
+    max_expansion: int = option(
+        "maxExpansion", types.number(1, 1_000_000), "250", example="5000", formats=TYPED_FORMATS,
+        help="How many times larger than the object its decoded values may be (and how many rows a byte). Beyond it, "
+        "and beyond 1 GB or 100 million rows, the object is corrupt.",
     )
     partition_columns: tuple[str, ...] = option(
         "partitionColumns", types.NAMES, "", example="day,country",
