@@ -91,7 +91,7 @@ class Scene:
             self.acknowledger.try_again()
 
     def counted(self, name: str) -> int:
-        return self.session.metrics.snapshot()[name]
+        return int(self.session.metrics.snapshot()[name])
 
 
 @pytest.fixture
