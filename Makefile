@@ -8,7 +8,9 @@ ARGS ?=
 RUN = @"$(PYTHON)" tools/environment.py --spark "$(SPARK)" --
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-engine test-cluster integration bench lint format docs lock clean distclean
+MINUTES ?= 30
+
+.PHONY: help demo test test-engine test-cluster integration soak bench lint format docs lock clean distclean
 
 help:  ## list the targets
 	@echo "make TARGET [PYTHON=python3.12] [SPARK=4.0] [ARGS=...]"
@@ -28,6 +30,9 @@ test-cluster:  ## only the tests on a standalone Spark cluster, and with Spark C
 
 integration:  ## the same promises against real servers, with faults
 	$(RUN) pytest integration $(ARGS)
+
+soak:  ## MINUTES=30 of a steady load with kills: does anything get lost, or grow?
+	$(RUN) python -m integration.soak --minutes $(MINUTES) $(ARGS)
 
 bench:  ## the benchmark table
 	$(RUN) python -m benchmarks $(ARGS)

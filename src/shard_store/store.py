@@ -46,6 +46,12 @@ from shard_store.sql.database import Database
 from shard_store.sql.transaction import Transaction
 from shard_store.views import AsOf, DataFiles
 
+QUERY_PATIENCE = 120.0
+"""Seconds for which all processes of a running query wait for the store: through a lock, a restart, a failover.
+
+As long as others wait, by default, before they take over. People and commands are told sooner.
+"""
+
 P = ParamSpec("P")
 T = TypeVar("T")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import pickle
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 from unittest.mock import patch
@@ -41,25 +41,25 @@ SCHEMA = StructType([StructField("value", StringType())])
 class SweepLoop(DriverLoop):
     """As Spark runs the query: reader, tasks and writer are pickled wherever Spark pickles them."""
 
-    def __init__(self, cell: Cell) -> None:
+    def __init__(self, cell: Cell, *, work: Callable[[], object] = lambda: None, **more: str) -> None:
+        """`more` options override; `work` is what takes time in a batch."""
         self.cell = cell
-        options = reader_options(
-            f"sql+{cell.elsewhere}?queue=files",
-            cell.store,
-            mode="DROPMALFORMED",
-            allowedPrefixes="file:///",
-            errorQueueUrl=cell.errors_url,
-            pipeline="p",
-            source="s",
-            visibilityTimeout="60s",
-            commitTimeout="20s",
-            waitTime="10ms",
-            maxFilesPerTrigger=str(len(FIRST_BATCH)),
-            minPartitions="2",
-            deliverySemantics=cell.sink.semantics,
-        )
+        given = {
+            "mode": "DROPMALFORMED",
+            "allowedPrefixes": "file:///",
+            "errorQueueUrl": cell.errors_url,
+            "pipeline": "p",
+            "source": "s",
+            "visibilityTimeout": "60s",
+            "commitTimeout": "20s",
+            "waitTime": "10ms",
+            "maxFilesPerTrigger": str(len(FIRST_BATCH)),
+            "minPartitions": "2",
+            "deliverySemantics": cell.sink.semantics,
+        }
+        options = reader_options(f"sql+{cell.elsewhere}?queue=files", cell.store, **{**given, **more})
         self.reader = CuesqueueStreamReader(options, SCHEMA)
-        super().__init__(options, cell.folder / "checkpoint", cell.folder / "output")
+        super().__init__(options, cell.folder / "checkpoint", cell.folder / "output", work=work)
 
     def _start_coordinator(self, driver: str) -> Coordinator:
         # as its first call, without a handler of signals
@@ -70,6 +70,7 @@ class SweepLoop(DriverLoop):
     def _run(self, number: int) -> None:
         start, end = ({"seq": self._log[number][name]} for name in ("start", "end"))
         partitions = self.reader.partitions(start, end)
+        self.work()
         sink = self.cell.sink
 
         def read() -> list[Iterator[Any]]:

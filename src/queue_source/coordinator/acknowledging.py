@@ -12,18 +12,18 @@ from queue_source.coordinator.leases import LeaseKeeper, by_queue, longest_lease
 from queue_source.coordinator.session import Session
 from queue_source.errors import QueueUnavailable
 from queue_source.messages import MessageKey
-from shard_store.sql.transaction import chunks
 
 logger = logging.getLogger("cuesqueue")
 
 _BATCHES = 10  # of the queue, in one call of ours: leases of what waits for the next call are still kept
+_AGAIN = 5.0  # seconds, at most, between two tries at a queue that is away
 
 
 class Acknowledger:
-    """Acknowledges what is done (invariant 1). Never tried again: redelivery is the retry, and finds the shards at EOF.
+    """Acknowledges what is done (invariant 1). Where a queue is away it is tried again as long as the lease is kept.
 
-    A lease is kept until its message's turn comes, and not while it is deleted: the extension of a message that is gone
-    would look like a lease that was lost.
+    After that redelivery is the retry, and finds the shards at EOF. A lease is kept until its message's turn comes, and
+    not while it is deleted: the extension of a message that is gone would look like a lease that was lost.
     """
 
     def __init__(self, session: Session, in_flight: InFlight, leases: LeaseKeeper) -> None:
@@ -31,6 +31,8 @@ class Acknowledger:
         self._in_flight = in_flight
         self._leases = leases
         self._waiting: deque[MessageKey] = deque()
+        self._failed: dict[MessageKey, None] = {}  # to be tried again, in this order
+        self._due = 0.0  # when, by the session's clock
         self._busy = False
         self._changed = threading.Condition()
 
@@ -56,6 +58,7 @@ class Acknowledger:
                 self._waiting.clear()
                 self._busy = bool(keys)
             self.now(keys)
+            self.try_again()
             with self._changed:
                 self._busy = False
                 self._changed.notify_all()
@@ -63,29 +66,54 @@ class Acknowledger:
     def finish(self) -> None:
         """Wait until the thread has done what waits for it: AvailableNow's query ends at once after that."""
         with self._changed:
-            while not self._session.stopping.is_set() and (self._waiting or self._busy):
+            while not self._session.stopping.is_set() and (self._waiting or self._busy or self._failed):
                 self._changed.wait(0.5)
 
     def rest(self) -> None:
         """After the thread has ended."""
         keys, self._waiting = list(self._waiting), deque()
-        self.now(keys)
+        self.now([*keys, *self._take_failed()])
 
-    def now(self, keys: Sequence[MessageKey]) -> None:
-        """Acknowledge before returning."""
+    def try_again(self) -> None:
+        """What a queue did not take, when it is time; what has lost its lease is left to its next delivery."""
+        if self._failed and self._session.clock() >= self._due:
+            self.now(self._take_failed(), again=True)
+            with self._changed:
+                self._changed.notify_all()
+
+    def now(self, keys: Sequence[MessageKey], *, again: bool = False) -> None:
+        """Acknowledge before returning; what a queue that is away does not take is tried again."""
         for name, receipts in by_queue(keys).items():
             queue = self._session.queues[name]
-            for chunk in chunks(receipts, queue.capabilities.max_batch_size * _BATCHES):
+            size = queue.capabilities.max_batch_size * _BATCHES
+            for first in range(0, len(receipts), size):
+                chunk = receipts[first : first + size]
                 done = [(name, receipt) for receipt in chunk]
-                self._leases.stop(done)
+                held = self._leases.stop(done)
                 try:
                     stale = queue.acknowledge(chunk)
                 except QueueUnavailable as error:
-                    self._session.metrics.add(acknowledgeFailures=len(chunk))
-                    logger.warning("%s; %d messages will be delivered again", error, len(chunk))
-                else:
-                    self._session.metrics.add(acknowledged=len(chunk) - len(stale), lostLeases=len(stale))
+                    self._leases.resume(held)
+                    self._put_off([(name, receipt) for receipt in receipts[first:]], error, again=again)
+                    break
+                lost = 0 if again else len(stale)  # their leases were kept: the call before had acknowledged them
+                self._session.metrics.add(acknowledged=len(chunk) - lost, lostLeases=lost)
                 self._in_flight.leave(done)
+
+    def _put_off(self, keys: Sequence[MessageKey], error: QueueUnavailable, *, again: bool) -> None:
+        with self._changed:
+            self._failed.update(dict.fromkeys(keys))
+            self._due = self._session.clock() + min(_AGAIN, self._session.lease / 10)
+        self._session.metrics.add(acknowledgeFailures=0 if again else len(keys))
+        logger.warning("%s; the acknowledgement of %d messages is tried again", error, len(keys))
+
+    def _take_failed(self) -> list[MessageKey]:
+        """Those whose leases are kept; the others have left."""
+        with self._changed:
+            failed, self._failed = self._failed, {}
+        kept = self._leases.kept(failed)
+        self._in_flight.leave(failed.keys() - kept)
+        return [key for key in failed if key in kept]
 
     def nack(self, keys: Sequence[MessageKey], delay: float = 0.0) -> None:
         """Give messages that have left back to their queues, which deliver them again after `delay` seconds.

@@ -72,14 +72,28 @@ class LeaseKeeper:
                 self._plan(key_of(message), message.lease_until, end)
             self._changed.notify()
 
-    def stop(self, keys: Iterable[MessageKey]) -> None:
-        """End the extension tasks: the messages are acknowledged, given back or lost."""
+    def stop(self, keys: Iterable[MessageKey]) -> dict[MessageKey, _Task]:
+        """End the extension tasks: the messages are acknowledged, given back or lost. Returns them, for `resume`."""
         with self._changed:
-            for key in keys:
-                self._tasks.pop(key, None)
+            stopped = {key: task for key in keys if (task := self._tasks.pop(key, None)) is not None}
             if len(self._order) > 2 * len(self._tasks) + _FEW:
                 self._order = [entry for entry in self._order if entry[1] in self._tasks]
                 heapq.heapify(self._order)
+            return stopped
+
+    def resume(self, stopped: Mapping[MessageKey, _Task]) -> None:
+        """Go on with these extension tasks: the messages could not be acknowledged."""
+        with self._changed:
+            self._order = [entry for entry in self._order if entry[1] not in stopped]  # a task is in it once
+            heapq.heapify(self._order)
+            for key, task in stopped.items():
+                self._plan(key, task.deadline, task.cap)
+            self._changed.notify()
+
+    def kept(self, keys: Iterable[MessageKey]) -> set[MessageKey]:
+        """Those whose leases have not ended."""
+        with self._changed:
+            return {key for key in keys if key in self._tasks}
 
     def wake(self) -> None:
         """Let the keeper's thread see that it is to stop."""

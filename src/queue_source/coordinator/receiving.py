@@ -72,10 +72,10 @@ class Receivers:
 
     def drain(self) -> None:
         """AvailableNow: from here on nothing newer counts, and a queue is empty only by a receive that begins later."""
-        patiently, there = self._session.patiently, Counter[str]()
-        for name, queue in self._session.queues.items():
-            if patiently(getattr, queue, "capabilities").reports_depth:
-                there[name] = patiently(queue.depth).ready
+        session, there = self._session, Counter[str]()
+        for name, queue in session.queues.items():
+            if session.patiently(getattr, queue, "capabilities").reports_depth:
+                there[name] = session.patiently(queue.depth).ready
         self._cutoff = _Cutoff(self._clock(), there)
         self._in_flight.forget_proofs()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import Counter
@@ -18,7 +19,7 @@ from shard_store.model import PublishToken
 from shard_store.semantics import Semantics
 from shard_store.store import ShardStore
 
-_TRIES = 6  # in a row: with waits of at most 1, 2, 4, 8 and 16 s, half of it on average
+logger = logging.getLogger("cuesqueue")
 
 
 @dataclass(slots=True)
@@ -95,18 +96,26 @@ class Session:
 
     @property
     def patiently(self) -> tenacity.Retrying:
-        return with_back_off(self.stopping)
+        """For one call to a queue."""
+        return with_back_off(self.stopping, self.options.queue.retry_timeout.total_seconds(), self.clock)
 
 
-def with_back_off(stopping: threading.Event) -> tenacity.Retrying:
-    """Calls that wait longer and longer while a queue is unavailable, until `stopping`.
+def with_back_off(stopping: threading.Event, seconds: float, clock: Callable[[], float]) -> tenacity.Retrying:
+    """A call that is tried again for so many `seconds` while a queue is unavailable, until `stopping`.
 
     Base 1 s, doubled, at most 30 s, full jitter; then the error of the last call, which names the queue.
     """
+    end = clock() + seconds
     return tenacity.Retrying(
         retry=tenacity.retry_if_exception_type(QueueUnavailable),
         wait=tenacity.wait_random_exponential(multiplier=1.0, max=30.0),
-        stop=tenacity.stop_any(tenacity.stop_after_attempt(_TRIES), tenacity.stop_when_event_set(stopping)),
+        stop=lambda _: stopping.is_set() or clock() >= end,
         sleep=tenacity.sleep_using_event(stopping),
+        before_sleep=_log,
         reraise=True,
     )
+
+
+def _log(state: tenacity.RetryCallState) -> None:
+    if state.outcome is not None:
+        logger.warning("%s; it is tried again", state.outcome.exception())

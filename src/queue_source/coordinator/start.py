@@ -6,6 +6,8 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+import tenacity
+
 from queue_source.announcements.contents import Stat
 from queue_source.coordinator.acknowledging import Acknowledger
 from queue_source.coordinator.coordinator import Coordinator, Parts
@@ -54,7 +56,8 @@ def start(
     """
     threads = Threads()
     began = clock()
-    started = _begin(options, store, queues, driver, threads)
+    retry = options.queue.retry_timeout.total_seconds()
+    started = _begin(options, store, queues, driver, with_back_off(threads.stopping, retry, clock))
     session = Session(options, store, queues, started.token, Metrics(), threads.stopping, clock)
     errors, error_log = ErrorQueue(session, error_queue), ErrorLog(session)
     error_log.of_plans(started.with_errors)
@@ -85,13 +88,13 @@ def start(
 
 
 def _begin(
-    options: ReaderOptions, store: ShardStore, queues: Mapping[str, Queue], driver: str, threads: Threads
+    options: ReaderOptions, store: ShardStore, queues: Mapping[str, Queue], driver: str, patiently: tenacity.Retrying
 ) -> Started:
     """The new incarnation, and what the one before left."""
     semantics = Semantics(options.delivery.delivery_semantics)
     if semantics.keeps_shards:
         window = options.deduplication.deduplication_window
-        with_back_off(threads.stopping)(warn_of_retention, queues.values(), window)
+        patiently(warn_of_retention, queues.values(), window)
     stale_after = options.leases.stale_after.total_seconds()
     lease = options.leases.visibility_timeout.total_seconds()
     return store.start(

@@ -25,7 +25,7 @@ from shard_store import outputs
 from shard_store.failpoints import reach
 from shard_store.model import PlanIdentity
 from shard_store.starting import check_name
-from shard_store.store import ShardStore, open_store
+from shard_store.store import QUERY_PATIENCE, ShardStore, open_store
 
 
 @contextmanager
@@ -53,9 +53,10 @@ def delivery(store: str | ShardStore, pipeline: str | Sequence[str], batch_id: i
     if not names or len(set(names)) < len(names):
         raise OptionError("pipeline", f"{names!r} is not a list of different pipelines; name those of the query")
     with ExitStack() as stack:
-        opened = stack.enter_context(open_store(store, create=False)) if isinstance(store, str) else store
+        if isinstance(store, str):
+            store = stack.enter_context(open_store(store, create=False, patience=QUERY_PATIENCE))
         driver = driver_identity() or None
-        made = Delivery(opened, tuple(opened.current_plan(name, driver) for name in names), batch_id)
+        made = Delivery(store, tuple(store.current_plan(name, driver) for name in names), batch_id)
         try:
             yield made
             made._publish()

@@ -11,12 +11,12 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from queue_source.spark.process import driver_identity
 from shard_store.model import ErrorRecord, PlanIdentity
-from shard_store.store import ShardStore, open_store
+from shard_store.store import QUERY_PATIENCE, ShardStore, open_store
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
@@ -78,13 +78,15 @@ def reject_rows(
     if not found:
         return 0
     driver = driver_identity() or None
-    with nullcontext(store) if isinstance(store, ShardStore) else open_store(store, create=False) as opened:
+    with ExitStack() as stack:
+        if not isinstance(store, ShardStore):
+            store = stack.enter_context(open_store(store, create=False, patience=QUERY_PATIENCE))
         if connection is None:
-            identity = opened.current_plan(pipeline, driver)
-            opened.reject(identity, list(_records(identity, cause, batch_id, found)))
+            identity = store.current_plan(pipeline, driver)
+            store.reject(identity, list(_records(identity, cause, batch_id, found)))
         else:
-            identity = opened.current_plan_inside(connection, pipeline, driver)
-            opened.reject_inside(connection, identity, list(_records(identity, cause, batch_id, found)))
+            identity = store.current_plan_inside(connection, pipeline, driver)
+            store.reject_inside(connection, identity, list(_records(identity, cause, batch_id, found)))
     return len(found)
 
 

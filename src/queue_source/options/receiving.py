@@ -40,6 +40,11 @@ class QueueOptions:
         "waitTime", types.WAIT, example="1s", note="`20s`, at most half of `visibilityTimeout`",
         help="How long one receive request waits for the first message.",
     )
+    retry_timeout: timedelta = option(
+        "queueRetryTimeout", types.DURATION, "10m", example="1h",
+        help="For how long a queue that is unavailable is asked again, with growing pauses of at most 30 seconds, "
+        "before the query fails. A wrong name or a missing permission fails at once.",
+    )
     max_in_flight_messages: int = option(
         "maxInFlightMessages", types.number(1), "10000", example="2000",
         help="Maximum number of messages that are received and not yet acknowledged, and never more than three "

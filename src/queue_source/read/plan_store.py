@@ -38,11 +38,11 @@ class PlanStore:
 
     def open(self) -> ShardStore:
         """The store itself. Raises StoreConfigurationError where there is none, or another one."""
-        from shard_store.store import open_store  # most tasks have nothing to write, and need no SQL
+        from shard_store.store import QUERY_PATIENCE, open_store  # most tasks have nothing to write, and need no SQL
 
         self.check()
         try:
-            store = open_store(self.url.reveal(), create=False)
+            store = open_store(self.url.reveal(), create=False, patience=QUERY_PATIENCE)
         except StoreConfigurationError as error:
             raise StoreConfigurationError(
                 f"option 'storeUrl': a task on {platform.node()!r} cannot use the store of its query: {error}. The URL "

@@ -142,7 +142,7 @@ def _start(options: ReaderOptions) -> tuple[Coordinator, PlanStore]:
     from queue_source.coordinator import start
     from queue_source.options.queue_checks import check_error_queue, check_suitability
     from queue_source.queues import open_queue
-    from shard_store.store import open_store
+    from shard_store.store import QUERY_PATIENCE, open_store
 
     storage = options.content.storage
 
@@ -150,7 +150,7 @@ def _start(options: ReaderOptions) -> tuple[Coordinator, PlanStore]:
         return [None if found is None else found.size for found in stat_objects(uris, storage)]
 
     # a lock or a failover is waited for until others may take over: the heartbeats end what takes longer
-    patience = max(30.0, options.leases.stale_after.total_seconds())
+    patience = max(QUERY_PATIENCE, options.leases.stale_after.total_seconds())
     with ExitStack() as undone:
         store = undone.enter_context(open_store(options.store.reveal(), patience=patience))
         plan_store = PlanStore.of(options.store, store)

@@ -22,7 +22,7 @@ from queue_source.spark.compat import ArrowStreamWriter, arrow_schema, as_batche
 from queue_source.spark.process import driver_identity, task_name
 from shard_store.errors import ShardStoreError
 from shard_store.failpoints import reach
-from shard_store.store import open_store
+from shard_store.store import QUERY_PATIENCE, open_store
 
 
 @dataclass
@@ -52,7 +52,7 @@ class CuesqueueStreamWriter(ArrowStreamWriter):
         """Pickled at planning only: the batch's plans were made a moment ago by the readers of the same driver."""
         if self._batch is None:
             driver = driver_identity() or None
-            with open_store(self._options.store.reveal(), create=False) as store:
+            with open_store(self._options.store.reveal(), create=False, patience=QUERY_PATIENCE) as store:
                 self._batch = Batch(tuple(store.current_plan(name, driver) for name in self._options.pipelines))
                 self._sink = open_sink(self._options)
                 self._sink.prepare(store, arrow_schema(self._schema))
@@ -80,7 +80,7 @@ class CuesqueueStreamWriter(ArrowStreamWriter):
             )
         about = ",".join(self._options.pipelines)
         reach("before-publish", about)
-        with open_store(self._options.store.reveal(), create=False) as store:
+        with open_store(self._options.store.reveal(), create=False, patience=QUERY_PATIENCE) as store:
             written = [task.written for task in tasks]
             open_sink(self._options).commit(
                 store, batches.pop(), written, row_schema=self._schema.json(), batch_id=batchId

@@ -115,17 +115,25 @@ class Database:
         return self._run(work, write=True)
 
     def begin(self) -> Connection:
-        """A connection in a transaction that the caller ends, by a commit or by closing it. Nothing is tried again."""
-        try:
+        """A connection in a transaction that the caller ends, by a commit or by closing it.
+
+        The connection is waited for; from then on nothing is tried again.
+        """
+
+        def begun() -> Connection:
             connection = self._connect(self.engine, write=True)
             try:
                 connection.begin()
             except BaseException:
                 connection.close()
                 raise
+            return connection
+
+        try:
+            found: Connection = self._patiently()(begun)
+            return found
         except exc.SQLAlchemyError as error:
             raise self._mapped(error) from error
-        return connection
 
     def inside(self, connection: Connection, work: Callable[[Transaction], T]) -> T:
         """Run `work` in the caller's own transaction, which the caller commits.
@@ -151,17 +159,19 @@ class Database:
         return Transaction(connection, self.dialect, self.name, self.patience, self.trusts_rowcount, self._clock)
 
     def _run(self, work: Callable[[Transaction], T], *, write: bool) -> T:
-        retrying = tenacity.Retrying(
+        try:
+            result: T = self._patiently()(self._once, work, write)
+            return result
+        except exc.SQLAlchemyError as error:
+            raise self._mapped(error) from error
+
+    def _patiently(self) -> tenacity.Retrying:
+        return tenacity.Retrying(
             retry=tenacity.retry_if_exception(lambda error: self._trouble(error) in self._again),
             wait=tenacity.wait_random_exponential(multiplier=0.02, max=2.0),
             stop=tenacity.stop_after_delay(self.patience),
             reraise=True,
         )
-        try:
-            result: T = retrying(self._once, work, write)
-            return result
-        except exc.SQLAlchemyError as error:
-            raise self._mapped(error) from error
 
     def _once(self, work: Callable[[Transaction], T], write: bool) -> T:
         engine = self.engine

@@ -15,10 +15,11 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 from sqlalchemy import create_engine, text
 from sqlalchemy.engine import make_url
 
@@ -63,6 +64,21 @@ class PostgresServer:
     def stop(self, number: int = signal.SIGINT) -> None:
         """SIGINT is PostgreSQL's fast shutdown, SIGQUIT a crash that it recovers from at the next start."""
         programs.end(self._process, number)
+
+    def freeze(self) -> None:
+        """Connections stay open and nobody answers, until `thaw`."""
+        for process in self._processes():
+            with suppress(psutil.NoSuchProcess):  # a connection that has just ended
+                process.suspend()
+
+    def thaw(self) -> None:
+        for process in self._processes():
+            with suppress(psutil.NoSuchProcess):
+                process.resume()
+
+    def _processes(self) -> list[psutil.Process]:
+        first = psutil.Process(self._process.pid)
+        return [first, *first.children(recursive=True)]
 
     def restart(self, number: int = signal.SIGINT) -> None:
         self.stop(number)

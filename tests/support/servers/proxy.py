@@ -1,17 +1,23 @@
-"""TCP proxies that cut connections: whenever the test says so, or at a PostgreSQL client's COMMIT.
+"""TCP proxies that disturb: they cut connections, at any time or at a PostgreSQL client's COMMIT, delay, or refuse.
 
 with tcp_proxy(port) as proxy:          # connect to proxy.port
     proxy.cut_all()                     # every connection that is open now
 with commit_cutter(port) as proxy:
     proxy.cut = "before"                # the next COMMIT never reaches the server
     proxy.cut = "after"                 # the next COMMIT is carried out, and the client never hears of it
+with slow_proxy(port) as proxy:
+    proxy.delay = 0.2                   # whatever a client sends arrives so many seconds later
+with failing_proxy(port) as proxy:
+    proxy.fails = True                  # each HTTP request is answered with 503
 """
 
 from __future__ import annotations
 
+import re
 import select
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Literal
@@ -51,11 +57,11 @@ class TcpProxy:
             while True:
                 for ready in select.select([client, server], [], [])[0]:
                     data = ready.recv(65536)
-                    if not data or (ready is client and self._cuts_at(data, server)):
+                    if not data or (ready is client and self._cuts_at(data, client, server)):
                         return
                     (server if ready is client else client).sendall(data)
 
-    def _cuts_at(self, data: bytes, server: socket.socket) -> bool:
+    def _cuts_at(self, data: bytes, client: socket.socket, server: socket.socket) -> bool:
         """Whether the connection ends here, with what a client has just sent."""
         return False
 
@@ -80,7 +86,7 @@ class CommitCutter(TcpProxy):
         self.cuts = 0
         super().__init__(target)
 
-    def _cuts_at(self, data: bytes, server: socket.socket) -> bool:
+    def _cuts_at(self, data: bytes, client: socket.socket, server: socket.socket) -> bool:
         cut = self.cut if COMMIT in data else None
         if cut is None:
             return False
@@ -89,6 +95,48 @@ class CommitCutter(TcpProxy):
             server.sendall(data)
             server.recv(65536)  # the server has carried it out
         return True
+
+
+class SlowProxy(TcpProxy):
+    """Holds back what clients send, each connection by itself: a statement of a database is one packet."""
+
+    def __init__(self, target: int) -> None:
+        self.delay = 0.0
+        super().__init__(target)
+
+    def _cuts_at(self, data: bytes, client: socket.socket, server: socket.socket) -> bool:
+        time.sleep(self.delay)
+        return False
+
+
+class FailingProxy(TcpProxy):
+    """Answers HTTP requests by itself while `fails`, as a load balancer does whose service is away."""
+
+    def __init__(self, target: int) -> None:
+        self.fails = False
+        self.refused = 0
+        super().__init__(target)
+
+    def _cuts_at(self, data: bytes, client: socket.socket, server: socket.socket) -> bool:
+        if not self.fails:
+            return False
+        while not _is_whole(data):
+            more = client.recv(65536)
+            if not more:
+                return True
+            data += more
+        client.sendall(_UNAVAILABLE)
+        self.refused += 1
+        return True
+
+
+_UNAVAILABLE = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+
+
+def _is_whole(request: bytes) -> bool:
+    head, end, body = request.partition(b"\r\n\r\n")
+    length = re.search(rb"(?i)content-length: *(\d+)", head)
+    return bool(end) and len(body) >= int(length[1] if length else 0)
 
 
 @contextmanager
@@ -108,4 +156,25 @@ def commit_cutter(target: int) -> Iterator[CommitCutter]:
     try:
         yield proxy
     finally:
+        proxy.close()
+
+
+@contextmanager
+def slow_proxy(target: int) -> Iterator[SlowProxy]:
+    """Close the clients' connections before the block ends."""
+    proxy = SlowProxy(target)
+    try:
+        yield proxy
+    finally:
+        proxy.close()
+
+
+@contextmanager
+def failing_proxy(target: int) -> Iterator[FailingProxy]:
+    """Connections that clients keep for later end with the block."""
+    proxy = FailingProxy(target)
+    try:
+        yield proxy
+    finally:
+        proxy.cut_all()
         proxy.close()
