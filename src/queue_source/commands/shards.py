@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from queue_source.commands.filters import Everything, ShardChoice, choosing
-from queue_source.commands.output import FAILED, DryRun, Json, Store, print_result, print_table, stderr
+from queue_source.commands.output import FAILED, DryRun, Json, Store, print_result, print_table, tell
 from queue_source.errors import OptionError
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def list_shards(
     columns = ("key", "state", "source", "since (UTC)", "bytes", "shard")
     print_table(f"{len(rows)} shards", columns, rows)
     if more:
-        stderr().print("there are more; raise --limit, or choose fewer shards", markup=False)
+        tell("there are more; raise --limit, or choose fewer shards")
 
 
 @group.command()
@@ -192,9 +192,9 @@ def _change(
     print_result({**counts, "dry_run": dry_run}, as_json, title=f"would be {what}" if dry_run else what)
     for number, (shard_id, why) in enumerate(done.refused.items()):
         if number == _REPORTED:
-            stderr().print(f"and {len(done.refused) - _REPORTED} more; --json names all", markup=False)
+            tell(f"and {len(done.refused) - _REPORTED} more; --json names all")
             break
-        stderr().print(f"{shard_id[:300]} was refused: {why}", markup=False)
+        tell(f"{shard_id[:300]} was refused: {why}")
     if done.refused:
         raise typer.Exit(FAILED)
 
