@@ -23,7 +23,7 @@ from shard_store.model import shard_key
 from shard_store.pruning import RetentionPolicy
 from shard_store.sql import install as installing
 from shard_store.sql.database import Database
-from shard_store.sql.schema import REVISION, attempts, identity, metadata, pipelines, shards, version
+from shard_store.sql.schema import REVISION, attempts, identity, metadata, pipelines, shard_changes, shards, version
 from shard_store.sql.transaction import Transaction
 from shard_store.store import open_store
 from support.servers.postgres import new_database
@@ -252,6 +252,28 @@ def test_a_migration_that_died_between_two_tables_goes_on(url: str, database: Da
         assert Pipeline.start(store).deliver("a")
 
 
+@pytest.mark.parametrize("done", [1, 2, 3, 4, 5])
+def test_a_migration_from_the_second_schema_that_died_on_its_way_goes_on(
+    url: str, database: Database, done: int
+) -> None:
+    install(database, "0002")
+    steps = (
+        "ALTER TABLE cuesqueue_shards ADD COLUMN sequence VARCHAR(64)",
+        "ALTER TABLE cuesqueue_shards ADD COLUMN pending VARCHAR(12)",
+        "ALTER TABLE cuesqueue_errors ADD COLUMN reopened_at BIGINT",
+        "CREATE INDEX cuesqueue_errors_shard ON cuesqueue_errors (shard_key)",
+    )
+    with database.engine.begin() as connection:
+        for step in steps[:done]:
+            connection.exec_driver_sql(step)
+        if done > len(steps):
+            shard_changes.create(connection)
+    assert installing.migrate(database) == ("0002", REVISION)
+    assert tables(database) == {*metadata.tables, version.name}
+    with open_store(url) as store:
+        assert Pipeline.start(store).deliver("a")
+
+
 def test_a_migration_that_died_before_it_was_stamped_goes_on(url: str, database: Database) -> None:
     open_store(url).close()
     stamp(database, "0001")
@@ -315,7 +337,7 @@ def test_the_code_is_at_the_newest_revision_and_each_has_one_before_it() -> None
 
 def test_the_wheel_holds_the_migrations() -> None:
     folder = Path(installing.__file__).parent / "migrations"
-    revisions = {"0001_initial.py", "0002_snapshots_and_marks.py", "0003_store_id.py"}
+    revisions = {"0001_initial.py", "0002_snapshots_and_marks.py", "0003_store_id.py", "0004_announced_again.py"}
     assert {path.name for path in (folder / "versions").glob("[0-9]*.py")} == revisions
     settings = (Path(__file__).resolve().parents[2] / "pyproject.toml").read_text(encoding="utf-8")
     assert '"src/shard_store"' in settings  # the wheel takes the whole folder, migrations included

@@ -18,6 +18,7 @@ from queue_source.read.task import Alone, Beside, Work, read_work
 from shard_store.model import BEGINNING, Content, Plan, Range, Split, end_at, shard_key
 from shard_store.semantics import Semantics
 from shard_store.store import ShardStore, open_store
+from support.sessions import LEAST
 from support.store_backends import Pipeline, rows
 
 SCHEMA = pa.schema([("id", pa.string())])
@@ -75,7 +76,7 @@ class Query:
         plans_once: bool = False,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        given = {"queueUrl": "sim://files", "source": "s", "fileFormat": "csv", "minPartitions": str(tasks)}
+        given = {**LEAST, "source": "s", "fileFormat": "csv", "minPartitions": str(tasks)}
         self.options: ReaderOptions = parse_reader_options({**given, "store": f"sqlite:///{folder}/store.db"})
         self.store: ShardStore = open_store(self.options.store.reveal())
         self.readers = Readers()

@@ -12,7 +12,11 @@ from queue_source.announcements.contents import Announced, announced_messages, a
 from queue_source.messages import Receipt, Received
 from queue_source.options import parse_reader_options
 
-LEAST = {"queueUrl": "sql+sqlite:///jobs.db?queue=files", "fileFormat": "json"}
+LEAST = {
+    "queueUrl": "sql+sqlite:///jobs.db?queue=files",
+    "fileFormat": "json",
+    "allowedPrefixes": "s3://,gs://,abfss://",
+}
 ASKED: list[str] = []
 
 
@@ -109,6 +113,49 @@ def test_a_key_with_dots_that_the_client_would_resolve_is_refused(key: str) -> N
     assert uris(announced) == []
     assert "has a segment '.' or '..'" in refusals(announced)[0]
     assert ASKED == []
+
+
+@pytest.mark.parametrize(
+    "bucket", ["l?acl=", "l?", "l#", "l%2F", "l m", "l\tm", "", ".", "..", "b\u202e", "ü", "b" * 600, "a&b", "a;b"]
+)
+def test_a_bucket_whose_name_would_change_the_request_is_refused(bucket: str) -> None:
+    """With addresses `host/bucket/key` the store would be asked for something else than an object."""
+    record = {"eventName": "ObjectCreated:Put", "s3": {"bucket": {"name": bucket}, "object": {"key": "k"}}}
+    announced = take(json.dumps({"Records": [record]}), json.dumps([f"s3://{bucket}/k"]), allowedPrefixes="s3://")
+    assert uris(announced) == []
+    assert refused(announced) == [0, 1]
+
+
+@pytest.mark.parametrize(
+    "bucket", ["my-bucket.x", "Old_Bucket", "tenant:bucket", "$web", "c@lake.dfs.core.windows.net"]
+)
+def test_names_that_buckets_have_are_taken(bucket: str) -> None:
+    assert uris(take(f"s3://{bucket}/k")) == [f"s3://{bucket}/k"]
+
+
+@pytest.mark.parametrize(("prefix", "longest"), [("s3://b/", 1024), ("gs://b/", 1024), ("file:///", 4096)])
+def test_a_key_longer_than_any_store_takes_is_refused(prefix: str, longest: int) -> None:
+    fits, long = prefix + "k" * longest, prefix + "ü" * (longest // 2) + "k"
+    announced = take(fits, long, allowedPrefixes=prefix)
+    assert uris(announced) == [fits]
+    assert f"has {longest + 1} bytes" in refusals(announced)[0]
+    assert len(refusals(announced)[0]) < 300
+
+
+def test_an_etag_that_no_store_would_make_is_refused() -> None:
+    item = {"key": "k", "eTag": "e" * 2_000}
+    record = {"eventName": "ObjectCreated:Put", "s3": {"bucket": {"name": "landing"}, "object": item}}
+    assert "ETag or version" in refusals(take(json.dumps({"Records": [record]})))[0]
+
+
+def test_a_message_that_announces_more_objects_than_the_option_allows_is_refused_as_a_whole() -> None:
+    many, few = (json.dumps([f"s3://b/{number}" for number in range(count)]) for count in (4, 3))
+    announced = take(many, few, maxObjectsPerMessage="3")
+    assert refused(announced) == [0]
+    assert "announces 4 objects" in refusals(announced)[0]
+    assert "'maxObjectsPerMessage' allows 3" in refusals(announced)[0]
+    assert uris(announced) == ASKED
+    assert "10,000" in refusals(take(json.dumps([f"s3://b/{number}" for number in range(10_001)])))[0]
 
 
 def test_one_forbidden_object_makes_an_error_of_its_message_and_of_no_other() -> None:

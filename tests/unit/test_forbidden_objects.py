@@ -17,6 +17,7 @@ from queue_source.read.task import Work, read_pieces
 from shard_store.model import BEGINNING, Content, ErrorRecord, PlanIdentity, PublishToken, Range, end_at, shard_key
 from shard_store.store import open_store
 from support.privileges import without_privileges
+from support.reading import plan_store
 from support.servers.s3 import ARCHIVED, DENIED, SLOW_DOWN, S3Server, s3_server
 from support.store_backends import whole
 
@@ -48,7 +49,7 @@ def work(s3: S3Server, url: str, *uris: str, max_attempts: int = 3, group: str |
     parsed = parse_reader_options({**given, "fileFormat": "json", "mode": "FAILFAST", **s3.options, **options})
     contents = [Content(uri, uri, queue="q", message_id="m", group=group) for uri in uris]
     ranges = [Range(shard_key("files", one.uri), one, BEGINNING, end_at(10)) for one in contents]
-    return Work(IDENTITY, whole_pieces(ranges), parsed.content, parsed.store, max_attempts=max_attempts)
+    return Work(IDENTITY, whole_pieces(ranges), parsed.content, plan_store(parsed), max_attempts=max_attempts)
 
 
 def put(s3: S3Server, *names: str) -> list[str]:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from queue_source.announcements.parser import parse_notification
 from queue_source.errors import MalformedNotification
-from queue_source.options.globs import name_matcher
+from queue_source.options.globs import _parse, name_matcher
 from queue_source.options.json_paths import JsonPaths
 from queue_source.options.path_globs import path_glob
 
@@ -23,6 +27,12 @@ from queue_source.options.path_globs import path_glob
         ("a\\*b", ["a*b"], ["axb"]),
         ("a+(b).$", ["a+(b).$"], ["aab."]),
         ("{a,{b,c}}x", ["ax", "bx", "cx"], ["x"]),
+        ("{a,ab}*b", ["ab", "abb", "axb"], ["a", "xb"]),
+        ("*a*{b,bc}*c", ["abc", "abcc", "xaxbxc"], ["ab", "abx"]),
+        ("**.c?v", [".csv", "a.csv"], ["a.cv"]),
+        ("*ab*", ["ab", "aab", "abab"], ["ba"]),
+        ("x*", ["x", "xx"], ["ax"]),
+        ("a}b,c", ["a}b,c"], ["a"]),
     ],
 )
 def test_a_glob_matches_the_whole_name(glob: str, matching: list[str], other: list[str]) -> None:
@@ -55,6 +65,30 @@ def test_a_glob_of_a_whole_path_that_can_match_no_uri_is_refused(glob: str) -> N
 def test_a_path_of_many_parts_is_compared_at_once() -> None:
     matcher = path_glob("**/a/**/a/**/a/**/a/**/a/**/a/**/a/**/b")
     assert not matcher.matches("s3://" + "a/" * 500)
+
+
+@given(st.text("ab*?{},[c]\\", max_size=10), st.text("abc", max_size=8))
+def test_a_glob_matches_what_the_plain_expression_for_it_matches(glob: str, name: str) -> None:
+    """The plain one tries all ways to split the name, which takes long; on short names both say the same."""
+    try:
+        matcher = name_matcher(glob)
+    except ValueError:
+        return
+    meanings = ("".join(".*" if part == "*" else part for part in parts) for parts in _parse(glob, 0, 0).meanings)
+    plain = re.compile("|".join(f"(?:{meaning})" for meaning in meanings), re.DOTALL)
+    assert bool(matcher.fullmatch(name)) == bool(plain.fullmatch(name))
+
+
+def test_a_name_that_nearly_matches_takes_no_longer_than_its_length() -> None:
+    """If every way to split the name was tried, this would not end."""
+    assert not name_matcher("*-*-*-*-*-*-*-*.csv").fullmatch("-" * 100_000)
+    assert not name_matcher("*{a,aa}*{a,aa}*{a,aa}*b").fullmatch("a" * 20_000)
+    assert name_matcher("*-*-*-*.csv").fullmatch("-" * 100_000 + ".csv")
+
+
+def test_a_glob_with_very_many_choices_is_refused() -> None:
+    with pytest.raises(ValueError, match="more than 1000"):
+        name_matcher("{a,b}" * 30)
 
 
 def uris(body: bytes, paths: JsonPaths) -> list[str]:

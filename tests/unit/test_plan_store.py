@@ -32,7 +32,13 @@ from support.store_backends import Pipeline, rows
 
 IDENTITY = PlanIdentity("files", PublishToken("p", 1), 0, 1, "f" * 64)
 SCHEMA = pa.schema([("id", pa.int64())])
-LEAST = {"queueUrl": "sim://files", "source": "files", "fileFormat": "json", "mode": "FAILFAST"}
+LEAST = {
+    "queueUrl": "sim://files",
+    "source": "files",
+    "fileFormat": "json",
+    "mode": "FAILFAST",
+    "allowedPrefixes": "file:///",
+}
 
 
 @pytest.fixture

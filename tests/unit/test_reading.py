@@ -33,6 +33,7 @@ from shard_store.model import (
 from shard_store.store import open_store
 from support.hostile.typed import one_page
 from support.reading import plan_store
+from support.sessions import LEAST
 
 SCHEMA = pa.schema([("a", pa.int64()), ("b", pa.string())])
 FAILFAST = {"mode": "FAILFAST"}
@@ -41,9 +42,7 @@ IDENTITY = PlanIdentity("files", PublishToken("p", 1), 0, 1, "f" * 64)
 
 def work(*objects: Path, **options: str) -> Work:
     text_only = {} if options.get("fileFormat") == "parquet" else FAILFAST
-    parsed = parse_reader_options(
-        {"queueUrl": "sim://files", "source": "files", "fileFormat": "csv", **text_only, **options}
-    )
+    parsed = parse_reader_options({**LEAST, "fileFormat": "csv", **text_only, **options})
     ranges = []
     for path in objects:
         size = path.stat().st_size if path.exists() else 0
@@ -224,10 +223,10 @@ def test_a_whole_object_is_cut_for_several_tasks_only_where_none_of_them_may_fin
         ({"onMissingObject": "fail", "onCorruptObject": "fail"}, False),
         (failing, True),
     ):
-        given = {"queueUrl": "sim://files", "fileFormat": format, **(FAILFAST if format == "csv" else {}), **options}
+        given = {**LEAST, "fileFormat": format, **(FAILFAST if format == "csv" else {}), **options}
         content = parse_reader_options(given).content
         assert may_be_cut("s3://bucket/object", content) is expected
-    avro = parse_reader_options({"queueUrl": "sim://f", "fileFormat": "avro", **failing}).content
+    avro = parse_reader_options({**LEAST, "fileFormat": "avro", **failing}).content
     assert not may_be_cut("o", avro)
 
 

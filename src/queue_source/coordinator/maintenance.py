@@ -55,6 +55,7 @@ class Maintenance:
         session = self._session
         tasks = (
             _Task("the shards of other pipelines", self._get_foreign, session.heartbeat),
+            _Task("shards to be read anew", self._ownership.get_renewed, session.heartbeat),
             _Task("room for new messages", self._make_room, session.heartbeat),
             _Task("pruning", self._prune, self._prune_every),
             _Task("the depth of the queues", self._get_depth, _DEPTH_EVERY),

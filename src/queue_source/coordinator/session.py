@@ -26,6 +26,7 @@ class _Counts:
     received: int = 0  # messages delivered to us, redeliveries included
     ignored: int = 0  # records that announce nothing to read: test events, delete events
     duplicates: int = 0  # announcements of shards that were known already
+    reopened: int = 0  # objects that were found bad, and are read again since they were announced again
     quarantined: int = 0  # messages that were not understood
     acknowledged: int = 0
     acquired: int = 0  # stale shards taken from other pipelines

@@ -7,6 +7,7 @@ the parsing, the defaults, the errors and the documentation, and a model would b
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -19,6 +20,7 @@ from queue_source.options.connections import connections
 from queue_source.options.content import ContentOptions, SchemaOptions
 from queue_source.options.declaring import build
 from queue_source.options.file_format import RECORD_FORMATS, FormatOptions
+from queue_source.options.other_names import SPARK_HIDES
 from queue_source.options.places import READER, SINK, VIEWS
 from queue_source.options.reader import (
     BatchOptions,
@@ -28,15 +30,16 @@ from queue_source.options.reader import (
     ReaderOptions,
 )
 from queue_source.options.receiving import NotificationOptions, QueueOptions
-from queue_source.options.secrets import Secret, SecretUrl
+from queue_source.options.secrets import Literal, Secret, SecretUrl
 from queue_source.options.sink import SinkOptions, TableOptions, TargetQueue
 from queue_source.options.storage import StorageOptions, storage_options
-from queue_source.options.values import read
+from queue_source.options.values import check_shown, read
 from queue_source.options.views import ViewOptions
 
 _WAIT = timedelta(seconds=20)
 _RESCUED = "_rescued_data"
 _CATALOG = "catalog."
+_SECRET_PROPERTY = re.compile("credential|account-?key|connection-?string|authorization", re.IGNORECASE)
 
 
 def parse_reader_options(options: Mapping[str, str]) -> ReaderOptions:
@@ -49,7 +52,7 @@ def parse_reader_options(options: Mapping[str, str]) -> ReaderOptions:
     partitions = values["minPartitions"] or os.cpu_count() or 1
     parsed = ReaderOptions(
         queue=build(QueueOptions, values, connections=connections(_all_urls(values), values)),
-        notifications=build(NotificationOptions, values),
+        notifications=build(NotificationOptions, values, allowed_prefixes=values["allowedPrefixes"] or ()),
         batches=build(BatchOptions, values, min_partitions=partitions),
         leases=build(LeaseOptions, values),
         deduplication=build(DeduplicationOptions, values),
@@ -115,8 +118,19 @@ def _table(values: Mapping[str, Any], of_catalog: Mapping[str, str]) -> TableOpt
         return None
     if warehouse and path and warehouse != path:
         raise OptionError("path", "of a table is its warehouse, which is given too; keep one of them")
-    properties = {name.lower().removeprefix(_CATALOG): Secret(text) for name, text in of_catalog.items()}
+    if code := next((name for name in of_catalog if name.lower().endswith("impl")), None):
+        raise OptionError(
+            code, "names Python code, which no option does; use a catalog that PyIceberg knows by its catalog.type"
+        )
+    properties = {name.lower().removeprefix(_CATALOG): _property(name, text) for name, text in of_catalog.items()}
     return build(TableOptions, values, properties=properties, warehouse=warehouse or path or None)
+
+
+def _property(name: str, text: str) -> Secret:
+    """A property of a catalog; PyIceberg decides which there are, so secrets are known by their names."""
+    secret = _SECRET_PROPERTY.search(name) is not None
+    check_shown(name, name, text, secret)
+    return Secret(text) if secret or SPARK_HIDES.search(name) or name.lower().endswith("uri") else Literal(text)
 
 
 def _format(values: Mapping[str, Any]) -> FormatOptions | None:

@@ -64,14 +64,20 @@ class NotificationOptions:
     TITLE: ClassVar = "Notifications"
 
     # fmt: off
+    allowed_prefixes: tuple[str, ...] = option(
+        "allowedPrefixes", types.PREFIXES, example="s3://landing/orders/",
+        required="name the folders that may be read, or whoever sends a message chooses what your credentials read",
+        unless=("content", "message"),
+        help="Folders or buckets whose objects are read: only URIs that start with one of these; all others go to the "
+        "error table. After the bucket's name it is a comparison of text: end a folder with `/`.",
+    )
     notification_format: str = option(
         "notificationFormat", types.choice("auto", *_NOTIFICATION_FORMS), "auto", example="s3",
         help="Form of the notifications; `auto` recognises the form of each message.",
     )
-    allowed_prefixes: tuple[str, ...] = option(
-        "allowedPrefixes", types.PREFIXES, "s3://,gs://,abfss://", example="s3://landing/,file:///data/in/",
-        help="Only URIs that start with one of these are read; all others go to the error table. After the bucket's "
-        "name it is a comparison of text: end a folder with `/`. Local files are read only when named here.",
+    max_objects_per_message: int = option(
+        "maxObjectsPerMessage", types.number(1, 10**6), "10000", example="500",
+        help="Maximum number of objects that one message may announce; a message with more goes to the error table.",
     )
     allow_overwrites: bool = option(
         "allowOverwrites", types.BOOLEAN, "false", example="true",

@@ -25,14 +25,14 @@ from urllib.parse import urlsplit
 from pyarrow import ArrowInvalid
 from pyarrow import fs as pafs
 
-from queue_source.errors import BadObject, ObjectRefused, ObjectStoreError
-from queue_source.options.storage import AzureOptions, StorageOptions
+from queue_source.errors import BadObject, MalformedNotification, ObjectRefused, ObjectStoreError
+from queue_source.options.storage import AzureOptions, StorageOptions, with_secrets
 from queue_source.storage import refusals, s3_client
 from queue_source.storage.aws_profiles import with_keys
 from queue_source.storage.azure import SCHEMES, azure_arguments, azure_place
 from queue_source.storage.local import LocalFile
 from queue_source.storage.refusals import S3_SCHEMES
-from queue_source.uris import climbs
+from queue_source.uris import check_object, climbs
 from shard_store.redaction import redact_text
 
 logger = logging.getLogger("cuesqueue")
@@ -74,6 +74,10 @@ def resolve(uri: str, storage: StorageOptions | None = None) -> tuple[pafs.FileS
         raise BadObject("missing-object", f"{uri!r} names no object in a bucket")
     if climbs(uri):
         raise BadObject("missing-object", f"{uri!r} has a segment '.' or '..', by which another object would be read")
+    try:
+        check_object(uri)  # messages are checked before; samples of schemas and paths of the sink come from elsewhere
+    except MalformedNotification as error:
+        raise BadObject("missing-object", f"{uri[:300]!r}: {error}") from None
     with _mapped(uri):
         if scheme in S3_SCHEMES:
             return _s3(with_keys(storage, os.getpid()), os.getpid()), rest
@@ -81,7 +85,7 @@ def resolve(uri: str, storage: StorageOptions | None = None) -> tuple[pafs.FileS
             return _gcs(storage, os.getpid()), rest
         if scheme in SCHEMES:
             account, domain, container = azure_place(uri, scheme, bucket, storage.azure)
-            return _azure(account, domain, storage.azure, os.getpid()), f"{container}/{key}"
+            return _azure(account, domain, with_secrets(storage).azure, os.getpid()), f"{container}/{key}"
     raise BadObject("missing-object", f"the scheme of {uri!r} is not one of file, s3, s3a, s3n, gs, abfs, abfss, az")
 
 

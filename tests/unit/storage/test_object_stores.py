@@ -26,6 +26,7 @@ from queue_source.storage.files import resolve, stat_objects
 from support.servers.gcs import VARIABLE, GcsServer
 from support.servers.ministack import client, new_name
 from support.servers.s3 import DENIED, s3_server
+from support.sessions import LEAST
 
 SCHEMA = pa.schema([("a", pa.int64()), ("b", pa.string())])
 CSV = FormatOptions("csv")
@@ -34,7 +35,7 @@ META = pa.schema([*SCHEMA, ("_metadata", pa.struct([("file_modification_time", p
 
 
 def storage(**options: str) -> StorageOptions:
-    return parse_reader_options({"queueUrl": "sim://q", "fileFormat": "csv", **options}).content.storage
+    return parse_reader_options({**LEAST, "fileFormat": "csv", **options}).content.storage
 
 
 def rows(uri: str, options: FormatOptions, store: StorageOptions, schema: pa.Schema = SCHEMA, **more: Any) -> list[Any]:
