@@ -27,6 +27,7 @@ import benchmarks.reading
 import benchmarks.semantics
 import benchmarks.sinks
 import benchmarks.store
+import benchmarks.store_year
 import benchmarks.worker_memory  # noqa: F401 -- these register themselves
 from benchmarks.registry import REGISTRY, Measurement, Settings
 

@@ -32,21 +32,29 @@ def name_queue(transaction: Transaction, token: PublishToken, queue: str | None)
     transaction.execute(pipelines.update().where(pipelines.c.pipeline == token.pipeline).values(error_queue=queue))
 
 
-def undelivered(transaction: Transaction, token: PublishToken, source: str) -> list[StoredError]:
-    """The next final errors to be sent, oldest first: our own, and those of pipelines of the source that died."""
-    return read(transaction, _undelivered(transaction, token, source))
+def undelivered(
+    transaction: Transaction, token: PublishToken, source: str, *, others: bool = True
+) -> list[StoredError]:
+    """The next final errors to be sent, oldest first: our own; with `others` also those of pipelines that died.
+
+    Others of the source: to look for those costs something for each pipeline that ever ran, so it is done now and then.
+    """
+    return read(transaction, _undelivered(transaction, token, source, others))
 
 
-def claim(transaction: Transaction, token: PublishToken, source: str) -> list[StoredError]:
+def claim(transaction: Transaction, token: PublishToken, source: str, *, others: bool = True) -> list[StoredError]:
     """The same, locked: of two transactions that also mark them, only one gets each."""
     fence(transaction, token)
-    return read(transaction, _undelivered(transaction, token, source).with_for_update(of=errors))
+    return read(transaction, _undelivered(transaction, token, source, others).with_for_update(of=errors))
 
 
-def _undelivered(transaction: Transaction, token: PublishToken, source: str) -> sa.Select[Any]:
-    alive = sa.exists().where(pipelines.c.pipeline == errors.c.pipeline, pipelines.c.stale_at > transaction.now())
-    ours = sa.or_(errors.c.pipeline == token.pipeline, sa.not_(alive))
-    query = selected(MAX_INPUT).where(errors.c.source == source, UNDELIVERED, FINAL, ours)
+def _undelivered(transaction: Transaction, token: PublishToken, source: str, others: bool) -> sa.Select[Any]:
+    """By the names of pipelines: what live ones leave undelivered, having no queue, is not looked at."""
+    dead = sa.select(pipelines.c.pipeline).where(
+        pipelines.c.source == source, pipelines.c.stale_at <= transaction.now(), pipelines.c.pipeline != token.pipeline
+    )
+    names = [token.pipeline, *(transaction.execute(dead).scalars() if others else ())]
+    query = selected(MAX_INPUT).where(errors.c.pipeline.in_(names), errors.c.source == source, UNDELIVERED, FINAL)
     return query.order_by(errors.c.occurred_at, errors.c.error_key).limit(PAGE)
 
 

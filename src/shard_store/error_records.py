@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -17,6 +17,10 @@ from shard_store.model import ErrorRecord, PlanIdentity, Position, ShardKey, sha
 from shard_store.shards import fence
 from shard_store.sql.schema import attempts, errors
 from shard_store.sql.transaction import Transaction, chunks
+
+_LARGE = 1 << 20  # bytes that every database takes
+_WHOLE = ("object", "skipped")
+"""The scopes of errors that concern a range as a whole."""
 
 
 def record(transaction: Transaction, source: str, pipeline: str, records: Sequence[ErrorRecord]) -> None:
@@ -31,11 +35,20 @@ def record(transaction: Transaction, source: str, pipeline: str, records: Sequen
         published = set(transaction.execute(final).scalars())
         records = [r for r in records if r.plan_hash not in published or r.scope == "row"]
     rows = {r["error_key"]: r for r in (_row(source, record) for record in records)}
+    _shorten(transaction, rows.values())
     fixed = {"source": source, "pipeline": pipeline, "occurred_at": transaction.now()}
     insert = transaction.dialect.insert_if_absent(errors).values(**fixed)
     for chunk in chunks(sorted(rows)):  # in the order of keys: two executors do not deadlock
         transaction.execute(insert, [rows[key] for key in chunk])
     _bring_back(transaction, [key for key, row in rows.items() if row["scope"] == "message"])
+
+
+def _shorten(transaction: Transaction, rows: Collection[dict[str, Any]]) -> None:
+    """Keep the beginning of an input that the database does not take; the row says how long the whole is."""
+    large = [row for row in rows if len(row["input"] or b"") > _LARGE]
+    if large and (most := transaction.largest_value()) is not None:
+        for row in large:
+            row["input"] = row["input"][:most]
 
 
 def reject(transaction: Transaction, identity: PlanIdentity, records: Sequence[ErrorRecord]) -> None:
@@ -53,9 +66,22 @@ def _bring_back(transaction: Transaction, keys: Sequence[bytes]) -> None:
 
 def found_bad(transaction: Transaction, identity: PlanIdentity) -> set[tuple[ShardKey, Position]]:
     """The ranges of the plan, by key and start, that an attempt found bad as a whole: they are not read again."""
-    whole = errors.c.delivery_hash == identity.delivery_hash, errors.c.scope.in_(("object", "skipped"))
+    whole = errors.c.delivery_hash == identity.delivery_hash, errors.c.scope.in_(_WHOLE)
     found = transaction.execute(sa.select(errors.c.shard_key, errors.c.position).where(*whole))
     return {(ShardKey(key), Position(start)) for key, start in found}
+
+
+def keep_verdicts(
+    transaction: Transaction, before: str, identity: PlanIdentity, included: Collection[ShardKey]
+) -> None:
+    """The plan `before` of the same offsets has lost shards and is another by that: its verdicts hold for what is left.
+
+    What it lost is for its new owner to judge: those errors stay with `before`, which is never published.
+    """
+    whole = errors.c.delivery_hash == before, errors.c.scope.in_(_WHOLE)
+    found = transaction.execute(sa.select(errors.c.error_key, errors.c.shard_key).where(*whole))
+    keys = [error_key for error_key, shard_key in found if ShardKey(shard_key) in included]
+    transaction.change_among(errors.update().values(delivery_hash=identity.delivery_hash), errors.c.error_key, keys)
 
 
 _done = attempts.alias("done")  # so that queries over attempts may use it

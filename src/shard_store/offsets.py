@@ -118,8 +118,9 @@ def lost_progress(store: str, pipeline: str, seq: int, last_seq: int) -> LostPro
     """`store` is its URL without secrets."""
     return LostProgress(
         f"pipeline {pipeline!r}: the checkpoint is at offset {seq}, but the store {store} knows offsets only up to "
-        f"{last_seq}: the store was lost or exchanged under a live checkpoint; restore the store, or name the right "
-        "one in option 'store', or set 'failOnDataLoss' to false to go on without what is missing"
+        f"{last_seq}: the store was lost or exchanged under a live checkpoint (or has forgotten a pipeline that was "
+        "stopped for a year: see 'cuesqueue prune'); restore the store, or name the right one in option 'store', or "
+        "set 'failOnDataLoss' to false to go on without what is missing"
     )
 
 

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
 from shard_store import announcing, read_marks, shard_repair, snapshots
-from shard_store.error_records import found_bad
+from shard_store.error_records import found_bad, keep_verdicts
 from shard_store.errors import PipelineTakenOver, ShardStoreError, StoreConfigurationError
 from shard_store.model import Pending, Plan, PlanIdentity, Position, PublishToken, Range, ShardKey, delivery_hash
 from shard_store.offsets import lost_progress
@@ -32,6 +32,8 @@ def plan(transaction: Transaction, token: PublishToken, start_seq: int, end_seq:
     offsets, also when they come back to us: an earlier attempt may have reached a sink that ignores a second
     one. They are then offered anew. A plan that was published before says so, with what it held. With at-most-once
     everything that was in a plan before is left out, and lost: an attempt may have brought it anywhere.
+    One reader that asks twice (its query reads the stream twice, as in a self-join) gets the same plan: a failure
+    would have ended it, so this is no new attempt.
     """
     row = fence(transaction, token)
     if end_seq > row.last_seq:
@@ -39,7 +41,10 @@ def plan(transaction: Transaction, token: PublishToken, start_seq: int, end_seq:
     made = _published(transaction, row, token, start_seq, end_seq)
     on_record = made is not None and made.identity.delivery_hash == row.plan_hash
     if made is not None and on_record and not Semantics(row.semantics).final_at_snapshot:
-        return _repeated(transaction, row, made)
+        return _on_record(transaction, row, made)
+    if made is None and (row.plan_start, row.plan_end, row.plan_incarnation) == (start_seq, end_seq, token.incarnation):
+        identity = PlanIdentity(row.source, token, start_seq, end_seq, row.plan_hash)
+        return _suspected(transaction, _on_record(transaction, row, Plan(identity, (), attempt=row.plan_attempt)))
     after, marks = end_seq, list[str]()
     if made is None:
         if start_seq > row.confirmed_seq:
@@ -55,8 +60,8 @@ def plan(transaction: Transaction, token: PublishToken, start_seq: int, end_seq:
         made = replace(made, attempt=row.plan_attempt + 1 if again else 1)
         if row.plan_hash != made.identity.delivery_hash:
             read_marks.forget(transaction, row.plan_hash, row.plan_attempt)
-        elif made.attempt > 1:
-            made = replace(made, suspected=bool(read_marks.of_plan(transaction, made.identity)))
+        else:
+            made = _suspected(transaction, made)
     transaction.execute(
         pipelines.update()
         .where(pipelines.c.pipeline == token.pipeline)
@@ -118,17 +123,25 @@ def _published(
     return Plan(PlanIdentity(row.source, token, start_seq, end_seq, delivered[0]), (), published=True)
 
 
-def _repeated(transaction: Transaction, row: Row[Any], made: Plan) -> Plan:
-    """The delivered plan on record, again: what its delivery brought.
+def _on_record(transaction: Transaction, row: Row[Any], made: Plan) -> Plan:
+    """The plan on record, again, with what it held when it was made, or what its delivery brought.
 
-    A query with state has to read it once more, when Spark was killed before it knew of the delivery.
+    A query with state has to read a delivered one once more, when Spark was killed before it knew of the delivery.
     """
     left_out = set(json.loads(row.plan_left_out))
     planned = snapshots.flatten(snapshots.read(transaction, row.pipeline, row.plan_after, row.plan_end))
+    whole = [r for r in planned if snapshots.mark(r) not in left_out]
+    whole = announcing.as_announced(transaction, whole, announcing.pending_of(transaction, {r.key for r in whole}))
     bad = found_bad(transaction, made.identity)
-    read = [r for r in planned if (r.key, r.start) not in bad and snapshots.mark(r) not in left_out]
-    renewed = announcing.pending_of(transaction, {r.key for r in read})
-    return replace(made, ranges=tuple(announcing.as_announced(transaction, read, renewed)))
+    read = [r for r in whole if (r.key, r.start) not in bad]
+    return replace(made, ranges=tuple(read), whole=tuple(whole))
+
+
+def _suspected(transaction: Transaction, made: Plan) -> Plan:
+    """The plan with whether an earlier attempt has left marks of its reads; the first one makes none."""
+    if made.attempt == 1:
+        return made
+    return replace(made, suspected=bool(read_marks.of_plan(transaction, made.identity)))
 
 
 def _make(
@@ -147,7 +160,6 @@ def _make(
     planned = snapshots.flatten(parts)
     again = [r for r in planned if snapshots.mark(r) not in left_out_before] if left_out_before else planned
     semantics = Semantics(row.semantics)
-    same_attempt = _same_attempt(row, token, seqs)
     positions: dict[ShardKey, Position] = {}
     pending: dict[ShardKey, str] = {}
     included, others = again, list[Range]()
@@ -156,8 +168,7 @@ def _make(
         included, others = split_by_fit(again, positions)
     elif semantics.final_at_snapshot:
         pending = announcing.pending_of(transaction, {r.key for r in planned})
-        if not same_attempt:
-            included = snapshots.flatten([part for part in parts if part.seq > row.begun_seq])
+        included = snapshots.flatten([part for part in parts if part.seq > row.begun_seq])
     included = announcing.as_announced(transaction, included, pending)
     left_out: list[Range] = []
     if len(included) < len(planned):
@@ -170,16 +181,14 @@ def _make(
     digest = delivery_hash(row.source, token.pipeline, included, seqs)
     identity = PlanIdentity(row.source, token, *seqs, digest)
     whole = tuple(included)
-    unwanted = [] if same_attempt else [r for r in included if pending.get(r.key) == Pending.QUARANTINE]
+    unwanted = [r for r in included if pending.get(r.key) == Pending.QUARANTINE]
     shard_repair.give_up(transaction, identity, unwanted)
-    if unwanted or row.plan_hash == digest:  # an attempt at it was made before
+    repeated = (row.plan_start, row.plan_end) == seqs  # an attempt at it was made before, perhaps with more shards
+    if repeated and row.plan_hash != digest:
+        keep_verdicts(transaction, row.plan_hash, identity, {r.key for r in included})
+    if unwanted or repeated:
         bad = found_bad(transaction, identity)
         included = [r for r in included if (r.key, r.start) not in bad]
     renewed = [r.key for r in included if pending.get(r.key) == Pending.RENEWED and announcing.reads_all(r)]
     announcing.mark_seen(transaction, renewed)
     return Plan(identity, tuple(included), tuple(lost), whole=whole), [snapshots.mark(r) for r in left_out]
-
-
-def _same_attempt(row: Row[Any], token: PublishToken, seqs: tuple[int, int]) -> bool:
-    """Whether these offsets are planned once more without a failure between: Spark repeats a batch in a new process."""
-    return (row.plan_start, row.plan_end, row.plan_incarnation) == (*seqs, token.incarnation)

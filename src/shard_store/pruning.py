@@ -4,20 +4,34 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
-from shard_store.error_delivery import awaits_delivery
+from shard_store.error_delivery import UNDELIVERED, awaits_delivery
 from shard_store.error_records import FINAL
+from shard_store.model import BEGINNING
 from shard_store.semantics import Semantics
 from shard_store.sql.database import Database
-from shard_store.sql.schema import attempts, errors, micros, pipelines, read_marks, shard_changes, shards, snapshots
+from shard_store.sql.schema import (
+    attempts,
+    errors,
+    leases,
+    micros,
+    pipelines,
+    read_marks,
+    shard_changes,
+    shards,
+    snapshots,
+    splits,
+)
 from shard_store.sql.transaction import ROWS_PER_STATEMENT, Transaction
 from shard_store.starting import first_since
+
+_MICROSECOND = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +40,15 @@ class RetentionPolicy:
 
     With `max_shards` the oldest finished shards beyond it go even when they are younger than the window: it is the
     user's word that the table may not grow further. `source` limits it to one source.
+    `pipelines`: how long a pipeline that has stopped with nothing unfinished is remembered, and never shorter than the
+    window. `data`: how long published data files are shown; None: for ever, since they are the user's data.
     """
 
     window: timedelta = timedelta(days=30)
     max_shards: int | None = None
     source: str | None = None
+    pipelines: timedelta = timedelta(days=365)
+    data: timedelta | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +60,18 @@ class PruneResult:
     attempts: int = 0
     errors: int = 0
     read_marks: int = 0
+    leases: int = 0
+    pipelines: int = 0
     shard_changes: int = 0
+    splits: int = 0
     timed_out: bool = False
 
     @property
     def total(self) -> int:
-        return self.shards + self.snapshots + self.attempts + self.errors + self.read_marks + self.shard_changes
+        return sum(getattr(self, name) for name in TABLES)
+
+
+TABLES = tuple(field.name for field in fields(PruneResult) if field.name != "timed_out")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +108,7 @@ def prune(
     """
     at = database.read(lambda t: int(t.execute(sa.select(t.now())).scalar_one())) if now is None else micros(now)
     deadline = clock() + time_out
-    kinds = ("shards", "snapshots", "attempts", "errors", "read_marks", "shard_changes")
-    removed: dict[str, Any] = dict.fromkeys(kinds, 0)
+    removed: dict[str, Any] = dict.fromkeys(TABLES, 0)
     targets = list(_targets(database, policy, at))
     if dry_run:
         for table in {target.table for target in targets}:  # two reasons for a shard to go overlap: counted as one
@@ -111,33 +134,36 @@ def _targets(database: Database, policy: RetentionPolicy, at: int) -> Iterator[_
     """What to remove, source by source and pipeline by pipeline: so that each query reads a range of an index."""
     wanted = sa.true() if policy.source is None else pipelines.c.source == policy.source
     known = database.read(lambda t: t.execute(sa.select(pipelines).where(wanted)).all())
-    cutoff = at - policy.window // timedelta(microseconds=1)
+    cutoff = at - policy.window // _MICROSECOND
     for source in sorted({row.source for row in known}):
         yield from _finished_shards(database, source, policy.max_shards, cutoff)
+    yield _released_shards(policy, cutoff)
+    there = set(database.read(lambda t: t.execute(sa.select(snapshots.c.pipeline).distinct()).scalars()))
     for row in known:
-        yield _confirmed_snapshots(row, at, cutoff)
-    # an error of a plan that may still be published decides whether its shard is quarantined
-    planned = sa.and_(
-        sa.exists().where(pipelines.c.plan_hash == errors.c.delivery_hash),
-        sa.not_(sa.exists().where(attempts.c.delivery_hash == errors.c.delivery_hash)),
+        if row.pipeline in there:
+            yield _confirmed_snapshots(row, at, cutoff)
+    # an error of the plan on record decides whether its shard is quarantined, and what Spark may read once more
+    on_record = sa.exists().where(
+        pipelines.c.pipeline == errors.c.pipeline, pipelines.c.plan_hash == errors.c.delivery_hash
     )
-    kept = sa.or_(planned, sa.and_(FINAL, awaits_delivery()))
+    kept = sa.or_(on_record, sa.and_(FINAL, awaits_delivery()))
     old_error = sa.and_(errors.c.occurred_at < cutoff, sa.not_(kept), _of_source(errors, policy))
     yield _Target(errors, old_error, (errors.c.occurred_at,))
-    # an attempt that Spark may ask for once more: its plan is published, and not yet confirmed
-    awaited = sa.exists().where(
-        pipelines.c.pipeline == attempts.c.pipeline, pipelines.c.confirmed_seq < attempts.c.end_seq
-    )
-    # and one that makes an error final which is not delivered
-    unsent = sa.exists().where(errors.c.delivery_hash == attempts.c.delivery_hash, awaits_delivery())
-    old_attempt = sa.and_(attempts.c.published_at < cutoff, sa.not_(awaited), sa.not_(unsent))
-    yield _Target(attempts, sa.and_(old_attempt, _of_source(attempts, policy)), (attempts.c.published_at,))
+    for name in database.read(
+        lambda t: t.execute(sa.select(pipelines.c.pipeline).where(_idle(policy, at))).scalars().all()
+    ):
+        yield _dead_pipeline(name, policy, at)
+    yield _old_attempts(policy, cutoff)
     # written too late, by a task of a plan that was published or replaced meanwhile: those of a plan go with it
     running = sa.exists().where(pipelines.c.plan_hash == read_marks.c.delivery_hash)
     orphaned = sa.and_(read_marks.c.began_at < cutoff, sa.not_(running))
     yield _Target(read_marks, orphaned, (read_marks.c.began_at,))
     old_change = sa.and_(shard_changes.c.changed_at < cutoff, _of_source(shard_changes, policy))
     yield _Target(shard_changes, old_change, (shard_changes.c.changed_at,))
+    yield _Target(leases, leases.c.until < cutoff, (leases.c.until,))
+    if policy.data is not None:
+        old_file = splits.c.published_at < at - policy.data // _MICROSECOND
+        yield _Target(splits, sa.and_(old_file, _of_source(splits, policy)), (splits.c.published_at,))
 
 
 def _of_source(table: sa.Table, policy: RetentionPolicy) -> sa.ColumnElement[bool]:
@@ -157,6 +183,55 @@ def _finished_shards(database: Database, source: str, most: int | None, cutoff: 
         at, key = newest_to_go
         tie = sa.and_(shards.c.finished_at == at, shards.c.shard_key <= key)
         yield _Target(shards, sa.and_(finished, sa.or_(shards.c.finished_at < at, tie)), order)
+
+
+def _released_shards(policy: RetentionPolicy, cutoff: int) -> _Target:
+    """What nobody has taken since it was given up: its message was thrown away by the queue, or has expired.
+
+    Nothing of it was read (invariant 6 is about what was): announced once more, it is opened as if for the first time.
+    """
+    nobody = sa.and_(shards.c.owner.is_(None), shards.c.finished_at.is_(None), shards.c.position == BEGINNING)
+    old = sa.and_(nobody, shards.c.opened_at < cutoff, _of_source(shards, policy))
+    return _Target(shards, old, (shards.c.opened_at,))
+
+
+def _idle(policy: RetentionPolicy, at: int) -> sa.ColumnElement[bool]:
+    """Pipelines without a heartbeat for so long, all of whose batches are confirmed."""
+    since = at - max(policy.pipelines, policy.window) // _MICROSECOND
+    c = pipelines.c
+    return sa.and_(c.heartbeat_at < since, c.confirmed_seq >= c.last_seq, _of_source(pipelines, policy))
+
+
+def _dead_pipeline(name: str, policy: RetentionPolicy, at: int) -> _Target:
+    """One of them, if nothing is left to be done, sent or shown of it. By its name, for which planners have statistics.
+
+    The view `data` has its columns from the pipeline that wrote it, so whoever has data files is remembered.
+    """
+    left = (
+        sa.exists().where(shards.c.owner == name, shards.c.finished_at.is_(None)),
+        sa.exists().where(snapshots.c.pipeline == name),
+        sa.exists().where(errors.c.pipeline == name, UNDELIVERED),
+        sa.exists().where(splits.c.pipeline == name),
+    )
+    this = sa.and_(pipelines.c.pipeline == name, _idle(policy, at))
+    return _Target(pipelines, sa.and_(this, sa.not_(sa.or_(*left))), (pipelines.c.pipeline,))
+
+
+def _old_attempts(policy: RetentionPolicy, cutoff: int) -> _Target:
+    """All but those that Spark may ask for once more, however long a pipeline was down: its log may lack a batch.
+
+    That is what is not confirmed, the plan on record (a start confirms it, and Spark may still repeat it), and the
+    newest: a batch without input is published under a hash of its own. And what makes an error final that is not sent.
+    """
+    c = attempts.c
+    last = c.published_at >= sa.func.coalesce(pipelines.c.published_at, 0)
+    repeated = sa.or_(pipelines.c.confirmed_seq < c.end_seq, pipelines.c.plan_hash == c.delivery_hash, last)
+    awaited = sa.exists().where(pipelines.c.pipeline == c.pipeline, repeated)
+    # not by NOT EXISTS, of which PostgreSQL makes a join that reads the whole table
+    unsent = sa.select(errors.c.error_key).where(errors.c.delivery_hash == c.delivery_hash, awaits_delivery()).limit(1)
+    kept = sa.or_(awaited, unsent.scalar_subquery().is_not(None))
+    old = sa.and_(c.published_at < cutoff, sa.not_(kept), _of_source(attempts, policy))
+    return _Target(attempts, old, (c.published_at,))
 
 
 def _confirmed_snapshots(row: Row[Any], at: int, cutoff: int) -> _Target:

@@ -236,9 +236,14 @@ def _errors_of(transaction: Transaction, digest: str) -> tuple[int, set[bytes]]:
 
 
 def _record(transaction: Transaction, delivery: Delivery, kind: AttemptKind, shard_count: int, errors: int) -> None:
-    now = transaction.now()
     identity, files = delivery.identity, delivery.files
     pipeline = identity.token.pipeline
+    written = sa.select(snapshot_rows.c.created_at).where(
+        snapshot_rows.c.pipeline == pipeline, snapshot_rows.c.seq == identity.end_seq, snapshot_rows.c.chunk == 0
+    )
+    # one time for all files, asked for while the pipeline's row is locked: see `views.await_publishes`. And not as a
+    # part of the insert: there MySQL would lock the snapshot, and the next one, which may be another pipeline's
+    now, snapshot_at = transaction.execute(sa.select(transaction.now(), written.scalar_subquery())).one()
     common = {
         "delivery_hash": delivery.digest or identity.delivery_hash,
         "source": identity.source,
@@ -249,9 +254,6 @@ def _record(transaction: Transaction, delivery: Delivery, kind: AttemptKind, sha
         given = transaction.row_set(**{name: splits.c[name] for name in ("path", "name_key", "rows", "bytes")})
         rows = [(f.path, split_key(f.path), f.rows, f.size) for f in chunk]
         given.execute(transaction.connection, given.insert(splits.insert(), common), rows)
-    written = sa.select(snapshot_rows.c.created_at).where(
-        snapshot_rows.c.pipeline == pipeline, snapshot_rows.c.seq == identity.end_seq, snapshot_rows.c.chunk == 0
-    )
     transaction.execute(
         attempts.insert().values(
             **common,
@@ -267,10 +269,8 @@ def _record(transaction: Transaction, delivery: Delivery, kind: AttemptKind, sha
             splits=len(files or ()),
             rows=delivery.rows,
             bytes=delivery.size,
-            snapshot_at=written.scalar_subquery(),
+            snapshot_at=snapshot_at,
         )
     )
-    if delivery.row_schema is not None:
-        transaction.execute(
-            pipelines.update().where(pipelines.c.pipeline == pipeline).values(row_schema=delivery.row_schema)
-        )
+    shown = {} if delivery.row_schema is None else {"row_schema": delivery.row_schema}
+    transaction.execute(pipelines.update().where(pipelines.c.pipeline == pipeline).values(published_at=now, **shown))

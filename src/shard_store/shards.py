@@ -128,7 +128,8 @@ def acquire(
         by_token.setdefault(owner, []).append(key)
     take = shards.update().values(owner=token.pipeline, incarnation=token.incarnation)
     for owner, keys in by_token.items():
-        free = shards.c.owner.is_(None) if owner is None else _stale(transaction, owner)
+        # not `IS NULL`: SQLite would then look through all that is released, instead of for these keys
+        free = sa.func.coalesce(shards.c.owner, "") == "" if owner is None else _stale(transaction, owner)
         transaction.change_among(take.where(shards.c.finished_at.is_(None), free), shards.c.shard_key, keys)
     ours = sa.select(shards.c.shard_key).where(owned_by(token))
     return {ShardKey(key) for (key,) in transaction.select_among(ours, shards.c.shard_key, seen)}

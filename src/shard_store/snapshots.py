@@ -7,6 +7,7 @@ column is all keys as one hexadecimal text. A snapshot is kept until no plan can
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 from collections.abc import Iterator, Sequence
 from itertools import repeat
@@ -19,35 +20,39 @@ from shard_store.sql.schema import snapshots
 from shard_store.sql.transaction import ROWS_PER_STATEMENT, Transaction
 
 CHUNK_BYTES = 4 << 20
-"""Of the contents in one row, about: MariaDB takes no more than 16 MB in a statement, unless it is set up to."""
+"""Of the contents in one chunk, about; one content that is larger has a chunk of its own."""
+PIECE = 1 << 19
+"""Characters of a chunk's contents in one row: MariaDB takes no more than 16 MB in a statement, unless it is set up to,
+and what has to be escaped takes several bytes."""
 _KEY = 32
 
 
 def write(transaction: Transaction, token: PublishToken, snapshot: Snapshot) -> None:
-    """Insert the snapshot, a row for each chunk of its ranges."""
-    rows = [
-        {"chunk": number, "moves": _moves_text(chunk), "contents": _contents_text([r.content for r in chunk])}
-        for number, chunk in enumerate(_chunks(snapshot.ranges))
-    ]
+    """Insert the snapshot, a row for each piece of each chunk of its ranges; a chunk's first row has its moves."""
     fixed = {"pipeline": token.pipeline, "seq": snapshot.seq, "incarnation": token.incarnation}
-    transaction.execute(snapshots.insert().values(**fixed, created_at=transaction.now()), rows)
+    insert = snapshots.insert().values(**fixed, created_at=transaction.now())
+    number = itertools.count()
+    for chunk in _chunks(snapshot.ranges):
+        moves, text = _moves_text(chunk), _contents_text([r.content for r in chunk])
+        for start in range(0, len(text), PIECE):
+            row = {"chunk": next(number), "moves": "" if start else moves, "contents": text[start : start + PIECE]}
+            transaction.execute(insert, [row])
 
 
 def read(transaction: Transaction, pipeline: str, after: int, until: int) -> list[Snapshot]:
     """The snapshots with after < seq <= until, in order; those whose contents are forgotten are missing."""
     found: dict[int, list[Range]] = {}
     rows = _rows(transaction, pipeline, after, until, snapshots.c.moves, snapshots.c.contents)
-    for seq, moves, contents in rows:
-        if contents:
-            both = zip(_moves(moves), _contents(contents), strict=True)
-            found.setdefault(seq, []).extend([Range(key, content, start, end) for (key, start, end), content in both])
+    for seq, moves, contents in _whole(rows):
+        both = zip(_moves(moves), _contents(contents), strict=True)
+        found.setdefault(seq, []).extend([Range(key, content, start, end) for (key, start, end), content in both])
     return [Snapshot(seq, tuple(ranges)) for seq, ranges in found.items()]
 
 
 def read_moves(transaction: Transaction, pipeline: str, after: int, until: int) -> list[Move]:
     """As `read`, but only what moves, of all those snapshots one after the other."""
     rows = _rows(transaction, pipeline, after, until, snapshots.c.moves)
-    return [move for _, text in rows for move in _moves(text)]
+    return [move for _, text in rows if text for move in _moves(text)]
 
 
 def forget(transaction: Transaction, pipeline: str, after: int, until: int, *, keep_moves: bool) -> None:
@@ -64,6 +69,19 @@ def flatten(parts: Sequence[Snapshot]) -> list[Range]:
 def mark(entry: Range | Move) -> str:
     """Names one range within the snapshots of a pipeline: a plan keeps the marks of what it leaves out."""
     return f"{entry.key.hex()}:{entry.start}"
+
+
+def _whole(rows: Sequence[Any]) -> Iterator[tuple[int, str, str]]:
+    """The chunks whose contents are not forgotten: their seq, moves and contents."""
+    pieces: list[str] = []
+    for place, (seq, moves, contents) in enumerate(rows):
+        if moves:
+            first = moves
+        pieces.append(contents)
+        if place + 1 == len(rows) or rows[place + 1].moves:
+            if text := "".join(pieces):
+                yield seq, first, text
+            pieces = []
 
 
 def _between(pipeline: str, after: int, until: int) -> sa.ColumnElement[bool]:

@@ -44,7 +44,7 @@ from shard_store.shard_search import FoundShard, ShardCriteria
 from shard_store.sql import install
 from shard_store.sql.database import Database
 from shard_store.sql.transaction import Transaction
-from shard_store.views import AsOf
+from shard_store.views import AsOf, DataFiles
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -226,6 +226,16 @@ class ShardStore:
     ) -> Iterator[list[tuple[Any, ...]]]:
         """The rows of a view, in pages."""
         return views.pages(self.database, view, source=source, pipeline=pipeline, as_of=as_of)
+
+    def data_files(
+        self, size: int, *, source: str | None = None, pipeline: str | None = None, as_of: AsOf | None = None
+    ) -> list[DataFiles]:
+        """The published files, in parts of about `size` bytes, each a few numbers."""
+        return views.data_files(self.database, size, source=source, pipeline=pipeline, as_of=as_of)
+
+    def paths(self, files: DataFiles) -> Iterator[str]:
+        """The paths of a part, a page at a time."""
+        return views.paths(self.database, files)
 
     def win_interval(self, name: str, interval: float) -> bool:
         """True for one caller over all pipelines in each `interval` seconds."""

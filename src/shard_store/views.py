@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -20,6 +20,8 @@ from shard_store.sql.schema import AnyText, AsHex, attempts, errors, micros, pip
 from shard_store.sql.transaction import Transaction
 
 PAGE = 10_000
+OPENING = 4 << 20
+"""What opening a file costs, in bytes that could be read instead, as in Spark's `openCostInBytes`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,18 +131,102 @@ def pages(
 ) -> Iterator[list[tuple[Any, ...]]]:
     """The rows of a view in pages of up to 10,000, ordered by the table's key; memory holds one page."""
     table = _MAIN[view]
-    key = next(iter(table.primary_key.columns))
-    query = sa.select(*(c.expression.label(c.name) for c in VIEWS[view]), key.label("_key")).select_from(_FROM[view])
+    query = sa.select(*(c.expression.label(c.name) for c in VIEWS[view])).select_from(_FROM[view])
     if source is not None:
         query = query.where(table.c.source == source)
     if pipeline is not None:
         query = query.where((table.c.owner if table is shards else table.c.pipeline) == pipeline)
-    if as_of is not None and as_of.time is not None:
-        query = query.where(splits.c.published_at <= micros(as_of.time))
-    if as_of is not None and as_of.attempt is not None:
-        last_split = database.read(lambda t, a=as_of.attempt: _last_split(t, a))  # type: ignore[misc]
-        query = query.where(splits.c.id <= last_split)
-    query = query.order_by(key).limit(PAGE)
+    if as_of is not None and (as_of.time is not None or as_of.attempt is not None):
+        database.write(await_publishes)
+        query = query.where(*database.read(lambda t: _published_by(t, as_of)))
+    yield from _by_key(database, query, next(iter(table.primary_key.columns)))
+
+
+@dataclass(frozen=True, slots=True)
+class DataFiles:
+    """Which data files a query reads: their ids from `first` to `last`, and the filters that hold among them.
+
+    A few numbers, however many files there are: the tasks of a query get one each, and list their own files.
+    """
+
+    first: int
+    last: int
+    source: str | None = None
+    pipeline: str | None = None
+    until: int | None = None  # published by then, in microseconds
+
+    def conditions(self) -> list[sa.ColumnElement[bool]]:
+        found: list[sa.ColumnElement[bool]] = [splits.c.id.between(self.first, self.last)]
+        if self.source is not None:
+            found.append(splits.c.source == self.source)
+        if self.pipeline is not None:
+            found.append(splits.c.pipeline == self.pipeline)
+        if self.until is not None:
+            found.append(splits.c.published_at <= self.until)
+        return found
+
+
+def data_files(
+    database: Database,
+    size: int,
+    *,
+    source: str | None = None,
+    pipeline: str | None = None,
+    as_of: AsOf | None = None,
+) -> list[DataFiles]:
+    """The published files, divided into parts of about `size` bytes by the database; none when there are no files."""
+    as_of = as_of or AsOf()
+    until = None if as_of.time is None else micros(as_of.time)
+    everything = DataFiles(0, database.write(_last_published), source, pipeline, until)
+
+    def divide(transaction: Transaction) -> list[DataFiles]:
+        last = everything.last if as_of.attempt is None else _last_split(transaction, as_of.attempt)
+        cost = splits.c.bytes + OPENING
+        before = sa.cast(sa.func.sum(cost).over(order_by=splits.c.id) - cost, sa.BigInteger)
+        conditions = replace(everything, last=last).conditions()
+        numbered = sa.select(splits.c.id, (before // size).label("part")).where(*conditions).subquery()
+        first, end = sa.func.min(numbered.c.id), sa.func.max(numbered.c.id)
+        edges = transaction.execute(sa.select(first, end).group_by(numbered.c.part).order_by(first))
+        return [replace(everything, first=first, last=last) for first, last in edges]
+
+    return database.read(divide)
+
+
+def paths(database: Database, files: DataFiles) -> Iterator[str]:
+    """The paths of the files, in the order in which they were published; memory holds one page."""
+    query = sa.select(splits.c.path).where(*files.conditions())
+    for page in _by_key(database, query, splits.c.id):
+        yield from (path for (path,) in page)
+
+
+def await_publishes(transaction: Transaction) -> None:
+    """Return when every publish that was under way has ended, one way or the other.
+
+    A publish has its ids and its time before it is committed, and after it has locked its pipeline's row. So from now
+    on nothing appears among what has a lower id or an earlier time: the past is complete, and stays what it is.
+    """
+    locked = sa.select(pipelines.c.pipeline).order_by(pipelines.c.pipeline).with_for_update(read=True)
+    transaction.execute(locked).all()
+
+
+def _last_published(transaction: Transaction) -> int:
+    """The highest id, while no publish is under way: each is on one side of it as a whole."""
+    await_publishes(transaction)
+    return transaction.execute(sa.select(sa.func.max(splits.c.id))).scalar_one() or 0
+
+
+def _published_by(transaction: Transaction, as_of: AsOf) -> list[sa.ColumnElement[bool]]:
+    found: list[sa.ColumnElement[bool]] = []
+    if as_of.time is not None:
+        found.append(splits.c.published_at <= micros(as_of.time))
+    if as_of.attempt is not None:
+        found.append(splits.c.id <= _last_split(transaction, as_of.attempt))
+    return found
+
+
+def _by_key(database: Database, query: sa.Select[Any], key: sa.Column[Any]) -> Iterator[list[tuple[Any, ...]]]:
+    """Pages of the query, each of which continues after the last key: as quick at the end as at the beginning."""
+    query = query.add_columns(key.label("_key")).order_by(key).limit(PAGE)
     last: Any = None
     while True:
         page_query = query if last is None else query.where(key > last)

@@ -52,6 +52,7 @@ def test_a_stale_shard_is_taken_and_its_owner_finds_out_at_publish(backend: Stor
     with pytest.raises(ShardsLost) as lost:
         owner.publish(plan)
     assert lost.value.shard_ids == ("a",)
+    owner.token = store.start(owner.source, "owner", stale_after=STALE).token
     assert owner.publish(owner.plan()).shards == 1  # the next attempt leaves it to its new owner
 
 

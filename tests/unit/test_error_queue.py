@@ -129,6 +129,7 @@ def test_an_error_that_is_sent_twice_is_known_by_its_id(tmp_path: Path, fails_at
 
 def test_an_error_queue_comes_to_what_a_query_without_one_left_in_the_table(world: ErrorWorld) -> None:
     with world.store() as store:
+        store.start("files", "earlier", stale_after=0.0)
         store.record_errors("files", "earlier", [ErrorRecord("message", "c", "", "m", input=b"")])
     with world.loop(errorQueueUrl=world.error_url):
         assert [error["message_id"] + error["input"] for error in world.sent()] == [""]

@@ -56,6 +56,8 @@ def names(ranges: tuple[Range, ...]) -> list[str]:
         ({"maxFilesPerTrigger": "1"}, Limits(10_000, 3)),
         ({"maxFilesPerTrigger": "20", "maxBytesPerTrigger": "7b", "maxInFlightBytes": "9b"}, Limits(10_000, 60, 9, 21)),
         ({"maxFilesPerTrigger": "1", "queueUrl": "sim://a,sim://b,sim://c"}, Limits(10_000, 9)),
+        ({"maxFilesPerTrigger": "20", "content": "message"}, Limits(10_000, 60, 256 << 20)),
+        ({"maxFilesPerTrigger": "20", "content": "message", "maxInFlightBytes": "2g"}, Limits(10_000, 60, 2 << 30)),
     ],
 )
 def test_no_more_is_held_than_three_triggers_can_take(options: dict[str, str], limits: Limits) -> None:
@@ -100,6 +102,23 @@ def test_a_message_that_announced_more_than_a_few_triggers_can_take_is_worked_on
         held.plan(Snapshot(taken, ranges))
     assert taken == 9
     assert receive(held) == 2, "nothing is ready: there is room for the next trigger"
+
+
+def test_the_bodies_of_messages_that_nobody_has_opened_yet_count() -> None:
+    """They are in memory from the moment on that they are received."""
+    held = InFlight(["q"], Limits(messages=10_000, work=10_000, bytes=1000))
+    under_way = held.begin_receive("q", 0, 1000)
+    assert under_way is not None
+    held.end_receive(under_way, [Received("q", n, Receipt(n), b"x" * 150, 1, 0.0) for n in "1234"])
+    assert (under_way.room, receive(held)) == (1000, (1000 - 600) // 150), "no more than would fit"
+    held.end_receive(
+        held.begin_receive("q", 0, 10) or under_way, [Received("q", "5", Receipt("5"), b"x" * 400, 1, 0.0)]
+    )
+    assert receive(held) == 0
+    held.begin_opening(100, 0.0)
+    assert receive(held) == 0, "still in memory"
+    held.end_opening()
+    assert receive(held) == 2
 
 
 def test_an_object_larger_than_all_limits_of_a_trigger_stops_no_receive_while_it_is_read() -> None:

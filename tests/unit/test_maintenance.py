@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from datetime import timedelta
 from typing import Any
@@ -38,8 +39,11 @@ class Rounds(threading.Event):
 class Fakes:
     """Store, ownership and acknowledger in one; every call is written down with its time.
 
-    Prunes as long as it may, of a backlog that takes `backlog` calls. `failing` calls fail.
+    Prunes as long as it may, of a backlog that takes `backlog` calls. `failing` calls fail. `counting`: the seconds
+    that the depth takes.
     """
+
+    counting = 0.0
 
     def __init__(self, rounds: int, backlog: int = 1, failing: dict[str, list[Exception]] | None = None) -> None:
         self.rounds = Rounds(rounds)
@@ -67,6 +71,7 @@ class Fakes:
 
     def depth(self) -> Depth:
         self._called("depth")
+        self.rounds.now += self.counting
         return Depth(7, 0)
 
     capabilities = Capabilities(max_batch_size=10)
@@ -139,6 +144,15 @@ def test_only_a_newer_incarnation_ends_the_query() -> None:
     fakes = Fakes(rounds=200, failing={"others": [PipelineTakenOver("p", 1, 2)]})
     with pytest.raises(PipelineTakenOver):
         run(fakes)
+
+
+def test_a_count_that_takes_long_is_made_seldom() -> None:
+    fakes = Fakes(rounds=400)
+    fakes.counting = 6.0
+    run(fakes)
+    times = fakes.times("depth")
+    assert min(later - earlier for earlier, later in itertools.pairwise(times)) >= 20 * 6
+    assert len(fakes.times("others")) > 10 * len(times)
 
 
 def test_the_depth_is_unknown_while_a_queue_does_not_answer() -> None:

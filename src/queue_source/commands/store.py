@@ -22,18 +22,38 @@ def prune(
     max_shards: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Keep at most this many finished shards.")
     ] = None,
+    pipelines_older_than: Annotated[
+        str,
+        typer.Option(
+            metavar="D",
+            help="Forget pipelines that have been stopped for longer than this, with nothing unfinished and no data "
+            "files; a checkpoint of theirs cannot be continued then.",
+        ),
+    ] = "365 days",
+    data_older_than: Annotated[
+        str | None,
+        typer.Option(
+            metavar="D",
+            help="Forget data files that were published longer ago than this: their rows leave the view data, and "
+            "vacuum removes the files. Never, unless it is given.",
+        ),
+    ] = None,
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
-    """Remove finished shards that are older than the deduplication window, and old snapshots, attempts and errors."""
+    """Remove finished shards that are older than the deduplication window, and all else that nothing needs any more."""
     window = duration_of("--older-than", older_than)
+    pipelines = duration_of("--pipelines-older-than", pipelines_older_than)
+    data = None if data_older_than is None else duration_of("--data-older-than", data_older_than)
     import shard_store
+    from shard_store.pruning import TABLES
 
-    policy = shard_store.RetentionPolicy(window=window, max_shards=max_shards, source=source)
+    policy = shard_store.RetentionPolicy(
+        window=window, max_shards=max_shards, source=source, pipelines=pipelines, data=data
+    )
     with shard_store.open_store(store, create=False) as opened:
         result = shard_store.prune(opened, policy, now=None, dry_run=dry_run)
-    names = ("shards", "snapshots", "attempts", "errors", "shard_changes", "timed_out")
-    counts = {name: getattr(result, name) for name in names}
+    counts = {name: getattr(result, name) for name in (*TABLES, "timed_out")}
     print_result({**counts, "dry_run": dry_run}, as_json, title="would be removed" if dry_run else "removed")
     if result.timed_out:
         tell("the time limit ended this run and more is left; run the command again")

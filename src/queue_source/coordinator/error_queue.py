@@ -35,6 +35,7 @@ class ErrorQueue:
         self._session = session
         self._queue = queue
         self._one_at_a_time = threading.Lock()
+        self._others_due = session.clock()
         session.store.name_error_queue(session.token, None if queue is None else queue.name)
         joining = None if queue is None else transactional(queue)
         self._inside = joining if joining is not None and joining.joins(session.store.database) else None
@@ -42,16 +43,22 @@ class ErrorQueue:
     def forward(self) -> None:
         """Send every final error that is not delivered yet, at start-up also what the incarnation before left behind.
 
+        At start-up, and as often as a pipeline may go stale, also those of others of the source that died.
         Raises the queue's error, after back-off, when it cannot be sent: then nothing may be acknowledged.
         """
         queue, session = self._queue, self._session
         if queue is None:
             return
         with self._one_at_a_time:
-            while found := session.store.undelivered_errors(session.token, session.options.source):
+            others = session.clock() >= self._others_due
+            source = session.options.source
+            while found := session.store.undelivered_errors(session.token, source, others=others):
                 reach("errors-due")
-                sent = self._send(queue, found) if self._inside is None else self._send_inside(self._inside, queue.name)
+                inside = self._inside
+                sent = self._send(queue, found) if inside is None else self._send_inside(inside, queue.name, others)
                 session.metrics.add(errorsDelivered=sent)
+            if others:
+                self._others_due = session.clock() + session.stale_after
 
     def close(self) -> None:
         if self._queue is not None:
@@ -64,11 +71,11 @@ class ErrorQueue:
         session.store.mark_delivered(session.token, [error.key for error in found], queue.name)
         return len(found)
 
-    def _send_inside(self, queue: Transactional, name: str) -> int:
+    def _send_inside(self, queue: Transactional, name: str, others: bool) -> int:
         database, token = self._session.store.database, self._session.token
 
         def work(transaction: Transaction) -> int:
-            found = error_delivery.claim(transaction, token, self._session.options.source)
+            found = error_delivery.claim(transaction, token, self._session.options.source, others=others)
             queue.send_in_transaction(transaction, [_outgoing(error) for error in found])
             error_delivery.mark_delivered(transaction, token, [error.key for error in found], name)
             return len(found)

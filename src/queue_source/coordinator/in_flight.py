@@ -8,6 +8,7 @@ shard:   ready -> taken (its snapshot is being stored) -> planned (in a snapshot
 from __future__ import annotations
 
 import itertools
+import sys
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -56,6 +57,8 @@ class InFlight:
         self._room = Room(queues, limits, shares)
         self._inbox: deque[Received] = deque()
         self._opening: list[Received] = []
+        self._unopened = 0  # bytes of the messages in both
+        self._largest: dict[str, int] = {}  # body of each queue's last receive
         self._aside: set[MessageKey] = set()
         self._resting: Counter[str] = Counter()  # messages of each queue with nothing left for us to do
         self._arrivals: dict[ShardKey, int] = {}
@@ -74,7 +77,8 @@ class InFlight:
     def begin_receive(self, queue: str, receiver: int, max_messages: int) -> Receive | None:
         """Reserve room for what a receive may bring; None: there is none now."""
         with self._changed:
-            room = min(max_messages, 0 if self._heavy() else self._room.left(queue, self._resting[queue]))
+            room = 0 if self._heavy() else self._room.left(queue, self._resting[queue])
+            room = min(max_messages, room, self._room_by_bytes(queue))
             return self._room.begin(queue, receiver, room) if room else None
 
     def end_receive(self, receive: Receive, messages: Sequence[Received], late: Sequence[Received] = ()) -> None:
@@ -83,6 +87,9 @@ class InFlight:
             aside = [key_of(message) for message in late]
             self._room.end(receive, [*map(key_of, messages), *aside], brought=bool(messages))
             self._inbox.extend(messages)
+            self._unopened += _size(messages)
+            if messages:
+                self._largest[receive.queue] = max(len(message.body) for message in messages)
             self._aside.update(aside)
             self._resting[receive.queue] += len(aside)
             self._changed.notify_all()
@@ -116,12 +123,14 @@ class InFlight:
         with self._changed:
             if not self._inbox:
                 self._changed.wait(seconds)
-            taken = (self._inbox.popleft() for _ in range(min(max_messages, len(self._inbox))))
+            taken = [self._inbox.popleft() for _ in range(min(max_messages, len(self._inbox)))]
             self._opening = [message for message in taken if key_of(message) in self._room]
+            self._unopened -= _size(taken) - _size(self._opening)
             return self._opening
 
     def end_opening(self) -> None:
         with self._changed:
+            self._unopened -= _size(self._opening)
             self._opening = []
             self._changed.notify_all()
 
@@ -304,6 +313,7 @@ class InFlight:
             bare = self._drop(unplanned)
             self._inbox.clear()
             self._opening = []
+            self._unopened = 0
             return Left(unplanned, list(planned), [key for key in bare if self._ready.remove(key)])
 
     def counts(self) -> Counts:
@@ -320,10 +330,17 @@ class InFlight:
 
     def _heavy(self) -> bool:
         limits, size = self._room.limits, self._bytes
-        if limits.bytes is not None and size >= limits.bytes:
+        if limits.bytes is not None and size + self._unopened >= limits.bytes:
             return True
         many = len(self._sizes) >= limits.work or (limits.batch_bytes is not None and size >= limits.batch_bytes)
         return many and self._ready.free > 0
+
+    def _room_by_bytes(self, queue: str) -> int:
+        """How many messages fit, if they are as large as the largest of the last receive. At least one is received."""
+        limit = self._room.limits.bytes
+        if limit is None:
+            return sys.maxsize
+        return max(1, (limit - self._bytes - self._unopened) // max(1, self._largest.get(queue, 1)))
 
     def _drained(self) -> bool:
         """Waiting brings nothing more: the queues are empty, or there is no room and nothing is about to leave."""
@@ -381,6 +398,10 @@ class InFlight:
 
     def _leave(self, key: ShardKey) -> None:
         self._bytes -= self._sizes.pop(key, 0)
+
+
+def _size(messages: Iterable[Received]) -> int:
+    return sum(len(message.body) for message in messages)
 
 
 def _needs_message(content: Content) -> bool:

@@ -22,11 +22,15 @@ _RETRY = 30.0  # seconds, at most, after a failure
 
 
 class _Task(NamedTuple):
-    """`work` returns True when it is to go on at once; else it is done again after `every` seconds."""
+    """`work` returns True when it is to go on at once; else it is done again after `every` seconds.
+
+    Or after `rest` times as long as it took: counting a queue of millions must not keep its database busy.
+    """
 
     name: str
     work: Callable[[], bool | None]
     every: float
+    rest: float = 0.0
 
 
 class Maintenance:
@@ -58,7 +62,7 @@ class Maintenance:
             _Task("shards to be read anew", self._ownership.get_renewed, session.heartbeat),
             _Task("room for new messages", self._make_room, session.heartbeat),
             _Task("pruning", self._prune, self._prune_every),
-            _Task("the depth of the queues", self._get_depth, _DEPTH_EVERY),
+            _Task("the depth of the queues", self._get_depth, _DEPTH_EVERY, rest=20.0),
             _Task("the log of errors", self._error_log.flush, session.heartbeat),
         )
         due = dict.fromkeys(tasks, session.clock())
@@ -78,8 +82,9 @@ class Maintenance:
 
     def _try(self, task: _Task) -> float:
         """Seconds until the task is due again."""
+        began = self._session.clock()
         try:
-            return 0.0 if task.work() else task.every
+            return 0.0 if task.work() else max(task.every, task.rest * (self._session.clock() - began))
         except PipelineTakenOver:
             raise
         except (QueueError, ShardStoreError) as error:

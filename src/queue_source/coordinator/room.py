@@ -12,6 +12,7 @@ from queue_source.messages import MessageKey
 from queue_source.options import ReaderOptions
 
 _TRIGGERS = 3  # what so many can take is held: more would only be kept from other pipelines
+_MESSAGE_BYTES = 256 << 20  # of messages that are the content themselves: all that is held is in memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +20,8 @@ class Limits:
     """How much a reader holds before it receives no more.
 
     `messages`: of any kind. `work`: messages with something left for us to do, and as many shards to read. `bytes`: of
-    the shards to read. `batch_bytes`: the same, but only while anything is ready.
+    the shards to read, and of messages that are not opened yet. `batch_bytes`: of shards alone, and only while anything
+    is ready.
     """
 
     messages: int
@@ -31,10 +33,11 @@ class Limits:
 def limits_of(options: ReaderOptions) -> Limits:
     """What `maxInFlightMessages` and `maxInFlightBytes` allow, and no more than a few triggers can take."""
     batches, queue = options.batches, options.queue
+    default = _MESSAGE_BYTES if options.content.content == "message" else None
     return Limits(
         messages=queue.max_in_flight_messages,
         work=min(queue.max_in_flight_messages, _TRIGGERS * max(batches.max_files_per_trigger, len(queue.urls))),
-        bytes=queue.max_in_flight_bytes,
+        bytes=default if queue.max_in_flight_bytes is None else queue.max_in_flight_bytes,
         batch_bytes=None if batches.max_bytes_per_trigger is None else _TRIGGERS * batches.max_bytes_per_trigger,
     )
 

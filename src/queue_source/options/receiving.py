@@ -46,9 +46,9 @@ class QueueOptions:
         "micro-batches can take; at the limit nothing more is received.",
     )
     max_in_flight_bytes: int | None = option(
-        "maxInFlightBytes", types.SIZE, example="50g",
-        help="Maximum size of the objects that such messages announce (or of the messages themselves); at the limit "
-        "nothing more is received.",
+        "maxInFlightBytes", types.SIZE, example="50g", note="none; `256m` with `content` = `message`",
+        help="Maximum size of the objects that such messages announce, or with `content` = `message` of the messages "
+        "themselves, which are held in memory; at the limit nothing more is received.",
     )
     queue_shares: str = option(
         "queueShares", types.SHARES, "round-robin", example="percentage:70,30",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,12 +24,11 @@ from pyspark.sql.types import (
 from queue_source.errors import OptionError
 from queue_source.options import ViewOptions
 from queue_source.options.storage import StorageOptions
-from queue_source.read.partitions import pack_by_size
 from queue_source.read.plan_store import PlanStore
 from queue_source.spark.compat import arrow_schema
 from queue_source.storage.files import resolve
 from shard_store.store import ShardStore, open_store
-from shard_store.views import VIEWS, AsOf
+from shard_store.views import VIEWS, AsOf, DataFiles
 
 _TYPES: dict[str, DataType] = {
     "text": StringType(),
@@ -38,15 +37,15 @@ _TYPES: dict[str, DataType] = {
     "boolean": BooleanType(),
     "binary": BinaryType(),
 }
-_SPLITS_PER_PARTITION_BYTES = 128 * 1024 * 1024
+_PARTITION_BYTES = 128 * 1024 * 1024
 
 
 @dataclass
 class ViewPartition(InputPartition):
-    """A table of `store`, read page by page by one task; or for view `data` some of the published files."""
+    """A table of `store`, read page by page by one task; or for view `data` some of the files, listed by their task."""
 
-    store: PlanStore | None = None
-    paths: list[str] | None = None
+    store: PlanStore
+    files: DataFiles | None = None
 
 
 def view_schema(options: ViewOptions) -> StructType:
@@ -68,30 +67,31 @@ class CuesqueueViewReader(DataSourceReader):
         self._schema = schema
 
     def partitions(self) -> Sequence[InputPartition]:
-        with open_store(self._options.store.reveal(), create=False) as store:
-            if self._options.view != "data":
-                return [ViewPartition(store=PlanStore.of(self._options.store, store))]
-            files = [(str(row[0]), int(row[2])) for page in self._pages(store, "splits") for row in page]
-        packed = pack_by_size(files, 1, _SPLITS_PER_PARTITION_BYTES)
-        return [ViewPartition(paths=paths) for paths in packed or [[]]]
+        options = self._options
+        as_of = AsOf(options.as_of, options.as_of_attempt)
+        with open_store(options.store.reveal(), create=False) as store:
+            own = PlanStore.of(options.store, store)
+            if options.view != "data":
+                return [ViewPartition(own)]
+            files = store.data_files(_PARTITION_BYTES, source=options.source, pipeline=options.pipeline, as_of=as_of)
+        return [ViewPartition(own, part) for part in files or [DataFiles(1, 0)]]  # Spark wants one partition
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         schema = arrow_schema(self._schema)
         assert isinstance(partition, ViewPartition)
-        if partition.paths is not None:
-            yield from _read_splits(partition.paths, schema, self._options.storage)
-            return
-        assert partition.store is not None
         with partition.store.open() as store:
-            for page in self._pages(store, self._options.view):
+            if partition.files is not None:
+                yield from _read_files(store.paths(partition.files), schema, self._options.storage)
+                return
+            for page in self._pages(store):
                 columns = zip(*page, strict=True)
                 arrays = [_array(values, field.type) for values, field in zip(columns, schema, strict=True)]
                 yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
-    def _pages(self, store: ShardStore, view: str) -> Iterator[list[tuple[Any, ...]]]:
+    def _pages(self, store: ShardStore) -> Iterator[list[tuple[Any, ...]]]:
         options = self._options
         as_of = AsOf(options.as_of, options.as_of_attempt)
-        return store.pages(view, source=options.source, pipeline=options.pipeline, as_of=as_of)
+        return store.pages(options.view, source=options.source, pipeline=options.pipeline, as_of=as_of)
 
 
 def _array(values: Sequence[object], kind: pa.DataType) -> pa.Array:
@@ -104,7 +104,7 @@ def _array(values: Sequence[object], kind: pa.DataType) -> pa.Array:
     return pa.array(values, kind)
 
 
-def _read_splits(paths: Sequence[str], schema: pa.Schema, storage: StorageOptions) -> Iterator[pa.RecordBatch]:
+def _read_files(paths: Iterable[str], schema: pa.Schema, storage: StorageOptions) -> Iterator[pa.RecordBatch]:
     for path in paths:
         filesystem, inner = resolve(path, storage)
         with pq.ParquetFile(inner, filesystem=filesystem) as file:

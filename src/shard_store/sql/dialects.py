@@ -35,7 +35,8 @@ class Dialect:
     microseconds since 1970 UTC, constant within a statement (a volatile bound uses no index). `on_connect` may hold
     `{seconds}` and `{milliseconds}` of patience. `trouble` says what a driver's exception means, `unusable` why a
     database that a new connection has reached cannot be used at all ("": it can).
-    `row_set` makes statements over many rows; `among` tests a column against many values.
+    `row_set` makes statements over many rows; `among` tests a column against many values. `longest_statement` asks for
+    the bytes that one may have, where that is not many.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Dialect:
     on_connect: tuple[str, ...] = ()
     counts_inserts: bool = True  # insert_if_absent's row count is the rows that were absent
     trusts_rowcount: bool = True
+    longest_statement: str | None = None
 
     @property
     def one_writer(self) -> bool:
@@ -237,6 +239,7 @@ _MYSQL = Dialect(
     connect_args={"connect_timeout": 10},
     on_connect=("SET innodb_lock_wait_timeout = {seconds}, lock_wait_timeout = {seconds}",),
     counts_inserts=False,
+    longest_statement="SELECT @@max_allowed_packet",
 )
 DIALECTS: dict[str, Dialect] = {
     "sqlite": _SQLITE,

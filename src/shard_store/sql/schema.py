@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import mysql
 from sqlalchemy.engine import Dialect
 
-REVISION = "0004"
+REVISION = "0005"
 """The Alembic revision that these tables are: the newest one in `migrations/versions` (a test compares)."""
 
 metadata = sa.MetaData()
@@ -114,6 +114,7 @@ pipelines = sa.Table(
     sa.Column("error_queue", AnyText),  # where its errors are sent, or NULL: the error table is their place
     sa.Column("created_at", sa.BigInteger, nullable=False),
     sa.Column("remembered", sa.BigInteger),  # microseconds: how long a start asks for what was delivered
+    sa.Column("published_at", sa.BigInteger),  # of its newest attempt, which is never pruned
     **_TABLE,
 )
 
@@ -142,9 +143,10 @@ shards = sa.Table(
     **_TABLE,
 )
 sa.Index(  # MySQL has no partial indexes: there `finished_at` keeps the finished ones out of the way
-    "cuesqueue_shards_open",
+    "cuesqueue_shards_unfinished",
     shards.c.owner,
     shards.c.finished_at,
+    shards.c.opened_at,
     sqlite_where=shards.c.finished_at.is_(None),
     postgresql_where=shards.c.finished_at.is_(None),
 )
@@ -210,6 +212,8 @@ splits = sa.Table(
 )
 sa.Index("cuesqueue_splits_hash", splits.c.delivery_hash)
 sa.Index("cuesqueue_splits_name", splits.c.name_key)
+sa.Index("cuesqueue_splits_pipeline", splits.c.pipeline)
+sa.Index("cuesqueue_splits_published", splits.c.published_at)
 
 errors = sa.Table(
     "cuesqueue_errors",
@@ -240,11 +244,13 @@ sa.Index("cuesqueue_errors_shard", errors.c.shard_key)
 sa.Index("cuesqueue_errors_hash", errors.c.delivery_hash, errors.c.scope)
 sa.Index("cuesqueue_errors_occurred", errors.c.occurred_at)
 sa.Index(
-    "cuesqueue_errors_undelivered",
-    errors.c.source,
+    "cuesqueue_errors_unsent",  # by pipeline: those that have no error queue leave all of theirs so
+    errors.c.pipeline,
     errors.c.delivered_at,
-    sqlite_where=errors.c.delivered_at.is_(None),
-    postgresql_where=errors.c.delivered_at.is_(None),
+    errors.c.requeued_at,
+    errors.c.occurred_at,
+    sqlite_where=sa.and_(errors.c.delivered_at.is_(None), errors.c.requeued_at.is_(None)),
+    postgresql_where=sa.and_(errors.c.delivered_at.is_(None), errors.c.requeued_at.is_(None)),
 )
 
 read_marks = sa.Table(
@@ -258,6 +264,7 @@ read_marks = sa.Table(
     sa.Column("began_at", sa.BigInteger, nullable=False),
     **_TABLE,
 )
+sa.Index("cuesqueue_read_marks_began", read_marks.c.began_at)
 
 shard_changes = sa.Table(
     "cuesqueue_shard_changes",  # made outside of the normal way of a shard, by people or new announcements

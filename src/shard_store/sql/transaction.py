@@ -61,6 +61,12 @@ class Transaction:
         """Run one statement, or the same insert for each of `rows`."""
         return self.connection.execute(statement, rows)
 
+    def largest_value(self) -> int | None:
+        """The bytes that one value of a statement may have, also if each has to be escaped; None: any number."""
+        if self.dialect.longest_statement is None:
+            return None
+        return int(self.connection.exec_driver_sql(self.dialect.longest_statement).scalar_one()) // 2 - 65_536
+
     def among(self, column: sa.ColumnElement[Any], values: Sequence[Any]) -> sa.ColumnElement[bool]:
         """Whether the column is one of up to 1,000 values, in the way that this database does fastest."""
         return self.dialect.among(column, values)

@@ -32,11 +32,13 @@ from sqlalchemy import (
     update,
 )
 
+from queue_source.errors import QueueError
 from queue_source.messages import Outgoing, Receipt, Received
 from queue_source.queues.base import Depth
 from queue_source.queues.sql.database import LONGEST_NAME, messages
 from shard_store.sql.transaction import ROWS_PER_STATEMENT, Transaction, chunks
 
+_LARGE = 1 << 20  # bytes that every database takes
 _MICROSECONDS = 1_000_000
 _MOST_PARAMETERS = 20_000  # of a statement, in any of the databases
 
@@ -135,6 +137,7 @@ class QueueRows:
         """
         now: Any = transaction.now() if visible else 0
         statement = insert(messages).values(queue=self.queue, sent_at=now, visible_at=now, receive_count=0)
+        self._check_sizes(transaction, max((len(message.body) for message in sent), default=0))
         for chunk in chunks(zip(sent, ids or (uuid.uuid4().hex for _ in sent), strict=True)):
             rows = [
                 {
@@ -147,6 +150,16 @@ class QueueRows:
                 for message, message_id in chunk
             ]
             transaction.execute(statement, rows)
+
+    def _check_sizes(self, transaction: Transaction, largest: int) -> None:
+        """Raises QueueError for what the database would answer by closing the connection."""
+        most = transaction.largest_value() if largest > _LARGE else None
+        if most is not None and largest > most:
+            raise QueueError(
+                self.name,
+                f"a message of {largest:,} bytes is larger than the database takes in one statement ({most:,} bytes, "
+                "as it may be escaped); raise its setting max_allowed_packet, or send where the content is instead",
+            )
 
     def depth(self, transaction: Transaction) -> Depth:
         """In one statement, at one time: between two, a lease that ends would be counted by neither."""
