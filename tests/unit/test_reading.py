@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import itertools
 from collections.abc import Sequence
 from dataclasses import replace
@@ -30,6 +31,7 @@ from shard_store.model import (
     shard_key,
 )
 from shard_store.store import open_store
+from support.hostile.typed import one_page
 from support.reading import plan_store
 from support.sessions import LEAST
 
@@ -242,3 +244,19 @@ def test_the_pieces_of_a_columnar_object_hold_each_of_its_rows_once(tmp_path: Pa
     found = [read(replace(task, pieces=[piece]))[0] for piece in pieces]
     assert sum(map(bool, found)) > 3  # the last one may hold nothing but the footer
     assert [row["a"] for part in found for row in part] == list(range(rows))
+
+
+def test_what_decodes_to_far_too_much_is_reported_and_its_neighbours_are_read(tmp_path: Path) -> None:
+    for name in ("first", "last"):
+        pq.write_table(pa.table({"a": [1], "b": ["x"]}), tmp_path / name)
+    claimed = one_page(gzip.compress(bytes(8)), 8, values=1, rows=10**9, physical=2)
+    (tmp_path / "rows").write_bytes(claimed)
+    (tmp_path / "page").write_bytes(one_page(gzip.compress(bytes(8)), 1 << 30, values=1, physical=2))
+    task = work(*(tmp_path / name for name in ("first", "rows", "page", "last")), fileFormat="parquet")
+    rows, errors = read(task)
+    assert rows == [{"a": 1, "b": "x"}] * 2
+    assert [(error.scope, error.cause) for error in errors] == [("object", "corrupt-object")] * 2
+    assert all("maxExpansion" in error.detail for error in errors)
+    trusted = work(tmp_path / "first", fileFormat="parquet", maxExpansion="5000")
+    assert trusted.content.format is not None
+    assert trusted.content.format.max_expansion == 5000
