@@ -6,6 +6,7 @@ memory; and one that expands beyond all measure is refused.
 
 from __future__ import annotations
 
+import re
 import struct
 import zlib
 from collections.abc import Iterator
@@ -26,7 +27,8 @@ _SUFFIXES = {
 }  # fmt: skip
 _SNAPPY_FRAMES = b"\xff\x06\x00\x00sNaPpY"
 _LZ4_FRAME = b"\x04\x22\x4d\x18"
-_MAGIC = {b"\x1f\x8b": "gzip", b"BZh": "bz2", b"\x28\xb5\x2f\xfd": "zstd", _LZ4_FRAME: "lz4", _SNAPPY_FRAMES: "snappy"}
+_MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", _LZ4_FRAME: "lz4", _SNAPPY_FRAMES: "snappy"}
+_BZ2 = re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)")  # a block, or the end; text too may begin with BZh
 _CHUNK = 1 << 20
 _LARGEST_BLOCK = 64 << 20  # Hadoop's writers use 256 KB
 
@@ -43,6 +45,8 @@ def codec_of(uri: str, first: bytes) -> str | None:
     for suffix, codec in _SUFFIXES.items():
         if name.endswith(suffix):
             return codec
+    if _BZ2.match(first):
+        return "bz2"
     return next((codec for magic, codec in _MAGIC.items() if first.startswith(magic)), None)
 
 

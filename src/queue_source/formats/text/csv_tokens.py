@@ -21,6 +21,9 @@ Ends = np.ndarray[Any, np.dtype[np.intp]]
 Field = tuple[str, bool]
 """The text of a field, and whether it was quoted."""
 
+MAX_COLUMNS = 20_480
+"""Fields of a record; one with more is bad, as in Spark."""
+
 BLANK = bytes(range(33)).decode()
 """The characters that Spark takes for white space around a field."""
 
@@ -34,8 +37,8 @@ class Tokenizer:
         q, e = re.escape(options.quote), re.escape(options.escape)
         self._pair = re.compile(f"{e}({e}|{q})|{q}({q})" if e else f"{q}({q})")
 
-    def fields(self, record: str) -> tuple[list[Field], bool]:
-        """The fields of a record (without its line end), and whether every quote is closed."""
+    def fields(self, record: str, most: int = MAX_COLUMNS) -> tuple[list[Field], bool]:
+        """The fields of a record (without its line end), and whether every quote is closed. Raises ValueError."""
         found: list[Field] = []
         all_closed, place = True, 0
         while True:
@@ -47,6 +50,8 @@ class Tokenizer:
                 text = self._pair.sub(lambda pair: pair[pair.lastindex or 0], text)
             elif kind == "plain" and self._trailing:
                 text = text.rstrip(BLANK)
+            if len(found) == most:
+                raise ValueError(f"more than {most} fields")
             found.append((text, kind in ("quoted", "open")))
             all_closed = all_closed and kind != "open"
             place = field.end()
@@ -163,6 +168,7 @@ def _field(options: FormatOptions) -> str:
     pair = rf"{e}[\s\S]|{q}{q}" if e else q + q
     inner = f"[^{q}{e}]*(?:(?:{pair})[^{q}{e}]*)*"
     border = rf"(?={s}|[\r\n]|\Z)" if options.multi_line else rf"(?={s}|\Z)"
-    quoted = rf"{q}(?P<quoted>{inner}){q}[ \t]*{border}"  # spaces behind a closing quote are no data
+    behind = "".join(c for c in " \t" if c != options.sep)
+    quoted = rf"{q}(?P<quoted>{inner}){q}[{behind}]*{border}"  # spaces behind a closing quote are no data
     never_closed = rf"{q}(?P<open>{inner}){f'{e}?' if e else ''}\Z"
     return rf"{leading}(?:{quoted}|{never_closed}|(?P<stray>{q}{inner}[^{stop}]*)|{plain})"

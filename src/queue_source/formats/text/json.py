@@ -18,7 +18,7 @@ from queue_source.formats.base import OpenObject, Part
 from queue_source.formats.compression import codec_of
 from queue_source.formats.text.blocks import BOM, Block, line_separator
 from queue_source.formats.text.json_lines import JsonReader
-from queue_source.formats.text.json_values import decode, is_number
+from queue_source.formats.text.json_parser import Number, as_text, decode
 from queue_source.formats.text.line_format import LineFormat, TextObject
 from queue_source.formats.text.records import RecordReader, read_block
 from queue_source.formats.types import is_text
@@ -75,7 +75,7 @@ class Json(LineFormat):
         document = options.multi_line or _is_document(body)
         if options.plain_utf8 and len(body) <= _SMALL and codec_of("", body) is None:
             reader, block = self.reader(schema, options, bad, ""), Block(0, body.removeprefix(BOM))
-            return iter([reader.whole(block) if document else reader.slowly(block)])
+            return iter([reader.whole(block)]) if document else reader.slowly(block)
         if document:
             options = replace(options, multi_line=True, line_sep=None)
         return super().read_body(body, schema, options, bad)
@@ -102,7 +102,7 @@ def _is_document(body: bytes) -> bool:
     if b"\n" not in body and b"\r" not in body:
         return False
     try:
-        decode(body.decode("utf-8"))
+        decode(as_text(body))
     except ValueError:
         return False
     return True
@@ -120,7 +120,7 @@ def _records(text: TextObject, limit: int) -> Iterator[dict[str, Any]]:
         if not record.strip():
             continue
         try:
-            yield from decode(record.decode("utf-8"))
+            yield from decode(as_text(record))
         except ValueError as error:  # UnicodeDecodeError is one
             text.bad.add(offset, str(error), record)
 
@@ -163,7 +163,7 @@ class _Seen:
                 self.items.add(inner)
         elif isinstance(value, bool):
             self.kinds.add("boolean")
-        elif is_number(value):
+        elif isinstance(value, Number):
             self.kinds.add(_kind_of_number(value))
         else:
             self.kinds.add("text")
