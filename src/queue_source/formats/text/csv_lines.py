@@ -216,9 +216,9 @@ class CsvReader:
             if quote and quote in lines:
                 return None
             lines = _trimmed(lines, options)
-        if len(self._present) == 1 or self._options.sep <= " ":  # a blank line could be taken for a record
-            if _may_have_blank_line(lines) and _BLANK_LINE.search(lines):
-                return None
+        may_be_record = len(self._present) == 1 or self._options.sep <= " "  # a blank line, for pyarrow
+        if may_be_record and _may_have_blank_line(lines) and _BLANK_LINE.search(lines):
+            return None
         lines = _plain_escapes(lines, options)
         if quote and quote in lines:
             if not regular_quotes(lines, quote, options.sep.encode()):

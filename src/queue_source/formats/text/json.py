@@ -25,6 +25,8 @@ from queue_source.formats.types import is_text
 from queue_source.options.file_format import FormatOptions
 
 _SMALL = 64 << 10  # bytes of JSON that Python has read before pyarrow has begun
+DEEPEST_TYPE = 100
+"""Objects and arrays within one another that an inferred type has; what is deeper is text."""
 _BREAKS = bytes.maketrans(b"\r\n", b"\t\t")
 _INTEGER = re.compile(r"-?(?:0|[1-9][0-9]{0,37})")
 
@@ -138,9 +140,10 @@ def infer_records(records: Iterable[dict[str, Any]], *, types: bool) -> pa.Schem
 class _Seen:
     """The values that were seen at one place of JSON objects."""
 
-    __slots__ = ("fields", "items", "kinds")
+    __slots__ = ("depth", "fields", "items", "kinds")
 
-    def __init__(self) -> None:
+    def __init__(self, depth: int = 0) -> None:
+        self.depth = depth
         self.kinds: set[str] = set()
         self.fields: dict[str, _Seen] = {}
         self.items: _Seen | None = None
@@ -148,17 +151,19 @@ class _Seen:
     def add(self, value: Any) -> None:
         if value is None:
             return
-        if isinstance(value, dict):
+        if self.depth > DEEPEST_TYPE:
+            self.kinds.add("text")
+        elif isinstance(value, dict):
             self.kinds.add("object")
             fields = self.fields
             for name, inner in value.items():
                 if (seen := fields.get(name)) is None:
-                    seen = fields[name] = _Seen()
+                    seen = fields[name] = _Seen(self.depth + 1)
                 seen.add(inner)
         elif isinstance(value, list):
             self.kinds.add("array")
             if self.items is None:
-                self.items = _Seen()
+                self.items = _Seen(self.depth + 1)
             for inner in value:
                 self.items.add(inner)
         elif isinstance(value, bool):

@@ -13,13 +13,14 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.json as pa_json
 import pyarrow.types as pt
 
 from queue_source.errors import BadObject
 from queue_source.formats.bad_records import BadRecords
 from queue_source.formats.new_columns import KnownNames, more
-from queue_source.formats.text.blocks import BLOCK_SIZE, Block, count_lines, is_utf8, line_separator, unified
+from queue_source.formats.text.blocks import BLOCK_SIZE, BOM, Block, count_lines, is_utf8, line_separator, unified
 from queue_source.formats.text.json_parser import (
     MAX_DEPTH,
     MAX_NUMBER,
@@ -44,6 +45,7 @@ _WHITE = b" \t\r\n"
 _SHORT = 500  # twice as many bytes have room neither for `MAX_DEPTH` brackets that are closed nor for a long number
 _LONGEST_INFERRED = 1 << 20  # bytes of a line of which pyarrow may find out the columns
 _LONG_NUMBER = re.compile(rb"[0-9]{%d}" % MAX_NUMBER)
+_ODD_NUMBER = re.compile(rb"[:,\[]\s*(?:-?Inf(?!inity)|-NaN)")
 _OF_NUMBERS = np.isin(np.arange(256), np.frombuffer(b"0123456789.eE+-", np.uint8))
 
 Characters = np.ndarray[Any, np.dtype[np.uint8]]
@@ -85,6 +87,8 @@ class JsonReader:
                 return None  # two objects in a line, or one over two
             if self._has_more(parsed.schema):
                 return None  # to be rescued, or a reason to stop
+            if _has_odd_numbers(parsed) and _ODD_NUMBER.search(lines) is not None:
+                return None
             check_decimals(parsed)
             columns = [conform_column(parsed.column(i), field, self._leaf) for i, field in enumerate(self._shape.data)]
         except (pa.ArrowException, UnicodeDecodeError, BadObject):
@@ -105,13 +109,16 @@ class JsonReader:
     def whole(self, block: Block) -> pa.Table:
         """One document (`multiLine`): what is bad in it makes all of it one bad record."""
         rows = Rows(self._shape, self._bad, self._uri)
-        if block.data.strip(_WHITE):
+        if block.data.removeprefix(BOM).strip(_WHITE):
             self._read_record(rows, block.offset, block.data)
         return rows.take()
 
     def require_a_column(self, block: Block) -> None:
         """Raise BadObject("wrong-columns") when no record of a block, though good, so much as names a column."""
         names, present = set(self._shape.data.names), set[str]()
+        if b"\\" not in block.data and not any(name.encode() in block.data for name in names):
+            end = self.separator.first_end(block.data, 0)  # the first record, for the message
+            block = block if end < 0 else Block(block.offset, block.data[:end])
         for _, line in self.separator.split(block.data):
             if not line.strip(_WHITE):
                 continue
@@ -239,6 +246,20 @@ def _may_have_long_number(characters: Characters) -> bool:
     for distance in range(1, 9):
         found = found[:-1] & _OF_NUMBERS[characters[:: MAX_NUMBER // 10]][distance:]
     return bool(found.any())
+
+
+def _has_odd_numbers(parsed: pa.Table) -> bool:
+    """Whether any floating number is infinite or none: pyarrow takes `Inf` and `-NaN` too, which Spark does not."""
+    rest = [chunk for column in parsed.columns for chunk in column.chunks]
+    while rest:
+        array = rest.pop()
+        if pt.is_struct(array.type):
+            rest += array.flatten()
+        elif pt.is_list(array.type):
+            rest.append(array.flatten())
+        elif pt.is_floating(array.type) and pc.all(pc.is_finite(array)).as_py() is False:
+            return True
+    return False
 
 
 def _has_map(kind: pa.DataType) -> bool:
