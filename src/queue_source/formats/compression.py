@@ -17,9 +17,8 @@ import pyarrow as pa
 from queue_source.errors import BadObject
 from queue_source.storage.files import ObjectFile
 
-LARGEST_RATIO = 250
-"""Times that an object may grow when it is decompressed; below `ALWAYS_ALLOWED` bytes it may do as it likes."""
 ALWAYS_ALLOWED = 256 << 20
+"""Bytes up to which an object may grow by any factor when it is decompressed."""
 
 _SUFFIXES = {
     ".gz": "gzip", ".gzip": "gzip", ".bz2": "bz2", ".zst": "zstd", ".zstd": "zstd",
@@ -78,7 +77,7 @@ class Stored:
         return data
 
 
-def decompressed(compressed: Stored, codec: str, size: int) -> Readable:
+def decompressed(compressed: Stored, codec: str, size: int, max_expansion: int) -> Readable:
     """The content of an object of `size` compressed bytes. Its `read` raises BadObject("corrupt-object")."""
     if codec == "snappy":
         framed = compressed.first.startswith(_SNAPPY_FRAMES)
@@ -89,7 +88,7 @@ def decompressed(compressed: Stored, codec: str, size: int) -> Readable:
         pieces = _deflated(compressed)
     else:
         pieces = _arrow_pieces(compressed, codec)
-    return Pieces(_bounded(_mapped(pieces, compressed.file, codec), size, codec))
+    return Pieces(_bounded(_mapped(pieces, compressed.file, codec), size, codec, max_expansion))
 
 
 class Pieces:
@@ -119,13 +118,16 @@ def _mapped(pieces: Iterator[bytes], file: ObjectFile, codec: str) -> Iterator[b
         raise BadObject("corrupt-object", f"{codec}: {error}") from error
 
 
-def _bounded(pieces: Iterator[bytes], size: int, codec: str) -> Iterator[bytes]:
-    allowed = max(ALWAYS_ALLOWED, size * LARGEST_RATIO)
+def _bounded(pieces: Iterator[bytes], size: int, codec: str, max_expansion: int) -> Iterator[bytes]:
+    allowed = max(ALWAYS_ALLOWED, size * max_expansion)
     total = 0
     for piece in pieces:
         total += len(piece)
         if total > allowed:
-            raise BadObject("corrupt-object", f"{codec}: {size} bytes expand to more than {allowed}: refused")
+            raise BadObject(
+                "corrupt-object",
+                f"{codec}: {size} bytes expand to more than {allowed}; a larger maxExpansion allows more",
+            )
         yield piece
 
 

@@ -136,6 +136,11 @@ class FormatOptions:
         help="The STRING column of the schema that holds, as JSON, the data for which no other column has a place. An "
         "inferred schema has it.",
     )
+    max_expansion: int = option(
+        "maxExpansion", types.number(1, 1_000_000), "250", example="5000", formats=MESSAGE_FORMATS,
+        help="How many times larger than the object it may be when it is decompressed. Beyond it, and beyond 256 MB, "
+        "the object is corrupt.",
+    )
     partition_columns: tuple[str, ...] = option(
         "partitionColumns", types.NAMES, "", example="day,country",
         help="Columns of the schema whose values are folders of the object's path (`.../day=2020-01-01/...`).",
@@ -151,7 +156,7 @@ class FormatOptions:
     @property
     def max_values(self) -> int:
         """Keys and values of one json record: each takes some hundred bytes while it is read."""
-        return self.max_record_bytes // 32
+        return self.max_record_bytes // 48
 
     @property
     def plain_utf8(self) -> bool:

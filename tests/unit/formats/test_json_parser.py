@@ -42,7 +42,8 @@ def test_what_python_writes_is_parsed_as_pythons_decoder_does(value: Any, ascii_
     [
         "", " ", "{", '{"a"', '{"a":', '{"a":1', '{"a":1,}', "{,}", '{"a" 1}', '{"a":1 "b":2}', '{"a":01}', '{"a":1.}',
         '{"a":.5}', '{"a":+1}', '{"a":Inf}', '{"a":-NaN}', '{"a":truex}', '{"a":tru}', '{"a":"\t"}', '{"a":"\\x"}',
-        '{"a":"\\u12"}', "{a:1}", "[{}", "[{}]]", "[{},]", "{]", "[}", "null", "1", "[1]", "[[]]", '{"a":1} x', '{"a":1}{}',
+        '{"a":"\\u12"}', "{a:1}", "[{}", "[{}]]", "[{},]", "{]", "[}", "null", "1", "[1]", "[[]]", '{"a":1} x',
+        '{"a":1}{}',
         '{"a":"x}', "{'a':1", '{"a":/**/1}', "\x0c{}", "\ufeff{}",
     ],
 )  # fmt: skip
@@ -154,7 +155,7 @@ def test_a_deep_record_is_bad_from_sparks_limit_on_and_its_neighbour_is_read(
     ],
 )
 def test_odd_values_are_read_as_spark_reads_them(kind: pa.DataType, text: str, value: Any) -> None:
-    data = '{"a":%s}\n{"a":null}\n' % text
+    data = f'{{"a":{text}}}\n{{"a":null}}\n'
     assert read_column(data.encode(), kind, JSON) == [value, None]
 
 
@@ -175,7 +176,7 @@ def test_odd_values_are_read_as_spark_reads_them(kind: pa.DataType, text: str, v
     ],
 )
 def test_odd_values_that_spark_refuses_are_bad(kind: pa.DataType, text: str) -> None:
-    found = read_with_problems(('{"a":%s}\n{"a":null}\n' % text).encode(), pa.schema([("a", kind)]), JSON)
+    found = read_with_problems(f'{{"a":{text}}}\n{{"a":null}}\n'.encode(), pa.schema([("a", kind)]), JSON)
     assert ([row["a"] for row in found.rows], found.offsets) == ([None, None], [0])
 
 
@@ -215,4 +216,6 @@ def test_many_tiny_records_of_many_columns_come_in_tables_of_bounded_size(monkey
 
 def test_base64_is_what_python_decodes() -> None:
     text = base64.b64encode(bytes(range(256))).decode()
-    assert read_bytes(b'{"a":"%b"}' % text.encode(), pa.schema([("a", pa.binary())]), JSON) == [{"a": bytes(range(256))}]
+    assert read_bytes(b'{"a":"%b"}' % text.encode(), pa.schema([("a", pa.binary())]), JSON) == [
+        {"a": bytes(range(256))}
+    ]

@@ -51,6 +51,7 @@ _HEXADECIMAL = r"^[ \t]*-?0[xX]"
 _BLANK_LINE = re.compile(rb"^[\0-\x09\x0b-\x20]+$", re.MULTILINE)
 _NOT_BLANK = re.compile(rb"[^\n]")
 _CONTROLS = bytes(range(33))
+_MAX_ESCAPES = 1 << 20  # each takes a hundred bytes while a field is searched
 _MAX_BLOCK = (1 << 31) - 1
 
 
@@ -114,10 +115,12 @@ class CsvReader:
 
     def quickly(self, data: bytes) -> pa.Table | None:
         lines = self._as_pyarrow_wants(data)
-        if lines is None or are_too_many(lines, self._shape.full):
+        if lines is None:
             return None
         if not _NOT_BLANK.search(lines):
             return self._shape.full.empty_table()
+        if are_too_many(lines, self._shape.full):
+            return None
         if not self._present:  # no column is declared: only the rows are wanted
             rows = sum(1 for _ in self.lines(data))
             return self._shape.assemble(pa.table({"": pa.nulls(rows)}).select([]))
@@ -197,7 +200,7 @@ class CsvReader:
                 if at not in known and value:
                     name = self._present[at] if at < len(self._present) else f"_c{at}"
                     rescued[name] = json.dumps(value, ensure_ascii=False)
-        rows.add(values, record, offset, line, rows.as_json(rescued))
+        rows.add(values, record, offset, line, rows.as_json(rescued.items()))
 
     def _as_pyarrow_wants(self, data: bytes) -> bytes | None:
         """Lines that end with `\\n`, with nothing but records, in plain quotes; None when they cannot be had."""
@@ -218,6 +221,8 @@ class CsvReader:
             lines = _trimmed(lines, options)
         may_be_record = len(self._present) == 1 or self._options.sep <= " "  # a blank line, for pyarrow
         if may_be_record and _may_have_blank_line(lines) and _BLANK_LINE.search(lines):
+            return None
+        if options.escape and lines.count(options.escape.encode()) > _MAX_ESCAPES:
             return None
         lines = _plain_escapes(lines, options)
         if quote and quote in lines:

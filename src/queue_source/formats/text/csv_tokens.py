@@ -8,7 +8,9 @@ it, it goes on to the end of the object. In a field that does not begin with a q
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -23,6 +25,9 @@ Field = tuple[str, bool]
 
 MAX_COLUMNS = 20_480
 """Fields of a record; one with more is bad, as in Spark."""
+
+_MAX_PLACES = 4 << 20
+_AT_ONCE = 1 << 16
 
 BLANK = bytes(range(33)).decode()
 """The characters that Spark takes for white space around a field."""
@@ -80,7 +85,7 @@ class CsvRecords:
         """Where the records end in text that begins with a record; the last end may be that of the text."""
         if self._is_regular(data):
             return _line_ends(data, self._quote)
-        return np.array([step.end() for step in self._step.finditer(data) if step.lastgroup], np.intp)
+        return np.fromiter((step.end() for step in self._step.finditer(data) if step.lastgroup), np.intp)
 
     def last_end(self, data: bytes) -> int:
         end = len(data)  # which may be the half of \r\n, or within a field: never an answer
@@ -99,7 +104,9 @@ class CsvRecords:
 
     def split(self, data: bytes) -> Iterator[tuple[int, bytes]]:
         start = 0
-        for end in [*self.ends(data).tolist(), len(data)]:
+        ends = self.ends(data)
+        some = (ends[at : at + _AT_ONCE].tolist() for at in range(0, len(ends), _AT_ONCE))
+        for end in chain(chain.from_iterable(some), (len(data),)):
             if start < end:
                 record = data[start:end]
                 yield start, record.removesuffix(b"\n").removesuffix(b"\r")
@@ -108,13 +115,18 @@ class CsvRecords:
     def _is_regular(self, data: bytes) -> bool:
         """Whether quotes do nothing but surround fields: then numpy finds the ends many times as fast."""
         if not self._quote or self._quote not in data:
-            return True
+            return _count(data, b"\n") + _count(data, b"\r") <= _MAX_PLACES
         if self._comment and self._comment in data:
             return False
         may_escape = self._escape and self._escape in data  # one character is found ten times as fast as two
         if may_escape and (self._escape + self._quote in data or self._escape * 2 in data):
             return False
         return regular_quotes(data, self._quote, self._sep, open_end=True)
+
+
+def _count(data: bytes, character: bytes) -> int:
+    """How many of a character there are; numpy counts them ten times as fast as bytes do."""
+    return int(np.count_nonzero(np.frombuffer(data, np.uint8) == ord(character)))
 
 
 def _places(data: bytes, character: bytes) -> Ends:
@@ -140,7 +152,10 @@ def _line_ends(data: bytes, quote: bytes) -> Ends:
 def regular_quotes(data: bytes, quote: bytes, sep: bytes, *, open_end: bool = False) -> bool:
     """Whether every quote opens a field, closes it, or is one of two within. `open_end`: the last may stay open."""
     characters = np.frombuffer(data, np.uint8)
-    at = np.flatnonzero(characters == quote[0])
+    are_quotes = characters == quote[0]
+    if np.count_nonzero(are_quotes) > _MAX_PLACES:
+        return False  # their places would take many times the memory of the text
+    at = np.flatnonzero(are_quotes)
     if len(at) % 2 and not open_end:
         return False
     borders = np.zeros(256, np.bool_)
@@ -166,7 +181,9 @@ def _field(options: FormatOptions) -> str:
     if not q:
         return leading + plain
     pair = rf"{e}[\s\S]|{q}{q}" if e else q + q
-    inner = f"[^{q}{e}]*(?:(?:{pair})[^{q}{e}]*)*"
+    # where Python has it, what is repeated is never tried again: it would take a hundred bytes for each pair
+    once = "+" if sys.version_info >= (3, 11) else ""
+    inner = f"[^{q}{e}]*(?:(?:{pair})[^{q}{e}]*)*{once}"
     border = rf"(?={s}|[\r\n]|\Z)" if options.multi_line else rf"(?={s}|\Z)"
     behind = "".join(c for c in " \t" if c != options.sep)
     quoted = rf"{q}(?P<quoted>{inner}){q}[{behind}]*{border}"  # spaces behind a closing quote are no data

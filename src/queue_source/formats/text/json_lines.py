@@ -151,19 +151,19 @@ class JsonReader:
             for one in objects:
                 self._known.check(one)
         try:
-            read = self._read(objects, record)
+            read = self._read(rows, objects, record)
         except TextNeeded:
             record = Record()
-            read = self._read(parse_objects(text), record)
+            read = self._read(rows, parse_objects(text), record)
         # one bad object of several makes the record bad, and so all its rows
-        rows.add_all([(values, rows.as_json(rescued)) for values, rescued in read], record, offset, line)
+        rows.add_all(read, record, offset, line)
 
-    def _read(self, objects: list[dict[str, Any]], record: Record) -> list[tuple[list[Any], dict[str, str]]]:
-        """The values of each object, and the texts of what is rescued of it."""
+    def _read(self, rows: Rows, objects: list[dict[str, Any]], record: Record) -> list[tuple[list[Any], str | None]]:
+        """The values of each object, and what is rescued of it."""
         read = []
         for one in objects:
             values, rescued = self._objects.read(one, record)
-            read.append((values, {name: dump(value) for name, value in rescued.items()}))
+            read.append((values, rows.as_json((name, dump(value)) for name, value in rescued.items())))
         return read
 
     def _has_more(self, parsed: pa.Schema) -> bool:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import codecs
 import json
 import re
+import sys
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -24,15 +26,16 @@ _CHUNK = 1 << 20
 _ANY_NUMBER = 1 << 62
 
 _WHITE = re.compile(r"[ \t\r\n]*")
-_STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+# where Python has it, what is repeated is never tried again: each repetition would take a hundred bytes until the end
+_ONCE = "+" if sys.version_info >= (3, 11) else ""
 _LONG_NUMBER = re.compile(rf"[0-9]{{{MAX_NUMBER}}}")
 _ESCAPED = r"""\\(?:["'\\/bfnrt]|u[0-9a-fA-F]{4})"""
 _TOKEN = re.compile(
     r"[ \t\r\n]*(?:"
-    rf'"(?P<double>[^"\\\x00-\x1f]*(?:{_ESCAPED}[^"\\\x00-\x1f]*)*)"'
-    rf"|'(?P<single>[^'\\\x00-\x1f]*(?:{_ESCAPED}[^'\\\x00-\x1f]*)*)'"
+    rf'"(?P<double>[^"\\\x00-\x1f]*(?:{_ESCAPED}[^"\\\x00-\x1f]*)*{_ONCE})"'
+    rf"|'(?P<single>[^'\\\x00-\x1f]*(?:{_ESCAPED}[^'\\\x00-\x1f]*)*{_ONCE})'"
     r"|(?P<mark>[{}\[\]:,])"
-    r"|(?P<number>-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?|NaN|[+-]?INF|[+-]?Infinity)(?![^ \t\r\n,\]}])"
+    r"|(?P<number>-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?|NaN|[+-]INF|[+-]?Infinity)(?![^ \t\r\n,\]}])"
     r"|(?P<word>true|false|null)(?![^ \t\r\n,\]}]))"
 )
 _ESCAPE = re.compile(r"\\u([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c-fC-F][0-9a-fA-F]{2})|\\u([0-9a-fA-F]{4})|\\(.)")
@@ -106,6 +109,7 @@ def _dict(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
+_ENCODE = json.JSONEncoder(ensure_ascii=False).encode
 _DECODER = json.JSONDecoder(parse_float=Number, parse_int=Number, parse_constant=Number, object_pairs_hook=_dict)
 
 
@@ -144,8 +148,20 @@ def _objects(value: Any) -> list[dict[str, Any]]:
 
 
 def _values_in(text: str) -> int:
-    bare = _STRINGS.sub(b"", text.encode("utf-8", "surrogatepass"))
-    return bare.count(b",") + bare.count(b"{")
+    chunks = _outside_texts(text.encode("utf-8", "surrogatepass"))
+    return sum(int(np.count_nonzero((chunk == ord(",")) | (chunk == ord("{")))) for chunk in chunks)
+
+
+def _outside_texts(text: bytes) -> Iterator[np.ndarray[Any, np.dtype[np.uint8]]]:
+    """The characters that are in no string, a chunk at a time."""
+    if b"\\" in text:
+        text = text.replace(b"\\\\", b"").replace(b'\\"', b"")
+    inside = 0
+    for start in range(0, len(text), _CHUNK):
+        characters = np.frombuffer(text, np.uint8)[start : start + _CHUNK]
+        quotes = np.cumsum(characters == ord('"'), dtype=np.uint32) + inside
+        yield characters[quotes & 1 == 0]
+        inside = int(quotes[-1]) & 1
 
 
 def _is_simple(text: str) -> bool:
@@ -159,13 +175,12 @@ def _is_simple(text: str) -> bool:
 
 def nesting(text: bytes) -> int:
     """How deep objects and arrays are within one another, in a text that may be no JSON."""
-    bare = _STRINGS.sub(b"", text)
     deepest = now = 0
-    for start in range(0, len(bare), _CHUNK):
-        characters = np.frombuffer(bare, np.uint8)[start : start + _CHUNK] | 0x20  # brackets become braces
-        steps = np.zeros(len(characters), np.int8)
-        steps[characters == ord("{")] = 1
-        steps[characters == ord("}")] = -1
+    for chunk in _outside_texts(text):
+        if len(chunk) == 0:
+            continue
+        characters = chunk | 0x20  # brackets become braces
+        steps = (characters == ord("{")).astype(np.int8) - (characters == ord("}"))
         depths = np.cumsum(steps, dtype=np.int32)
         deepest = max(deepest, now + int(depths.max()))
         now += int(depths[-1])
@@ -270,6 +285,8 @@ class _Written(str):
 
 def dump(value: Any) -> str:
     """Compact JSON in which numbers keep their text. Objects within one another may be any number."""
+    if isinstance(value, Number):
+        return str(value)
     written: list[str] = []
     rest = [value]
     while rest:
@@ -280,7 +297,7 @@ def dump(value: Any) -> str:
             pairs = one.pairs if isinstance(one, Object) else one.items()
             parts: list[Any] = [_Written("{")]
             for key, inner in pairs:
-                parts += [_Written(f"{json.dumps(str(key), ensure_ascii=False)}:"), inner, _Written(",")]
+                parts += [_Written(f"{_ENCODE(str(key))}:"), inner, _Written(",")]
             rest += reversed([*(parts[:-1] if len(parts) > 1 else parts), _Written("}")])
         elif isinstance(one, list):
             parts = [_Written("[")]
@@ -288,5 +305,5 @@ def dump(value: Any) -> str:
                 parts += [inner, _Written(",")]
             rest += reversed([*(parts[:-1] if len(parts) > 1 else parts), _Written("]")])
         else:
-            written.append(json.dumps(one, ensure_ascii=False))
+            written.append(_ENCODE(one))
     return "".join(written)

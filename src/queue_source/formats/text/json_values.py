@@ -29,7 +29,6 @@ _SPECIAL = {
     "Infinity": float("inf"),
     "-Infinity": float("-inf"),
     "+Infinity": float("inf"),
-    "INF": float("inf"),
     "+INF": float("inf"),
     "-INF": float("-inf"),
 }
@@ -79,7 +78,7 @@ class Objects:
                         record.reasons.append(f"column {path!r}: {error}")
             values.append(converted)
         if self._rescues:
-            rescued.update({name: found for name, found in value.items() if name not in self._names})
+            rescued.update((name, found) for name, found in value.items() if name not in self._names)
         return values, rescued
 
 

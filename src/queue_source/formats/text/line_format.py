@@ -57,7 +57,9 @@ class TextObject:
     def _stream(self) -> Readable:
         """The text from its beginning, decompressed and as UTF-8."""
         stored = Stored(self._file, self._size, self._first)
-        stream = stored if self.codec is None else decompressed(stored, self.codec, self._size)
+        stream = (
+            stored if self.codec is None else decompressed(stored, self.codec, self._size, self.options.max_expansion)
+        )
         return stream if self.options.plain_utf8 else Pieces(_as_utf8(stream, self.options.encoding))
 
 

@@ -7,8 +7,9 @@ kilobytes only. What is left is read in Python, a record at a time: that way say
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from io import StringIO
 from typing import Any, Protocol
 
 import numpy as np
@@ -26,6 +27,10 @@ MAX_CELLS = 8 << 20
 """Rows times columns of a table: tiny records of many columns would take a thousand times their own size."""
 MAX_REASONS = 20
 """What is wrong with one record, as far as it is told."""
+
+
+encode_json = json.JSONEncoder(ensure_ascii=False).encode
+"""A text as JSON, three times faster than `json.dumps`, which makes an encoder each time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,14 +115,17 @@ class Rows:
         """The values of a record of which nothing could be read."""
         return [None] * len(self._columns)
 
-    def as_json(self, rescued: dict[str, str]) -> str | None:
+    def as_json(self, rescued: Iterable[tuple[str, str]]) -> str | None:
         """The rescued data of a record: names and JSON texts, and where they were found."""
-        if not rescued:
+        written = StringIO()  # a list of a million parts would take twice as much
+        for name, text in rescued:
+            written.write(f"{',' if written.tell() else '{'}{encode_json(name)}:{text}")
+        if not written.tell():
             return None
-        parts = [f"{json.dumps(name, ensure_ascii=False)}:{text}" for name, text in rescued.items()]
         if self._uri:  # a message has no path
-            parts.append(f'"_file_path":{json.dumps(self._uri, ensure_ascii=False)}')
-        return "{" + ",".join(parts) + "}"
+            written.write(f',"_file_path":{encode_json(self._uri)}')
+        written.write("}")
+        return written.getvalue()
 
     @property
     def are_many(self) -> bool:

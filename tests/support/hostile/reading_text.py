@@ -1,4 +1,4 @@
-"""Reads hostile objects in a process of its own, a line of JSON for each: `python -m support.hostile.reading FOLDER`."""
+"""Reads hostile csv, json and text in a process of its own, and prints a line of JSON for each object."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ def main(folder: Path, only: str) -> None:
             "name": hostile.name, "size": len(hostile.data), "expected": hostile.cause, "cause": cause, "rows": rows,
             "detail": detail[:200], "seconds": round(taken, 1), "peak": peak,
         }  # fmt: skip
-        print(json.dumps(found), flush=True)
+        sys.stdout.write(json.dumps(found) + "\n")
+        sys.stdout.flush()
 
 
 if __name__ == "__main__":
