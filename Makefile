@@ -8,7 +8,7 @@ ARGS ?=
 RUN = @"$(PYTHON)" tools/environment.py --spark "$(SPARK)" --
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-engine integration bench lint format docs lock clean distclean
+.PHONY: help demo test test-engine test-cluster integration bench lint format docs lock clean distclean
 
 help:  ## list the targets
 	@echo "make TARGET [PYTHON=python3.12] [SPARK=4.0] [ARGS=...]"
@@ -22,6 +22,9 @@ test:  ## all tests that need nothing but this machine
 
 test-engine:  ## only the tests with a real Spark (SPARK=4.0 or newest)
 	$(RUN) pytest tests/ -m engine $(ARGS)
+
+test-cluster:  ## only the tests on a standalone Spark cluster, and with Spark Connect
+	$(RUN) pytest tests/engine/test_cluster.py integration -m cluster $(ARGS)
 
 integration:  ## the same promises against real servers, with faults
 	$(RUN) pytest integration $(ARGS)

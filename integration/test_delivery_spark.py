@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import sqlalchemy as sa
@@ -18,15 +17,8 @@ from support.servers.postgres import new_database
 __all__ = ["gcs_server", "new_driver", "postgres_url", "spark"]  # the fixtures
 
 
-@dataclass
 class Warehouse(World):
     """A world whose store is in PostgreSQL, where the user has a table too."""
-
-    store: str = ""
-
-    @property
-    def store_url(self) -> str:
-        return self.store
 
     def query(self) -> Query:
         name = self.root.name

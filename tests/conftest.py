@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from support import leaks, loopback
+from support.engine import class_archive
 
 # pytester runs small test suites inside a test: tests/unit/test_house.py
 pytest_plugins = ["pytester", "support.servers.fixtures"]
@@ -27,6 +28,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.ge
 
 def pytest_configure(config: pytest.Config) -> None:
     loopback.guard()
+    config.pluginmanager.register(class_archive, "class_archive")
     config.pluginmanager.register(leaks.LeakPlugin(leaks.Watch()), "leaks")
     config.pluginmanager.register(loopback.LoopbackPlugin(), "loopback")
 

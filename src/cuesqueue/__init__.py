@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from queue_source.admin.requeue import Requeued, requeue
+    from queue_source.admin.shards import find_shards, forget_shards, quarantine_shards, reopen_shards, shard_stories
     from queue_source.errors import (
         BadObject,
         CuesqueueError,
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from queue_source.foreach_batch.delivery import Delivery, Output, delivery
     from queue_source.foreach_batch.rejects import reject_rows
     from queue_source.messages import Received
-    from queue_source.queues import Capabilities, Depth, Payload, Queue, open_queue
+    from queue_source.queues import Capabilities, Depth, Payload, Queue, open_queue, register_queue
     from queue_source.queues.log_ids import log_id
     from queue_source.queues.sim import Fault, SimQueue
     from queue_source.spark.source import CuesqueueSource
@@ -44,6 +45,9 @@ if TYPE_CHECKING:
         StoreConfigurationError,
         StoreUnavailable,
     )
+    from shard_store.shard_repair import ShardsChanged
+    from shard_store.shard_search import FoundShard, ShardCriteria
+    from shard_store.shard_story import ShardStory
 
     __version__: str
 
@@ -56,6 +60,7 @@ __all__ = [
     "Delivery",
     "Depth",
     "Fault",
+    "FoundShard",
     "LostProgress",
     "MalformedNotification",
     "ObjectStoreError",
@@ -73,30 +78,40 @@ __all__ = [
     "Requeued",
     "RetentionPolicy",
     "SchemaChanged",
+    "ShardCriteria",
     "ShardStore",
     "ShardStoreError",
+    "ShardStory",
+    "ShardsChanged",
     "ShardsLost",
     "SimQueue",
     "StoreConfigurationError",
     "StoreUnavailable",
     "__version__",
     "delivery",
+    "find_shards",
+    "forget_shards",
     "log_id",
     "open_queue",
     "open_store",
     "prune",
+    "quarantine_shards",
+    "register_queue",
     "reject_rows",
+    "reopen_shards",
     "requeue",
+    "shard_stories",
 ]
 
 _PLACES = {
     "queue_source.admin.requeue": "Requeued requeue",
+    "queue_source.admin.shards": "find_shards forget_shards quarantine_shards reopen_shards shard_stories",
     "queue_source.errors": "BadObject CuesqueueError MalformedNotification ObjectStoreError OptionError "
     "QueueConfigurationError QueueError QueueNotFound QueueUnavailable SchemaChanged",
     "queue_source.foreach_batch.delivery": "Delivery Output delivery",
     "queue_source.foreach_batch.rejects": "reject_rows",
     "queue_source.messages": "Received",
-    "queue_source.queues": "Capabilities Depth Payload Queue open_queue",
+    "queue_source.queues": "Capabilities Depth Payload Queue open_queue register_queue",
     "queue_source.queues.log_ids": "log_id",
     "queue_source.queues.sim": "Fault SimQueue",
     "queue_source.spark.source": "CuesqueueSource",
@@ -104,6 +119,9 @@ _PLACES = {
     "shard_store.error_search": "Criteria",
     "shard_store.errors": "LostProgress PipelineTakenOver ShardStoreError ShardsLost StoreConfigurationError "
     "StoreUnavailable",
+    "shard_store.shard_repair": "ShardsChanged",
+    "shard_store.shard_search": "FoundShard ShardCriteria",
+    "shard_store.shard_story": "ShardStory",
 }
 _MODULE_OF = {name: module for module, names in _PLACES.items() for name in names.split()}
 

@@ -9,7 +9,8 @@
     |-- MalformedNotification  the body is not a notification of any known form: quarantined
     |-- BadObject              an object cannot be read as what it should be: quarantined, skipped or fatal by option
     |-- SchemaChanged          objects have columns that the stream's schema lacks: the query fails, by option
-    `-- ObjectStoreError       access denied, throttled, network: the task fails, and Spark retries it
+    `-- ObjectStoreError       throttled, network: the task fails, and Spark retries it
+        `-- ObjectRefused      access denied, archived, no key: tried again, then perhaps the object's own fault
 
 Errors of the store are `shard_store.errors`. Secrets are never part of a message.
 """
@@ -62,7 +63,7 @@ class MalformedNotification(CuesqueueError):
 
 
 class BadObject(CuesqueueError):
-    """An object cannot be read: `cause` is a fixed word (`missing-object`, `corrupt-object`, `object-changed`).
+    """An object cannot be read: `cause` is a fixed word, listed in `docs/how-to/errors.md`.
 
     `offset` is the byte up to which everything was good.
     """
@@ -81,3 +82,22 @@ class SchemaChanged(CuesqueueError):
 
 class ObjectStoreError(CuesqueueError):
     """The object store refused or failed (not "missing"): the task fails and is tried again."""
+
+
+class ObjectRefused(ObjectStoreError):
+    """The store refuses an object, and says so: another try will hardly help.
+
+    `own`: for a reason of this object alone (archived, no permission for its key of encryption). Otherwise the whole
+    bucket may be refused to us, as with wrong credentials.
+    """
+
+    def __init__(self, problem: str, *, own: bool) -> None:
+        self.own = own
+        super().__init__(problem)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _refused, (str(self), self.own)
+
+
+def _refused(problem: str, own: bool) -> ObjectRefused:
+    return ObjectRefused(problem, own=own)

@@ -62,12 +62,16 @@ class Outgoing(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ObjectNotice:
-    """One object that a notification announces. `size` in bytes and `etag`/`version` are None when omitted."""
+    """One object that a notification announces. `size` in bytes and `etag`/`version` are None when omitted.
+
+    `sequence` orders the notifications about one object, where they say so: as text, the greater is the later.
+    """
 
     uri: str
     size: int | None = None
     etag: str | None = None
     version: str | None = None
+    sequence: str | None = field(default=None, compare=False)  # when, and not what, is announced
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,9 @@ from queue_source.errors import MalformedNotification
 _URI = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]{0,31}):(?P<rest>//.+|/.+)", re.DOTALL)
 _PREFIX = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]{0,31})://(?P<bucket>[^/]*)(?P<rest>(?:/.*)?)", re.DOTALL)
 _S3_SCHEMES = ("s3a", "s3n")  # Hadoop's names for the same objects
+_BUCKET = re.compile(r"[\w$][\w.:@$-]{0,511}", re.ASCII)  # also `container@account.domain`, and tenants and ports
+_LONGEST_KEYS = {"s3": 1024, "gs": 1024}
+_LONGEST_OTHER = 4096  # 1,024 characters in Azure, and paths of Linux
 _LITERAL_KEYS = ("gs",)  # their keys travel encoded as one word, slashes too
 
 
@@ -56,6 +59,22 @@ def plain_prefix(text: str) -> str:
         raise ValueError(f"no URI begins with {text!r}; write scheme://bucket/ or file:///folder/")
     rest = found["rest"] or ("/" if found["bucket"] else "")
     return f"{_scheme(found['scheme'])}://{found['bucket']}{rest}"
+
+
+def check_object(uri: str) -> None:
+    """Refuse what no store can hold, or what would change the request that asks for it. Raises MalformedNotification.
+
+    With addresses of the form `host/bucket/key` a bucket `b?acl=` would be the bucket `b` and a question of its own.
+    """
+    scheme, _, rest = uri.partition("://")
+    bucket, _, key = rest.partition("/")
+    if scheme != "file" and not _BUCKET.fullmatch(bucket):
+        raise MalformedNotification(f"{bucket[:100]!r} is not a bucket name")
+    size, most = len(key.encode()), _LONGEST_KEYS.get(scheme, _LONGEST_OTHER)
+    if size > most:
+        raise MalformedNotification(
+            f"the key {key[:60]!r}... has {size} bytes, and the longest that there can be has {most}"
+        )
 
 
 def climbs(uri: str) -> bool:

@@ -64,9 +64,13 @@ FINAL = sa.or_(errors.c.delivery_hash == "", sa.exists().where(_done.c.delivery_
 
 
 def error_state(final: sa.ColumnElement[bool] = FINAL) -> sa.ColumnElement[str]:
-    """`pending`, then `recorded`; `delivered` when it was sent to the error queue; `requeued` by hand."""
+    """`pending`, then `recorded`; `delivered` when it was sent to the error queue; `requeued` by hand.
+
+    `reopened`: its object is read again, since it was announced again or an operator asked for it.
+    """
     return sa.case(
         (errors.c.requeued_at.is_not(None), "requeued"),
+        (errors.c.reopened_at.is_not(None), "reopened"),
         (errors.c.delivered_at.is_not(None), "delivered"),
         (final, "recorded"),
         else_="pending",

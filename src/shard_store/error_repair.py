@@ -12,6 +12,7 @@ from sqlalchemy.engine import Row
 from shard_store.error_records import error_state
 from shard_store.error_search import StoredError
 from shard_store.model import BEGINNING, Position, ShardKey, ShardState
+from shard_store.shard_repair import Audit, record_changes
 from shard_store.sql.schema import errors, shards
 from shard_store.sql.transaction import Transaction, chunks
 
@@ -38,7 +39,9 @@ class Reopening:
     refused: dict[bytes, str]
 
 
-def reopen(transaction: Transaction, found: Sequence[StoredError], *, dry_run: bool = False) -> Reopening:
+def reopen(
+    transaction: Transaction, found: Sequence[StoredError], *, dry_run: bool = False, audit: Audit | None = None
+) -> Reopening:
     """Put the quarantined shards of these object errors back to where each was found bad: one transaction.
 
     Nothing of a quarantined range was published, so that its rows come once. Size and ETag are forgotten, since the
@@ -60,6 +63,9 @@ def reopen(transaction: Transaction, found: Sequence[StoredError], *, dry_run: b
         announced[key] = _announcement(key, error, row)
     if not dry_run:
         _put_back(transaction, starts)
+        after = {"state": ShardState.OPEN.value, "publish_token": None}
+        changed = [(rows[key], {**after, "position": start}) for key, start in starts.items()]
+        record_changes(transaction, "requeue", audit or Audit(""), changed)
     return Reopening(announced, refused)
 
 

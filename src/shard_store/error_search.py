@@ -52,6 +52,7 @@ class StoredError:
     delivered_at: int | None
     delivered_to: str | None
     requeued_at: int | None
+    reopened_at: int | None
 
     @property
     def whole(self) -> bool:
@@ -81,7 +82,7 @@ class Criteria:
         """As SQL over the error table; all but `matching`, which no two databases read alike."""
         found: list[sa.ColumnElement[bool]] = []
         if self.ids:
-            found.append(sa.or_(*(_begins(errors.c.error_key, digits) for digits in self.ids)))
+            found.append(sa.or_(*(begins_with(errors.c.error_key, digits) for digits in self.ids)))
         if self.states:
             found.append(error_state().in_(self.states))
         if self.source is not None:
@@ -115,6 +116,15 @@ def pages(
         last = found[-1]
         same = sa.and_(errors.c.occurred_at == last.occurred_at, errors.c.error_key > last.key)
         after = sa.or_(errors.c.occurred_at > last.occurred_at, same)
+
+
+def of_plans(transaction: Transaction, hashes: Sequence[str], limit: int) -> tuple[dict[str, int], list[StoredError]]:
+    """How many errors of each cause these plans have, and the first ones, without their input."""
+    these = errors.c.delivery_hash.in_(hashes)
+    counted = sa.select(errors.c.cause, sa.func.count()).where(these).group_by(errors.c.cause)
+    causes: dict[str, int] = {row[0]: row[1] for row in transaction.execute(counted)}
+    first = selected(0).where(these).order_by(errors.c.occurred_at, errors.c.error_key).limit(limit)
+    return causes, read(transaction, first) if causes and limit else []
 
 
 def _page(
@@ -156,7 +166,7 @@ def _stored(row: Row[Any]) -> StoredError:
     )
 
 
-def _begins(key: sa.ColumnElement[Any], digits: str) -> sa.ColumnElement[bool]:
+def begins_with(key: sa.ColumnElement[Any], digits: str) -> sa.ColumnElement[bool]:
     """The keys of 32 bytes whose hexadecimal form begins so."""
     first, last = (bytes.fromhex(digits.ljust(64, filler)) for filler in "0f")
     return key.between(first, last)

@@ -51,6 +51,14 @@ class ShardState(str, Enum):
     QUARANTINED = "quarantined"  # given up with a cause in the errors table
 
 
+class Pending(str, Enum):
+    """What plans have to know of a shard that is not in its snapshot."""
+
+    RENEWED = "renewed"  # announced anew since a plan has looked at it
+    QUARANTINE = "quarantine"  # an operator wants it given up
+    SEEN = "seen"  # a plan has looked at it since; the row may have a newer version than the snapshot
+
+
 class AttemptKind(str, Enum):
     """What a delivered plan brought: rows, none, or errors only."""
 
@@ -89,6 +97,10 @@ class Content(NamedTuple):
     `shard_id` identifies the content; `uri` says where it is read from (they differ when versions are part of the
     identity). `size` in bytes and `etag` are None when they were not announced. `group`: contents of one group of a
     queue are processed in order, in one partition. `payload` is kept by snapshots alone, not by the shard table.
+
+    `sequence` orders the announced versions of the content (text of one kind, greater is newer), None where nothing
+    says so. `named`: its message has an id of its own; equal messages without one share an id. Both are for opening:
+    snapshots do not keep them.
     """
 
     shard_id: str
@@ -100,10 +112,15 @@ class Content(NamedTuple):
     receive_count: int = 1
     group: str | None = None
     payload: Payload | None = None
+    sequence: str | None = None
+    named: bool = True
 
 
 class Shard(NamedTuple):
-    """One row of the shard table as its reader saw it, with whether its owner's heartbeats have stopped."""
+    """One row of the shard table as its reader saw it, with whether its owner's heartbeats have stopped.
+
+    `reopened`: it was quarantined until the call that returns it, which took a new announcement of it.
+    """
 
     key: ShardKey
     content: Content
@@ -111,6 +128,7 @@ class Shard(NamedTuple):
     state: ShardState
     token: PublishToken | None
     stale: bool
+    reopened: bool = False
 
 
 class Range(NamedTuple):

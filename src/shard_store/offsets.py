@@ -29,12 +29,14 @@ class Confirmed:
     """The shards among those asked for that are finished in the store now.
 
     `lost` are ranges of the plan that passed to another owner after the plan was made, while another sink took them.
-    `written` are the ranges of the snapshot written with it.
+    `written` are the ranges of the snapshot written with it. `with_errors`: the hashes of the plans that became final
+    and have left errors.
     """
 
     finished: frozenset[ShardKey]
     lost: tuple[Move, ...] = ()
     written: tuple[Range, ...] = ()
+    with_errors: tuple[str, ...] = ()
 
 
 def advance(
@@ -52,11 +54,13 @@ def advance(
     row = fence(transaction, token)
     changes: dict[str, int] = {}
     lost, ended, written = tuple[Move, ...](), frozenset[ShardKey](), tuple[Range, ...]()
+    with_errors: tuple[str, ...] = ()
     if confirm is not None:
         if confirm > row.last_seq:
             raise lost_progress(transaction.database, token.pipeline, confirm, row.last_seq)
         if confirm > row.confirmed_seq:
             lost = _confirm(transaction, row, token, confirm)
+            with_errors = plans_with_errors(transaction, token.pipeline, row.confirmed_seq, confirm)
             changes["confirmed_seq"] = confirm
         keys = frozenset(keys)
         ended = frozenset(finished(transaction, set(keys))) if Semantics(row.semantics).keeps_shards else keys
@@ -65,7 +69,15 @@ def advance(
         changes["last_seq"] = snapshot[0]
     if changes:
         transaction.execute(pipelines.update().where(pipelines.c.pipeline == token.pipeline).values(**changes))
-    return Confirmed(ended, lost, written)
+    return Confirmed(ended, lost, written, with_errors)
+
+
+def plans_with_errors(transaction: Transaction, pipeline: str, after: int, until: int) -> tuple[str, ...]:
+    """The hashes of the delivered plans with after < end <= until that have left errors."""
+    query = sa.select(attempts.c.delivery_hash).where(
+        attempts.c.pipeline == pipeline, attempts.c.end_seq > after, attempts.c.end_seq <= until, attempts.c.errors > 0
+    )
+    return tuple(transaction.execute(query).scalars())
 
 
 def write_snapshot(

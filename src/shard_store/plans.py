@@ -13,12 +13,12 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
-from shard_store import read_marks, snapshots
+from shard_store import announcing, read_marks, shard_repair, snapshots
 from shard_store.error_records import found_bad
 from shard_store.errors import PipelineTakenOver, ShardStoreError, StoreConfigurationError
-from shard_store.model import Plan, PlanIdentity, Position, PublishToken, Range, ShardKey, delivery_hash
+from shard_store.model import Pending, Plan, PlanIdentity, Position, PublishToken, Range, ShardKey, delivery_hash
 from shard_store.offsets import lost_progress
-from shard_store.positions import finished, open_positions, split_by_fit
+from shard_store.positions import finished, open_places, split_by_fit
 from shard_store.semantics import Semantics
 from shard_store.shards import fence
 from shard_store.sql.schema import attempts, pipelines
@@ -126,9 +126,9 @@ def _repeated(transaction: Transaction, row: Row[Any], made: Plan) -> Plan:
     left_out = set(json.loads(row.plan_left_out))
     planned = snapshots.flatten(snapshots.read(transaction, row.pipeline, row.plan_after, row.plan_end))
     bad = found_bad(transaction, made.identity)
-    return replace(
-        made, ranges=tuple(r for r in planned if (r.key, r.start) not in bad and snapshots.mark(r) not in left_out)
-    )
+    read = [r for r in planned if (r.key, r.start) not in bad and snapshots.mark(r) not in left_out]
+    renewed = announcing.pending_of(transaction, {r.key for r in read})
+    return replace(made, ranges=tuple(announcing.as_announced(transaction, read, renewed)))
 
 
 def _make(
@@ -147,13 +147,18 @@ def _make(
     planned = snapshots.flatten(parts)
     again = [r for r in planned if snapshots.mark(r) not in left_out_before] if left_out_before else planned
     semantics = Semantics(row.semantics)
+    same_attempt = _same_attempt(row, token, seqs)
     positions: dict[ShardKey, Position] = {}
+    pending: dict[ShardKey, str] = {}
     included, others = again, list[Range]()
     if semantics.final_at_delivery:
-        positions = open_positions(transaction, token, {r.key for r in planned})
+        positions, pending = open_places(transaction, token, {r.key for r in planned})
         included, others = split_by_fit(again, positions)
-    elif semantics.final_at_snapshot and not _same_attempt(row, token, seqs):
-        included = snapshots.flatten([part for part in parts if part.seq > row.begun_seq])
+    elif semantics.final_at_snapshot:
+        pending = announcing.pending_of(transaction, {r.key for r in planned})
+        if not same_attempt:
+            included = snapshots.flatten([part for part in parts if part.seq > row.begun_seq])
+    included = announcing.as_announced(transaction, included, pending)
     left_out: list[Range] = []
     if len(included) < len(planned):
         taken = {(r.key, r.start) for r in included}
@@ -165,9 +170,13 @@ def _make(
     digest = delivery_hash(row.source, token.pipeline, included, seqs)
     identity = PlanIdentity(row.source, token, *seqs, digest)
     whole = tuple(included)
-    if row.plan_hash == digest:  # an attempt at it was made before
+    unwanted = [] if same_attempt else [r for r in included if pending.get(r.key) == Pending.QUARANTINE]
+    shard_repair.give_up(transaction, identity, unwanted)
+    if unwanted or row.plan_hash == digest:  # an attempt at it was made before
         bad = found_bad(transaction, identity)
         included = [r for r in included if (r.key, r.start) not in bad]
+    renewed = [r.key for r in included if pending.get(r.key) == Pending.RENEWED and announcing.reads_all(r)]
+    announcing.mark_seen(transaction, renewed)
     return Plan(identity, tuple(included), tuple(lost), whole=whole), [snapshots.mark(r) for r in left_out]
 
 

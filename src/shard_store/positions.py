@@ -26,6 +26,20 @@ def open_positions(
     return {ShardKey(key): Position(position) for key, position in rows}
 
 
+def open_places(
+    transaction: Transaction, token: PublishToken, keys: Collection[ShardKey]
+) -> tuple[dict[ShardKey, Position], dict[ShardKey, str]]:
+    """The same, and what is pending of those of them for which anything is."""
+    query = _PLACE.add_columns(shards.c.pending).where(owned_by(token))
+    positions: dict[ShardKey, Position] = {}
+    pending: dict[ShardKey, str] = {}
+    for key, position, mark in transaction.select_among(query, shards.c.shard_key, keys):
+        positions[key] = position
+        if mark is not None:
+            pending[key] = mark
+    return positions, pending
+
+
 def finished(transaction: Transaction, keys: set[ShardKey]) -> set[ShardKey]:
     """Which are at the end: finished, or finished so long ago that they are pruned."""
     still_open = sa.select(shards.c.shard_key).where(shards.c.finished_at.is_(None))

@@ -15,7 +15,7 @@ from shard_store.error_delivery import awaits_delivery
 from shard_store.error_records import FINAL
 from shard_store.semantics import Semantics
 from shard_store.sql.database import Database
-from shard_store.sql.schema import attempts, errors, micros, pipelines, read_marks, shards, snapshots
+from shard_store.sql.schema import attempts, errors, micros, pipelines, read_marks, shard_changes, shards, snapshots
 from shard_store.sql.transaction import ROWS_PER_STATEMENT, Transaction
 from shard_store.starting import first_since
 
@@ -42,11 +42,12 @@ class PruneResult:
     attempts: int = 0
     errors: int = 0
     read_marks: int = 0
+    shard_changes: int = 0
     timed_out: bool = False
 
     @property
     def total(self) -> int:
-        return self.shards + self.snapshots + self.attempts + self.errors + self.read_marks
+        return self.shards + self.snapshots + self.attempts + self.errors + self.read_marks + self.shard_changes
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,8 @@ def prune(
     """
     at = database.read(lambda t: int(t.execute(sa.select(t.now())).scalar_one())) if now is None else micros(now)
     deadline = clock() + time_out
-    removed: dict[str, Any] = dict.fromkeys(("shards", "snapshots", "attempts", "errors", "read_marks"), 0)
+    kinds = ("shards", "snapshots", "attempts", "errors", "read_marks", "shard_changes")
+    removed: dict[str, Any] = dict.fromkeys(kinds, 0)
     targets = list(_targets(database, policy, at))
     if dry_run:
         for table in {target.table for target in targets}:  # two reasons for a shard to go overlap: counted as one
@@ -134,6 +136,8 @@ def _targets(database: Database, policy: RetentionPolicy, at: int) -> Iterator[_
     running = sa.exists().where(pipelines.c.plan_hash == read_marks.c.delivery_hash)
     orphaned = sa.and_(read_marks.c.began_at < cutoff, sa.not_(running))
     yield _Target(read_marks, orphaned, (read_marks.c.began_at,))
+    old_change = sa.and_(shard_changes.c.changed_at < cutoff, _of_source(shard_changes, policy))
+    yield _Target(shard_changes, old_change, (shard_changes.c.changed_at,))
 
 
 def _of_source(table: sa.Table, policy: RetentionPolicy) -> sa.ColumnElement[bool]:

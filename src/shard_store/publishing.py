@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
 from shard_store import read_marks, snapshots
+from shard_store.announcing import announced_since
 from shard_store.errors import ShardStoreError
 from shard_store.model import AttemptKind, Move, PlanIdentity, ShardState, Split, split_key
 from shard_store.positions import advance_shards, lock_shards
@@ -186,14 +187,15 @@ def deliver(transaction: Transaction, delivery: Delivery) -> Published:
     if semantics.final_at_delivery:
         advance_shards(transaction, identity, delivery.moves)
     count, bad = _errors_of(transaction, identity.delivery_hash)
-    quarantined = advanced & bad
+    quarantined = {key for key in advanced if key in bad}
     if semantics.keeps_shards:
         ended = {"finished_at": transaction.now(), "end_seq": identity.end_seq}
-        quarantine = shards.update().values(state=ShardState.QUARANTINED.value, **ended)
+        quarantined -= announced_since(transaction, identity, quarantined)
+        quarantine = shards.update().values(state=ShardState.QUARANTINED.value, pending=None, **ended)
         transaction.change_among(quarantine, shards.c.shard_key, quarantined)
     kind = AttemptKind.OUTPUT
     rows = delivery.rows
-    if rows == 0 or (rows is None and len(quarantined) == len(advanced)):
+    if rows == 0 or (rows is None and advanced <= bad):
         kind = AttemptKind.ERROR if count else AttemptKind.NIL
     _record(transaction, delivery, kind, len(advanced), count)
     return Published(identity.delivery_hash, False, kind, len(advanced), len(quarantined))

@@ -15,12 +15,15 @@ _NEXT_URL = re.compile(r",(?=[A-Za-z][\w+.\-]*://)")  # between the URLs of a co
 # A "?" that no `name=` follows belongs to a password that was not percent-encoded, and is hidden with it.
 _QUERY = re.compile(r"\?(?=[\w.\-]+=)")
 _PORT = re.compile(r":\d*(?:/|$)")
+# Words that mean a secret wherever a name holds them, and those that do as the last word; `ssl_key` names a file.
 _SECRET_PARAMETER = re.compile(
-    r"((?:^|[?&;\s])[\w.\-]*(?:password|passwd|pwd|secret|token|credential|signature|access_?key|api_?key|sig)"
-    r"[\w.\-]*=)[^&;#\s]*",
+    r"((?:^|[?&;\s])(?!ssl_?key=)(?:[\w.\-]{0,64}?"
+    r"(?:password|passwd|passphrase|pwd|secret|token|credential|signature|(?:access|account|api|private|shared)[_\-]?key|sig)"
+    r"[\w.\-]{0,64}|(?:[\w.\-]{0,64}[._\-])?(?:pass|auth|authorization|key))=)[^&;#\s]*",
     re.IGNORECASE,
 )
-_URL_IN_TEXT = re.compile(r"[A-Za-z][\w+.\-]*://\S+")
+_URL_IN_TEXT = re.compile(r"[A-Za-z][\w+.\-]{0,31}://\S+")
+_LONGEST = 8_192
 
 
 def redact_url(url: str) -> str:
@@ -29,8 +32,21 @@ def redact_url(url: str) -> str:
 
 
 def redact_text(text: str) -> str:
-    """The text with every URL in it redacted: for messages of other libraries that we pass on."""
-    return _URL_IN_TEXT.sub(lambda match: redact_url(match.group()), text)
+    """The text with every URL in it redacted: for messages of other libraries that we pass on.
+
+    Shortened before that, since names of objects are in such texts, and senders of messages choose them.
+    """
+    return _hide_parameters(_URL_IN_TEXT.sub(lambda match: redact_url(match.group()), _shortened(text)))
+
+
+def _shortened(text: str) -> str:
+    """At most 8,192 characters. A URL that is cut may end within its password, and ends at its scheme instead."""
+    if len(text) <= _LONGEST:
+        return text
+    head = text[:_LONGEST]
+    last = "" if head[-1].isspace() else head.split()[-1]
+    scheme, separator, _ = last.partition("://")
+    return f"{head.removesuffix(last)}{scheme}{separator}{HIDDEN}..." if separator else f"{head}..."
 
 
 def without_password(text: str, password: str | None) -> str:

@@ -12,12 +12,15 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
+from shard_store.announcing import newest_of, take_up
 from shard_store.errors import PipelineTakenOver
-from shard_store.model import BEGINNING, Content, Position, PublishToken, Shard, ShardKey, ShardState, shard_key
+from shard_store.model import BEGINNING, Content, Pending, Position, PublishToken, Shard, ShardKey, ShardState
 from shard_store.sql.schema import pipelines, shards
 from shard_store.sql.transaction import Transaction, chunks
 
-_GIVEN = ("shard_key", "shard_id", "uri", "size", "etag", "queue", "message_id", "receive_count", "message_group")
+_GIVEN = (
+    "shard_key", "shard_id", "uri", "size", "etag", "queue", "message_id", "receive_count", "message_group", "sequence"
+)  # fmt: skip
 """The columns that a notification fills, in the order of `_row`."""
 
 
@@ -49,16 +52,18 @@ def retire(transaction: Transaction, token: PublishToken) -> None:
 def open_shards(
     transaction: Transaction, token: PublishToken, source: str, contents: Sequence[Content]
 ) -> dict[ShardKey, Shard]:
-    """Open new shards as ours, and return all of them as they are now. May be called again for the same contents."""
+    """Open new shards as ours, and return all of them as they are now. May be called again for the same contents.
+
+    Of those that are known already, some are changed by a new announcement: see `announcing`.
+    """
     fence(transaction, token)
-    wanted: dict[ShardKey, Content] = {}
-    for content in contents:
-        wanted.setdefault(shard_key(source, content.shard_id), content)
+    wanted = newest_of(source, contents)
     # nearly all are new: where the database counts inserted rows, the insert alone proves it
     found = {} if _counts_inserts(transaction) else look(transaction, wanted)
     # a shard of another pipeline may be finished and pruned between our insert and our query: then it is new again
     while absent := [(key, wanted[key]) for key in sorted(wanted.keys() - found.keys())]:
         found |= _insert(transaction, token, source, absent)
+    found |= take_up(transaction, token, wanted, [s for s in found.values() if s.content is not wanted[s.key]])
     return {key: _with_size(found[key], content) for key, content in wanted.items()}
 
 
@@ -101,6 +106,12 @@ def _counts_inserts(transaction: Transaction) -> bool:
 def look(transaction: Transaction, keys: Iterable[ShardKey]) -> dict[ShardKey, Shard]:
     """The shards as they are now; pruned ones are missing."""
     rows = transaction.select_among(current(transaction), shards.c.shard_key, keys)
+    return {shard.key: shard for shard in map(as_shard, rows)}
+
+
+def renewed(transaction: Transaction, token: PublishToken) -> dict[ShardKey, Shard]:
+    """Our open shards that were announced anew to others, or that an operator has opened again."""
+    rows = transaction.execute(current(transaction).where(owned_by(token), shards.c.pending == Pending.RENEWED.value))
     return {shard.key: shard for shard in map(as_shard, rows)}
 
 
@@ -155,10 +166,12 @@ def current(transaction: Transaction) -> sa.Select[Any]:
 
 
 def as_shard(row: Sequence[Any]) -> Shard:
-    key, shard_id, uri, size, etag, queue, message_id, count, group, position, state, owner, incarnation, fresh = row
+    key, shard_id, uri, size, etag, queue, message_id, count, group, sequence, *rest = row
+    position, state, owner, incarnation, fresh = rest
+    uri = shard_id if uri is None else uri
     return Shard(
         key=ShardKey(key),
-        content=Content(shard_id, shard_id if uri is None else uri, size, etag, queue, message_id, count, group),
+        content=Content(shard_id, uri, size, etag, queue, message_id, count, group, sequence=sequence),
         position=Position(position),
         state=ShardState(state),
         token=None if owner is None else PublishToken(owner, incarnation),
@@ -176,4 +189,4 @@ def _row_of(token: PublishToken) -> sa.Update:
 def _row(key: ShardKey, content: Content) -> tuple[object, ...]:
     c = content
     uri = None if c.uri == c.shard_id else c.uri
-    return (key, c.shard_id, uri, c.size, c.etag, c.queue, c.message_id, c.receive_count, c.group)
+    return (key, c.shard_id, uri, c.size, c.etag, c.queue, c.message_id, c.receive_count, c.group, c.sequence)

@@ -11,6 +11,7 @@ from sqlalchemy.engine import Row
 from shard_store import snapshots
 from shard_store.errors import StoreConfigurationError
 from shard_store.model import PublishToken, Shard, ShardKey, Snapshot
+from shard_store.offsets import plans_with_errors
 from shard_store.semantics import Semantics
 from shard_store.shards import as_shard, current, owned_by
 from shard_store.sql.schema import Name, attempts, pipelines, shards
@@ -23,7 +24,8 @@ class Started:
 
     `unfinished` are its own open shards, those inside `unconfirmed` snapshots included; `previous_alive`: the
     incarnation before still had a fresh heartbeat in the same driver. `recent`, where no shards are kept: what was
-    delivered a short while ago, perhaps without its messages being acknowledged.
+    delivered a short while ago, perhaps without its messages being acknowledged. `with_errors`: the hashes of plans
+    that are final now, and have left errors.
     """
 
     token: PublishToken
@@ -33,6 +35,7 @@ class Started:
     unfinished: tuple[Shard, ...]
     previous_alive: bool
     recent: frozenset[ShardKey] = frozenset()
+    with_errors: tuple[str, ...] = ()
 
 
 def check_name(option: str, name: str) -> None:
@@ -96,6 +99,7 @@ def start(
         unfinished=tuple(as_shard(r) for r in transaction.execute(unfinished)),
         previous_alive=bool(row.alive) and driver != "" and row.driver == driver,
         recent=frozenset() if semantics.keeps_shards else _recent(transaction, pipeline, confirmed, remembered),
+        with_errors=plans_with_errors(transaction, pipeline, row.confirmed_seq, confirmed),
     )
 
 

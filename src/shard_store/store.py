@@ -18,21 +18,29 @@ from shard_store import (
     error_delivery,
     error_records,
     error_repair,
+    error_search,
+    identity,
+    known_objects,
     leases,
     offsets,
     plans,
     pruning,
     publishing,
     read_marks,
+    shard_repair,
+    shard_search,
+    shard_story,
     shards,
     starting,
     views,
 )
 from shard_store.error_repair import Reopening
 from shard_store.error_search import StoredError
-from shard_store.model import PlanIdentity
+from shard_store.model import PlanIdentity, ShardKey
 from shard_store.pruning import PruneResult, RetentionPolicy
 from shard_store.publishing import Published
+from shard_store.shard_repair import Audit, ShardsChanged
+from shard_store.shard_search import FoundShard, ShardCriteria
 from shard_store.sql import install
 from shard_store.sql.database import Database
 from shard_store.sql.transaction import Transaction
@@ -100,6 +108,8 @@ class ShardStore:
     def close(self) -> None:
         self.database.close()
 
+    store_id = _reads(identity.store_id)
+
     # shards and their owners
 
     start = _writes(starting.start)
@@ -107,6 +117,7 @@ class ShardStore:
     retire = _writes(shards.retire)
     open_shards = _writes(shards.open_shards)
     look = _reads(shards.look)
+    renewed = _reads(shards.renewed)
     acquire = _writes(shards.acquire)
     release = _writes(shards.release)
 
@@ -160,16 +171,43 @@ class ShardStore:
     reject = _writes(error_records.reject)
     reject_inside = _joins(error_records.reject)
     found_bad = _reads(error_records.found_bad)
+    errors_of_plans = _reads(error_search.of_plans)
+    known_objects = _reads(known_objects.known_objects)
     name_error_queue = _writes(error_delivery.name_queue)
     undelivered_errors = _reads(error_delivery.undelivered)
     mark_delivered = _writes(error_delivery.mark_delivered)
     mark_requeued = _writes(error_repair.mark_requeued)
     drop_errors = _writes(error_repair.drop)
 
-    def reopen(self, found: Sequence[StoredError], *, dry_run: bool = False) -> Reopening:
+    def reopen(self, found: Sequence[StoredError], *, dry_run: bool = False, audit: Audit | None = None) -> Reopening:
         """Put the quarantined shards of these object errors back to where each was found bad."""
         run = self.database.read if dry_run else self.database.write
-        return run(lambda t: error_repair.reopen(t, found, dry_run=dry_run))
+        return run(lambda t: error_repair.reopen(t, found, dry_run=dry_run, audit=audit))
+
+    # shards as operators see them
+
+    shard_story = _reads(shard_story.story)
+
+    def find_shards(self, criteria: ShardCriteria, *, limit: int | None = None) -> Iterator[list[FoundShard]]:
+        """Shards in pages of up to 1,000."""
+        return shard_search.pages(self.database, criteria, limit=limit)
+
+    def quarantine(self, keys: Sequence[ShardKey], audit: Audit, *, dry_run: bool = False) -> ShardsChanged:
+        """Have up to 1,000 open shards given up by the next plan that holds them."""
+        run = self.database.read if dry_run else self.database.write
+        return run(lambda t: shard_repair.quarantine(t, keys, audit, dry_run=dry_run))
+
+    def put_back(
+        self, keys: Sequence[ShardKey], audit: Audit, *, message_uri: str, dry_run: bool = False
+    ) -> ShardsChanged:
+        """Have up to 1,000 quarantined shards read again by their pipelines."""
+        run = self.database.read if dry_run else self.database.write
+        return run(lambda t: shard_repair.reopen(t, keys, audit, message_uri=message_uri, dry_run=dry_run))
+
+    def forget(self, keys: Sequence[ShardKey], audit: Audit, *, dry_run: bool = False) -> ShardsChanged:
+        """Delete up to 1,000 finished shards: announced again, they are read again."""
+        run = self.database.read if dry_run else self.database.write
+        return run(lambda t: shard_repair.forget(t, keys, audit, dry_run=dry_run))
 
     # marks of reads: called by executors, for plans that have failed before
 

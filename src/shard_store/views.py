@@ -56,6 +56,7 @@ VIEWS: dict[str, tuple[Column, ...]] = {
         Column("publish_token", "text", _TOKEN),
         *_columns(shards, "end_seq:integer opened_at:time finished_at:time"),
         Column("last_heartbeat", "time", pipelines.c.heartbeat_at),
+        *_columns(shards, "pending"),
     ),
     "attempts": _columns(
         attempts,
@@ -70,7 +71,7 @@ VIEWS: dict[str, tuple[Column, ...]] = {
         *_columns(errors, "occurred_at:time"),
         Column("error_id", "text", sa.type_coerce(errors.c.error_key, AsHex)),
         Column("state", "text", error_state(_FINAL)),
-        *_columns(errors, "input_size:integer delivered_at:time delivered_to requeued_at:time"),
+        *_columns(errors, "input_size:integer delivered_at:time delivered_to requeued_at:time reopened_at:time"),
     ),
     "files_state": (
         Column("path", "text", sa.func.coalesce(shards.c.uri, shards.c.shard_id, type_=AnyText())),
@@ -92,7 +93,8 @@ VIEWS: dict[str, tuple[Column, ...]] = {
 }
 """The views' columns. An error is `final` once its plan was published; before, the attempt may still be repeated.
 
-Its `state`: `pending` (not final), `recorded`, `delivered` (to the error queue), `requeued` (`cuesqueue errors`).
+Its `state`: `pending` (not final), `recorded`, `delivered` (to the error queue), `requeued` (`cuesqueue errors`),
+`reopened` (its object is read again). A shard's `pending` is what its next plan will do: see `model.Pending`.
 """
 
 _FROM = {

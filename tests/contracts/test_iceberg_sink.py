@@ -14,6 +14,7 @@ import pytest
 import sqlalchemy as sa
 from pyiceberg.table import Table
 
+from queue_source.errors import OptionError
 from queue_source.sinks.base import Batch
 from queue_source.sinks.iceberg import sink as sink_module
 from shard_store.errors import PipelineTakenOver, ShardStoreError
@@ -96,6 +97,18 @@ def test_a_second_commit_of_a_batch_does_nothing(lake: Lake) -> None:
     query.commit(*written)
     query.commit(*written)
     assert (lake.ids(), len(rows(lake.store, "attempts"))) == ([1, 2], 1)
+
+
+def test_files_that_are_not_on_the_drivers_machine_are_not_committed(lake: Lake) -> None:
+    query = Query(lake)
+    query.begin()
+    written = query.written(table_of([1, 2]))
+    for task in written[1]:
+        for file in task.files:
+            Path(file.file_path.removeprefix("file://")).unlink()
+    with pytest.raises(OptionError, match=r"option 'path': of 1 local files .* 1 are not on the driver's machine"):
+        query.commit(*written)
+    assert (lake.snapshots(), rows(lake.store, "attempts")) == ([], [])
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import sqlite3
 import sys
 from collections.abc import Iterator
 from datetime import date, datetime, time, timezone
@@ -38,11 +40,29 @@ def lake(tmp_path: Path, iceberg_threads: None) -> Iterator[Lake]:
     [
         StorageOptions(),
         StorageOptions(endpoint="http://localhost:9000", access_key="a", secret_key="b", anonymous=True),
-        StorageOptions(azure=AzureOptions(account_name="lake", sas_token="sv=1")),
+        StorageOptions(azure=AzureOptions(account_name="lake", sas_token="sv=1", domains=("a.b", "c.d"))),
     ],
 )
 def test_the_storage_options_reach_the_files_of_a_catalog_as_they_are(storage: StorageOptions) -> None:
     assert storage_of(file_properties(storage)) == storage
+
+
+@pytest.mark.parametrize("name", ["write.py-location-provider.impl", "py-io-impl"])
+def test_a_table_names_no_code(lake: Lake, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyIceberg imports and calls what these name; other writers of the table may set them."""
+    query = Query(lake)
+    query.batch(table_of([1]))
+    lake.table().transaction().set_properties({"harmless": "x"}).commit_transaction()
+    with sqlite3.connect(lake.store.database.file() or "") as connection:
+        (place,) = connection.execute("SELECT metadata_location FROM iceberg_tables").fetchone()
+    connection.close()
+    metadata = Path(place.removeprefix("file://"))
+    changed = json.loads(metadata.read_text())
+    changed["properties"][name] = "webbrowser.Mozilla"
+    metadata.write_text(json.dumps(changed))
+    monkeypatch.setitem(sys.modules, "webbrowser", None)  # importing it fails
+    with pytest.raises(CuesqueueError, match=f"property '{name}', which names Python code"):
+        query.batch(table_of([2]))
 
 
 NOON = datetime(2026, 3, 29, 12, 30, 15, 123456)

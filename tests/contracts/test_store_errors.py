@@ -24,6 +24,7 @@ from shard_store.model import (
     shard_key,
 )
 from shard_store.pruning import RetentionPolicy
+from shard_store.semantics import Semantics
 from shard_store.sql.transaction import Transaction
 from shard_store.store import ShardStore
 from support.store_backends import STALE, Pipeline, StoreBackend, content, rows
@@ -69,6 +70,60 @@ def quarantined(us: Pipeline, *ids: str) -> None:
     us.store.record_errors("s", us.token.pipeline, [bad(plan, i) for i in ids])
     us.publish(plan, Split("/x", 0, 1))
     us.confirm()
+
+
+@pytest.mark.parametrize("semantics", list(Semantics))
+def test_a_plan_that_is_final_is_named_once_when_it_left_errors(store: ShardStore, semantics: Semantics) -> None:
+    us = Pipeline.start(store, semantics=semantics)
+    hashes = []
+    for number, sink in enumerate(("ours", "another")):
+        plan = us.planned(f"a{number}", f"b{number}")
+        hashes.append(plan.identity.delivery_hash)
+        store.record_errors("s", "p", [bad(plan, f"a{number}"), bad(plan, f"b{number}", "record", 7)])
+        if sink == "ours":
+            us.publish(plan)
+        confirmed = store.advance(us.token, confirm=us.seq)
+        assert confirmed.with_errors == (hashes[-1],)
+        us.confirmed = us.seq
+        assert store.advance(us.token, confirm=us.seq).with_errors == ()
+    plan = us.planned("good")
+    us.publish(plan)
+    assert store.advance(us.token, confirm=us.seq).with_errors == ()
+    us.confirmed = us.seq
+    plan = us.planned("last")
+    store.record_errors("s", "p", [bad(plan, "last")])
+    us.publish(plan)
+    assert store.start("s", "p", semantics=semantics).with_errors == (plan.identity.delivery_hash,)
+    assert store.start("s", "p", semantics=semantics).with_errors == ()
+    causes, first = store.errors_of_plans(hashes, 3)
+    assert causes == {"corrupt-object": 4}
+    assert [(error.delivery_hash in hashes, error.cause, error.detail) for error in first] == [
+        (True, "corrupt-object", "why")
+    ] * 3
+    assert store.errors_of_plans([hashes[0]], 0) == ({"corrupt-object": 2}, [])
+    assert store.errors_of_plans(["0" * 64], 3) == ({}, [])
+
+
+@pytest.mark.parametrize("semantics", list(Semantics))
+def test_objects_that_may_be_read_are_those_published_and_those_of_the_plan(
+    store: ShardStore, semantics: Semantics
+) -> None:
+    us = Pipeline.start(store, semantics=semantics)
+    plan = us.planned("old", "bad")
+    store.record_errors("s", "p", [bad(plan, "bad")])
+    us.publish(plan)
+    us.confirm()
+    plan = us.planned("now", "beside")
+    keeps = semantics.keeps_shards
+    if keeps:
+        us.open("next")
+        Pipeline.start(store, "other", source="other").open("theirs")
+    published, others = store.known_objects(plan.identity)
+    assert ("old" in published) is keeps
+    assert {"now", "beside"} <= set(others)
+    assert ("next" in others) is keeps
+    assert "theirs" not in {*published, *others}
+    assert "bad" not in published
 
 
 def test_a_message_is_kept_with_all_that_publishing_it_again_needs(store: ShardStore) -> None:

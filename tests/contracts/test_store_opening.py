@@ -45,12 +45,12 @@ def test_one_call_opens_a_set_and_tells_of_each_how_it_stands(backend: StoreBack
     assert found["done"].position == end_at(10)
 
 
-def test_a_shard_announced_twice_in_one_call_is_one_and_the_first_announcement_counts(store: ShardStore) -> None:
+def test_a_shard_announced_twice_in_one_call_is_one_and_the_last_announcement_counts(store: ShardStore) -> None:
     us = Pipeline.start(store)
     first, second = Content("a", "uri", 1, "e", "q", "m1"), Content("a", "other", 2, "f", "q", "m2")
     [shard] = store.open_shards(us.token, "s", [first, second]).values()
-    assert shard.content == first
-    assert us.look("a")["a"].content == first
+    assert shard.content == second
+    assert us.look("a")["a"].content == second
 
 
 def test_opening_twice_changes_nothing(store: ShardStore) -> None:

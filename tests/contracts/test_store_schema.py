@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -19,12 +23,14 @@ from shard_store.model import shard_key
 from shard_store.pruning import RetentionPolicy
 from shard_store.sql import install as installing
 from shard_store.sql.database import Database
-from shard_store.sql.schema import REVISION, attempts, metadata, pipelines, shards, version
+from shard_store.sql.schema import REVISION, attempts, identity, metadata, pipelines, shard_changes, shards, version
 from shard_store.sql.transaction import Transaction
 from shard_store.store import open_store
 from support.servers.postgres import new_database
 from support.store_backends import MYSQL_URL, PROCESS_BACKENDS, Pipeline
 from support.store_processes import Workers
+
+SOURCE = Path(installing.__file__).parents[2]
 
 
 @pytest.fixture(params=PROCESS_BACKENDS)
@@ -60,6 +66,65 @@ def test_an_empty_database_is_made_a_store_and_stamped(url: str, database: Datab
 def test_several_processes_may_open_an_empty_database_at_once(url: str) -> None:
     with Workers([["create", url]] * 6) as workers:
         assert workers.ask("go") == [1] * 6
+
+
+def test_several_processes_that_make_a_store_at_once_agree_on_its_id(url: str) -> None:
+    with Workers([["identify", url]] * 6) as workers:
+        found = workers.ask("go")
+    assert len(set(found)) == 1
+    with open_store(url) as store:
+        assert found[0] == store.store_id()
+
+
+def test_each_store_has_an_id_of_its_own_that_stays(url: str, database: Database, tmp_path: Path) -> None:
+    with open_store(url) as store:
+        first = store.store_id()
+    with open_store(url, create=False) as store:
+        assert store.store_id() == first
+    with open_store(f"sqlite:///{tmp_path / 'another.db'}") as another:
+        assert another.store_id() != first
+    assert len(first) == 32
+
+
+def test_a_store_whose_id_was_deleted_says_so(url: str, database: Database) -> None:
+    with open_store(url) as store:
+        database.write(lambda t: t.execute(identity.delete()))
+        with pytest.raises(StoreConfigurationError, match=r"its table cuesqueue_store is empty.*'storeUrl'"):
+            store.store_id()
+
+
+@pytest.mark.parametrize("made", ["the whole table", "a table without its row"])
+def test_a_store_of_an_earlier_revision_gets_one_id_at_its_migration(url: str, database: Database, made: str) -> None:
+    """Also where a process died in the middle of it, and the migration runs twice."""
+    install(database, "0002" if made == "the whole table" else "0003")
+    if made != "the whole table":
+        database.write(lambda t: t.execute(identity.delete()))
+        stamp(database, "0002")
+    installing.migrate(database)
+    with open_store(url) as store:
+        first = store.store_id()
+        stamp(database, "0002")
+        installing.migrate(database)
+        assert store.store_id() == first
+
+
+def test_a_package_in_an_archive_migrates_a_store(url: str, database: Database, tmp_path: Path) -> None:
+    """As executors and drivers get it with `--py-files`: Alembic reads files, of which an archive has none."""
+    install(database, "0001")
+    archive = Path(shutil.make_archive(str(tmp_path / "code"), "zip", SOURCE, "shard_store"))
+    script = (
+        "import sys, shard_store.sql.install as i; from shard_store.sql.database import Database;"
+        "assert '.zip' in i.__file__; d = Database(sys.argv[1]); print(*i.migrate(d)); d.close()"
+    )
+    isolated = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(archive)!r}); {script}", url]
+    done = subprocess.run(isolated, cwd=tmp_path, env=_without_us(), capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["0001", REVISION], done.stderr
+    with open_store(url) as store:
+        assert store.store_id()
+
+
+def _without_us() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
 
 
 def test_the_tables_of_the_code_are_those_of_the_migrations(database: Database) -> None:
@@ -187,6 +252,28 @@ def test_a_migration_that_died_between_two_tables_goes_on(url: str, database: Da
         assert Pipeline.start(store).deliver("a")
 
 
+@pytest.mark.parametrize("done", [1, 2, 3, 4, 5])
+def test_a_migration_from_the_second_schema_that_died_on_its_way_goes_on(
+    url: str, database: Database, done: int
+) -> None:
+    install(database, "0002")
+    steps = (
+        "ALTER TABLE cuesqueue_shards ADD COLUMN sequence VARCHAR(64)",
+        "ALTER TABLE cuesqueue_shards ADD COLUMN pending VARCHAR(12)",
+        "ALTER TABLE cuesqueue_errors ADD COLUMN reopened_at BIGINT",
+        "CREATE INDEX cuesqueue_errors_shard ON cuesqueue_errors (shard_key)",
+    )
+    with database.engine.begin() as connection:
+        for step in steps[:done]:
+            connection.exec_driver_sql(step)
+        if done > len(steps):
+            shard_changes.create(connection)
+    assert installing.migrate(database) == ("0002", REVISION)
+    assert tables(database) == {*metadata.tables, version.name}
+    with open_store(url) as store:
+        assert Pipeline.start(store).deliver("a")
+
+
 def test_a_migration_that_died_before_it_was_stamped_goes_on(url: str, database: Database) -> None:
     open_store(url).close()
     stamp(database, "0001")
@@ -250,7 +337,7 @@ def test_the_code_is_at_the_newest_revision_and_each_has_one_before_it() -> None
 
 def test_the_wheel_holds_the_migrations() -> None:
     folder = Path(installing.__file__).parent / "migrations"
-    revisions = {"0001_initial.py", "0002_snapshots_and_marks.py"}
+    revisions = {"0001_initial.py", "0002_snapshots_and_marks.py", "0003_store_id.py", "0004_announced_again.py"}
     assert {path.name for path in (folder / "versions").glob("[0-9]*.py")} == revisions
     settings = (Path(__file__).resolve().parents[2] / "pyproject.toml").read_text(encoding="utf-8")
     assert '"src/shard_store"' in settings  # the wheel takes the whole folder, migrations included

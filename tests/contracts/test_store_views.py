@@ -38,6 +38,7 @@ def test_a_shard_is_shown_with_its_token_and_its_owners_last_heartbeat(backend: 
             "opened_at": opened,
             "finished_at": None,
             "last_heartbeat": opened + 5_000_000,
+            "pending": None,
         }
     ]
 

@@ -16,6 +16,7 @@ from queue_source.formats.base import check_schema
 from queue_source.options import parse_reader_options
 from queue_source.read.objects import read_object
 from queue_source.spark.compat import arrow_schema
+from support.sessions import LEAST
 
 pytestmark = pytest.mark.engine
 
@@ -55,7 +56,7 @@ def parsed(ddl: str) -> StructType:
 
 
 def read_ours(paths: list[Path], file_format: str, ddl: str, options: dict[str, str]) -> tuple[pa.Table, int]:
-    given = {"queueUrl": "sim://q", "fileFormat": file_format, **options}
+    given = {**LEAST, "fileFormat": file_format, **options}
     if file_format in ("csv", "json"):
         given.setdefault("timeZone", ZONE)
     options_of_format = parse_reader_options(given).content.format

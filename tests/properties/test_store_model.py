@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
@@ -12,8 +13,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from shard_store.errors import PipelineTakenOver, ShardsLost
-from shard_store.model import Position, PublishToken, end_at, position_at
+from shard_store.model import Position, PublishToken, ShardState, end_at, position_at, shard_key
 from shard_store.pruning import RetentionPolicy
+from shard_store.shard_repair import Audit
 from support.store_model import SIZE, STALE, Actor, Checkpoint, Crash, Model, World, run
 
 NAMES = ("p", "q", "foreign")
@@ -24,6 +26,9 @@ ZOMBIE_STEPS = ("deliver", "plan", "heartbeat", "acquire", "open", "snapshot")
 ENDS = st.lists(
     st.one_of(st.just(end_at(SIZE)), st.integers(1, SIZE - 1).map(position_at)), min_size=1, max_size=len(IDS)
 )
+
+
+CAUSES = st.sampled_from(["missing-object", "object-changed", "corrupt-object"])
 
 
 class Pipelines(RuleBasedStateMachine):
@@ -102,6 +107,28 @@ class Pipelines(RuleBasedStateMachine):
     @rule(name=st.sampled_from(NAMES), fault=FAULTS)
     def deliver(self, name: str, fault: int | str | None) -> None:
         self.act(name, "deliver", Actor.deliver, fault)
+
+    @rule(name=st.sampled_from(NAMES), cause=CAUSES)
+    def deliver_without_bad(self, name: str, cause: str) -> None:
+        self.act(name, "deliver", lambda actor: actor.deliver_without_bad(cause), None)
+
+    @rule(shard_id=st.sampled_from(IDS), fault=DEATHS, back=st.booleans())
+    def operate(self, shard_id: str, fault: int | None, back: bool) -> None:
+        """By hand a shard is given up, or what was found bad is opened again."""
+        self.last = ("operator", None)
+        store, key = self.world.store, shard_key("s", shard_id)
+        found = store.look([key])
+        if key not in found or (found[key].state is ShardState.QUARANTINED) is not back:
+            return
+
+        def change() -> None:
+            if back:
+                store.put_back([key], Audit("me@here"), message_uri="message:")
+            else:
+                store.quarantine([key], Audit("me@here"))
+
+        with suppress(Crash):
+            run(self.world, fault, change)
 
     @rule(name=st.sampled_from(NAMES), fault=FAULTS)
     def confirm(self, name: str, fault: int | str | None) -> None:

@@ -62,8 +62,10 @@ class SweepLoop(DriverLoop):
         super().__init__(options, cell.folder / "checkpoint", cell.folder / "output")
 
     def _start_coordinator(self, driver: str) -> Coordinator:
-        self.reader._coordinator = reader_module._start(self.options)  # as its first call, without a handler of signals
-        return self.reader._coordinator
+        # as its first call, without a handler of signals
+        coordinator, self.reader._store = reader_module._start(self.options)
+        self.reader._coordinator = coordinator
+        return coordinator
 
     def _run(self, number: int) -> None:
         start, end = ({"seq": self._log[number][name]} for name in ("start", "end"))

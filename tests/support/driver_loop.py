@@ -11,6 +11,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from queue_source.coordinator import Coordinator, start
@@ -19,7 +20,7 @@ from queue_source.options import ReaderOptions, connection_options, parse_reader
 from queue_source.options.queue_checks import check_suitability
 from queue_source.queues import open_queue
 from shard_store.failpoints import reach
-from shard_store.model import Plan, Split
+from shard_store.model import ErrorRecord, Plan, Split
 from shard_store.store import ShardStore, open_store
 
 
@@ -81,12 +82,13 @@ class DriverLoop:
         work: Callable[[], object] = lambda: None,
         skewed: bool = False,
     ) -> None:
-        """`work` is what takes time in a batch, between its plan and its delivery.
+        """`work` is what takes time in a batch, between its plan and its delivery. `bad`: what tasks find bad, and why.
 
         `skewed`: by `skew` seconds all clocks but the queue's are ahead.
         """
         self.options = options
         self.work = work
+        self.bad: dict[str, str] = {}
         self.skew = 0.0
         self._skewed = skewed
         self.checkpoint = checkpoint
@@ -160,10 +162,27 @@ class DriverLoop:
         start, end = self._log[number]["start"], self._log[number]["end"]
         plan = self.coordinator.plan(start, end)
         self.work()
-        self._deliver(plan, number)
+        self._deliver(self._without_bad(plan), number)
         self._write("commits", number, {})
         self._done[number] = {}
         self._start = end
+
+    def _without_bad(self, plan: Plan) -> Plan:
+        """As tasks do it: they write the errors, and give no rows of these objects."""
+        found = [r for r in plan.ranges if r.content.shard_id in self.bad]
+        if not found:
+            return plan
+        identity = plan.identity
+        records = [
+            ErrorRecord(
+                "object", self.bad[r.content.shard_id], "why", r.content.shard_id, identity.delivery_hash, r.start,
+                r.content.queue, r.content.message_id,
+            )
+            for r in found
+        ]  # fmt: skip
+        with open_store(self.options.store.reveal()) as store:
+            store.record_errors(identity.source, identity.token.pipeline, records)
+        return replace(plan, ranges=tuple(r for r in plan.ranges if r not in found))
 
     def _deliver(self, plan: Plan, number: int) -> None:
         ids = [r.content.shard_id for r in plan.ranges]  # also those of a plan that is published: the store drops them

@@ -13,10 +13,12 @@ import pytest
 from queue_source.options import ReaderOptions, parse_reader_options
 from queue_source.read import task as reading
 from queue_source.read.partitions import partition
+from queue_source.read.plan_store import PlanStore
 from queue_source.read.task import Alone, Beside, Work, read_work
 from shard_store.model import BEGINNING, Content, Plan, Range, Split, end_at, shard_key
 from shard_store.semantics import Semantics
 from shard_store.store import ShardStore, open_store
+from support.sessions import LEAST
 from support.store_backends import Pipeline, rows
 
 SCHEMA = pa.schema([("id", pa.string())])
@@ -74,7 +76,7 @@ class Query:
         plans_once: bool = False,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        given = {"queueUrl": "sim://files", "source": "s", "fileFormat": "csv", "minPartitions": str(tasks)}
+        given = {**LEAST, "source": "s", "fileFormat": "csv", "minPartitions": str(tasks)}
         self.options: ReaderOptions = parse_reader_options({**given, "store": f"sqlite:///{folder}/store.db"})
         self.store: ShardStore = open_store(self.options.store.reveal())
         self.readers = Readers()
@@ -111,7 +113,7 @@ class Query:
                 plan.identity,
                 pieces,
                 self.options.content,
-                self.options.store,
+                PlanStore.of(self.options.store, self.store),
                 limit if plan.suspected else Beside(task) if plan.attempt > 1 else None,
             )
             for task, pieces in enumerate(tasks)

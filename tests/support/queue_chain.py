@@ -15,6 +15,7 @@ from shard_store.failpoints import reach
 from shard_store.model import Plan
 from shard_store.store import open_store
 from support.driver_loop import DriverLoop, reader_options
+from support.reading import plan_store
 
 TIMES = {"commitTimeout": "1s", "visibilityTimeout": "2s", "waitTime": "50ms"}
 TASKS = 2
@@ -38,7 +39,8 @@ class Hop(DriverLoop):
         ranges = () if plan.published else plan.ranges
         written = []
         for task in range(TASKS):
-            work = Work(plan.identity, whole_pieces(ranges[task::TASKS]), self.options.content, self.options.store)
+            pieces = whole_pieces(ranges[task::TASKS])
+            work = Work(plan.identity, pieces, self.options.content, plan_store(self.options))
             rows = read_work(work, MESSAGE_SCHEMA, repeated=True)
             written.append(sink.write(rows, MESSAGE_SCHEMA, replace(batch, task=f"{number}.{task}")))
             self.work()

@@ -13,10 +13,19 @@ import pytest
 from queue_source.errors import BadObject
 from queue_source.formats.bad_records import BadRecords
 from queue_source.formats.base import Part
+from queue_source.options import ReaderOptions
 from queue_source.options.file_format import FormatOptions
 from queue_source.read.objects import read_object
+from queue_source.read.plan_store import PlanStore
+from shard_store.store import open_store
 
 UTC_MICROS = pa.timestamp("us", tz="UTC")
+
+
+def plan_store(options: ReaderOptions) -> PlanStore:
+    """The store as tasks reach it; it is made here, where the reader's start does that."""
+    with open_store(options.store.reveal()) as store:
+        return PlanStore.of(options.store, store)
 
 
 def load_object(uri: str, schema: pa.Schema, options: FormatOptions, **more: Any) -> list[pa.RecordBatch]:

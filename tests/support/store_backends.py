@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from shard_store.model import BEGINNING, Content, Plan, Position, PublishToken, Range, Shard, ShardKey, Split, end_at
 from shard_store.publishing import Published
 from shard_store.semantics import Semantics
-from shard_store.sql.schema import metadata
+from shard_store.sql.schema import identity, metadata
 from shard_store.store import ShardStore, open_store
 from support.queues.backend import Clock
 
@@ -51,7 +51,8 @@ class StoreBackend:
     def wipe(self) -> None:
         with open_store(self.url) as store, store.database.engine.begin() as connection:
             for table in metadata.sorted_tables:
-                connection.execute(table.delete())
+                if table is not identity:  # the same store, empty
+                    connection.execute(table.delete())
 
     def close(self) -> None:
         for view in self.views:

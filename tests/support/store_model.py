@@ -9,20 +9,32 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from itertools import pairwise
+from dataclasses import dataclass, field, replace
+from itertools import count, pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
-from shard_store.model import BEGINNING, Content, Plan, Position, PublishToken, Range, Shard, ShardKey, Split
+from shard_store.model import (
+    BEGINNING,
+    Content,
+    ErrorRecord,
+    Plan,
+    Position,
+    PublishToken,
+    Range,
+    Shard,
+    ShardKey,
+    Split,
+)
 from shard_store.sql.schema import attempts, pipelines, shards, snapshots, splits
 from shard_store.store import ShardStore, open_store
 
 STALE = 60.0
 SIZE = 10
 T = TypeVar("T")
+_MESSAGES = count()
 
 
 class Crash(Exception):
@@ -114,7 +126,9 @@ class Actor:
                 self.seen[shard.key] = shard.token
 
     def open(self, ids: list[str]) -> None:
-        contents = [Content(i, i, SIZE) for i in ids]
+        """Each time by messages that nobody has seen; a reader also looks for what was opened again without one."""
+        self.route(list(self.store.renewed(self.token).values()))
+        contents = [Content(i, i, SIZE, message_id=f"m{next(_MESSAGES)}") for i in ids]
         self.route(list(self.store.open_shards(self.token, "s", contents).values()))
 
     def acquire(self) -> None:
@@ -162,6 +176,17 @@ class Actor:
                 [self.plan.identity], [Split(ranges_of(self.plan), 1, 1)], batch_id=self.checkpoint.batch[1]
             )
         self.checkpoint.done, self.checkpoint.batch, self.plan = self.checkpoint.batch[1], None, None
+
+    def deliver_without_bad(self, cause: str) -> None:
+        """A task finds the first object bad, so that no sink gets rows of it, and the batch is done."""
+        if self.plan is None or self.plan.published or self.checkpoint.batch in self.checkpoint.taken:
+            return
+        for bad in self.plan.ranges[:1]:
+            subject, identity = bad.content.shard_id, self.plan.identity
+            error = ErrorRecord("object", cause, "", subject, identity.delivery_hash, bad.start)
+            self.store.record_errors("s", self.token.pipeline, [error])
+        self.plan = replace(self.plan, ranges=self.plan.ranges[1:])
+        self.deliver()
 
     def confirm(self) -> None:
         done = self.checkpoint.done
@@ -243,6 +268,10 @@ class Model:
                 self._forget(key, checkpoints)
                 continue
             now = found[key]
+            opened_again = before["state"] == "quarantined" and now["state"] == "open"
+            if opened_again:
+                assert step in ("open", "operator"), f"{step} opened a quarantined shard again"
+                continue
             assert now["position"] >= before["position"], "invariant 2: a position fell"
             if now["position"] != before["position"]:
                 assert actor is not None
@@ -292,9 +321,11 @@ class Model:
         for start, end in pool:
             if start <= reached < end:
                 reached = Position(end)
-        assert reached >= row["position"], "rows were lost: the position is beyond what any sink has"
         for (_, end), (start, _) in pairwise(visible):
             assert end <= start, "rows were published twice"
+        if row["state"] == "quarantined":  # nothing of it is published from where it was found bad
+            return
+        assert reached >= row["position"], "rows were lost: the position is beyond what any sink has"
         if not others and visible:
             assert visible[-1][1] == row["position"]
         assert (row["finished_at"] is not None) == row["position"].startswith("~")

@@ -42,6 +42,13 @@ def create(url: str) -> None:
             answer(store.start("s", f"p{os.getpid()}").token.incarnation)
 
 
+def identify(url: str) -> None:
+    """Open a store that others make at the same time, and say which it is."""
+    for _ in orders():
+        with open_store(url) as store:
+            answer(store.store_id())
+
+
 def orders() -> Iterator[list[str]]:
     answer("ready")
     for line in sys.stdin:
@@ -53,5 +60,5 @@ def answer(value: object) -> None:
     sys.stdout.flush()
 
 
-ACTIONS: dict[str, Callable[..., None]] = {"acquire": acquire, "win": win, "create": create}
+ACTIONS: dict[str, Callable[..., None]] = {"acquire": acquire, "win": win, "create": create, "identify": identify}
 ACTIONS[sys.argv[1]](*sys.argv[2:])

@@ -19,6 +19,7 @@ from queue_source.queues import open_queue, queue_name
 from queue_source.queues.amqp.address import parse_address
 from queue_source.queues.amqp.messages import Delivery, properties_of_copy, received, shown_header
 from queue_source.queues.base import administered
+from support.sessions import LEAST
 
 
 def test_a_url_is_taken_apart() -> None:
@@ -185,7 +186,7 @@ LISTENERS = ("amqp://h/v?source=s&listener=true", "sim://s?dir=d&listener=true")
 @pytest.mark.parametrize("semantics", ["exactly-once", "at-least-once"])
 @pytest.mark.parametrize("url", LISTENERS)
 def test_a_listener_is_refused_where_nothing_may_be_lost(url: str, semantics: str) -> None:
-    options = parse_reader_options({"queueUrl": url, "fileFormat": "json", "deliverySemantics": semantics})
+    options = parse_reader_options({**LEAST, "queueUrl": url, "deliverySemantics": semantics})
     told = f"'queueUrl'.*is a listener.*lost.*at-most-once and not with {semantics}.*pool=NAME"
     with open_queue(url) as queue, pytest.raises(OptionError, match=told):
         check_suitability([queue], options)
@@ -193,7 +194,7 @@ def test_a_listener_is_refused_where_nothing_may_be_lost(url: str, semantics: st
 
 @pytest.mark.parametrize("url", LISTENERS)
 def test_a_listener_is_suitable_for_at_most_once(url: str) -> None:
-    options = parse_reader_options({"queueUrl": url, "fileFormat": "json", "deliverySemantics": "at-most-once"})
+    options = parse_reader_options({**LEAST, "queueUrl": url, "deliverySemantics": "at-most-once"})
     with open_queue(url) as queue:
         check_suitability([queue], options)
 
@@ -201,4 +202,4 @@ def test_a_listener_is_suitable_for_at_most_once(url: str) -> None:
 def test_a_pool_is_suitable() -> None:
     url = "amqp://h/v?source=s&pool=p"
     with open_queue(url) as queue:
-        check_suitability([queue], parse_reader_options({"queueUrl": url, "fileFormat": "json"}))
+        check_suitability([queue], parse_reader_options({**LEAST, "queueUrl": url}))

@@ -185,7 +185,7 @@ def pruning(monkeypatch: pytest.MonkeyPatch) -> Pruning:
 
     def prune(store: Store, policy: Any, now: None = None, *, dry_run: bool = False) -> Any:
         record.asked.append({"url": store.url, "dry_run": dry_run, **vars(policy)})
-        return SimpleNamespace(shards=3, snapshots=2, attempts=1, errors=0, timed_out=record.timed_out)
+        return SimpleNamespace(shards=3, snapshots=2, attempts=1, errors=0, shard_changes=0, timed_out=record.timed_out)
 
     monkeypatch.setattr(shard_store, "open_store", Store, raising=False)
     monkeypatch.setattr(shard_store, "RetentionPolicy", SimpleNamespace, raising=False)
@@ -206,7 +206,8 @@ def test_prune_takes_the_store_from_the_environment_and_its_policy_from_the_opti
     arguments = ("--source", "orders", "--older-than", "5 days", "--max-shards", "9", "--dry-run", "--json")
     done = cuesqueue("prune", *arguments, env={"CUESQUEUE_STORE": "sqlite:///env.db"})
     assert json.loads(done.stdout) == {
-        "shards": 3, "snapshots": 2, "attempts": 1, "errors": 0, "timed_out": False, "dry_run": True,
+        "shards": 3, "snapshots": 2, "attempts": 1, "errors": 0, "shard_changes": 0,
+        "timed_out": False, "dry_run": True,
     }  # fmt: skip
     assert pruning.asked == [
         {"url": "sqlite:///env.db", "dry_run": True, "window": timedelta(days=5), "max_shards": 9, "source": "orders"}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -35,6 +37,27 @@ def test_a_queue_of_no_known_kind_is_wrong_use() -> None:
     assert done.exit_code == 2
     assert done.stderr.startswith("error: queue 'bogus://me:***@host'")
     assert "n0t-sh0wn" not in done.output
+
+
+def test_files_of_stores_and_queues_are_their_owners_alone(tmp_path: Path) -> None:
+    """They hold bodies of messages. What exists keeps its mode, for those who share it on purpose."""
+    before = os.umask(0o000)
+    try:
+        shard_store.open_store(f"sqlite:///{tmp_path}/store.db").close()
+        with open_queue(f"sql+sqlite:///{tmp_path}/jobs.db?queue=files") as queue:
+            queue.send(["a"])
+            modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
+        with open_queue(f"sim://orders?dir={tmp_path}/sim") as queue:
+            queue.send(["a"])
+        simulated = [path for path in (tmp_path / "sim").rglob("*") if path.is_file()]
+        (tmp_path / "store.db").chmod(0o660)
+        shard_store.open_store(f"sqlite:///{tmp_path}/store.db").close()
+    finally:
+        os.umask(before)
+    assert {"store.db", "jobs.db", "jobs.db-wal"} <= modes.keys()
+    assert set(modes.values()) == {0o600}
+    assert {stat.S_IMODE(path.stat().st_mode) for path in simulated} == {0o600}
+    assert stat.S_IMODE((tmp_path / "store.db").stat().st_mode) == 0o660
 
 
 def test_prune_keeps_what_is_open_in_a_real_store(tmp_path: Path) -> None:

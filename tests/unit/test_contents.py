@@ -12,7 +12,11 @@ from queue_source.announcements.contents import Announced, announced_messages, a
 from queue_source.messages import Receipt, Received
 from queue_source.options import parse_reader_options
 
-LEAST = {"queueUrl": "sql+sqlite:///jobs.db?queue=files", "fileFormat": "json"}
+LEAST = {
+    "queueUrl": "sql+sqlite:///jobs.db?queue=files",
+    "fileFormat": "json",
+    "allowedPrefixes": "s3://,gs://,abfss://",
+}
 ASKED: list[str] = []
 
 
@@ -111,6 +115,49 @@ def test_a_key_with_dots_that_the_client_would_resolve_is_refused(key: str) -> N
     assert ASKED == []
 
 
+@pytest.mark.parametrize(
+    "bucket", ["l?acl=", "l?", "l#", "l%2F", "l m", "l\tm", "", ".", "..", "b\u202e", "ü", "b" * 600, "a&b", "a;b"]
+)
+def test_a_bucket_whose_name_would_change_the_request_is_refused(bucket: str) -> None:
+    """With addresses `host/bucket/key` the store would be asked for something else than an object."""
+    record = {"eventName": "ObjectCreated:Put", "s3": {"bucket": {"name": bucket}, "object": {"key": "k"}}}
+    announced = take(json.dumps({"Records": [record]}), json.dumps([f"s3://{bucket}/k"]), allowedPrefixes="s3://")
+    assert uris(announced) == []
+    assert refused(announced) == [0, 1]
+
+
+@pytest.mark.parametrize(
+    "bucket", ["my-bucket.x", "Old_Bucket", "tenant:bucket", "$web", "c@lake.dfs.core.windows.net"]
+)
+def test_names_that_buckets_have_are_taken(bucket: str) -> None:
+    assert uris(take(f"s3://{bucket}/k")) == [f"s3://{bucket}/k"]
+
+
+@pytest.mark.parametrize(("prefix", "longest"), [("s3://b/", 1024), ("gs://b/", 1024), ("file:///", 4096)])
+def test_a_key_longer_than_any_store_takes_is_refused(prefix: str, longest: int) -> None:
+    fits, long = prefix + "k" * longest, prefix + "ü" * (longest // 2) + "k"
+    announced = take(fits, long, allowedPrefixes=prefix)
+    assert uris(announced) == [fits]
+    assert f"has {longest + 1} bytes" in refusals(announced)[0]
+    assert len(refusals(announced)[0]) < 300
+
+
+def test_an_etag_that_no_store_would_make_is_refused() -> None:
+    item = {"key": "k", "eTag": "e" * 2_000}
+    record = {"eventName": "ObjectCreated:Put", "s3": {"bucket": {"name": "landing"}, "object": item}}
+    assert "ETag or version" in refusals(take(json.dumps({"Records": [record]})))[0]
+
+
+def test_a_message_that_announces_more_objects_than_the_option_allows_is_refused_as_a_whole() -> None:
+    many, few = (json.dumps([f"s3://b/{number}" for number in range(count)]) for count in (4, 3))
+    announced = take(many, few, maxObjectsPerMessage="3")
+    assert refused(announced) == [0]
+    assert "announces 4 objects" in refusals(announced)[0]
+    assert "'maxObjectsPerMessage' allows 3" in refusals(announced)[0]
+    assert uris(announced) == ASKED
+    assert "10,000" in refusals(take(json.dumps([f"s3://b/{number}" for number in range(10_001)])))[0]
+
+
 def test_one_forbidden_object_makes_an_error_of_its_message_and_of_no_other() -> None:
     announced = take('["s3://a/1", "s3://b/2"]', "s3://a/3", allowedPrefixes="s3://a/")
     assert uris(announced) == ["s3://a/3"]
@@ -148,6 +195,46 @@ def test_what_the_glob_leaves_out_need_not_be_allowed() -> None:
     announced = take("s3://elsewhere/_SUCCESS", pathGlobFilter="*.csv", allowedPrefixes="s3://b/")
     assert [one.ignored for one in announced] == [1]
     assert refused(announced) == []
+
+
+HIDDEN = [
+    "_temporary/0/part-0.csv", "_delta_log/0.json", "_committed_1", "_SUCCESS", ".part-0.crc", "a/.hidden/b.csv",
+    "a/_b/c/d.csv", "_metadata", "_common_metadata", "a/_metadata", "x.csv._COPYING_", "x._COPYING_/y.csv", ".a=1/b",
+    "_spark_metadata/0",
+]  # fmt: skip
+SHOWN = ["a_b/c.csv", "_year=2026/a.csv", "a/_b=c", "_metadata_of_folders/a.csv", "x_", "a.b/c", "~/a", "-/_x=1/y"]
+
+
+@pytest.mark.parametrize("prefix", ["s3://", "s3://b/", "s3://b/in/", "s3://b/in/,s3://b/"])
+def test_hidden_names_below_a_prefix_are_left_out_and_counted(prefix: str) -> None:
+    bodies = [f"s3://b/in/{name}" for name in (*HIDDEN, *SHOWN)]
+    announced = take(json.dumps(bodies), *bodies, allowedPrefixes=prefix)
+    assert uris(announced) == bodies[len(HIDDEN) :] * 2
+    assert [one.ignored for one in announced] == [len(HIDDEN), *[1] * len(HIDDEN), *[0] * len(SHOWN)]
+    assert refused(announced) == []
+    assert uris(take(*bodies, allowedPrefixes=prefix, readHiddenFiles="true")) == bodies
+
+
+@pytest.mark.parametrize(
+    "prefix", ["s3://b/in/_staging/", "s3://b/in/_", "s3://b/,s3://b/in/_staging/", "s3://b/in/_staging"]
+)
+def test_what_a_prefix_names_itself_is_not_hidden(prefix: str) -> None:
+    assert uris(take("s3://b/in/_staging/a.csv", allowedPrefixes=prefix)) == ["s3://b/in/_staging/a.csv"]
+    assert uris(take("s3://b/in/_staging/_a.csv", allowedPrefixes=prefix)) == []
+
+
+def test_a_hidden_name_that_no_prefix_allows_is_refused_like_any_other() -> None:
+    assert refused(take("s3://other/_x", allowedPrefixes="s3://b/")) == [0]
+
+
+def test_the_glob_of_the_whole_path_leaves_out_folders() -> None:
+    found = ["s3://b/in/2026-01/a.csv", "s3://b/in/x/y/2026-02/b.csv"]
+    others = ["s3://b/in/2025-01/a.csv", "s3://b/2026-01/a.csv", "s3://b/in/2026-01/x/a.csv", "s3://c/in/2026-01/a.csv"]
+    announced = take(json.dumps([*found, *others]), fullPathGlobFilter="s3a://b/in/**/2026-*/*.csv")
+    assert uris(announced) == found
+    assert announced[0].ignored == len(others)
+    both = {"fullPathGlobFilter": "**/in/**", "pathGlobFilter": "b*"}
+    assert uris(take(json.dumps([*found, *others]), **both)) == found[1:]
 
 
 def test_events_that_create_nothing_are_ignored_and_what_is_not_understood_is_an_error() -> None:

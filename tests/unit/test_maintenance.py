@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from queue_source.coordinator.error_log import ErrorLog
 from queue_source.coordinator.in_flight import InFlight
 from queue_source.coordinator.maintenance import Maintenance
 from queue_source.coordinator.room import Limits
@@ -61,6 +62,9 @@ class Fakes:
     def get_again(self, keys: object) -> None:
         self._called("others")
 
+    def get_renewed(self) -> None:
+        self._called("renewed")
+
     def depth(self) -> Depth:
         self._called("depth")
         return Depth(7, 0)
@@ -80,7 +84,7 @@ def run(fakes: Fakes, **options: str) -> tuple[Maintenance, Session]:
     given: dict[str, Any] = {"commitTimeout": "6s", "pruneInterval": "60s", **options}
     session = make_session(fakes, {"q": fakes}, stopping=fakes.rounds, clock=lambda: fakes.rounds.now, **given)
     other: Any = fakes
-    maintenance = Maintenance(session, InFlight(["q"], Limits(10, 10)), other, other)
+    maintenance = Maintenance(session, InFlight(["q"], Limits(10, 10)), other, other, ErrorLog(session))
     maintenance.run()
     return maintenance, session
 
@@ -108,7 +112,7 @@ def test_pruning_gets_the_window_the_limit_and_the_source_of_the_options() -> No
     assert fakes.policies == [RetentionPolicy(timedelta(days=8), 77, "files")]
 
 
-@pytest.mark.parametrize("call", ["others", "prune files", "prune", "depth"])
+@pytest.mark.parametrize("call", ["others", "renewed", "prune files", "prune", "depth"])
 def test_what_fails_is_counted_and_tried_again_and_keeps_nothing_else_from_being_done(
     call: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -117,7 +121,7 @@ def test_what_fails_is_counted_and_tried_again_and_keeps_nothing_else_from_being
     maintenance, session = run(fakes)
     assert session.metrics.snapshot()["maintenanceFailures"] == 2
     assert len(caplog.records) == 2
-    for name in ("others", "prune files", "prune", "depth"):
+    for name in ("others", "renewed", "prune files", "prune", "depth"):
         assert len(fakes.times(name)) >= 1
     assert len(fakes.times(call)) >= 3
     assert fakes.times(call)[2] <= 61, "not a whole interval later"

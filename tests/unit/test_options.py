@@ -27,10 +27,11 @@ from queue_source.options import (
 )
 from queue_source.options.date_patterns import parse_pattern
 from queue_source.options.declaring import Option
-from queue_source.options.other_names import ALIASES, CANNOT, MEANINGLESS
-from queue_source.options.places import READER
+from queue_source.options.other_names import ALIASES, CANNOT, MEANINGLESS, SPARK_HIDES
+from queue_source.options.places import PLACES, READER
+from queue_source.options.storage import with_secrets
 
-LEAST = {"queueUrl": "sim://files", "source": "orders", "fileFormat": "csv"}
+LEAST = {"queueUrl": "sim://files", "source": "orders", "fileFormat": "csv", "allowedPrefixes": "s3://in/"}
 SECRET = "n0t-t0-be-sh0wn"
 
 
@@ -49,7 +50,7 @@ def refusal(options: dict[str, str], parse: Any = parse_reader_options) -> Optio
 def test_the_defaults_are_those_of_the_design() -> None:
     options = read()
     assert (options.source, options.pipeline) == ("orders", "orders")
-    assert options.store == SecretUrl("sqlite:///cuesqueue.db")
+    assert options.store == SecretUrl(f"sqlite:///{Path.cwd()}/cuesqueue.db")
     assert options.queue.urls == (SecretUrl("sim://files"),)
     assert options.queue.max_in_flight_messages == 10_000
     assert options.queue.wait_time == timedelta(seconds=20)
@@ -61,7 +62,7 @@ def test_the_defaults_are_those_of_the_design() -> None:
     assert options.batches.max_bytes_per_trigger is None
     assert options.batches.min_partitions >= 1
     assert options.batches.max_partition_bytes == 128 << 20
-    assert options.notifications.allowed_prefixes == ("s3://", "gs://", "abfss://")
+    assert options.notifications.allowed_prefixes == ("s3://in/",)
     assert options.content.on_missing_object == "quarantine"
     assert options.content.storage == StorageOptions()
     assert options.delivery.delivery_semantics == "exactly-once"
@@ -70,20 +71,20 @@ def test_the_defaults_are_those_of_the_design() -> None:
 
 def test_the_source_is_named_after_the_queue_and_the_pipeline_after_the_source(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queue_source.queues, "queue_name", lambda url: url.rpartition("/")[2], raising=False)
-    options = parse_reader_options({"queueUrl": "sim://files", "fileFormat": "json"})
+    options = parse_reader_options({"queueUrl": "sim://files", "fileFormat": "json", "allowedPrefixes": "s3://in/"})
     assert (options.source, options.pipeline) == ("files", "files")
     assert read(pipeline="p").pipeline == "p"
 
 
 def test_a_queue_whose_name_cannot_name_a_source_asks_for_the_option(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queue_source.queues, "queue_name", lambda url: "a/b", raising=False)
-    error = refusal({"queueUrl": "pubsub://a/b", "fileFormat": "json"})
+    error = refusal({"queueUrl": "pubsub://a/b", "fileFormat": "json", "allowedPrefixes": "s3://in/"})
     assert error.option == "source"
     assert "set the option source" in error.problem
 
 
 def test_several_queues_need_a_source_by_name() -> None:
-    error = refusal({"queueUrl": "sim://a,sim://b", "fileFormat": "json"})
+    error = refusal({"queueUrl": "sim://a,sim://b", "fileFormat": "json", "allowedPrefixes": "s3://in/"})
     assert error.option == "source"
     assert "2 queues" in error.problem
     assert len(read(queueUrl="sim://a,sim://b").queue.urls) == 2
@@ -156,10 +157,12 @@ BAD: dict[str, list[str]] = {
     "character set": ["", "klingon", "hex", "rot13", "undefined"],
     "names": [",", "a,,b", "a,a"],
     "columns": ["", "id", "id BIGINTT", "id BIGINT, id INT", "a ARRAY<INT"],
+    "domains": [",", "https://a.b/", "localhost"],
     "URIs": ["", "s3://a/,", "landing/1.json"],
     "prefixes": ["", "s3://a/,", ",", "landing/", "s3:/a/", "file://elsewhere/"],
     "tag filter": ["", "a,", "x" * 300],
     "glob": ["", "[a", "{a,b", "a\\"],
+    "path glob": ["", "*.csv", "s3://b/[a"],
     "shares": ["", "fair", "percentage:50,60", "percentage:100,0", "percentage:", "percentage:a,b"],
     "text": [""],
     "line end": [""],
@@ -214,11 +217,15 @@ def test_an_option_of_another_place_is_sent_there() -> None:
     assert "belongs to readStream, not to read" in str(refusal({"fileFormat": "csv"}, parse_view_options))
 
 
-@pytest.mark.parametrize("missing", ["queueUrl", "fileFormat"])
+@pytest.mark.parametrize("missing", ["queueUrl", "fileFormat", "allowedPrefixes"])
 def test_a_missing_option_is_named_with_an_example(missing: str) -> None:
     error = refusal({name: text for name, text in LEAST.items() if name != missing})
     assert error.option == missing
     assert f".option({missing!r}, " in error.problem
+
+
+def test_messages_need_no_allowed_prefixes_and_allow_none() -> None:
+    assert parse_reader_options({"queueUrl": "sim://a", "content": "message"}).notifications.allowed_prefixes == ()
 
 
 def test_cloudfiles_names_are_taken_where_the_meaning_is_equal() -> None:
@@ -227,6 +234,7 @@ def test_cloudfiles_names_are_taken_where_the_meaning_is_equal() -> None:
             "cloudfiles.queueurl": "sim://files",
             "source": "orders",
             "cloudFiles.format": "json",
+            "cloudFiles.allowedPrefixes": "s3://in/",
             "cloudFiles.maxFilesPerTrigger": "7",
             "cloudFiles.fetchParallelism": "5",
             "cloudFiles.awsAccessKey": "key",
@@ -332,7 +340,7 @@ def test_a_queue_is_reached_by_the_options_of_its_kind_and_the_nearest_prefix_wi
     }
     for url in ("sqs://files", "https://sqs.eu-central-1.amazonaws.com/123456789012/files"):
         assert connection_options(SecretUrl(url), options) == expected
-    for url in ("sim://files", "sql+sqlite:///jobs.db?queue=files", "package.module:factory", "nonsense://x"):
+    for url in ("sim://files", "sql+sqlite:///jobs.db?queue=files", "shop://x", "nonsense://x"):
         assert connection_options(SecretUrl(url), options) == {}
     assert SECRET not in repr(options)
     assert "set both" in str(refusal({**LEAST, "queueUrl": "sqs://files", "sqs.accessKeyId": "k"}))
@@ -358,19 +366,19 @@ def test_object_storage_assumes_a_role_of_its_own_or_that_of_all_but_never_besid
 def test_secrets_are_not_shown_by_options_copies_or_errors() -> None:
     given = {
         "queueUrl": f"sql+postgresql://user:{SECRET}@host/db?queue=files",
-        "store": f"postgresql://user:{SECRET}@host/db",
+        "storeUrl": f"postgresql://user:{SECRET}@host/db",
         "aws.accessKeyId": SECRET,
         "aws.secretAccessKey": SECRET,
     }
     options = parse_reader_options({**LEAST, **given})
     copy = pickle.loads(pickle.dumps(options))
     assert copy == options
-    assert copy.store.reveal() == given["store"]
+    assert copy.store.reveal() == given["storeUrl"]
     for text in (repr(options), str(options), repr(copy), f"{copy.store}", str(copy.queue.urls[0])):
         assert SECRET not in text
     for option in READER.options:  # the wrong box: a URL with a password as every option's value
         try:
-            parse_reader_options({**LEAST, option.name: given["store"]})
+            parse_reader_options({**LEAST, option.name: given["storeUrl"]})
         except OptionError as error:
             assert SECRET not in f"{error!r} {error} {error.problem}"  # noqa: PT017 - some boxes take any text
 
@@ -490,3 +498,60 @@ def test_a_pattern_that_cannot_be_read_is_refused_before_the_query_starts(option
 )
 def test_two_quotes_are_one_within_quotes_and_outside(pattern: str, text: str) -> None:
     assert re.fullmatch(parse_pattern(pattern).expression, text)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "better"),
+    [
+        ("store", f"postgresql://user:{SECRET}@host/db", "storeUrl"),
+        ("azure.accountKey", SECRET, "azure.accessKey"),
+    ],
+)
+def test_a_secret_under_a_name_that_spark_prints_is_refused_with_the_one_that_it_hides(
+    name: str, value: str, better: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    error = refusal({**LEAST, name: value})
+    assert (error.option, f"write {better!r}" in error.problem, SECRET in str(error)) == (name, True, False)
+    parse_reader_options({**LEAST, better: value})
+    monkeypatch.setenv("HERE", value)
+    parse_reader_options({**LEAST, name: "env:HERE"})
+    parse_reader_options({**LEAST, "store": "postgresql://user@host/db"})
+
+
+def test_spark_hides_every_option_that_takes_a_secret() -> None:
+    for place in PLACES:
+        for option in place.options:
+            if option.type.name in ("secret", "database URL", "queue URL", "queue URLs") and option.name != "catalog.*":
+                assert SPARK_HIDES.search(option.name), option.name
+
+
+def test_credentials_may_be_references_and_are_looked_up_where_objects_are_read(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("KEY_ID", "the key")
+    (tmp_path / "secret").write_text(f"{SECRET}\n")
+    given = {"aws.accessKeyId": "env:KEY_ID", "aws.secretAccessKey": f"file:{tmp_path}/secret"}
+    options = parse_reader_options({**LEAST, "queueUrl": "sqs://files", **given, "azure.sasToken": "env:KEY_ID"})
+    assert SECRET.encode() not in pickle.dumps(options)
+    found = with_secrets(options.content.storage)
+    assert (found.access_key, found.secret_key, found.azure.sas_token) == ("the key", SECRET, "the key")
+    assert connection_options(SecretUrl("sqs://files"), options.queue)["secret_access_key"] == SECRET
+    monkeypatch.delenv("KEY_ID")
+    with pytest.raises(OptionError, match=r"'KEY_ID' is not set.*driver or an executor"):
+        with_secrets(options.content.storage)
+    assert refusal({**LEAST, "azure.sasToken": "env:KEY_ID"}).option == "azure.sasToken"
+
+
+def test_urls_of_queues_and_stores_may_be_references(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QUEUE", f"sql+postgresql://u:{SECRET}@h/db?queue=orders")
+    monkeypatch.setenv("STORE", f"postgresql://u:{SECRET}@h/db")
+    given = {name: text for name, text in LEAST.items() if name != "source"}
+    options = parse_reader_options(
+        {**given, "queueUrl": "env:QUEUE", "storeUrl": "env:STORE", "errorQueueUrl": "sim://e"}
+    )
+    assert (options.source, options.queue.urls[0].reveal()[-6:]) == ("orders", "orders")
+    assert SECRET.encode() not in pickle.dumps(options)
+    assert len(read(queueUrl="env:QUEUE, sim://other").queue.urls) == 2
+    monkeypatch.setenv("QUEUE", f"no url {SECRET}")
+    error = refusal({**given, "queueUrl": "env:QUEUE"})
+    assert (error.option, "no URL" in error.problem, SECRET in str(error)) == ("queueUrl", True, False)

@@ -11,9 +11,11 @@ import pytest
 from queue_source.formats import compression
 from queue_source.options import parse_reader_options
 from queue_source.read.partitions import whole_pieces
+from queue_source.read.plan_store import PlanStore
 from queue_source.read.task import Work, read_pieces
 from shard_store.model import BEGINNING, Content, ErrorRecord, PlanIdentity, PublishToken, Range, end_at, shard_key
 from support.poison import BOMB, SCHEMA, Poison, corpus, good
+from support.sessions import LEAST
 
 IDENTITY = PlanIdentity("files", PublishToken("p", 1), 0, 1, "f" * 64)
 
@@ -25,7 +27,7 @@ def poisons() -> dict[str, Poison]:
 
 def read(paths: list[Path], file_format: str, mode: str) -> tuple[list[dict[str, object]], list[ErrorRecord]]:
     modes = {} if file_format in ("parquet", "orc", "avro") else {"mode": mode}
-    parsed = parse_reader_options({"queueUrl": "sim://files", "fileFormat": file_format, **modes})
+    parsed = parse_reader_options({**LEAST, "fileFormat": file_format, **modes})
     ranges = []
     for path in paths:
         size = path.stat().st_size
@@ -33,7 +35,7 @@ def read(paths: list[Path], file_format: str, mode: str) -> tuple[list[dict[str,
         ranges.append(Range(shard_key("files", str(path)), content, BEGINNING, end_at(size)))
     errors: list[ErrorRecord] = []
     schema = pa.schema([("value", pa.string())]) if file_format == "text" else SCHEMA
-    work = Work(IDENTITY, whole_pieces(ranges), parsed.content, parsed.store)
+    work = Work(IDENTITY, whole_pieces(ranges), parsed.content, PlanStore(parsed.store, "never opened"))
     batches = list(read_pieces(work, schema, errors.extend))
     for batch in batches:
         batch.validate(full=True)

@@ -86,6 +86,33 @@ def test_people_get_tables(url: str, tmp_path: Path) -> None:
     assert "hello" in shown
 
 
+HOSTILE = "\x1b]0;title\x07\x1b[31mred\x9b2J\u202eevil\u2066\x7f\x00\r\u2028 ok\t\n"
+SHOWN = (r"\x1b]0;title\x07", r"\x1b[31mred\x9b2J\u202eevil\u2066", r"\x7f", r"\u2028 ok")
+
+
+def test_what_senders_write_gives_no_orders_to_the_terminal(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
+    (tmp_path / "queues").mkdir()
+    cuesqueue("create", url)
+    with open_queue(url) as queue:
+        queue.send([HOSTILE], tag="a.b", headers={"k": HOSTILE.replace("\x00", "")})
+    for arguments in (("peek", url), ("peek", url, "--json")):
+        done = cuesqueue(*arguments)
+        assert done.exit_code == 0, done.output
+        assert not set(done.output) & set("\x1b\x07\x9b\x7f\x00\r\u202e\u2066\u2028")
+    assert result_of("peek", url)["messages"][0]["body"] == HOSTILE
+    table = "".join(cuesqueue("peek", url).output.split())
+    assert all("".join(part.split()) in table for part in SHOWN), table
+
+
+def test_what_is_wrong_with_a_name_is_shown_without_its_escapes() -> None:
+    done = cuesqueue("info", f"bogus://{HOSTILE}")
+    assert done.exit_code == WRONG_USE
+    assert not set(done.output) & set("\x1b\x07\x9b\x7f\x00\r\u202e\u2066")
+
+
 @pytest.mark.parametrize("command", ["purge", "delete"])
 def test_what_cannot_be_undone_needs_a_yes_where_nobody_can_be_asked(url: str, tmp_path: Path, command: str) -> None:
     (tmp_path / "queues").mkdir()

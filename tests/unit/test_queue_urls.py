@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import types
+import zipfile
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from queue_source.errors import QueueConfigurationError
-from queue_source.queues import open_queue, queue_name, redact
+from queue_source.errors import OptionError, QueueConfigurationError
+from queue_source.options import parse_reader_options
+from queue_source.queues import open_queue, own, queue_name, redact, register_queue
 from queue_source.queues.sql import SqlQueue
+from shard_store.errors import StoreConfigurationError
+from shard_store.store import open_store
+from support.sessions import LEAST
 
 
 def test_a_sql_url_opens_a_queue_and_connects_to_nothing_yet(tmp_path: Path) -> None:
@@ -28,7 +35,7 @@ def test_a_sql_url_opens_a_queue_and_connects_to_nothing_yet(tmp_path: Path) -> 
         ("sqlite:///jobs.db", "did you mean 'sql+sqlite://...?queue=NAME'?"),
         ("postgresql+psycopg://u:hunter2@h/db", "did you mean 'sql+postgresql+psycopg://...?queue=NAME'?"),
         ("postgres://u:hunter2@h/db", "did you mean 'sql+postgresql://...?queue=NAME'?"),
-        ("kafka://h/topic", "package.module:factory"),
+        ("kafka://h/topic", "there are amqp://"),
         ("jobs.db", "not a queue URL"),
         ("", "not a queue URL"),
     ],
@@ -56,34 +63,85 @@ def test_a_missing_sdk_names_the_extra_to_install(monkeypatch: pytest.MonkeyPatc
         open_queue("https://sqs.eu-central-1.amazonaws.com/123456789012/files")
 
 
-def test_a_factory_of_ones_own_is_called_with_the_url_and_the_options(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+@pytest.fixture
+def registered(monkeypatch: pytest.MonkeyPatch) -> dict[str, own.Factory]:
+    factories: dict[str, own.Factory] = {}
+    monkeypatch.setattr(own, "_registered", factories)
+    return factories
+
+
+@pytest.mark.usefixtures("registered")
+def test_a_factory_of_ones_own_is_called_with_the_url_and_the_options(tmp_path: Path) -> None:
     seen: list[object] = []
 
     def make(url: str, **options: Any) -> SqlQueue:
         seen.append((url, options))
         return SqlQueue(f"sql+sqlite:///{tmp_path}/own.db?queue=q")
 
-    module = types.ModuleType("my_queues")
-    module.make, module.broken, module.number = make, lambda url: object(), 1  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "my_queues", module)
-    assert open_queue("my_queues:make?depth=3", region="x").name.endswith("queue=q")
-    assert seen == [("my_queues:make?depth=3", {"region": "x"})]
-    for url, problem in [("broken", "not a Queue"), ("number", "cannot be called"), ("missing", "cannot be loaded")]:
-        with pytest.raises(QueueConfigurationError, match=problem):
-            open_queue(f"my_queues:{url}")
+    register_queue("shop", make)
+    assert open_queue("Shop://orders?depth=3", region="x").name.endswith("queue=q")
+    assert seen == [("Shop://orders?depth=3", {"region": "x"})]
+    with pytest.raises(QueueConfigurationError, match=r"there are .*shop://"):
+        open_queue("kafka://h/topic")
+    with pytest.raises(ValueError, match="small letters"):
+        register_queue("shop://", make)
 
 
-def test_a_queue_of_ones_own_that_lacks_a_verb_is_refused_by_the_name_of_the_verb(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.mark.usefixtures("registered")
+def test_a_queue_of_ones_own_that_lacks_a_verb_is_refused_by_the_name_of_the_verb() -> None:
     verbs = ("name", "receive", "extend", "acknowledge", "nack", "reject", "republish", "depth", "close")
-    module = types.ModuleType("old_queues")
-    module.make = lambda url: types.SimpleNamespace(**dict.fromkeys((*verbs, "publish")))  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "old_queues", module)
+    register_queue("old", lambda url: types.SimpleNamespace(**dict.fromkeys((*verbs, "publish"))))
     with pytest.raises(QueueConfigurationError, match=r"not a Queue: it has no send$"):
-        open_queue("old_queues:make")
+        open_queue("old://x")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "os:system?;touch /tmp/x",
+        "numpy.distutils.cpuinfo:getstatusoutput?id",
+        "queue_source.queues.sql:SqlQueue",
+    ],
+)
+def test_a_text_names_no_code(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.import_module", lambda name: pytest.fail(f"imports {name}"))
+    with pytest.raises(QueueConfigurationError, match=r"names a Python function.*entry point.*register_queue"):
+        open_queue(url)
+    with pytest.raises(OptionError, match="names a Python function"):
+        parse_reader_options({**LEAST, "queueUrl": url})
+
+
+def test_only_options_refer_to_secrets(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A row of the store names a queue, which a command opens: it is a URL and is never looked up."""
+    monkeypatch.setenv("QUEUE", "sim://hush?dir=/tmp")
+    (tmp_path / "hush").write_text("sim://hush?dir=/tmp")
+    for text in ("env:QUEUE", f"file:{tmp_path}/hush"):
+        with pytest.raises(QueueConfigurationError):
+            open_queue(text)
+        with pytest.raises(StoreConfigurationError):
+            open_store(text)
+
+
+def test_entry_points_of_a_package_in_a_zip_are_found(tmp_path: Path) -> None:
+    """As with `--py-files`: the archive has the package beside the folder of its metadata."""
+    with zipfile.ZipFile(tmp_path / "shop.zip", "w") as archive:
+        archive.writestr("shop_queue.py", "def make(url, **options): raise SystemExit(f'made {url}')\n")
+        archive.writestr("shop_queue-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: shop-queue\nVersion: 1.0\n")
+        archive.writestr("shop_queue-1.0.dist-info/entry_points.txt", "[cuesqueue.queues]\nshop = shop_queue:make\n")
+    program = f"import sys; sys.path.insert(0, {str(tmp_path / 'shop.zip')!r})\nimport cuesqueue\n"
+    program += "cuesqueue.open_queue('shop://orders')"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.stderr.strip() == "made shop://orders"
+
+
+def test_an_entry_point_that_cannot_be_loaded_or_is_there_twice_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    points = [EntryPoint("shop", "no_such_module:make", own.GROUP)]
+    monkeypatch.setattr(own, "_declared", lambda: points)
+    with pytest.raises(QueueConfigurationError, match=r"'no_such_module:make'.*cannot be loaded"):
+        open_queue("shop://orders")
+    points.append(EntryPoint("shop", "other:make", own.GROUP))
+    with pytest.raises(QueueConfigurationError, match=r"two packages declare 'shop'.*no_such_module:make, other:make"):
+        open_queue("shop://orders")
 
 
 @pytest.mark.parametrize(
@@ -97,8 +155,7 @@ def test_a_queue_of_ones_own_that_lacks_a_verb_is_refused_by_the_name_of_the_ver
         ("amqp://u:p/x@h:5672/vhost?source=s&pool=p", "p"),
         ("amqp://h/vhost?source=s&listener=true", "s"),
         ("sim://tests?dir=/tmp/x", "tests"),
-        ("package.module:factory?name=n", "n"),
-        ("package.module:factory", "package.module.factory"),
+        ("shop://host/orders", "orders"),
     ],
 )
 def test_the_short_name_of_a_queue(url: str, name: str) -> None:

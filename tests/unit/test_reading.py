@@ -16,6 +16,7 @@ from queue_source.formats.bad_records import MAX_REPORTED
 from queue_source.formats.base import may_be_cut
 from queue_source.options import parse_reader_options
 from queue_source.read.partitions import MIN_PIECE, Piece, cut, whole_pieces
+from queue_source.read.plan_store import PlanStore
 from queue_source.read.task import Work, read_pieces, read_work
 from shard_store.model import (
     BEGINNING,
@@ -29,6 +30,8 @@ from shard_store.model import (
     shard_key,
 )
 from shard_store.store import open_store
+from support.reading import plan_store
+from support.sessions import LEAST
 
 SCHEMA = pa.schema([("a", pa.int64()), ("b", pa.string())])
 FAILFAST = {"mode": "FAILFAST"}
@@ -37,15 +40,14 @@ IDENTITY = PlanIdentity("files", PublishToken("p", 1), 0, 1, "f" * 64)
 
 def work(*objects: Path, **options: str) -> Work:
     text_only = {} if options.get("fileFormat") == "parquet" else FAILFAST
-    parsed = parse_reader_options(
-        {"queueUrl": "sim://files", "source": "files", "fileFormat": "csv", **text_only, **options}
-    )
+    parsed = parse_reader_options({**LEAST, "fileFormat": "csv", **text_only, **options})
     ranges = []
     for path in objects:
         size = path.stat().st_size if path.exists() else 0
         content = Content(str(path), str(path), queue="q", message_id="m")
         ranges.append(Range(shard_key("files", str(path)), content, BEGINNING, end_at(size)))
-    return Work(IDENTITY, whole_pieces(ranges), parsed.content, parsed.store)
+    store = plan_store(parsed) if "store" in options else PlanStore(parsed.store, "never opened")
+    return Work(IDENTITY, whole_pieces(ranges), parsed.content, store)
 
 
 def read(task: Work) -> tuple[list[dict[str, object]], list[ErrorRecord]]:
@@ -202,7 +204,7 @@ def test_pieces_of_a_bad_object_are_one_error_and_none_is_read_by_a_repeated_tas
     task = replace(gone, pieces=pieces)
     _, errors = read(task)
     assert {(error.scope, error.position) for error in errors} == {("object", BEGINNING)}
-    with open_store(task.store.reveal()) as store:
+    with task.store.open() as store:
         store.record_errors("files", "p", errors[:1])
     (tmp_path / "gone").write_bytes(b"1,x\n" * (3 * MIN_PIECE // 4))
     assert list(read_work(task, SCHEMA, repeated=True)) == []
@@ -211,17 +213,18 @@ def test_pieces_of_a_bad_object_are_one_error_and_none_is_read_by_a_repeated_tas
 
 @pytest.mark.parametrize("format", ["parquet", "orc", "csv"])
 def test_a_whole_object_is_cut_for_several_tasks_only_where_none_of_them_may_find_it_bad_alone(format: str) -> None:
-    failing = {"onMissingObject": "fail", "onCorruptObject": "fail"}
+    failing = {"onMissingObject": "fail", "onCorruptObject": "fail", "onForbiddenObject": "fail"}
     for options, expected in (
         ({}, False),
         ({"onCorruptObject": "fail"}, False),
         ({"onMissingObject": "fail"}, False),
+        ({"onMissingObject": "fail", "onCorruptObject": "fail"}, False),
         (failing, True),
     ):
-        given = {"queueUrl": "sim://files", "fileFormat": format, **(FAILFAST if format == "csv" else {}), **options}
+        given = {**LEAST, "fileFormat": format, **(FAILFAST if format == "csv" else {}), **options}
         content = parse_reader_options(given).content
         assert may_be_cut("s3://bucket/object", content) is expected
-    avro = parse_reader_options({"queueUrl": "sim://f", "fileFormat": "avro", **failing}).content
+    avro = parse_reader_options({**LEAST, "fileFormat": "avro", **failing}).content
     assert not may_be_cut("o", avro)
 
 
@@ -230,7 +233,8 @@ def test_the_pieces_of_a_columnar_object_hold_each_of_its_rows_once(tmp_path: Pa
     table = pa.table({"a": range(rows), "b": [f"{number * 7919:020}" for number in range(rows)]}, SCHEMA)
     pq.write_table(table, tmp_path / "o", row_group_size=5_000, compression="none", use_dictionary=False)
     size = (tmp_path / "o").stat().st_size
-    task = work(tmp_path / "o", fileFormat="parquet", onMissingObject="fail", onCorruptObject="fail")
+    failing = {"onMissingObject": "fail", "onCorruptObject": "fail", "onForbiddenObject": "fail"}
+    task = work(tmp_path / "o", fileFormat="parquet", **failing)
     planned = task.pieces[0].planned
     whole = planned._replace(content=planned.content._replace(size=size), end=end_at(size))
     pieces = cut(whole_pieces([whole]), 2, 1 << 20, lambda entry: may_be_cut(entry.content.uri, task.content))

@@ -15,6 +15,7 @@ from queue_source.read import combined as together
 from queue_source.read import task as reading
 from queue_source.read.batches import MIN_ROWS, gathered
 from queue_source.read.partitions import whole_pieces
+from queue_source.read.plan_store import PlanStore
 from queue_source.read.task import Work, read_pieces
 from shard_store.model import (
     BEGINNING,
@@ -26,6 +27,7 @@ from shard_store.model import (
     end_at,
     shard_key,
 )
+from support.sessions import LEAST
 
 SCHEMA = pa.schema([("a", pa.int64()), ("b", pa.string())])
 CORRUPT = SCHEMA.append(pa.field("_corrupt_record", pa.string()))
@@ -103,9 +105,9 @@ def announced(path: Path, size: int) -> Range:
 
 
 def read(ranges: list[Range], format: str, schema: pa.Schema, options: dict[str, str]) -> tuple[object, object]:
-    parsed = parse_reader_options({"queueUrl": "sim://files", "source": "files", "fileFormat": format, **options})
+    parsed = parse_reader_options({**LEAST, "fileFormat": format, **options})
     reported: list[ErrorRecord] = []
-    work = Work(IDENTITY, whole_pieces(ranges), parsed.content, parsed.store)
+    work = Work(IDENTITY, whole_pieces(ranges), parsed.content, PlanStore(parsed.store, "never opened"))
     rows = [row for batch in read_pieces(work, schema, reported.extend) for row in batch.to_pylist()]
     return rows, reported
 
@@ -155,7 +157,7 @@ def test_good_small_objects_are_parsed_once_for_all(tmp_path: Path, monkeypatch:
 
 
 def test_rows_that_tell_where_they_come_from_are_read_object_by_object() -> None:
-    format = parse_reader_options({"queueUrl": "sim://f", "fileFormat": "csv", "partitionColumns": "b"}).content.format
+    format = parse_reader_options({**LEAST, "fileFormat": "csv", "partitionColumns": "b"}).content.format
     assert format is not None
     assert not together.may_be_joined(SCHEMA, format)
 

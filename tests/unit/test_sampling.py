@@ -32,6 +32,7 @@ from shard_store.model import (
     shard_key,
 )
 from shard_store.store import open_store
+from support.reading import plan_store
 from support.servers.ministack import KEYS, new_queue
 
 IDENTITY = PlanIdentity("files", PublishToken("p", 1), 0, 1, "f" * 64)
@@ -70,7 +71,7 @@ class Place:
     def work(self, contents: Sequence[Content], **options: str) -> Work:
         parsed = parse_reader_options({**self.given, **options})
         ranges = [Range(shard_key("files", one.shard_id), one, BEGINNING, end_at(10)) for one in contents]
-        return Work(IDENTITY, whole_pieces(ranges), parsed.content, parsed.store)
+        return Work(IDENTITY, whole_pieces(ranges), parsed.content, plan_store(parsed))
 
     def kept(self) -> str:
         parsed = parse_reader_options(self.given).content
@@ -114,7 +115,8 @@ def test_a_queue_that_has_nothing_is_waited_for_and_then_the_store_is_asked(plac
 
 def test_samples_may_be_named_and_bad_ones_do_not_matter(place: Place) -> None:
     good, gone = place.put("good.json", {"id": 1}), (place.root / "gone.json").as_uri()
-    assert place.columns(schemaSample=f"{gone},{good}") == "id BIGINT, _rescued_data STRING"
+    elsewhere = {"allowedPrefixes": f"file://{place.root}/landing/"}  # of what is announced
+    assert place.columns(schemaSample=f"{gone},{good}", **elsewhere) == "id BIGINT, _rescued_data STRING"
     with pytest.raises(OptionError, match="missing-object"):
         place.columns(schemaSample=gone, schemaLocation=str(place.root / "other"))
 

@@ -133,20 +133,34 @@ def test_a_bad_value_of_a_table_is_refused(option: str, text: str) -> None:
     assert error.option == option
 
 
+@pytest.mark.parametrize("option", ["catalog.py-catalog-impl", "catalog.PY-IO-IMPL", "catalog.s3.retry-strategy-impl"])
+def test_no_property_of_a_catalog_names_code(option: str) -> None:
+    error = refusal({"pipeline": "orders", "table": "db.t", option: "os.system"}, parse_sink_options)
+    assert (error.option, "names Python code" in error.problem) == (option, True)
+
+
 @pytest.mark.parametrize("option", ["warehouse", "partitionBy", "catalog.uri"])
 def test_an_option_of_a_table_without_one_is_refused(option: str) -> None:
     error = refusal({"pipeline": "orders", "path": "s3://lake", option: "x"}, parse_sink_options)
     assert error.option == option
 
 
-def test_properties_of_a_catalog_are_kept_as_secrets() -> None:
-    given = {"pipeline": "orders", "table": "db.events", "catalog.URI": "https://c", "catalog.credential": "id:hush"}
-    options = parse_sink_options(given)
+def test_properties_of_a_catalog_are_kept_as_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CREDENTIAL", "id:hush")
+    shared = {"pipeline": "orders", "table": "db.events", "catalog.URI": "https://c", "catalog.token": "hush"}
+    options = parse_sink_options(
+        {**shared, "catalog.credential": "env:CREDENTIAL", "catalog.warehouse": "file:///lake"}
+    )
     assert options.table is not None
     assert {name: value.reveal() for name, value in options.table.properties.items()} == {
         "uri": "https://c",
+        "token": "hush",
         "credential": "id:hush",
+        "warehouse": "file:///lake",
     }
+    for name, text in (("catalog.credential", "id:hush"), ("catalog.URI", "postgresql://u:hush@h/db")):
+        error = refusal({**shared, name: text}, parse_sink_options)
+        assert ("env:NAME" in error.problem, "hush" in str(error)) == (True, False)
     assert "hush" not in f"{options!r} {options}"
 
 

@@ -17,6 +17,7 @@ from queue_source.read.partitions import partition
 from queue_source.read.task import Work, read_work
 from support.coordinator_world import EMPTY, World
 from support.driver_loop import until
+from support.reading import plan_store
 from unit.test_imports import place
 
 CALLBACKS = {
@@ -114,7 +115,7 @@ def test_no_call_of_a_task_climbs_back_up_the_layers(tmp_path: Path) -> None:
         def plan(start: int, end: int) -> Any:
             made = plan_of(start, end)
             for pieces in partition(made, 2, 128 << 20, lambda _: True):
-                work = Work(made.identity, pieces, loop.options.content, loop.options.store, None)
+                work = Work(made.identity, pieces, loop.options.content, plan_store(loop.options), None)
                 batches = read_work(work, pa.schema([("a", pa.int64())]), repeated=False)
                 rows.append(sum(batch.num_rows for batch in batches))
             return made

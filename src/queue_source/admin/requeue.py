@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from queue_source.admin.audit import audit
 from queue_source.announcements.contents import OBJECT_VERSION
 from queue_source.errors import QueueConfigurationError, QueueError
 from queue_source.messages import Outgoing
@@ -91,7 +92,7 @@ def _requeue(
     done.refused |= {key.hex(): problem for key, problem in problems.items() if problem}
     possible = [error for error in page if not problems[error.key]]
     objects = [error for error in possible if _is_object(error)]
-    opened = store.reopen(objects, dry_run=outbox.dry_run)
+    opened = store.reopen(objects, dry_run=outbox.dry_run, audit=audit("its error is requeued"))
     done.refused |= {key.hex(): why for key, why in opened.refused.items()}
     possible = [error for error in possible if error.key not in opened.refused]
     for error in possible:

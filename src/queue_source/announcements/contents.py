@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from queue_source.announcements.hidden_names import is_hidden
 from queue_source.announcements.parser import parse_notification
 from queue_source.errors import MalformedNotification
 from queue_source.messages import MESSAGE_URI, ObjectNotice, Received, kept_message
@@ -70,6 +71,7 @@ def _objects_of(message: Received, options: NotificationOptions, paths: JsonPath
         return Announced(message, ignored=1)
     try:
         found = parse_notification(message.body, message.headers, options.notification_format, paths)
+        _check_number(len(found.objects), options)
         wanted = [notice for notice in found.objects if _wanted(notice, options)]
         contents = tuple(_content(notice, message, options) for notice in wanted)
     except MalformedNotification as error:
@@ -85,17 +87,31 @@ def _message_of(message: Received, options: NotificationOptions) -> Announced:
     count = message.headers.get(REPUBLISH_COUNT)
     key = message.message_id if count is None else f"{message.message_id}#{count}"
     payload = Payload(message.body, key, message.tag, tuple(message.headers.items()), message.sent_at)
-    content = _from(message, f"{message.queue}#{key}", MESSAGE_URI, len(message.body))
-    return Announced(message, (content._replace(payload=payload),))
+    content = _from(message, f"{message.queue}#{key}", MESSAGE_URI, len(message.body), payload=payload)
+    return Announced(message, (content,))
 
 
 def _tag_matches(message: Received, options: NotificationOptions) -> bool:
     return options.tag_filter is None or matches_any(options.tag_filter, message.tag)
 
 
+def _check_number(objects: int, options: NotificationOptions) -> None:
+    """A message takes room in the store and in memory for all that it announces at once, until the last is read."""
+    if objects > options.max_objects_per_message:
+        raise MalformedNotification(
+            f"it announces {objects:,} objects, and option 'maxObjectsPerMessage' allows "
+            f"{options.max_objects_per_message:,}; raise it, or announce fewer objects in each message"
+        )
+
+
 def _wanted(notice: ObjectNotice, options: NotificationOptions) -> bool:
-    glob = options.path_glob_filter
-    return glob is None or glob.fullmatch(notice.uri.rpartition("/")[2]) is not None
+    uri, glob, path_glob = notice.uri, options.path_glob_filter, options.full_path_glob_filter
+    if glob is not None and glob.fullmatch(uri.rpartition("/")[2]) is None:
+        return False
+    if path_glob is not None and not path_glob.matches(uri):
+        return False
+    allowed = () if options.read_hidden_files else [p for p in options.allowed_prefixes if uri.startswith(p)]
+    return not allowed or not is_hidden(uri, allowed)
 
 
 def _content(notice: ObjectNotice, message: Received, options: NotificationOptions) -> Content:
@@ -112,12 +128,20 @@ def _content(notice: ObjectNotice, message: Received, options: NotificationOptio
     version = notice.version or notice.etag or message.headers.get(OBJECT_VERSION)
     if options.allow_overwrites and version is not None:
         identity = f"{notice.uri}#{version}"
-    return _from(message, identity, notice.uri, notice.size, notice.etag)
+    return _from(message, identity, notice.uri, notice.size, notice.etag, sequence=notice.sequence)
 
 
-def _from(message: Received, shard_id: str, uri: str, size: int | None, etag: str | None = None) -> Content:
+def _from(
+    message: Received,
+    shard_id: str,
+    uri: str,
+    size: int | None,
+    etag: str | None = None,
+    payload: Payload | None = None,
+    sequence: str | None = None,
+) -> Content:
     origin = message.queue, message.message_id, message.receive_count, message.group
-    return Content(shard_id, uri, size, etag, *origin)
+    return Content(shard_id, uri, size, etag, *origin, payload, sequence, message.has_id)
 
 
 def _error(message: Received, cause: str, detail: str) -> ErrorRecord:

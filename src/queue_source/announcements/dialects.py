@@ -37,6 +37,9 @@ class Dialect:
     separator: str = ":"
     deleted: str | None = None  # a field that only the record of a deleted object has
     is_test: Callable[[Json], bool] = lambda document: False  # sent to try out the connection; announces nothing
+    sequencer: str | None = None  # in the item: hexadecimal, of the order of events about one key
+    generation: str | None = None  # in the item: a number that rises with each version
+    time: str | None = None  # in the record: when it happened, for senders that say nothing better
     decode_key: Callable[[str], str] = str
     missing_size: int | None = None  # what a size that is left out means; None: not known
     senders: Mapping[str, Dialect] = field(default_factory=dict)  # by `eventSource`: who does it in another way
@@ -84,6 +87,8 @@ _S3 = Dialect(
     key="key",
     etag="eTag",
     version="versionId",
+    sequencer="sequencer",
+    time="eventTime",
     decode_key=lambda key: unquoted(key, plus=True),
 )
 
@@ -94,6 +99,8 @@ _GCS_OBJECT = Dialect(
     key="name",
     etag="etag",
     version="generation",
+    generation="generation",
+    time="updated",
     deleted="timeDeleted",
 )
 
@@ -108,6 +115,8 @@ GCS_ATTRIBUTES = replace(
     bucket="bucketId",
     key="objectId",
     version="objectGeneration",
+    generation="objectGeneration",
+    time="eventTime",
     deleted=None,
 )
 """Cloud Storage through Pub/Sub: the attributes of the message, together with the fields of its body."""
@@ -132,6 +141,8 @@ DIALECTS: Mapping[str, Dialect] = {
         key="key",
         etag="etag",
         version="version-id",
+        sequencer="sequencer",
+        time="time",
     ),
     "gcs": _GCS_OBJECT,  # the body alone, where the attributes were lost on the way
 }

@@ -16,16 +16,18 @@ import json
 from collections.abc import Mapping
 
 from queue_source.announcements.dialects import DIALECTS, GCS_ATTRIBUTES, Dialect, Json
+from queue_source.announcements.sequences import sequence_of
 from queue_source.errors import MalformedNotification
 from queue_source.messages import Announcement, ObjectNotice
 from queue_source.options.json_paths import JsonPaths, uris_at
-from queue_source.uris import looks_like_uri, plain_uri
+from queue_source.uris import check_object, looks_like_uri, plain_uri
 
 FORMATS = ("s3", "sns", "eventbridge", "gcs", "minio", "uri", "json")
 """The forms that may be forced; `sns` is an SNS envelope with any form in it, `minio` is S3's own form."""
 
 _DEEPEST_ENVELOPE = 3  # SNS may carry an EventBridge event, a forwarder may wrap it once more
 _LARGEST_SIZE = 2**63 - 1
+_LONGEST_VERSION = 1024
 
 
 def parse_notification(
@@ -133,7 +135,7 @@ def _notice(dialect: Dialect, record: Json) -> ObjectNotice | None:
     key = dialect.decode_key(_string(item, dialect.key))
     holder, _, name = dialect.bucket.rpartition(".")
     bucket = _string(_object_at(record, holder), name)
-    if not bucket or "/" in bucket or bucket != bucket.strip():
+    if "/" in bucket:  # what follows it would be taken for a part of the key
         raise MalformedNotification(f"{bucket[:100]!r} is not a bucket name")
     if not key:
         raise MalformedNotification("the key is empty")
@@ -141,7 +143,8 @@ def _notice(dialect: Dialect, record: Json) -> ObjectNotice | None:
     if key.endswith("/") and size == 0:
         return None
     uri = f"{dialect.scheme}://{bucket}/{key}"
-    return ObjectNotice(uri, size, _optional(item, dialect.etag), _optional(item, dialect.version))
+    etag, version = _optional(item, dialect.etag), _optional(item, dialect.version)
+    return ObjectNotice(uri, size, etag, version, sequence_of(dialect, record, item))
 
 
 def _gcs(body: bytes, attributes: Mapping[str, str]) -> Announcement:
@@ -247,9 +250,12 @@ def _check_text(notice: ObjectNotice) -> None:
         if "\0" in text:
             raise MalformedNotification("a name holds a NUL character")
         try:
-            text.encode()
+            size = len(text.encode())
         except UnicodeEncodeError:
             raise MalformedNotification("a name holds half a character (a lone surrogate)") from None
+        if text != notice.uri and size > _LONGEST_VERSION:
+            raise MalformedNotification(f"the ETag or version {text[:60]!r}... has {size} bytes; no store has such")
+    check_object(notice.uri)
 
 
 def _kind(value: object, missing: bool = False) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from queue_source.commands.filters import Choice, Everything, State, choosing
-from queue_source.commands.output import FAILED, DryRun, Json, Store, print_result, print_table, stderr
+from queue_source.commands.output import FAILED, DryRun, Json, Store, print_result, print_table, tell
 from queue_source.commands.send import Notification, s3_event
 from queue_source.errors import OptionError
 
@@ -62,7 +62,7 @@ def list_errors(
         f"{len(rows)} errors", ("id", "time (UTC)", "scope", "state", "cause", "shard or message", "detail"), rows
     )
     if more:
-        stderr().print("there are more; raise --limit, or choose fewer errors", markup=False)
+        tell("there are more; raise --limit, or choose fewer errors")
 
 
 @group.command()
@@ -116,9 +116,9 @@ def requeue(
     print_result({**counts, "dry_run": dry_run}, as_json, title="would be requeued" if dry_run else "requeued")
     for number, (error_id, why) in enumerate(done.refused.items()):
         if number == _REPORTED:
-            stderr().print(f"and {len(done.refused) - _REPORTED} more; --json names all", markup=False)
+            tell(f"and {len(done.refused) - _REPORTED} more; --json names all")
             break
-        stderr().print(f"{error_id[:_SHORT]} was refused: {why}", markup=False)
+        tell(f"{error_id[:_SHORT]} was refused: {why}")
     if done.refused:
         raise typer.Exit(FAILED)
 
@@ -161,4 +161,5 @@ def _shown(error: StoredError) -> dict[str, Any]:
     from queue_source.coordinator.error_queue import error_as_dict, iso_time
 
     handled = {"delivered_at": iso_time(error.delivered_at), "delivered_to": error.delivered_to}
-    return {**error_as_dict(error), "state": error.state, **handled, "requeued_at": iso_time(error.requeued_at)}
+    again = {"requeued_at": iso_time(error.requeued_at), "reopened_at": iso_time(error.reopened_at)}
+    return {**error_as_dict(error), "state": error.state, **handled, **again}

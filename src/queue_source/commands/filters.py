@@ -1,4 +1,4 @@
-"""The options by which `cuesqueue errors ...` chooses errors, declared once, and ages as commands take them."""
+"""The options by which `cuesqueue errors` and `shards` choose, declared once, and ages as commands take them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from datetime import timedelta
 from enum import Enum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -19,6 +19,10 @@ from queue_source.options.units import parse_duration
 
 if TYPE_CHECKING:
     from shard_store.error_search import Criteria
+    from shard_store.shard_search import ShardCriteria
+
+
+T = TypeVar("T", bound="Criteria | ShardCriteria")
 
 
 class Scope(str, Enum):
@@ -34,9 +38,16 @@ class State(str, Enum):
     RECORDED = "recorded"
     DELIVERED = "delivered"
     REQUEUED = "requeued"
+    REOPENED = "reopened"
 
 
-Everything = Annotated[bool, typer.Option("--all", help="Choose all errors; needed where no other option chooses.")]
+class ShardState(str, Enum):
+    OPEN = "open"
+    DONE = "done"
+    QUARANTINED = "quarantined"
+
+
+Everything = Annotated[bool, typer.Option("--all", help="Choose all; needed where no other option chooses.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +73,7 @@ class Choice:
     ] = None
     state: Annotated[
         list[State] | None,
-        typer.Option(metavar="STATE", help="Only pending, recorded, delivered or requeued; may be repeated."),
+        typer.Option(metavar="STATE", help="Only pending, recorded, delivered, requeued or reopened; may be repeated."),
     ] = None
     source: Annotated[str | None, typer.Option(metavar="S", help="Only this source.")] = None
     pipeline: Annotated[str | None, typer.Option(metavar="P", help="Only this pipeline.")] = None
@@ -90,20 +101,66 @@ class Choice:
             since=None if self.since is None else duration_of("--since", self.since),
             words={name: values for name, values in words.items() if values},
         )
-        if not everything and not any(getattr(chosen, field.name) for field in fields(chosen)):
-            raise OptionError(
-                "--all", "nothing is chosen; name ids or options that choose, or write --all for everything"
-            )
-        return chosen
+        return chosen if everything else _chosen(chosen)
+
+
+@dataclass(frozen=True, slots=True)
+class ShardChoice:
+    """What a command with `@choosing` was given to choose shards by."""
+
+    ids: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="ID...", help="Only these shards: URIs, or the first digits of the keys that list shows."
+        ),
+    ] = None
+    match: Annotated[
+        str | None,
+        typer.Option(metavar="GLOB", help="Only where the whole id of the shard matches: *, ?, [a-z], {a,b}."),
+    ] = None
+    state: Annotated[
+        list[ShardState] | None,
+        typer.Option(metavar="STATE", help="Only open, done or quarantined; may be repeated."),
+    ] = None
+    source: Annotated[str | None, typer.Option(metavar="S", help="Only this source.")] = None
+    pipeline: Annotated[
+        str | None, typer.Option(metavar="P", help="Only shards that this pipeline owns, or has finished.")
+    ] = None
+    older_than: Annotated[
+        str | None,
+        typer.Option(
+            metavar="D", help="Only what was finished (or opened, if unfinished) longer ago, as in 2h or 7 days."
+        ),
+    ] = None
+    since: Annotated[
+        str | None, typer.Option(metavar="D", help="Only what was finished (or opened, if unfinished) not longer ago.")
+    ] = None
+
+    def criteria(self, *, everything: bool = True) -> ShardCriteria:
+        """The options for the store, as `Choice.criteria`."""
+        from shard_store.shard_search import ShardCriteria  # here: it loads SQLAlchemy, and `--help` can do without
+
+        chosen = ShardCriteria(
+            ids=tuple(self.ids or ()),
+            matching=None if self.match is None else _glob(self.match),
+            states=tuple(state.value for state in self.state or ()),
+            source=self.source,
+            pipeline=self.pipeline,
+            older_than=None if self.older_than is None else duration_of("--older-than", self.older_than),
+            since=None if self.since is None else duration_of("--since", self.since),
+        )
+        return chosen if everything else _chosen(chosen)
 
 
 def choosing(command: Callable[..., None]) -> Callable[..., None]:
-    """A command with the options of `Choice` after its first parameter; it gets their values as `choice`."""
-    options = inspect.signature(Choice, eval_str=True).parameters
-    first, *others = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.name != "choice"]
+    """A command with the options of its parameter `choice` after its first one; it gets their values as `choice`."""
+    parameters_of = inspect.signature(command, eval_str=True).parameters
+    kind = parameters_of["choice"].annotation
+    options = inspect.signature(kind, eval_str=True).parameters
+    first, *others = [p for p in parameters_of.values() if p.name != "choice"]
 
     def run(**given: Any) -> None:
-        command(choice=Choice(**{name: given.pop(name) for name in options}), **given)
+        command(choice=kind(**{name: given.pop(name) for name in options}), **given)
 
     parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in (first, *options.values(), *others)]
     run.__name__, run.__doc__ = command.__name__, command.__doc__
@@ -118,6 +175,13 @@ def duration_of(option: str, text: str) -> timedelta:
         return parse_duration(text)
     except ValueError as error:
         raise OptionError(option, str(error)) from None
+
+
+def _chosen(criteria: T) -> T:
+    """A command that changes what it finds is not run on everything because an option was forgotten."""
+    if not any(getattr(criteria, field.name) for field in fields(criteria)):
+        raise OptionError("--all", "nothing is chosen; name ids or options that choose, or write --all for everything")
+    return criteria
 
 
 def _digits(text: str) -> str:

@@ -13,6 +13,7 @@ from queue_source.commands.output import Json, errors_as_exit_codes, print_resul
 from queue_source.commands.queue import group as queue_group
 from queue_source.commands.send import send
 from queue_source.commands.setup import app as setup
+from queue_source.commands.shards import group as shards_group
 from queue_source.commands.store import migrate, prune, vacuum
 
 
@@ -39,6 +40,7 @@ app.command()(send)
 app.command("publish", hidden=True)(send)  # the earlier name
 app.add_typer(queue_group)
 app.add_typer(errors_group)
+app.add_typer(shards_group)
 app.command()(prune)
 app.command()(vacuum)
 app.command()(migrate)

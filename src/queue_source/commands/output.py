@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -53,6 +54,22 @@ def debugging() -> bool:
     return os.environ.get("CUESQUEUE_DEBUG", "") not in ("", "0")
 
 
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""All of C0 and C1 but line ends and tabs, what changes the direction of text, and halves of characters."""
+
+
+def visible(text: str) -> str:
+    """The text with what a terminal would obey written as `\\x1b`: senders of messages write to no terminal."""
+    return _CONTROLS.sub(
+        lambda found: f"\\x{ord(found[0]):02x}" if found[0] <= "\xff" else f"\\u{ord(found[0]):04x}", text
+    )
+
+
+def tell(text: str) -> None:
+    """One remark on standard error."""
+    stderr().print(visible(text), markup=False)
+
+
 def stderr() -> Console:
     from rich.console import Console  # here: rich takes longer to load than the rest of the program
 
@@ -79,7 +96,7 @@ def progress(label: str, total: int | None, shown: bool) -> Iterator[Callable[[i
 def print_result(result: Mapping[str, Any], as_json: bool, *, title: str) -> None:
     """One result: a JSON object in one line, or a table of two columns."""
     if as_json:
-        sys.stdout.write(json.dumps(result) + "\n")
+        sys.stdout.write(json.dumps(result).replace("\x7f", "\\u007f") + "\n")
         return
     rows = [(name.replace("_", " "), "unknown" if value is None else str(value)) for name, value in result.items()]
     print_table(title, (), rows)
@@ -91,9 +108,9 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(*columns, title=Text(title), title_justify="left", show_header=bool(columns))
+    table = Table(*columns, title=Text(visible(title)), title_justify="left", show_header=bool(columns))
     for row in rows:
-        table.add_row(*map(Text, row))
+        table.add_row(*(Text(visible(cell)) for cell in row))
     Console().print(table)
 
 
@@ -101,7 +118,7 @@ def print_error(text: str) -> None:
     """One line on standard error, passwords hidden."""
     from rich.text import Text
 
-    stderr().print(Text.assemble(("error: ", "bold red"), " ".join(redact_text(text).split())))
+    stderr().print(Text.assemble(("error: ", "bold red"), visible(" ".join(redact_text(text).split()))))
 
 
 @contextmanager

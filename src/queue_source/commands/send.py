@@ -13,7 +13,7 @@ from urllib.parse import quote_plus
 
 import typer
 
-from queue_source.commands.output import Json, print_result, progress, stderr
+from queue_source.commands.output import Json, print_result, progress, tell
 from queue_source.errors import OptionError
 from queue_source.options.secrets import shown
 
@@ -64,7 +64,7 @@ def send(
                 advance(sent)
         except BaseException:
             if sent:
-                stderr().print(f"{sent} messages were sent before this", markup=False)
+                tell(f"{sent} messages were sent before this")
             raise
         print_result({"queue": queue.name, "messages": sent}, as_json, title="sent")
 

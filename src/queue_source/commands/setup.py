@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from queue_source.commands.output import Json, print_result, stderr
+from queue_source.commands.output import Json, print_result, tell
 from queue_source.errors import OptionError
 
 app = typer.Typer(no_args_is_help=True, help="Make what a cloud needs to announce objects to a queue.")
@@ -59,7 +59,7 @@ def aws(
     print_result(done or {"nothing to change": "everything was there"}, False, title="done")
     print_result(options, False, title="options of the reader")
     if changes:
-        stderr().print("objects that were there before are not announced: publish them once", markup=False)
+        tell("objects that were there before are not announced: publish them once")
 
 
 def _about(change: dict[str, object]) -> str:

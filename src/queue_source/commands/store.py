@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from queue_source.commands.filters import duration_of
-from queue_source.commands.output import DryRun, Json, Store, print_result, progress, stderr
+from queue_source.commands.output import DryRun, Json, Store, print_result, progress, tell
 from queue_source.options.reader import DEFAULT_WINDOW
 
 
@@ -32,11 +32,11 @@ def prune(
     policy = shard_store.RetentionPolicy(window=window, max_shards=max_shards, source=source)
     with shard_store.open_store(store, create=False) as opened:
         result = shard_store.prune(opened, policy, now=None, dry_run=dry_run)
-    names = ("shards", "snapshots", "attempts", "errors", "timed_out")
+    names = ("shards", "snapshots", "attempts", "errors", "shard_changes", "timed_out")
     counts = {name: getattr(result, name) for name in names}
     print_result({**counts, "dry_run": dry_run}, as_json, title="would be removed" if dry_run else "removed")
     if result.timed_out:
-        stderr().print("the time limit ended this run and more is left; run the command again", markup=False)
+        tell("the time limit ended this run and more is left; run the command again")
 
 
 def vacuum(

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, replace
+from typing import Any
 
 from queue_source.coordinator.acknowledging import Acknowledger
+from queue_source.coordinator.error_log import ErrorLog
 from queue_source.coordinator.error_queue import ErrorQueue
 from queue_source.coordinator.in_flight import InFlight
 from queue_source.coordinator.leases import LeaseKeeper
@@ -37,6 +39,7 @@ class Parts:
     leases: LeaseKeeper
     acknowledger: Acknowledger
     errors: ErrorQueue
+    error_log: ErrorLog
     progress: Progress
     receivers: Receivers
     maintenance: Maintenance
@@ -131,8 +134,11 @@ class Coordinator:
         self.check()
         self._parts.receivers.drain()
 
-    def report(self) -> dict[str, int | str | None]:
-        """Counters for the query's progress; `depth` is what waits in the queues, None while that is not known."""
+    def report(self) -> dict[str, Any]:
+        """Counters for the query's progress, `errors` by cause.
+
+        `depth` is what waits in the queues, None while that is not known.
+        """
         counts = self._parts.in_flight.counts()
         return {
             "pipeline": self._session.options.pipeline,
@@ -148,6 +154,7 @@ class Coordinator:
     def stop(self) -> None:
         """A graceful end: what is in no plan becomes visible at once, what is planned gets a last extension."""
         self._parts.threads.stop(_STOP_PATIENCE)
+        self._parts.error_log.flush(end=True)
         try:
             self._let_go()
         finally:

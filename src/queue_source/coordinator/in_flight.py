@@ -163,11 +163,14 @@ class InFlight:
         """Shards of ours are ready to be read from their positions, unless they are known already, or have to wait.
 
         What is in an ordered group, or is a message itself, waits until the message that announced it is in our hands:
-        in a group the queue's order decides, and a message's body is nowhere else.
+        in a group the queue's order decides, and a message's body is nowhere else. What is ready takes the newest size
+        and ETag; what is taken or planned does not.
         """
         with self._changed:
             for shard in shards:
                 self._unwatch(shard.key)
+                if self._ready.is_outdated(shard.key, shard.content):
+                    self._not_ready(shard.key)
                 if shard.key not in self._sizes:
                     self._offer(shard)
             self._changed.notify_all()

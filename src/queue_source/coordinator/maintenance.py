@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from queue_source.coordinator.acknowledging import Acknowledger
+from queue_source.coordinator.error_log import ErrorLog
 from queue_source.coordinator.in_flight import InFlight
 from queue_source.coordinator.ownership import Ownership
 from queue_source.coordinator.session import Session
@@ -34,8 +35,16 @@ class Maintenance:
     Only that a newer incarnation runs (PipelineTakenOver) does.
     """
 
-    def __init__(self, session: Session, in_flight: InFlight, ownership: Ownership, acknowledger: Acknowledger) -> None:
+    def __init__(
+        self,
+        session: Session,
+        in_flight: InFlight,
+        ownership: Ownership,
+        acknowledger: Acknowledger,
+        error_log: ErrorLog,
+    ) -> None:
         self._session = session
+        self._error_log = error_log
         self._in_flight = in_flight
         self._ownership = ownership
         self._acknowledger = acknowledger
@@ -46,9 +55,11 @@ class Maintenance:
         session = self._session
         tasks = (
             _Task("the shards of other pipelines", self._get_foreign, session.heartbeat),
+            _Task("shards to be read anew", self._ownership.get_renewed, session.heartbeat),
             _Task("room for new messages", self._make_room, session.heartbeat),
             _Task("pruning", self._prune, self._prune_every),
             _Task("the depth of the queues", self._get_depth, _DEPTH_EVERY),
+            _Task("the log of errors", self._error_log.flush, session.heartbeat),
         )
         due = dict.fromkeys(tasks, session.clock())
         while not session.stopping.wait(self._slice):

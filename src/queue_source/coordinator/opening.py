@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from queue_source.announcements.contents import Announced, Stat, announced_messages, announced_objects, apart
 from queue_source.coordinator.acknowledging import Acknowledger
+from queue_source.coordinator.error_log import ErrorLog
 from queue_source.coordinator.error_queue import ErrorQueue
 from queue_source.coordinator.in_flight import InFlight, Opened
 from queue_source.coordinator.ownership import Ownership
@@ -14,6 +16,10 @@ from queue_source.coordinator.session import Session
 from queue_source.messages import Received, key_of
 from shard_store.model import BEGINNING, Shard, ShardKey, ShardState, shard_key
 from shard_store.sql.transaction import ROWS_PER_STATEMENT
+
+logger = logging.getLogger("cuesqueue")
+
+_NAMED = 10  # reopened objects of a batch of messages that are logged by name
 
 
 @dataclass
@@ -26,6 +32,7 @@ class Opener:
     _ownership: Ownership
     _acknowledger: Acknowledger
     _errors: ErrorQueue
+    _error_log: ErrorLog
 
     def run(self) -> None:
         while not self._session.stopping.is_set():
@@ -58,6 +65,7 @@ class Opener:
             options = self._session.options
             records = [one.error for one in malformed if one.error is not None]
             self._session.store.record_errors(options.source, options.pipeline, records)
+            self._error_log.of_messages(records)
             self._errors.forward()
 
     def _find(self, announced: Sequence[Announced]) -> dict[ShardKey, Shard]:
@@ -97,6 +105,11 @@ class Opener:
 
     def _count(self, announced: Sequence[Announced], found: Mapping[ShardKey, Shard]) -> None:
         waited_for, token = self._in_flight.waited_for(found), self._session.token
+        reopened = [shard for shard in found.values() if shard.reopened]
+        for shard in reopened[:_NAMED]:
+            logger.info(
+                "pipeline %s: %r was found bad, and is read again: it was announced again", token, shard.content.uri
+            )
         known = sum(
             shard.state is not ShardState.OPEN or key in waited_for or shard.token != token
             for key, shard in found.items()
@@ -104,5 +117,6 @@ class Opener:
         self._session.metrics.add(
             quarantined=sum(one.error is not None for one in announced),
             ignored=sum(one.ignored for one in announced),
+            reopened=len(reopened),
             duplicates=sum(len(one.contents) for one in announced) - len(found) + known,
         )

@@ -50,6 +50,11 @@ class Ownership:
             session.store.heartbeat(session.token, session.stale_after)
             self._finish(missing)
 
+    def get_renewed(self) -> None:
+        """What an operator has opened again is announced by nobody, and a newer version perhaps to another pipeline."""
+        if self._session.semantics.keeps_shards:
+            self.resolve(self._session.store.renewed(self._session.token).values())
+
     def _finish(self, keys: Sequence[ShardKey]) -> None:
         self._acknowledger.later(self._in_flight.finish(keys))
 

@@ -6,6 +6,7 @@ import logging
 from dataclasses import dataclass
 
 from queue_source.coordinator.acknowledging import Acknowledger
+from queue_source.coordinator.error_log import ErrorLog
 from queue_source.coordinator.error_queue import ErrorQueue
 from queue_source.coordinator.in_flight import InFlight
 from queue_source.coordinator.ownership import Ownership
@@ -27,6 +28,7 @@ class Progress:
     _ownership: Ownership
     _acknowledger: Acknowledger
     _errors: ErrorQueue
+    _error_log: ErrorLog
     confirmed: int
     last_seq: int
 
@@ -84,6 +86,7 @@ class Progress:
 
     def _conclude(self, seq: int, confirmed: Confirmed) -> None:
         reach("confirmed")
+        self._error_log.of_plans(confirmed.with_errors)
         self._errors.forward()  # handled is delivered: only then is anything acknowledged
         self.confirmed = seq
         if confirmed.lost:

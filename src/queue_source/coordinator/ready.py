@@ -59,6 +59,11 @@ class ReadyQueue:
         self.bytes += entry.content.size or 0
         heapq.heappush(self._order.setdefault(entry.content.queue, []), (entry.arrival, entry.key))
 
+    def is_outdated(self, key: ShardKey, content: Content) -> bool:
+        """Whether the shard is here, as another version than this."""
+        known = self._entries.get(key)
+        return known is not None and (known.content.size, known.content.etag) != (content.size, content.etag)
+
     def remove(self, key: ShardKey) -> bool:
         """False when it is not here."""
         entry = self._entries.pop(key, None)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 import tenacity
 
@@ -24,6 +26,7 @@ class _Counts:
     received: int = 0  # messages delivered to us, redeliveries included
     ignored: int = 0  # records that announce nothing to read: test events, delete events
     duplicates: int = 0  # announcements of shards that were known already
+    reopened: int = 0  # objects that were found bad, and are read again since they were announced again
     quarantined: int = 0  # messages that were not understood
     acknowledged: int = 0
     acquired: int = 0  # stale shards taken from other pipelines
@@ -34,6 +37,7 @@ class _Counts:
     pruned: int = 0
     errorsDelivered: int = 0  # to the error queue
     maintenanceFailures: int = 0  # of work by the clock that is tried again; the log has their causes
+    errors: Counter[str] = field(default_factory=Counter)  # by cause: bad messages, objects, records and rows
 
 
 @dataclass(slots=True)
@@ -48,9 +52,14 @@ class Metrics:
             for name, amount in amounts.items():
                 setattr(self._counts, name, getattr(self._counts, name) + amount)
 
-    def snapshot(self) -> dict[str, int]:
+    def count_errors(self, causes: Mapping[str, int]) -> None:
         with self._lock:
-            return asdict(self._counts)
+            self._counts.errors.update(causes)
+
+    def snapshot(self) -> dict[str, Any]:
+        """All of them by name; `errors` are numbers by cause."""
+        with self._lock:
+            return {**asdict(self._counts), "errors": dict(self._counts.errors)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from queue_source.announcements.contents import Stat
 from queue_source.coordinator.acknowledging import Acknowledger
 from queue_source.coordinator.coordinator import Coordinator, Parts
+from queue_source.coordinator.error_log import ErrorLog
 from queue_source.coordinator.error_queue import ErrorQueue
 from queue_source.coordinator.heartbeats import send_heartbeats
 from queue_source.coordinator.in_flight import InFlight
@@ -55,7 +56,8 @@ def start(
     began = clock()
     started = _begin(options, store, queues, driver, threads)
     session = Session(options, store, queues, started.token, Metrics(), threads.stopping, clock)
-    errors = ErrorQueue(session, error_queue)
+    errors, error_log = ErrorQueue(session, error_queue), ErrorLog(session)
+    error_log.of_plans(started.with_errors)
     errors.forward()
     if started.previous_alive:
         # Another query of this driver may be between its plan and its sink's planning, where it would find ours.
@@ -67,18 +69,18 @@ def start(
     acknowledger = Acknowledger(session, in_flight, leases)
     ownership = Ownership(session, in_flight, acknowledger)
     seqs = started.confirmed_seq, started.last_seq
-    progress = Progress(session, in_flight, ownership, acknowledger, errors, *seqs)
+    progress = Progress(session, in_flight, ownership, acknowledger, errors, error_log, *seqs)
     receivers = Receivers(session, in_flight, leases)
-    maintenance = Maintenance(session, in_flight, ownership, acknowledger)
+    maintenance = Maintenance(session, in_flight, ownership, acknowledger, error_log)
     threads.on_stop(in_flight.wake, leases.wake, acknowledger.wake)
     threads.start("leases", leases.run, threads.stopping)
     threads.start("heartbeats", send_heartbeats, session, began)
     threads.start("maintenance", maintenance.run)
-    threads.start("open", Opener(session, stat, in_flight, ownership, acknowledger, errors).run)
+    threads.start("open", Opener(session, stat, in_flight, ownership, acknowledger, errors, error_log).run)
     threads.start("acknowledge", acknowledger.run)
     receivers.start(threads)
     return Coordinator(
-        session, Parts(in_flight, leases, acknowledger, errors, progress, receivers, maintenance, threads)
+        session, Parts(in_flight, leases, acknowledger, errors, error_log, progress, receivers, maintenance, threads)
     )
 
 

@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Iterator
 from typing import Protocol
 
+import google_crc32c
 import pyarrow as pa
 
 from queue_source.errors import BadObject
@@ -29,6 +30,8 @@ _LZ4_FRAME = b"\x04\x22\x4d\x18"
 _MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", _LZ4_FRAME: "lz4", _SNAPPY_FRAMES: "snappy"}
 _BZ2 = re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)")  # a block, or the end; text too may begin with BZh
 _CHUNK = 1 << 20
+_FIRST_BYTES = 256
+_MOST_EMPTY = 10_000
 _LARGEST_BLOCK = 64 << 20  # Hadoop's writers use 256 KB
 
 
@@ -157,15 +160,29 @@ class _Plain:
 
 
 def _deflated(file: Readable) -> Iterator[bytes]:
-    """zlib streams, as Hadoop's DefaultCodec writes them."""
-    machine = zlib.decompressobj()
-    begun = False
-    while data := machine.unconsumed_tail or machine.unused_data or file.read(_CHUNK):
+    """zlib streams, as Hadoop's DefaultCodec writes them.
+
+    A new stream is fed little at first, since it copies what it leaves over: there may be very many short ones.
+    """
+    data, place, step, empty = file.read(_CHUNK), 0, _FIRST_BYTES, 0
+    machine, begun, has_content = zlib.decompressobj(), bool(data), False
+    while data:
         if machine.eof:
-            machine = zlib.decompressobj()
-        yield machine.decompress(data, _CHUNK)
-        begun = True
-    if begun and not machine.eof:
+            empty = 0 if has_content else empty + 1
+            if empty > _MOST_EMPTY:
+                raise ValueError(f"more than {_MOST_EMPTY} empty streams one after the other")
+            machine, has_content, step = zlib.decompressobj(), False, _FIRST_BYTES
+        part = data[place : place + step]
+        place, step = place + len(part), min(2 * step, _CHUNK)
+        while part and not machine.eof:
+            piece = machine.decompress(part, _CHUNK)
+            part = machine.unconsumed_tail
+            has_content = has_content or bool(piece)
+            yield piece
+        place -= len(machine.unused_data)
+        if place == len(data):
+            data, place = file.read(_CHUNK), 0
+    if begun:
         yield machine.flush()
         if not machine.eof:
             raise ValueError("the stream is cut off")
@@ -202,11 +219,19 @@ def _snappy_frames(file: Readable) -> Iterator[bytes]:
         kind, length = header[0], int.from_bytes(header[1:], "little")
         content = _exactly(file, length)
         if kind == 0x00:
-            yield machine.decompress(content[4:], _snappy_length(content[4:]), asbytes=True)
+            yield _checked(machine.decompress(content[4:], _snappy_length(content[4:]), asbytes=True), content)
         elif kind == 0x01:
-            yield content[4:]
+            yield _checked(content[4:], content)
         elif 0x02 <= kind <= 0x7F:
             raise ValueError(f"a chunk of the unknown kind {kind:#x}")
+
+
+def _checked(plain: bytes, chunk: bytes) -> bytes:
+    """The content, if the checksum at the beginning of its chunk is its own: a CRC-32C, masked as the format says."""
+    value = google_crc32c.value(plain)
+    if chunk[:4] != (((value >> 15 | value << 17) + 0xA282EAD8) & 0xFFFFFFFF).to_bytes(4, "little"):
+        raise ValueError("a chunk's checksum is not that of its content")
+    return plain
 
 
 def _exactly(file: Readable, length: int) -> bytes:

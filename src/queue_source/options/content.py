@@ -93,9 +93,15 @@ class ContentOptions:
         "onCorruptObject", _BAD_OBJECT, "quarantine", example="fail",
         help="The same for an object that cannot be read, is truncated or is in another format.",
     )
+    on_forbidden_object: str = option(
+        "onForbiddenObject", types.choice("quarantine", "fail"), "quarantine", example="fail",
+        help="The same for an object that its store refuses for good: access denied, archived, no permission for its "
+        "key. It is tried `maxAttempts` times, and quarantined only if other objects of its bucket can be read, or if "
+        "the reason is its own. When all of a bucket is refused, the query fails.",
+    )
     # fmt: on
 
     @property
     def stops_at_bad_objects(self) -> bool:
         """Whether nothing of a micro-batch is published when any of its objects cannot be read to its end."""
-        return self.on_missing_object == self.on_corrupt_object == "fail"
+        return self.on_missing_object == self.on_corrupt_object == self.on_forbidden_object == "fail"

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 ALIASES = {
     "store": "storeUrl",
+    "azure.accountKey": "azure.accessKey",
     "delimiter": "sep",
     "charset": "encoding",
     "inferSchema": "inferColumnTypes",
@@ -67,3 +70,8 @@ MEANINGLESS = {
 
 SPARK_OWN = ("checkpointLocation", "queryName")
 """What Spark hands to a sink, though it is meant for Spark itself (seen with PySpark 4: spark-facts)."""
+
+SPARK_HIDES = re.compile("url|secret|password|token|access[.]?key", re.IGNORECASE)
+"""Names of options whose values Spark replaces wherever it prints options: its defaults of `spark.redaction.regex` and
+`spark.sql.redaction.options.regex`, as far as all supported versions agree.
+"""

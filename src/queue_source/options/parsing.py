@@ -7,7 +7,9 @@ the parsing, the defaults, the errors and the documentation, and a model would b
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from queue_source.options.connections import connections
 from queue_source.options.content import ContentOptions, SchemaOptions
 from queue_source.options.declaring import build
 from queue_source.options.file_format import RECORD_FORMATS, FormatOptions
+from queue_source.options.other_names import SPARK_HIDES
 from queue_source.options.places import READER, SINK, VIEWS
 from queue_source.options.reader import (
     BatchOptions,
@@ -27,15 +30,16 @@ from queue_source.options.reader import (
     ReaderOptions,
 )
 from queue_source.options.receiving import NotificationOptions, QueueOptions
-from queue_source.options.secrets import Secret, SecretUrl
+from queue_source.options.secrets import Literal, Secret, SecretUrl
 from queue_source.options.sink import SinkOptions, TableOptions, TargetQueue
-from queue_source.options.storage import storage_options
-from queue_source.options.values import read
+from queue_source.options.storage import StorageOptions, storage_options
+from queue_source.options.values import check_shown, read
 from queue_source.options.views import ViewOptions
 
 _WAIT = timedelta(seconds=20)
 _RESCUED = "_rescued_data"
 _CATALOG = "catalog."
+_SECRET_PROPERTY = re.compile("credential|account-?key|connection-?string|authorization", re.IGNORECASE)
 
 
 def parse_reader_options(options: Mapping[str, str]) -> ReaderOptions:
@@ -48,15 +52,13 @@ def parse_reader_options(options: Mapping[str, str]) -> ReaderOptions:
     partitions = values["minPartitions"] or os.cpu_count() or 1
     parsed = ReaderOptions(
         queue=build(QueueOptions, values, connections=connections(_all_urls(values), values)),
-        notifications=build(NotificationOptions, values),
+        notifications=build(NotificationOptions, values, allowed_prefixes=values["allowedPrefixes"] or ()),
         batches=build(BatchOptions, values, min_partitions=partitions),
         leases=build(LeaseOptions, values),
         deduplication=build(DeduplicationOptions, values),
         delivery=build(DeliveryOptions, values),
-        content=build(
-            ContentOptions, values, format=_format(values), storage=storage_options(values), schema=_schema(values)
-        ),
-        store=values["storeUrl"],
+        content=build(ContentOptions, values, format=_format(values), storage=_storage(values), schema=_schema(values)),
+        store=_absolute(values["storeUrl"]),
         source=source,
         pipeline=values["pipeline"] or source,
     )
@@ -70,10 +72,11 @@ def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
     values = read(SINK, {name: text for name, text in options.items() if name not in of_catalog})
     checks.check_target(values)
     table = _table(values, of_catalog)
-    url: SecretUrl | None = values["queueUrl"]
+    url: SecretUrl | None = None if values["queueUrl"] is None else _absolute(values["queueUrl"])
     return build(
         SinkOptions,
         values,
+        store=_absolute(values["storeUrl"]),
         path="" if table else _folder(values["path"]),
         storage=storage_options(values),
         table=table,
@@ -84,9 +87,19 @@ def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
 def parse_view_options(options: Mapping[str, str]) -> ViewOptions:
     """The options of `spark.read.format("cuesqueue")`; names in any case. Raises OptionError."""
     values = read(VIEWS, options)
-    parsed = build(ViewOptions, values, storage=storage_options(values))
+    parsed = build(ViewOptions, values, storage=storage_options(values), store=_absolute(values["storeUrl"]))
     checks.check_as_of(parsed)
     return parsed
+
+
+def _absolute(url: SecretUrl) -> SecretUrl:
+    """With the whole path of a SQLite file: options are read on the driver, and tasks may run in another folder."""
+    prefix, database = ("sql+", url.reveal()[4:]) if url.reveal().startswith("sql+") else ("", url.reveal())
+    if not database.lower().startswith("sqlite"):
+        return url
+    from shard_store.sql.urls import absolute  # here: executors know options without SQL
+
+    return SecretUrl(prefix + absolute(database))
 
 
 def _folder(path: str | None) -> str:
@@ -105,8 +118,19 @@ def _table(values: Mapping[str, Any], of_catalog: Mapping[str, str]) -> TableOpt
         return None
     if warehouse and path and warehouse != path:
         raise OptionError("path", "of a table is its warehouse, which is given too; keep one of them")
-    properties = {name.lower().removeprefix(_CATALOG): Secret(text) for name, text in of_catalog.items()}
+    if code := next((name for name in of_catalog if name.lower().endswith("impl")), None):
+        raise OptionError(
+            code, "names Python code, which no option does; use a catalog that PyIceberg knows by its catalog.type"
+        )
+    properties = {name.lower().removeprefix(_CATALOG): _property(name, text) for name, text in of_catalog.items()}
     return build(TableOptions, values, properties=properties, warehouse=warehouse or path or None)
+
+
+def _property(name: str, text: str) -> Secret:
+    """A property of a catalog; PyIceberg decides which there are, so secrets are known by their names."""
+    secret = _SECRET_PROPERTY.search(name) is not None
+    check_shown(name, name, text, secret)
+    return Secret(text) if secret or SPARK_HIDES.search(name) or name.lower().endswith("uri") else Literal(text)
 
 
 def _format(values: Mapping[str, Any]) -> FormatOptions | None:
@@ -134,6 +158,12 @@ def _evolution_mode(values: Mapping[str, Any]) -> str:
             "schema, write rescue or failOnNewColumns",
         )
     return given
+
+
+def _storage(values: Mapping[str, Any]) -> StorageOptions:
+    """Of what is announced: a name may lead elsewhere, so those who open a local file know where it may be."""
+    local = tuple(prefix for prefix in values["allowedPrefixes"] or () if prefix.startswith("file://"))
+    return replace(storage_options(values), local_prefixes=local)
 
 
 def _schema(values: Mapping[str, Any]) -> SchemaOptions:

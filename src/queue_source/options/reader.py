@@ -130,8 +130,9 @@ class DeliveryOptions:
     )
     max_attempts: int = option(
         "maxAttempts", types.number(1, 1000), "3", example="5",
-        help="How many of its readers an object may kill before it is quarantined. Only readers count that read this "
-        "object alone, with nothing else of its micro-batch at the same time.",
+        help="How many of its readers an object may kill before it is quarantined (only readers count that read this "
+        "object alone, with nothing else of its micro-batch at the same time), and how often an object is tried that "
+        "its store refuses (`onForbiddenObject`).",
     )
     error_queue_url: SecretUrl | None = option(
         "errorQueueUrl", types.QUEUE_URL, example="sql+sqlite:///jobs.db?queue=errors", note="the error table alone",

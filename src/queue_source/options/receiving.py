@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 from queue_source.options import types
 from queue_source.options.declaring import Option, option
+from queue_source.options.path_globs import PathGlob
 from queue_source.options.secrets import SecretUrl
 
 _NOTIFICATION_FORMS = ("uri", "s3", "minio", "sns", "eventbridge", "gcs", "json")
@@ -63,14 +64,20 @@ class NotificationOptions:
     TITLE: ClassVar = "Notifications"
 
     # fmt: off
+    allowed_prefixes: tuple[str, ...] = option(
+        "allowedPrefixes", types.PREFIXES, example="s3://landing/orders/",
+        required="name the folders that may be read, or whoever sends a message chooses what your credentials read",
+        unless=("content", "message"),
+        help="Folders or buckets whose objects are read: only URIs that start with one of these; all others go to the "
+        "error table. After the bucket's name it is a comparison of text: end a folder with `/`.",
+    )
     notification_format: str = option(
         "notificationFormat", types.choice("auto", *_NOTIFICATION_FORMS), "auto", example="s3",
         help="Form of the notifications; `auto` recognises the form of each message.",
     )
-    allowed_prefixes: tuple[str, ...] = option(
-        "allowedPrefixes", types.PREFIXES, "s3://,gs://,abfss://", example="s3://landing/,file:///data/in/",
-        help="Only URIs that start with one of these are read; all others go to the error table. After the bucket's "
-        "name it is a comparison of text: end a folder with `/`. Local files are read only when named here.",
+    max_objects_per_message: int = option(
+        "maxObjectsPerMessage", types.number(1, 10**6), "10000", example="500",
+        help="Maximum number of objects that one message may announce; a message with more goes to the error table.",
     )
     allow_overwrites: bool = option(
         "allowOverwrites", types.BOOLEAN, "false", example="true",
@@ -80,6 +87,17 @@ class NotificationOptions:
     path_glob_filter: re.Pattern[str] | None = option(
         "pathGlobFilter", types.GLOB, example="*.{csv,csv.gz}",
         help="Only objects whose name (the last part of the path) matches are read; others are counted as ignored.",
+    )
+    full_path_glob_filter: PathGlob | None = option(
+        "fullPathGlobFilter", types.PATH_GLOB, example="s3://landing/**/2026-*/*.csv",
+        help="Only objects whose whole URI matches are read; `**` stands for any number of folders, and `*` for "
+        "no slash. Others are counted as ignored.",
+    )
+    read_hidden_files: bool = option(
+        "readHiddenFiles", types.BOOLEAN, "false", example="true",
+        help="Read objects with a name that begins with `_` or `.`, or in a folder with such a name, below the prefix "
+        "that allows them. Like Spark, the reader leaves them out otherwise (`_temporary/`, `_delta_log/`, "
+        "`_committed_*`, `.part-0`), and counts them as ignored; folders of partition columns (`_year=2026`) are read.",
     )
     tag_filter: tuple[str, ...] | None = option(
         "tagFilter", types.TAG_FILTER, example="orders.#,returns.*",

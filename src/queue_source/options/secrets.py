@@ -1,12 +1,57 @@
 """Values that must not be shown: they print as `***`, and give themselves up only to `reveal()`.
 
+A value may be a reference, `env:NAME` or `file:PATH`. It travels as it is written, and each process that needs the
+secret looks it up: neither Spark's plan nor what is pickled for executors holds it.
+
 Not a subclass of `str`: a secret that is joined, formatted or written as JSON by mistake is then a type error or
 three stars, and never a leak.
 """
 
 from __future__ import annotations
 
+import os
+import re
+from pathlib import Path
+
 from shard_store.redaction import HIDDEN, redact_url
+
+_REFERENCE = re.compile(r"(env|file):(.+)", re.DOTALL)
+_LARGEST = 64 * 1024
+
+
+def is_reference(text: str) -> bool:
+    """Whether the text says where a secret is, and is none itself."""
+    return _REFERENCE.fullmatch(text) is not None
+
+
+def revealed(text: str) -> str:
+    """The text, or what it refers to in this process. Raises ValueError, which shows nothing of what was found."""
+    found = _REFERENCE.fullmatch(text)
+    if found is None:
+        return text
+    kind, name = found.groups()
+    if kind == "env":
+        value = os.environ.get(name, "")
+        where = f"the environment variable {name!r} is not set in a process of the driver or an executor"
+    else:
+        value, where = _of_file(Path(name)), f"the file {name!r} is empty"
+    if not value:
+        raise ValueError(f"{where}; write the secret there on all machines")
+    return value
+
+
+def _of_file(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            content = file.read(_LARGEST + 1)
+        if len(content) <= _LARGEST:
+            return content.decode().rstrip("\r\n")
+        problem = "is too large for a secret"
+    except OSError as error:
+        problem = f"cannot be read: {error.strerror}"
+    except UnicodeDecodeError:
+        problem = "is not text"
+    raise ValueError(f"the file {str(path)!r} {problem}; write a file that holds the secret alone, on all machines")
 
 
 class Secret:
@@ -18,7 +63,14 @@ class Secret:
         self._value = value
 
     def reveal(self) -> str:
-        """The text itself, for the library that needs it. Never put it into a message."""
+        """The secret, for the library that needs it. Never put it into a message.
+
+        Raises ValueError for a reference that leads to nothing here.
+        """
+        return revealed(self._value)
+
+    def as_given(self) -> str:
+        """What was written: the secret, or the reference to it."""
         return self._value
 
     def __str__(self) -> str:
@@ -37,6 +89,20 @@ class Secret:
         return type(self), (self._value,)
 
 
+class Literal(Secret):
+    """A text that is not shown, and never a reference: `file:///lake` names a folder."""
+
+    __slots__ = ()
+
+    def reveal(self) -> str:
+        return self._value
+
+
+def is_url(text: str) -> bool:
+    """Whether it begins as a URL does."""
+    return re.match(r"[A-Za-z][\w+.\-]*://", text) is not None
+
+
 class SecretUrl(Secret):
     """A URL that may hold a password: `str()` is the URL without it, for people; `reveal()` the one to connect with."""
 
@@ -44,6 +110,12 @@ class SecretUrl(Secret):
 
     def __str__(self) -> str:
         return redact_url(self._value)
+
+    def reveal(self) -> str:
+        url = revealed(self._value)
+        if url != self._value and not is_url(url):  # what a file held instead is in no message
+            raise ValueError(f"{self._value!r} leads to something that is no URL; write one there, as in scheme://...")
+        return url
 
 
 def shown(value: str) -> str:

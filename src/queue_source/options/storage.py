@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 from queue_source.errors import OptionError
 from queue_source.options import types
-from queue_source.options.declaring import Option, build, option, options_of
-from queue_source.options.secrets import Secret
+from queue_source.options.declaring import Option, build, declared, option, options_of
+from queue_source.options.secrets import Secret, is_reference, revealed
 
 _SDK = "the SDK's own chain"
 _KEYS = ("accessKeyId", "secretAccessKey")
@@ -30,7 +30,7 @@ class AzureOptions:
         "`abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PATH` names its own.",
     )
     account_key: str | None = option(
-        "azure.accountKey", types.SECRET, help="Key of the account.", note="Azure's default credential"
+        "azure.accessKey", types.SECRET, help="Key of the account.", note="Azure's default credential"
     )
     sas_token: str | None = option("azure.sasToken", types.SECRET, help="SAS token, instead of a key.")
     tenant_id: str | None = option(
@@ -42,6 +42,11 @@ class AzureOptions:
         help="Service principal (with `azure.tenantId` and `azure.clientSecret`), or a managed identity.",
     )
     client_secret: str | None = option("azure.clientSecret", types.SECRET, help="Secret of the service principal.")
+    domains: tuple[str, ...] = option(
+        "azure.domains", types.DOMAINS, "", example="z01.dfs.storage.azure.net", note="Azure's own",
+        help="Further domains of `abfss://CONTAINER@ACCOUNT.DOMAIN/PATH` to which credentials may be sent, beside "
+        "those of Azure's clouds.",
+    )
     endpoint: str | None = option(
         "azure.endpointUrl", types.NON_EMPTY, example="http://localhost:10000", note="Azure",
         help="Address of an emulator, such as Azurite.",
@@ -58,6 +63,8 @@ class StorageOptions:
     Attributes:
         endpoint: Of S3: a URL (`http://localhost:9000`), or `host:port`, which is reached by https.
         anonymous: Send no credentials.
+        local_prefixes: Of URIs (`file:///...`): a local file is read only where its real path begins with one of these.
+            Without any, wherever a link leads.
     """
 
     TITLE: ClassVar = "Storage and credentials"
@@ -90,6 +97,7 @@ class StorageOptions:
     )
     # fmt: on
     azure: AzureOptions = field(default_factory=AzureOptions)
+    local_prefixes: tuple[str, ...] = ()
 
 
 def _narrower(prefix: str, purpose: str) -> tuple[Option, ...]:
@@ -131,7 +139,7 @@ def storage_options(values: Mapping[str, Any]) -> StorageOptions:
         other = "keys" if keys else "roleArn"
         raise OptionError(name, f"and {other} contradict each other for object storage; leave one of them out")
     _check_azure(values)
-    return build(StorageOptions, _revealed(given), azure=build(AzureOptions, _revealed(values)))
+    return build(StorageOptions, _as_given(given), azure=build(AzureOptions, _as_given(values)))
 
 
 def check_keys(service: str, given: Mapping[str, Any]) -> None:
@@ -145,12 +153,33 @@ def check_keys(service: str, given: Mapping[str, Any]) -> None:
 
 
 def _check_azure(values: Mapping[str, Any]) -> None:
-    if values["azure.accountKey"] and values["azure.sasToken"]:
-        raise OptionError("azure.sasToken", "and azure.accountKey exclude each other; leave one of them out")
+    if values["azure.accessKey"] and values["azure.sasToken"]:
+        raise OptionError("azure.sasToken", "and azure.accessKey exclude each other; leave one of them out")
     if values["azure.clientSecret"] and not (values["azure.clientId"] and values["azure.tenantId"]):
         raise OptionError("azure.clientSecret", "needs azure.clientId and azure.tenantId; set all three")
 
 
-def _revealed(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Secrets as the libraries want them; the fields that take them are not in the repr."""
-    return {name: value.reveal() if isinstance(value, Secret) else value for name, value in values.items()}
+def with_secrets(options: StorageOptions) -> StorageOptions:
+    """The options as the libraries want them: what `env:` and `file:` refer to looked up. Raises OptionError."""
+    found, of_azure = _looked_up(options), _looked_up(options.azure)
+    if not found and not of_azure:
+        return options
+    return replace(options, **found, azure=replace(options.azure, **of_azure))
+
+
+def _looked_up(group: Any) -> dict[str, Any]:
+    """Field -> secret, for the fields that hold a reference."""
+    found: dict[str, Any] = {}
+    for name, one in declared(type(group)).items():
+        text = getattr(group, name)
+        if one.type is types.SECRET and text is not None and is_reference(text):
+            try:
+                found[name] = revealed(text)
+            except ValueError as error:
+                raise OptionError(one.name, str(error)) from None
+    return found
+
+
+def _as_given(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Secrets or references as text; the fields that take them are not in the repr."""
+    return {name: value.as_given() if isinstance(value, Secret) else value for name, value in values.items()}

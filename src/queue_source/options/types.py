@@ -18,9 +18,11 @@ from queue_source.options.date_patterns import parse_pattern
 from queue_source.options.ddl import parse_fields
 from queue_source.options.globs import name_matcher
 from queue_source.options.partitioning import parse_partitioning
-from queue_source.options.secrets import Secret, SecretUrl, shown
+from queue_source.options.path_globs import PathGlob, path_glob
+from queue_source.options.secrets import Secret, SecretUrl, is_reference, is_url, shown
 from queue_source.options.time_zones import parse_time_zone
 from queue_source.options.units import parse_duration, parse_size
+from queue_source.queues.urls import NAMES_CODE, names_code
 from queue_source.tags import parse_filters
 from queue_source.uris import plain_prefix, plain_uri
 
@@ -159,8 +161,8 @@ def _prefixes(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(map(plain_prefix, prefixes)))
 
 
-_QUEUE_URL = re.compile(r"[A-Za-z][\w+.\-]*://\S|[A-Za-z_]\w*(?:\.\w+)+:[A-Za-z_]")
-# Only where a new URL (`scheme://` or `package.module:factory`) begins: tags, hosts and passwords may hold commas too.
+_QUEUE_URL = re.compile(r"(?:env|file):\S|[A-Za-z][\w+.\-]*://\S")
+# Only where a new URL begins: tags, hosts and passwords may hold commas too.
 _NEXT_QUEUE_URL = re.compile(rf",\s*(?={_QUEUE_URL.pattern})")
 
 
@@ -168,6 +170,8 @@ def split_queue_urls(text: str) -> tuple[SecretUrl, ...]:
     """The queue URLs of a comma-separated list; a comma within a URL stays in it."""
     urls = [url.strip() for url in _NEXT_QUEUE_URL.split(text)]
     for url in urls:
+        if names_code(url) and not is_reference(url):
+            raise ValueError(f"{shown(url)} {NAMES_CODE}")
         if not _QUEUE_URL.match(url):
             raise ValueError(
                 f"{shown(url)} is not a queue's URL; write scheme://..., as in sql+sqlite:///jobs.db?queue=files"
@@ -187,6 +191,13 @@ def _glob(text: str) -> re.Pattern[str]:
         return name_matcher(_given_text(text))
     except ValueError as error:
         raise ValueError(f"{shown(text)} {error}; write a glob of names, as in *.csv") from None
+
+
+def _path_glob(text: str) -> PathGlob:
+    try:
+        return path_glob(_given_text(text))
+    except ValueError as error:
+        raise ValueError(f"{shown(text)} {error}; write a glob of URIs, as in s3://landing/**/*.csv") from None
 
 
 def _tag_filter(text: str) -> tuple[str, ...]:
@@ -226,7 +237,7 @@ def _shares(text: str) -> str:
 
 
 def _store_url(text: str) -> SecretUrl:
-    if not re.match(r"[A-Za-z][\w+.\-]*://", text.strip()):
+    if not is_url(text.strip()) and not is_reference(text.strip()):
         raise ValueError(
             f"{shown(text)} is not a database URL; write an SQLAlchemy URL, as in sqlite:///cuesqueue.db or "
             "postgresql+psycopg://user:password@host/database"
@@ -241,6 +252,15 @@ def _names(text: str) -> tuple[str, ...]:
             f"{shown(text)} has an empty name, or a name twice; write names separated by commas, as in day,country"
         )
     return names
+
+
+def _domains(text: str) -> tuple[str, ...]:
+    domains = tuple(part.strip().lower() for part in text.split(",")) if text.strip() else ()
+    if not all(re.fullmatch(r"[a-z0-9-]+(\.[a-z0-9-]+)+", domain) for domain in domains):
+        raise ValueError(
+            f"{shown(text)} is not a domain, or several; write what follows the account, as in dfs.core.windows.net"
+        )
+    return domains
 
 
 def _encoding(text: str) -> str:
@@ -285,14 +305,16 @@ CHARACTER = _character(may_be_empty=True)
 TIME_ZONE = OptionType("time zone", "a name such as `Europe/Berlin`, or an offset: `+02:00`, `GMT+2`", parse_time_zone)
 DATE_PATTERN = OptionType("date pattern", "a pattern in Spark's letters for numbers", _date_pattern)
 PREFIXES = OptionType("prefixes", "prefixes of URIs, separated by commas", _prefixes)
-QUEUE_URLS = OptionType("queue URLs", "URLs, separated by commas", split_queue_urls)
-QUEUE_URL = OptionType("queue URL", "the URL of one queue", _queue_url)
-STORE_URL = OptionType("database URL", "an SQLAlchemy URL", _store_url)
+QUEUE_URLS = OptionType("queue URLs", "URLs (or `env:NAME`, `file:PATH`), separated by commas", split_queue_urls)
+QUEUE_URL = OptionType("queue URL", "the URL of one queue, or `env:NAME` or `file:PATH`", _queue_url)
+STORE_URL = OptionType("database URL", "an SQLAlchemy URL, or `env:NAME` or `file:PATH`", _store_url)
 GLOB = OptionType("glob", "a glob: `*`, `?`, `[a-z]`, `{a,b}`", _glob)
+PATH_GLOB = OptionType("path glob", "a glob of URIs: as of names between slashes, and `**` for any parts", _path_glob)
 TAG_FILTER = OptionType("tag filter", "filters separated by commas; `*` is one word, `#` zero or more", _tag_filter)
 SHARES = OptionType("shares", "`round-robin`, `greedy`, or `percentage:70,30` with one number a queue", _shares)
 COLUMNS = OptionType("columns", "columns with types, as Spark's DDL has them", _columns)
 URIS = OptionType("URIs", "URIs of objects, separated by commas", _uris)
+DOMAINS = OptionType("domains", "names of domains, separated by commas", _domains)
 TIME = OptionType("time", "an ISO time; UTC without an offset", _time)
 DELIVERY_HASH = OptionType("delivery hash", "a `delivery_hash` of the view `attempts`", _delivery_hash)
 NAMES = OptionType("names", "names of columns, separated by commas", _names)
@@ -306,4 +328,4 @@ ENCODING = OptionType("character set", "the name of a character set", _encoding)
 TEXT = OptionType("text", "any text", str)
 LINE_END = OptionType("line end", "any text that is not empty", _line_end)
 NON_EMPTY = OptionType("text", "any text that is not empty", _given_text)
-SECRET = OptionType("secret", "a secret, which is never shown", _secret)
+SECRET = OptionType("secret", "a secret, or `env:NAME` or `file:PATH`; never shown", _secret)

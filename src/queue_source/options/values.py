@@ -8,9 +8,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from queue_source.errors import OptionError
+from queue_source.options import types
 from queue_source.options.declaring import Option
-from queue_source.options.other_names import ALIASES, CANNOT, CLOUD_FILES_CANNOT, MEANINGLESS, SPARK_OWN
+from queue_source.options.other_names import ALIASES, CANNOT, CLOUD_FILES_CANNOT, MEANINGLESS, SPARK_HIDES, SPARK_OWN
 from queue_source.options.places import PLACES, READER, SINK, Place
+from queue_source.options.secrets import Secret, is_reference
+from shard_store.redaction import redact_url
 
 _CLOUD_FILES = "cloudfiles."
 _CANNOT = {name.lower(): instead for name, instead in CANNOT.items()}
@@ -44,6 +47,8 @@ def _given(place: Place, options: Mapping[str, str]) -> dict[str, str]:
         option = _resolve(place, table, written)
         if option is None:
             continue
+        if option.type in (types.SECRET, types.STORE_URL):
+            check_shown(written, option.name, text, secret=option.type is types.SECRET)
         earlier = given.setdefault(option.name, (written, text))
         if earlier[1] != text:
             raise OptionError(option.name, f"is given twice, as {earlier[0]!r} and as {written!r}; keep one of them")
@@ -74,6 +79,15 @@ def _resolve(place: Place, table: Mapping[str, Option], written: str) -> Option 
     raise OptionError(written, _unknown(place, table, name))
 
 
+def check_shown(written: str, own: str, text: str, secret: bool) -> None:
+    """Refuse a secret under a name whose value Spark prints: in errors, in `explain`, in the event log. OptionError."""
+    if (secret or redact_url(text) != text) and not SPARK_HIDES.search(written) and not is_reference(text.strip()):
+        better = f"write {own!r}, or " if SPARK_HIDES.search(own) else "write "
+        raise OptionError(
+            written, f"holds a secret, and Spark shows options of this name; {better}env:NAME or file:PATH"
+        )
+
+
 def _unknown(place: Place, table: Mapping[str, Option], name: str) -> str:
     if name == "path" and place.no_path:
         return place.no_path
@@ -87,7 +101,11 @@ def _unknown(place: Place, table: Mapping[str, Option], name: str) -> str:
 
 def _parse(option: Option, text: str) -> Any:
     try:
-        return option.type.parse(text)
+        value = option.type.parse(text)
+        for one in value if isinstance(value, tuple) else (value,):
+            if isinstance(one, Secret):
+                one.reveal()  # a reference that leads nowhere is told by the option's name, before anything starts
+        return value
     except ValueError as error:
         # "from None": the chain of causes could show the value of a secret
         raise OptionError(option.name, str(error)) from None

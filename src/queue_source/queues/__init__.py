@@ -8,17 +8,28 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, cast
 
 from queue_source.errors import QueueConfigurationError
 from queue_source.queues.base import Capabilities, Depth, Payload, Queue
-from queue_source.queues.urls import factory_parts, queue_name, scheme
+from queue_source.queues.own import own_factory, own_schemes, register_queue
+from queue_source.queues.urls import NAMES_CODE, names_code, queue_name, scheme
 from shard_store.redaction import redact_url as redact
 
-__all__ = ["Capabilities", "Depth", "Payload", "Queue", "adapter_name", "open_queue", "queue_name", "redact"]
+__all__ = [
+    "Capabilities",
+    "Depth",
+    "Payload",
+    "Queue",
+    "adapter_name",
+    "open_queue",
+    "queue_name",
+    "redact",
+    "register_queue",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +62,7 @@ def open_queue(url: str, **options: Any) -> Queue:
 
     Args:
         url: The queue, as in the option `queueUrl` of a reader: `sqs://NAME`, `sql+sqlite:///jobs.db?queue=files` ...,
-            or `package.module:factory` for a queue of your own.
+            or a scheme of your own (`register_queue`).
         options: Keywords of the adapter, such as `region` or `endpoint_url` of SQS.
 
     Returns:
@@ -65,21 +76,22 @@ def open_queue(url: str, **options: Any) -> Queue:
         Any.
     """
     kind = scheme(url)
-    if kind == "factory":
-        queue = _own_factory(url)(url, **options)
+    found = _KINDS.get("sql+" if kind.startswith("sql+") else kind)
+    if found is None:
+        factory = own_factory(kind, redact(url)) if kind else None
+        if factory is None:
+            raise QueueConfigurationError(redact(url), _unknown(url, kind))
+        queue = factory(url, **options)
         if missing := [verb for verb in _VERBS if not hasattr(queue, verb)]:
             problem = f"made a {type(queue).__name__}, which is not a Queue: it has no {', '.join(missing)}"
             raise QueueConfigurationError(redact(url), problem)
         return cast(Queue, queue)
-    found = _KINDS.get("sql+" if kind.startswith("sql+") else kind)
-    if found is None:
-        raise QueueConfigurationError(redact(url), _unknown(kind))
     opened: Queue = getattr(_adapter(url, found), found.factory)(url, **options)
     return opened
 
 
 def adapter_name(url: str) -> str:
-    """The adapter that a URL picks, as `sqs` or `sql`; "" for a factory of the user's own and for an unknown kind."""
+    """The adapter that a URL picks, as `sqs` or `sql`; "" for a queue of the user's own and for an unknown kind."""
     kind = scheme(url)
     found = _KINDS.get("sql+" if kind.startswith("sql+") else kind)
     return found.module.rpartition(".")[2] if found else ""
@@ -97,23 +109,14 @@ def _adapter(url: str, kind: _Kind) -> Any:
         raise QueueConfigurationError(redact(url), f"needs {error.name!r}, which is not installed: {hint}") from error
 
 
-def _own_factory(url: str) -> Callable[..., object]:
-    module, attribute = factory_parts(url)
-    try:
-        factory = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise QueueConfigurationError(redact(url), f"cannot be loaded: {error}") from error
-    if not callable(factory):
-        raise QueueConfigurationError(redact(url), f"{attribute!r} cannot be called; it must make a Queue from a URL")
-    return factory  # type: ignore[no-any-return]
-
-
 def _forms() -> str:
     there = {kind.form for kind in _KINDS.values() if importlib.util.find_spec(kind.module)}
-    return ", ".join([*sorted(there), "package.module:factory"])
+    return ", ".join([*sorted(there), *(f"{name}://..." for name in sorted(own_schemes()))])
 
 
-def _unknown(kind: str) -> str:
+def _unknown(url: str, kind: str) -> str:
+    if names_code(url):
+        return NAMES_CODE
     if not kind:
         return f"not a queue URL; write one of {_forms()}"
     close = get_close_matches(kind, [*_KINDS, *_SQL_NAMES], n=1)

@@ -7,25 +7,25 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from shard_store.redaction import HIDDEN, redact_url
 
-_FACTORY = re.compile(r"(?P<module>[A-Za-z_][\w.]*):(?P<attribute>[A-Za-z_]\w*)(?P<query>\?.*)?", re.DOTALL)
+_CODE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*(\?.*)?", re.DOTALL)
+
+NAMES_CODE = (
+    "names a Python function, which no URL does any more: declare it as an entry point of the group cuesqueue.queues, "
+    "or call cuesqueue.register_queue, and write SCHEME://...; see docs/how-to/own-queues.md"
+)
 # what a URL parser would stumble over: hidden before the URL is taken apart, and only there
 _SHOWN_PASSWORD = f":{HIDDEN}@"
 
 
 def scheme(url: str) -> str:
-    """What picks the adapter: `sqs`, `https`, `sql+sqlite`, ..., `factory` for `package.module:name`, "" for none."""
+    """What picks the adapter: `sqs`, `https`, `sql+sqlite`, ..., "" for none."""
     head, separator, _ = url.partition("://")
-    if separator:
-        return head.lower()
-    return "factory" if _FACTORY.fullmatch(url) else ""
+    return head.lower() if separator else ""
 
 
-def factory_parts(url: str) -> tuple[str, str]:
-    """The module and the attribute of a `package.module:name?...` URL."""
-    found = _FACTORY.fullmatch(url)
-    if found is None:
-        raise ValueError("not of the form package.module:name")
-    return found["module"], found["attribute"]
+def names_code(url: str) -> bool:
+    """Whether it has the form `package.module:factory?...`, which version 0.1.0 imported and called."""
+    return _CODE.fullmatch(url) is not None
 
 
 def without_fragment(url: str) -> str:
@@ -36,10 +36,6 @@ def without_fragment(url: str) -> str:
 def queue_name(url: str) -> str:
     """The short name that stands for the queue where the user gives none (the default of option `source`)."""
     kind = scheme(url)
-    if kind == "factory":
-        module, attribute = factory_parts(url)
-        parameters = dict(parse_qsl(url.partition("?")[2]))
-        return parameters.get("queue") or parameters.get("name") or f"{module}.{attribute}"
     parts = urlsplit(without_fragment(redact_url(url).replace(_SHOWN_PASSWORD, "@")))
     parameters = dict(parse_qsl(parts.query))
     last = unquote(parts.path.rstrip("/").rpartition("/")[2])

@@ -16,18 +16,14 @@ from bisect import bisect_left
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from queue_source.errors import BadObject, ObjectStoreError, SchemaChanged
-from queue_source.options import SecretUrl
 from queue_source.read.partitions import Piece
+from queue_source.read.plan_store import PlanStore
 from shard_store.errors import ShardStoreError
 from shard_store.model import ALONE, PlanIdentity, ReadMark
-
-if TYPE_CHECKING:
-    from shard_store.store import ShardStore
 
 FAN_OUT = 32
 """Into so many parts a suspect is split, each of which is read by itself: two transactions a part."""
@@ -49,35 +45,30 @@ class Marks:
     """The marks of one plan's reads. Each call is a short connection of its own: a read may take long."""
 
     identity: PlanIdentity
-    store: SecretUrl
+    store: PlanStore
 
     def left_behind(self) -> list[ReadMark]:
-        with self._store() as store:
+        with self.store.open() as store:
             return store.read_marks(self.identity)
 
     def clear(self) -> None:
         """All that was suspected is read, or given up."""
-        with self._store() as store:
+        with self.store.open() as store:
             store.end_read(self.identity, EVERYTHING)
 
     @contextmanager
     def during(self, mark: ReadMark) -> Iterator[None]:
         """Mark a read for as long as it lasts; it stays marked when the process dies, or fails in an unknown way."""
-        with self._store() as store:
+        with self.store.open() as store:
             store.begin_read(self.identity, mark)
         try:
             yield
         except BLAMELESS:
-            with self._store() as store:
+            with self.store.open() as store:
                 store.undo_read(self.identity, mark)
             raise
-        with self._store() as store:
+        with self.store.open() as store:
             store.end_read(self.identity, mark)
-
-    def _store(self) -> ShardStore:
-        from shard_store.store import open_store  # executors that mark nothing need no SQL
-
-        return open_store(self.store.reveal())
 
 
 def read_alone(

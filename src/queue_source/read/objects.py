@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from queue_source.errors import BadObject, ObjectStoreError
+from queue_source.errors import BadObject, ObjectRefused, ObjectStoreError
 from queue_source.formats.bad_records import BadRecords
 from queue_source.formats.base import OpenObject, Part, data_schema, format_of
 from queue_source.formats.metadata import METADATA_COLUMN, ObjectMetadata, metadata_column
@@ -49,8 +49,8 @@ def read_object(
     """The rows of the object (or part), in batches of exactly `schema`, none of them empty; bad records go to `bad`.
 
     Executor worker. `metadata` fills the column `_metadata`, if `schema` has it; path, name, size and time that it
-    leaves open are filled from the object. Raises BadObject (`missing-object`, `object-changed`, `corrupt-object`,
-    `wrong-columns`) before the first batch or never, and ObjectStoreError for what another try may cure.
+    leaves open are filled from the object. Raises BadObject and ObjectRefused before the first batch or never, and
+    ObjectStoreError for what another try may cure.
     """
     part = part or Part()
     wanted = data_schema(schema, options)
@@ -73,7 +73,7 @@ def read_object(
         except NewColumns as noticed:
             noticed.where = uri
             raise
-        except BadObject as error:
+        except (BadObject, ObjectRefused) as error:
             if given:  # it changed while it was read: another try sees it from its beginning
                 raise ObjectStoreError(f"{uri!r} became bad while it was read: {error}") from error
             raise

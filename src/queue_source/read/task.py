@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import itertools
+import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 import pyarrow as pa
 
-from queue_source.errors import BadObject
+from queue_source.errors import BadObject, ObjectRefused
 from queue_source.formats.bad_records import BadRecords
 from queue_source.formats.base import Part
 from queue_source.formats.metadata import ObjectMetadata
 from queue_source.formats.new_columns import NewColumns
 from queue_source.formats.pieces import neighbours
-from queue_source.options import ContentOptions, SecretUrl
+from queue_source.options import ContentOptions
 from queue_source.options.file_format import FormatOptions
 from queue_source.read.batches import gathered
 from queue_source.read.combined import SMALL, TOGETHER, may_be_joined, read_together
@@ -25,6 +26,8 @@ from queue_source.read.message_records import Message, parsed_messages
 from queue_source.read.message_rows import message_batches
 from queue_source.read.objects import BATCH_ROWS, ExpectedObject, read_object
 from queue_source.read.partitions import Piece
+from queue_source.read.plan_store import PlanStore
+from queue_source.read.refused import Refusals
 from queue_source.schema.evolution import schema_changed
 from shard_store.failpoints import reach
 from shard_store.model import BEGINNING, ErrorRecord, PlanIdentity, ReadMark, is_end, offset_of
@@ -51,8 +54,9 @@ class Work:
     identity: PlanIdentity
     pieces: Sequence[Piece]
     content: ContentOptions
-    store: SecretUrl
+    store: PlanStore
     isolation: Beside | Alone | None = None  # None: the first attempt at the plan, which marks nothing
+    max_attempts: int = 3  # at an object that its store refuses
 
 
 Report = Callable[[Sequence[ErrorRecord]], None]
@@ -65,7 +69,10 @@ def read_work(work: Work, schema: pa.Schema, *, repeated: bool) -> Iterator[pa.R
 
     `repeated`: the task may have run before. What it found bad then stays bad, even if it could be read by now: the
     error is written, and the shard is quarantined with the plan, so none of its rows may go out.
+
+    Raises StoreConfigurationError, before anything is read, where the plan's store cannot be used from here.
     """
+    work.store.check()
     if work.content.format is None:
         yield from message_batches(_messages(work), schema)
         return
@@ -117,15 +124,16 @@ def read_pieces(work: Work, schema: pa.Schema, report: Report) -> Iterator[pa.Re
 def _read_objects(work: Work, schema: pa.Schema, report: Report) -> Iterator[pa.RecordBatch]:
     format = work.content.format
     assert format is not None
+    refusals = Refusals(work.content.storage, work.max_attempts, partial(_others, work))
     for group in _groups(work.pieces, may_be_joined(schema, format)):
         if len(group) == 1:
-            yield from _read_piece(work, group[0], schema, format, report)
+            yield from _read_piece(work, group[0], schema, format, report, refusals)
             continue
         for piece in group:
             reach("object-read", piece.content.shard_id)
         for found in read_together([_announced(piece) for piece in group], schema, format, work.content.storage):
             if isinstance(found, int):
-                yield from _read_piece(work, group[found], schema, format, report)
+                yield from _read_piece(work, group[found], schema, format, report, refusals)
             else:
                 yield from (batch for batch in found.to_batches(max_chunksize=BATCH_ROWS) if batch.num_rows)
 
@@ -149,24 +157,35 @@ def _announced(piece: Piece) -> tuple[str, ExpectedObject]:
 
 
 def _read_piece(
-    work: Work, piece: Piece, schema: pa.Schema, format: FormatOptions, report: Report
+    work: Work, piece: Piece, schema: pa.Schema, format: FormatOptions, report: Report, refusals: Refusals
 ) -> Iterator[pa.RecordBatch]:
-    problems = BadRecords(format.mode)
     reach("object-read", piece.content.shard_id)
-    try:
-        uri, expected = _announced(piece)
-        yield from read_object(
-            uri,
-            schema,
-            format,
-            problems,
-            storage=work.content.storage,
-            expected=expected,
-            metadata=_metadata(piece, work.identity),
-            part=_part(piece),
-        )
-    except BadObject as error:
-        _report_bad(piece, work, error, report)
+    uri, expected = _announced(piece)
+    bad: BadObject | None = None
+    for tries in itertools.count(1):
+        problems = BadRecords(format.mode)
+        try:
+            yield from read_object(
+                uri,
+                schema,
+                format,
+                problems,
+                storage=work.content.storage,
+                expected=expected,
+                metadata=_metadata(piece, work.identity),
+                part=_part(piece),
+            )
+            refusals.was_read(uri)
+        except BadObject as error:
+            bad = error
+        except ObjectRefused as refused:  # before any row
+            if work.content.on_forbidden_object == "fail":
+                bad = BadObject("forbidden-object", str(refused))
+            elif (bad := refusals.give_up(uri, refused, tries)) is None:
+                continue
+        break
+    if bad is not None:
+        _report_bad(piece, work, bad, report)
     if problems.count:
         report(bad_records(piece, work.identity, problems))
 
@@ -187,9 +206,11 @@ def _read_messages(work: Work, schema: pa.Schema, report: Report) -> Iterator[pa
 
 def _report_bad(piece: Piece, work: Work, error: BadObject, report: Report) -> None:
     """A bad object (or message) goes the way that the options say. Raises it where they say `fail`."""
-    policy = work.content.on_missing_object
-    if error.cause != "missing-object":
-        policy = work.content.on_corrupt_object
+    policies = {
+        "missing-object": work.content.on_missing_object,
+        "forbidden-object": work.content.on_forbidden_object,
+    }
+    policy = policies.get(error.cause, work.content.on_corrupt_object)
     if policy == "fail":
         raise error
     report([bad_object(piece, work.identity, error, skipped=policy == "skip")])
@@ -202,16 +223,21 @@ def _part(piece: Piece) -> Part:
 
 def _record(work: Work, records: Sequence[ErrorRecord]) -> None:
     """Write errors where they happen; they become final with their plan. One short connection: errors are rare."""
-    from shard_store.store import open_store  # executors that meet no error need no SQL
-
-    with open_store(work.store.reveal()) as store:
+    with work.store.open() as store:
         store.record_errors(work.identity.source, work.identity.token.pipeline, records)
 
 
-def _without_bad(work: Work) -> Work:
-    from shard_store.store import open_store
+def _others(work: Work) -> list[str]:
+    """Objects that may be readable where one of this task is refused: first those that were, then any."""
+    with work.store.open() as store:
+        published, others = store.known_objects(work.identity)
+    others = list({*others, *(piece.content.uri for piece in work.pieces)})
+    random.shuffle(others)  # of more than are tried, the next attempt tries others
+    return [*published, *others]
 
-    with open_store(work.store.reveal()) as store:
+
+def _without_bad(work: Work) -> Work:
+    with work.store.open() as store:
         bad = store.found_bad(work.identity)
     good = [piece for piece in work.pieces if (piece.planned.key, piece.planned.start) not in bad]
     return replace(work, pieces=good)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 import pyarrow as pa
 
@@ -75,9 +76,12 @@ def _inferred(options: ReaderOptions, format: FormatOptions) -> pa.Schema:
     problems: list[str] = []
     max_bytes = max(1, options.content.schema.schema_sample_bytes // options.content.schema.schema_sample_files)
     textual = format_of(format).values_are_text
+    content = options.content
+    if content.schema.schema_sample:  # the user's own, wherever they are
+        content = replace(content, storage=replace(content.storage, local_prefixes=()))
     for one in _samples(options, problems):
         try:
-            found = infer_content(one, options.content, format, max_bytes)
+            found = infer_content(one, content, format, max_bytes)
             schemas.append(found if textual else with_hints(found, _known(hints, found)))
         except (BadObject, ObjectStoreError, ValueError) as error:
             problems.append(f"{one.shard_id[:300]}: {error}")

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-from collections.abc import Iterator, Sequence
+import platform
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import pyarrow as pa
 
+from queue_source.errors import OptionError
 from queue_source.options import SinkOptions
+from queue_source.storage.files import is_local
 from shard_store.model import PlanIdentity
 from shard_store.store import ShardStore
 
@@ -59,6 +63,22 @@ class Sink(Protocol):
 
         `row_schema` is the schema as Spark's JSON. Raises what `ShardStore.publish` raises.
         """
+
+
+def check_visible(paths: Iterable[str]) -> None:
+    """Local files that tasks have written must be here too, or nobody could ever read what is published.
+
+    Raises OptionError when executors on other machines have written to disks of their own.
+    """
+    local = [path for path in paths if is_local(path)]
+    absent = [path for path in local if not Path(path.removeprefix("file://")).exists()]
+    if absent:
+        raise OptionError(
+            "path",
+            f"of {len(local)} local files that tasks have written, {len(absent)} are not on the driver's machine "
+            f"{platform.node()!r}, among them {absent[0]!r}: executors on other machines wrote to disks of their own. "
+            "Nothing of this batch is published; name a folder that all machines share, or one in an object store",
+        )
 
 
 _SINKS = {

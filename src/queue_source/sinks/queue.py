@@ -14,17 +14,18 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from queue_source.errors import CuesqueueError, QueueError
+from queue_source.errors import CuesqueueError, OptionError, QueueError
 from queue_source.messages import Outgoing
 from queue_source.options import SinkOptions, TargetQueue, connection_options
 from queue_source.queues import Queue, adapter_name, open_queue
 from queue_source.queues.base import Unsendable, send_messages
-from queue_source.queues.sql.database import Address, parse_address
+from queue_source.queues.sql.database import Address, create_tables, metadata, open_database, parse_address
 from queue_source.queues.sql.staging import Staging
 from queue_source.sinks.base import Batch
 from queue_source.sinks.queue_rows import Messages, RowRefused, check_columns
 from shard_store.failpoints import reach
 from shard_store.publishing import Published
+from shard_store.shared_file import SharedFile
 from shard_store.sql.database import Database
 from shard_store.sql.transaction import Transaction
 from shard_store.sql.urls import same_database
@@ -52,15 +53,29 @@ class QueueSink:
         assert options.queue is not None
         self._options = options
         self._target: TargetQueue = options.queue
+        self._file: SharedFile | None = None  # the SQLite file of the target, where it is one
 
     def prepare(self, store: ShardStore, schema: pa.Schema) -> None:
         check_columns(schema)
         self._open().close()  # refuses what the URL has wrong; connects to nothing
+        self._file = self._sqlite_file()
+
+    def _sqlite_file(self) -> SharedFile | None:
+        """Made now: a task that found none would make one of its own, where nobody looks for messages."""
+        if adapter_name(self._target.url.reveal()) != "sql":
+            return None
+        with closing(open_database(parse_address(self._target.url.reveal()), None, 30.0)) as database:
+            if (file := database.file()) is None:
+                return None
+            create_tables(database, metadata)
+            return SharedFile.of(file)
 
     # executors
 
     def write(self, batches: Iterator[pa.RecordBatch], schema: pa.Schema, batch: Batch) -> Written:
         """Returns when all rows of the task are staged, or confirmed by the queue."""
+        if self._file is not None and (problem := self._file.problem()):
+            raise OptionError("queueUrl", problem)
         if not batch.task:  # stamps would not be unique
             raise CuesqueueError("Spark does not report which task this is; report this as a bug, with Spark's version")
         address = self._address_in_store()

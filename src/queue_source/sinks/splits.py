@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from queue_source.options import SinkOptions
 from queue_source.options.storage import StorageOptions
-from queue_source.sinks.base import Batch, Sink
+from queue_source.sinks.base import Batch, Sink, check_visible
 from queue_source.storage.files import is_local, resolve
 from shard_store.failpoints import reach
 from shard_store.model import Split
@@ -36,6 +36,7 @@ class SplitSink(Sink):
         self, store: ShardStore, batch: Batch, written: Sequence[list[Split]], *, row_schema: str, batch_id: int
     ) -> None:
         splits = [split for task in written for split in task]
+        check_visible(split.path for split in splits)
         store.publish(batch.plans, splits, row_schema=row_schema, batch_id=batch_id)
 
 

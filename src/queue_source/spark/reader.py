@@ -27,6 +27,7 @@ from queue_source.options.content import ContentOptions
 from queue_source.options.time_zones import machine_time_zone, parse_time_zone
 from queue_source.read.message_rows import check_message_schema
 from queue_source.read.partitions import partition
+from queue_source.read.plan_store import PlanStore
 from queue_source.read.task import Alone, Beside, Work, read_work
 from queue_source.spark.compat import AvailableNow, arrow_schema, read_all_available
 from queue_source.spark.process import driver_identity, is_repeated, session_time_zone, stop_on_sigterm
@@ -53,6 +54,7 @@ class CuesqueueStreamReader(AvailableNow, DataSourceStreamReader):
         self._options = options
         self._schema = schema
         self._coordinator: Coordinator | None = None
+        self._store: PlanStore | None = None  # since the start
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_coordinator": None}
@@ -82,12 +84,22 @@ class CuesqueueStreamReader(AvailableNow, DataSourceStreamReader):
             self._started().logged(int(end["seq"]))  # Spark before 4.2, after a restart
             return []
         plan = self._started().plan(int(start["seq"]), int(end["seq"]))
+        assert self._store is not None
         batches = self._options.batches
         tasks = partition(plan, batches.min_partitions, batches.max_partition_bytes, self._may_be_cut)
         content = self._in_zone(self._options.content, machine_time_zone())
         # a plan without content still needs a task: its commit message says to the sink which plan is published
         return [
-            WorkPartition(Work(plan.identity, pieces, content, self._options.store, self._isolation(plan, task)))
+            WorkPartition(
+                Work(
+                    plan.identity,
+                    pieces,
+                    content,
+                    self._store,
+                    self._isolation(plan, task),
+                    self._options.delivery.max_attempts,
+                )
+            )
             for task, pieces in enumerate(tasks or [[]])
         ]
 
@@ -135,14 +147,14 @@ class CuesqueueStreamReader(AvailableNow, DataSourceStreamReader):
             else:
                 check_schema(arrow_schema(self._schema), self._options.content.format)
             stop_on_sigterm()
-            self._coordinator = _start(self._options)
+            self._coordinator, self._store = _start(self._options)
         return self._coordinator
 
     def _offset(self, seq: int) -> dict[str, Any]:
         return {"pipeline": self._options.pipeline, "seq": seq}
 
 
-def _start(options: ReaderOptions) -> Coordinator:
+def _start(options: ReaderOptions) -> tuple[Coordinator, PlanStore]:
     """Open the store and the queues, and let the coordinator recover; nothing stays open when that fails."""
     # here: every executor worker imports this module to unpickle the reader, and most of its time would go to these
     from queue_source.coordinator import start
@@ -159,6 +171,7 @@ def _start(options: ReaderOptions) -> Coordinator:
     patience = max(30.0, options.leases.stale_after.total_seconds())
     with ExitStack() as undone:
         store = undone.enter_context(open_store(options.store.reveal(), patience=patience))
+        plan_store = PlanStore.of(options.store, store)
 
         def opened(url: SecretUrl) -> Queue:
             queue = open_queue(url.reveal(), **connection_options(url, options.queue))
@@ -174,4 +187,4 @@ def _start(options: ReaderOptions) -> Coordinator:
         by_name = {queue.name: queue for queue in queues}
         coordinator = start(options, store, by_name, stat, driver=driver_identity(), error_queue=errors)
         undone.pop_all()
-    return coordinator
+    return coordinator, plan_store

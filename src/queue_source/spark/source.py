@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from typing import ClassVar
+
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, DataSourceStreamWriter
 from pyspark.sql.types import StructType
 
 from queue_source.options import check_declared, parse_reader_options, parse_sink_options, parse_view_options
+from queue_source.queues.own import register_queues
 
 
 class CuesqueueSource(DataSource):
-    """Found by Spark through `pyspark_cuesqueue`; built in many processes, so it only parses options when asked."""
+    """Found by Spark through `pyspark_cuesqueue`; built in many processes, so it only parses options when asked.
+
+    A subclass with another `name()`, given to `spark.dataSource.register`, brings queues of your own along.
+
+    Attributes:
+        queues: Scheme of a URL -> what makes such queues, as for `register_queue`. Spark pickles it with the class.
+    """
+
+    queues: ClassVar[Mapping[str, Callable[..., object]]] = {}
 
     @classmethod
     def name(cls) -> str:
@@ -17,6 +29,7 @@ class CuesqueueSource(DataSource):
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
+        register_queues(self.queues)
         self._inferred = False
         names = {name.lower() for name in options}
         if _is_for_a_reader(names):
@@ -43,6 +56,7 @@ class CuesqueueSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         from queue_source.spark.reader import CuesqueueStreamReader
 
+        register_queues(self.queues)  # again: Spark unpickles this object in other processes, and calls no __init__
         options = parse_reader_options(self.options)
         if not self._inferred:
             check_declared(options.content.schema)
@@ -51,7 +65,8 @@ class CuesqueueSource(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         from queue_source.spark.writer import CuesqueueStreamWriter
 
-        return CuesqueueStreamWriter(parse_sink_options(self.options), schema)
+        register_queues(self.queues)
+        return CuesqueueStreamWriter(parse_sink_options(self.options), schema, self.queues)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         from queue_source.spark.views import CuesqueueViewReader

@@ -25,6 +25,7 @@ from queue_source.errors import OptionError
 from queue_source.options import ViewOptions
 from queue_source.options.storage import StorageOptions
 from queue_source.read.partitions import pack_by_size
+from queue_source.read.plan_store import PlanStore
 from queue_source.spark.compat import arrow_schema
 from queue_source.storage.files import resolve
 from shard_store.store import ShardStore, open_store
@@ -42,8 +43,9 @@ _SPLITS_PER_PARTITION_BYTES = 128 * 1024 * 1024
 
 @dataclass
 class ViewPartition(InputPartition):
-    """A table, read page by page by one task; or for view `data` some of the published files."""
+    """A table of `store`, read page by page by one task; or for view `data` some of the published files."""
 
+    store: PlanStore | None = None
     paths: list[str] | None = None
 
 
@@ -51,7 +53,7 @@ def view_schema(options: ViewOptions) -> StructType:
     """The columns of a view; those of `data` are what the sink published last."""
     if options.view != "data":
         return StructType([StructField(c.name, _TYPES[c.kind], True) for c in VIEWS[options.view]])
-    with open_store(options.store.reveal()) as store:
+    with open_store(options.store.reveal(), create=False) as store:
         text = store.row_schema(options.pipeline)
     if text is None:
         raise OptionError("view", "no sink has published rows to this store yet, so view 'data' has no columns")
@@ -66,12 +68,12 @@ class CuesqueueViewReader(DataSourceReader):
         self._schema = schema
 
     def partitions(self) -> Sequence[InputPartition]:
-        if self._options.view != "data":
-            return [ViewPartition()]
-        with open_store(self._options.store.reveal()) as store:
+        with open_store(self._options.store.reveal(), create=False) as store:
+            if self._options.view != "data":
+                return [ViewPartition(store=PlanStore.of(self._options.store, store))]
             files = [(str(row[0]), int(row[2])) for page in self._pages(store, "splits") for row in page]
         packed = pack_by_size(files, 1, _SPLITS_PER_PARTITION_BYTES)
-        return [ViewPartition(paths) for paths in packed or [[]]]
+        return [ViewPartition(paths=paths) for paths in packed or [[]]]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         schema = arrow_schema(self._schema)
@@ -79,7 +81,8 @@ class CuesqueueViewReader(DataSourceReader):
         if partition.paths is not None:
             yield from _read_splits(partition.paths, schema, self._options.storage)
             return
-        with open_store(self._options.store.reveal()) as store:
+        assert partition.store is not None
+        with partition.store.open() as store:
             for page in self._pages(store, self._options.view):
                 columns = zip(*page, strict=True)
                 arrays = [_array(values, field.type) for values, field in zip(columns, schema, strict=True)]

@@ -7,14 +7,16 @@ that knows nothing: so the plan's identity travels in the commit messages.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from queue_source.options import SinkOptions
+from queue_source.queues.own import register_queues
 from queue_source.sinks.base import Batch, Sink, open_sink
 from queue_source.spark.compat import ArrowStreamWriter, arrow_schema, as_batches
 from queue_source.spark.process import driver_identity, task_name
@@ -34,8 +36,14 @@ class TaskWritten(WriterCommitMessage):
 class CuesqueueStreamWriter(ArrowStreamWriter):
     """Publishes the rows of each micro-batch together with the progress of the shards they came from."""
 
-    def __init__(self, options: SinkOptions, schema: StructType) -> None:
+    def __init__(
+        self,
+        options: SinkOptions,
+        schema: StructType,
+        queues: Mapping[str, Callable[..., object]] = MappingProxyType({}),
+    ) -> None:
         self._options = options
+        self._queues = dict(queues)
         self._schema = schema
         self._batch: Batch | None = None
         self._sink: Sink | None = None
@@ -44,7 +52,7 @@ class CuesqueueStreamWriter(ArrowStreamWriter):
         """Pickled at planning only: the batch's plans were made a moment ago by the readers of the same driver."""
         if self._batch is None:
             driver = driver_identity() or None
-            with open_store(self._options.store.reveal()) as store:
+            with open_store(self._options.store.reveal(), create=False) as store:
                 self._batch = Batch(tuple(store.current_plan(name, driver) for name in self._options.pipelines))
                 self._sink = open_sink(self._options)
                 self._sink.prepare(store, arrow_schema(self._schema))
@@ -54,6 +62,7 @@ class CuesqueueStreamWriter(ArrowStreamWriter):
         """Executor: one task's rows, invisible until published."""
         if self._batch is None or self._sink is None:
             raise ShardStoreError("the sink's writer reached an executor without its plan; report this as a bug")
+        register_queues(self._queues)
         batches = as_batches(iterator, self._schema)
         mine = replace(self._batch, task=task_name())
         return TaskWritten(self._batch, self._sink.write(batches, arrow_schema(self._schema), mine))
@@ -71,7 +80,7 @@ class CuesqueueStreamWriter(ArrowStreamWriter):
             )
         about = ",".join(self._options.pipelines)
         reach("before-publish", about)
-        with open_store(self._options.store.reveal()) as store:
+        with open_store(self._options.store.reveal(), create=False) as store:
             written = [task.written for task in tasks]
             open_sink(self._options).commit(
                 store, batches.pop(), written, row_schema=self._schema.json(), batch_id=batchId

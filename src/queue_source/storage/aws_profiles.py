@@ -11,14 +11,15 @@ from functools import lru_cache
 from typing import Any
 
 from queue_source.errors import ObjectStoreError
-from queue_source.options.storage import StorageOptions
+from queue_source.options.storage import StorageOptions, with_secrets
 
 
 def with_keys(storage: StorageOptions, process: int) -> StorageOptions:
-    """The options with the keys that their profile has now: new keys, another file system.
+    """The options with the keys that they refer to, or that their profile has, now: new keys, another file system.
 
     Raises ObjectStoreError when there is no such profile, or it gives no keys.
     """
+    storage = with_secrets(storage)
     profile = storage.profile
     if profile is None:
         return storage

@@ -1,7 +1,12 @@
-"""Azure Blob Storage and Data Lake Storage, through `pyarrow.fs`."""
+"""Azure Blob Storage and Data Lake Storage, through `pyarrow.fs`.
+
+The URI names the host that gets the credentials, and whoever sends a message writes the URI: so only domains of Azure,
+and those that the user adds, are taken.
+"""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -10,12 +15,16 @@ from queue_source.options.storage import AzureOptions
 
 SCHEMES = frozenset({"abfs", "abfss", "az"})
 _PUBLIC = "dfs.core.windows.net"
+_CLOUDS = ("core.windows.net", "core.chinacloudapi.cn", "core.usgovcloudapi.net", "fabric.microsoft.com")
+_DOMAINS = frozenset(f"{service}.{cloud}" for service in ("dfs", "blob") for cloud in _CLOUDS)
+_ACCOUNT = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,62}")
 
 
 def azure_place(uri: str, scheme: str, bucket: str, options: AzureOptions) -> tuple[str, str, str]:
     """(account, what follows it in the host's name, container) of a URI's first part.
 
-    Raises BadObject for a URI that names none, ObjectStoreError when the credentials are those of another account.
+    Raises BadObject for a URI that names none, whose host is not one of Azure's, or of another account than the
+    credentials; ObjectStoreError when an option is missing.
     """
     if scheme == "az":
         if options.account_name is None:
@@ -23,11 +32,18 @@ def azure_place(uri: str, scheme: str, bucket: str, options: AzureOptions) -> tu
         return options.account_name, _PUBLIC, bucket
     container, at, host = bucket.partition("@")
     account, _, domain = host.partition(".")
-    if not at or not container or not account:
+    if not at or not container or not _ACCOUNT.fullmatch(account):
         raise BadObject("missing-object", f"{uri!r} is not abfss://container@account.dfs.core.windows.net/path")
     if options.account_name not in (None, account):
-        raise ObjectStoreError(
-            f"{uri!r} is of the account {account!r}, and azure.accountName is {options.account_name!r}"
+        raise BadObject(
+            "missing-object",
+            f"{uri!r} is of the account {account!r}, and azure.accountName is {options.account_name!r}",
+        )
+    if domain and domain not in _DOMAINS and domain not in options.domains:
+        raise BadObject(
+            "missing-object",
+            f"{uri!r} is at {domain!r}, which is no domain of Azure, so no credentials are sent there; if it is yours, "
+            f"add it to the option azure.domains",
         )
     return account, domain or _PUBLIC, container
 

@@ -11,6 +11,7 @@ process; none is carried through a fork.
 from __future__ import annotations
 
 import errno
+import logging
 import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -24,14 +25,18 @@ from urllib.parse import urlsplit
 from pyarrow import ArrowInvalid
 from pyarrow import fs as pafs
 
-from queue_source.errors import BadObject, ObjectStoreError
-from queue_source.options.storage import AzureOptions, StorageOptions
+from queue_source.errors import BadObject, MalformedNotification, ObjectRefused, ObjectStoreError
+from queue_source.options.storage import AzureOptions, StorageOptions, with_secrets
+from queue_source.storage import refusals, s3_client
 from queue_source.storage.aws_profiles import with_keys
 from queue_source.storage.azure import SCHEMES, azure_arguments, azure_place
-from queue_source.uris import climbs
+from queue_source.storage.local import LocalFile
+from queue_source.storage.refusals import S3_SCHEMES
+from queue_source.uris import check_object, climbs
 from shard_store.redaction import redact_text
 
-_S3_SCHEMES = frozenset({"s3", "s3a", "s3n"})
+logger = logging.getLogger("cuesqueue")
+
 _NO_SUCH_NAME = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.EISDIR, errno.ELOOP})
 _STAT_THREADS = 32
 
@@ -69,14 +74,18 @@ def resolve(uri: str, storage: StorageOptions | None = None) -> tuple[pafs.FileS
         raise BadObject("missing-object", f"{uri!r} names no object in a bucket")
     if climbs(uri):
         raise BadObject("missing-object", f"{uri!r} has a segment '.' or '..', by which another object would be read")
+    try:
+        check_object(uri)  # messages are checked before; samples of schemas and paths of the sink come from elsewhere
+    except MalformedNotification as error:
+        raise BadObject("missing-object", f"{uri[:300]!r}: {error}") from None
     with _mapped(uri):
-        if scheme in _S3_SCHEMES:
+        if scheme in S3_SCHEMES:
             return _s3(with_keys(storage, os.getpid()), os.getpid()), rest
         if scheme == "gs":
             return _gcs(storage, os.getpid()), rest
         if scheme in SCHEMES:
             account, domain, container = azure_place(uri, scheme, bucket, storage.azure)
-            return _azure(account, domain, storage.azure, os.getpid()), f"{container}/{key}"
+            return _azure(account, domain, with_secrets(storage).azure, os.getpid()), f"{container}/{key}"
     raise BadObject("missing-object", f"the scheme of {uri!r} is not one of file, s3, s3a, s3n, gs, abfs, abfss, az")
 
 
@@ -85,9 +94,20 @@ def is_local(uri: str) -> bool:
     return uri.startswith("/") or uri[:7].lower() == "file://"
 
 
+def bucket_of(uri: str) -> str:
+    """What one permission is likely to be for: a bucket or container; all local files are one."""
+    if is_local(uri):
+        return "file:///"
+    scheme, _, rest = uri.partition("://")
+    scheme = scheme.lower()
+    return f"{'s3' if scheme in S3_SCHEMES else scheme}://{rest.partition('/')[0]}/"
+
+
 def stat_object(uri: str, storage: StorageOptions | None = None) -> ObjectStat:
-    """Size and modification time, in one request. Raises BadObject("missing-object") and ObjectStoreError."""
+    """Size and modification time, in one request. Raises BadObject and ObjectStoreError."""
     filesystem, path = resolve(uri, storage)
+    if (native := _unusual_key(uri, storage)) is not None:
+        return ObjectStat(native.size(), native.modified)
     with _mapped(uri):
         info = filesystem.get_file_info(path)
     if info.type != pafs.FileType.File:
@@ -97,22 +117,34 @@ def stat_object(uri: str, storage: StorageOptions | None = None) -> ObjectStat:
 
 
 def stat_objects(uris: Iterable[str], storage: StorageOptions | None = None) -> list[ObjectStat | None]:
-    """`stat_object` for many at once, in the order given; None where the object is missing. Raises ObjectStoreError."""
+    """`stat_object` for many at once, in the order given; None where it fails: whoever reads the object says why."""
     wanted = list(uris)
     if len(wanted) < 2:
-        return [_stat_or_none(uri, storage) for uri in wanted]
-    with ThreadPoolExecutor(min(_STAT_THREADS, len(wanted)), thread_name_prefix="cuesqueue-stat") as threads:
-        return list(threads.map(lambda uri: _stat_or_none(uri, storage), wanted))
+        found = [_stat_or_error(uri, storage) for uri in wanted]
+    else:
+        with ThreadPoolExecutor(min(_STAT_THREADS, len(wanted)), thread_name_prefix="cuesqueue-stat") as threads:
+            found = list(threads.map(lambda uri: _stat_or_error(uri, storage), wanted))
+    if failed := [error for error in found if isinstance(error, ObjectStoreError)]:
+        logger.warning("the size of %d object(s) is not known; the first: %s", len(failed), failed[0])
+    return [stat if isinstance(stat, ObjectStat) else None for stat in found]
 
 
 @contextmanager
 def open_object(uri: str, storage: StorageOptions | None = None) -> Iterator[ObjectFile]:
-    """The object, open for random reads, closed on leaving. Raises BadObject("missing-object"), ObjectStoreError."""
+    """The object, open for random reads, closed on leaving.
+
+    Raises BadObject (`missing-object`, `unsupported-key`; of local files also `corrupt-object`, `forbidden-object`),
+    ObjectRefused, ObjectStoreError.
+    """
+    storage = storage or StorageOptions()
     filesystem, path = resolve(uri, storage)
-    with _mapped(uri):
-        native = filesystem.open_input_file(path)
+    native: Any = _unusual_key(uri, storage)
+    if native is None:
+        with _mapped(uri, storage):
+            local = is_local(uri)
+            native = LocalFile(uri, path, storage.local_prefixes) if local else filesystem.open_input_file(path)
     try:
-        yield ObjectFile(uri, native)
+        yield ObjectFile(uri, native, storage)
     finally:
         native.close()
 
@@ -124,8 +156,9 @@ class ObjectFile:
     as OSError; `failure` distinguishes them: what it holds is the store's fault, anything else is the object's.
     """
 
-    def __init__(self, uri: str, native: Any) -> None:
+    def __init__(self, uri: str, native: Any, storage: StorageOptions | None = None) -> None:
         self.uri = uri
+        self._storage = storage
         self.failure: BadObject | ObjectStoreError | None = None
         self._native = native
 
@@ -169,27 +202,61 @@ class ObjectFile:
 
     def _guarded(self, call: Callable[[], Any]) -> Any:
         try:
-            with _mapped(self.uri):
+            with _mapped(self.uri, self._storage):
                 return call()
         except (BadObject, ObjectStoreError) as error:
             self.failure = error
             raise
 
 
-def _stat_or_none(uri: str, storage: StorageOptions | None) -> ObjectStat | None:
+def _stat_or_error(uri: str, storage: StorageOptions | None) -> ObjectStat | BadObject | ObjectStoreError:
     try:
         return stat_object(uri, storage)
-    except BadObject:
+    except (BadObject, ObjectStoreError) as error:
+        return error
+
+
+def _unusual_key(uri: str, storage: StorageOptions | None) -> s3_client.RangedObject | None:
+    """The object, where its key is one that pyarrow takes for no name; None for all others."""
+    scheme, _, rest = uri.partition("://")
+    if is_local(uri) or not ("//" in rest or rest.endswith("/")):
         return None
+    found = "ends with a slash" if rest.endswith("/") else "has an empty segment ('//')"
+    if scheme.lower() not in S3_SCHEMES:
+        raise BadObject("unsupported-key", f"{uri!r} {found}, and pyarrow reads no such object; rename it")
+    if not s3_client.is_installed():
+        raise BadObject(
+            "unsupported-key",
+            f"{uri!r} {found}, and such keys are read by boto3: pip install 'cuesqueue[sqs]' on driver and executors",
+        )
+    with _mapped(uri):
+        return s3_client.RangedObject(uri, storage or StorageOptions())
 
 
 @contextmanager
-def _mapped(uri: str) -> Iterator[None]:
-    """The edge: what a file system raises leaves as BadObject or ObjectStoreError."""
+def _mapped(uri: str, storage: StorageOptions | None = None) -> Iterator[None]:
+    """The edge: what a file system raises leaves as BadObject or ObjectStoreError.
+
+    With `storage`, S3 is asked for the reason where pyarrow hides it.
+    """
     try:
         yield
     except (OSError, ValueError, NotImplementedError) as error:  # ArrowInvalid and UnicodeError are ValueErrors
+        if storage is not None and _scheme(uri) in S3_SCHEMES and refusals.hides_the_reason(str(error)):
+            _raise_reason(uri, storage, str(error))
         raise_mapped(uri, error)
+
+
+def _raise_reason(uri: str, storage: StorageOptions, text: str) -> None:
+    """Without boto3 only where pyarrow says nothing at all."""
+    if s3_client.is_installed():
+        with _mapped(uri):
+            s3_client.raise_reason(uri, storage)
+        raise ObjectStoreError(f"{uri!r} was refused, and can be read when it is asked for again")
+    if refusals.of_text("s3", text) is None:
+        raise ObjectStoreError(
+            f"{uri!r} cannot be read, and pyarrow hides why: pip install 'cuesqueue[sqs]' on driver and executors"
+        )
 
 
 def raise_mapped(uri: str, error: Exception) -> NoReturn:
@@ -198,7 +265,7 @@ def raise_mapped(uri: str, error: Exception) -> NoReturn:
     text = redact_text(said)
     cause = error if text == said else None  # a chain of causes would show the token that Azure has in its URLs
     if isinstance(error, (ArrowInvalid, UnicodeError)):
-        # a NUL, a lone surrogate, or `a//b` on S3, which pyarrow refuses as a path: no try will ever succeed
+        # a NUL or a lone surrogate, which pyarrow refuses as a path: no try will ever succeed
         raise BadObject("missing-object", f"pyarrow cannot address {uri!r}: {text}") from cause
     if isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError) or (
         isinstance(error, OSError) and error.errno in _NO_SUCH_NAME
@@ -206,7 +273,14 @@ def raise_mapped(uri: str, error: Exception) -> NoReturn:
         raise BadObject("missing-object", f"{uri!r}: {text}") from cause
     if "is a directory" in text or text.startswith("Not a regular file"):  # these two come without an errno
         raise BadObject("missing-object", f"{uri!r}: {text}") from cause
+    own = False if isinstance(error, PermissionError) and is_local(uri) else refusals.of_text(_scheme(uri), text)
+    if own is not None:
+        raise ObjectRefused(f"{uri!r} is refused: {text}", own=own) from cause
     raise ObjectStoreError(f"{uri!r} cannot be read: {text}") from cause
+
+
+def _scheme(uri: str) -> str:
+    return uri.partition("://")[0].lower()
 
 
 @lru_cache(maxsize=4)

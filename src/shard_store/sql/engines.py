@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import time
 from typing import Any
@@ -49,6 +50,11 @@ def make_engine(url: URL, dialect: Dialect, patience: float) -> Engine:
 
     if dialect.one_writer:
 
+        @sa.event.listens_for(engine, "do_connect")
+        def own_file(dialect: object, record: object, arguments: Any, keywords: Any) -> None:
+            if not url.query.get("uri"):
+                _make_private(arguments[0])
+
         @sa.event.listens_for(engine, "begin")
         def begin(connection: Connection) -> None:
             # a transaction that reads first and writes then may fail at once as "locked", however long the time-out
@@ -56,6 +62,14 @@ def make_engine(url: URL, dialect: Dialect, patience: float) -> Engine:
             connection.exec_driver_sql(str(dialect.begin_write if write else dialect.begin_read))
 
     return engine
+
+
+def _make_private(path: str) -> None:
+    """A new file is its owner's alone, whatever the umask: it will hold bodies of messages. SQLite's own follow it."""
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+    except OSError:
+        return  # SQLite is about to say the same, and its errors have names here
 
 
 def _set_up(connection: Any, statements: list[str]) -> None:

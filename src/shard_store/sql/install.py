@@ -9,13 +9,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import resources
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
+from shard_store import identity
 from shard_store.errors import ShardStoreError, StoreConfigurationError, StoreUnavailable
 from shard_store.sql.database import Database
 from shard_store.sql.schema import REVISION, metadata, pipelines, version
 from shard_store.sql.transaction import Transaction
+
+if TYPE_CHECKING:
+    from importlib.abc import Traversable
 
 COMMAND = "cuesqueue migrate --store URL"
 
@@ -47,15 +54,38 @@ def migrate(database: Database) -> tuple[str | None, str]:
     from alembic.config import Config
 
     settings = Config()
-    settings.set_main_option("script_location", "shard_store.sql:migrations")
 
     def upgrade(transaction: Transaction) -> None:
         with schema_lock(transaction):
             settings.attributes["connection"] = transaction.connection
             command.upgrade(settings, "head")
 
-    database.write(upgrade)
+    with _migrations() as folder:
+        settings.set_main_option("script_location", str(folder).replace("%", "%%"))
+        database.write(upgrade)
     return found, REVISION
+
+
+@contextmanager
+def _migrations() -> Iterator[Path]:
+    """The folder that Alembic reads. Where we are imported from an archive (`--py-files`), a copy of it."""
+    found = resources.files("shard_store.sql") / "migrations"
+    if isinstance(found, Path):
+        yield found
+        return
+    with TemporaryDirectory(prefix="cuesqueue-migrations-") as folder:
+        _copy(found, Path(folder))
+        yield Path(folder)
+
+
+def _copy(found: Traversable, folder: Path) -> None:
+    for entry in found.iterdir():
+        target = folder / entry.name
+        if entry.is_dir():
+            target.mkdir()
+            _copy(entry, target)
+        else:
+            target.write_bytes(entry.read_bytes())
 
 
 def installed(database: Database) -> str | None:
@@ -87,6 +117,7 @@ def _create(transaction: Transaction) -> None:
                 "them; name another database in 'store', or drop these tables"
             )
         metadata.create_all(transaction.connection, checkfirst=True)
+        identity.create(transaction)
         version.create(transaction.connection, checkfirst=True)
         transaction.execute(version.insert().values(version_num=REVISION))
 

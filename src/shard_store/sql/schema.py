@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import mysql
 from sqlalchemy.engine import Dialect
 
-REVISION = "0002"
+REVISION = "0004"
 """The Alembic revision that these tables are: the newest one in `migrations/versions` (a test compares)."""
 
 metadata = sa.MetaData()
@@ -137,6 +137,8 @@ shards = sa.Table(
     sa.Column("end_seq", sa.BigInteger),  # of the owner's attempt that finished it
     sa.Column("opened_at", sa.BigInteger, nullable=False),
     sa.Column("finished_at", sa.BigInteger),  # NULL while open
+    sa.Column("sequence", sa.String(64)),  # orders the versions of the object, where its notification says it
+    sa.Column("pending", sa.String(12)),  # what the next plan has to know of it: see announcing.py
     **_TABLE,
 )
 sa.Index(  # MySQL has no partial indexes: there `finished_at` keeps the finished ones out of the way
@@ -231,8 +233,10 @@ errors = sa.Table(
     sa.Column("delivered_at", sa.BigInteger),  # to the error queue `delivered_to`
     sa.Column("delivered_to", AnyText),
     sa.Column("requeued_at", sa.BigInteger),  # by a person: its input is on its way again
+    sa.Column("reopened_at", sa.BigInteger),  # its shard is read again, without a message of ours
     **_TABLE,
 )
+sa.Index("cuesqueue_errors_shard", errors.c.shard_key)
 sa.Index("cuesqueue_errors_hash", errors.c.delivery_hash, errors.c.scope)
 sa.Index("cuesqueue_errors_occurred", errors.c.occurred_at)
 sa.Index(
@@ -255,12 +259,40 @@ read_marks = sa.Table(
     **_TABLE,
 )
 
+shard_changes = sa.Table(
+    "cuesqueue_shard_changes",  # made outside of the normal way of a shard, by people or new announcements
+    metadata,
+    sa.Column("id", Serial, primary_key=True, autoincrement=True),
+    sa.Column("shard_key", Hash, nullable=False),
+    sa.Column("source", Name, nullable=False),
+    sa.Column("shard_id", AnyText, nullable=False),
+    sa.Column("action", sa.String(20), nullable=False),
+    sa.Column("actor", AnyText, nullable=False),  # user@host, or the publish token of a pipeline
+    sa.Column("reason", AnyText, nullable=False),
+    sa.Column("message_id", AnyText),  # of the announcement that was the cause
+    sa.Column("before", AnyText, nullable=False),  # JSON, as is `after`
+    sa.Column("after", AnyText),  # NULL: the shard is forgotten
+    sa.Column("changed_at", sa.BigInteger, nullable=False),
+    **_TABLE,
+)
+sa.Index("cuesqueue_shard_changes_shard", shard_changes.c.shard_key)
+sa.Index("cuesqueue_shard_changes_changed", shard_changes.c.changed_at)
+
 leases = sa.Table(
     "cuesqueue_leases",
     metadata,
     sa.Column("name", Name, primary_key=True),
     sa.Column("holder", sa.String(64), nullable=False),
     sa.Column("until", sa.BigInteger, nullable=False),
+    **_TABLE,
+)
+
+identity = sa.Table(
+    "cuesqueue_store",
+    metadata,
+    sa.Column("one", sa.SmallInteger, primary_key=True, autoincrement=False),  # always 1: there is one row
+    sa.Column("store_id", sa.String(32), nullable=False),
+    sa.Column("created_at", sa.BigInteger, nullable=False),
     **_TABLE,
 )
 

@@ -33,6 +33,21 @@ def parse_url(url: str | URL) -> URL:
     return parsed.set(drivername=DIALECTS[backend].driver) if parsed.drivername == backend else parsed
 
 
+def absolute(url: str) -> str:
+    """The URL with the whole path of a SQLite file, which then is the same file for processes in other folders.
+
+    A URL that cannot be read is left as it is: whoever opens it says what is wrong.
+    """
+    try:
+        parsed = make_url(url)
+    except (exc.ArgumentError, ValueError):
+        return url
+    path = parsed.database or ""
+    if parsed.get_backend_name() != "sqlite" or path in ("", ":memory:") or parsed.query.get("uri"):
+        return url
+    return parsed.set(database=str(Path(path).absolute())).render_as_string(hide_password=False)
+
+
 def same_database(one: URL, other: URL) -> bool:
     """Whether one transaction can change what is behind both URLs.
 

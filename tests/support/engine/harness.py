@@ -16,18 +16,22 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
+from types import MappingProxyType
 
 import psutil
+import pyspark
 
 from shard_store.failpoints import VARIABLE
+from support.engine.code import Code
 from support.engine.queries import Query
 from support.engine.world import PATIENCE, eventually
 
 TESTS = Path(__file__).parents[2]
 ROOT = TESTS.parent
+HOME = Path(pyspark.__file__).parent
 
 
 def environment() -> dict[str, str]:
@@ -40,6 +44,23 @@ def environment() -> dict[str, str]:
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_LOCAL_HOSTNAME": "localhost",
     }
+
+
+def _environment(code: Code) -> dict[str, str]:
+    """Only the tests' own modules are found by the path; the package is where `code` has put it."""
+    python = str(code.python)
+    return {
+        **environment(),
+        "PYTHONPATH": str(TESTS),
+        "PYSPARK_PYTHON": python,
+        "PYSPARK_DRIVER_PYTHON": python,
+        "SPARK_HOME": str(HOME),
+    }
+
+
+def _submit(code: Code, master: str, script: Sequence[str]) -> list[str]:
+    """As a user starts a program on a cluster, in client mode."""
+    return [str(HOME / "bin" / "spark-submit"), "--master", master, *code.submit, *script]
 
 
 class Driver:
@@ -55,24 +76,37 @@ class Driver:
         fail: str = "",
         master: str = "local[2]",
         restarts: bool = False,
+        settings: Mapping[str, str] = MappingProxyType({}),
+        code: Code | None = None,
+        cwd: Path | None = None,
     ) -> None:
         """`pause_at`: the named place at which every process stands still, or (`once`) only the first to come.
 
         `fail`: failpoints as they are written, instead. `restarts`: queries that fail are started again.
+        `settings` of Spark. `code`: how the package is found, where it is not by the tests' own path.
+        `cwd`: the folder that the user starts the script in.
         """
         self.folder = folder
         folder.mkdir(parents=True)
-        (folder / "queries.json").write_text(
-            json.dumps({"master": master, "queries": list(queries), "restarts": restarts}), "utf-8"
-        )
         armed = fail or (pause_at and f"{pause_at}=pause:{folder}/at-{'once' if once else '{pid}'}")
+        described = {
+            "master": master,
+            "queries": list(queries),
+            "restarts": restarts,
+            "registers": code is not None and code.registers,
+            "settings": {**settings, f"spark.executorEnv.{VARIABLE}": armed} if armed else dict(settings),
+        }
+        (folder / "queries.json").write_text(json.dumps(described), "utf-8")
+        script = [str(Path(__file__).with_name("driver.py")), str(folder)]
+        command = [sys.executable, *script] if code is None else _submit(code, master, script)
         with (folder / "output").open("wb") as output:
             self._script = subprocess.Popen(
-                [sys.executable, str(Path(__file__).with_name("driver.py")), str(folder)],
+                command,
+                cwd=cwd,
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, **environment(), VARIABLE: armed},
+                env={**os.environ, **(environment() if code is None else _environment(code)), VARIABLE: armed},
                 start_new_session=True,
             )
         self._session = self._script.pid

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypedDict
 
 import psutil
@@ -47,9 +48,9 @@ class Query(TypedDict, total=False):
     trigger: dict[str, Any]
 
 
-def build_session(master: str = "local[2]") -> SparkSession:
+def build_session(master: str = "local[2]", settings: Mapping[str, str] = MappingProxyType({})) -> SparkSession:
     builder = SparkSession.builder.master(master).appName("engine-tests")
-    for name, value in SETTINGS.items():
+    for name, value in {**SETTINGS, **settings}.items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("OFF")
@@ -82,16 +83,20 @@ def start_all(spark: SparkSession, queries: Iterable[Query]) -> list[StreamingQu
     Spark puts variables into a map that all queries of a source share, without a lock, before it starts a reader's
     process; the first two at the same moment break that map for as long as the driver lives.
     """
-    running: list[StreamingQuery] = []
-    for query in queries:
-        running.append(start(spark, query))
+    first, *others = queries
+    running = [start(spark, first)]
+    for query in others:
         if len(running) == 1:
             eventually("the first reader's process", lambda: _reader_runs() or not running[0].isActive)
+        running.append(start(spark, query))
     return running
 
 
 def _reader_runs() -> bool:
-    for process in psutil.Process().children(recursive=True):
+    script = psutil.Process()
+    parent = script.parent()  # spark-submit's JVM, where the script was started by that
+    driver = parent if parent is not None and parent.name() == "java" else script
+    for process in driver.children(recursive=True):
         with suppress(psutil.Error):
             if "python_streaming_source_runner" in " ".join(process.cmdline()):
                 return True

@@ -39,10 +39,14 @@ def eventually(what: str, happens: Callable[[], Any], patience: float = PATIENCE
 
 @dataclass
 class World:
-    """Everything under one folder. The times are short, so that leases of killed readers end soon."""
+    """Everything under one folder, unless `store` is a database elsewhere.
+
+    The times are short, so that leases of killed readers end soon.
+    """
 
     root: Path
     queue: str = "files"
+    store: str = ""
 
     def __post_init__(self) -> None:
         self.root.mkdir(exist_ok=True)
@@ -53,7 +57,7 @@ class World:
 
     @property
     def store_url(self) -> str:
-        return f"sqlite:///{self.root}/store.db"
+        return self.store or f"sqlite:///{self.root}/store.db"
 
     @property
     def foreign(self) -> Path:

@@ -42,8 +42,19 @@ def snappy_frames(data: bytes) -> bytes:
     for number, at in enumerate(range(0, len(data), 60_000)):
         piece = data[at : at + 60_000]
         kind, body = (1, piece) if number % 2 else (0, pa.Codec("snappy").compress(piece, asbytes=True))
-        frames += bytes([kind]) + (len(body) + 4).to_bytes(3, "little") + b"\0\0\0\0" + body
+        frames += bytes([kind]) + (len(body) + 4).to_bytes(3, "little") + masked(piece) + body
     return frames + b"\xfe\x03\x00\x00pad"
+
+
+def masked(data: bytes) -> bytes:
+    """The checksum of a snappy frame, bit by bit as its description has it."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    crc ^= 0xFFFFFFFF
+    return (((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF).to_bytes(4, "little")
 
 
 def lz4_frame(data: bytes) -> bytes:
@@ -129,3 +140,28 @@ def test_packed_objects_that_only_their_bytes_give_away_are_read_with_their_firs
     parts = [Part(0, 100), Part(100, 2000), Part(2000, None)]
     counts = [len(read_with_problems(packed, TEXT, LINES, "object", part=part).rows) for part in parts]
     assert counts == [20_000, 0, 0]
+
+
+@pytest.mark.parametrize("changed", [14, -1], ids=["the checksum", "the content"])
+def test_a_snappy_frame_whose_checksum_is_another_is_corrupt(changed: int) -> None:
+    """Its content may be read without an error: only the checksum shows that a byte is not what was written."""
+    body = b"1,2\n" * 10
+    frame = b"\xff\x06\x00\x00sNaPpY" + bytes([1]) + (len(body) + 4).to_bytes(3, "little") + masked(body) + body
+    assert len(read_bytes(frame, TEXT, LINES, "o.sz")) == 10
+    damaged = bytearray(frame)
+    damaged[changed] ^= 1
+    assert "checksum" in str(refused(bytes(damaged), TEXT, LINES, "o.sz"))
+
+
+def test_zlib_streams_of_any_length_follow_each_other() -> None:
+    """Also empty ones, and one whose content or whose end is longer than what is read at once."""
+    parts = [b"", b"a\n", CONTENT * 20, b"", b"z\n"] + [b"x\n"] * 3_000
+    packed = b"".join(zlib.compress(part, 0 if len(part) > 100 else 6) for part in parts)
+    rows = read_bytes(packed, TEXT, LINES, "o.deflate")
+    assert [row["value"] for row in rows] == b"".join(parts).decode().splitlines()
+
+
+def test_an_object_of_nothing_but_empty_zlib_streams_is_refused() -> None:
+    """Eight bytes each, and each takes the time of a stream: megabytes of them would take minutes, and bring no row."""
+    assert "empty streams" in str(refused(zlib.compress(b"") * 20_000, TEXT, LINES, "o.deflate"))
+    assert read_bytes(zlib.compress(b"") * 500 + zlib.compress(b"a\n"), TEXT, LINES, "o.deflate") == [{"value": "a"}]

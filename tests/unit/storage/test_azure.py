@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -16,9 +18,10 @@ from queue_source.options.file_format import FormatOptions
 from queue_source.read.objects import read_object
 from queue_source.schema.ddl import parse_columns
 from queue_source.schema.location import SchemaLocation
-from queue_source.storage.azure import azure_arguments
+from queue_source.storage.azure import azure_arguments, azure_place
 from queue_source.storage.files import resolve, stat_objects
 from support.servers.azure import KEY, TOKEN, AzureServer, azure_server
+from support.sessions import LEAST
 
 SCHEMA = pa.schema([("a", pa.int64()), ("b", pa.string())])
 ABFSS = "abfss://landing@lake.dfs.core.windows.net"
@@ -32,7 +35,7 @@ def azure() -> Iterator[AzureServer]:
 
 
 def storage(azure: AzureServer, **options: str) -> StorageOptions:
-    given = {"queueUrl": "sim://q", "fileFormat": "csv", "azure.endpointUrl": azure.url, **options}
+    given = {**LEAST, "fileFormat": "csv", "azure.endpointUrl": azure.url, **options}
     return parse_reader_options(given).content.storage
 
 
@@ -41,7 +44,7 @@ def rows(uri: str, store: StorageOptions, **more: Any) -> list[int]:
     return [row["a"] for batch in batches for row in batch.to_pylist()]
 
 
-@pytest.mark.parametrize("credentials", [{"azure.accountKey": KEY}, {"azure.sasToken": TOKEN}], ids=["key", "token"])
+@pytest.mark.parametrize("credentials", [{"azure.accessKey": KEY}, {"azure.sasToken": TOKEN}], ids=["key", "token"])
 def test_objects_of_azure_are_read(azure: AzureServer, credentials: dict[str, str]) -> None:
     store = storage(azure, **credentials)
     assert rows(f"{ABFSS}/in/a b.csv", store) == [1, 2]
@@ -53,6 +56,13 @@ def test_objects_of_azure_are_read(azure: AzureServer, credentials: dict[str, st
     assert rows("az://landing/in/a b.csv", named) == [1, 2]
 
 
+def test_a_key_from_a_file_is_read_where_the_object_is(azure: AzureServer, tmp_path: Path) -> None:
+    (tmp_path / "key").write_text(f"{KEY}\n")
+    store = storage(azure, **{"azure.accessKey": f"file:{tmp_path}/key"})
+    assert rows(f"{ABFSS}/in/a b.csv", store) == [1, 2]
+    assert KEY not in repr(store) + str(pickle.dumps(store))
+
+
 def test_what_is_not_allowed_is_the_stores_fault_and_shows_no_secret(azure: AzureServer) -> None:
     with pytest.raises(ObjectStoreError) as refused:
         rows(f"{ABFSS}/in/a b.csv", storage(azure, **{"azure.sasToken": "sv=1&sig=wrongtoken"}))
@@ -61,7 +71,7 @@ def test_what_is_not_allowed_is_the_stores_fault_and_shows_no_secret(azure: Azur
 
 
 def test_schemas_are_kept_in_azure(azure: AzureServer) -> None:
-    store = storage(azure, **{"azure.accountKey": KEY})
+    store = storage(azure, **{"azure.accessKey": KEY})
     kept = SchemaLocation(f"{ABFSS}/schemas", store)
     assert kept.latest() is None
     assert kept.record(parse_columns("a INT")).version == 0
@@ -71,7 +81,7 @@ def test_schemas_are_kept_in_azure(azure: AzureServer) -> None:
 @pytest.mark.parametrize(
     ("options", "wrong"),
     [
-        ({"azure.accountKey": KEY, "azure.sasToken": TOKEN}, "azure.sasToken"),
+        ({"azure.accessKey": KEY, "azure.sasToken": TOKEN}, "azure.sasToken"),
         ({"azure.clientSecret": "s", "azure.clientId": "c"}, "azure.clientSecret"),
     ],
 )
@@ -82,13 +92,39 @@ def test_credentials_that_contradict_each_other_are_refused(azure: AzureServer, 
 
 
 def test_uris_name_their_account_and_keys_go_to_no_other(azure: AzureServer) -> None:
-    store = storage(azure, **{"azure.accountKey": KEY, "azure.accountName": "other"})
-    with pytest.raises(ObjectStoreError, match=r"account 'lake', and azure\.accountName is 'other'"):
+    store = storage(azure, **{"azure.accessKey": KEY, "azure.accountName": "other"})
+    with pytest.raises(BadObject, match=r"account 'lake', and azure\.accountName is 'other'"):
         resolve(f"{ABFSS}/x", store)
     with pytest.raises(ObjectStoreError, match=r"set azure\.accountName"):
         resolve("az://landing/x", storage(azure))
     with pytest.raises(BadObject, match="abfss://container@account"):
         resolve("abfss://landing/x", storage(azure))
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "lake.attacker.example",
+        "127.0.0.1:8080",
+        "lake.dfs.core.windows.net.attacker.example",
+        "lake.dfs.core.windows.net:8080",
+        "attacker.example#.dfs.core.windows.net",
+        "attacker#.dfs.core.windows.net",
+        "lake@attacker.dfs.core.windows.net",
+    ],
+)
+def test_credentials_go_to_no_host_that_is_not_of_azure(host: str) -> None:
+    with pytest.raises(BadObject, match=r"no domain of Azure|abfss://container@account") as refused:
+        azure_place(f"abfss://c@{host}/k", "abfss", f"c@{host}", AzureOptions(sas_token=TOKEN))
+    assert TOKEN not in str(refused.value)
+
+
+def test_domains_of_azure_and_those_that_the_user_names_are_taken(azure: AzureServer) -> None:
+    own = storage(azure, **{"azure.domains": "z01.dfs.storage.azure.net, my.cloud"}).azure
+    for domain in ("dfs.core.windows.net", "blob.core.usgovcloudapi.net", "dfs.fabric.microsoft.com", "my.cloud"):
+        assert azure_place(f"abfss://c@lake.{domain}/k", "abfss", f"c@lake.{domain}", own) == ("lake", domain, "c")
+    with pytest.raises(OptionError, match=r"azure\.domains.*is not a domain"):
+        storage(azure, **{"azure.domains": "https://my.cloud/"})
 
 
 def test_clouds_of_their_own_and_principals_are_passed_on() -> None:

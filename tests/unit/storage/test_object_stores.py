@@ -6,9 +6,7 @@ import io
 import itertools
 import os
 import sys
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from queue_source.errors import BadObject, ObjectStoreError, OptionError
+from queue_source.errors import BadObject, ObjectRefused, ObjectStoreError, OptionError
 from queue_source.formats.bad_records import BadRecords
 from queue_source.formats.base import Part
 from queue_source.options import parse_reader_options
@@ -27,6 +25,8 @@ from queue_source.storage import aws_profiles
 from queue_source.storage.files import resolve, stat_objects
 from support.servers.gcs import VARIABLE, GcsServer
 from support.servers.ministack import client, new_name
+from support.servers.s3 import DENIED, s3_server
+from support.sessions import LEAST
 
 SCHEMA = pa.schema([("a", pa.int64()), ("b", pa.string())])
 CSV = FormatOptions("csv")
@@ -35,7 +35,7 @@ META = pa.schema([*SCHEMA, ("_metadata", pa.struct([("file_modification_time", p
 
 
 def storage(**options: str) -> StorageOptions:
-    return parse_reader_options({"queueUrl": "sim://q", "fileFormat": "csv", **options}).content.storage
+    return parse_reader_options({**LEAST, "fileFormat": "csv", **options}).content.storage
 
 
 def rows(uri: str, options: FormatOptions, store: StorageOptions, schema: pa.Schema = SCHEMA, **more: Any) -> list[Any]:
@@ -118,32 +118,12 @@ def test_objects_of_google_cloud_storage_are_read(gcs: tuple[GcsServer, StorageO
             rows(f"{uri}.no", CSV, store)
 
 
-class _Refusing(BaseHTTPRequestHandler):
-    """A store that knows every object and gives none."""
-
-    def do_HEAD(self) -> None:
-        self.send_response(403)
-        self.end_headers()
-
-    do_GET = do_HEAD
-
-    def log_message(self, *_: object) -> None:
-        """Nothing: tests are quiet."""
-
-
 def test_access_denied_is_not_a_missing_object() -> None:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Refusing)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        keys = {"s3.accessKeyId": "test", "s3.secretAccessKey": "test", "s3.region": "us-east-1"}
-        store = storage(**keys, **{"s3.endpointUrl": f"http://127.0.0.1:{server.server_port}"})
-        with pytest.raises(ObjectStoreError, match="ACCESS_DENIED"):
-            rows("s3://bucket/key", CSV, store)
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with s3_server() as server:
+        server.objects["bucket/key"] = b"1,x\n"
+        server.refusals["bucket/"] = DENIED
+        with pytest.raises(ObjectRefused, match="AccessDenied"):
+            rows("s3://bucket/key", CSV, storage(**server.options))
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from queue_source.commands.demo.report import Tour, print_commands, print_report
-from queue_source.commands.output import FAILED, Json, print_error, progress, stderr
+from queue_source.commands.demo.report import Tour, print_report
+from queue_source.commands.output import FAILED, Json, print_error, progress, tell
 
 if TYPE_CHECKING:
     from queue_source.commands.demo.data import Layout
@@ -44,20 +44,18 @@ def demo(
         except (KeyboardInterrupt, _Ended) as stopped:
             kept = False
             number = stopped.number if isinstance(stopped, _Ended) else signal.SIGINT
-            stderr().print("stopped: everything that was started is ended, and its files are removed")
+            tell("stopped: everything that was started is ended, and its files are removed")
             raise typer.Exit(128 + number) from None
         except Exception:
-            stderr().print(f"Spark's log is kept in {layout.log}", markup=False)
+            tell(f"Spark's log is kept in {layout.log}")
             raise
         finally:
             if not kept:
                 shutil.rmtree(layout.folder, ignore_errors=True)
-    print_report(tour, layout, as_json)
+    print_report(tour, layout, keep, as_json)
     if tour.problems:
         print_error(f"the published rows are not the input; everything is kept in {layout.folder}")
         raise typer.Exit(FAILED)
-    if keep and not as_json:
-        print_commands(layout)
 
 
 def _tour(layout: Layout, days: int, as_json: bool) -> Tour:
@@ -69,7 +67,7 @@ def _tour(layout: Layout, days: int, as_json: bool) -> Tour:
 
     def say(text: str) -> None:
         if not as_json:
-            stderr().print(text, markup=False)
+            tell(text)
 
     started = time.monotonic()
     flights, chosen = demo_data.read_flights(), demo_data.choose_days(days)

@@ -89,8 +89,8 @@ def _lines(tour: Tour) -> Iterator[tuple[str, Counts]]:
     yield "rows published", after.rows
 
 
-def print_report(tour: Tour, layout: Layout, as_json: bool) -> None:
-    """Print the table, the proof and what is wrong, if anything is."""
+def print_report(tour: Tour, layout: Layout, keep: bool, as_json: bool) -> None:
+    """Print the table, the proof and what is wrong, if anything is; if the files are kept, also what to paste next."""
     right = tour.days - len(tour.wrong_days)
     if as_json:
         result = {
@@ -100,7 +100,8 @@ def print_report(tour: Tour, layout: Layout, as_json: bool) -> None:
         proof = {"days": tour.days, "days_equal": right, "problems": tour.problems}
         more = {"processes_killed": tour.killed, "interrupted": tour.interrupted, "folder": str(layout.folder)}
         seconds = {"seconds": round(tour.seconds, 1)}
-        print_result({**result, "quarantined": quarantined, **proof, **more, **seconds}, True, title="demo")
+        commands = {"commands": _commands(layout)} if keep else {}
+        print_result({**result, "quarantined": quarantined, **proof, **more, **seconds, **commands}, True, title="demo")
         return
     from rich.console import Console
     from rich.table import Table
@@ -127,18 +128,18 @@ def print_report(tour: Tour, layout: Layout, as_json: bool) -> None:
     )
     for problem in tour.problems[:20]:
         console.print(f"  {problem}", markup=False, style="red")
+    for line in _commands(layout) if keep and not tour.problems else ():
+        console.print(line, markup=False)
 
 
-def print_commands(layout: Layout) -> None:
+def _commands(layout: Layout) -> tuple[str, ...]:
     """What to paste next: this very Python, whatever is on the path of the reader's shell."""
-    from rich.console import Console
-
     python, folder = shlex.quote(sys.executable), shlex.quote(str(layout.folder))
     store, queue = shlex.quote(layout.store), shlex.quote(layout.queue("csv"))
     again = shlex.quote(f"{layout.objects}csv/2013-01-01.csv")
     program = f"{python} -m queue_source.commands.main"
     show = "import sys, shard_store as s; [print(*r) for p in s.open_store(sys.argv[1]).pages('{}') for r in p]"
-    lines = (
+    return (
         "# the micro-batches that were published, and what was quarantined",
         f"{python} -c {shlex.quote(show.format('attempts'))} {store}",
         f"{program} errors list --store {store}",
@@ -150,6 +151,3 @@ def print_commands(layout: Layout) -> None:
         "# remove everything that this demo made",
         f"rm -r {folder}",
     )
-    console = Console(highlight=False, soft_wrap=True)
-    for line in lines:
-        console.print(line, markup=False)

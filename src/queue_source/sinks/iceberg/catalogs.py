@@ -12,10 +12,12 @@ from pyiceberg.catalog import Catalog, MetastoreCatalog, load_catalog
 from pyiceberg.catalog.sql import IcebergTables, SqlCatalog, SqlCatalogBaseTable
 from pyiceberg.io import PY_IO_IMPL, FileIO
 from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.typedef import Properties
+from pyiceberg.typedef import EMPTY_DICT, Properties
 from sqlalchemy.engine import Connection
 
+from queue_source.errors import CuesqueueError
 from queue_source.options import AzureOptions, StorageOptions, TableOptions
 from queue_source.storage.files import resolve
 from shard_store.sql.install import schema_lock
@@ -23,6 +25,7 @@ from shard_store.sql.transaction import Transaction
 
 _STORAGE = "cuesqueue.storage."
 _AZURE = "azure."
+_NAMES_CODE = "impl"  # `py-io-impl`, `write.py-location-provider.impl`
 
 
 class CatalogFactory:
@@ -62,6 +65,14 @@ class CatalogFactory:
             yield
 
 
+def load_table(catalog: Catalog, name: str) -> Table:
+    """The table. Its properties are text that its writers share: those by which PyIceberg imports code are refused."""
+    table = catalog.load_table(name)
+    if code := next((name for name in table.properties if name.endswith(_NAMES_CODE)), None):
+        raise CuesqueueError(f"the table {name!r} has the property {code!r}, which names Python code; remove it there")
+    return table
+
+
 class StoreCatalog(SqlCatalog):
     """PyIceberg's SQL catalog inside a transaction that its caller commits."""
 
@@ -71,6 +82,11 @@ class StoreCatalog(SqlCatalog):
         columns = sa.inspect(connection).get_columns(IcebergTables.__tablename__)
         self._schema_version = "v1" if any(c["name"] == "iceberg_type" for c in columns) else "v0"
         self._superseded: list[tuple[FileIO, TableMetadata, TableMetadata]] = []
+
+    def _load_file_io(self, properties: Properties = EMPTY_DICT, location: str | None = None) -> FileIO:
+        """Of a table's own properties PyIceberg would import the one that names a FileIO."""
+        own = {name: value for name, value in properties.items() if not name.endswith(_NAMES_CODE)}
+        return super()._load_file_io(own, location)
 
     def _delete_old_metadata(  # type: ignore[override] # static there, and called on the catalog
         self, io: FileIO, base: TableMetadata, metadata: TableMetadata
@@ -106,6 +122,7 @@ def file_properties(storage: StorageOptions) -> dict[str, str]:
     """The storage options as properties of a catalog, whose values are text; `storage_of` reads them."""
     given = {field.name: getattr(storage, field.name) for field in fields(storage)}
     azure = {f"{_AZURE}{field.name}": getattr(storage.azure, field.name) for field in fields(storage.azure)}
+    azure[f"{_AZURE}domains"] = ",".join(storage.azure.domains)
     named = {f"{_STORAGE}{name}": str(value) for name, value in (given | azure | {"azure": None}).items() if value}
     return {PY_IO_IMPL: f"{StorageFileIO.__module__}.{StorageFileIO.__qualname__}", **named}
 
@@ -113,6 +130,7 @@ def file_properties(storage: StorageOptions) -> dict[str, str]:
 def storage_of(properties: Properties) -> StorageOptions:
     given = {name[len(_STORAGE) :]: value for name, value in properties.items() if name.startswith(_STORAGE)}
     azure = {name[len(_AZURE) :]: given.pop(name) for name in list(given) if name.startswith(_AZURE)}
+    azure["domains"] = tuple(filter(None, azure.get("domains", "").split(",")))
     return StorageOptions(**{**given, "anonymous": bool(given.get("anonymous")), "azure": AzureOptions(**azure)})
 
 

@@ -19,8 +19,8 @@ from pyiceberg.utils.properties import property_as_bool
 
 from queue_source.errors import OptionError
 from queue_source.options import SinkOptions
-from queue_source.sinks.base import Batch, Sink
-from queue_source.sinks.iceberg.catalogs import CatalogFactory
+from queue_source.sinks.base import Batch, Sink, check_visible
+from queue_source.sinks.iceberg.catalogs import CatalogFactory, load_table
 from queue_source.sinks.iceberg.files import TaskFiles, sync_local, write_files
 from queue_source.sinks.iceberg.partitions import check_spec, partition_spec
 from queue_source.sinks.iceberg.schemas import iceberg_schema, united
@@ -81,7 +81,7 @@ class IcebergSink(Sink):
             if not factory.installed(transaction):
                 return None
             try:
-                table = factory.open(transaction).load_table(self._table.name)
+                table = load_table(factory.open(transaction), self._table.name)
             except NoSuchTableError:
                 return None
             return None if self._evolve(table, wanted, commit=False) else table
@@ -90,7 +90,7 @@ class IcebergSink(Sink):
             with factory.installing(transaction):
                 catalog = factory.open(transaction)
                 try:
-                    table = catalog.load_table(self._table.name)
+                    table = load_table(catalog, self._table.name)
                 except NoSuchTableError:
                     return self._create(catalog, wanted, needs_warehouse=factory.in_store)
                 self._evolve(table, wanted, commit=True)
@@ -113,6 +113,7 @@ class IcebergSink(Sink):
         self, store: ShardStore, batch: Batch, written: Sequence[TaskFiles], *, row_schema: str, batch_id: int
     ) -> None:
         files = [file for task in written for file in task.files]
+        check_visible(file.file_path for file in files)
         brought = sum(f.record_count for f in files), sum(f.file_size_in_bytes for f in files)
         factory = CatalogFactory(self._table, self._options.storage)
 
@@ -120,7 +121,7 @@ class IcebergSink(Sink):
             if published.already or not files:
                 return None
             catalog = factory.open(transaction)
-            table = catalog.load_table(self._table.name)
+            table = load_table(catalog, self._table.name)
             _check_unchanged(table, written)
             marks = _marks(transaction, batch, published, batch_id)
             if not _delivered(table, marks):

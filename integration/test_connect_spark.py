@@ -1,0 +1,99 @@
+"""Spark Connect: the package is installed where the server and its executors run, and the client needs Spark alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from support.engine.cluster import HOST, Cluster
+from support.engine.cluster import environment as programs_environment
+from support.engine.cluster import settings as cluster_settings
+from support.engine.cluster_fixtures import cluster, codes, shared_world, started_cluster
+from support.engine.code import Code
+from support.engine.harness import HOME, environment
+from support.engine.queries import SETTINGS as SESSION
+from support.engine.queries import described
+from support.engine.world import World, eventually
+from support.servers.fixtures import postgres_url
+from support.servers.postgres import new_database
+from support.servers.programs import end, free_port
+
+__all__ = ["cluster", "codes", "postgres_url", "shared_world", "started_cluster"]  # the fixtures
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
+
+
+@contextmanager
+def connect_server(folder: Path, master: str, code: Code) -> Iterator[str]:
+    """A Spark Connect server whose Python processes, and those of its executors, find the package installed."""
+    port = free_port()
+    binding = {"spark.connect.grpc.binding.port": str(port), "spark.connect.grpc.binding.address": HOST}
+    settings = {**SESSION, **cluster_settings(), **binding}
+    given = [part for name, value in settings.items() for part in ("--conf", f"{name}={value}")]
+    server = "org.apache.spark.sql.connect.service.SparkConnectServer"
+    with (folder / "server.log").open("wb") as log:
+        process = subprocess.Popen(
+            [str(HOME / "bin" / "spark-submit"), "--class", server, "--master", master, *given],
+            cwd=folder,
+            env={**programs_environment(), "PYSPARK_PYTHON": str(code.python)},
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        eventually("the server's port", lambda: _listens(port) or process.poll() is not None)
+        yield f"sc://{HOST}:{port}"
+    finally:
+        end(process)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        sys.stderr.write((folder / "server.log").read_text("utf-8", "replace")[-6000:])
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex((HOST, port)) == 0
+
+
+def test_a_client_of_spark_connect_gets_each_row_once_with_a_sink_and_with_foreach_batch(
+    tmp_path: Path, cluster: Cluster, codes: dict[str, Code], shared_world: World, postgres_url: str
+) -> None:
+    files, batches = shared_world, World(tmp_path / "batches", store=new_database(postgres_url))
+    rows = {world.root: world.feed(0, 4) for world in (files, batches)}
+    corrupt = files.root / "in" / "corrupt.json"
+    corrupt.write_text("{")
+    files.publish([corrupt.as_uri()])
+    (tmp_path / "queries.json").write_text(json.dumps([described(files, mode="FAILFAST"), described(batches)]))
+    own = sa.create_engine(batches.store_url)
+    with own.begin() as connection:
+        connection.execute(sa.text("CREATE TABLE taken (id BIGINT, name TEXT)"))
+    with connect_server(tmp_path, cluster.url, codes["installed"]) as url:
+        script = Path(__file__).parents[1] / "tests" / "support" / "engine" / "connect_client.py"
+        client = subprocess.run(
+            [sys.executable, str(script), url, str(tmp_path)],
+            env={**os.environ, **environment()},
+            capture_output=True,
+            text=True,
+            timeout=600,
+            check=False,
+        )
+        assert client.returncode == 0, client.stderr[-6000:]
+    views = json.loads((tmp_path / "views.json").read_text("utf-8"))
+    assert [tuple(row) for row in views["rows"]] == sorted(rows[files.root])
+    assert views["causes"] == ["corrupt-object"]
+    with own.connect() as connection:
+        taken = connection.execute(sa.text("SELECT id, name FROM taken ORDER BY id, name")).all()
+    own.dispose()
+    assert [tuple(row) for row in taken] == sorted(rows[batches.root])
+    assert files.settled()
+    assert batches.settled()

@@ -1,0 +1,157 @@
+"""What operators do to single shards: see them, give them up, have them read again, forget them.
+
+Who calls it: the commands `cuesqueue shards ...`, and programs. Decision 0040 says what keeps exactly once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+from queue_source.admin.audit import audit
+from queue_source.messages import MESSAGE_URI
+from shard_store import shard_search
+from shard_store.model import ShardKey
+from shard_store.shard_repair import ShardsChanged
+from shard_store.shard_search import FoundShard, ShardCriteria
+from shard_store.shard_story import ShardStory
+from shard_store.store import ShardStore
+
+_Change = Callable[[Sequence[ShardKey]], ShardsChanged]
+
+
+def find_shards(store: ShardStore, criteria: ShardCriteria, *, limit: int | None = None) -> Iterator[FoundShard]:
+    """The shards that fit, in the order of their keys.
+
+    Args:
+        store: The store, as `open_store` returns it.
+        criteria: Which shards.
+        limit: Maximum number of shards; None for all.
+
+    Returns:
+        An iterator, which reads up to 1,000 shards at a time.
+
+    Raises:
+        ShardStoreError: The store failed.
+
+    Process:
+        Any.
+    """
+    for page in store.find_shards(criteria, limit=limit):
+        yield from page
+
+
+def shard_stories(store: ShardStore, criteria: ShardCriteria, *, limit: int | None = None) -> Iterator[ShardStory]:
+    """What the store remembers of each shard that fits: announced, planned, found bad, published, changed by whom.
+
+    A shard that was forgotten or pruned is found by its whole id, as far as the record of changes goes.
+
+    Args:
+        store: The store, as `open_store` returns it.
+        criteria: Which shards.
+        limit: Maximum number of shards; None for all.
+
+    Returns:
+        An iterator, which reads one story at a time.
+
+    Raises:
+        ShardStoreError: The store failed.
+
+    Process:
+        Any.
+    """
+    found = [shard.key for shard in find_shards(store, criteria, limit=limit)]
+    yield from map(store.shard_story, found)
+    gone = store.database.read(criteria.keys)
+    for told in map(store.shard_story, [key for key in gone if key not in found]):
+        if told.shard is None and (told.changes or told.errors):
+            yield told
+
+
+def quarantine_shards(
+    store: ShardStore, criteria: ShardCriteria, *, reason: str, limit: int | None = None, dry_run: bool = False
+) -> ShardsChanged:
+    """Get streams past these objects: the next plan that holds one of them gives it up, unread.
+
+    Also a plan that has failed before. What an attempt is publishing at this moment may still be published; then there
+    is nothing to give up. Each becomes an error with the cause `quarantined-by-hand`.
+
+    Args:
+        store: The store, as `open_store` returns it.
+        criteria: Which shards; those that are not open are left alone.
+        reason: Why, for the record of changes and the errors.
+        limit: Maximum number of shards; None for all.
+        dry_run: Change nothing.
+
+    Returns:
+        How many shards will be given up (with `dry_run`: would be), and which were refused because they are published.
+
+    Raises:
+        ShardStoreError: The store failed.
+
+    Process:
+        Any; running queries go on meanwhile.
+    """
+    change = partial(store.quarantine, audit=audit(reason), dry_run=dry_run)
+    return _each(store, criteria, limit, change)
+
+
+def reopen_shards(
+    store: ShardStore, criteria: ShardCriteria, *, reason: str, limit: int | None = None, dry_run: bool = False
+) -> ShardsChanged:
+    """Have quarantined objects read again, from where each was found bad, by the pipelines that gave them up.
+
+    No message is sent: a running reader sees it with its next heartbeat, another one when it starts. Takes back a
+    quarantine that no plan has seen yet.
+
+    Args:
+        store: The store, as `open_store` returns it.
+        criteria: Which shards; those that are open are left alone.
+        reason: Why, for the record of changes.
+        limit: Maximum number of shards; None for all.
+        dry_run: Change nothing.
+
+    Returns:
+        How many shards are open again (with `dry_run`: would be), and which were refused, and why.
+
+    Raises:
+        ShardStoreError: The store failed.
+
+    Process:
+        Any; running queries go on meanwhile.
+    """
+    change = partial(store.put_back, audit=audit(reason), message_uri=MESSAGE_URI, dry_run=dry_run)
+    return _each(store, criteria, limit, change)
+
+
+def forget_shards(
+    store: ShardStore, criteria: ShardCriteria, *, reason: str, limit: int | None = None, dry_run: bool = False
+) -> ShardsChanged:
+    """Forget finished objects. Announced again, each is new: all of its rows are published **once more**.
+
+    This breaks exactly once on purpose, for objects whose rows you have removed from where they were published.
+
+    Args:
+        store: The store, as `open_store` returns it.
+        criteria: Which shards; unfinished ones are refused.
+        reason: Why, for the record of changes.
+        limit: Maximum number of shards; None for all.
+        dry_run: Change nothing.
+
+    Returns:
+        How many shards are forgotten (with `dry_run`: would be), and which were refused because they are not finished.
+
+    Raises:
+        ShardStoreError: The store failed.
+
+    Process:
+        Any; running queries go on meanwhile.
+    """
+    return _each(store, criteria, limit, partial(store.forget, audit=audit(reason), dry_run=dry_run))
+
+
+def _each(store: ShardStore, criteria: ShardCriteria, limit: int | None, change: _Change) -> ShardsChanged:
+    done = ShardsChanged()
+    for page in shard_search.pages(store.database, criteria, limit=limit):
+        done += change([shard.key for shard in page])
+    return done

@@ -1,0 +1,45 @@
+"""What orders the notifications about one object: queues deliver them in any order, and more than once.
+
+A hint that cannot be read is left out, and the notification still announces its object: order only decides which of
+two announcements of an object that nobody has read yet is the newer one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import datetime, timezone
+
+from queue_source.announcements.dialects import Dialect
+
+_HEXADECIMAL = re.compile("[0-9A-Fa-f]{1,60}")
+_NUMBER = re.compile("[0-9]{1,20}")
+
+
+def sequence_of(dialect: Dialect, record: Mapping[str, object], item: Mapping[str, object]) -> str | None:
+    """Text that is greater for the later notification; only what begins with the same letter can be compared."""
+    if dialect.sequencer is not None and _HEXADECIMAL.fullmatch(text := _text(item, dialect.sequencer)):
+        # AWS: pad the shorter one with zeros at its right end; the same as leaving them out
+        return "s" + text.upper().rstrip("0")
+    if dialect.generation is not None and _NUMBER.fullmatch(text := _text(item, dialect.generation)):
+        return "g" + text.zfill(20)
+    micros = None if dialect.time is None else _micros(_text(record, dialect.time))
+    return None if micros is None else f"t{micros:020d}"
+
+
+def _text(parent: Mapping[str, object], name: str) -> str:
+    value = parent.get(name)
+    return value if isinstance(value, str) else ""
+
+
+def _micros(text: str) -> int | None:
+    """Microseconds since 1970 UTC; digits beyond them are cut off."""
+    found = re.fullmatch(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)", text)
+    if found is None:
+        return None
+    try:
+        time = datetime.fromisoformat(found[1] + found[3].replace("Z", "+00:00"))
+    except ValueError:
+        return None
+    seconds = int((time - datetime(1970, 1, 1, tzinfo=timezone.utc)).total_seconds())
+    return max(seconds * 1_000_000 + int((found[2] or "").ljust(6, "0")[:6]), 0)

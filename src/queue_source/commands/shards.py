@@ -1,0 +1,241 @@
+"""`cuesqueue shards list/show/quarantine/reopen/forget`: what became of an object, and how to get a stream past it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from queue_source.commands.filters import Everything, ShardChoice, choosing
+from queue_source.commands.output import FAILED, DryRun, Json, Store, print_result, print_table, stderr
+from queue_source.errors import OptionError
+
+if TYPE_CHECKING:
+    from shard_store.shard_repair import ShardsChanged
+    from shard_store.shard_search import FoundShard
+    from shard_store.shard_story import ShardStory
+
+group = typer.Typer(
+    name="shards",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="See what became of an object, and get a stream past one.",
+)
+
+_SHORT = 12  # digits of a key in tables
+_REPORTED = 20  # refusals that are reported one by one
+
+Limit = Annotated[int | None, typer.Option(min=1, metavar="N", help="At most this many.")]
+Reason = Annotated[str, typer.Option(metavar="TEXT", help="Why; it is kept in the record of changes.")]
+
+
+@group.command("list")
+@choosing
+def list_shards(
+    store: Store,
+    choice: ShardChoice,
+    limit: Annotated[int, typer.Option(min=1, metavar="N", help="At most this many.")] = 100,
+    as_json: Json = False,
+) -> None:
+    """List shards: objects, and messages that are contents themselves."""
+    chosen = choice.criteria()
+    import shard_store
+    from queue_source.admin import shards
+    from queue_source.coordinator.error_queue import iso_time
+
+    with shard_store.open_store(store, create=False) as opened:
+        found = list(shards.find_shards(opened, chosen, limit=limit + 1))
+    more = len(found) > limit
+    del found[limit:]
+    if as_json:
+        print_result({"shards": [_shard(one) for one in found], "more": more}, as_json, title="shards")
+        return
+    rows = [
+        [
+            one.key.hex()[:_SHORT],
+            f"{one.state} ({one.pending})" if one.pending in ("renewed", "quarantine") else one.state,
+            one.source,
+            (iso_time(one.opened_at if one.finished_at is None else one.finished_at) or "")[:19],
+            "" if one.size is None else str(one.size),
+            one.shard_id,
+        ]
+        for one in found
+    ]
+    columns = ("key", "state", "source", "since (UTC)", "bytes", "shard")
+    print_table(f"{len(rows)} shards", columns, rows)
+    if more:
+        stderr().print("there are more; raise --limit, or choose fewer shards", markup=False)
+
+
+@group.command()
+def show(
+    store: Store,
+    shard_id: Annotated[
+        str, typer.Argument(metavar="ID", help="The shard: its URI, or the first digits of the key that list shows.")
+    ],
+    source: Annotated[str | None, typer.Option(metavar="S", help="Only in this source.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Tell one object's whole story: announced, planned, found bad, published, and what was done to it by hand."""
+    chosen = ShardChoice([shard_id], source=source).criteria()
+    import shard_store
+    from queue_source.admin import shards
+
+    with shard_store.open_store(store, create=False) as opened:
+        found = list(shards.shard_stories(opened, chosen, limit=2))
+    if len(found) != 1:
+        problem = "knows nothing of" if not found else "has several shards for"
+        hint = "see `cuesqueue shards list`" if not found else "name more digits, or the --source"
+        raise OptionError("ID", f"the store {problem} {shard_id[:300]!r}; {hint}")
+    told = _story(found[0])
+    if as_json:
+        print_result(told, as_json, title="shard")
+        return
+    shard = {field: value for field, value in (told["shard"] or {}).items() if value is not None}
+    print_result({"outcome": told["outcome"], **shard}, as_json, title="shard")
+    for name in ("planned", "attempts", "errors", "changes"):
+        for entry in told[name] if isinstance(told[name], list) else [told[name]] if told[name] else []:
+            known = {field: value for field, value in entry.items() if value is not None}
+            print_result(known, as_json, title=name.removesuffix("s"))
+
+
+@group.command()
+@choosing
+def quarantine(
+    store: Store,
+    choice: ShardChoice,
+    reason: Reason,
+    everything: Everything = False,
+    limit: Limit = None,
+    dry_run: DryRun = False,
+    as_json: Json = False,
+) -> None:
+    """Get a stream past an object: the next plan that holds it gives it up, unread, and publishes the rest.
+
+    Also while the query runs, and for a plan that fails again and again: then its next attempt does. The object becomes
+    an error with the cause quarantined-by-hand, and can be reopened. Published objects are refused (exit code 1).
+    """
+    from queue_source.admin import shards
+
+    _change(store, choice, everything, as_json, dry_run, "to be quarantined", shards.quarantine_shards, reason, limit)
+
+
+@group.command()
+@choosing
+def reopen(
+    store: Store,
+    choice: ShardChoice,
+    reason: Reason = "",
+    everything: Everything = False,
+    limit: Limit = None,
+    dry_run: DryRun = False,
+    as_json: Json = False,
+) -> None:
+    """Have quarantined objects read again, once they are repaired; also takes back a quarantine that no plan has seen.
+
+    No message is needed: a running query sees it with its next heartbeat. What cannot be reopened is refused
+    (exit code 1).
+    """
+    from queue_source.admin import shards
+
+    _change(store, choice, everything, as_json, dry_run, "reopened", shards.reopen_shards, reason, limit)
+
+
+@group.command()
+@choosing
+def forget(
+    store: Store,
+    choice: ShardChoice,
+    reason: Reason,
+    everything: Everything = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Yes, objects that are announced again may be published a second time.")
+    ] = False,
+    limit: Limit = None,
+    dry_run: DryRun = False,
+    as_json: Json = False,
+) -> None:
+    """Forget finished objects, so that an object that is announced again is read and published ONCE MORE.
+
+    This gives up exactly once for them: use it when their rows were removed from where they were published.
+    Unfinished objects are refused (exit code 1).
+    """
+    if not (yes or dry_run):
+        raise OptionError(
+            "--yes", "what is forgotten is published a second time when it is announced again; write --yes"
+        )
+    from queue_source.admin import shards
+
+    _change(store, choice, everything, as_json, dry_run, "forgotten", shards.forget_shards, reason, limit)
+
+
+def _change(
+    store: str,
+    choice: ShardChoice,
+    everything: bool,
+    as_json: bool,
+    dry_run: bool,
+    what: str,
+    change: Callable[..., ShardsChanged],
+    reason: str,
+    limit: int | None,
+) -> None:
+    chosen = choice.criteria(everything=everything)
+    import shard_store
+
+    with shard_store.open_store(store, create=False) as opened:
+        done = change(opened, chosen, reason=reason, limit=limit, dry_run=dry_run)
+    refused = done.refused if as_json else len(done.refused)
+    counts: dict[str, Any] = {"shards": done.changed, "unchanged": done.unchanged, "refused": refused}
+    print_result({**counts, "dry_run": dry_run}, as_json, title=f"would be {what}" if dry_run else what)
+    for number, (shard_id, why) in enumerate(done.refused.items()):
+        if number == _REPORTED:
+            stderr().print(f"and {len(done.refused) - _REPORTED} more; --json names all", markup=False)
+            break
+        stderr().print(f"{shard_id[:300]} was refused: {why}", markup=False)
+    if done.refused:
+        raise typer.Exit(FAILED)
+
+
+def _shard(shard: FoundShard) -> dict[str, Any]:
+    from queue_source.coordinator.error_queue import iso_time
+
+    told = asdict(shard)
+    times = {name: iso_time(told.pop(name)) for name in ("opened_at", "finished_at")}
+    return {"key": told.pop("key").hex(), **told, **times}
+
+
+def _story(story: ShardStory) -> dict[str, Any]:
+    from queue_source.coordinator.error_queue import error_as_dict, iso_time
+
+    planned = story.planned
+    plan = None
+    if planned is not None:
+        seqs = [planned.identity.start_seq, planned.identity.end_seq]
+        plan = {"delivery_hash": planned.identity.delivery_hash, "seqs": seqs, "attempt": planned.attempt}
+    attempts = [asdict(attempt) for attempt in story.attempts]
+    for attempt in attempts:
+        attempt |= {name: iso_time(attempt[name]) for name in ("planned_at", "published_at")}
+    return {
+        "outcome": story.outcome,
+        "shard": None if story.shard is None else _shard(story.shard),
+        "planned": plan,
+        "attempts": attempts,
+        "errors": [
+            {**error_as_dict(e), "state": e.state, "reopened_at": iso_time(e.reopened_at)} for e in story.errors
+        ],
+        "changes": [
+            {
+                "changed_at": iso_time(stored.changed_at),
+                "action": stored.change.action,
+                "actor": stored.change.actor,
+                "reason": stored.change.reason,
+                "message_id": stored.change.message_id,
+                "before": stored.before,
+                "after": stored.after,
+            }
+            for stored in story.changes
+        ],
+    }

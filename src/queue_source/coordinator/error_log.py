@@ -1,0 +1,114 @@
+"""Every handled error as a line of the log, and counted by its cause.
+
+Errors happen in executors, which write them into the store; here they are read back when their plan is final. So an
+attempt that is repeated logs nothing, and each error is logged once, whoever found it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from queue_source.coordinator.session import Session
+from shard_store.error_search import StoredError
+from shard_store.model import ErrorRecord
+
+logger = logging.getLogger("cuesqueue")
+
+LINES = 20
+"""Errors that are logged one by one in a period; of those beyond, one line says how many of which cause."""
+
+PERIOD = 60.0
+"""Seconds."""
+
+_LONGEST = 300  # characters of an id or a detail
+
+
+class ErrorLog:
+    """The errors of one pipeline. Any thread."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._lock = threading.Lock()
+        self._began = session.clock()
+        self._left = LINES
+        self._omitted: Counter[str] = Counter()
+
+    def of_messages(self, records: Sequence[ErrorRecord]) -> None:
+        """Messages that were not understood, once they are recorded."""
+        with self._lock:
+            self._turn()
+            for record in records[: self._left]:
+                self._log(record.scope, record.cause, record.detail, queue=record.queue, message=record.message_id)
+            self._count(Counter(record.cause for record in records), [record.cause for record in records[: self._left]])
+
+    def of_plans(self, hashes: Sequence[str]) -> None:
+        """What these plans, which are final, have left in the error table."""
+        if not hashes:
+            return
+        with self._lock:
+            self._turn()
+            causes, first = self._session.store.errors_of_plans(hashes, self._left)
+            for error in first:
+                self._log_stored(error)
+            self._count(causes, [error.cause for error in first])
+
+    def flush(self, *, end: bool = False) -> None:
+        """Say how many were left out, when their minute is over; at the `end` in any case."""
+        with self._lock:
+            self._turn(end=end)
+
+    def _turn(self, *, end: bool = False) -> None:
+        now = self._session.clock()
+        if not end and now - self._began < PERIOD:
+            return
+        if self._omitted:
+            causes = ", ".join(f"{count} {cause}" for cause, count in sorted(self._omitted.items()))
+            logger.warning(
+                "pipeline %s: %d more error(s) are not logged one by one: %s; `cuesqueue errors list` shows them",
+                self._session.token,
+                sum(self._omitted.values()),
+                causes,
+            )
+        self._began, self._left = now, LINES
+        self._omitted.clear()
+
+    def _count(self, causes: Mapping[str, int], logged: Sequence[str]) -> None:
+        self._session.metrics.count_errors(causes)
+        self._left -= len(logged)
+        self._omitted += Counter(causes) - Counter(logged)
+
+    def _log_stored(self, error: StoredError) -> None:
+        start, end = error.seqs or ("", "")
+        self._log(
+            error.scope,
+            error.cause,
+            error.detail,
+            shard=error.subject,
+            plan=f"{start}-{end}",
+            delivery_hash=error.delivery_hash,
+            queue=error.queue,
+            message=error.message_id,
+        )
+
+    def _log(self, scope: str, cause: str, detail: str, **where: str) -> None:
+        """The fields are also attributes of the log record, for handlers that write JSON."""
+        fields = {name: _one_line(text) for name, text in where.items()}
+        shown = " ".join(f"{name}={text}" for name, text in fields.items())
+        logger.warning(
+            "pipeline %s: bad %s: cause=%s %s: %s",
+            self._session.token,
+            scope,
+            cause,
+            shown,
+            _one_line(detail),
+            extra={f"cuesqueue_{name}": text for name, text in {"scope": scope, "cause": cause, **fields}.items()},
+        )
+
+
+def _one_line(text: str) -> str:
+    """Shortened, with what is not printable escaped: ids and details come from messages."""
+    short = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in short)

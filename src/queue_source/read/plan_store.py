@@ -1,0 +1,60 @@
+"""The store of a plan, as tasks reach it: they never create one, and use no other than the one that the plan is in."""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from queue_source.options import SecretUrl
+from shard_store.errors import StoreConfigurationError
+from shard_store.shared_file import SharedFile
+
+if TYPE_CHECKING:
+    from shard_store.store import ShardStore
+
+
+@dataclass(frozen=True, slots=True)
+class PlanStore:
+    """Made by the driver, and pickled into every task. `file`, where the store is one."""
+
+    url: SecretUrl
+    store_id: str
+    file: SharedFile | None = None
+
+    @classmethod
+    def of(cls, url: SecretUrl, store: ShardStore) -> PlanStore:
+        """What tasks need to know of the driver's open store."""
+        file = store.database.file()
+        return cls(url, store.store_id(), None if file is None else SharedFile.of(file))
+
+    def check(self) -> None:
+        """Refuse a store that this process cannot use, before anything is read. Costs nothing for a server.
+
+        A store on a server is looked at when it is used, which in a task without errors is never.
+        """
+        if self.file is not None and (problem := self.file.problem()):
+            raise StoreConfigurationError(f"option 'storeUrl': {problem}")
+
+    def open(self) -> ShardStore:
+        """The store itself. Raises StoreConfigurationError where there is none, or another one."""
+        from shard_store.store import open_store  # most tasks have nothing to write, and need no SQL
+
+        self.check()
+        try:
+            store = open_store(self.url.reveal(), create=False)
+        except StoreConfigurationError as error:
+            raise StoreConfigurationError(
+                f"option 'storeUrl': a task on {platform.node()!r} cannot use the store of its query: {error}. The URL "
+                "has to lead to the same database from all machines, for the same user"
+            ) from error
+        try:
+            if (found := store.store_id()) != self.store_id:
+                raise StoreConfigurationError(
+                    f"option 'storeUrl': {self.url} is another store for a task on {platform.node()!r} ({found}) than "
+                    f"for the driver ({self.store_id}); the URL has to lead to the same database from all machines"
+                )
+        except BaseException:
+            store.close()
+            raise
+        return store

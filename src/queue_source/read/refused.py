@@ -1,0 +1,82 @@
+"""What a task does with an object that its store refuses: it tries again, and then tells the object from its bucket.
+
+A refused object is a bad object, of which there may be some. A bucket that is refused, by wrong credentials say, would
+make a bad object of everything that is announced: that fails the query instead, and nothing of it is given up. So
+an object is only given up for a reason of its own, or when another one of its bucket can be read now.
+
+None of this has to outlive the task: the tries are its own, and its verdict is an error of the plan, which holds at
+every later attempt (decision 0010).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from itertools import islice
+
+from queue_source.errors import BadObject, ObjectRefused, ObjectStoreError
+from queue_source.options import StorageOptions
+from queue_source.storage.files import bucket_of, open_object
+
+PAUSES = (0.5, 1.0, 2.0, 4.0)
+"""Seconds before a next try, for all refused objects of a task together: what was just permitted takes a while."""
+
+PROBES = 256
+"""How many other objects of a bucket are tried, at most: nearly all of a plan may be forbidden."""
+
+
+class Refusals:
+    """The refused objects of one task.
+
+    `others`: URIs that may be readable, the likeliest ones first; asked for when nothing of the bucket was read yet.
+    """
+
+    def __init__(self, storage: StorageOptions, max_attempts: int, others: Callable[[], Iterable[str]]) -> None:
+        self._storage = storage
+        self._max_attempts = max_attempts
+        self._others = others
+        self._pauses = iter(PAUSES)
+        self._known: list[str] | None = None
+        self._read: dict[str, str] = {}
+
+    def was_read(self, uri: str) -> None:
+        """The likeliest one of its bucket to be readable."""
+        self._read[bucket_of(uri)] = uri
+
+    def give_up(self, uri: str, refused: ObjectRefused, tries: int) -> BadObject | None:
+        """The verdict after so many tries, or None: try once more. Takes a moment in which a refusal may pass.
+
+        Raises ObjectStoreError when everything may be refused.
+        """
+        if tries < self._max_attempts:
+            time.sleep(next(self._pauses, 0.0))
+            return None
+        if refused.own or self._others_are_readable(uri):
+            return BadObject("forbidden-object", f"{refused} (after {tries} tries)")
+        raise ObjectStoreError(
+            f"{refused}, after {tries} tries, and nothing else of {bucket_of(uri)} could be read: if that is wrong, "
+            "correct the credentials or the permissions; if it is right, send the query a message that announces an "
+            "object of it that can be read, or take this one out with `cuesqueue shards quarantine`"
+        ) from refused
+
+    def _others_are_readable(self, uri: str) -> bool:
+        """Whether another object of the bucket can be read now: credentials may have ended in the middle of a task."""
+        bucket = bucket_of(uri)
+        read = self._read.get(bucket)
+        if read is not None and read != uri and self._can_be_read(read):
+            return True
+        if self._known is None:
+            self._known = list(self._others())
+        others = (other for other in self._known if other not in (uri, read) and bucket_of(other) == bucket)
+        found = next(filter(self._can_be_read, islice(others, PROBES)), None)
+        if found is not None:
+            self.was_read(found)
+        return found is not None
+
+    def _can_be_read(self, uri: str) -> bool:
+        try:
+            with open_object(uri, self._storage) as file:
+                file.read(1)  # the size of an archived object is told
+        except (BadObject, ObjectStoreError):
+            return False
+        return True

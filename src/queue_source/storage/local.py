@@ -1,0 +1,90 @@
+"""Local files: only regular ones are opened, whatever a name leads to, and only where their real path may be read.
+
+A message names the path, and whoever can write into an allowed folder makes the links in it. What is looked at and what
+is read is one open file, so nobody can exchange it in between.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+
+from queue_source.errors import BadObject
+from queue_source.storage.open_files import OpenFile
+
+_KINDS = {
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+class LocalFile(OpenFile):
+    """A regular file that may be read. Thousands of small ones are opened in a task: as few calls as there can be."""
+
+    def __init__(self, uri: str, path: str, prefixes: Sequence[str]) -> None:
+        """`prefixes` of URIs: if there are any, the file's real path begins with one. Raises BadObject and OSError."""
+        if "\0" in path:
+            raise BadObject("missing-object", f"{uri!r} contains a NUL, which no path does")
+        # before it is opened, since that may do something to a device
+        _check_regular(uri, os.stat(path))  # noqa: PTH116 - costs less
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a FIFO would wait for a writer
+        try:
+            found = os.fstat(self._descriptor)
+            _check_regular(uri, found)
+            if prefixes:
+                _check_place(uri, _real_path(self._descriptor, path), prefixes)
+        except BaseException:
+            os.close(self._descriptor)
+            raise
+        super().__init__(found.st_size)
+
+    def read_range(self, start: int, end: int) -> bytes:
+        data = os.pread(self._descriptor, end - start, start)
+        if not data or len(data) == end - start:
+            return data
+        parts = [data]  # a system call reads 2 GB at most
+        while parts[-1]:
+            start += len(parts[-1])
+            parts.append(os.pread(self._descriptor, end - start, start))
+        return b"".join(parts)
+
+    def close(self) -> None:
+        if not self.closed:
+            os.close(self._descriptor)
+        super().close()
+
+
+def _check_regular(uri: str, found: os.stat_result) -> None:
+    mode = found.st_mode
+    if stat.S_ISDIR(mode):
+        raise BadObject("missing-object", f"{uri!r}: it is a directory")
+    if not stat.S_ISREG(mode):
+        kind = _KINDS.get(stat.S_IFMT(mode), "something else")
+        raise BadObject("corrupt-object", f"{uri!r} is {kind}; only regular files are read")
+
+
+def _check_place(uri: str, real: str, prefixes: Sequence[str]) -> None:
+    allowed = [prefix.removeprefix("file://") for prefix in prefixes]
+    # a prefix may itself lead over links, as /tmp does on a Mac; its last part need not be a whole name
+    if not real.startswith(tuple(allowed)) and not real.startswith(tuple(map(_real_prefix, allowed))):
+        raise BadObject(
+            "forbidden-object",
+            f"{uri!r} is a link to {real!r}, which starts with none of the allowed prefixes; name it in option "
+            "'allowedPrefixes' if it may be read",
+        )
+
+
+def _real_path(descriptor: int, path: str) -> str:
+    try:
+        return os.readlink(f"/proc/self/fd/{descriptor}")  # noqa: PTH115 - costs less
+    except OSError:  # not on Linux
+        return str(Path(path).resolve())
+
+
+def _real_prefix(prefix: str) -> str:
+    folder, _, name = prefix.rpartition("/")
+    return f"{os.path.realpath(folder or '/').rstrip('/')}/{name}"

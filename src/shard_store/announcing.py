@@ -1,0 +1,221 @@
+"""What another announcement of a known shard changes (decision 0040).
+
+Of an object that no plan holds, the newest version counts. One that was quarantined because it was not there, was
+another one, or was refused, is opened again by a new announcement; by each message at most once, so that a queue which
+delivers one again and again changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Row
+
+from shard_store import shard_changes
+from shard_store.endings import endings
+from shard_store.model import (
+    BEGINNING,
+    Content,
+    Pending,
+    PlanIdentity,
+    PublishToken,
+    Range,
+    Shard,
+    ShardKey,
+    ShardState,
+    is_end,
+    shard_key,
+)
+from shard_store.shard_changes import Change, State, state_of
+from shard_store.sql.schema import errors, shards
+from shard_store.sql.transaction import Transaction, chunks
+
+CURABLE = frozenset(("missing-object", "object-changed", "forbidden-object"))
+"""Causes that a new announcement may have ended: all others are about bytes that were read, or a person's decision."""
+
+REOPENED = "announced again"
+_OPEN = {"state": ShardState.OPEN.value, "position": BEGINNING, "finished_at": None, "end_seq": None, "pending": None}
+_VERSION = ("size", "etag", "message_id", "sequence")
+
+
+def newest_of(source: str, contents: Iterable[Content]) -> dict[ShardKey, Content]:
+    """One content for each shard: of several announcements the newest, and the last where nothing orders them."""
+    newest: dict[ShardKey, Content] = {}
+    for content in contents:
+        key = shard_key(source, content.shard_id)
+        known = newest.get(key)
+        if known is None or not _is_older(content, known):
+            newest[key] = content
+    return newest
+
+
+def take_up(
+    transaction: Transaction, token: PublishToken, announced: Mapping[ShardKey, Content], known: Iterable[Shard]
+) -> dict[ShardKey, Shard]:
+    """Those of the known shards that a new announcement changes, as they are then."""
+    seen = {s.key: s for s in known if s.state is not ShardState.DONE and _may_be_new(announced[s.key], s.content)}
+    if not seen:
+        return {}
+    locked = transaction.select_among(sa.select(shards).with_for_update(), shards.c.shard_key, seen)
+    rows = [row for row in locked if _may_be_new(announced[ShardKey(row.shard_key)], row)]
+    renewed = _renew(transaction, announced, [row for row in rows if row.finished_at is None])
+    quarantined = [row for row in rows if row.state == ShardState.QUARANTINED.value]
+    reopened = _reopen(transaction, token, announced, quarantined) if quarantined else []
+    changed = {key: seen[key]._replace(content=_in_version(seen[key].content, announced[key])) for key in renewed}
+    return changed | {
+        key: Shard(key, announced[key], BEGINNING, ShardState.OPEN, token, stale=False, reopened=True)
+        for key in reopened
+    }
+
+
+def announced_since(transaction: Transaction, identity: PlanIdentity, bad: Collection[ShardKey]) -> set[ShardKey]:
+    """Those of a plan's bad shards, finished by now, that were announced anew while it ran: they are opened again.
+
+    That announcement came too early to open what was not quarantined yet, and will not come again.
+    """
+    query = sa.select(shards).where(shards.c.pending == Pending.RENEWED.value)
+    rows = {ShardKey(row.shard_key): row for row in transaction.select_among(query, shards.c.shard_key, bad)}
+    of_plan = sa.and_(errors.c.delivery_hash == identity.delivery_hash, errors.c.scope == "object")
+    query = sa.select(errors.c.shard_key, errors.c.error_key, errors.c.cause, errors.c.position).where(of_plan)
+    ended = {
+        ShardKey(error.shard_key): error.error_key
+        for error in transaction.select_among(query, errors.c.shard_key, rows)
+        if error.cause in CURABLE and error.position == BEGINNING
+    }
+    transaction.change_among(shards.update().values(**_OPEN), shards.c.shard_key, ended)
+    mark_reopened(transaction, ended.values())
+    _record(transaction, identity.token, [(rows[key], rows[key].message_id, {}) for key in ended])
+    return set(ended)
+
+
+def pending_of(transaction: Transaction, keys: Iterable[ShardKey]) -> dict[ShardKey, str]:
+    """What is pending of those of the shards for which anything is, whoever owns them."""
+    query = sa.select(shards.c.shard_key, shards.c.pending).where(shards.c.pending.is_not(None))
+    return {ShardKey(key): mark for key, mark in transaction.select_among(query, shards.c.shard_key, keys)}
+
+
+def as_announced(transaction: Transaction, ranges: Sequence[Range], pending: Collection[ShardKey]) -> list[Range]:
+    """The ranges, with the newest size and ETag of their shards: where a whole object is read, and nothing of it was.
+
+    A snapshot has what its reader knew. `pending` are the shards of which more may be known by now.
+    """
+    if not pending:
+        return list(ranges)
+    query = sa.select(shards.c.shard_key, shards.c.size, shards.c.etag).where(shards.c.size.is_not(None))
+    found = {
+        ShardKey(key): (size, etag) for key, size, etag in transaction.select_among(query, shards.c.shard_key, pending)
+    }
+    return [
+        r._replace(content=r.content._replace(size=found[r.key][0], etag=found[r.key][1]))
+        if r.key in found and reads_all(r)
+        else r
+        for r in ranges
+    ]
+
+
+def reads_all(entry: Range) -> bool:
+    return entry.start == BEGINNING and is_end(entry.end)
+
+
+def mark_seen(transaction: Transaction, keys: Iterable[ShardKey]) -> None:
+    """A plan has seen to what was pending of these shards."""
+    transaction.change_among(shards.update().values(pending=Pending.SEEN.value), shards.c.shard_key, keys)
+
+
+def mark_reopened(transaction: Transaction, keys: Iterable[bytes]) -> None:
+    """These errors stay as a record of what was; their shards are read again."""
+    mark = errors.update().values(reopened_at=transaction.now())
+    transaction.change_among(mark, errors.c.error_key, keys)
+
+
+def _may_be_new(content: Content, known: Content | Row[Any]) -> bool:
+    return content.payload is None and not _is_redelivered(content, known.message_id) and not _is_older(content, known)
+
+
+def _is_older(content: Content, known: Content | Row[Any]) -> bool:
+    mine, other = content.sequence, known.sequence
+    return mine is not None and other is not None and mine[0] == other[0] and mine < other
+
+
+def _is_redelivered(content: Content, message_id: str) -> bool:
+    """Of equal messages without an id of their own, each first delivery is another message."""
+    return content.message_id == message_id and (content.named or content.receive_count > 1)
+
+
+def _in_version(content: Content, newer: Content) -> Content:
+    return content._replace(**{name: getattr(newer, name) for name in _VERSION})
+
+
+def _renew(transaction: Transaction, announced: Mapping[ShardKey, Content], rows: Iterable[Row[Any]]) -> list[ShardKey]:
+    """Open shards of which nothing is published take the version announced. What a plan reads by now stays as it is.
+
+    Of one that is published in part, the rest of another version would be no object at all. Two events of equal
+    sequence are one, which was sent twice.
+    """
+    keys = [
+        ShardKey(row.shard_key)
+        for row in rows
+        if row.position == BEGINNING
+        and (row.sequence is None or announced[ShardKey(row.shard_key)].sequence != row.sequence)
+    ]
+    given = transaction.row_set(key=shards.c.shard_key, **{name: shards.c[name] for name in _VERSION})
+    given_up = shards.c.pending == Pending.QUARANTINE.value
+    pending = sa.case((given_up, Pending.QUARANTINE.value), else_=Pending.RENEWED.value)
+    update = shards.update().where(shards.c.shard_key == given.c["key"])
+    update = update.values(**{name: given.c[name] for name in _VERSION}, pending=pending)
+    for chunk in chunks(sorted(keys)):
+        versions = [(key, *(getattr(announced[key], name) for name in _VERSION)) for key in chunk]
+        given.execute(transaction.connection, update, versions)
+    return keys
+
+
+def _reopen(
+    transaction: Transaction, token: PublishToken, announced: Mapping[ShardKey, Content], rows: Sequence[Row[Any]]
+) -> list[ShardKey]:
+    """Open again, as ours, what ended for curable causes before anything of it was published."""
+    ended = endings(transaction, rows)
+    known = shard_changes.messages(transaction, [ShardKey(row.shard_key) for row in rows], REOPENED)
+
+    def is_wanted(key: ShardKey) -> bool:
+        ending, content = ended.get(key), announced[key]
+        if ending is None or not ending.causes <= CURABLE or ending.position != BEGINNING:
+            return False
+        return not any(_is_redelivered(content, message_id) for message_id in known.get(key, ()))
+
+    chosen = {key: row for row in rows if is_wanted(key := ShardKey(row.shard_key))}
+    names = (*_VERSION, "queue", "receive_count")
+    columns = {"key": shards.c.shard_key, "message_group": shards.c.message_group}
+    given = transaction.row_set(**columns, **{name: shards.c[name] for name in names})
+    update = shards.update().where(shards.c.shard_key == given.c["key"])
+    update = update.values(
+        **{name: given.c[name] for name in (*names, "message_group")},
+        **_OPEN,
+        owner=token.pipeline,
+        incarnation=token.incarnation,
+    )
+    for chunk in chunks(sorted(chosen)):
+        values = [(key, (c := announced[key]).group, *(getattr(c, name) for name in names)) for key in chunk]
+        given.execute(transaction.connection, update, values)
+    mark_reopened(transaction, [error for key in chosen for error in ended[key].errors])
+    owner = {"publish_token": str(token)}
+    _record(transaction, token, [(row, announced[key].message_id, owner) for key, row in chosen.items()])
+    return list(chosen)
+
+
+def _record(transaction: Transaction, token: PublishToken, opened: Iterable[tuple[Row[Any], str, State]]) -> None:
+    """Which message has opened which shard: it does not open that once more."""
+    reason = "a new announcement of an object that was missing, changed or forbidden"
+    after = {name: _OPEN[name] for name in ("state", "position", "end_seq", "pending")}
+    shard_changes.write(
+        transaction,
+        [
+            (
+                Change(ShardKey(row.shard_key), row.source, row.shard_id, REOPENED, str(token), reason, message_id),
+                (before := state_of(row)),
+                {**before, **after, **owner},
+            )
+            for row, message_id, owner in opened
+        ],
+    )

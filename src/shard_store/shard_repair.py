@@ -1,0 +1,233 @@
+"""What an operator does to shards: give one up, have it read again, forget it (decision 0040).
+
+Each call is one transaction over up to 1,000 shards, records who did it and why, and may be run again: what is as was
+asked for is left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Row
+
+from shard_store import shard_changes
+from shard_store.announcing import mark_reopened
+from shard_store.endings import Ending, endings
+from shard_store.error_records import record
+from shard_store.model import ErrorRecord, Pending, PlanIdentity, Position, Range, ShardKey, ShardState
+from shard_store.shard_changes import Change, state_of
+from shard_store.sql.schema import pipelines, shards
+from shard_store.sql.transaction import Transaction, chunks
+
+GIVEN_UP = "quarantined-by-hand"
+"""The cause of the error of a shard that an operator gave up."""
+
+_KEPT = 4 << 20  # bytes of a message
+_UNKNOWN: Mapping[str, None] = dict.fromkeys(("end_seq", "size", "etag"))
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """Who asks for a change, as `user@host`, and why."""
+
+    actor: str
+    reason: str = ""
+
+
+@dataclass(slots=True)
+class ShardsChanged:
+    """How many shards were changed (with `dry_run`: would be), and how many were so already.
+
+    `refused`: shard id -> why nothing was done to it.
+    """
+
+    changed: int = 0
+    unchanged: int = 0
+    refused: dict[str, str] = field(default_factory=dict)
+
+    def __add__(self, other: ShardsChanged) -> ShardsChanged:
+        return ShardsChanged(
+            self.changed + other.changed, self.unchanged + other.unchanged, {**self.refused, **other.refused}
+        )
+
+
+def quarantine(
+    transaction: Transaction, keys: Sequence[ShardKey], audit: Audit, *, dry_run: bool = False
+) -> ShardsChanged:
+    """Have open shards given up, unread, by the next plan that holds them: also one that has failed before.
+
+    Not at once: an attempt that is under way may be publishing their rows.
+    """
+    done = ShardsChanged()
+    wanted: list[Row[Any]] = []
+    for row in _rows(transaction, keys, dry_run):
+        if row.state == ShardState.DONE.value:
+            done.refused[row.shard_id] = "it is published already"
+        elif row.state == ShardState.QUARANTINED.value or row.pending == Pending.QUARANTINE.value:
+            done.unchanged += 1
+        else:
+            wanted.append(row)
+    done.changed = len(wanted)
+    if not dry_run:
+        flag = shards.update().where(shards.c.finished_at.is_(None)).values(pending=Pending.QUARANTINE.value)
+        transaction.change_among(flag, shards.c.shard_key, [row.shard_key for row in wanted])
+        record_changes(
+            transaction, "quarantine", audit, [(row, {"pending": Pending.QUARANTINE.value}) for row in wanted]
+        )
+    return done
+
+
+def give_up(transaction: Transaction, identity: PlanIdentity, ranges: Sequence[Range]) -> None:
+    """An operator wants these ranges of a plan given up, before an attempt reads them: they are bad for the plan.
+
+    So the plan stays what it was, and its publication quarantines their shards. Until then they stay marked: if shards
+    pass to another pipeline, an attempt without these is another plan, which knows nothing of the errors of this one.
+    """
+    if not ranges:
+        return
+    asked = {c.change.key: c.change for c in shard_changes.of(transaction, {r.key for r in ranges})}
+    records = []
+    for entry in ranges:
+        content, payload, change = entry.content, entry.content.payload, asked.get(entry.key)
+        message: dict[str, Any] = {}
+        if payload is not None:
+            message = {"input": payload.value[:_KEPT], "input_size": len(payload.value), "group": content.group}
+            message |= {"tag": payload.tag, "headers": payload.headers}
+        records.append(
+            ErrorRecord(
+                scope="object",
+                cause=GIVEN_UP,
+                detail="an operator gave it up" if change is None else f"{change.actor} gave it up: {change.reason}",
+                subject=content.shard_id,
+                plan_hash=identity.delivery_hash,
+                position=entry.start,
+                queue=content.queue,
+                message_id=content.message_id,
+                **message,
+            )
+        )
+    record(transaction, identity.source, identity.token.pipeline, records)
+
+
+def reopen(
+    transaction: Transaction, keys: Sequence[ShardKey], audit: Audit, *, message_uri: str, dry_run: bool = False
+) -> ShardsChanged:
+    """Put quarantined shards back to where they were found bad, for their pipeline to read without a message.
+
+    Nothing from there on was published, so that the rows come once. Size and ETag are forgotten: the object may have
+    been repaired. `message_uri` is the URI of a shard whose content is its message, which nobody can read again.
+    """
+    owners = set(
+        transaction.execute(sa.select(shards.c.owner).where(transaction.among(shards.c.shard_key, keys))).scalars()
+    )
+    current = sa.select(pipelines.c.pipeline, pipelines.c.incarnation).where(pipelines.c.pipeline.in_(owners - {None}))
+    if not dry_run:  # a pipeline that starts meanwhile takes over what is its own then
+        current = current.order_by(pipelines.c.pipeline).with_for_update()
+    incarnations: dict[str, int] = {row.pipeline: row.incarnation for row in transaction.execute(current)}
+    rows = _rows(transaction, keys, dry_run)
+    ended = endings(transaction, [row for row in rows if row.state == ShardState.QUARANTINED.value])
+    done, withdrawn, back = ShardsChanged(), list[Row[Any]](), list[Row[Any]]()
+    for row in rows:
+        problem = ""
+        if row.state == ShardState.QUARANTINED.value:
+            problem = _cannot_reopen(row, incarnations, ended, message_uri)
+            if not problem:
+                back.append(row)
+        elif row.state == ShardState.DONE.value:
+            problem = "it is published: reading it again would double its rows; see `cuesqueue shards forget`"
+        elif row.pending == Pending.QUARANTINE.value:
+            withdrawn.append(row)
+        else:
+            done.unchanged += 1
+        if problem:
+            done.refused[row.shard_id] = problem
+    done.changed = len(back) + len(withdrawn)
+    if dry_run:
+        return done
+    _put_back(transaction, [(row.shard_key, ended[row.shard_key].position, incarnations[row.owner]) for row in back])
+    mark_reopened(transaction, [error for row in back for error in ended[row.shard_key].errors])
+    renewed = shards.update().values(pending=Pending.RENEWED.value)
+    transaction.change_among(renewed, shards.c.shard_key, [row.shard_key for row in withdrawn])
+    pending = {"pending": Pending.RENEWED.value}
+    after: dict[str, Any] = {**pending, "state": ShardState.OPEN.value, **_UNKNOWN}
+    changes: list[tuple[Row[Any], Mapping[str, Any]]] = [(row, pending) for row in withdrawn]
+    changes += [(row, {**after, "position": ended[row.shard_key].position}) for row in back]
+    record_changes(transaction, "reopen", audit, changes)
+    return done
+
+
+def forget(transaction: Transaction, keys: Sequence[ShardKey], audit: Audit, *, dry_run: bool = False) -> ShardsChanged:
+    """Delete finished shards: announced again, they are new, and all of their rows are published once more."""
+    done = ShardsChanged()
+    finished: list[Row[Any]] = []
+    for row in _rows(transaction, keys, dry_run):
+        if row.finished_at is None:
+            done.refused[row.shard_id] = "it is not finished; give it up first with `cuesqueue shards quarantine`"
+        else:
+            finished.append(row)
+    done.changed = len(finished)
+    if not dry_run:
+        gone = shards.delete().where(shards.c.finished_at.is_not(None))
+        transaction.change_among(gone, shards.c.shard_key, [row.shard_key for row in finished])
+        record_changes(transaction, "forget", audit, [(row, None) for row in finished])
+    return done
+
+
+def _rows(transaction: Transaction, keys: Sequence[ShardKey], dry_run: bool) -> list[Row[Any]]:
+    query = sa.select(shards) if dry_run else sa.select(shards).with_for_update()
+    return list(transaction.select_among(query, shards.c.shard_key, keys))
+
+
+def _cannot_reopen(
+    row: Row[Any], incarnations: Mapping[str, int], ended: Mapping[ShardKey, Ending], message_uri: str
+) -> str:
+    """Why, or ""."""
+    if row.uri == message_uri or row.message_group is not None:
+        return "it is read with its message only: send that again with `cuesqueue errors requeue`"
+    if row.shard_key not in ended:
+        return (
+            "its error was deleted, and with it the place where it was found bad; `cuesqueue shards forget` lets it be "
+            "read from its beginning"
+        )
+    if row.owner not in incarnations:
+        return f"the store does not know its pipeline {row.owner!r} any more: `cuesqueue errors requeue` announces it"
+    return ""
+
+
+def _put_back(transaction: Transaction, starts: Iterable[tuple[bytes, Position, int]]) -> None:
+    names = {"key": shards.c.shard_key, "start": shards.c.position, "incarnation": shards.c.incarnation}
+    given = transaction.row_set(**names)
+    update = (
+        shards.update()
+        .where(shards.c.shard_key == given.c["key"], shards.c.state == ShardState.QUARANTINED.value)
+        .values(
+            position=given.c["start"],
+            incarnation=given.c["incarnation"],
+            state=ShardState.OPEN.value,
+            pending=Pending.RENEWED.value,
+            finished_at=None,
+            **_UNKNOWN,
+        )
+    )
+    for chunk in chunks(sorted(starts)):
+        given.execute(transaction.connection, update, chunk)
+
+
+def record_changes(
+    transaction: Transaction, action: str, audit: Audit, changed: Iterable[tuple[Row[Any], Mapping[str, Any] | None]]
+) -> None:
+    """Who did it and why, with each shard's row from before, and what is different afterwards (None: it is gone)."""
+    shard_changes.write(
+        transaction,
+        [
+            (
+                Change(row.shard_key, row.source, row.shard_id, action, audit.actor, audit.reason),
+                (before := state_of(row)),
+                None if after is None else {**before, **after},
+            )
+            for row, after in changed
+        ],
+    )

@@ -1,0 +1,150 @@
+"""One shard's whole story, as far as the store remembers it: for whoever asks what became of an object."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Row
+
+from shard_store import error_search, shard_changes
+from shard_store.error_search import StoredError
+from shard_store.model import PlanIdentity, PublishToken, ShardKey, ShardState
+from shard_store.publishing import planned_moves
+from shard_store.shard_changes import StoredChange
+from shard_store.shard_search import FoundShard, as_found
+from shard_store.sql.schema import attempts, errors, pipelines, shards, splits
+from shard_store.sql.transaction import Transaction
+
+_LISTED = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Attempted:
+    """A plan with the shard that was delivered: what became visible with it. Times are microseconds since 1970 UTC.
+
+    `files` are those of the whole micro-batch, up to 1,000; empty where another sink took the rows.
+    """
+
+    delivery_hash: str
+    kind: str
+    pipeline: str
+    incarnation: int
+    seqs: tuple[int, int]
+    batch_id: int | None
+    planned_at: int | None
+    published_at: int
+    files: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """The plan of a micro-batch with the shard that is not delivered yet. `attempt`: how often it was made."""
+
+    identity: PlanIdentity
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShardStory:
+    """All that the store knows of one shard.
+
+    `shard` is None when it was forgotten or pruned. `planned` is the plan that holds it now, `attempts` those of
+    which anything is known, the one that finished it last. `changes` were made by people and by new announcements.
+    """
+
+    key: ShardKey
+    shard: FoundShard | None
+    planned: Planned | None
+    attempts: tuple[Attempted, ...]
+    errors: tuple[StoredError, ...]
+    changes: tuple[StoredChange, ...]
+
+    @property
+    def outcome(self) -> str:
+        """Where the shard is, or why it is not published, in one sentence."""
+        if self.shard is None:
+            return "the store does not know it" + (": it was forgotten" if self.changes else "")
+        if self.shard.state == ShardState.DONE.value:
+            how = f" by attempt {self.attempts[-1].delivery_hash}" if self.attempts else ", its attempt is pruned"
+            return "published" + how
+        if self.shard.state == ShardState.QUARANTINED.value:
+            ended = [error for error in self.errors if error.scope == "object"]
+            why = f"{ended[-1].cause}: {ended[-1].detail}" if ended else "its error was deleted"
+            return f"quarantined, nothing of it was published from position {self._bad_at!r} on: {why}"
+        wanted = "; an operator wants it given up" if self.shard.pending == "quarantine" else ""
+        if self.planned is not None:
+            seqs = f"({self.planned.identity.start_seq}, {self.planned.identity.end_seq}]"
+            return f"in the plan of {seqs}, which was made {self.planned.attempt} time(s) and is not published{wanted}"
+        whose = "by any pipeline" if self.shard.pipeline is None else f"by pipeline {self.shard.pipeline!r}"
+        return f"open: it waits to be planned {whose}{wanted}"
+
+    @property
+    def _bad_at(self) -> str:
+        return min((error.position for error in self.errors if error.scope == "object"), default="")
+
+
+def story(transaction: Transaction, key: ShardKey) -> ShardStory:
+    """What the tables hold of the shard. A read of few rows by index, but for the contents of a running plan."""
+    row = transaction.execute(sa.select(shards).where(shards.c.shard_key == key)).one_or_none()
+    found = error_search.read(transaction, _errors_of(key))
+    return ShardStory(
+        key,
+        None if row is None else as_found(row),
+        None if row is None else _planned(transaction, row),
+        _attempts(transaction, row, [error.delivery_hash for error in found]),
+        tuple(found),
+        tuple(shard_changes.of(transaction, [key])),
+    )
+
+
+def _errors_of(key: ShardKey) -> sa.Select[Any]:
+    query = error_search.selected(max_input=0).where(errors.c.shard_key == key)
+    return query.order_by(errors.c.occurred_at, errors.c.error_key).limit(_LISTED)
+
+
+def _planned(transaction: Transaction, row: Row[Any]) -> Planned | None:
+    """The plan on record of its owner, if it is not delivered and holds the shard."""
+    if row.owner is None or row.finished_at is not None:
+        return None
+    delivered = sa.exists().where(attempts.c.delivery_hash == pipelines.c.plan_hash)
+    owner = transaction.execute(
+        sa.select(pipelines).where(pipelines.c.pipeline == row.owner, pipelines.c.plan_hash.is_not(None), ~delivered)
+    ).one_or_none()
+    if owner is None or all(move.key != row.shard_key for move in planned_moves(transaction, owner)):
+        return None
+    token = PublishToken(owner.pipeline, owner.plan_incarnation)
+    identity = PlanIdentity(owner.source, token, owner.plan_start, owner.plan_end, owner.plan_hash)
+    return Planned(identity, owner.plan_attempt)
+
+
+def _attempts(transaction: Transaction, row: Row[Any] | None, hashes: Sequence[str]) -> tuple[Attempted, ...]:
+    """The attempts that errors of the shard belong to, and the one that finished it."""
+    known: sa.ColumnElement[bool] = attempts.c.delivery_hash.in_(sorted(set(hashes)))
+    if row is not None and row.end_seq is not None:
+        ended = attempts.c.pipeline == row.owner, attempts.c.end_seq == row.end_seq
+        known = sa.or_(known, sa.and_(*ended, attempts.c.start_seq < attempts.c.end_seq))
+    found = transaction.execute(
+        sa.select(attempts).where(known).order_by(attempts.c.published_at, attempts.c.end_seq)
+    ).all()
+    return tuple(
+        Attempted(
+            a.delivery_hash,
+            a.kind,
+            a.pipeline,
+            a.incarnation,
+            (a.start_seq, a.end_seq),
+            a.batch_id,
+            a.snapshot_at,
+            a.published_at,
+            _files(transaction, a.lead_hash),
+        )
+        for a in found
+    )
+
+
+def _files(transaction: Transaction, lead_hash: str) -> tuple[str, ...]:
+    query = sa.select(splits.c.path).where(splits.c.delivery_hash == lead_hash).order_by(splits.c.id).limit(_LISTED)
+    return tuple(transaction.execute(query).scalars())

@@ -1,0 +1,57 @@
+"""A file that processes of one machine use together, such as a SQLite database. Loads nothing: executors use it.
+
+SQLite's locks and its write-ahead log need one kernel: on a network drive two machines would each see a database of
+their own, and a path that another machine happens to have leads to another file. So what counts is the machine (this
+boot of this kernel) and the file itself, not its name: containers and workers of one machine may share it.
+"""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+
+
+@lru_cache(maxsize=1)
+def this_machine() -> str:
+    """The same in all processes of this machine since it was started, in its containers too where it is Linux."""
+    return _BOOT.read_text("ascii").strip() if _BOOT.exists() else platform.node()
+
+
+@dataclass(frozen=True, slots=True)
+class SharedFile:
+    """The file as the process saw it that decides: `path` is absolute, `host` is for people."""
+
+    path: str
+    host: str
+    machine: str
+    device: int
+    inode: int
+
+    @classmethod
+    def of(cls, file: Path) -> SharedFile:
+        found = file.stat()
+        return cls(str(file.absolute()), platform.node(), this_machine(), found.st_dev, found.st_ino)
+
+    def problem(self) -> str:
+        """Why this process cannot use that file, and what to use instead; "" if it can."""
+        if not (difference := self._difference()):
+            return ""
+        return (
+            f"{self.path!r} is a SQLite file of the driver on {self.host!r}, and this task runs on "
+            f"{platform.node()!r}, {difference}. SQLite is for executors on the driver's machine; use PostgreSQL or "
+            "MariaDB/MySQL, as in postgresql+psycopg://user:password@host/database"
+        )
+
+    def _difference(self) -> str:
+        if self.machine != this_machine():
+            return "which is another machine"
+        try:
+            found = Path(self.path).stat()
+        except OSError as error:
+            return f"where it cannot be reached ({error.strerror})"
+        same = (found.st_dev, found.st_ino) == (self.device, self.inode)
+        return "" if same else "where that path is another file"

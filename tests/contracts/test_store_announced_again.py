@@ -1,0 +1,405 @@
+"""Contract: what another announcement of a known object changes, and what it leaves alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from shard_store.model import (
+    BEGINNING,
+    Content,
+    ErrorRecord,
+    Pending,
+    Plan,
+    Range,
+    Shard,
+    ShardState,
+    Split,
+    end_at,
+    position_at,
+    shard_key,
+)
+from shard_store.pruning import RetentionPolicy
+from shard_store.sql.schema import shard_changes, shards
+from shard_store.store import ShardStore
+from support.store_backends import STALE, Pipeline, StoreBackend, rows
+
+CURABLE = ("missing-object", "object-changed", "forbidden-object")
+KEY = shard_key("s", "a")
+
+
+def said(message: str, size: int | None = 10, etag: str | None = None, sequence: str | None = None) -> Content:
+    """Object "a" as a message announces it."""
+    return Content("a", "a", size, etag, "queue", message, sequence=sequence)
+
+
+def announce(us: Pipeline, *contents: Content) -> Shard:
+    return us.store.open_shards(us.token, us.source, contents)[KEY]
+
+
+def planned(us: Pipeline, shard: Shard) -> Plan:
+    us.snapshot(shard)
+    return us.plan()
+
+
+def found_bad(us: Pipeline, plan: Plan, cause: str = "missing-object") -> None:
+    start = plan.ranges[0].start
+    record = ErrorRecord("object", cause, "why", "a", plan.identity.delivery_hash, start, "queue", "m1")
+    us.store.record_errors("s", us.token.pipeline, [record])
+
+
+def quarantine(us: Pipeline, shard: Shard, cause: str = "missing-object") -> None:
+    plan = planned(us, shard)
+    found_bad(us, plan, cause)
+    us.publish(plan)
+    us.confirm()
+    assert us.look("a")["a"].state is ShardState.QUARANTINED
+
+
+def publish(us: Pipeline, shard: Shard) -> Plan:
+    plan = planned(us, shard)
+    us.publish(plan, Split(f"/split-{us.token}-{us.seq}", 1, 1))
+    us.confirm()
+    return plan
+
+
+def version(plan: Plan) -> list[tuple[int | None, str | None]]:
+    return [(r.content.size, r.content.etag) for r in plan.ranges]
+
+
+# --- reopened
+
+
+@pytest.mark.parametrize("cause", CURABLE)
+def test_a_new_announcement_opens_an_object_that_was_missing_changed_or_forbidden(
+    store: ShardStore, cause: str
+) -> None:
+    us = Pipeline.start(store)
+    quarantine(us, announce(us, said("m1", None)), cause)
+    shard = announce(us, said("m2", 16, "e"))
+    assert (shard.state, shard.position, shard.token, shard.reopened) == (ShardState.OPEN, BEGINNING, us.token, True)
+    assert us.look("a")["a"].content == said("m2", 16, "e")
+    assert version(publish(us, shard)) == [(16, "e")]
+    assert us.look("a")["a"].state is ShardState.DONE
+    assert announce(us, said("m3", 16, "e")).state is ShardState.DONE, "what is published is never opened again"
+
+
+@pytest.mark.parametrize("cause", ["corrupt-object", "wrong-columns", "kills-its-reader", "quarantined-by-hand"])
+def test_an_object_that_was_read_and_was_bad_stays_quarantined(store: ShardStore, cause: str) -> None:
+    us = Pipeline.start(store)
+    quarantine(us, announce(us, said("m1")), cause)
+    assert announce(us, said("m2", 16)).state is ShardState.QUARANTINED
+
+
+def test_a_redelivery_opens_nothing_however_often_it_comes(store: ShardStore) -> None:
+    us = Pipeline.start(store)
+    quarantine(us, announce(us, said("m1")))
+    for _ in range(3):
+        assert announce(us, said("m1")._replace(receive_count=7)).state is ShardState.QUARANTINED
+
+
+def test_each_message_opens_an_object_at_most_once(store: ShardStore) -> None:
+    us = Pipeline.start(store)
+    opened = 0
+    quarantine(us, announce(us, said("m0")))
+    for message in ["m1", "m2", "m1", "m2", "m1", "m0", "m0"]:
+        shard = announce(us, said(message))
+        if shard.reopened:
+            opened += 1
+            quarantine(us, shard)
+    assert opened == 3  # m1, m2, and m0, which had announced it, but opened nothing yet
+
+
+def test_of_messages_without_an_id_each_first_delivery_is_a_new_announcement(store: ShardStore) -> None:
+    us = Pipeline.start(store)
+    same = said("derived from the body")._replace(named=False)
+    quarantine(us, announce(us, same))
+    assert announce(us, same._replace(receive_count=2)).state is ShardState.QUARANTINED
+    quarantine(us, announce(us, same))
+    assert announce(us, same).reopened
+
+
+def test_an_older_event_that_comes_late_opens_nothing(store: ShardStore) -> None:
+    us = Pipeline.start(store)
+    quarantine(us, announce(us, said("m1", sequence="s5")))
+    assert announce(us, said("m2", sequence="s4")).state is ShardState.QUARANTINED
+    assert announce(us, said("m3", sequence="s5")).reopened, "the same event, sent again by a person"
+
+
+def test_two_announcements_in_one_call_open_an_object_once(store: ShardStore) -> None:
+    us = Pipeline.start(store)
+    quarantine(us, announce(us, said("m1", 1)))
+    shard = announce(us, said("m2", 2), said("m3", 3))
+    assert (shard.reopened, shard.content.size) == (True, 3)
+    publish(us, shard)
+    assert announce(us, said("m2", 2)).state is ShardState.DONE
+
+
+def test_of_two_pipelines_one_opens_an_object_and_the_other_finds_it_taken(store: ShardStore) -> None:
+    us, other = Pipeline.start(store), Pipeline.start(store, "other")
+    quarantine(us, announce(us, said("m1")))
+    shard = announce(other, said("m2", 16))
+    assert (shard.reopened, shard.token) == (True, other.token)
+    again = announce(us, said("m3", 17))
+    assert (again.reopened, again.state, again.token) == (False, ShardState.OPEN, other.token)
+    assert version(publish(other, shard)) == [(17, None)]
+    assert us.confirm([KEY]) == {KEY}, "the message that waited here is acknowledged"
+
+
+def test_what_was_published_in_part_is_not_opened_by_an_announcement(store: ShardStore) -> None:
+    us = Pipeline.start(store)
+    shard = announce(us, said("m1", 100))
+    us.publish(_part(us, shard, position_at(40)), Split("/x", 1, 1))
+    us.confirm()
+    quarantine(us, us.look("a")["a"], "object-changed")
+    assert announce(us, said("m2", 200)).state is ShardState.QUARANTINED
+
+
+def _part(us: Pipeline, shard: Shard, end: Any) -> Plan:
+    us.snapshot(shard, ends=[end])
+    return us.plan()
+
+
+def test_the_error_stays_and_says_that_its_object_was_opened_again(store: ShardStore) -> None:
+    us = Pipeline.start(store)
+    quarantine(us, announce(us, said("m1")))
+    announce(us, said("m2"))
+    (error,) = rows(store, "errors")
+    assert (error["cause"], error["state"]) == ("missing-object", "reopened")
+    assert error["reopened_at"] is not None
+
+
+def test_a_plan_that_is_repeated_after_its_publication_leaves_the_opened_object_alone(store: ShardStore) -> None:
+    us = Pipeline.start(store)
+    plan = planned(us, announce(us, said("m1")))
+    found_bad(us, plan)
+    us.publish(plan)
+    reopened = announce(us, said("m2", 16))  # Spark does not know yet that the batch is done
+    again = Pipeline.start(store)
+    repeated = store.plan(again.token, 0, 1)
+    assert (repeated.published, repeated.ranges) == (True, ())
+    again.confirmed = 1
+    publish(again, again.look("a")["a"])
+    assert [row["rows"] for row in rows(store, "splits")] == [1]
+    assert reopened.token == us.token
+
+
+def test_an_announcement_during_the_plan_that_finds_an_object_missing_is_not_lost(store: ShardStore) -> None:
+    us = Pipeline.start(store)
+    plan = planned(us, announce(us, said("m1", None)))
+    found_bad(us, plan)
+    assert announce(us, said("m2", 16)).state is ShardState.OPEN
+    us.publish(plan)
+    shard = us.look("a")["a"]
+    assert (shard.state, shard.position, shard.content.size) == (ShardState.OPEN, BEGINNING, 16)
+    assert us.confirm([KEY]) == set(), "neither message may be acknowledged yet"
+    assert version(publish(us, shard)) == [(16, None)]
+    assert [error["state"] for error in rows(store, "errors")] == ["reopened"]
+
+
+def test_that_announcement_opens_the_object_once(store: ShardStore) -> None:
+    us = Pipeline.start(store)
+    plan = planned(us, announce(us, said("m1", None)))
+    found_bad(us, plan)
+    announce(us, said("m2", 16))
+    us.publish(plan)
+    us.confirm()
+    quarantine(us, us.look("a")["a"])
+    assert announce(us, said("m2", 16)).state is ShardState.QUARANTINED
+
+
+def test_with_a_sink_of_another_kind_it_is_opened_by_the_confirm(store: ShardStore) -> None:
+    us = Pipeline.start(store)
+    plan = planned(us, announce(us, said("m1", None)))
+    found_bad(us, plan)
+    announce(us, said("m2", 16))
+    assert us.confirm([KEY]) == set()
+    assert us.look("a")["a"].state is ShardState.OPEN
+
+
+# --- the newest version
+
+
+def test_what_no_plan_holds_takes_the_newest_size_and_etag(store: ShardStore) -> None:
+    us = Pipeline.start(store)
+    first = announce(us, said("m1", 8, "old"))
+    assert announce(us, said("m2", 16, "new")).content == said("m2", 16, "new")
+    plan = planned(us, first)  # as a reader that was told nothing of it
+    assert version(plan) == [(16, "new")]
+    assert us.look("a")["a"].content == said("m2", 16, "new")
+
+
+@pytest.mark.parametrize(
+    ("sequences", "wins"),
+    [
+        (("s10", "s11"), 1),
+        (("s11", "s10"), 0),
+        (("s1", "s0FFF"), 0),  # compared as if padded with zeros at the right end
+        (("g00000000000000000009", "g00000000000000000010"), 1),
+        (("t00000000000000000009", "t00000000000000000010"), 1),
+        ((None, "s1"), 1),
+        (("s1", None), 1),  # a plain URI, whose size was asked for just now
+        ((None, None), 1),
+    ],
+)
+@pytest.mark.parametrize("together", [False, True])
+def test_the_version_with_the_greater_sequence_wins_in_whatever_order_they_come(
+    store: ShardStore, sequences: tuple[str | None, str | None], wins: int, together: bool
+) -> None:
+    us = Pipeline.start(store)
+    first, second = (said(f"m{n}", 8 * n, f"e{n}", sequence) for n, sequence in enumerate(sequences, 1))
+    for batch in [[first, second]] if together else [[first], [second]]:
+        shard = announce(us, *batch)
+    expected = (first, second)[wins]
+    assert shard.content == expected
+    assert us.look("a")["a"].content == expected
+
+
+def test_the_newest_version_is_known_after_a_restart(store: ShardStore) -> None:
+    us = Pipeline.start(store)
+    announce(us, said("m1", 8, "old"))
+    announce(us, said("m2", 16, "new"))
+    (shard,) = store.start("s", "p").unfinished
+    assert shard.content == said("m2", 16, "new")
+
+
+def test_a_version_that_another_pipeline_was_told_of_is_read_by_the_owner(store: ShardStore) -> None:
+    us, other = Pipeline.start(store), Pipeline.start(store, "other")
+    shard = announce(us, said("m1", 8, "old"))
+    assert announce(other, said("m2", 16, "new")).token == us.token
+    assert [found.content.size for found in store.renewed(us.token).values()] == [16]
+    assert version(planned(us, shard)) == [(16, "new")]
+    assert store.renewed(us.token) == {}, "a plan has seen it"
+
+
+def test_a_version_that_the_owner_was_told_of_goes_over_with_the_shard(backend: StoreBackend) -> None:
+    store = backend.open()
+    us, other = Pipeline.start(store), Pipeline.start(store, "other")
+    announce(us, said("m1", 8))
+    announce(us, said("m2", 16))
+    backend.clock.advance(STALE + 1)
+    store.heartbeat(other.token, STALE)
+    assert store.acquire(other.token, {KEY: us.token}) == {KEY}
+    assert version(planned(other, other.look("a")["a"])) == [(16, None)]
+
+
+def test_what_a_plan_reads_stays_as_it_is_and_the_next_attempt_reads_the_newest(store: ShardStore) -> None:
+    us = Pipeline.start(store)
+    plan = planned(us, announce(us, said("m1", 8)))
+    announce(us, said("m2", 16))
+    again = us.plan()
+    assert (version(plan), version(again)) == ([(8, None)], [(16, None)])
+    assert plan.identity == again.identity, "the same plan, of the same shards and positions"
+
+
+def test_of_an_object_that_is_published_in_part_the_version_stays(store: ShardStore) -> None:
+    us = Pipeline.start(store)
+    shard = announce(us, said("m1", 100, "old"))
+    us.publish(_part(us, shard, position_at(40)), Split("/x", 1, 1))
+    us.confirm()
+    assert announce(us, said("m2", 200, "new")).content == said("m1", 100, "old")
+    assert version(planned(us, us.look("a")["a"])) == [(100, "old")]
+
+
+def test_a_redelivery_changes_no_row(store: ShardStore) -> None:
+    us = Pipeline.start(store)
+    announce(us, said("m1", 8))
+    announce(us, said("m1", 8)._replace(receive_count=2))
+    assert store.renewed(us.token) == {}
+
+
+def test_a_published_plan_is_repeated_as_it_was_read(store: ShardStore) -> None:
+    us = Pipeline.start(store)
+    shard = announce(us, said("m1", 8, "old"))
+    announce(us, said("m2", 16, "new"))
+    us.publish(planned(us, shard), Split("/x", 1, 1))
+    repeated = us.plan()
+    assert (repeated.published, version(repeated)) == (True, [(16, "new")])
+
+
+def test_thousands_are_renewed_and_opened_in_sets(store: ShardStore) -> None:
+    us = Pipeline.start(store)
+    ids = [f"k{number}" for number in range(2500)]
+
+    def contents(message: str, size: int) -> list[Content]:
+        return [Content(i, i, size, None, "queue", f"{message} {i}") for i in ids]
+
+    found = store.open_shards(us.token, "s", contents("first", 8))
+    bad, good = list(found.values())[:1200], list(found.values())[1200:]
+    us.write(*(Range(s.key, s.content, BEGINNING, end_at(8)) for s in bad))
+    plan = us.plan()
+    kept = [ErrorRecord("object", "missing-object", "", s.content.shard_id, plan.identity.delivery_hash) for s in bad]
+    store.record_errors("s", "p", kept)
+    us.publish(plan)
+    us.confirm()
+    again = store.open_shards(us.token, "s", contents("second", 16))
+    assert sum(shard.reopened for shard in again.values()) == 1200
+    assert {shard.content.size for shard in us.look(*ids).values()} == {16}
+    assert len(store.renewed(us.token)) == len(good)
+    # that these messages come again changes nothing more
+    assert not any(shard.reopened for shard in store.open_shards(us.token, "s", contents("second", 16)).values())
+
+
+# --- crashes, and the record
+
+
+def _dies_at(backend: StoreBackend, number: int, work: Callable[[ShardStore], object]) -> bool:
+    """Run `work` in a store whose `number`th statement fails; whether it came so far."""
+    import sqlalchemy as sa
+
+    store, left = backend.open(patience=0.0), [number]
+
+    def step(*_: object) -> None:
+        left[0] -= 1
+        if left[0] == 0:
+            raise ZeroDivisionError  # any error that nobody expects
+
+    sa.event.listen(store.database.engine, "before_cursor_execute", step)
+    with suppress(ZeroDivisionError):
+        work(store)
+        return False
+    return True
+
+
+def test_whoever_dies_while_an_object_is_opened_again_leaves_all_or_nothing_of_it(backend: StoreBackend) -> None:
+    store = backend.open()
+    us = Pipeline.start(store)
+    quarantine(us, announce(us, said("m0")))
+    number = 0
+    while _dies_at(backend, number := number + 1, lambda s: s.open_shards(us.token, "s", [said("m1", 16)])):
+        (row,) = store.database.read(lambda t: t.execute(shards.select()).all())
+        changes = store.database.read(lambda t: t.execute(shard_changes.select()).all())
+        assert (row.state, changes, rows(store, "errors")[0]["state"]) == ("quarantined", [], "recorded")
+    assert number > 5
+    assert us.look("a")["a"].state is ShardState.OPEN
+    assert rows(store, "errors")[0]["state"] == "reopened"
+
+
+def test_each_opening_is_recorded_until_it_is_pruned(backend: StoreBackend) -> None:
+    store = backend.open()
+    us = Pipeline.start(store)
+    quarantine(us, announce(us, said("m1")))
+    announce(us, said("m2"))
+    (change,) = store.shard_story(KEY).changes
+    assert change.change[2:] == (
+        "a", "announced again", "p/1", "a new announcement of an object that was missing, changed or forbidden", "m2",
+    )  # fmt: skip
+    assert (change.before["state"], change.after and change.after["state"]) == ("quarantined", "open")
+    backend.clock.advance(40 * 86_400)
+    assert store.prune(RetentionPolicy()).shard_changes == 1
+    assert store.shard_story(KEY).changes == ()
+
+
+def test_a_pending_quarantine_is_not_taken_back_by_an_announcement(store: ShardStore) -> None:
+    from shard_store.shard_repair import Audit
+
+    us = Pipeline.start(store)
+    shard = announce(us, said("m1"))
+    store.quarantine([KEY], Audit("me@here", "why"))
+    announce(us, said("m2", 16))
+    (row,) = store.database.read(lambda t: t.execute(shards.select()).all())
+    assert (row.pending, row.size) == (Pending.QUARANTINE.value, 16)
+    assert planned(us, shard).ranges == ()

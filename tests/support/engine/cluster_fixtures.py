@@ -1,0 +1,40 @@
+"""Fixtures of the tests on a cluster: one cluster for all of them, and a world whose store is a server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from support.engine.cluster import Cluster
+from support.engine.code import Code, installed, shipped
+from support.engine.world import World
+from support.servers.postgres import new_database
+
+CODES: dict[str, Callable[[Path], Code]] = {"installed": installed, "shipped": shipped}
+
+
+@pytest.fixture(scope="session")
+def started_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    cluster = Cluster(tmp_path_factory.mktemp("cluster") / "cluster")
+    yield cluster
+    cluster.close()
+
+
+@pytest.fixture
+def cluster(started_cluster: Cluster) -> Cluster:
+    """Two workers that have nothing to do."""
+    started_cluster.heal()
+    return started_cluster
+
+
+@pytest.fixture(scope="session")
+def codes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Code]:
+    return {name: make(tmp_path_factory.mktemp(name)) for name, make in CODES.items()}
+
+
+@pytest.fixture
+def shared_world(tmp_path: Path, postgres_url: str) -> World:
+    """Its store is a PostgreSQL of its own, as executors on several machines need it."""
+    return World(tmp_path / "world", store=new_database(postgres_url))

@@ -1,0 +1,67 @@
+"""How this package comes to Spark's Python processes: installed for their Python, or shipped as an archive.
+
+Both have a Python of their own beside the one of the tests, in which the dependencies are, and the project is not.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sysconfig
+import venv
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+PACKAGES = [path.name for path in (ROOT / "src").iterdir() if path.name != "__pycache__"]
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """`python` runs the driver script and all of Spark's Python processes; `submit` are options of spark-submit.
+
+    `registers`: Spark does not find the format by itself, so the script tells it.
+    """
+
+    python: Path
+    submit: tuple[str, ...] = ()
+    registers: bool = False
+
+
+def installed(folder: Path) -> Code:
+    """As `pip install` leaves it: the packages are in the folder of the Python's own packages."""
+    python, packages = _python(folder)
+    for name in PACKAGES:
+        source = ROOT / "src" / name
+        if source.is_dir():
+            shutil.copytree(source, packages / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(source, packages)
+    return Code(python)
+
+
+def shipped(folder: Path) -> Code:
+    """As a zip archive that spark-submit hands to the driver and to every executor.
+
+    Spark looks for formats before it has the archive's path in the process that looks.
+    """
+    python, _ = _python(folder)
+    shutil.copytree(ROOT / "src", folder / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    archive = shutil.make_archive(str(folder / "cuesqueue"), "zip", folder / "src")
+    return Code(python, ("--py-files", archive), registers=True)
+
+
+def _python(folder: Path) -> tuple[Path, Path]:
+    """A Python that knows the packages of this one, but for those that are installed editable; and its own folder."""
+    venv.create(folder / "python", with_pip=False, symlinks=True)
+    python = folder / "python" / "bin" / "python"
+    packages = Path(_said(python, "import sysconfig; print(sysconfig.get_path('purelib'))"))
+    # a folder that is named in a .pth file is searched, but its own .pth files, as editable installs have, are not read
+    (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib"), "utf-8")
+    found = "import importlib.util as u; print(u.find_spec('shard_store'), u.find_spec('pyspark') is not None)"
+    assert _said(python, found) == "None True", "these tests need an editable install of the project"
+    return python, packages
+
+
+def _said(python: Path, code: str) -> str:
+    return subprocess.run([python, "-I", "-c", code], capture_output=True, text=True, check=True).stdout.strip()

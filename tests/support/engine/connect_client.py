@@ -1,0 +1,48 @@
+"""A user's script with Spark Connect, in a process of its own: `python connect_client.py URL FOLDER`.
+
+FOLDER/queries.json describes two queries: one into the cuesqueue sink, one with foreachBatch, whose function Spark
+runs in a Python process of the server. What the views say is written to FOLDER/views.json.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+
+from support.engine.queries import read, start
+
+
+def main(url: str, folder: Path) -> None:
+    files, batches = json.loads((folder / "queries.json").read_text("utf-8"))
+    spark = SparkSession.builder.remote(url).getOrCreate()
+    start(spark, files).awaitTermination()
+
+    store = batches["source"]["store"]
+
+    def deliver(rows: DataFrame, batch_id: int) -> None:
+        import sqlalchemy as sa
+
+        from cuesqueue import delivery
+
+        taken = [{"id": row["id"], "name": row["name"]} for row in rows.collect()]
+        with delivery(store, "files", batch_id) as batch:
+            if taken and not batch.already:
+                batch.connection.execute(sa.text("INSERT INTO taken VALUES (:id, :name)"), taken)
+
+    writer = read(spark, batches["source"], batches).writeStream.option("checkpointLocation", batches["checkpoint"])
+    writer.trigger(availableNow=True).foreachBatch(deliver).start().awaitTermination()
+
+    views = spark.read.format("cuesqueue").option("storeUrl", files["source"]["store"])
+    found = {
+        "rows": sorted([row["id"], row["name"]] for row in views.load().collect()),
+        "causes": sorted(row["cause"] for row in views.option("view", "errors").load().collect()),
+    }
+    (folder / "views.json").write_text(json.dumps(found), "utf-8")
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]))

@@ -1,0 +1,77 @@
+"""What orders the announcements of one object, in each form of notification."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+import pytest
+
+from queue_source.announcements.parser import parse_notification
+
+
+def s3(**fields: object) -> bytes:
+    time = fields.pop("eventTime", None)
+    item = {"key": "k", "size": 1, **fields}
+    record = {"eventName": "ObjectCreated:Put", "s3": {"bucket": {"name": "b"}, "object": item}}
+    return json.dumps({"Records": [record | ({} if time is None else {"eventTime": time})]}).encode()
+
+
+def sequence(body: bytes, attributes: Mapping[str, str] | None = None) -> str | None:
+    (notice,) = parse_notification(body, attributes).objects
+    return notice.sequence
+
+
+@pytest.mark.parametrize(
+    ("older", "newer"),
+    [
+        ("0055AED6DCD90281E5", "0055AED6DCD90281E6"),
+        ("0055aed6dcd9", "0055AED6DCDA"),
+        ("09", "1"),  # the shorter one is padded with zeros at its right end
+        ("1", "1001"),
+    ],
+)
+def test_of_two_sequencers_of_s3_the_greater_text_is_the_later_event(older: str, newer: str) -> None:
+    first, second = sequence(s3(sequencer=older)), sequence(s3(sequencer=newer))
+    assert first is not None
+    assert second is not None
+    assert first < second
+
+
+def test_sequencers_that_differ_in_zeros_at_their_end_are_equal() -> None:
+    assert sequence(s3(sequencer="00A1")) == sequence(s3(sequencer="00a100"))
+
+
+def test_without_a_sequencer_the_time_of_the_event_counts() -> None:
+    times = ["2026-11-22T04:15:00.123Z", "2026-11-22T04:15:00.124Z", "2026-11-22T05:15:00.125+01:00"]
+    found = [sequence(s3(eventTime=time)) for time in times]
+    assert found == ["t00001795320900123000", "t00001795320900124000", "t00001795320900125000"]
+
+
+@pytest.mark.parametrize("sequencer", [None, 5, "", "not hexadecimal", "A" * 61])
+@pytest.mark.parametrize("time", [None, 5, "yesterday", "2026-13-40T99:99:99Z"])
+def test_what_cannot_be_read_orders_nothing_and_the_object_is_announced(sequencer: object, time: object) -> None:
+    assert sequence(s3(sequencer=sequencer, eventTime=time)) is None
+
+
+def test_eventbridge_has_the_same_sequencer() -> None:
+    detail = {"bucket": {"name": "b"}, "object": {"key": "k", "size": 1, "sequencer": "0A1"}}
+    document = {"source": "aws.s3", "detail-type": "Object Created", "time": "2026-11-22T04:15:00Z", "detail": detail}
+    assert sequence(json.dumps(document).encode()) == "s0A1"
+    del detail["object"]["sequencer"]  # type: ignore[attr-defined]
+    assert sequence(json.dumps(document).encode()) == "t00001795320900000000"
+
+
+def test_generations_of_cloud_storage_are_numbers() -> None:
+    def of(generation: str) -> str | None:
+        attributes = {"eventType": "OBJECT_FINALIZE", "bucketId": "b", "objectId": "k", "objectGeneration": generation}
+        return sequence(b"", attributes)
+
+    assert of("9") == "g00000000000000000009"
+    assert (of("9") or "") < (of("10") or "")
+    document = {"kind": "storage#object", "bucket": "b", "name": "k", "size": "1", "generation": "10"}
+    assert sequence(json.dumps(document).encode()) == of("10")
+
+
+def test_a_plain_uri_has_none() -> None:
+    assert sequence(b"s3://b/k") is None
