@@ -41,11 +41,6 @@ PATIENCE = 300.0
 """Seconds: the leases of what was killed have to end, and executors to start."""
 
 
-@pytest.fixture(params=["installed", "shipped"])
-def code(request: pytest.FixtureRequest, codes: dict[str, Code]) -> Code:
-    return codes[request.param]
-
-
 @pytest.fixture
 def place(cluster: Cluster, codes: dict[str, Code]) -> dict[str, Any]:
     """Where most of these drivers run."""
@@ -77,12 +72,26 @@ def add_bad(world: World) -> str:
     return corrupt.as_uri()
 
 
+def test_the_package_in_an_archive_publishes_each_row_once_and_reports_what_is_bad(
+    cluster: Cluster, shared_world: World, new_driver: DriverFactory, codes: dict[str, Code]
+) -> None:
+    """Neither the driver's Python nor the executors' has it installed."""
+    world = shared_world
+    rows = world.feed(0, 4)
+    corrupt = add_bad(world)
+    how = {"master": cluster.url, "settings": settings(), "code": codes["shipped"]}
+    driver = new_driver([described(world, mode="FAILFAST", minPartitions=4)], **how)
+    assert driver.wait_ended() == [None]
+    assert world.published() == sorted(rows)
+    assert [(error["cause"], error["subject"]) for error in world.view("errors")] == [("corrupt-object", corrupt)]
+
+
 def test_every_sink_gets_each_row_once_and_what_is_bad_is_reported_and_sent(
     tmp_path: Path,
     postgres_url: str,
     cluster: Cluster,
     new_driver: DriverFactory,
-    code: Code,
+    place: dict[str, Any],
     iceberg_threads: None,
 ) -> None:
     """Four queries of one driver. The store of the last is a relative path, on the machine of driver and executors."""
@@ -103,8 +112,7 @@ def test_every_sink_gets_each_row_once_and_what_is_bad_is_reported_and_sent(
     queries["queue"]["sink_options"] = worlds["queue"].sink(path=None, queueUrl=target)
     for options in (queries["sqlite"]["source"], queries["sqlite"]["sink_options"]):
         options["store"] = "sqlite:///relative.db"
-    how = {"master": cluster.url, "settings": settings(), "code": code, "cwd": tmp_path}
-    wait_settled(new_driver(streaming(*queries.values()), **how), list(worlds.values()))
+    wait_settled(new_driver(streaming(*queries.values()), cwd=tmp_path, **place), list(worlds.values()))
 
     assert worlds["files"].published() == sorted(rows["files"])
     assert worlds["sqlite"].published() == sorted(rows["sqlite"])

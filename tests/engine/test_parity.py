@@ -375,3 +375,91 @@ def test_binary_files_are_read_as_spark_reads_them(spark: SparkSession, tmp_path
     (own,) = ours.to_pylist()
     assert (own["length"], own["content"]) == (row["length"], bytes(row["content"]))
     assert own["modificationTime"].timestamp() == row["modificationTime"].timestamp()
+
+
+OLD = """
+    SELECT DATE'0001-01-01' first, DATE'1500-03-01' old, DATE'1582-10-04' last, TIMESTAMP'1890-03-01 12:00:00' local,
+      TIMESTAMP'1700-03-01 12:00:00.000001' moment, TIMESTAMP'2020-10-25 00:30:00' once,
+      TIMESTAMP'2020-10-25 01:30:00' twice,
+      TIMESTAMP'1970-01-01 00:00:00.5' start, TIMESTAMP'1969-12-31 23:59:59.25' before,
+      array(DATE'1400-01-01', null) many, map('k', TIMESTAMP'2021-01-01 00:00:00') named,
+      named_struct('x', DATE'1000-02-28') pair, CAST('x' AS CHAR(3)) fixed
+"""
+REBASED = {
+    "spark.sql.parquet.datetimeRebaseModeInWrite": "LEGACY",
+    "spark.sql.parquet.int96RebaseModeInWrite": "LEGACY",
+}
+
+
+@pytest.mark.parametrize("jvm", ["UTC", "Europe/Berlin", "America/Los_Angeles"])
+def test_old_days_and_zones_of_typed_files_are_those_of_spark(spark: SparkSession, tmp_path: Path, jvm: str) -> None:
+    zones = spark._jvm.java.util.TimeZone  # type: ignore[union-attr]
+    before = zones.getDefault()
+    zones.setDefault(zones.getTimeZone(jvm))
+    own = {"spark.sql.session.timeZone": "UTC", **REBASED}
+    kept = {name: spark.conf.get(name, None) for name in [*own, "spark.sql.parquet.outputTimestampType"]}
+    try:
+        for name, value in own.items():
+            spark.conf.set(name, value)
+        for file_format, kind in (("orc", "INT96"), ("parquet", "INT96"), ("parquet", "TIMESTAMP_MICROS")):
+            spark.conf.set("spark.sql.parquet.outputTimestampType", kind)
+            folder = tmp_path / f"{file_format}-{kind}"
+            frame = spark.sql(OLD).coalesce(1)
+            frame.write.format(file_format).save(folder.as_uri())
+            (path,) = folder.glob("part-*")
+            ddl = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in frame.schema)
+            theirs = of_spark(spark, [path], file_format, ddl.replace("char(3)", "STRING"), {}).toArrow()
+            ours, bad = read_ours([path], file_format, ddl.replace("char(3)", "STRING"), {})
+            assert ours.equals(theirs.cast(ours.schema)), (file_format, kind, ours, theirs)
+            assert (ours.num_rows, bad) == (1, 0)
+    finally:
+        zones.setDefault(before)
+        for name, text in kept.items():
+            spark.conf.unset(name) if text is None else spark.conf.set(name, text)
+
+
+def test_int96_of_any_year_in_typed_files_is_that_of_spark(spark: SparkSession, tmp_path: Path) -> None:
+    name = "spark.sql.parquet.outputTimestampType"
+    before = str(spark.conf.get(name))
+    spark.conf.set(name, "INT96")
+    try:
+        rows = "SELECT explode(array(TIMESTAMP'9999-12-31 23:59:59.999999', TIMESTAMP'0001-01-01 00:00:00')) t"
+        spark.sql(rows).coalesce(1).write.parquet((tmp_path / "typed").as_uri())
+    finally:
+        spark.conf.set(name, before)
+    (path,) = (tmp_path / "typed").glob("part-*")
+    theirs, ours, bad = compared(spark, [path], "parquet", "t TIMESTAMP", {})
+    assert (ours, bad, len(ours)) == (theirs, 0, 2)
+
+
+AVRO_KINDS: dict[str, tuple[object, list[object]]] = {
+    "numbers": (["int", "long"], [1, 2**40]),
+    "halves": (["null", "float", "double"], [1.5, None]),
+    "kinds": (["null", "string", {"type": "int", "logicalType": "date"}], ["x", 5, None]),
+    "days": ({"type": "int", "logicalType": "date"}, [-800_000, 2_932_896]),
+    "moments": ({"type": "long", "logicalType": "timestamp-micros"}, [-63 * 10**15, 253_402_300_799_999_999]),
+    "thousandths": ({"type": "long", "logicalType": "timestamp-millis"}, [-1, 253_402_300_799_999]),
+    "walls": ({"type": "long", "logicalType": "local-timestamp-micros"}, [0, -1]),
+    "ids": ({"type": "string", "logicalType": "uuid"}, ["8a2f5c1e-1111-4222-8333-444455556666"]),
+    "few": ({"type": "enum", "name": "few", "symbols": ["P", "Q"]}, ["Q"]),
+    "fixed": ({"type": "fixed", "name": "fixed", "size": 2}, [b"xy"]),
+    "lists": ({"type": "array", "items": ["null", "string"]}, [["x", None], []]),
+    "maps": ({"type": "map", "values": "double"}, [{"k": 0.5}, {}]),
+}
+
+
+@pytest.mark.parametrize("codec", ["null", "deflate"])
+def test_types_of_typed_avro_are_those_of_spark(spark: SparkSession, tmp_path: Path, codec: str) -> None:
+    fastavro = pytest.importorskip("fastavro", reason="the extra avro is not installed")
+    for name, (kind, values) in AVRO_KINDS.items():
+        point = {"type": "record", "name": "point", "fields": [{"name": "x", "type": kind}]}
+        fields = [{"name": "a", "type": point}, {"name": "b", "type": "point"}]
+        path = tmp_path / f"{name}.avro"
+        schema = fastavro.parse_schema({"type": "record", "name": "r", "fields": fields})
+        with path.open("wb") as file:
+            fastavro.writer(file, schema, [{"a": {"x": one}, "b": {"x": one}} for one in values], codec=codec)
+        frame = spark.read.format("org.apache.spark.sql.avro.AvroFileFormat").load(str(path))
+        ddl = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in frame.schema)
+        ours, bad = read_ours([path], "avro", ddl, {})
+        assert ours.equals(frame.toArrow().cast(ours.schema)), name
+        assert (ours.num_rows, bad) == (len(values), 0)

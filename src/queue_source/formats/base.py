@@ -18,7 +18,7 @@ import pyarrow.types as pt
 from queue_source.errors import OptionError
 from queue_source.formats.bad_records import BadRecords
 from queue_source.formats.metadata import METADATA_COLUMN, check_metadata_field
-from queue_source.formats.types import inner_types, is_plain, is_text
+from queue_source.formats.types import inner_types, is_plain, is_text, special_struct
 from queue_source.messages import MESSAGE_URI
 from queue_source.options import ContentOptions
 from queue_source.options.file_format import FormatOptions
@@ -38,6 +38,11 @@ _FORMATS = {
     "binaryFile": "binary_file:BINARY_FILE",
 }
 FORMAT_NAMES = tuple(_FORMATS)
+_INSTEAD = {
+    "VARIANT": "declare the column STRING, and parse it with parse_json",
+    "GEOMETRY": "declare the column BINARY, and parse it with st_geomfromwkb",
+    "GEOGRAPHY": "declare the column BINARY, and parse it with st_geogfromwkb",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +87,8 @@ class Format:
     """Whether there may be bad records, which `columnNameOfCorruptRecord` holds."""
     fixed_schema: pa.Schema | None = None
     """The columns of a format that has the same ones in every object."""
+    specials: tuple[str, ...] = ()
+    """Types of Spark that Arrow has as structs, which the format can fill."""
     combines_alone = False
     """Whether `combine` may read a single object, without a check that it has any of the declared columns."""
 
@@ -96,6 +103,9 @@ class Format:
 
     def not_fillable(self, kind: pa.DataType) -> str | None:
         """The innermost type that the format cannot fill; None when there is none."""
+        special = special_struct(kind)
+        if special is not None and special not in self.specials:
+            return f"{special}; {_INSTEAD[special]}"
         if pt.is_struct(kind) or pt.is_list(kind) or pt.is_map(kind):
             return next((problem for inner in inner_types(kind) if (problem := self.not_fillable(inner))), None)
         return None if is_plain(kind) else str(kind)

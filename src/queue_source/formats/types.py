@@ -43,6 +43,14 @@ def inner_types(kind: pa.DataType) -> list[pa.DataType]:
     return [kind.value_type] if pt.is_list(kind) else []
 
 
+def special_struct(kind: pa.DataType) -> str | None:
+    """The type of Spark that a struct stands for in Arrow: VARIANT, GEOMETRY, GEOGRAPHY; None for a struct."""
+    if not pt.is_struct(kind):
+        return None
+    marks = {name for field in fields_of(kind) for name in field.metadata or {}}
+    return next((name.decode().upper() for name in (b"variant", b"geometry", b"geography") if name in marks), None)
+
+
 def holds_nothing(kind: pa.DataType) -> bool:
     """Whether a type was inferred from nothing but nulls, empty objects and empty arrays."""
     if pt.is_struct(kind):

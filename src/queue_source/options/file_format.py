@@ -138,8 +138,8 @@ class FormatOptions:
     )
     max_expansion: int = option(
         "maxExpansion", types.number(1, 1_000_000), "250", example="5000", formats=MESSAGE_FORMATS,
-        help="How many times larger than the object it may be when it is decompressed. Beyond it, and beyond 256 MB, "
-        "the object is corrupt.",
+        help="How many times larger than the object its decoded values may be (and how many rows a byte). Beyond it, "
+        "and beyond 1 GB or 100 million rows (csv, json and text: 256 MB), the object is corrupt.",
     )
     partition_columns: tuple[str, ...] = option(
         "partitionColumns", types.NAMES, "", example="day,country",

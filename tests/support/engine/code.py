@@ -20,12 +20,12 @@ PACKAGES = [path.name for path in (ROOT / "src").iterdir() if path.name != "__py
 class Code:
     """`python` runs the driver script and all of Spark's Python processes; `submit` are options of spark-submit.
 
-    `registers`: Spark does not find the format by itself, so the script tells it.
+    `path`: what the driver's Python processes find on PYTHONPATH.
     """
 
     python: Path
     submit: tuple[str, ...] = ()
-    registers: bool = False
+    path: str = ""
 
 
 def installed(folder: Path) -> Code:
@@ -43,12 +43,14 @@ def installed(folder: Path) -> Code:
 def shipped(folder: Path) -> Code:
     """As a zip archive that spark-submit hands to the driver and to every executor.
 
-    Spark looks for formats before it has the archive's path in the process that looks.
+    Spark puts `--py-files` on the path of functions, and not of data sources: so the environment names it, on executors
+    relative to the folder that Spark has copied it to.
     """
     python, _ = _python(folder)
     shutil.copytree(ROOT / "src", folder / "src", ignore=shutil.ignore_patterns("__pycache__"))
     archive = shutil.make_archive(str(folder / "cuesqueue"), "zip", folder / "src")
-    return Code(python, ("--py-files", archive), registers=True)
+    name = Path(archive).name
+    return Code(python, ("--py-files", archive, "--conf", f"spark.executorEnv.PYTHONPATH={name}"), archive)
 
 
 def _python(folder: Path) -> tuple[Path, Path]:

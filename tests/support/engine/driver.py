@@ -13,7 +13,6 @@ import threading
 import time
 from pathlib import Path
 
-from cuesqueue import CuesqueueSource
 from support.engine.queries import build_session, start, start_all, starved
 
 
@@ -26,8 +25,6 @@ def tell(folder: Path, name: str, what: object) -> None:
 def main(folder: Path) -> None:
     described = json.loads((folder / "queries.json").read_text("utf-8"))
     spark = build_session(described["master"], described["settings"])
-    if described["registers"]:
-        spark.dataSource.register(CuesqueueSource)
     queries = start_all(spark, described["queries"])
 
     def obey() -> None:

@@ -51,7 +51,7 @@ def _environment(code: Code) -> dict[str, str]:
     python = str(code.python)
     return {
         **environment(),
-        "PYTHONPATH": str(TESTS),
+        "PYTHONPATH": os.pathsep.join(filter(None, [code.path, str(TESTS)])),
         "PYSPARK_PYTHON": python,
         "PYSPARK_DRIVER_PYTHON": python,
         "SPARK_HOME": str(HOME),
@@ -93,7 +93,6 @@ class Driver:
             "master": master,
             "queries": list(queries),
             "restarts": restarts,
-            "registers": code is not None and code.registers,
             "settings": {**settings, f"spark.executorEnv.{VARIABLE}": armed} if armed else dict(settings),
         }
         (folder / "queries.json").write_text(json.dumps(described), "utf-8")

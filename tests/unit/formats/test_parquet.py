@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import gzip
 import io
 import itertools
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from queue_source.formats.base import OpenObject, Part, format_of
 from queue_source.formats.typed import parquet as parquet_reader
 from queue_source.options.file_format import FormatOptions
 from queue_source.storage.files import ObjectFile, open_object
+from support.hostile.typed import one_page
 from support.reading import UTC_MICROS, read_bytes, read_column, refused
 
 PARQUET = FormatOptions("parquet")
@@ -261,3 +263,81 @@ def test_an_object_that_vanishes_in_the_middle_is_missing() -> None:
     with pytest.raises(BadObject) as caught:
         list(read_parquet(ObjectFile("s3://b/k", Vanishing(column([1])))))
     assert caught.value.cause == "missing-object"
+
+
+@pytest.mark.parametrize("year", [1, 1500, 1600, 2020, 9999])
+def test_int96_of_any_year_is_read_in_microseconds(year: int) -> None:
+    # pyarrow writes INT96 from nanoseconds only, so the value is put where another one is
+    moment = dt.datetime(year, 12, 31, 23, 59, 59, 999_999, tzinfo=dt.timezone.utc)
+    since = moment - dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
+    plain: dict[str, Any] = {"use_dictionary": False, "compression": "none", "write_statistics": False}
+    data = parquet(pa.table({"a": pa.array([1], pa.timestamp("ns"))}), use_deprecated_int96_timestamps=True, **plain)
+    one = (1).to_bytes(8, "little") + (2_440_588).to_bytes(4, "little")
+    nanos = (since.seconds * 1_000_000 + since.microseconds) * 1000 + 999
+    assert data.count(one) == 1
+    data = data.replace(one, nanos.to_bytes(8, "little") + (2_440_588 + since.days).to_bytes(4, "little"))
+    assert read_column(data, UTC_MICROS, PARQUET) == [moment]
+
+
+def test_dates_of_spark_before_version_3_are_those_of_the_calendar_of_then() -> None:
+    days = pa.array([-141_428, -141_427, None], pa.int32()).view(pa.date32())
+    kind = pa.struct([("d", pa.date32()), ("t", pa.timestamp("us", tz="UTC"))])
+    noon = -141_428 * 86_400_000_000 + 43_200_000_000
+    deep = pa.array([{"d": dt.date(2020, 1, 1), "t": noon}] * 3, kind)
+    table = pa.table({"a": days, "s": deep})
+    schema = pa.schema([("a", pa.date32()), ("s", kind)])
+    for said, first, hour in (
+        ({"org.apache.spark.version": "2.4.8"}, dt.date(1582, 10, 4), 12),
+        ({"org.apache.spark.version": "3.5.0", "org.apache.spark.legacyDateTime": ""}, dt.date(1582, 10, 4), 12),
+        ({"org.apache.spark.version": "3.5.0"}, dt.date(1582, 10, 14), 12),
+        ({}, dt.date(1582, 10, 14), 12),
+    ):
+        data = parquet(table.replace_schema_metadata(said))
+        rows = read_bytes(data, schema, PARQUET)
+        assert [row["a"] for row in rows] == [first, dt.date(1582, 10, 15), None], said
+        assert rows[0]["s"]["t"] == dt.datetime(1582, 10, first.day, hour, tzinfo=dt.timezone.utc), said
+
+
+@pytest.mark.parametrize("use_dictionary", [True, False])
+@pytest.mark.parametrize("nested", [True, False])
+def test_batches_have_fewer_rows_where_texts_may_be_large(
+    use_dictionary: bool, nested: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parquet_reader, "AT_ONCE", 100_000)
+    monkeypatch.setattr(parquet_reader, "_FEW", 1 << 30)
+    values: list[Any] = [f"{n % 50}" * (n % 50) for n in range(3000)]
+    if nested:
+        values = [[{"k": value, "n": None}] * (len(value) % 3) for value in values]
+    for encoding in ("PLAIN", "DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY"):
+        kwargs: dict[str, Any] = {} if use_dictionary else {"column_encoding": encoding}
+        if nested and not use_dictionary:
+            kwargs = {"column_encoding": {"a.list.element.k": encoding}}
+        data = column_of(values, use_dictionary=use_dictionary, data_page_size=5000, **kwargs)
+        kind = pa.list_(pa.struct([("k", pa.string()), ("n", pa.string())])) if nested else pa.string()
+        assert read_column(data, kind, PARQUET) == values
+
+
+def column_of(values: list[Any], **options: Any) -> bytes:
+    table = pa.table({"a": values})
+    if pa.types.is_list(table["a"].type):
+        table = table.cast(pa.schema([("a", pa.list_(pa.struct([("k", pa.string()), ("n", pa.string())])))]))
+    return parquet(table, **options)
+
+
+def test_an_int96_that_is_no_year_is_refused_and_not_another_time() -> None:
+    plain: dict[str, Any] = {"use_dictionary": False, "compression": "none", "write_statistics": False}
+    stamps = pa.table({"a": pa.array([1], pa.timestamp("ns"))})
+    data = parquet(stamps, use_deprecated_int96_timestamps=True, **plain)
+    day = (2_440_588).to_bytes(4, "little")
+    assert data.count(day) == 1
+    data = data.replace(day, (2**32 - 1).to_bytes(4, "little"))
+    assert "INT96" in refused(data, pa.schema([("a", UTC_MICROS)]), PARQUET).detail
+
+
+def test_a_group_without_anything_in_it_is_null() -> None:
+    packed = gzip.compress((5).to_bytes(8, "little"))
+    data = one_page(packed, 8, values=1, physical=2, empty_group=True)
+    assert pq.ParquetFile(pa.BufferReader(data)).schema_arrow.names == ["a", "e"]
+    schema = pa.schema([("a", pa.int64()), ("e", pa.struct([("x", pa.int64())]))])
+    assert read_bytes(data, schema, PARQUET) == [{"a": 5, "e": None}]
+    assert refused(data, schema.remove(0), PARQUET).cause == "wrong-columns"

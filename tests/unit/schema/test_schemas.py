@@ -268,9 +268,7 @@ def test_formats_with_types_tell_theirs(tmp_path: Path) -> None:
     assert infer(tmp_path, (tmp_path / "p").read_bytes(), FormatOptions("parquet")) == (
         "a BIGINT, t TIMESTAMP_NTZ, s STRUCT<x: STRING>"
     )
-    assert (
-        infer(tmp_path, (tmp_path / "o").read_bytes(), FormatOptions("orc")) == "t TIMESTAMP_NTZ, s STRUCT<x: STRING>"
-    )
+    assert infer(tmp_path, (tmp_path / "o").read_bytes(), FormatOptions("orc")) == "t TIMESTAMP, s STRUCT<x: STRING>"
     assert infer(tmp_path, (tmp_path / "a").read_bytes(), FormatOptions("avro")) == "a INT, l ARRAY<STRING>"
     for name in ("parquet", "orc", "avro"):
         with pytest.raises(BadObject, match="corrupt-object"):

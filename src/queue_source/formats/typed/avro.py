@@ -1,20 +1,25 @@
-"""Avro: records to Arrow by `fastavro`, which the extra `avro` installs."""
+"""Avro: records to Arrow by `fastavro`, which the extra `avro` installs, a block at a time."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from itertools import islice
-from typing import IO, Any, NamedTuple, cast
+import io
+from collections.abc import Iterator
+from typing import Any
 
 import pyarrow as pa
 
 from queue_source.errors import OptionError
 from queue_source.formats.base import OpenObject, Part
+from queue_source.formats.typed.avro_blocks import Block, Blocks
+from queue_source.formats.typed.avro_types import Types
+from queue_source.formats.typed.avro_weights import Weights
+from queue_source.formats.typed.limits import AT_ONCE, Limits
 from queue_source.formats.typed.tables import TypedFormat, choose, conformed, damage_is_bad
 from queue_source.options.file_format import FormatOptions
 from queue_source.storage.files import ObjectFile
 
 _ROWS = 16_384
+_CODECS = ("snappy", "zstd")
 
 
 class Avro(TypedFormat):
@@ -27,115 +32,120 @@ class Avro(TypedFormat):
             raise OptionError(
                 "fileFormat", 'avro needs the package fastavro: pip install "cuesqueue[avro]" on driver and executors'
             ) from error
+        for codec in _CODECS:  # the wheels of pyarrow have them; a build of one's own may not
+            if not pa.Codec.is_available(codec):
+                raise OptionError("fileFormat", f"avro needs a pyarrow with {codec}: pip install pyarrow, from PyPI")
 
     def schema_of(self, file: ObjectFile) -> pa.Schema:
-        written = _written(self._records(file).writer_schema)
-        return pa.schema([(name, _kind(kind).arrow) for name, kind in written.items()])
+        types = _types(Blocks(file, file.size(), Limits(0, 1)))
+        return pa.schema([(name, types.column(kind).arrow) for name, kind in types.fields.items()])
 
     def read(self, source: OpenObject, part: Part, schema: pa.Schema, options: FormatOptions) -> Iterator[pa.Table]:
         """The records of the whole object, of any codec of its own."""
-        file = source.file
+        file, limits = source.file, Limits(source.size, options.max_expansion)
+        self.require_installed()
         with damage_is_bad(file, "Avro"):
-            records = self._records(file)
-            written = _written(records.writer_schema)
-            chosen = choose(schema, _declared(written, options), options, file.uri)
-            kinds = {name: _kind(written[name]) for name in chosen.names}
+            blocks = Blocks(file, source.size, limits)
+            types = _types(blocks)
+            chosen = choose(schema, _declared(types, options), options, file.uri)
+            columns = {name: types.column(types.fields[name]) for name in chosen.names}
+            portions = _portions(blocks, types, limits)
         while True:
             with damage_is_bad(file, "Avro"):
-                rows = list(islice(records, _ROWS))
-                columns = [
-                    pa.array([None if row[name] is None else kind.convert(row[name]) for row in rows], kind.arrow)
-                    for name, kind in kinds.items()
-                ]
-            if not rows:
-                return
-            table = pa.Table.from_arrays(columns, names=list(kinds))
-            table = table if columns else pa.table({"": pa.nulls(len(rows))}).select([])
-            yield conformed(table, schema, chosen, options)
-
-    def _records(self, file: ObjectFile) -> Any:
-        self.require_installed()
-        import fastavro
-
-        return fastavro.reader(cast(IO[bytes], file))
+                rows = next(portions, None)
+                if rows is None:
+                    return
+                arrays = [column.build([row[name] for row in rows]) for name, column in columns.items()]
+                table = pa.Table.from_arrays(arrays, names=list(columns))
+                table = table if columns else pa.table({"": pa.nulls(len(rows))}).select([])
+            yield limits.counted(conformed(table, schema, chosen, options))
 
 
-def _declared(written: dict[str, Any], options: FormatOptions) -> pa.Schema:
+def _types(blocks: Blocks) -> Types:
+    """Spark before 3.0 counted days by another calendar, and says so."""
+    return Types(blocks.schema, hybrid=is_hybrid(blocks.metadata))
+
+
+def is_hybrid(metadata: dict[str, bytes]) -> bool:
+    """Whether dates were written by Spark with the calendar of before 1582."""
+    version = metadata.get("org.apache.spark.version")
+    return version is not None and (version < b"3." or "org.apache.spark.legacyDateTime" in metadata)
+
+
+def _declared(types: Types, options: FormatOptions) -> pa.Schema:
     """The written columns; when only declared columns are wanted, no types are needed, and some types have no equal."""
     if options.watch_new_columns or options.rescued_data_column is not None:
-        return pa.schema([(name, _kind(kind).arrow) for name, kind in written.items()])
-    return pa.schema([(name, pa.null()) for name in written])
+        return pa.schema([(name, types.column(kind).arrow) for name, kind in types.fields.items()])
+    return pa.schema([(name, pa.null()) for name in types.fields])
 
 
-class _Kind(NamedTuple):
-    """What a written type is in Arrow, and how fastavro's values become those that `pa.array` takes."""
-
-    arrow: pa.DataType
-    convert: Callable[[Any], Any]
+Rows = list[dict[str, Any]]
 
 
-def _written(schema: Any) -> dict[str, Any]:
-    """The fields of the top-level record."""
-    if not isinstance(schema, dict) or schema.get("type") != "record":
-        raise ValueError("the objects are not records")
-    return {field["name"]: field["type"] for field in schema["fields"]}
+def _portions(blocks: Blocks, types: Types, limits: Limits) -> Iterator[Rows]:
+    """The records of all blocks, so many at once that they fit into memory."""
+    weights = Weights(types, limits)
+    decoder = _Decoder(types.decoded)
+    gathered: Rows = []
+    total = 0
+    for block in blocks:
+        weight = weights.of(block.records, block.data)
+        if gathered and (total + weight > AT_ONCE or len(gathered) + block.records > _ROWS):
+            yield gathered
+            gathered, total = [], 0
+        if weight > AT_ONCE:
+            yield from _one_by_one(block, weights, decoder)
+        else:
+            gathered += decoder.block(block)
+            total += weight
+    if gathered:
+        yield gathered
 
 
-def _kind(schema: Any) -> _Kind:
-    """What a type of the writer's schema is. Raises ValueError for one that has no equal."""
-    if isinstance(schema, list):
-        others = [one for one in schema if one != "null"]
-        if len(others) > 1:
-            raise ValueError(f"a union of {len(others)} types has no column type")
-        return _kind(others[0]) if others else _Kind(pa.null(), _same)
-    if isinstance(schema, str):
-        schema = {"type": schema}
-    name, logical = schema["type"], schema.get("logicalType")
-    if isinstance(name, (dict, list)):
-        return _kind(name)
-    if logical == "decimal":
-        return _Kind(pa.decimal128(schema["precision"], schema.get("scale", 0)), _same)
-    if logical in _LOGICAL:
-        return _Kind(_LOGICAL[logical], str if logical == "uuid" else _same)
-    if name in _PLAIN:
-        return _Kind(_PLAIN[name], _same)
-    if name == "record":
-        return _record(schema)
-    if name == "array":
-        items = _kind(schema["items"])
-        return _Kind(pa.list_(items.arrow), lambda value: [_given(items, one) for one in value])
-    if name == "map":
-        values = _kind(schema["values"])
-        arrow = pa.map_(pa.string(), values.arrow)
-        return _Kind(arrow, lambda value: [(key, _given(values, one)) for key, one in value.items()])
-    raise ValueError(f"the type {name!r} has no column type")  # a record within itself, for one
+def _one_by_one(block: Block, weights: Weights, decoder: _Decoder) -> Iterator[Rows]:
+    """The records of a block that may be large when it is decoded: each is measured before."""
+    gathered: Rows = []
+    place = total = 0
+    for _ in range(block.records):
+        end, weight = weights.of_record(block.data, place)
+        if gathered and (total + weight > AT_ONCE or len(gathered) >= _ROWS):
+            yield gathered
+            gathered, total = [], 0
+        gathered.append(decoder.record(block.data[place:end]))
+        place, total = end, total + weight
+    if place != len(block.data):
+        raise ValueError("a block has more bytes than records")
+    if gathered:
+        yield gathered
 
 
-def _record(schema: Any) -> _Kind:
-    fields = {name: _kind(kind) for name, kind in _written(schema).items()}
-    arrow = pa.struct([(name, kind.arrow) for name, kind in fields.items()])
-    return _Kind(arrow, lambda value: {name: _given(kind, value[name]) for name, kind in fields.items()})
+class _Decoder:
+    """Decodes records of one schema."""
 
+    def __init__(self, schema: Any) -> None:
+        import fastavro
 
-def _given(kind: _Kind, value: Any) -> Any:
-    return None if value is None else kind.convert(value)
+        self._decode: Any = fastavro.schemaless_reader
+        self._record = fastavro.parse_schema(schema)
+        self._array = fastavro.parse_schema({"type": "array", "items": schema})
 
+    def block(self, block: Block) -> Rows:
+        """All records: they are written as the items of an array are, so that one call reads them."""
+        count = bytearray()
+        number = block.records << 1
+        while number > 0x7F:
+            count.append(number & 0x7F | 0x80)
+            number >>= 7
+        count.append(number)
+        stream = io.BytesIO(b"".join((count, block.data, b"\0" if block.records else b"")))
+        rows: Rows = self._decode(stream, self._array, None)
+        if stream.read(1) or len(rows) != block.records:
+            raise ValueError("a block has more bytes than records")
+        return rows
 
-def _same(value: Any) -> Any:
-    return value
+    def record(self, data: bytes) -> dict[str, Any]:
+        found: dict[str, Any] = self._decode(io.BytesIO(data), self._record, None)
+        return found
 
-
-_PLAIN = {
-    "null": pa.null(), "boolean": pa.bool_(), "int": pa.int32(), "long": pa.int64(), "float": pa.float32(),
-    "double": pa.float64(), "bytes": pa.binary(), "fixed": pa.binary(), "string": pa.string(), "enum": pa.string(),
-}  # fmt: skip
-_LOGICAL = {
-    "date": pa.date32(),
-    "timestamp-millis": pa.timestamp("us", tz="UTC"),
-    "timestamp-micros": pa.timestamp("us", tz="UTC"),
-    "local-timestamp-millis": pa.timestamp("us"),
-    "local-timestamp-micros": pa.timestamp("us"),
-    "uuid": pa.string(),
-}
 
 AVRO = Avro()

@@ -95,13 +95,13 @@ def conform(array: pa.Array, target: pa.DataType, leaf: LeafConverter) -> pa.Arr
     if pt.is_list(target) and (pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind)):
         if not pt.is_list(kind):
             array = array.cast(pa.list_(kind.value_type))
-        return _over_children(array, target, [conform(array.values, target.value_type, leaf)])
+        return over_children(array, target, [conform(array.values, target.value_type, leaf)])
     if pt.is_map(kind) and pt.is_map(target):
         entries = pa.StructArray.from_arrays(
             [conform(array.keys, target.key_type, leaf), conform(array.items, target.item_type, leaf)],
             fields=[target.key_field, target.item_field],
         )
-        return _over_children(array, target, [entries])
+        return over_children(array, target, [entries])
     if pt.is_nested(kind) or pt.is_nested(target):
         raise ValueError(f"{kind} does not become {target}")
     return leaf(array, target)
@@ -164,7 +164,7 @@ def _conform_struct(array: pa.StructArray, target: pa.StructType, leaf: LeafConv
     return pa.StructArray.from_arrays(children, fields=fields, mask=mask)
 
 
-def _over_children(array: pa.Array, target: pa.DataType, children: list[pa.Array]) -> pa.Array:
+def over_children(array: pa.Array, target: pa.DataType, children: list[pa.Array]) -> pa.Array:
     """The same lists (or maps) over converted values: validity and offsets keep their buffers."""
     return pa.Array.from_buffers(
         target, len(array), array.buffers()[:2], null_count=array.null_count, offset=array.offset, children=children

@@ -1,54 +1,142 @@
-"""ORC: stripes to Arrow, only the declared columns."""
+"""ORC: stripes to Arrow, only the declared columns, in batches that fit into memory."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from queue_source.formats.base import OpenObject, Part
+from queue_source.formats.typed import orc_file
+from queue_source.formats.typed.limits import AT_ONCE, Limits
+from queue_source.formats.typed.orc_file import OrcFile, Stripe, StripeFooter
+from queue_source.formats.typed.orc_lengths import largest
+from queue_source.formats.typed.orc_values import Values
 from queue_source.formats.typed.tables import ColumnarFormat, choose, conformed, damage_is_bad
 from queue_source.options.file_format import FormatOptions
 from queue_source.storage.files import ObjectFile
+
+_ROWS = 65_536
+_HIVE = re.compile(r"_col\d+")
 
 
 class Orc(ColumnarFormat):
     name = "orc"
 
     def schema_of(self, file: ObjectFile) -> pa.Schema:
-        from pyarrow.orc import ORCFile  # here: a library of its own, which the other formats can do without
-
-        return ORCFile(pa.PythonFile(file, "r")).schema
+        return _opened(file)[1]
 
     def read(self, source: OpenObject, part: Part, schema: pa.Schema, options: FormatOptions) -> Iterator[pa.Table]:
-        """The rows of the stripes that begin in the part.
-
-        pyarrow does not say where they begin: they are taken to be of equal size, so that each is in one part.
-        """
-        from pyarrow.orc import ORCFile
-
-        file = source.file
+        """The rows of the stripes that begin in the part."""
+        file, limits = source.file, Limits(source.size, options.max_expansion)
         with damage_is_bad(file, "ORC"):
-            reader = ORCFile(pa.PythonFile(file, "r"))
-            chosen = choose(schema, reader.schema, options, file.uri)
+            orc, written = _opened(file)
+            names = _names(written.names, schema, options)
+            found = pa.schema([field.with_name(name) for field, name in zip(written, names, strict=True)])
+            chosen = choose(schema, found, options, file.uri)
+            wanted = [written.names[names.index(name)] for name in chosen.names]
             last = source.size if part.end is None else part.end
-            count = reader.nstripes
-            stripes = [n for n in range(count) if part.start <= source.size * n // count < last]
+            stripes = [stripe for stripe in orc.stripes if part.start <= stripe.offset < last and stripe.rows]
+            limits.check_rows(sum(stripe.rows for stripe in stripes))
         for stripe in stripes:
-            with damage_is_bad(file, "ORC"):
-                batch = reader.read_stripe(stripe, columns=chosen.names or None)
-                batch.validate(full=True)
-            table = _with_times(pa.Table.from_batches([batch]), schema, chosen.matches)
-            yield conformed(table if chosen.names else table.select([]), schema, chosen, options)
+            for batch in _batches(file, orc, stripe, wanted, limits):
+                table = pa.Table.from_batches([batch]).rename_columns(chosen.names)
+                yield limits.counted(conformed(_with_times(table, schema, chosen.matches), schema, chosen, options))
+
+
+def _opened(file: ObjectFile) -> tuple[OrcFile, pa.Schema]:
+    """The structure of the file, and its columns as `Values` makes them."""
+    from pyarrow.orc import ORCFile  # here: a library of its own, which the other formats can do without
+
+    reader = ORCFile(pa.PythonFile(file, "r"))
+    orc = OrcFile(file, reader.reader.serialized_file_tail())
+    values = Values(orc, "")
+    columns = [(field.name, values.column(pa.array([], field.type), field.name).type) for field in reader.schema]
+    return orc, pa.schema(columns)
+
+
+def _names(written: Sequence[str], schema: pa.Schema, options: FormatOptions) -> list[str]:
+    """The names of the columns. Files of Hive may have none (`_col0` ...): theirs are the declared ones, in order."""
+    if not all(map(_HIVE.fullmatch, written)):
+        return list(written)
+    declared = [name for name in schema.names if name != options.rescued_data_column]
+    return [*declared[: len(written)], *written[len(declared) :]]
+
+
+def _batches(
+    file: ObjectFile, orc: OrcFile, stripe: Stripe, wanted: list[str], limits: Limits
+) -> Iterator[pa.RecordBatch]:
+    import pyarrow.dataset as ds
+    from pyarrow.dataset import OrcFileFormat
+
+    with damage_is_bad(file, "ORC"):
+        footer = orc.stripe_footer(stripe)
+        values = Values(orc, footer.zone)
+        rows = _rows(orc, stripe, footer, wanted, limits)
+        fragment = OrcFileFormat().make_fragment(pa.PythonFile(orc.alone(stripe, footer), "r"))
+        scanner = ds.Scanner.from_fragment(
+            fragment, columns=wanted, batch_size=rows, batch_readahead=0, fragment_readahead=0, use_threads=False
+        )
+        batches = scanner.to_batches()
+    while True:
+        with damage_is_bad(file, "ORC"):
+            batch = next(batches, None)
+            if batch is None:
+                return
+            batch.validate(full=True)
+            columns = [values.column(column, name) for column, name in zip(batch.columns, wanted, strict=True)]
+            empty = pa.table({"": pa.nulls(batch.num_rows)}).select([]).to_batches()
+            batch = pa.RecordBatch.from_arrays(columns, names=wanted) if columns else empty[0]
+        yield batch
+
+
+def _rows(orc: OrcFile, stripe: Stripe, footer: StripeFooter, wanted: Sequence[str], limits: Limits) -> int:
+    """Rows of a batch that fits into memory, whatever is in the stripe."""
+    root = orc.types[0]
+    worst = sum(
+        _worst(orc, stripe, footer, root.inner[n], stripe.rows, limits)
+        for n, name in enumerate(root.names)
+        if name in wanted
+    )
+    limits.check_indivisible(worst, "a row")
+    return max(min(_ROWS, AT_ONCE // 4 // max(worst, 1)), 1)  # it is there several times while it is decoded
+
+
+def _worst(orc: OrcFile, stripe: Stripe, footer: StripeFooter, number: int, count: int, limits: Limits) -> int:
+    """The bytes that a value of a type may have, of which there are so many in the stripe."""
+    written = orc.types[number]
+
+    def longest() -> int:
+        stream = footer.streams.get((number, orc_file.LENGTH))
+        if stream is None:
+            return 0
+        limits.check_indivisible(orc.content_size(stream), "a stream of lengths")
+        version = 1 if footer.encodings[number] < 2 else 2
+        return largest(orc.content(stream), version, count)
+
+    if written.kind in (orc_file.LIST, orc_file.MAP):
+        length = longest()
+        inner = sum(_worst(orc, stripe, footer, n, count * length, limits) for n in written.inner)
+        return 4 + length * inner
+    if written.kind in (orc_file.STRING, orc_file.BINARY, orc_file.VARCHAR, orc_file.CHAR):
+        return 4 + longest()
+    if written.inner:
+        return sum(_worst(orc, stripe, footer, n, count, limits) for n in written.inner)
+    return 16
 
 
 def _with_times(table: pa.Table, schema: pa.Schema, matches: dict[str, str]) -> pa.Table:
-    """Spark writes TIMESTAMP_NTZ as a whole number of microseconds."""
+    """Spark writes TIMESTAMP_NTZ as a whole number of microseconds, others as a moment at the clock of the writer."""
     for name, written in matches.items():
         place, kind = table.column_names.index(written), schema.field(name).type
-        if pt.is_timestamp(kind) and kind.tz is None and pt.is_int64(table.column(place).type):
-            table = table.set_column(place, written, table.column(place).cast(kind))
+        column = table.column(place)
+        if pt.is_timestamp(kind) and kind.tz is None and pt.is_int64(column.type):
+            table = table.set_column(place, written, column.cast(kind))
+        elif pt.is_timestamp(kind) and kind.tz is None and pt.is_timestamp(column.type):
+            table = table.set_column(place, written, pc.local_timestamp(column))
     return table
 
 

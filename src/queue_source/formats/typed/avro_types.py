@@ -1,0 +1,254 @@
+"""Types of Avro: their form for `fastavro`, and their columns, as Spark maps them.
+
+Logical types are left out when records are decoded, and applied to whole columns: a date is a number of days, however
+long ago it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from queue_source.formats.typed.calendars import gregorian_days, gregorian_micros
+
+_MEMBER = "cuesqueue_member_"
+_NUMBERS = ({"int", "long"}, {"float", "double"})
+_LARGEST = 50_000
+"""Types in a schema, where each use of a name counts."""
+Values = Sequence[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """What a written type is in Arrow, and how decoded values become an array of it."""
+
+    arrow: pa.DataType
+    build: Callable[[Values], pa.Array]
+
+
+class Types:
+    """The types of one object. Raises ValueError for a schema that is none.
+
+    Attributes:
+        decoded: The schema for `fastavro`: without logical types.
+        fields: The types of the columns, by name.
+    """
+
+    def __init__(self, schema: Any, *, hybrid: bool = False) -> None:
+        self._named: dict[str, Any] = {}
+        self._count = self._unions = 0
+        self._open: list[str] = []
+        self._hybrid = hybrid
+        if not isinstance(schema, dict) or schema.get("type") != "record":
+            raise ValueError("the objects are not records")
+        self.decoded = self._plain(schema, "")
+        self.fields: dict[str, Any] = {field["name"]: field["type"] for field in self.decoded["fields"]}
+
+    def _plain(self, schema: Any, space: str) -> Any:
+        """The schema with full names, each defined once; logical types are kept where `fastavro` does not look."""
+        if isinstance(schema, list):
+            return self._plain_union([self._plain(one, space) for one in schema])
+        if isinstance(schema, str):
+            if schema in _PLAIN:
+                return schema
+            name = _full(schema, space)
+            if name not in self._named:
+                raise ValueError(f"the type {schema!r} has no definition")
+            return name
+        if not isinstance(schema, dict) or "type" not in schema:
+            raise ValueError("its schema is none of Avro")
+        kind = schema["type"]
+        if isinstance(kind, (dict, list)):
+            return self._plain(kind, space)
+        if kind in ("record", "error", "enum", "fixed"):
+            name = _full(schema["name"], schema.get("namespace", space))
+            if name in self._named:
+                raise ValueError(f"the type {name!r} is defined twice")
+            found: dict[str, Any] = {"type": "record" if kind == "error" else kind, "name": name}
+            self._named[name] = found
+            if kind == "enum":
+                found["symbols"] = schema["symbols"]
+            elif kind == "fixed":
+                found["size"] = schema["size"]
+            else:
+                inner = name.rpartition(".")[0]
+                found["fields"] = [
+                    {"name": field["name"], "type": self._plain(field["type"], inner)} for field in schema["fields"]
+                ]
+        elif kind == "array":
+            found = {"type": "array", "items": self._plain(schema["items"], space)}
+        elif kind == "map":
+            found = {"type": "map", "values": self._plain(schema["values"], space)}
+        elif kind in _PLAIN:
+            found = {"type": kind}
+        else:
+            return self._plain(kind, space)
+        if "logicalType" in schema:
+            found["cuesqueue"] = {key: schema.get(key) for key in ("logicalType", "precision", "scale")}
+        return found
+
+    def definition(self, schema: Any) -> Any:
+        """The type itself, where a schema only names it."""
+        if isinstance(schema, str):
+            return self._named.get(schema) or {"type": schema}
+        return schema
+
+    def column(self, schema: Any) -> Column:
+        """The column of a type. Raises ValueError for one that has none."""
+        self._count += 1
+        if self._count > _LARGEST:
+            raise ValueError(f"its schema has more than {_LARGEST} types")
+        if isinstance(schema, list):
+            return self._union(schema)
+        schema = self.definition(schema)
+        kind, logical = schema["type"], schema.get("cuesqueue") or {}
+        if kind == "record":
+            return self._record(schema)
+        if kind == "array":
+            return _list(self.column(schema["items"]))
+        if kind == "map":
+            return _map(self.column(schema["values"]))
+        return _leaf(kind, logical, hybrid=self._hybrid)
+
+    def _plain_union(self, types: list[Any]) -> list[Any]:
+        """A union whose values say of which type they are, where there are several.
+
+        Each type is put into a record of one field, which is written in the same way; it has the name that Spark gives.
+        """
+        some = [one for one in types if one != "null"]
+        if len(some) < 2 or set(map(self._kind, some)) in _NUMBERS:
+            return types
+        self._unions += 1
+        members = iter(range(len(some)))
+        return [
+            one if one == "null" else {
+                "type": "record",
+                "name": f"{_MEMBER}{self._unions}_{(number := next(members))}",
+                "fields": [{"name": f"member{number}", "type": one}],
+            }
+            for one in types
+        ]  # fmt: skip
+
+    def _kind(self, schema: Any) -> str:
+        return str(self.definition(schema)["type"])
+
+    def _union(self, schema: list[Any]) -> Column:
+        """As in Spark: a type that may be null, the larger of two numbers, or a struct with a field for each type."""
+        types = [one for one in schema if one != "null"]
+        if not types:
+            return _leaf("null", {}, hybrid=False)
+        if len(types) == 1:
+            return self.column(types[0])
+        kinds = set(map(self._kind, types))
+        if kinds in _NUMBERS:
+            return _leaf("long" if "long" in kinds else "double", {}, hybrid=False)
+        return _struct({one["fields"][0]["name"]: self.column(one["fields"][0]["type"]) for one in types})
+
+    def _record(self, schema: Any) -> Column:
+        name = schema["name"]
+        if name in self._open:
+            raise ValueError(f"the record {name!r} is within itself")
+        self._open.append(name)
+        columns = {field["name"]: self.column(field["type"]) for field in schema["fields"]}
+        self._open.pop()
+        return _struct(columns)
+
+
+def _full(name: str, space: str | None) -> str:
+    return name if "." in name or not space else f"{space}.{name}"
+
+
+def _struct(columns: dict[str, Column]) -> Column:
+    fields = [pa.field(name, column.arrow) for name, column in columns.items()]
+
+    def build(values: Values) -> pa.Array:
+        children = [
+            column.build([None if value is None else value.get(name) for value in values])
+            for name, column in columns.items()
+        ]
+        if not children:
+            return pa.array([None if value is None else {} for value in values], pa.struct([]))
+        nulls = pa.array([value is None for value in values], pa.bool_())
+        return pa.StructArray.from_arrays(children, fields=fields, mask=nulls)
+
+    return Column(pa.struct(fields), build)
+
+
+def _offsets(values: Values) -> pa.Array:
+    ends = list(accumulate((0 if value is None else len(value) for value in values), initial=0))
+    # a null among the offsets is a list that is null
+    return pa.array([None if value is None else end for value, end in zip(values, ends)] + ends[-1:], pa.int32())  # noqa: B905 (one end more)
+
+
+def _list(items: Column) -> Column:
+    def build(values: Values) -> pa.Array:
+        return pa.ListArray.from_arrays(_offsets(values), items.build([one for value in values for one in value or ()]))
+
+    return Column(pa.list_(items.arrow), build)
+
+
+def _map(items: Column) -> Column:
+    def build(values: Values) -> pa.Array:
+        keys = pa.array([key for value in values for key in value or ()], pa.string())
+        found = items.build([one for value in values for one in (value or {}).values()])
+        return pa.MapArray.from_arrays(_offsets(values), keys, found)
+
+    return Column(pa.map_(pa.string(), items.arrow), build)
+
+
+def _leaf(kind: str, logical: dict[str, Any], *, hybrid: bool) -> Column:
+    name = logical.get("logicalType")
+    if name == "decimal" and kind in ("bytes", "fixed"):
+        return _decimal(int(logical["precision"]), int(logical["scale"] or 0))
+    if name == "date" and kind == "int":
+        return Column(pa.date32(), lambda values: _dates(pa.array(values, pa.int32()), hybrid))
+    if kind == "long" and name in _TIMES:
+        factor, zone = _TIMES[name]
+        return Column(pa.timestamp("us", tz=zone), lambda values: _times(values, factor, zone, hybrid and bool(zone)))
+    arrow = _PLAIN[kind]
+    return Column(arrow, lambda values: pa.array(values, arrow))
+
+
+def _dates(days: pa.Array, hybrid: bool) -> pa.Array:
+    return (gregorian_days(days) if hybrid else days).view(pa.date32())
+
+
+def _times(values: Values, factor: int, zone: str | None, hybrid: bool) -> pa.Array:
+    micros = pc.multiply_checked(pa.array(values, pa.int64()), factor)
+    return (gregorian_micros(micros, "UTC") if hybrid else micros).cast(pa.timestamp("us", tz=zone))
+
+
+def _decimal(precision: int, scale: int) -> Column:
+    arrow = pa.decimal128(precision, scale)
+
+    def build(values: Values) -> pa.Array:
+        # the unscaled number, the most significant byte first; Arrow has 16 bytes of it, the least significant first
+        data = b"".join(
+            bytes(16)
+            if value is None
+            else int.from_bytes(value, "big", signed=True).to_bytes(16, "little", signed=True)
+            for value in values
+        )
+        nulls = pa.array([value is not None for value in values], pa.bool_())
+        found = pa.Array.from_buffers(arrow, len(values), [nulls.buffers()[1], pa.py_buffer(data)])
+        found.validate(full=True)
+        return found
+
+    return Column(arrow, build)
+
+
+_PLAIN = {
+    "null": pa.null(), "boolean": pa.bool_(), "int": pa.int32(), "long": pa.int64(), "float": pa.float32(),
+    "double": pa.float64(), "bytes": pa.binary(), "fixed": pa.binary(), "string": pa.string(), "enum": pa.string(),
+}  # fmt: skip
+_TIMES: dict[str, tuple[int, str | None]] = {
+    "timestamp-millis": (1000, "UTC"),
+    "timestamp-micros": (1, "UTC"),
+    "local-timestamp-millis": (1000, None),
+    "local-timestamp-micros": (1, None),
+}

@@ -1,0 +1,82 @@
+"""From the calendar that was in use to the one that ISO 8601 counts with: dates before 1582-10-15 in old files.
+
+Spark before 3.0, Hive and ORC's own writer count days so that 1582-10-15 follows 1582-10-04, and every fourth year
+before is a leap year. What is the same day by its name has another number in the Gregorian calendar of today.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from queue_source.formats.typed.columns import over_children
+from queue_source.formats.zones import instants
+
+_SWITCH = -141_427
+"""The number of 1582-10-15, the first day that both calendars name alike."""
+_DAY = 86_400_000_000
+_START_OF_1900 = -2_208_988_800_000_000
+
+
+def gregorian_days(days: pa.Array) -> pa.Array:
+    """Days since 1970 (int32) of the hybrid calendar as those of the days with the same names."""
+    numbers = np.asarray(days.fill_null(0)).astype(np.int64)
+    old = numbers < _SWITCH
+    if not old.any():
+        return days
+    numbers[old] = _gregorian(numbers[old])
+    return pc.if_else(days.is_valid(), pa.array(numbers).cast(pa.int32()), pa.scalar(None, pa.int32()))
+
+
+def gregorian_micros(micros: pa.Array, zone: str) -> pa.Array:
+    """Microseconds since 1970 (int64) in the same way: what the clock of the zone showed stays.
+
+    Who counted so took the zone's clock of 1900 for that of all the time before; local mean time is applied here.
+    """
+    numbers = np.asarray(micros.fill_null(0)).astype(np.int64)
+    old = numbers < _START_OF_1900
+    if not old.any():
+        return micros
+    start = pa.scalar(_START_OF_1900, pa.timestamp("us"))
+    local = numbers[old] + _START_OF_1900 - instants(start, zone).cast(pa.int64()).as_py()
+    days = local // _DAY
+    shown = local + (np.where(days < _SWITCH, _gregorian(days), days) - days) * _DAY
+    numbers[old] = np.asarray(instants(pa.array(shown, pa.timestamp("us")), zone).cast(pa.int64()))
+    return pc.if_else(micros.is_valid(), pa.array(numbers), pa.scalar(None, pa.int64()))
+
+
+def in_gregorian(array: pa.Array, zone: str) -> pa.Array:
+    """All dates and moments in an array, however deep."""
+    kind = array.type
+    if pt.is_date32(kind):
+        return gregorian_days(array.view(pa.int32())).view(kind)
+    if pt.is_timestamp(kind):
+        micros = array.cast(pa.timestamp("us", tz=kind.tz)).view(pa.int64())
+        return gregorian_micros(micros, zone).cast(pa.timestamp("us", tz=kind.tz))
+    if pt.is_struct(kind):
+        children = [in_gregorian(child, zone) for child in array.flatten()]
+        return pa.StructArray.from_arrays(children, names=[field.name for field in kind], mask=array.is_null())
+    if pt.is_list(kind):
+        values = in_gregorian(array.values, zone)
+        return over_children(array, pa.list_(values.type), [values])
+    if pt.is_map(kind):
+        keys, items = in_gregorian(array.keys, zone), in_gregorian(array.items, zone)
+        fields = [pa.field("key", keys.type, nullable=False), pa.field("value", items.type)]
+        entries = pa.StructArray.from_arrays([keys, items], fields=fields)
+        return over_children(array, pa.map_(keys.type, items.type), [entries])
+    return array
+
+
+def _gregorian(days: np.ndarray) -> np.ndarray:
+    """The days of the Julian calendar as those with the same year, month and day in the Gregorian calendar.
+
+    Years begin in March here, so that a leap day is the last of its year. What was 29 February only by the Julian
+    calendar is 1 March.
+    """
+    since = days + 719_470  # days since 1 March of the year 0, Julian
+    year = (4 * since + 3) // 1461
+    of_year = since - (1461 * year) // 4
+    found: np.ndarray = of_year + 365 * year + year // 4 - year // 100 + year // 400 - 719_468
+    return found

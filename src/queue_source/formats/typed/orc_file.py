@@ -1,0 +1,321 @@
+"""What pyarrow does not tell of an ORC file: its stripes, the zones of their writers, and its calendar.
+
+A stripe can be read as a file of its own: the bytes of the stripe, and a new footer, whose zone is GMT. So a stripe is
+decoded in batches of bounded size, and its times are read as they are written, before any zone is applied to them.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from queue_source.storage.files import ObjectFile
+
+STRING, BINARY, TIMESTAMP, LIST, MAP, STRUCT, DECIMAL, DATE, VARCHAR, CHAR = 7, 8, 9, 10, 11, 12, 14, 15, 16, 17
+DATA, LENGTH, DICTIONARY_DATA = 1, 2, 3  # kinds of streams
+_PROLEPTIC = 2
+_MAGIC = b"ORC"
+_CODECS = {2: "snappy", 4: "lz4_raw", 5: "zstd"}
+_ZLIB = 1
+Fields = list[tuple[int, "int | bytes"]]
+
+
+@dataclass(frozen=True, slots=True)
+class OrcType:
+    """A type of the file: its kind, the numbers of the types within it, and the names of the fields of a struct."""
+
+    kind: int
+    inner: tuple[int, ...]
+    names: tuple[str, ...]
+    precision: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stripe:
+    """Where a stripe is: its first byte, the lengths of its three parts, and how many rows it says it has."""
+
+    offset: int
+    index: int
+    data: int
+    footer: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """A stream of a stripe. `place` is the first byte of what it holds in the file."""
+
+    kind: int
+    column: int
+    place: int
+    length: int
+
+
+class OrcFile:
+    """The structure of a file. Raises ValueError and what codecs raise where it is damaged."""
+
+    def __init__(self, file: ObjectFile, tail: bytes) -> None:
+        self._file = file
+        found = dict(parse(tail))
+        postscript, footer = parse(_bytes(found[1])), parse(_bytes(found[2]))
+        self._footer = footer
+        values = dict(postscript)
+        self._compression = _int(values.get(2, 0))
+        self._block = _int(values.get(3, 256 << 10))
+        self._writer = [(number, value) for number, value in postscript if number in (4, 6)]
+        self.types = [_type(_bytes(value)) for number, value in footer if number == 4]
+        self.stripes = [_stripe(_bytes(value)) for number, value in footer if number == 3]
+        self.is_hybrid = _int(dict(footer).get(11, 0)) != _PROLEPTIC
+
+    def stripe_footer(self, stripe: Stripe) -> StripeFooter:
+        place = stripe.offset + stripe.index + stripe.data
+        return StripeFooter(self._plain(self._at(place, stripe.footer)), stripe)
+
+    def content(self, stream: Stream) -> bytes:
+        """What is in a stream, decompressed."""
+        return self._plain(self._at(stream.place, stream.length))
+
+    def content_size(self, stream: Stream) -> int:
+        """The bytes that a stream has at most when it is decompressed."""
+        if not self._compression:
+            return stream.length
+        data = self._at(stream.place, stream.length)
+        place = total = 0
+        while place + 3 <= len(data):
+            header = int.from_bytes(data[place : place + 3], "little")
+            total += header >> 1 if header & 1 else self._block
+            place += 3 + (header >> 1)
+        return total
+
+    def alone(self, stripe: Stripe, footer: StripeFooter) -> StripeFile:
+        """A file of this stripe only, whose zone is GMT: so its times are decoded as they are written."""
+        of_stripe = self._framed(footer.in_gmt())
+        end = len(_MAGIC) + stripe.index + stripe.data + len(of_stripe)
+        where = written([(1, len(_MAGIC)), (2, stripe.index), (3, stripe.data), (4, len(of_stripe)), (5, stripe.rows)])
+        types = [(number, value) for number, value in self._footer if number == 4]
+        tail = self._framed(written([(1, len(_MAGIC)), (2, end), (3, where), *types, (6, stripe.rows), (8, 0)]))
+        postscript = written(
+            [(1, len(tail)), (2, self._compression), (3, self._block), *self._writer, (5, 0), (8000, _MAGIC)]
+        )
+        after = of_stripe + tail + postscript + bytes([len(postscript)])
+        return StripeFile(self._file, stripe.offset, stripe.index + stripe.data, after)
+
+    def _framed(self, data: bytes) -> bytes:
+        """Data as a compressed stream: not compressed, which it says of itself."""
+        return (len(data) << 1 | 1).to_bytes(3, "little") + data if self._compression else data
+
+    def _plain(self, data: bytes) -> bytes:
+        if not self._compression:
+            return data
+        pieces, place = [], 0
+        while place < len(data):
+            header = int.from_bytes(data[place : place + 3], "little")
+            piece = data[place + 3 : place + 3 + (header >> 1)]
+            place += 3 + (header >> 1)
+            pieces.append(piece if header & 1 else self._decompressed(piece))
+        return b"".join(pieces)
+
+    def _decompressed(self, piece: bytes) -> bytes:
+        if self._compression == _ZLIB:
+            return zlib.decompressobj(-15).decompress(piece, self._block)
+        if self._compression == 5:
+            with pa.CompressedInputStream(pa.BufferReader(piece), "zstd") as stream:
+                return bytes(stream.read(self._block))
+        codec = _CODECS.get(self._compression)
+        if codec is None:
+            raise ValueError(f"its compression {self._compression} is not supported; write it with zstd or snappy")
+        size = self._block
+        if codec == "snappy":
+            size = sum((byte & 0x7F) << (7 * n) for n, byte in enumerate(_varint_bytes(piece)))
+            if size > self._block:
+                raise ValueError("a footer is larger than a block")
+        if codec == "lz4_raw":
+            return _lz4(piece, size)
+        plain: bytes = pa.Codec(codec).decompress(piece, size, asbytes=True)
+        return plain
+
+    def _at(self, place: int, length: int) -> bytes:
+        if place < 0 or length < 0 or place + length > self._file.size():
+            raise ValueError("a stripe lies beyond the end of the file")
+        self._file.seek(place)
+        return self._file.read(length)
+
+
+def _varint_bytes(data: bytes) -> bytes:
+    end = next((n for n, byte in enumerate(data[:5]) if byte < 0x80), 4)
+    return data[: end + 1]
+
+
+def _lz4(piece: bytes, size: int) -> bytes:
+    """A block of LZ4 does not have its length: it is decompressed as a frame of one block."""
+    frame = b"\x04\x22\x4d\x18\x60\x70\x73" + len(piece).to_bytes(4, "little") + piece + bytes(4)
+    with pa.CompressedInputStream(pa.BufferReader(frame), "lz4") as stream:
+        return bytes(stream.read(size))
+
+
+class StripeFooter:
+    """The streams of a stripe, how each column is encoded, and the zone of who wrote it ("": it does not say)."""
+
+    def __init__(self, data: bytes, stripe: Stripe) -> None:
+        self._fields = parse(data)
+        self.zone = _bytes(dict(self._fields).get(3, b"")).decode()
+        self.encodings = [_int(dict(parse(_bytes(value))).get(1, 0)) for number, value in self._fields if number == 2]
+        self.streams: dict[tuple[int, int], Stream] = {}
+        place = stripe.offset
+        for number, value in self._fields:
+            if number == 1:
+                one = dict(parse(_bytes(value)))
+                stream = Stream(_int(one.get(1, 0)), _int(one.get(2, 0)), place, _int(one.get(3, 0)))
+                self.streams[stream.column, stream.kind] = stream
+                place += stream.length
+
+    def in_gmt(self) -> bytes:
+        return written([*((number, value) for number, value in self._fields if number != 3), (3, b"GMT")])
+
+
+class StripeFile:
+    """The file of one stripe, for pyarrow: its bytes are read from the object when they are asked for."""
+
+    closed = False
+
+    def __init__(self, file: ObjectFile, offset: int, length: int, after: bytes) -> None:
+        self._file, self._offset, self._length, self._after = file, offset, length, after
+        self._place = 0
+        self._size = len(_MAGIC) + length + len(after)
+
+    def read(self, size: int) -> bytes:
+        pieces = []
+        while size > 0 and (piece := self._piece(size)):
+            pieces.append(piece)
+            self._place += len(piece)
+            size -= len(piece)
+        return b"".join(pieces)
+
+    def _piece(self, size: int) -> bytes:
+        inside = self._place - len(_MAGIC)
+        if inside < 0:
+            return _MAGIC[self._place : self._place + size]
+        if inside < self._length:
+            self._file.seek(self._offset + inside)
+            return self._file.read(min(size, self._length - inside))
+        return self._after[inside - self._length :][:size]
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        self._place = offset + (0, self._place, self._size)[whence]
+        return self._place
+
+    def tell(self) -> int:
+        return self._place
+
+    def size(self) -> int:
+        return self._size
+
+    def close(self) -> None:
+        """Nothing: the object is closed by who opened it."""
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def writable(self) -> bool:
+        return False
+
+
+def _type(data: bytes) -> OrcType:
+    fields = parse(data)
+    inner: list[int] = []
+    for number, value in fields:
+        if number == 2:
+            inner += _packed(value)
+    names = tuple(_bytes(value).decode() for number, value in fields if number == 3)
+    values = dict(fields)
+    return OrcType(_int(values.get(1, 0)), tuple(inner), names, _int(values.get(5, 0)))
+
+
+def _stripe(data: bytes) -> Stripe:
+    values = dict(parse(data))
+    return Stripe(*(_int(values.get(number, 0)) for number in range(1, 6)))
+
+
+def _packed(value: int | bytes) -> list[int]:
+    if isinstance(value, int):
+        return [value]
+    found, place = [], 0
+    while place < len(value):
+        number, place = _varint(value, place)
+        found.append(number)
+    return found
+
+
+def _int(value: int | bytes) -> int:
+    if not isinstance(value, int):
+        raise ValueError("a number is missing in a footer")
+    return value
+
+
+def _bytes(value: int | bytes) -> bytes:
+    if not isinstance(value, bytes):
+        raise ValueError("a part of a footer is missing")
+    return value
+
+
+def parse(data: bytes) -> Fields:
+    """The fields of a message of Protocol Buffers, in their order. Raises ValueError."""
+    fields: Fields = []
+    place = 0
+    while place < len(data):
+        key, place = _varint(data, place)
+        number, wire = key >> 3, key & 7
+        if wire == 0:
+            value, place = _varint(data, place)
+            fields.append((number, value))
+            continue
+        if wire == 2:
+            length, place = _varint(data, place)
+        elif wire in (1, 5):
+            length = 8 if wire == 1 else 4
+        else:
+            raise ValueError("a footer is damaged")
+        if length > len(data) - place:
+            raise ValueError("a footer is cut off")
+        if wire == 2:
+            fields.append((number, data[place : place + length]))
+        place += length
+    return fields
+
+
+def written(fields: Iterable[tuple[int, int | bytes]]) -> bytes:
+    """A message of such fields."""
+    out = bytearray()
+    for number, value in fields:
+        if isinstance(value, int):
+            out += _as_varint(number << 3) + _as_varint(value)
+        else:
+            out += _as_varint(number << 3 | 2) + _as_varint(len(value)) + value
+    return bytes(out)
+
+
+def _as_varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _varint(data: bytes, place: int) -> tuple[int, int]:
+    value = shift = 0
+    while place < len(data) and shift < 70:
+        byte = data[place]
+        place += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, place
+        shift += 7
+    raise ValueError("a footer is cut off")

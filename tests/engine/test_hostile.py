@@ -1,0 +1,111 @@
+"""Objects that are made to hurt, among good ones: a stream publishes the good ones at once, and ends by itself."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from importlib import import_module
+from itertools import groupby
+from pathlib import Path
+
+import psutil
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructType
+
+from support.engine.queries import described, run
+from support.engine.world import World
+from support.hostile import Hostile
+
+pytestmark = pytest.mark.engine
+
+MEMORY = 600 << 20
+"""Bytes of a worker, at most."""
+MODULES = [name for name in ("typed", "text") if importlib.util.find_spec(f"support.hostile.{name}")]
+WRITERS = {"avro": "org.apache.spark.sql.avro.AvroFileFormat"}
+
+
+def groups(folder: Path, module: str) -> Iterator[list[Hostile]]:
+    """Objects that end as bad objects; those of one query together."""
+
+    def key(one: Hostile) -> tuple[str, str]:
+        return one.file_format, str(sorted(one.options.items()))
+
+    found = import_module(f"support.hostile.{module}").objects(folder)
+    bad = [one for one in found if one.cause in ("corrupt-object", "wrong-columns")]
+    for _, some in groupby(sorted(bad, key=key), key):
+        yield list(some)
+
+
+def value(kind: DataType) -> str:
+    """An expression of SQL for a value of a type."""
+    if isinstance(kind, StructType):
+        return "named_struct(" + ", ".join(f"'{field.name}', {value(field.dataType)}" for field in kind) + ")"
+    if isinstance(kind, ArrayType):
+        return f"array({value(kind.elementType)})"
+    if isinstance(kind, MapType):
+        return f"map({value(kind.keyType)}, {value(kind.valueType)})"
+    return "'1'" if isinstance(kind, StringType) else f"CAST(1 AS {kind.simpleString()})"
+
+
+def write_good(spark: SparkSession, folder: Path, one: Hostile, count: int) -> list[str]:
+    """Good objects of the same format and schema, of one row each."""
+    schema = StructType.fromDDL(one.options["schema"])
+    assert isinstance(schema, StructType)
+    columns = ", ".join(f"{value(field.dataType)} AS {field.name}" for field in schema)
+    frame = spark.sql(f"SELECT {columns}")
+    own = {name: text for name, text in one.options.items() if name != "schema"}
+    uris = []
+    for number in range(count):
+        place = folder / f"good-{number}"
+        writer = frame.coalesce(1).write.format(WRITERS.get(one.file_format, one.file_format))
+        writer.options(**own).save(place.as_uri())
+        uris += [path.as_uri() for path in place.glob("part-*")]
+    return uris
+
+
+def workers() -> dict[int, int]:
+    """The workers of Spark that run now, and the most memory that each has taken."""
+    found = {}
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error, OSError):
+            if "pyspark.daemon" in " ".join(process.cmdline()):
+                status = Path(f"/proc/{process.pid}/status").read_text("ascii")
+                peak = next(line for line in status.splitlines() if line.startswith("VmHWM"))
+                found[process.pid] = int(peak.split()[1]) << 10
+    return found
+
+
+def publish_among_good(spark: SparkSession, world: World, some: Sequence[Hostile]) -> None:
+    folder = world.root / "in"
+    folder.mkdir()
+    good = write_good(spark, folder, some[0], 2)
+    bad = {}
+    for one in some:
+        path = folder / one.name
+        path.write_bytes(one.data)
+        bad[path.as_uri()] = one.cause
+    world.publish([good[0], *bad, good[1]])
+    options = {name: text for name, text in some[0].options.items() if name != "schema"}
+    query = described(world, fileFormat=some[0].file_format, visibilityTimeout="5m", commitTimeout="60s", **options)
+    run(spark, {**query, "schema": some[0].options["schema"]})
+    rows = spark.read.format("cuesqueue").option("store", world.store_url).load().count()
+    assert rows == 2, some
+    errors = {error["subject"]: error["cause"] for error in world.view("errors") if error["scope"] == "object"}
+    assert errors == bad
+    # in the first run: nothing was tried again, and no worker died of it
+    assert {attempt["kind"] for attempt in world.view("attempts")} == {"attempt-output"}
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_hostile_objects_harm_neither_their_neighbours_nor_the_workers(
+    spark: SparkSession, tmp_path: Path, module: str
+) -> None:
+    pytest.importorskip("fastavro", reason="the extra avro is not installed")
+    peaks: dict[int, int] = {}
+    for number, some in enumerate(groups(tmp_path, module)):
+        publish_among_good(spark, World(tmp_path / f"world-{number}"), some)
+        peaks.update(workers())
+    assert peaks
+    assert max(peaks.values()) < MEMORY, peaks

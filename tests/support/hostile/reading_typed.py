@@ -1,0 +1,27 @@
+"""Reads one object in a process of its own: prints cause, rows, the most memory that it took, and the reason."""
+
+from __future__ import annotations
+
+import resource
+import sys
+
+from queue_source.errors import BadObject
+from queue_source.formats.bad_records import BadRecords
+from queue_source.options.file_format import FormatOptions
+from queue_source.read.objects import read_object
+from queue_source.schema.ddl import parse_columns
+
+
+def main(path: str, file_format: str, ddl: str) -> None:
+    rows, cause, detail = 0, "", ""
+    try:
+        for batch in read_object(path, parse_columns(ddl), FormatOptions(file_format), BadRecords("PERMISSIVE")):
+            rows += batch.num_rows
+    except BadObject as error:
+        cause, detail = error.cause, " ".join(error.detail.split())
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+    sys.stdout.write(f"{cause}\t{rows}\t{most}\t{detail}\n")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

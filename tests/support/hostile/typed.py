@@ -1,0 +1,300 @@
+"""Hostile Parquet, ORC and Avro: a few bytes that stand for gigabytes, for endless records, or for endless depth.
+
+Most are made byte by byte, since no honest writer makes them, and none may be large in the memory of who makes it.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+import struct
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.orc as orc
+import pyarrow.parquet as pq
+
+from queue_source.formats.typed.orc_file import parse, written
+from support.hostile import Hostile
+
+_BAD = "corrupt-object"
+_MILLION = 1_000_000
+_SYNC = b"0123456789abcdef"
+
+
+def objects(folder: Path) -> Iterator[Hostile]:
+    """Every hostile object of a typed format. Nothing is written: `folder` is for what has to be a file to be made."""
+    yield from _parquet()
+    yield from _avro()
+    yield from _orc()
+
+
+def _parquet() -> Iterator[Hostile]:
+    text = "parquet", {"schema": "a STRING"}
+    number = "parquet", {"schema": "a BIGINT"}
+
+    def made(name: str, data: bytes, of: tuple[str, dict[str, str]]) -> Hostile:
+        return Hostile(f"{name}.parquet", of[0], data, _BAD, of[1])
+
+    zeros = _zeros(160 << 20)
+    yield made("a-text-in-a-dictionary", _text_in_a_dictionary(), text)
+    yield made("a-page-of-zeros", one_page(zeros, 160 << 20, values=20 * _MILLION, physical=2), number)
+    yield made("a-page-that-says-less", one_page(zeros, 160 << 20, values=1000, physical=2), number)
+    runs = struct.pack("<B", 1) + _varint(1_000 * _MILLION << 1) + b"\0"
+    yield made("a-run-of-one-number", one_page(*_packed(runs), values=1_000 * _MILLION, physical=2, number=7), number)
+    levels = _levels(200 * _MILLION, 1) + _levels(200 * _MILLION, 3)
+    page = levels + struct.pack("<B", 1) + _varint(200 * _MILLION << 1) + b"\0"
+    lists = one_page(*_packed(page), values=200 * _MILLION, rows=1, physical=2, number=7, repeated=True)
+    yield Hostile("a-row-of-one-list.parquet", "parquet", lists, _BAD, {"schema": "a ARRAY<BIGINT>"})
+    yield made("texts-that-repeat-each-other", _repeating_texts(), text)
+    claimed = one_page(*_packed(bytes(8)), values=1, rows=1_000 * _MILLION, physical=2)
+    yield made("a-billion-rows-in-the-footer", claimed, number)
+
+
+def _text_in_a_dictionary() -> bytes:
+    """3.2 GB of text that stands once in the file."""
+    long = np.random.default_rng(1).bytes(100_000).hex() * 5
+    column = pa.DictionaryArray.from_arrays(pa.array(np.zeros(3200, np.int32)), pa.array([long]))
+    sink = io.BytesIO()
+    pq.write_table(pa.table({"a": column}), sink, compression="zstd")
+    return sink.getvalue()
+
+
+def _repeating_texts() -> bytes:
+    """Texts of 1 MB in DELTA_BYTE_ARRAY: each repeats the whole of the one before it."""
+    count, size = 8192, 1 << 20
+    prefixes = _delta([0] + [size] * (count - 1))
+    suffixes = _delta([size] + [0] * (count - 1))
+    return one_page(*_packed(prefixes + suffixes + b"x" * size), values=count, physical=6, number=-1, text=True)
+
+
+def _delta(values: list[int]) -> bytes:
+    """DELTA_BINARY_PACKED, in blocks of 128 numbers."""
+    out = bytearray(_varint(128) + _varint(4) + _varint(len(values)) + _zigzag(values[0]))
+    steps = [after - before for before, after in itertools.pairwise(values)]
+    for start in range(0, len(steps), 128):
+        some = steps[start : start + 128]
+        some += [0] * (128 - len(some)) if start else [min(some)] * (128 - len(some))
+        smallest = min(some)
+        out += _zigzag(smallest)
+        width = max(one - smallest for one in some).bit_length()
+        width = -(-width // 8) * 8
+        out += bytes([width] * 4)
+        for one in some:
+            out += (one - smallest).to_bytes(width // 8, "little")
+    return bytes(out)
+
+
+def one_page(
+    stored: bytes, decoded: int, *, values: int, physical: int, rows: int | None = None, number: int = 0,
+    repeated: bool = False, text: bool = False, empty_group: bool = False,
+) -> bytes:  # fmt: skip
+    """A Parquet file of one column `a` of one data page (gzip).
+
+    `empty_group`: there is also a group `e` without anything in it. `number`: the encoding; 7 here stands for a
+    dictionary of one number 0, before the page.
+    """
+    rows = values if rows is None else rows
+    dictionary = b""
+    if number == 7:
+        plain, size = _packed(bytes(8))
+        header = _thrift([(1, 2), (2, size), (3, len(plain)), (7, [(1, 1), (2, 0)])])
+        dictionary = header + plain
+    encoding = {0: 0, 7: 8, -1: 7}[number]
+    page = _thrift([(1, 0), (2, decoded), (3, len(stored)), (5, [(1, values), (2, encoding), (3, 3), (4, 3)])]) + stored
+    body = b"PAR1" + dictionary + page
+    path = [b"a", b"list", b"element"] if repeated else [b"a"]
+    column = [
+        (1, physical), (2, _List(5, [0, 3, encoding])), (3, _List(8, path)), (4, 2), (5, _Long(values)),
+        (6, _Long(len(dictionary) + 100)), (7, _Long(len(dictionary) + len(page))), (9, _Long(4 + len(dictionary))),
+    ]  # fmt: skip
+    if dictionary:
+        column.append((11, _Long(4)))
+    group = [
+        (1, _List(12, [[(2, _Long(4)), (3, column)]])), (2, _Long(100)), (3, _Long(rows)),
+    ]  # fmt: skip
+    if repeated:
+        schema = [
+            [(4, b"schema"), (5, 1)],
+            [(3, 1), (4, b"a"), (5, 1), (6, 3)],
+            [(3, 2), (4, b"list"), (5, 1)],
+            [(1, physical), (3, 1), (4, b"element")],
+        ]
+    else:
+        leaf: list[tuple[int, Any]] = [(1, physical), (3, 0), (4, b"a")]
+        schema = [[(4, b"schema"), (5, 1 + empty_group)], [*leaf, (6, 0)] if text else leaf]
+        schema += [[(3, 1), (4, b"e"), (5, 0)]] * empty_group
+    footer = _thrift([(1, 1), (2, _List(12, schema)), (3, _Long(rows)), (4, _List(12, [group]))])
+    return body + footer + struct.pack("<I", len(footer)) + b"PAR1"
+
+
+class _Long(int):
+    """A number of 64 bits."""
+
+
+class _List(list[Any]):
+    """A list, with the type of its items."""
+
+    def __init__(self, kind: int, items: list[Any]) -> None:
+        super().__init__(items)
+        self.kind = kind
+
+
+def _thrift(fields: list[tuple[int, Any]]) -> bytes:
+    """A struct in Thrift's compact form."""
+    out, last = bytearray(), 0
+    for number, value in fields:
+        kind = 6 if isinstance(value, _Long) else 5 if isinstance(value, int) else 8 if isinstance(value, bytes) else 12
+        if isinstance(value, _List):
+            kind = 9
+        out.append((number - last) << 4 | kind)
+        last = number
+        out += _thrift_value(value, kind)
+    return bytes(out) + b"\0"
+
+
+def _thrift_value(value: Any, kind: int) -> bytes:
+    if kind in (5, 6):
+        return _zigzag(value)
+    if kind == 8:
+        return _varint(len(value)) + bytes(value)
+    if kind == 9:
+        size = bytes([len(value) << 4 | value.kind]) if len(value) < 15 else b""
+        return size + b"".join(_thrift_value(one, value.kind) for one in value)
+    return _thrift(value)
+
+
+def _zeros(size: int) -> bytes:
+    machine = zlib.compressobj(1, zlib.DEFLATED, 31)
+    piece = bytes(1 << 20)
+    return b"".join([*(machine.compress(piece) for _ in range(size >> 20)), machine.flush()])
+
+
+def _packed(data: bytes) -> tuple[bytes, int]:
+    machine = zlib.compressobj(9, zlib.DEFLATED, 31)
+    return machine.compress(data) + machine.flush(), len(data)
+
+
+def _levels(count: int, level: int) -> bytes:
+    """One run of a level, of a length that is written before it."""
+    run = _varint(count << 1) + bytes([level])
+    return struct.pack("<I", len(run)) + run
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _zigzag(value: int) -> bytes:
+    return _varint(value << 1 if value >= 0 else (-value << 1) - 1)
+
+
+def _avro() -> Iterator[Hostile]:
+    text = [{"name": "a", "type": "string"}]
+    nulls: list[dict[str, Any]] = [
+        {"name": "a", "type": "long"},
+        {"name": "n", "type": {"type": "array", "items": "null"}},
+    ]
+    wide: dict[str, Any] = {
+        "type": "record",
+        "name": "wide",
+        "fields": [{"name": f"n{i}", "type": "null"} for i in range(1000)],
+    }
+    wide["fields"].append({"name": "b", "type": "boolean"})
+    deep: list[dict[str, Any]] = [
+        {"name": "a", "type": "long"},
+        {"name": "d", "type": {"type": "record", "name": "d", "fields": [{"name": "next", "type": ["null", "d"]}]}},
+    ]
+    nothing: list[dict[str, Any]] = [{"name": "a", "type": "null"}]
+    size = 160 << 20
+    piece, machine = bytes(1 << 20), zlib.compressobj(1, zlib.DEFLATED, -15)
+    deflated = machine.compress(_zigzag(size)) + b"".join(machine.compress(piece) for _ in range(size >> 20))
+    deflated += machine.flush()
+    million = b"\x02" * _MILLION
+
+    def made(name: str, data: bytes, ddl: str = "a BIGINT") -> Hostile:
+        return Hostile(f"{name}.avro", "avro", data, _BAD, {"schema": ddl})
+
+    yield made("a-block-of-zeros", avro(text, 1, deflated, "deflate"), "a STRING")
+    yield made("an-array-of-nulls", avro(nulls, 1, b"\0" + _zigzag(1 << 40) + b"\0"))
+    yield made("records-of-nothing", avro(nothing, 1 << 50, b""))
+    array = {"type": "array", "items": wide}
+    records = avro(
+        [{"name": "a", "type": "long"}, {"name": "w", "type": array}], 1, b"\0" + _zigzag(_MILLION) + million + b"\0"
+    )
+    yield made("an-array-of-wide-records", records)
+    yield made("a-record-within-itself", avro(deep, 1, b"\0" + million + b"\0"))
+    yield made("names-that-double", avro(_doubling(), 1, b"\0"), "a STRUCT<x: INT>")
+    snappy = _varint(2 << 30) + b"\0"
+    yield made("a-length-that-lies", avro(text, 1, snappy + bytes(4), "snappy"), "a STRING")
+
+
+def _doubling() -> list[dict[str, Any]]:
+    """Forty types, each with two of the one before: two to the power of forty when they are written out."""
+    kind: Any = {"type": "record", "name": "r0", "fields": [{"name": "x", "type": "int"}]}
+    for n in range(1, 40):
+        fields = [{"name": "x", "type": kind}, {"name": "y", "type": f"r{n - 1}"}]
+        kind = {"type": "record", "name": f"r{n}", "fields": fields}
+    return [{"name": "a", "type": kind}]
+
+
+def avro(
+    fields: list[dict[str, Any]],
+    records: int,
+    data: bytes,
+    codec: str = "null",
+    metadata: dict[str, bytes] | None = None,
+) -> bytes:
+    """An Avro file of one block."""
+    schema = json.dumps({"type": "record", "name": "r", "fields": fields}).encode()
+    texts = {"avro.schema": schema, "avro.codec": codec.encode(), **(metadata or {})}
+    header = b"Obj\x01" + _zigzag(len(texts))
+    for key, value in texts.items():
+        name = key.encode()
+        header += _zigzag(len(name)) + name + _zigzag(len(value)) + value
+    return header + b"\0" + _SYNC + _zigzag(records) + _zigzag(len(data)) + data + _SYNC
+
+
+def _orc() -> Iterator[Hostile]:
+    same = pa.table({"a": pa.array(np.zeros(4 * _MILLION, np.int64))})
+    yield Hostile("one-stripe-many-times.orc", "orc", _stripes(_orc_of(same, 1), 60), _BAD, {"schema": "a BIGINT"})
+    text = pa.table({"a": ["x" * (1 << 20)] * 20})
+    yield Hostile("a-text-in-a-dictionary.orc", "orc", _orc_of(text, 75), _BAD, {"schema": "a STRING"})
+    offsets = pa.array([0, 20 * _MILLION], pa.int32())
+    row = pa.table({"a": pa.ListArray.from_arrays(offsets, pa.array(np.zeros(20 * _MILLION, np.int64)))})
+    yield Hostile("a-row-of-one-list.orc", "orc", _orc_of(row, 1), _BAD, {"schema": "a ARRAY<BIGINT>"})
+
+
+def _orc_of(table: pa.Table, times: int) -> bytes:
+    sink = io.BytesIO()
+    with orc.ORCWriter(sink, compression="zstd", stripe_size=1 << 30, dictionary_key_size_threshold=1.0) as writer:
+        for _ in range(times):
+            writer.write(table)
+    return sink.getvalue()
+
+
+def _stripes(data: bytes, times: int) -> bytes:
+    """The file with its only stripe named many times in its footer."""
+    tail = dict(parse(orc.ORCFile(pa.BufferReader(data)).reader.serialized_file_tail()))
+    fields = parse(_as_bytes(tail[2]))
+    stripe = next(value for number, value in fields if number == 3)
+    footer = written([*((number, value) for number, value in fields if number != 3), *([(3, stripe)] * times)])
+    packed = (len(footer) << 1 | 1).to_bytes(3, "little") + footer
+    postscript = written([(1, len(packed)), (2, 5), (3, 256 << 10), (5, 0), (6, 9), (8000, b"ORC")])
+    end = 3 + sum(value for number, value in parse(_as_bytes(stripe)) if number in (2, 3, 4) and isinstance(value, int))
+    return data[:end] + packed + postscript + bytes([len(postscript)])
+
+
+def _as_bytes(value: int | bytes) -> bytes:
+    assert isinstance(value, bytes)
+    return value

@@ -1,0 +1,181 @@
+"""Types and codecs of Avro, as Spark maps and reads them."""
+
+from __future__ import annotations
+
+import bz2
+import datetime as dt
+import io
+import lzma
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from queue_source.errors import OptionError
+from queue_source.formats.base import check_schema
+from queue_source.options.file_format import FormatOptions
+from support.hostile.typed import avro as block
+from support.reading import UTC_MICROS, read_bytes, read_column, refused
+
+fastavro = pytest.importorskip("fastavro", reason="the extra avro is not installed")
+AVRO = FormatOptions("avro")
+ONE = pa.schema([("a", pa.int64())])
+POINT = {"type": "record", "name": "point", "fields": [{"name": "x", "type": "int"}]}
+
+
+def avro(kind: Any, values: list[Any], others: list[Any] | None = None) -> bytes:
+    """Records of a column `a`, and of one `b` of which every value is the same."""
+    fields = [{"name": "a", "type": kind}, *(others or [])]
+    sink = io.BytesIO()
+    plain = [{"name": field["name"], "type": field["type"]} for field in fields]
+    schema = fastavro.parse_schema({"type": "record", "name": "r", "fields": plain})
+    rest = {field["name"]: field["value"] for field in others or []}
+    fastavro.writer(sink, schema, [{"a": value, **rest} for value in values])
+    return sink.getvalue()
+
+
+def test_a_named_type_may_be_used_twice() -> None:
+    data = avro(POINT, [{"x": 1}], [{"name": "b", "type": "point", "value": {"x": 2}}])
+    kind = pa.struct([("x", pa.int32())])
+    assert read_bytes(data, pa.schema([("a", kind), ("b", kind)]), AVRO) == [{"a": {"x": 1}, "b": {"x": 2}}]
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "declared", "expected"),
+    [
+        (["int", "long"], [1, 2**40], pa.int64(), [1, 2**40]),
+        (["null", "float", "double"], [1.5, None], pa.float64(), [1.5, None]),
+        (
+            ["null", "string", "int"], ["x", 5, None],
+            pa.struct([("member0", pa.string()), ("member1", pa.int32())]),
+            [{"member0": "x", "member1": None}, {"member0": None, "member1": 5}, None],
+        ),
+        (
+            [POINT, "string"], [{"x": 1}, "y"],
+            pa.struct([("member0", pa.struct([("x", pa.int32())])), ("member1", pa.string())]),
+            [{"member0": {"x": 1}, "member1": None}, {"member0": None, "member1": "y"}],
+        ),
+        ({"type": "array", "items": ["null", "int", "string"]}, [[1, None, "x"], []],
+         pa.list_(pa.struct([("member0", pa.int32())])), [[{"member0": 1}, None, {"member0": None}], []]),
+    ],
+)  # fmt: skip
+def test_unions_are_read_as_spark_reads_them(
+    kind: Any, values: list[Any], declared: pa.DataType, expected: Any
+) -> None:
+    assert read_column(avro(kind, values), declared, AVRO) == expected
+
+
+@pytest.mark.parametrize(
+    ("kind", "logical", "number", "declared"),
+    [
+        ("int", "date", -800_000, pa.date32()),
+        ("int", "date", 3_000_000, pa.date32()),
+        ("int", "time-millis", 5, pa.int32()),
+        ("long", "time-micros", 5, pa.int64()),
+        ("long", "timestamp-micros", -(63 * 10**15), UTC_MICROS),
+        ("long", "local-timestamp-micros", 10**17 * 4, pa.timestamp("us")),
+    ],
+)
+def test_dates_and_times_are_numbers_of_any_size(kind: str, logical: str, number: int, declared: pa.DataType) -> None:
+    made = block([{"name": "a", "type": {"type": kind, "logicalType": logical}}], 1, _number(number))
+    (found,) = read_numbers(made, declared)
+    assert found == number
+
+
+def read_numbers(data: bytes, declared: pa.DataType) -> list[int]:
+    """Dates and times as numbers: Python's own know no years before 1."""
+    from queue_source.formats.bad_records import BadRecords
+    from queue_source.formats.base import OpenObject, Part, format_of
+    from queue_source.storage.files import ObjectFile
+
+    source = OpenObject("", ObjectFile("", pa.BufferReader(data)), len(data))
+    tables = format_of(AVRO).open(source, Part(), pa.schema([("a", declared)]), AVRO, BadRecords("FAILFAST")).rows
+    width = pa.int32() if declared in (pa.date32(), pa.int32()) else pa.int64()
+    return [value for table in tables for value in table["a"].cast(width).to_pylist()]
+
+
+def _number(value: int) -> bytes:
+    value = value << 1 if value >= 0 else (-value << 1) - 1
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes(out) + bytes([value])
+
+
+def test_milliseconds_are_read_too() -> None:
+    kind = {"type": "long", "logicalType": "timestamp-millis"}
+    noon = dt.datetime(2020, 1, 1, 12, tzinfo=dt.timezone.utc)
+    assert read_column(avro(kind, [noon]), UTC_MICROS, AVRO) == [noon]
+
+
+RECORDS = b"".join(_number(n) for n in range(1000))
+CODECS: dict[str, Callable[[bytes], bytes]] = {
+    "deflate": lambda data: zlib.compress(data)[2:-4],
+    "snappy": lambda data: pa.compress(data, "snappy", asbytes=True) + zlib.crc32(data).to_bytes(4, "big"),
+    "zstandard": lambda data: pa.compress(data, "zstd", asbytes=True),
+    "bzip2": bz2.compress,
+    "xz": lzma.compress,
+    "null": bytes,
+}
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_every_codec_of_avro_is_read_with_what_is_always_installed(codec: str) -> None:
+    packed = CODECS[codec](RECORDS)
+    data = block([{"name": "a", "type": "long"}], 1000, packed, codec)
+    assert read_column(data, pa.int64(), AVRO) == list(range(1000))
+    if codec != "null":
+        damaged = block([{"name": "a", "type": "long"}], 1000, packed[: len(packed) // 2], codec)
+        assert refused(damaged, ONE, AVRO).cause == "corrupt-object"
+
+
+def test_a_wrong_checksum_of_snappy_is_found() -> None:
+    packed = CODECS["snappy"](RECORDS)
+    data = block([{"name": "a", "type": "long"}], 1000, packed[:-1] + bytes([packed[-1] ^ 1]), "snappy")
+    assert "checksum" in refused(data, ONE, AVRO).detail
+
+
+def test_a_pyarrow_without_a_codec_is_refused_when_the_query_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Without:
+        @staticmethod
+        def is_available(name: str) -> bool:
+            return name != "zstd"
+
+    monkeypatch.setattr(pa, "Codec", Without)
+    with pytest.raises(OptionError, match="pyarrow with zstd"):
+        check_schema(ONE, AVRO)
+
+
+def test_an_unknown_codec_is_named() -> None:
+    assert "'lzo'" in refused(block([{"name": "a", "type": "long"}], 1, b"\x02", "lzo"), ONE, AVRO).detail
+
+
+def test_a_column_that_is_within_itself_may_be_there_and_is_not_read() -> None:
+    deep = {"type": "record", "name": "d", "fields": [{"name": "next", "type": ["null", "d"]}]}
+    data = avro("long", [1, 2], [{"name": "b", "type": deep, "value": {"next": {"next": None}}}])
+    assert read_column(data, pa.int64(), AVRO) == [1, 2]
+    error = refused(data, pa.schema([("b", pa.struct([("next", pa.int32())]))]), AVRO)
+    assert "within itself" in error.detail
+
+
+def test_blocks_that_are_heavy_are_read_record_by_record_with_the_same_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    kind = {"type": "map", "values": ["null", "string", {"type": "array", "items": POINT}]}
+    values: list[Any] = [{"k": "x", "n": None}, {}, {"l": [{"x": n} for n in range(50)]}] * 20
+    data = avro(kind, values, [{"name": "b", "type": {"type": "fixed", "name": "f", "size": 2}, "value": b"xy"}])
+    members = pa.struct([("member0", pa.string()), ("member1", pa.list_(pa.struct([("x", pa.int32())])))])
+    schema = pa.schema([("a", pa.map_(pa.string(), members)), ("b", pa.binary())])
+    quickly = read_bytes(data, schema, AVRO)
+    monkeypatch.setattr("queue_source.formats.typed.avro.AT_ONCE", 1000)
+    assert read_bytes(data, schema, AVRO) == quickly
+    assert len(quickly) == 60
+
+
+def test_dates_of_spark_before_version_3_are_those_of_the_calendar_of_then() -> None:
+    day = {"name": "a", "type": {"type": "int", "logicalType": "date"}}
+    old = block([day], 1, _number(-141_428), metadata={"org.apache.spark.version": b"2.4.8"})
+    new = block([day], 1, _number(-141_428), metadata={"org.apache.spark.version": b"3.5.0"})
+    assert read_column(old, pa.date32(), AVRO) == [dt.date(1582, 10, 4)]
+    assert read_column(new, pa.date32(), AVRO) == [dt.date(1582, 10, 14)]

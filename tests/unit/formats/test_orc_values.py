@@ -1,0 +1,103 @@
+"""Values of ORC that pyarrow does not give as Spark does."""
+
+from __future__ import annotations
+
+import datetime as dt
+import io
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.orc as orc
+import pytest
+
+from queue_source.formats.typed import orc_lengths
+from queue_source.options.file_format import FormatOptions
+from support.reading import UTC_MICROS, read_bytes, read_column
+
+ORC = FormatOptions("orc")
+
+
+def written(table: pa.Table, zone: bytes = b"GMT", **options: Any) -> bytes:
+    """A file whose writer says that it was in a zone with a name of three letters."""
+    sink = io.BytesIO()
+    orc.write_table(table, sink, compression="uncompressed", **options)
+    data = sink.getvalue()
+    assert data.count(b"\x1a\x03GMT") >= 1
+    return data.replace(b"\x1a\x03GMT", b"\x1a\x03" + zone)
+
+
+NOON = dt.datetime(2020, 7, 1, 12)
+
+
+def test_a_timestamp_is_the_moment_at_the_clock_of_its_writer() -> None:
+    data = written(pa.table({"a": pa.array([NOON, None], pa.timestamp("us"))}), b"EST")  # five hours behind
+    moment = NOON.replace(tzinfo=dt.timezone.utc) + dt.timedelta(hours=5)
+    assert read_column(data, UTC_MICROS, ORC) == [moment, None]
+    assert read_column(data, pa.timestamp("us"), ORC) == [NOON, None]
+
+
+def test_a_timestamp_within_other_types_is_too() -> None:
+    kind = pa.struct([("l", pa.list_(pa.timestamp("us"))), ("m", pa.map_(pa.string(), pa.timestamp("us")))])
+    data = written(pa.table({"a": pa.array([{"l": [NOON, None], "m": [("k", NOON)]}, None], kind)}), b"EST")
+    moment = NOON.replace(tzinfo=dt.timezone.utc) + dt.timedelta(hours=5)
+    declared = pa.struct([("m", pa.map_(pa.string(), UTC_MICROS)), ("l", pa.list_(UTC_MICROS))])
+    assert read_column(data, declared, ORC) == [{"m": [("k", moment)], "l": [moment, None]}, None]
+
+
+def test_digits_of_nanoseconds_are_left_out() -> None:
+    stamps = pa.array([1_500, -1_500], pa.timestamp("ns"))
+    found = read_column(written(pa.table({"a": stamps})), UTC_MICROS, ORC)
+    start = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
+    assert found == [start + dt.timedelta(microseconds=n) for n in (1, -2)]
+
+
+def test_days_before_1582_are_those_of_the_calendar_of_then() -> None:
+    days = pa.array([-141_428, -141_427, None, -719_164], pa.int32()).view(pa.date32())
+    expected = [dt.date(1582, 10, 4), dt.date(1582, 10, 15), None, dt.date(1, 1, 1)]
+    assert read_column(written(pa.table({"a": days})), pa.date32(), ORC) == expected
+
+
+def test_columns_of_hive_without_names_are_those_of_the_schema_in_their_order() -> None:
+    data = written(pa.table({"_col0": [1], "_col1": ["x"], "_col2": [0.5]}))
+    schema = pa.schema([("id", pa.int64()), ("name", pa.string())])
+    assert read_bytes(data, schema, ORC) == [{"id": 1, "name": "x"}]
+
+
+@pytest.mark.parametrize("compression", ["uncompressed", "zlib", "snappy", "lz4", "zstd"])
+def test_stripes_are_read_in_batches_of_any_size(compression: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(1)
+    count = 100_000
+    table = pa.table(
+        {
+            "a": np.arange(count),
+            "s": pa.array(rng.integers(0, 300, count).astype(str)),
+            "l": pa.array([list(range(n % 7)) if n % 5 else None for n in range(count)]),
+        }
+    )
+    sink = io.BytesIO()
+    orc.write_table(table, sink, compression=compression, stripe_size=30_000)
+    monkeypatch.setattr("queue_source.formats.typed.orc.AT_ONCE", 100_000)
+    assert read_bytes(sink.getvalue(), table.schema, ORC) == table.to_pylist()
+
+
+@pytest.mark.parametrize(
+    "lengths",
+    [[5] * 1000, list(range(1000)), [3, 9, 2, 700, 1] * 50, [1] * 500 + [100_000] + [2] * 500, list(range(900, 0, -3)),
+     [int(n) for n in np.random.default_rng(2).integers(0, 2_000, 3_000)],
+     [int(n) for n in np.random.default_rng(3).pareto(0.7, 3_000) * 3 % 50_000]],
+)  # fmt: skip
+def test_the_longest_text_is_known_before_it_is_decoded(lengths: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+    real = orc_lengths.largest
+
+    def seen(data: bytes, version: int, count: int) -> int:
+        found.append(real(data, version, count))
+        return found[-1]
+
+    monkeypatch.setattr("queue_source.formats.typed.orc.largest", seen)
+    table = pa.table({"a": ["x" * length for length in lengths]})
+    for threshold in (0.0, 1.0):
+        data = written(table, dictionary_key_size_threshold=threshold)
+        assert [len(text) for text in read_column(data, pa.string(), ORC)] == lengths
+        assert max(lengths) <= found[-1] <= 4 * max(lengths) + 8, (threshold, found)
