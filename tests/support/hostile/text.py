@@ -90,8 +90,8 @@ def _wide() -> Iterator[Hostile]:
     keys = b"{" + b",".join(b'"k%d":%d' % (at, at) for at in range(1_000_000)) + b"}"
     packed = gzip.compress(keys, 1)
     yield _json("keys.json.gz", _FINE, "k7 INT", packed)
-    yield _json("keys-rescued.json.gz", _FINE, "k7 INT, _rest STRING", packed, rescuedDataColumn="_rest")
-    yield _json("keys-map.json.gz", _FINE, "m MAP<STRING, INT>", gzip.compress(b'{"m":%b}' % keys, 1))
+    yield _json("keys-rescued.json.gz", _RECORD, "k7 INT, _rest STRING", packed, rescuedDataColumn="_rest")
+    yield _json("keys-map.json.gz", _RECORD, "m MAP<STRING, INT>", gzip.compress(b'{"m":%b}' % keys, 1))
     fields = b",".join([b"x"] * 1_000_000)
     yield _csv("fields.csv.gz", _RECORD, "a STRING, b STRING", gzip.compress(fields))
     yield _csv("header.csv.gz", _COLUMNS, "a STRING", gzip.compress(fields + b"\n1,2\n"), header="true")
@@ -110,10 +110,10 @@ def _long() -> Iterator[Hostile]:
         endless = repeated(b"x", 240 << 20, "gzip", start, b"\n")
         yield Hostile(f"line.{file_format}.gz", file_format, endless, _RECORD, {"schema": ddl})
     for name, character in (("ascii", b"x"), ("wide", "\U0001f986".encode())):
-        yield _json(f"long-{name}.json.gz", _FINE, "a STRING", repeated(character, 60 << 20, "gzip", b'{"a":"', b'"}'))
-        yield _csv(f"long-{name}.csv.gz", _FINE, "a STRING", repeated(character, 60 << 20, "gzip"))
-        yield _text(f"long-{name}.gz", _FINE, repeated(character, 60 << 20, "gzip"), wholeText="true")
-    yield _json("escapes.json.gz", _FINE, "a STRING", repeated(b"\\u0041", 60 << 20, "gzip", b'{"a":"', b'"}'))
+        yield _json(f"long-{name}.json.gz", _FINE, "a STRING", repeated(character, 44 << 20, "gzip", b'{"a":"', b'"}'))
+        yield _csv(f"long-{name}.csv.gz", _FINE, "a STRING", repeated(character, 44 << 20, "gzip"))
+        yield _text(f"long-{name}.gz", _FINE, repeated(character, 44 << 20, "gzip"), wholeText="true")
+    yield _json("escapes.json.gz", _FINE, "a STRING", repeated(b"\\u0041", 44 << 20, "gzip", b'{"a":"', b'"}'))
     number = b"1" * (1 << 20)
     for kind in ("DOUBLE", "BIGINT", "DECIMAL(38, 0)", "STRING"):
         cause = _FINE if kind in ("STRING", "DOUBLE") else _RECORD

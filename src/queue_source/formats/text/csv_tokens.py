@@ -90,7 +90,9 @@ class CsvRecords:
     def last_end(self, data: bytes) -> int:
         end = len(data)  # which may be the half of \r\n, or within a field: never an answer
         if not self._is_regular(data):
-            return next((end for end in reversed(self.ends(data).tolist()) if end < len(data)), 0)
+            ends = self.ends(data)
+            complete = ends[ends < len(data)]
+            return int(complete[-1]) if len(complete) else 0
         quotes = _places(data, self._quote)
         while end := max(data.rfind(b"\n", 0, end - 1), data.rfind(b"\r", 0, end - 1)) + 1:
             if np.searchsorted(quotes, end) % 2 == 0 and data[end - 1 : end + 1] != b"\r\n":
