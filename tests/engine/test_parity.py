@@ -198,6 +198,50 @@ CASES: dict[str, tuple[str, str, list[str], dict[str, str]]] = {
         "json", "a INT, bad STRING", ['{"a":1}', "x"], {"columnNameOfCorruptRecord": "bad"},
     ),
     "json, no corrupt column": ("json", "a INT, b STRING", ['{"a":1}', "x", '{"a":"q","b":"y"}'], {}),
+    "json, objects as text": (
+        "json", f"a STRING, b INT, {BAD}",
+        ['{"a":{"x": [1.50, "q" ] ,"x":2},"b":1}', '{"a":[ {"k" : 1} ],"b":2}', "{'a':'x','b':1}", "{'a':{'x':'y'}}",
+         '{"a":NaN}', '{"a":-INF,"b":1}', '{"a":INF}', '{"a":.5}', '{"a":+1}', '{"a":"it\\\'s"}'], {},
+    ),
+    "json, repeated keys": (
+        "json", f"m MAP<STRING,INT>, i INT, s STRUCT<x: INT>, {BAD}",
+        ['{"m":{"k":1,"k":2}}', '{"m":{"k":1,"k":"q"}}', '{"m":{"k":1},"m":{"j":2}}', '{"i":1,"i":"x"}',
+         '{"i":"x","i":1}', '{"i":1,"i":null}', '{"s":{"x":1,"x":"q"}}', '[{"i":1},{"i":"x"},{"i":2}]',
+         '[{"i":1},null]'], {},
+    ),
+    "json, odd numbers": (
+        "json", f"d DECIMAL(10,2), f DOUBLE, {BAD}",
+        ['{"d":"1,234.50"}', '{"d":" 12"}', '{"d":"12 "}', '{"d":"1,"}', '{"d":","}', '{"d":"+5"}', '{"d":NaN}',
+         '{"f":Inf}', '{"f":-Inf}', '{"f":-INF}', '{"f":+Infinity}', '{"f":+INF}', '{"f":INF}', '{"f":-NaN}',
+         '{"f":"+INF"}', '{"f":"INF"}'], {},
+    ),
+    "json, depth and length": (
+        "json", f"a STRING, {BAD}",
+        [form % ("[" * depth + "]" * depth) for depth in (480, 998, 999, 1000, 40_000)
+         for form in ('{"a":%s}', '{"z":%s,"a":1}')] + ['{"a":%s}' % ("1" * count) for count in (1000, 1001)], {},
+    ),
+    "json, base64": (
+        "json", f"x BINARY, {BAD}",
+        ['{"x":"aGk=\\n"}', '{"x":" aGk="}', '{"x":"aG k="}', '{"x":"aGkh\\naGk="}', '{"x":"YQ=="}', '{"x":"YQ="}'], {},
+    ),
+    **{
+        f"{name}, zones": (
+            name, f"t TIMESTAMP, {BAD}",
+            [form % f"2020-07-01T12:00:00{zone}" for zone in (
+                "PST", "IST", "JST", "BST", "+5:3", "+05:3", "+5:30", "z", "+18:30", "+19:00", "+18:00", "-18:00",
+                "-18:01", "+0530", "+053015", "+05:30:15", "GMT+5", "UTC+05:30", "UT-3", "EST", "EST5EDT", "HST", "MST",
+                "europe/berlin", "Asia/Calcutta", "+05:60",
+            )], {},
+        )
+        for name, form in (("csv", "%s"), ("json", '{"t":"%s"}'))
+    },
+    "csv, tabs": ("csv", "a STRING, b STRING, c STRING", ['"x"\t\ty', '"x" \ty\tz', "\t\t", "a"], {"sep": "\t"}),
+    "csv, a name twice": ("csv", "a0 INT, b INT, a2 INT", ["", "  ", "a,b,a", "1,2,3"], {"header": "true"}),
+    "csv, marks": ("csv", f"b INT, {BAD}", ["1", "\ufeff2"], {}),
+    "csv, thousands": ("csv", f"d DECIMAL(10,2), {BAD}", ['"1,234.50"', '"1,"', '","'], {}),
+    "json, marks": ("json", f"a INT, {BAD}", ['\ufeff{"a":1}', '\ufeff{"a":2}', '{"a":3}'], {}),
+    "text, BZh": ("text", "value STRING", ["BZhello", "BZh9"], {}),
+    "text, marks": ("text", "value STRING", ["\ufeffa", "\ufeffb"], {"wholeText": "true"}),
     "text": ("text", "value STRING", ["a", "", " b\t", 'ä"🦆', "c"], {}),
     "text, line separator": ("text", "value STRING", ["a;;b", "c"], {"lineSep": ";"}),
     "text, whole": ("text", "value STRING", ["a", "", "b"], {"wholeText": "true"}),
@@ -232,8 +276,6 @@ DIFFERENCES: list[tuple[str, str, str, dict[str, str], list[str], list[str]]] = 
     ("json", f"b STRING, {BAD}", '{"b":"\\ud800"}', {}, ["('?', None)"], ["(None, '{\"b\":\"\\\\ud800\"}')"]),
     ("csv", f"{SINGLES}, {BAD}", '1,"x', {}, ["(1, 'x', None)"], ["(1, 'x', '1,\"x')"]),
     ("csv", f"{SINGLES}, {BAD}", "1,\udcff", {}, ["(1, '\ufffd', None)"], ["(1, '\ufffd', '1,\ufffd')"]),
-    # what Spark reads and JSON is not
-    ("json", f"{SINGLES}, {BAD}", "{'a':1}", {}, ["(1, None, None)"], ["(None, None, \"{'a':1}\")"]),
     # what is read here and not by Spark, because nothing is lost
     ("csv", f"{SINGLES}, {BAD}", " 1 ,x", {}, ["(None, 'x', ' 1 ,x')"], ["(1, 'x', None)"]),
     ("csv", f"a DOUBLE, {BAD}", "nan", {}, ["(None, 'nan')"], ["(nan, None)"]),

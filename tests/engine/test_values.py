@@ -69,8 +69,12 @@ def test_all_types_come_back_as_spark_reads_them(spark: SparkSession, world: Wor
     assert len(shown(data)) == 3
 
 
+@pytest.mark.parametrize("zone", [None, "Europe/Berlin"])
 @pytest.mark.parametrize("file_format", ["json", "csv"])
-def test_times_in_text_are_the_moments_that_spark_sees(spark: SparkSession, world: World, file_format: str) -> None:
+def test_times_in_text_are_the_moments_that_spark_sees(
+    spark: SparkSession, world: World, file_format: str, zone: str | None
+) -> None:
+    """Without `timeZone` the session's zone counts, which is not that of this machine."""
     times = ["2026-07-01T12:00:00Z", "2026-07-01T12:00:00.123456+02:00", "2026-01-01T00:00:00", "1969-12-31T23:59:59Z"]
     folder = world.root / "in"
     folder.mkdir()
@@ -78,11 +82,11 @@ def test_times_in_text_are_the_moments_that_spark_sees(spark: SparkSession, worl
     lines = [json.dumps({"at": time}) if file_format == "json" else time for time in times]
     file.write_text("".join(f"{line}\n" for line in lines))
     world.publish([file.as_uri()])
-    zone = "Europe/Berlin"
-    query = {**described(world, fileFormat=file_format, timeZone=zone), "schema": "at TIMESTAMP"}
+    given = {} if zone is None else {"timeZone": zone}
+    query = {**described(world, fileFormat=file_format, **given), "schema": "at TIMESTAMP"}
     run_until_settled(spark, [(world, query)])  # type: ignore[list-item]
     data = spark.read.format("cuesqueue").option("store", world.store_url).load()
-    own = spark.read.format(file_format).schema("at TIMESTAMP").option("timeZone", zone).load(file.as_uri())
+    own = spark.read.format(file_format).schema("at TIMESTAMP").options(**given).load(file.as_uri())
     moments = "CAST(at AS DOUBLE) AS at"
     ours = sorted(row.at for row in data.selectExpr(moments).collect())
     assert ours == sorted(row.at for row in own.selectExpr(moments).collect())

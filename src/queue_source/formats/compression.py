@@ -6,6 +6,7 @@ memory; and one that expands beyond all measure is refused.
 
 from __future__ import annotations
 
+import re
 import struct
 import zlib
 from collections.abc import Iterator
@@ -17,9 +18,8 @@ import pyarrow as pa
 from queue_source.errors import BadObject
 from queue_source.storage.files import ObjectFile
 
-LARGEST_RATIO = 250
-"""Times that an object may grow when it is decompressed; below `ALWAYS_ALLOWED` bytes it may do as it likes."""
 ALWAYS_ALLOWED = 256 << 20
+"""Bytes up to which an object may grow by any factor when it is decompressed."""
 
 _SUFFIXES = {
     ".gz": "gzip", ".gzip": "gzip", ".bz2": "bz2", ".zst": "zstd", ".zstd": "zstd",
@@ -27,7 +27,8 @@ _SUFFIXES = {
 }  # fmt: skip
 _SNAPPY_FRAMES = b"\xff\x06\x00\x00sNaPpY"
 _LZ4_FRAME = b"\x04\x22\x4d\x18"
-_MAGIC = {b"\x1f\x8b": "gzip", b"BZh": "bz2", b"\x28\xb5\x2f\xfd": "zstd", _LZ4_FRAME: "lz4", _SNAPPY_FRAMES: "snappy"}
+_MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", _LZ4_FRAME: "lz4", _SNAPPY_FRAMES: "snappy"}
+_BZ2 = re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)")  # a block, or the end; text too may begin with BZh
 _CHUNK = 1 << 20
 _FIRST_BYTES = 256
 _MOST_EMPTY = 10_000
@@ -46,6 +47,8 @@ def codec_of(uri: str, first: bytes) -> str | None:
     for suffix, codec in _SUFFIXES.items():
         if name.endswith(suffix):
             return codec
+    if _BZ2.match(first):
+        return "bz2"
     return next((codec for magic, codec in _MAGIC.items() if first.startswith(magic)), None)
 
 
@@ -77,7 +80,7 @@ class Stored:
         return data
 
 
-def decompressed(compressed: Stored, codec: str, size: int) -> Readable:
+def decompressed(compressed: Stored, codec: str, size: int, max_expansion: int) -> Readable:
     """The content of an object of `size` compressed bytes. Its `read` raises BadObject("corrupt-object")."""
     if codec == "snappy":
         framed = compressed.first.startswith(_SNAPPY_FRAMES)
@@ -88,7 +91,7 @@ def decompressed(compressed: Stored, codec: str, size: int) -> Readable:
         pieces = _deflated(compressed)
     else:
         pieces = _arrow_pieces(compressed, codec)
-    return Pieces(_bounded(_mapped(pieces, compressed.file, codec), size, codec))
+    return Pieces(_bounded(_mapped(pieces, compressed.file, codec), size, codec, max_expansion))
 
 
 class Pieces:
@@ -118,13 +121,16 @@ def _mapped(pieces: Iterator[bytes], file: ObjectFile, codec: str) -> Iterator[b
         raise BadObject("corrupt-object", f"{codec}: {error}") from error
 
 
-def _bounded(pieces: Iterator[bytes], size: int, codec: str) -> Iterator[bytes]:
-    allowed = max(ALWAYS_ALLOWED, size * LARGEST_RATIO)
+def _bounded(pieces: Iterator[bytes], size: int, codec: str, max_expansion: int) -> Iterator[bytes]:
+    allowed = max(ALWAYS_ALLOWED, size * max_expansion)
     total = 0
     for piece in pieces:
         total += len(piece)
         if total > allowed:
-            raise BadObject("corrupt-object", f"{codec}: {size} bytes expand to more than {allowed}: refused")
+            raise BadObject(
+                "corrupt-object",
+                f"{codec}: {size} bytes expand to more than {allowed}; a larger maxExpansion allows more",
+            )
         yield piece
 
 

@@ -100,11 +100,15 @@ def _has_new(value: Any, names: dict[str, Any]) -> bool:
 
 
 def _says_something(value: Any) -> bool:
-    if isinstance(value, dict):
-        return any(_says_something(inner) for inner in value.values())
-    if isinstance(value, list):
-        return any(_says_something(inner) for inner in value)
-    return value is not None
+    """Whether there is any value in it; objects may be as deep in one another as they like."""
+    rest = [value]
+    while rest:
+        one = rest.pop()
+        if isinstance(one, (dict, list)):
+            rest.extend(one.values() if isinstance(one, dict) else one)
+        elif one is not None:
+            return True
+    return False
 
 
 def more(wanted: pa.DataType, found: pa.DataType, *, exactly: bool = False) -> Tree | None:

@@ -13,7 +13,6 @@ MESSAGE_FORMATS = ("json", "csv", "parquet", "text", "orc", "avro")
 FILE_FORMATS = (*MESSAGE_FORMATS, "binaryFile")
 LINE_FORMATS = ("json", "csv", "text")
 RECORD_FORMATS = ("json", "csv")
-TYPED_FORMATS = ("parquet", "orc", "avro")
 INFERRED_FORMATS = ("json", "csv", "parquet", "orc", "avro")
 _CSV = ("csv",)
 
@@ -38,9 +37,11 @@ class FormatOptions:
         help="Format of the objects, or of messages; `json` is one record a line. Without it, messages are read as "
         "they are.",
     )
-    timezone: str = option(
-        "timeZone", types.TIME_ZONE, "UTC", example="Europe/Berlin", formats=RECORD_FORMATS,
-        help="Zone of timestamps that are written without one.",
+    timezone: str | None = option(
+        "timeZone", types.TIME_ZONE, example="Europe/Berlin", note="the session's: `spark.sql.session.timeZone`",
+        formats=RECORD_FORMATS,
+        help="Zone of timestamps that are written without one. Where the session sets none either, it is the zone of "
+        "the driver's machine, as in Spark.",
     )
     header: bool = option(
         "header", types.BOOLEAN, "false", help="The first line holds the columns' names.", example="true", formats=_CSV
@@ -118,6 +119,11 @@ class FormatOptions:
         help="What happens with a bad record: its readable fields are kept; it is left out; or its object is corrupt "
         "(`onCorruptObject`). In the first two modes the record is also written to the error table.",
     )
+    max_record_bytes: int = option(
+        "maxRecordBytes", types.SIZE, "48m", example="256m", formats=LINE_FORMATS,
+        help="A longer record (with `multiLine` of json, or `wholeText`: a longer object) is a bad record and is "
+        "skipped. A worker needs up to ten times as much memory.",
+    )
     column_name_of_corrupt_record: str = option(
         "columnNameOfCorruptRecord", types.NON_EMPTY, "_corrupt_record", example="_bad", formats=RECORD_FORMATS,
         help="The STRING column that holds bad records as they were written, if the schema has it.",
@@ -131,9 +137,9 @@ class FormatOptions:
         "inferred schema has it.",
     )
     max_expansion: int = option(
-        "maxExpansion", types.number(1, 1_000_000), "250", example="5000", formats=TYPED_FORMATS,
+        "maxExpansion", types.number(1, 1_000_000), "250", example="5000", formats=MESSAGE_FORMATS,
         help="How many times larger than the object its decoded values may be (and how many rows a byte). Beyond it, "
-        "and beyond 1 GB or 100 million rows, the object is corrupt.",
+        "and beyond 1 GB or 100 million rows (csv, json and text: 256 MB), the object is corrupt.",
     )
     partition_columns: tuple[str, ...] = option(
         "partitionColumns", types.NAMES, "", example="day,country",
@@ -141,6 +147,16 @@ class FormatOptions:
     )
     # fmt: on
     watch_new_columns: bool = field(default=False)
+
+    @property
+    def zone(self) -> str:
+        """The zone of timestamps without one. Tasks know it before they read; without Spark it is UTC."""
+        return self.timezone or "UTC"
+
+    @property
+    def max_values(self) -> int:
+        """Keys and values of one json record: each takes some hundred bytes while it is read."""
+        return self.max_record_bytes // 64
 
     @property
     def plain_utf8(self) -> bool:

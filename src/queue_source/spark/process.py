@@ -56,6 +56,15 @@ def task_name() -> str:
     return "" if context is None or batch is None else f"{batch}.{context.partitionId()}"
 
 
+def session_time_zone() -> str | None:
+    """The zone that the query's session has been given, in a task of it; None where it was given none.
+
+    Spark hands a session's settings to its tasks so that they know them, and to no other Python process.
+    """
+    context = TaskContext.get()
+    return None if context is None else context.getLocalProperty("spark.sql.session.timeZone")
+
+
 def stop_on_sigterm() -> None:
     """Turn the SIGTERM with which Spark ends a reader process into `reader.stop()`.
 

@@ -13,21 +13,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
+from queue_source.errors import OptionError
 from queue_source.formats.base import check_schema, may_be_cut
 from queue_source.options import ReaderOptions, connection_options
+from queue_source.options.content import ContentOptions
+from queue_source.options.time_zones import machine_time_zone, parse_time_zone
 from queue_source.read.message_rows import check_message_schema
 from queue_source.read.partitions import partition
 from queue_source.read.plan_store import PlanStore
 from queue_source.read.task import Alone, Beside, Work, read_work
 from queue_source.spark.compat import AvailableNow, arrow_schema, read_all_available
-from queue_source.spark.process import driver_identity, is_repeated, stop_on_sigterm
+from queue_source.spark.process import driver_identity, is_repeated, session_time_zone, stop_on_sigterm
 from queue_source.storage.files import stat_objects
 from shard_store.model import Plan, Range
 
@@ -84,13 +87,14 @@ class CuesqueueStreamReader(AvailableNow, DataSourceStreamReader):
         assert self._store is not None
         batches = self._options.batches
         tasks = partition(plan, batches.min_partitions, batches.max_partition_bytes, self._may_be_cut)
+        content = self._in_zone(self._options.content, machine_time_zone())
         # a plan without content still needs a task: its commit message says to the sink which plan is published
         return [
             WorkPartition(
                 Work(
                     plan.identity,
                     pieces,
-                    self._options.content,
+                    content,
                     self._store,
                     self._isolation(plan, task),
                     self._options.delivery.max_attempts,
@@ -107,6 +111,17 @@ class CuesqueueStreamReader(AvailableNow, DataSourceStreamReader):
     def _may_be_cut(self, entry: Range) -> bool:
         return may_be_cut(entry.content.uri, self._options.content)
 
+    def _in_zone(self, content: ContentOptions, zone: str) -> ContentOptions:
+        """With the zone of timestamps without one, unless the options say it. Raises OptionError."""
+        own = self._options.content.format
+        if content.format is None or own is None or own.timezone is not None:
+            return content
+        try:
+            timezone = parse_time_zone(zone)
+        except ValueError as error:
+            raise OptionError("timeZone", f"the session's: {error}") from None
+        return replace(content, format=replace(content.format, timezone=timezone))
+
     def commit(self, end: dict[str, Any]) -> None:
         self._started().confirm(int(end["seq"]))
 
@@ -120,7 +135,10 @@ class CuesqueueStreamReader(AvailableNow, DataSourceStreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, WorkPartition)
-        return read_work(partition.work, arrow_schema(self._schema), repeated=is_repeated())
+        work = partition.work
+        if (zone := session_time_zone()) is not None:
+            work = replace(work, content=self._in_zone(work.content, zone))
+        return read_work(work, arrow_schema(self._schema), repeated=is_repeated())
 
     def _started(self) -> Coordinator:
         if self._coordinator is None:

@@ -20,8 +20,6 @@ from queue_source.options.file_format import FormatOptions
 
 BLOCK_SIZE = 16 << 20
 """Bytes that are read and parsed at a time. It hardly matters for speed."""
-LONGEST_RECORD = 128 << 20
-"""A record of more bytes than this is bad: it is skipped, not held."""
 
 BOM = b"\xef\xbb\xbf"
 """A byte order mark: at the beginning of an object it is no data."""
@@ -137,10 +135,17 @@ def line_separator(options: FormatOptions) -> Separator:
 
 
 def text_blocks(
-    stream: Readable, separator: Separator, bad: BadRecords, *, offset: int = 0, until: int | None = None
+    stream: Readable,
+    separator: Separator,
+    bad: BadRecords,
+    *,
+    offset: int = 0,
+    until: int | None = None,
+    longest: int = _UNBOUNDED,
 ) -> Iterator[Block]:
     """The records of a stream that begin at or after `offset` and before `until`, in blocks.
 
+    A record of more than `longest` bytes is bad: it is skipped, not held.
     The stream is at the object's beginning, or `separator.length` bytes before the range: a record that began earlier
     is left to its own range. A byte order mark at the beginning is no data.
     """
@@ -170,8 +175,8 @@ def text_blocks(
         if end:
             yield Block(offset, data if end == len(data) else data[:end])
             offset, rest = offset + end, data[end:]
-        elif len(data) > LONGEST_RECORD:
-            bad.add(offset, f"a record of more than {LONGEST_RECORD} bytes is skipped", data)
+        elif len(data) > longest:
+            bad.add(offset, f"a record of more than {longest} bytes is skipped; a larger maxRecordBytes reads it", data)
             offset, rest = _next_record(stream, separator, offset, data, len(data))
         else:
             rest = data

@@ -39,10 +39,13 @@ class Csv(LineFormat):
 
     def read(self, text: TextObject, part: Part, schema: pa.Schema) -> Iterator[pa.Table]:
         reader = self.reader(schema, text.options, text.bad, text.uri)
-        found = text.blocks(reader.separator, part)
         if text.options.header and part.start:
-            next(_behind_header(reader, text.blocks(reader.separator)), None)
-        elif text.options.header:
+            behind = next(_behind_header(reader, text.blocks(reader.separator)), None)
+            if behind is None or (part.end is not None and behind.offset >= part.end):
+                return  # blank lines, or the header, are all of this part
+            part = Part(max(part.start, behind.offset), part.end)
+        found = text.blocks(reader.separator, part)
+        if text.options.header and not part.start:
             found = _behind_header(reader, found)
         for block in found:
             yield from read_block(reader, block)
@@ -64,20 +67,17 @@ class Csv(LineFormat):
         return [data[len(header) :] for data in contents if len(data) > len(header)]
 
     def infer(self, source: OpenObject, options: FormatOptions, limit: int, *, types: bool) -> pa.Schema:
-        """The columns of the header, or `_c0`, `_c1` ... without one. Raises BadObject for a name that is there twice.
+        """The columns of the header, or `_c0`, `_c1` ... without one.
 
         Types are those that all values of a column may have.
         """
         reader = self.reader(pa.schema([]), options, BadRecords("PERMISSIVE"), source.uri)
         blocks = TextObject(source, options, BadRecords("PERMISSIVE"), Part()).blocks(reader.separator, Part(0, limit))
-        records = (fields for block in blocks for fields in reader.fields(block.data))
-        names: list[str] | None = None
-        if options.header:
-            names = [value or f"_c{at}" for at, (value, _) in enumerate(next(records, []))]
-            _refuse_twice(names)
+        lines = (line for block in blocks for line in reader.lines(block.data))
+        names = reader.names(next(lines, b"")) if options.header else None
         meanings = _meanings(options) if types else []
         columns = [_Column(meanings) for _ in names or ()]
-        for fields in records:
+        for fields in map(reader.fields, lines):
             if names is None:
                 columns += [_Column(meanings) for _ in fields[len(columns) :]]
             for column, (value, quoted) in zip(columns, fields, strict=False):
@@ -96,13 +96,6 @@ def _behind_header(reader: CsvReader, blocks: Iterator[Block]) -> Iterator[Block
             yield rest
             break
     yield from blocks
-
-
-def _refuse_twice(names: list[str]) -> None:
-    named = [name.casefold() for name in names]
-    twice = next((name for name in named if named.count(name) > 1), None)
-    if twice is not None:
-        raise BadObject("wrong-columns", f"column {twice!r} is in the header more than once")
 
 
 def infer_text(text: str, options: FormatOptions) -> pa.DataType:

@@ -8,7 +8,9 @@ it, it goes on to the end of the object. In a field that does not begin with a q
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -20,6 +22,12 @@ Ends = np.ndarray[Any, np.dtype[np.intp]]
 
 Field = tuple[str, bool]
 """The text of a field, and whether it was quoted."""
+
+MAX_COLUMNS = 20_480
+"""Fields of a record; one with more is bad, as in Spark."""
+
+_MAX_PLACES = 4 << 20
+_AT_ONCE = 1 << 16
 
 BLANK = bytes(range(33)).decode()
 """The characters that Spark takes for white space around a field."""
@@ -34,8 +42,8 @@ class Tokenizer:
         q, e = re.escape(options.quote), re.escape(options.escape)
         self._pair = re.compile(f"{e}({e}|{q})|{q}({q})" if e else f"{q}({q})")
 
-    def fields(self, record: str) -> tuple[list[Field], bool]:
-        """The fields of a record (without its line end), and whether every quote is closed."""
+    def fields(self, record: str, most: int = MAX_COLUMNS) -> tuple[list[Field], bool]:
+        """The fields of a record (without its line end), and whether every quote is closed. Raises ValueError."""
         found: list[Field] = []
         all_closed, place = True, 0
         while True:
@@ -47,6 +55,8 @@ class Tokenizer:
                 text = self._pair.sub(lambda pair: pair[pair.lastindex or 0], text)
             elif kind == "plain" and self._trailing:
                 text = text.rstrip(BLANK)
+            if len(found) == most:
+                raise ValueError(f"more than {most} fields")
             found.append((text, kind in ("quoted", "open")))
             all_closed = all_closed and kind != "open"
             place = field.end()
@@ -75,12 +85,14 @@ class CsvRecords:
         """Where the records end in text that begins with a record; the last end may be that of the text."""
         if self._is_regular(data):
             return _line_ends(data, self._quote)
-        return np.array([step.end() for step in self._step.finditer(data) if step.lastgroup], np.intp)
+        return np.fromiter((step.end() for step in self._step.finditer(data) if step.lastgroup), np.intp)
 
     def last_end(self, data: bytes) -> int:
         end = len(data)  # which may be the half of \r\n, or within a field: never an answer
         if not self._is_regular(data):
-            return next((end for end in reversed(self.ends(data).tolist()) if end < len(data)), 0)
+            ends = self.ends(data)
+            complete = ends[ends < len(data)]
+            return int(complete[-1]) if len(complete) else 0
         quotes = _places(data, self._quote)
         while end := max(data.rfind(b"\n", 0, end - 1), data.rfind(b"\r", 0, end - 1)) + 1:
             if np.searchsorted(quotes, end) % 2 == 0 and data[end - 1 : end + 1] != b"\r\n":
@@ -94,7 +106,9 @@ class CsvRecords:
 
     def split(self, data: bytes) -> Iterator[tuple[int, bytes]]:
         start = 0
-        for end in [*self.ends(data).tolist(), len(data)]:
+        ends = self.ends(data)
+        some = (ends[at : at + _AT_ONCE].tolist() for at in range(0, len(ends), _AT_ONCE))
+        for end in chain(chain.from_iterable(some), (len(data),)):
             if start < end:
                 record = data[start:end]
                 yield start, record.removesuffix(b"\n").removesuffix(b"\r")
@@ -103,13 +117,18 @@ class CsvRecords:
     def _is_regular(self, data: bytes) -> bool:
         """Whether quotes do nothing but surround fields: then numpy finds the ends many times as fast."""
         if not self._quote or self._quote not in data:
-            return True
+            return _count(data, b"\n") + _count(data, b"\r") <= _MAX_PLACES
         if self._comment and self._comment in data:
             return False
         may_escape = self._escape and self._escape in data  # one character is found ten times as fast as two
         if may_escape and (self._escape + self._quote in data or self._escape * 2 in data):
             return False
         return regular_quotes(data, self._quote, self._sep, open_end=True)
+
+
+def _count(data: bytes, character: bytes) -> int:
+    """How many of a character there are; numpy counts them ten times as fast as bytes do."""
+    return int(np.count_nonzero(np.frombuffer(data, np.uint8) == ord(character)))
 
 
 def _places(data: bytes, character: bytes) -> Ends:
@@ -135,7 +154,10 @@ def _line_ends(data: bytes, quote: bytes) -> Ends:
 def regular_quotes(data: bytes, quote: bytes, sep: bytes, *, open_end: bool = False) -> bool:
     """Whether every quote opens a field, closes it, or is one of two within. `open_end`: the last may stay open."""
     characters = np.frombuffer(data, np.uint8)
-    at = np.flatnonzero(characters == quote[0])
+    are_quotes = characters == quote[0]
+    if np.count_nonzero(are_quotes) > _MAX_PLACES:
+        return False  # their places would take many times the memory of the text
+    at = np.flatnonzero(are_quotes)
     if len(at) % 2 and not open_end:
         return False
     borders = np.zeros(256, np.bool_)
@@ -161,8 +183,11 @@ def _field(options: FormatOptions) -> str:
     if not q:
         return leading + plain
     pair = rf"{e}[\s\S]|{q}{q}" if e else q + q
-    inner = f"[^{q}{e}]*(?:(?:{pair})[^{q}{e}]*)*"
+    # where Python has it, what is repeated is never tried again: it would take a hundred bytes for each pair
+    once = "+" if sys.version_info >= (3, 11) else ""
+    inner = f"[^{q}{e}]*(?:(?:{pair})[^{q}{e}]*)*{once}"
     border = rf"(?={s}|[\r\n]|\Z)" if options.multi_line else rf"(?={s}|\Z)"
-    quoted = rf"{q}(?P<quoted>{inner}){q}[ \t]*{border}"  # spaces behind a closing quote are no data
+    behind = "".join(c for c in " \t" if c != options.sep)
+    quoted = rf"{q}(?P<quoted>{inner}){q}[{behind}]*{border}"  # spaces behind a closing quote are no data
     never_closed = rf"{q}(?P<open>{inner}){f'{e}?' if e else ''}\Z"
     return rf"{leading}(?:{quoted}|{never_closed}|(?P<stray>{q}{inner}[^{stop}]*)|{plain})"

@@ -18,13 +18,15 @@ from queue_source.formats.base import OpenObject, Part
 from queue_source.formats.compression import codec_of
 from queue_source.formats.text.blocks import BOM, Block, line_separator
 from queue_source.formats.text.json_lines import JsonReader
-from queue_source.formats.text.json_values import decode, is_number
+from queue_source.formats.text.json_parser import Number, as_text, decode
 from queue_source.formats.text.line_format import LineFormat, TextObject
 from queue_source.formats.text.records import RecordReader, read_block
 from queue_source.formats.types import is_text
 from queue_source.options.file_format import FormatOptions
 
 _SMALL = 64 << 10  # bytes of JSON that Python has read before pyarrow has begun
+DEEPEST_TYPE = 100
+"""Objects and arrays within one another that an inferred type has; what is deeper is text."""
 _BREAKS = bytes.maketrans(b"\r\n", b"\t\t")
 _INTEGER = re.compile(r"-?(?:0|[1-9][0-9]{0,37})")
 
@@ -75,7 +77,7 @@ class Json(LineFormat):
         document = options.multi_line or _is_document(body)
         if options.plain_utf8 and len(body) <= _SMALL and codec_of("", body) is None:
             reader, block = self.reader(schema, options, bad, ""), Block(0, body.removeprefix(BOM))
-            return iter([reader.whole(block) if document else reader.slowly(block)])
+            return iter([reader.whole(block)]) if document else reader.slowly(block)
         if document:
             options = replace(options, multi_line=True, line_sep=None)
         return super().read_body(body, schema, options, bad)
@@ -102,7 +104,7 @@ def _is_document(body: bytes) -> bool:
     if b"\n" not in body and b"\r" not in body:
         return False
     try:
-        decode(body.decode("utf-8"))
+        decode(as_text(body))
     except ValueError:
         return False
     return True
@@ -120,7 +122,7 @@ def _records(text: TextObject, limit: int) -> Iterator[dict[str, Any]]:
         if not record.strip():
             continue
         try:
-            yield from decode(record.decode("utf-8"))
+            yield from decode(as_text(record))
         except ValueError as error:  # UnicodeDecodeError is one
             text.bad.add(offset, str(error), record)
 
@@ -138,9 +140,10 @@ def infer_records(records: Iterable[dict[str, Any]], *, types: bool) -> pa.Schem
 class _Seen:
     """The values that were seen at one place of JSON objects."""
 
-    __slots__ = ("fields", "items", "kinds")
+    __slots__ = ("depth", "fields", "items", "kinds")
 
-    def __init__(self) -> None:
+    def __init__(self, depth: int = 0) -> None:
+        self.depth = depth
         self.kinds: set[str] = set()
         self.fields: dict[str, _Seen] = {}
         self.items: _Seen | None = None
@@ -148,22 +151,24 @@ class _Seen:
     def add(self, value: Any) -> None:
         if value is None:
             return
-        if isinstance(value, dict):
+        if self.depth > DEEPEST_TYPE:
+            self.kinds.add("text")
+        elif isinstance(value, dict):
             self.kinds.add("object")
             fields = self.fields
             for name, inner in value.items():
                 if (seen := fields.get(name)) is None:
-                    seen = fields[name] = _Seen()
+                    seen = fields[name] = _Seen(self.depth + 1)
                 seen.add(inner)
         elif isinstance(value, list):
             self.kinds.add("array")
             if self.items is None:
-                self.items = _Seen()
+                self.items = _Seen(self.depth + 1)
             for inner in value:
                 self.items.add(inner)
         elif isinstance(value, bool):
             self.kinds.add("boolean")
-        elif is_number(value):
+        elif isinstance(value, Number):
             self.kinds.add(_kind_of_number(value))
         else:
             self.kinds.add("text")

@@ -7,19 +7,32 @@ says exactly which record and column is wrong, or reads what Spark reads and pya
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.json as pa_json
 import pyarrow.types as pt
 
 from queue_source.errors import BadObject
 from queue_source.formats.bad_records import BadRecords
 from queue_source.formats.new_columns import KnownNames, more
-from queue_source.formats.text.blocks import BLOCK_SIZE, Block, count_lines, is_utf8, line_separator, unified
-from queue_source.formats.text.json_values import Objects, decode, dump
-from queue_source.formats.text.records import Record, RecordSchema, Rows
+from queue_source.formats.text.blocks import BLOCK_SIZE, BOM, Block, count_lines, is_utf8, line_separator, unified
+from queue_source.formats.text.json_parser import (
+    MAX_DEPTH,
+    MAX_NUMBER,
+    SHALLOW,
+    as_text,
+    decode,
+    dump,
+    nesting,
+    parse_objects,
+)
+from queue_source.formats.text.json_values import Objects, TextNeeded
+from queue_source.formats.text.records import Record, RecordSchema, Rows, are_too_many
 from queue_source.formats.text.values import text_leaf
 from queue_source.formats.typed.columns import check_decimals, conform_column, require_any
 from queue_source.formats.types import inner_types, is_bytes
@@ -29,6 +42,13 @@ _NO_OBJECT = re.compile(rb"^[ \t]*[^ \t\n{]", re.MULTILINE)
 _CACHED = 1 << 18  # bytes that stay in the processor's cache
 _NEWLINE, _BRACE = ord("\n"), ord("{")
 _WHITE = b" \t\r\n"
+_SHORT = 500  # twice as many bytes have room neither for `MAX_DEPTH` brackets that are closed nor for a long number
+_LONGEST_INFERRED = 1 << 20  # bytes of a line of which pyarrow may find out the columns
+_LONG_NUMBER = re.compile(rb"[0-9]{%d}" % MAX_NUMBER)
+_ODD_NUMBER = re.compile(rb"[:,\[]\s*(?:-?Inf(?!inity)|-NaN)")
+_OF_NUMBERS = np.isin(np.arange(256), np.frombuffer(b"0123456789.eE+-", np.uint8))
+
+Characters = np.ndarray[Any, np.dtype[np.uint8]]
 
 
 class JsonReader:
@@ -51,8 +71,13 @@ class JsonReader:
         lines = unified(data, self._separator_text, blank=b" ")
         if not lines or lines.isspace():
             return self._shape.full.empty_table()
-        plain = _all_begin_plainly(lines)
+        plain, lines_are_short = _look(lines)
+        if are_too_many(lines, self._shape.full):
+            return None
         if not plain and _NO_OBJECT.search(lines) is not None:
+            return None
+        infers = self._shape.rescued is not None or self._known is not None
+        if (infers or not lines_are_short) and _may_be_beyond(lines, infers=infers):
             return None
         try:
             parsed = self._parse(lines)
@@ -62,6 +87,8 @@ class JsonReader:
                 return None  # two objects in a line, or one over two
             if self._has_more(parsed.schema):
                 return None  # to be rescued, or a reason to stop
+            if _has_odd_numbers(parsed) and _ODD_NUMBER.search(lines) is not None:
+                return None
             check_decimals(parsed)
             columns = [conform_column(parsed.column(i), field, self._leaf) for i, field in enumerate(self._shape.data)]
         except (pa.ArrowException, UnicodeDecodeError, BadObject):
@@ -70,28 +97,33 @@ class JsonReader:
             parsed = pa.Table.from_arrays(columns, schema=self._shape.data)
         return self._shape.assemble(parsed)
 
-    def slowly(self, block: Block) -> pa.Table:
+    def slowly(self, block: Block) -> Iterator[pa.Table]:
         rows = Rows(self._shape, self._bad, self._uri)
         for offset, line in self.separator.split(block.data):
             if line.strip(_WHITE):
                 self._read_record(rows, block.offset + offset, line)
-        return rows.table()
+                if rows.are_many:
+                    yield rows.take()
+        yield rows.take()
 
     def whole(self, block: Block) -> pa.Table:
         """One document (`multiLine`): what is bad in it makes all of it one bad record."""
         rows = Rows(self._shape, self._bad, self._uri)
-        if block.data.strip(_WHITE):
+        if block.data.removeprefix(BOM).strip(_WHITE):
             self._read_record(rows, block.offset, block.data)
-        return rows.table()
+        return rows.take()
 
     def require_a_column(self, block: Block) -> None:
         """Raise BadObject("wrong-columns") when no record of a block, though good, so much as names a column."""
         names, present = set(self._shape.data.names), set[str]()
+        if b"\\" not in block.data and not any(name.encode() in block.data for name in names):
+            end = self.separator.first_end(block.data, 0)  # the first record, for the message
+            block = block if end < 0 else Block(block.offset, block.data[:end])
         for _, line in self.separator.split(block.data):
             if not line.strip(_WHITE):
                 continue
             try:
-                found = {key for one in decode(line.decode("utf-8")) for key in one}
+                found = {key for one in decode(as_text(line), self._options.max_values) for key in one}
             except ValueError:
                 return  # it is reported as a bad record
             if found & names:
@@ -106,7 +138,8 @@ class JsonReader:
     def _read_record(self, rows: Rows, offset: int, line: bytes) -> None:
         record = Record()
         try:
-            found = decode(line.decode("utf-8"))
+            text = as_text(line)
+            objects = decode(text, self._options.max_values)
         except UnicodeDecodeError as error:
             record.reasons.append(f"not UTF-8: {error.reason} at byte {error.start} of the record")
         except ValueError as error:
@@ -114,13 +147,24 @@ class JsonReader:
         if record.reasons:
             rows.add(rows.nothing(), record, offset, line)
             return
-        for one in found:
-            if self._known is not None:
+        if self._known is not None:
+            for one in objects:
                 self._known.check(one)
+        try:
+            read = self._read(rows, objects, record)
+        except TextNeeded:
             record = Record()
+            read = self._read(rows, parse_objects(text), record)
+        # one bad object of several makes the record bad, and so all its rows
+        rows.add_all(read, record, offset, line)
+
+    def _read(self, rows: Rows, objects: list[dict[str, Any]], record: Record) -> list[tuple[list[Any], str | None]]:
+        """The values of each object, and what is rescued of it."""
+        read = []
+        for one in objects:
             values, rescued = self._objects.read(one, record)
-            texts = {name: dump(value) for name, value in rescued.items()}
-            rows.add(values, record, offset, line, rows.as_json(texts))
+            read.append((values, rows.as_json((name, dump(value)) for name, value in rescued.items())))
+        return read
 
     def _has_more(self, parsed: pa.Schema) -> bool:
         """Whether there is anything but the declared columns (and nulls), where that matters."""
@@ -157,21 +201,65 @@ def wire_type(kind: pa.DataType) -> pa.DataType:
     return pa.string() if textual or pt.is_large_string(kind) else kind
 
 
-def _all_begin_plainly(lines: bytes) -> bool:
-    """Whether every line begins with `{`; if not, it may still be blank or indented.
+def _look(lines: bytes) -> tuple[bool, bool]:
+    """Whether every line begins with `{` (if not, it may still be blank or indented), and whether no line is long.
 
     pyarrow dies of SIGSEGV on a block that begins with `null` (apache/arrow#47409), also after a byte order mark, and
     reads a later `null` as a row. All else that is no object it refuses by itself.
     """
-    if not lines.startswith(b"{"):
-        return False
+    plain, short = lines.startswith(b"{"), True
     characters = np.frombuffer(lines, np.uint8)
     for start in range(0, len(lines), _CACHED):
         # one byte more, so that the first character of a line meets its newline; 5 times faster than a search
         piece = characters[start : start + _CACHED + 1]
-        if (piece[1:][piece[:-1] == _NEWLINE] != _BRACE).any():
-            return False
-    return True
+        newlines = piece[:-1] == _NEWLINE
+        plain = plain and not (piece[1:][newlines] != _BRACE).any()
+        # a line of more than twice as many bytes as here are in a row has all of a row
+        rows = newlines[: len(newlines) // _SHORT * _SHORT].reshape(-1, _SHORT)
+        short = short and bool(rows.any(axis=1).all())
+    return plain, short
+
+
+def _may_be_beyond(lines: bytes, *, infers: bool) -> bool:
+    """Whether anything may be so deep, or so long, that Spark takes the record for bad, or pyarrow dies of it.
+
+    pyarrow takes any depth of what is not declared; where it `infers` what that is, it calls itself, and makes a column
+    of every name.
+    """
+    deepest = SHALLOW if infers else MAX_DEPTH
+    characters = np.frombuffer(lines, np.uint8)
+    ends = np.append(np.flatnonzero(characters == _NEWLINE), len(lines))
+    starts = np.append(0, ends[:-1] + 1)
+    opening = np.flatnonzero((characters | 0x20) == _BRACE)  # `[` too
+    openings = np.searchsorted(opening, ends) - np.searchsorted(opening, starts)
+    if infers and (ends - starts).max() > _LONGEST_INFERRED:
+        return True
+    many = np.flatnonzero(openings > deepest)
+    if any(nesting(lines[start:end]) > deepest for start, end in zip(starts[many], ends[many], strict=True)):
+        return True
+    return _may_have_long_number(characters) and _LONG_NUMBER.search(lines) is not None
+
+
+def _may_have_long_number(characters: Characters) -> bool:
+    """Whether any number has `MAX_NUMBER` digits, by every hundredth character."""
+    found = _OF_NUMBERS[characters[:: MAX_NUMBER // 10]]
+    for distance in range(1, 9):
+        found = found[:-1] & _OF_NUMBERS[characters[:: MAX_NUMBER // 10]][distance:]
+    return bool(found.any())
+
+
+def _has_odd_numbers(parsed: pa.Table) -> bool:
+    """Whether any floating number is infinite or none: pyarrow takes `Inf` and `-NaN` too, which Spark does not."""
+    rest = [chunk for column in parsed.columns for chunk in column.chunks]
+    while rest:
+        array = rest.pop()
+        if pt.is_struct(array.type):
+            rest += array.flatten()
+        elif pt.is_list(array.type):
+            rest.append(array.flatten())
+        elif pt.is_floating(array.type) and pc.all(pc.is_finite(array)).as_py() is False:
+            return True
+    return False
 
 
 def _has_map(kind: pa.DataType) -> bool:

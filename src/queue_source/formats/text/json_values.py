@@ -4,20 +4,21 @@ This is the slow way and the reference: the fast one (`json_lines.py`) either ag
 Numbers keep their text until the declared type is known, so decimals are exact and a STRING gets what was written.
 
 As in Spark, a field that is not of its type is null and its record bad, while the other fields stay: of a struct, in
-any depth, its good fields; an array or a map with one bad element is null.
+any depth, its good fields; an array or a map with one bad element is null. A key that is there twice has its last good
+value, in a map both; an object or array in a STRING is the text that was written.
 """
 
 from __future__ import annotations
 
 import base64
-import binascii
-import json
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.types as pt
 
+from queue_source.formats.text.json_parser import Array, Number, Object, dump
 from queue_source.formats.text.parsing import in_range, time_converter, to_decimal
 from queue_source.formats.text.records import Record
 from queue_source.formats.types import is_bytes, is_text
@@ -28,11 +29,13 @@ _SPECIAL = {
     "Infinity": float("inf"),
     "-Infinity": float("-inf"),
     "+Infinity": float("inf"),
-    "INF": float("inf"),
     "+INF": float("inf"),
     "-INF": float("-inf"),
 }
 _LARGEST_MOMENT = 1 << 63
+_BASE64 = re.compile(r"(?:[\0-\x20]*[A-Za-z0-9+/]{2}(?:[A-Za-z0-9+/]{2}|[A-Za-z0-9+/]=|==))*[\0-\x20]*")
+_BASE64_WHITE = re.compile(r"[\0-\x20]+")
+_PADDED = re.compile(r"[^=]*={1,2}|[^=]+")
 
 Converter = Callable[[Any, Record], Any]
 """From a decoded value that is not null to what `pa.array` takes. Raises ValueError with the reason.
@@ -41,25 +44,8 @@ What its type has no place for is in `rescued` of the record afterwards.
 """
 
 
-class _Number(str):
-    """The text of a JSON number; a str of its own, so that it is not taken for a JSON string."""
-
-    __slots__ = ()
-
-
-_DECODER = json.JSONDecoder(parse_float=_Number, parse_int=_Number, parse_constant=_Number)
-
-
-def decode(text: str) -> list[dict[str, Any]]:
-    """The objects of one record: an array holds several. Numbers are their text. Raises ValueError."""
-    try:
-        value = _DECODER.decode(text)
-    except RecursionError as error:
-        raise ValueError("nested too deeply") from error
-    found = value if isinstance(value, list) else [value]
-    if not all(isinstance(one, dict) for one in found):
-        raise ValueError("not a JSON object")
-    return found
+class TextNeeded(Exception):
+    """The text of an object or array is needed, which only `parse_objects` knows."""
 
 
 class Objects:
@@ -75,8 +61,11 @@ class Objects:
         values: list[Any] = []
         rescued: dict[str, Any] = {}
         for name, path, convert in self._parts:
-            converted, found = None, value.get(name)
-            if found is not None:
+            converted = None
+            for found in _all_of(value, name):
+                if found is None:
+                    converted = None
+                    continue
                 record.rescued = None
                 try:
                     converted = convert(found, record)
@@ -89,8 +78,15 @@ class Objects:
                         record.reasons.append(f"column {path!r}: {error}")
             values.append(converted)
         if self._rescues:
-            rescued.update({name: found for name, found in value.items() if name not in self._names})
+            rescued.update((name, found) for name, found in value.items() if name not in self._names)
         return values, rescued
+
+
+def _all_of(value: dict[str, Any], name: str) -> Sequence[Any]:
+    """The values of a key: more than one where it is repeated."""
+    if isinstance(value, Object) and name in value.repeated:
+        return value.repeated[name]
+    return (value.get(name),)
 
 
 def converter(field: pa.Field, options: FormatOptions, path: str = "") -> Converter:
@@ -135,9 +131,10 @@ def _map(item: Converter) -> Converter:
     def convert(value: Any, record: Record) -> list[tuple[str, Any]]:
         if not isinstance(value, dict):
             raise _unexpected("an object", value)
-        values, rescued = _each(item, value.values(), record)
-        record.rescued = {key: rest for key, rest in zip(value, rescued, strict=True) if rest}
-        return list(zip(map(_encodable, value), values, strict=True))
+        pairs = value.pairs if isinstance(value, Object) else value.items()
+        values, rescued = _each(item, (inner for _, inner in pairs), record)
+        record.rescued = {key: rest for (key, _), rest in zip(pairs, rescued, strict=True) if rest}
+        return [(_encodable(key), inner) for (key, _), inner in zip(pairs, values, strict=True)]
 
     return convert
 
@@ -172,8 +169,14 @@ def _leaf(kind: pa.DataType, options: FormatOptions) -> Callable[[Any], Any]:
 
 
 def _text(value: Any) -> str:
-    """As Spark: a string as it is, anything else as its JSON."""
-    return _encodable(value if isinstance(value, str) else dump(value))
+    """As Spark: a string as it is, anything else as it is written."""
+    if isinstance(value, str):
+        return _encodable(value)
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (Object, Array)):
+        return _encodable(value.text)
+    raise TextNeeded
 
 
 def _encodable(text: str) -> str:
@@ -189,7 +192,7 @@ def _boolean(value: Any) -> bool:
 
 
 def _integer(value: Any) -> int:
-    if not isinstance(value, _Number):
+    if not isinstance(value, Number):
         raise _unexpected("a whole number", value)
     try:
         return int(value)
@@ -200,7 +203,7 @@ def _integer(value: Any) -> int:
 def _floating(value: Any) -> float:
     if isinstance(value, str) and value in _SPECIAL:
         return _SPECIAL[value]
-    if not isinstance(value, _Number):
+    if not isinstance(value, Number):
         raise _unexpected("a number", value)
     return float(value)
 
@@ -212,15 +215,16 @@ def _decimal(value: Any, kind: pa.Decimal128Type) -> Any:
 
 
 def _base64(value: Any) -> bytes:
-    try:
-        return base64.b64decode(_string(value), validate=True)
-    except binascii.Error as error:
-        raise ValueError(f"not base64: {error}") from error
+    """Units of four characters, with white space between them; each may be padded, as Spark's decoder has it."""
+    text = _string(value)
+    if not _BASE64.fullmatch(text):
+        raise ValueError("not base64")
+    return b"".join(map(base64.b64decode, _PADDED.findall(_BASE64_WHITE.sub("", text))))
 
 
 def _instant(value: Any, of_text: Callable[[str], Any]) -> Any:
     """Text; or a whole number of seconds since 1970, as in Spark."""
-    if not isinstance(value, _Number):
+    if not isinstance(value, Number):
         return of_text(_string(value))
     microseconds = _integer(value) * 1_000_000
     if abs(microseconds) >= _LARGEST_MOMENT:
@@ -229,26 +233,11 @@ def _instant(value: Any, of_text: Callable[[str], Any]) -> Any:
 
 
 def _string(value: Any) -> str:
-    if not isinstance(value, str) or isinstance(value, _Number):
+    if not isinstance(value, str) or isinstance(value, Number):
         raise _unexpected("a string", value)
     return value
 
 
-def dump(value: Any) -> str:
-    """Compact JSON in which numbers keep their text."""
-    if isinstance(value, _Number):
-        return str(value)
-    if isinstance(value, dict):
-        return "{" + ",".join(f"{dump(str(key))}:{dump(inner)}" for key, inner in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ",".join(map(dump, value)) + "]"
-    return json.dumps(value, ensure_ascii=False)
-
-
 def _unexpected(wanted: str, value: Any) -> ValueError:
-    return ValueError(f"expected {wanted}, found {dump(value)}")
-
-
-def is_number(value: Any) -> bool:
-    """Whether a decoded value was a number; it is the text of it."""
-    return isinstance(value, _Number)
+    found = dump(value) if isinstance(value, (str, bool)) else "an object" if isinstance(value, dict) else "an array"
+    return ValueError(f"expected {wanted}, found {found}")

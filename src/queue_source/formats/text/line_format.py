@@ -40,20 +40,26 @@ class TextObject:
             stream: Readable = Stored(self._file, self._size, place=place)
         else:
             stream = self._stream()
-        yield from text_blocks(stream, separator, self.bad, offset=part.start, until=part.end)
+        longest = self.options.max_record_bytes
+        yield from text_blocks(stream, separator, self.bad, offset=part.start, until=part.end, longest=longest)
 
     def document(self) -> Iterator[Block]:
         """The object as one record."""
-        data = self._stream().read(blocks.LONGEST_RECORD + 1)
-        if len(data) > blocks.LONGEST_RECORD:
-            self.bad.add(0, f"a document of more than {blocks.LONGEST_RECORD} bytes is skipped", data)
+        longest = self.options.max_record_bytes
+        data = self._stream().read(longest + 1)
+        if len(data) > longest:
+            self.bad.add(
+                0, f"a document of more than {longest} bytes is skipped; a larger maxRecordBytes reads it", data
+            )
             return
-        yield Block(0, data.removeprefix(BOM))
+        yield Block(0, data)
 
     def _stream(self) -> Readable:
         """The text from its beginning, decompressed and as UTF-8."""
         stored = Stored(self._file, self._size, self._first)
-        stream = stored if self.codec is None else decompressed(stored, self.codec, self._size)
+        stream = (
+            stored if self.codec is None else decompressed(stored, self.codec, self._size, self.options.max_expansion)
+        )
         return stream if self.options.plain_utf8 else Pieces(_as_utf8(stream, self.options.encoding))
 
 

@@ -12,7 +12,7 @@ from queue_source.formats.bad_records import BadRecords
 from queue_source.formats.base import Part
 from queue_source.formats.text.blocks import Block, is_utf8, line_separator, unified
 from queue_source.formats.text.line_format import LineFormat, TextObject
-from queue_source.formats.text.records import read_block
+from queue_source.formats.text.records import are_too_many, read_block
 from queue_source.formats.types import is_text
 from queue_source.options.file_format import FormatOptions
 
@@ -32,7 +32,7 @@ class TextReader:
 
     def quickly(self, data: bytes) -> pa.Table | None:
         lines = unified(data, self._separator_text, blank=None) if is_utf8(data) else None
-        if lines is None or len(lines) > _LARGEST_STRINGS:
+        if lines is None or len(lines) > _LARGEST_STRINGS or are_too_many(lines, self._schema):
             return None
         ends = np.flatnonzero(np.frombuffer(lines, np.uint8) == ord("\n"))
         if not lines.endswith(b"\n"):
@@ -43,8 +43,8 @@ class TextReader:
         strings = pa.StringArray.from_buffers(len(ends), pa.py_buffer(offsets), pa.py_buffer(kept))
         return self._table(strings)
 
-    def slowly(self, block: Block) -> pa.Table:
-        return self._read(self.separator.split(block.data), block.offset)
+    def slowly(self, block: Block) -> Iterator[pa.Table]:
+        yield self._read(self.separator.split(block.data), block.offset)
 
     def whole(self, block: Block) -> pa.Table:
         """The object as one row."""

@@ -19,6 +19,7 @@ from queue_source.formats.date_patterns import iso_rewriter
 from queue_source.formats.types import is_bytes, is_text
 from queue_source.formats.zones import instants
 from queue_source.options.file_format import FormatOptions
+from queue_source.options.time_zones import fixed_offset, parse_time_zone
 
 TextConverter = Callable[[str], object]
 """From text to what `pa.array` takes for the type; raises ValueError with the reason."""
@@ -35,12 +36,10 @@ _MOMENT = re.compile(
 _DAY = re.compile(
     r"\s*(?P<year>\d{4})(?:-(?P<month>\d{1,2})(?:-(?P<day>\d{1,2})(?:[ T].*)?)?)?\s*", re.ASCII | re.DOTALL
 )
-_OFFSET = re.compile(
-    r"(?:UTC|GMT|UT)?(?P<sign>[+-])(?P<hours>\d{1,2})(?::?(?P<minutes>\d{2})(?::?(?P<seconds>\d{2}))?)?"
-)
 _EPOCH = datetime(1970, 1, 1)
 _FIRST_DAY = date(1970, 1, 1)
 _MICROSECOND = timedelta(microseconds=1)
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,10})?")
 _WIDE = Context(prec=80, rounding=ROUND_HALF_UP)
 
 
@@ -68,12 +67,13 @@ def time_converter(kind: pa.DataType, options: FormatOptions) -> TextConverter:
         return lambda text: _days(rewrite(text))
     if kind.tz is None:
         return lambda text: _moment(rewrite(text), None)
-    return lambda text: _moment(rewrite(text), options.timezone)
+    return lambda text: _moment(rewrite(text), options.zone)
 
 
 def to_decimal(text: str, kind: pa.Decimal128Type) -> Decimal:
     """A decimal of exactly the type: rounded half up as Spark does, refused when it does not fit."""
-    if not text.isascii() or "_" in text:
+    text = text.replace(",", "")  # thousands are set apart by them, as Spark takes it
+    if not _NUMBER.fullmatch(text):
         raise ValueError(f"{text!r} is not a number")
     try:
         number = Decimal(text)
@@ -162,13 +162,6 @@ def _in_zone(wall: datetime, zone: str) -> int:
 
 
 def _zone(name: str) -> tzinfo:
-    if name in ("Z", "UTC", "GMT", "UT", "z"):
-        return timezone.utc
-    offset = _OFFSET.fullmatch(name)
-    if offset is None:
-        try:
-            return ZoneInfo(name)
-        except (KeyError, OSError) as error:
-            raise ValueError(f"{name!r} is not a time zone") from error
-    seconds = int(offset["hours"]) * 3600 + int(offset["minutes"] or 0) * 60 + int(offset["seconds"] or 0)
-    return timezone(timedelta(seconds=seconds if offset["sign"] == "+" else -seconds))
+    zone = parse_time_zone(name)
+    offset = fixed_offset(zone)
+    return ZoneInfo(zone) if offset is None else timezone(offset)

@@ -7,10 +7,12 @@ kilobytes only. What is left is read in Python, a record at a time: that way say
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from io import StringIO
 from typing import Any, Protocol
 
+import numpy as np
 import pyarrow as pa
 
 from queue_source.formats.bad_records import BadRecords
@@ -21,6 +23,14 @@ from queue_source.options.file_format import FormatOptions
 
 SMALLEST_PIECE = 32 << 10
 _PIECES = 8
+MAX_CELLS = 8 << 20
+"""Rows times columns of a table: tiny records of many columns would take a thousand times their own size."""
+MAX_REASONS = 20
+"""What is wrong with one record, as far as it is told."""
+
+
+encode_json = json.JSONEncoder(ensure_ascii=False).encode
+"""A text as JSON, three times faster than `json.dumps`, which makes an encoder each time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,47 +82,71 @@ class Rows:
         self._shape = shape
         self._bad = bad
         self._uri = uri
-        self._columns: list[list[Any]] = [[] for _ in shape.data]
-        self._facts: dict[str, list[str | None]] = {name: [] for name in (shape.corrupt, shape.rescued) if name}
+        self._empty()
+
+    def _empty(self) -> None:
+        self._columns: list[list[Any]] = [[] for _ in self._shape.data]
+        self._facts: dict[str, list[str | None]] = {
+            name: [] for name in (self._shape.corrupt, self._shape.rescued) if name
+        }
         self._count = 0
 
     def add(self, values: list[Any], record: Record, offset: int, raw: bytes, rescued: str | None = None) -> None:
         """One record; a bad one is counted, and stays or goes as `mode` says."""
+        self.add_all([(values, rescued)], record, offset, raw)
+
+    def add_all(self, rows: list[tuple[list[Any], str | None]], record: Record, offset: int, raw: bytes) -> None:
+        """The rows of one record, each with its rescued data."""
         if record.reasons:
-            self._bad.add(offset, "; ".join(record.reasons), raw)
+            self._bad.add(offset, "; ".join(record.reasons[:MAX_REASONS]), raw)
             if not self._bad.keeps:
                 return
-        for column, value in zip(self._columns, values, strict=True):
-            column.append(value)
-        if self._shape.corrupt:
-            self._facts[self._shape.corrupt].append(raw.decode("utf-8", "replace") if record.reasons else None)
-        if self._shape.rescued:
-            self._facts[self._shape.rescued].append(rescued)
-        self._count += 1
+        text = raw.decode("utf-8", "replace") if record.reasons and self._shape.corrupt else None
+        for values, rescued in rows:
+            for column, value in zip(self._columns, values, strict=True):
+                column.append(value)
+            if self._shape.corrupt:
+                self._facts[self._shape.corrupt].append(text)
+            if self._shape.rescued:
+                self._facts[self._shape.rescued].append(rescued)
+        self._count += len(rows)
 
     def nothing(self) -> list[Any]:
         """The values of a record of which nothing could be read."""
         return [None] * len(self._columns)
 
-    def as_json(self, rescued: dict[str, str]) -> str | None:
+    def as_json(self, rescued: Iterable[tuple[str, str]]) -> str | None:
         """The rescued data of a record: names and JSON texts, and where they were found."""
-        if not rescued:
+        written = StringIO()  # a list of a million parts would take twice as much
+        for name, text in rescued:
+            written.write(f"{',' if written.tell() else '{'}{encode_json(name)}:{text}")
+        if not written.tell():
             return None
-        parts = [f"{json.dumps(name, ensure_ascii=False)}:{text}" for name, text in rescued.items()]
         if self._uri:  # a message has no path
-            parts.append(f'"_file_path":{json.dumps(self._uri, ensure_ascii=False)}')
-        return "{" + ",".join(parts) + "}"
+            written.write(f',"_file_path":{encode_json(self._uri)}')
+        written.write("}")
+        return written.getvalue()
 
-    def table(self) -> pa.Table:
+    @property
+    def are_many(self) -> bool:
+        """Whether they take so much memory that they are to go before more are read."""
+        return self._count * (len(self._columns) + 1) >= MAX_CELLS
+
+    def take(self) -> pa.Table:
+        """The rows so far, which are forgotten here."""
         arrays = []
         for field, values in zip(self._shape.data, self._columns, strict=True):
             try:
                 arrays.append(pa.array(values, field.type))
             except (ValueError, TypeError, OverflowError, pa.ArrowException) as error:
                 raise corrupt_column(field.name, error) from error
-        if not arrays:
-            return self._shape.assemble(pa.table({"": pa.nulls(self._count)}).select([]), self._facts)
-        return self._shape.assemble(pa.Table.from_arrays(arrays, schema=self._shape.data), self._facts)
+        if arrays:
+            data = pa.Table.from_arrays(arrays, schema=self._shape.data)
+        else:
+            data = pa.table({"": pa.nulls(self._count)}).select([])
+        table = self._shape.assemble(data, self._facts)
+        self._empty()
+        return table
 
 
 class RecordReader(Protocol):
@@ -128,19 +162,25 @@ class RecordReader(Protocol):
     def quickly(self, data: bytes) -> pa.Table | None:
         """The rows in the declared schema, or None when anything about them is unusual."""
 
-    def slowly(self, block: Block) -> pa.Table:
+    def slowly(self, block: Block) -> Iterator[pa.Table]:
         """The rows, read one by one. Raises BadObject("corrupt-object") when the first bad one ends the object."""
+
+
+def are_too_many(lines: bytes, schema: pa.Schema) -> bool:
+    """Whether lines are so many that their table takes too much memory: in pieces they may be read all the same."""
+    newlines = int(np.count_nonzero(np.frombuffer(lines, np.uint8) == ord("\n")))
+    return newlines * (len(schema) + 1) > MAX_CELLS
 
 
 def read_block(reader: RecordReader, block: Block) -> Iterator[pa.Table]:
     """The rows of a block, in order."""
     if reader.only_slowly:
-        return iter([reader.slowly(block)])
+        return reader.slowly(block)
     return read_in_pieces(
         block,
         lambda piece: reader.quickly(piece.data),
         lambda piece: list(_cut(piece, reader.separator)),
-        lambda piece: [reader.slowly(piece)],
+        reader.slowly,
     )
 
 

@@ -21,6 +21,7 @@ from queue_source.formats.zones import instants
 from queue_source.options.file_format import FormatOptions
 
 _ZONE = r"[T ].*(?:Z|[+-]\d{2}(?::?\d{2})?)$"
+_BEYOND_18_HOURS = r"[+-](?:1[89]|2[0-9])(?::?[0-9]{2})?$"  # which pyarrow takes, and Spark does not
 _BEYOND_MICROSECONDS = r"(\.\d{6})\d+"
 
 
@@ -34,7 +35,7 @@ def text_leaf(options: FormatOptions) -> LeafConverter:
         if pattern is not None:
             array = rewrite_column(array, pattern, target)
         if pt.is_timestamp(target):
-            return parse_timestamps(array, target, options.timezone)
+            return parse_timestamps(array, target, options.zone)
         if is_bytes(target):
             return decode_base64(array).cast(target)
         if pt.is_boolean(target):
@@ -72,6 +73,9 @@ def _parse(texts: pa.Array, target: pa.TimestampType, timezone: str, *, all_zone
     """`all_zoned` is a guess; a wrong one is expensive: a cast that fails takes many times as long."""
     if target.tz is None:
         return texts.cast(target)
+    utc = pc.all(pc.ends_with(texts, "Z")).as_py()  # the quicker question
+    if not utc and pc.any(pc.match_substring_regex(texts, _BEYOND_18_HOURS)).as_py():
+        raise ValueError("an offset of more than 18 hours is read value by value")
     if all_zoned:
         try:
             return texts.cast(target)

@@ -96,7 +96,7 @@ def choose(schema: pa.Schema, found: pa.Schema, options: FormatOptions, uri: str
 
 def conformed(table: pa.Table, schema: pa.Schema, chosen: Chosen, options: FormatOptions) -> pa.Table:
     """The declared columns of a decoded table; those that it lacks are null. Raises BadObject("corrupt-object")."""
-    leaf = typed_leaf(options.timezone)
+    leaf = typed_leaf("UTC")  # as Spark, whatever zone the session has
     columns = []
     for field in schema:
         if field.name in chosen.matches:

@@ -1,0 +1,309 @@
+"""JSON in Python, decoded as Spark's parser takes it: numbers keep their text, and limits are those of Spark.
+
+`decode` uses Python's own decoder where a record has nothing unusual. Everything else is read by `parse`: it knows the
+text of each object and array and the keys that are there twice, takes single quotes, and is no deeper in calls however
+deep the record is.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import re
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+MAX_DEPTH = 1000
+"""Objects and arrays within one another; a record with more is bad, as in Spark."""
+MAX_NUMBER = 1000
+"""Characters of a number, as in Spark."""
+SHALLOW = 100
+"""What parsers that call themselves may be given."""
+_CHUNK = 1 << 20
+_ANY_NUMBER = 1 << 62
+
+_WHITE = re.compile(r"[ \t\r\n]*")
+# where Python has it, what is repeated is never tried again: each repetition would take a hundred bytes until the end
+_ONCE = "+" if sys.version_info >= (3, 11) else ""
+_LONG_NUMBER = re.compile(rf"[0-9]{{{MAX_NUMBER}}}")
+_ESCAPED = r"""\\(?:["'\\/bfnrt]|u[0-9a-fA-F]{4})"""
+_TOKEN = re.compile(
+    r"[ \t\r\n]*(?:"
+    rf'"(?P<double>[^"\\\x00-\x1f]*(?:{_ESCAPED}[^"\\\x00-\x1f]*)*{_ONCE})"'
+    rf"|'(?P<single>[^'\\\x00-\x1f]*(?:{_ESCAPED}[^'\\\x00-\x1f]*)*{_ONCE})'"
+    r"|(?P<mark>[{}\[\]:,])"
+    r"|(?P<number>-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?|NaN|[+-]INF|[+-]?Infinity)(?![^ \t\r\n,\]}])"
+    r"|(?P<word>true|false|null)(?![^ \t\r\n,\]}]))"
+)
+_ESCAPE = re.compile(r"\\u([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c-fC-F][0-9a-fA-F]{2})|\\u([0-9a-fA-F]{4})|\\(.)")
+_PLAIN = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
+_WORDS = {"true": True, "false": False, "null": None}
+
+
+class Number(str):
+    """The text of a JSON number; a str of its own, so that it is not taken for a JSON string."""
+
+    __slots__ = ()
+
+
+class Object(dict[str, Any]):
+    """An object that `parse` read. As a dict it has the last value of each key.
+
+    Attributes:
+        repeated: All values of each key that is there more than once.
+        pairs: All keys and values in their order.
+    """
+
+    __slots__ = ("_end", "_source", "_start", "pairs", "repeated")
+
+    def __init__(self, source: str, start: int) -> None:
+        super().__init__()
+        self._source, self._start, self._end = source, start, start
+        self.pairs: list[tuple[str, Any]] = []
+        self.repeated: dict[str, list[Any]] = {}
+
+    def close(self, end: int) -> None:
+        self._end = end
+        self.update(self.pairs)
+        if len(self) < len(self.pairs):
+            found: dict[str, list[Any]] = {}
+            for key, value in self.pairs:
+                found.setdefault(key, []).append(value)
+            self.repeated = {key: values for key, values in found.items() if len(values) > 1}
+
+    @property
+    def text(self) -> str:
+        """As it is written in the record."""
+        return self._source[self._start : self._end]
+
+
+class Array(list[Any]):
+    """An array that `parse` read."""
+
+    __slots__ = ("_end", "_source", "_start")
+
+    def __init__(self, source: str, start: int) -> None:
+        super().__init__()
+        self._source, self._start, self._end = source, start, start
+
+    def close(self, end: int) -> None:
+        self._end = end
+
+    @property
+    def text(self) -> str:
+        """As it is written in the record."""
+        return self._source[self._start : self._end]
+
+
+class _Repeated(ValueError):
+    """A key is there twice, which a dict cannot hold."""
+
+
+def _dict(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise _Repeated
+    return found
+
+
+_ENCODE = json.JSONEncoder(ensure_ascii=False).encode
+_DECODER = json.JSONDecoder(parse_float=Number, parse_int=Number, parse_constant=Number, object_pairs_hook=_dict)
+
+
+def as_text(record: bytes) -> str:
+    """The text of one record; a byte order mark is none of it, as in Spark. Raises UnicodeDecodeError."""
+    return record.removeprefix(codecs.BOM_UTF8).decode("utf-8")
+
+
+def decode(text: str, max_values: int = _ANY_NUMBER) -> list[dict[str, Any]]:
+    """The objects of one record: an array holds several. Raises ValueError.
+
+    A record of more than `max_values` keys and values is refused: each of them takes many times its own bytes.
+    """
+    if text.count(",") + text.count("{") > max_values and _values_in(text) > max_values:
+        raise ValueError(f"more than {max_values} values in one record; a larger maxRecordBytes allows more")
+    if _is_simple(text):
+        try:
+            return _objects(_DECODER.decode(text))
+        except json.JSONDecodeError:
+            pass  # it may be JSON for Spark all the same; and `parse` has the better words for what is wrong
+        except _Repeated:
+            pass
+    return parse_objects(text)
+
+
+def parse_objects(text: str) -> list[dict[str, Any]]:
+    """As `decode`, by `parse`."""
+    return _objects(parse(text))
+
+
+def _objects(value: Any) -> list[dict[str, Any]]:
+    found = value if isinstance(value, list) else [value]
+    if not all(isinstance(one, dict) for one in found):
+        raise ValueError("not a JSON object")
+    return found
+
+
+def _values_in(text: str) -> int:
+    chunks = _outside_texts(text.encode("utf-8", "surrogatepass"))
+    return sum(int(np.count_nonzero((chunk == ord(",")) | (chunk == ord("{")))) for chunk in chunks)
+
+
+def _outside_texts(text: bytes) -> Iterator[np.ndarray[Any, np.dtype[np.uint8]]]:
+    """The characters that are in no string, a chunk at a time."""
+    if b"\\" in text:
+        text = text.replace(b"\\\\", b"").replace(b'\\"', b"")
+    inside = 0
+    for start in range(0, len(text), _CHUNK):
+        characters = np.frombuffer(text, np.uint8)[start : start + _CHUNK]
+        quotes = np.cumsum(characters == ord('"'), dtype=np.uint32) + inside
+        yield characters[quotes & 1 == 0]
+        inside = int(quotes[-1]) & 1
+
+
+def _is_simple(text: str) -> bool:
+    """Whether nothing in it is deep, and no number is too long."""
+    if len(text) > MAX_NUMBER and _LONG_NUMBER.search(text) is not None:
+        return False
+    if text.count("{") + text.count("[") <= SHALLOW:
+        return True
+    return nesting(text.encode("utf-8", "surrogatepass")) <= SHALLOW
+
+
+def nesting(text: bytes) -> int:
+    """How deep objects and arrays are within one another, in a text that may be no JSON."""
+    deepest = now = 0
+    for chunk in _outside_texts(text):
+        if len(chunk) == 0:
+            continue
+        characters = chunk | 0x20  # brackets become braces
+        steps = (characters == ord("{")).astype(np.int8) - (characters == ord("}"))
+        depths = np.cumsum(steps, dtype=np.int32)
+        deepest = max(deepest, now + int(depths.max()))
+        now += int(depths[-1])
+    return deepest
+
+
+def parse(text: str) -> Any:
+    """The value that is all of a text. Raises ValueError with the reason and its place."""
+    opened: list[Object | Array] = []
+    keys: list[str] = []  # of each open object, the key whose value comes
+    place, may_close = 0, False
+    while True:
+        token = _token(text, place)
+        if may_close and token["mark"] in ("}", "]"):
+            value, place = _close(opened, keys, token), token.end()
+        else:
+            if opened and isinstance(opened[-1], Object):
+                keys[-1] = _string(token)
+                colon = _token(text, token.end())
+                _require(colon["mark"] == ":", colon)
+                token = _token(text, colon.end())
+            place = token.end()
+            if token["mark"] in ("{", "["):
+                _require(len(opened) < MAX_DEPTH, token, f"nested more than {MAX_DEPTH} deep")
+                opened.append((Object if token["mark"] == "{" else Array)(text, place - 1))
+                keys.append("")
+                may_close = True
+                continue
+            value = _scalar(token)
+        while opened:  # the value is complete; what ends behind it is another
+            inner = opened[-1]
+            if isinstance(inner, Object):
+                inner.pairs.append((keys[-1], value))
+            else:
+                inner.append(value)
+            token = _token(text, place)
+            place = token.end()
+            if token["mark"] == ",":
+                break
+            value = _close(opened, keys, token)
+        else:
+            rest = _WHITE.match(text, place)
+            assert rest is not None
+            if rest.end() < len(text):
+                raise ValueError(f"there is more behind the record, at character {rest.end()}")
+            return value
+        may_close = False
+
+
+def _token(text: str, place: int) -> re.Match[str]:
+    token = _TOKEN.match(text, place)
+    if token is None:
+        rest = text[place : place + 20].strip()
+        raise ValueError(f"{rest!r} at character {place} is not JSON" if rest else "it is cut off")
+    return token
+
+
+def _require(fine: bool, token: re.Match[str], reason: str = "") -> None:
+    if not fine:
+        raise ValueError(reason or f"unexpected {token.group().strip()[:20]!r} at character {token.start()}")
+
+
+def _close(opened: list[Object | Array], keys: list[str], token: re.Match[str]) -> Object | Array:
+    closed = opened[-1]
+    _require(token["mark"] == ("}" if isinstance(closed, Object) else "]"), token)
+    closed.close(token.end())
+    opened.pop()
+    keys.pop()
+    return closed
+
+
+def _scalar(token: re.Match[str]) -> Any:
+    if (number := token["number"]) is not None:
+        _require(len(number) <= MAX_NUMBER, token, f"a number of more than {MAX_NUMBER} characters")
+        return Number(number)
+    if (word := token["word"]) is not None:
+        return _WORDS[word]
+    return _string(token)
+
+
+def _string(token: re.Match[str]) -> str:
+    text = token["double"]
+    if text is None:
+        text = token["single"]
+    if text is None:
+        raise ValueError(f"unexpected {token.group().strip()[:20]!r} at character {token.start()}")
+    return _ESCAPE.sub(_character, text) if "\\" in text else text
+
+
+def _character(escape: re.Match[str]) -> str:
+    high, low, code, other = escape.groups()
+    if high:
+        return bytes.fromhex(high + low).decode("utf-16-be")
+    return chr(int(code, 16)) if code else _PLAIN.get(other, other)
+
+
+class _Written(str):
+    """Text of JSON that is not to be written as a string."""
+
+    __slots__ = ()
+
+
+def dump(value: Any) -> str:
+    """Compact JSON in which numbers keep their text. Objects within one another may be any number."""
+    if isinstance(value, Number):
+        return str(value)
+    written: list[str] = []
+    rest = [value]
+    while rest:
+        one = rest.pop()
+        if isinstance(one, (_Written, Number)):
+            written.append(str(one))
+        elif isinstance(one, dict):
+            pairs = one.pairs if isinstance(one, Object) else one.items()
+            parts: list[Any] = [_Written("{")]
+            for key, inner in pairs:
+                parts += [_Written(f"{_ENCODE(str(key))}:"), inner, _Written(",")]
+            rest += reversed([*(parts[:-1] if len(parts) > 1 else parts), _Written("}")])
+        elif isinstance(one, list):
+            parts = [_Written("[")]
+            for inner in one:
+                parts += [inner, _Written(",")]
+            rest += reversed([*(parts[:-1] if len(parts) > 1 else parts), _Written("]")])
+        else:
+            written.append(_ENCODE(one))
+    return "".join(written)

@@ -1,0 +1,136 @@
+"""Hostile csv, json and text: a few megabytes together, made in seconds, that stand for gigabytes."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import struct
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+
+from support.hostile import Hostile
+
+_RECORD, _OBJECT, _COLUMNS, _FINE = "bad-record", "corrupt-object", "wrong-columns", ""
+_PIECE = 1 << 20
+_LINE = b"x" * 99 + b"\n"
+_SUFFIXES = {"gzip": ".gz", "bz2": ".bz2", "zstd": ".zst", "zlib": ".deflate", "lz4": ".lz4", "snappy": ".snappy"}
+
+
+def objects(folder: Path) -> Iterator[Hostile]:
+    """Every hostile object of a format of text. Nothing is written to `folder`: other formats need it."""
+    yield from _bombs()
+    yield from _deep()
+    yield from _wide()
+    yield from _long()
+    yield from _odd_bytes()
+
+
+def _json(name: str, cause: str, ddl: str, data: bytes, **options: str) -> Hostile:
+    return Hostile(name, "json", data, cause, {"schema": ddl, **options})
+
+
+def _csv(name: str, cause: str, ddl: str, data: bytes, **options: str) -> Hostile:
+    return Hostile(name, "csv", data, cause, {"schema": ddl, **options})
+
+
+def _text(name: str, cause: str, data: bytes, **options: str) -> Hostile:
+    return Hostile(name, "text", data, cause, {"schema": "value STRING", **options})
+
+
+def repeated(pattern: bytes, size: int, codec: str, start: bytes = b"", end: bytes = b"") -> bytes:
+    """About `size` bytes of a pattern, compressed without being held; `start` before it and `end` behind it."""
+    piece = pattern * max(1, _PIECE // len(pattern))
+    count = max(1, size // len(piece))
+    if codec in ("gzip", "zlib"):
+        machine = zlib.compressobj(9, zlib.DEFLATED, 31 if codec == "gzip" else 15)
+        pieces = (machine.compress(part) for part in (start, *[piece] * count, end))
+        return b"".join([*pieces, machine.flush()])
+    if codec in ("lz4", "snappy"):  # Hadoop's blocks
+        packed = bytes(pa.compress(piece, codec="lz4_raw" if codec == "lz4" else codec, asbytes=True))
+        return (struct.pack(">II", len(piece), len(packed)) + packed) * count
+    member = bz2.compress(piece * 16) if codec == "bz2" else bytes(pa.compress(piece * 16, codec=codec, asbytes=True))
+    return member * max(1, count // 16)  # members follow one another
+
+
+def _bombs() -> Iterator[Hostile]:
+    """More than any object of this size may unpack to; and what stays within, in rows that cost nothing to send."""
+    for codec in ("gzip", "bz2", "zstd", "zlib"):
+        yield _text(f"endless{_SUFFIXES[codec]}", _OBJECT, repeated(_LINE, 300 << 20, codec))
+    for codec in ("snappy", "lz4"):  # they have no room for as much in so small an object
+        yield _text(f"endless{_SUFFIXES[codec]}", _FINE, repeated(_LINE, 32 << 20, codec))
+    yield _text("blank.gz", _FINE, repeated(b"\n", 32 << 20, "gzip"))
+    yield _text("members.gz", _FINE, gzip.compress(b"") * 50_000)
+    brotli = bytes(pa.compress(bytes(64 << 20), codec="brotli", asbytes=True))
+    yield _text("page.br", _RECORD, brotli)  # known by no name and no bytes: it is read as it is, as in Spark
+    yield _csv("twice.csv.gz", _RECORD, "a STRING, b INT", gzip.compress(repeated(b"a,1\n", 64 << 20, "gzip")))
+    many = ", ".join(f"c{at} BIGINT" for at in range(1000))
+    yield _json("sparse.json.gz", _FINE, many, repeated(b'{"c0":1}\n', 1 << 20, "gzip"))
+    yield _csv("sparse.csv.gz", _RECORD, many, gzip.compress(b"1\n" * 50_000))
+
+
+def _deep() -> Iterator[Hostile]:
+    forms = {"a STRING": {}, "b STRING, _rest STRING": {"rescuedDataColumn": "_rest"}, "b MAP<STRING, STRING>": {}}
+    for depth in (1_001, 40_000, 300_000):
+        for kind, start, end in (("objects", b'{"a":', b"}"), ("arrays", b"[", b"]")):
+            data = b'{"a":' + start * depth + b"1" + end * depth + b"}"
+            for number, (ddl, options) in enumerate(forms.items()):
+                yield _json(f"deep-{kind}-{depth}-{number}.json", _RECORD, ddl, data, **options)
+            yield _json(f"deep-{kind}-{depth}-document.json", _RECORD, "a STRING", data, multiLine="true")
+    yield _json("deep-open.json", _RECORD, "a STRING", b'{"a":' * 200_000)
+    for number, (ddl, options) in enumerate(list(forms.items())[:2]):  # as deep as Spark reads
+        data = b'{"a":' * 900 + b"1" + b"}" * 900
+        yield _json(f"deep-900-{number}.json", _FINE, ddl, data, **options)
+
+
+def _wide() -> Iterator[Hostile]:
+    """A million columns; and values that take many times their own bytes."""
+    keys = b"{" + b",".join(b'"k%d":%d' % (at, at) for at in range(1_000_000)) + b"}"
+    packed = gzip.compress(keys, 1)
+    yield _json("keys.json.gz", _FINE, "k7 INT", packed)
+    yield _json("keys-rescued.json.gz", _RECORD, "k7 INT, _rest STRING", packed, rescuedDataColumn="_rest")
+    yield _json("keys-map.json.gz", _RECORD, "m MAP<STRING, INT>", gzip.compress(b'{"m":%b}' % keys, 1))
+    fields = b",".join([b"x"] * 1_000_000)
+    yield _csv("fields.csv.gz", _RECORD, "a STRING, b STRING", gzip.compress(fields))
+    yield _csv("header.csv.gz", _COLUMNS, "a STRING", gzip.compress(fields + b"\n1,2\n"), header="true")
+    yield _csv("commas.csv.gz", _RECORD, "a STRING, b STRING", repeated(b",", 60 << 20, "gzip"))
+    yield _csv("quotes.csv.gz", _RECORD, "a STRING, b STRING", repeated(b'""', 16 << 20, "gzip"), multiLine="true")
+    yield _csv("lines.csv.gz", _FINE, "a STRING, b STRING", repeated(b"\n", 16 << 20, "gzip"), multiLine="true")
+    for item in (b"1,", b"{},", b'"",'):
+        data = repeated(item, 30_000_000, "gzip", b'{"a":[', b"1]}")
+        yield _json(f"values-{item[:-1].hex()}.json.gz", _RECORD, "a MAP<STRING, INT>", data)
+
+
+def _long() -> Iterator[Hostile]:
+    """Lines of 300 MB, of which nothing is held; and such as are just short enough to be read."""
+    starts = {"text": (b"", "value STRING"), "csv": (b'1,"', "a INT, b STRING"), "json": (b'{"a":"', "a STRING")}
+    for file_format, (start, ddl) in starts.items():
+        endless = repeated(b"x", 240 << 20, "gzip", start, b"\n")
+        yield Hostile(f"line.{file_format}.gz", file_format, endless, _RECORD, {"schema": ddl})
+    for name, character in (("ascii", b"x"), ("wide", "\U0001f986".encode())):
+        yield _json(f"long-{name}.json.gz", _FINE, "a STRING", repeated(character, 44 << 20, "gzip", b'{"a":"', b'"}'))
+        yield _csv(f"long-{name}.csv.gz", _FINE, "a STRING", repeated(character, 44 << 20, "gzip"))
+        yield _text(f"long-{name}.gz", _FINE, repeated(character, 44 << 20, "gzip"), wholeText="true")
+    yield _json("escapes.json.gz", _FINE, "a STRING", repeated(b"\\u0041", 44 << 20, "gzip", b'{"a":"', b'"}'))
+    number = b"1" * (1 << 20)
+    for kind in ("DOUBLE", "BIGINT", "DECIMAL(38, 0)", "STRING"):
+        cause = _FINE if kind in ("STRING", "DOUBLE") else _RECORD
+        yield _json(f"number-{kind[:6]}.json", _RECORD, f"a {kind}", b'{"a":%b}' % number)
+        yield _csv(f"number-{kind[:6]}.csv", cause, f"a {kind}", number)
+
+
+def _odd_bytes() -> Iterator[Hostile]:
+    """Bytes that are no text, or no good one, each with what csv makes of it; as json nothing of it is a record."""
+    odd = {
+        "nul": (bytes(1 << 16), _FINE), "ff": (b"\xff" * (1 << 16), _RECORD),
+        "surrogates": (b"\xed\xa0\x80" * 999, _RECORD),
+        "overlong": (b"\xc0\x80" * 999, _RECORD), "utf-16": ("a,1\n".encode("utf-16") * 999, _RECORD),
+        "escapes": (b"\x1b[2J\x1b]0;x\x07" * 99, _RECORD), "boms": (b"\xef\xbb\xbf" * 999, _RECORD),
+        "backslashes": (b"\\" * (1 << 16), _RECORD), "quotes": (b'"' * (1 << 16), _RECORD),
+        "cr": (b"\r" * (1 << 16), _FINE),
+    }  # fmt: skip
+    for name, (data, cause) in odd.items():
+        yield _csv(f"{name}.csv", cause, "a STRING, b INT", data)
+        yield _json(f"{name}.json", _FINE if name == "cr" else _RECORD, "a STRING", data)
