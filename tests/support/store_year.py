@@ -140,6 +140,10 @@ def _rows(sql: _Sql, batches: int, now: int) -> Iterator[tuple[str, int, dict[st
     yield "splits", 5, {**split, "pipeline": kept["pipeline"], "name_key": sql.key.format(salt="kept")}
     places = {"task": "0", "first_place": "i", "end_place": "i", "unended": "1", "began_at": at(29, 1000)}
     yield "read_marks", 1000, {"delivery_hash": sql.hex, **places}
+    changes = {"shard_key": sql.key.format(salt="done"), "source": ours["source"]}
+    changes |= {"shard_id": sql.text.format("s3://bucket/landing/"), "action": "'quarantine'", "actor": "'me@here'"}
+    changes |= {"reason": "''", "before": "'{}'", "changed_at": at(29, 1000)}
+    yield "shard_changes", 1000, changes
     yield "leases", 50, {"name": sql.text.format("of a source "), "holder": "''", "until": at(29, 50)}
 
 
