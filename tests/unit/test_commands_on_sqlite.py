@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -58,6 +60,22 @@ def test_files_of_stores_and_queues_are_their_owners_alone(tmp_path: Path) -> No
     assert set(modes.values()) == {0o600}
     assert {stat.S_IMODE(path.stat().st_mode) for path in simulated} == {0o600}
     assert stat.S_IMODE((tmp_path / "store.db").stat().st_mode) == 0o660
+
+
+def test_another_connection_of_a_process_leaves_its_locks_on_the_file(tmp_path: Path) -> None:
+    """Without them another process takes the write-ahead log away from under those who use it."""
+    url = f"sqlite:///{tmp_path}/store.db"
+    # SQLite's readers share these bytes, and who wants the file alone locks them all
+    alone = (
+        "import fcntl, sys; fcntl.lockf(open(sys.argv[1], 'r+b'), fcntl.LOCK_EX | fcntl.LOCK_NB, 510, (1 << 30) + 2)"
+    )
+    with shard_store.open_store(url) as store:
+        list(store.pages("shards"))
+        shard_store.open_store(url).close()
+        done = subprocess.run(
+            [sys.executable, "-c", alone, str(tmp_path / "store.db")], capture_output=True, check=False
+        )
+    assert b"BlockingIOError" in done.stderr
 
 
 def test_prune_keeps_what_is_open_in_a_real_store(tmp_path: Path) -> None:

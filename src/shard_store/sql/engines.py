@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import tempfile
 import time
+from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
@@ -65,11 +67,23 @@ def make_engine(url: URL, dialect: Dialect, patience: float) -> Engine:
 
 
 def _make_private(path: str) -> None:
-    """A new file is its owner's alone, whatever the umask: it will hold bodies of messages. SQLite's own follow it."""
+    """A new file is its owner's alone, whatever the umask: it will hold bodies of messages. SQLite's own follow it.
+
+    It gets its name when it is closed: a process that closes any descriptor of a file loses all its locks on it, those
+    of other connections too, and two writers without locks destroy the database.
+    """
+    file = Path(path)
+    if file.exists():
+        return
     try:
-        os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+        descriptor, draft = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.parent)  # readable by its owner only
+        os.close(descriptor)
+        try:
+            os.link(draft, file)
+        finally:
+            Path(draft).unlink()
     except OSError:
-        return  # SQLite is about to say the same, and its errors have names here
+        return  # another process was faster; or SQLite is about to say the same, and its errors have names here
 
 
 def _set_up(connection: Any, statements: list[str]) -> None:
