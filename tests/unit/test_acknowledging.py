@@ -194,10 +194,10 @@ def test_available_now_does_not_end_while_it_is_tried_again(scene: Scene) -> Non
         looked.set()
         done.set()
 
-    def waits(seconds: float | None = None) -> bool:
+    def waits(timeout: float | None = None) -> bool:
         if threading.current_thread() is waiting:
             looked.set()  # it is not done yet
-        return wait(seconds)
+        return wait(timeout)
 
     def slowly() -> None:
         waiting.start()

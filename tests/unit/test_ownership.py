@@ -32,7 +32,7 @@ def test_what_is_pruned_unread_before_it_is_acquired_is_new_and_its_message_wait
         now[0] += 8 * 86_400
         us = Pipeline.start(store, "p", "files")
         session = make_session(store, token=us.token)
-        in_flight = InFlight(["q"], Limits(10, None, 10, None))
+        in_flight = InFlight(["q"], Limits(10, 10))
         leases = LeaseKeeper({}, 60.0, lambda keys: None)
         ownership = Ownership(session, in_flight, Acknowledger(session, in_flight, leases))
         message = "q", Receipt("r")

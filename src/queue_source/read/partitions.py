@@ -74,7 +74,7 @@ def whole_pieces(whole: Sequence[Range], to_read: Sequence[Range] | None = None)
 
 
 def _end(entry: Range) -> Position:
-    """Where the object ends. The range says so of the version of its snapshot; a newer one may be shorter, or longer."""
+    """Where the object ends. The range says it of the version of its snapshot; a newer one may be shorter or longer."""
     if is_end(entry.end) and entry.content.size is not None:
         return end_at(max(entry.content.size, offset_of(entry.start)))
     return entry.end
