@@ -20,6 +20,7 @@ from shard_store.model import (
     Content,
     Pending,
     PlanIdentity,
+    Position,
     PublishToken,
     Range,
     Shard,
@@ -34,6 +35,9 @@ from shard_store.sql.transaction import Transaction, chunks
 
 CURABLE = frozenset(("missing-object", "object-changed", "forbidden-object"))
 """Causes that a new announcement may have ended: all others are about bytes that were read, or a person's decision."""
+
+GIVEN_UP = "quarantined-by-hand"
+"""The cause of the error of a shard that an operator gave up."""
 
 REOPENED = "announced again"
 _OPEN = {"state": ShardState.OPEN.value, "position": BEGINNING, "finished_at": None, "end_seq": None, "pending": None}
@@ -73,21 +77,31 @@ def take_up(
 def announced_since(transaction: Transaction, identity: PlanIdentity, bad: Collection[ShardKey]) -> set[ShardKey]:
     """Those of a plan's bad shards, finished by now, that were announced anew while it ran: they are opened again.
 
-    That announcement came too early to open what was not quarantined yet, and will not come again.
+    That announcement came too early to open what was not quarantined yet, and will not come again. So did an operator's
+    word that takes back a quarantine which an attempt had seen: its shard is opened where it was given up.
     """
     query = sa.select(shards).where(shards.c.pending == Pending.RENEWED.value)
     rows = {ShardKey(row.shard_key): row for row in transaction.select_among(query, shards.c.shard_key, bad)}
     of_plan = sa.and_(errors.c.delivery_hash == identity.delivery_hash, errors.c.scope == "object")
     query = sa.select(errors.c.shard_key, errors.c.error_key, errors.c.cause, errors.c.position).where(of_plan)
-    ended = {
-        ShardKey(error.shard_key): error.error_key
-        for error in transaction.select_among(query, errors.c.shard_key, rows)
-        if error.cause in CURABLE and error.position == BEGINNING
-    }
-    transaction.change_among(shards.update().values(**_OPEN), shards.c.shard_key, ended)
-    mark_reopened(transaction, ended.values())
-    _record(transaction, identity.token, [(rows[key], rows[key].message_id, {}) for key in ended])
-    return set(ended)
+    starts: dict[ShardKey, Position] = {}
+    ended: list[bytes] = []
+    announced: set[ShardKey] = set()
+    for error in transaction.select_among(query, errors.c.shard_key, rows):
+        key, curable = ShardKey(error.shard_key), error.cause in CURABLE and error.position == BEGINNING
+        if curable or error.cause == GIVEN_UP:
+            starts[key] = min(starts.get(key, error.position), error.position)
+            ended.append(error.error_key)
+        if curable:
+            announced.add(key)
+    given = transaction.row_set(key=shards.c.shard_key, start=shards.c.position)
+    update = shards.update().where(shards.c.shard_key == given.c["key"])
+    update = update.values(**{**_OPEN, "position": given.c["start"]})
+    for chunk in chunks(sorted(starts.items())):
+        given.execute(transaction.connection, update, chunk)
+    mark_reopened(transaction, ended)
+    _record(transaction, identity.token, [(rows[key], rows[key].message_id, {}) for key in sorted(announced)])
+    return set(starts)
 
 
 def pending_of(transaction: Transaction, keys: Iterable[ShardKey]) -> dict[ShardKey, str]:

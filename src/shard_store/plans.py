@@ -181,14 +181,15 @@ def _make(
     digest = delivery_hash(row.source, token.pipeline, included, seqs)
     identity = PlanIdentity(row.source, token, *seqs, digest)
     whole = tuple(included)
-    unwanted = [r for r in included if pending.get(r.key) == Pending.QUARANTINE]
-    shard_repair.give_up(transaction, identity, unwanted)
     repeated = (row.plan_start, row.plan_end) == seqs  # an attempt at it was made before, perhaps with more shards
     if repeated and row.plan_hash != digest:
         keep_verdicts(transaction, row.plan_hash, identity, {r.key for r in included})
-    if unwanted or repeated:
-        bad = found_bad(transaction, identity)
-        included = [r for r in included if (r.key, r.start) not in bad]
+    bad = found_bad(transaction, identity) if repeated else set()
+    included = [r for r in included if (r.key, r.start) not in bad]
+    unwanted = [r for r in included if pending.get(r.key) == Pending.QUARANTINE]
+    if unwanted:
+        shard_repair.give_up(transaction, identity, unwanted)
+        included = [r for r in included if pending.get(r.key) != Pending.QUARANTINE]
     renewed = [r.key for r in included if pending.get(r.key) == Pending.RENEWED and announcing.reads_all(r)]
     announcing.mark_seen(transaction, renewed)
     return Plan(identity, tuple(included), tuple(lost), whole=whole), [snapshots.mark(r) for r in left_out]

@@ -14,16 +14,13 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
 from shard_store import shard_changes
-from shard_store.announcing import mark_reopened
+from shard_store.announcing import GIVEN_UP, mark_reopened
 from shard_store.endings import Ending, endings
 from shard_store.error_records import record
 from shard_store.model import ErrorRecord, Pending, PlanIdentity, Position, Range, ShardKey, ShardState
 from shard_store.shard_changes import Change, state_of
 from shard_store.sql.schema import pipelines, shards
 from shard_store.sql.transaction import Transaction, chunks
-
-GIVEN_UP = "quarantined-by-hand"
-"""The cause of the error of a shard that an operator gave up."""
 
 _KEPT = 4 << 20  # bytes of a message
 _UNKNOWN: Mapping[str, None] = dict.fromkeys(("end_seq", "size", "etag"))
@@ -83,11 +80,9 @@ def quarantine(
 def give_up(transaction: Transaction, identity: PlanIdentity, ranges: Sequence[Range]) -> None:
     """An operator wants these ranges of a plan given up, before an attempt reads them: they are bad for the plan.
 
-    So the plan stays what it was, and its publication quarantines their shards. Until then they stay marked: if shards
-    pass to another pipeline, an attempt without these is another plan, which knows nothing of the errors of this one.
+    So the plan stays what it was, and its publication quarantines their shards. Until then they stay marked: a shard
+    that passes to another pipeline is in another plan, which knows nothing of the errors of this one.
     """
-    if not ranges:
-        return
     asked = {c.change.key: c.change for c in shard_changes.of(transaction, {r.key for r in ranges})}
     records = []
     for entry in ranges:

@@ -146,8 +146,11 @@ def _stale(transaction: Transaction, owner: PublishToken) -> sa.ColumnElement[bo
 
 
 def release(transaction: Transaction, token: PublishToken, keys: Sequence[ShardKey]) -> None:
-    """Give up open shards that are in no snapshot, so that any pipeline may take them without waiting."""
-    free = shards.update().where(owned_by(token)).values(owner=None, incarnation=None)
+    """Give up open shards that are in no snapshot, so that any pipeline may take them without waiting.
+
+    They count as opened now: pruning, which removes what nobody takes, leaves them to those who wait for them.
+    """
+    free = shards.update().where(owned_by(token)).values(owner=None, incarnation=None, opened_at=transaction.now())
     transaction.change_among(free, shards.c.shard_key, keys)
 
 

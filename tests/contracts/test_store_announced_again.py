@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -85,6 +86,25 @@ def test_a_new_announcement_opens_an_object_that_was_missing_changed_or_forbidde
     assert version(publish(us, shard)) == [(16, "e")]
     assert us.look("a")["a"].state is ShardState.DONE
     assert announce(us, said("m3", 16, "e")).state is ShardState.DONE, "what is published is never opened again"
+
+
+def test_it_is_opened_as_long_as_its_shard_is_remembered_though_its_error_is_older(backend: StoreBackend) -> None:
+    """The first attempt found it missing, and a pipeline that was down for most of the window publishes that."""
+    day, week = 86_400, RetentionPolicy(timedelta(days=7))
+    store = backend.open()
+    us = Pipeline.start(store)
+    found_bad(us, planned(us, announce(us, said("m1"))))
+    backend.clock.advance(6 * day)
+    us = Pipeline.start(store)
+    us.publish(store.plan(us.token, 0, 1))
+    us.seq = 1
+    us.confirm()
+    us.deliver("another batch")
+    backend.clock.advance(2 * day)
+    store.prune(week)
+    assert announce(us, said("m2", 16)).reopened
+    backend.clock.advance(6 * day)
+    assert store.prune(week).errors == 1
 
 
 @pytest.mark.parametrize("cause", ["corrupt-object", "wrong-columns", "kills-its-reader", "quarantined-by-hand"])

@@ -66,6 +66,17 @@ def test_what_is_in_progress_is_never_removed_however_old(backend: StoreBackend)
     assert other.publish(other.plan()).quarantined == 1
 
 
+def test_what_was_given_up_a_short_while_ago_stays_however_old_for_those_who_wait_for_it(backend: StoreBackend) -> None:
+    """A reader that holds a message for it looks at every heartbeat: what it misses counts as finished."""
+    store = backend.open()
+    us, other = Pipeline.start(store), Pipeline.start(store, "other")
+    (shard,) = us.open("a").values()
+    backend.clock.advance(8 * DAY)
+    store.release(us.token, [shard.key])
+    assert store.prune(WEEK).total == 0
+    assert store.acquire(other.token, {shard.key: None}) == {shard.key}
+
+
 def test_of_many_finished_shards_the_newest_stay(backend: StoreBackend) -> None:
     store = backend.open()
     us, other = Pipeline.start(store), Pipeline.start(store, "q", "t")

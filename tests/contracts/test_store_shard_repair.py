@@ -123,6 +123,24 @@ def test_it_goes_over_with_the_shard_to_another_pipeline(backend: StoreBackend) 
     assert state(other, "a") is ShardState.QUARANTINED
 
 
+def test_a_plan_that_lost_another_shard_since_has_one_error_of_it(backend: StoreBackend) -> None:
+    store = backend.open()
+    us, other = Pipeline.start(store), Pipeline.start(store, "other")
+    us.planned("a", "lost")
+    store.quarantine(keys("a"), ME)
+    us = Pipeline.start(store)
+    assert read_by(us.plan()) == ["lost"]
+    backend.clock.advance(STALE + 1)
+    store.heartbeat(other.token, STALE)
+    store.acquire(other.token, {keys("lost")[0]: us.token})
+    us = Pipeline.start(store)
+    plan = us.plan()
+    assert read_by(plan) == []
+    us.publish(plan)
+    assert [(e["cause"], e["final"]) for e in rows(store, "errors")] == [("quarantined-by-hand", True)]
+    assert rows(store, "attempts")[0]["errors"] == 1
+
+
 def test_with_at_most_once_it_is_not_read_either(store: ShardStore) -> None:
     us = Pipeline.start(store, semantics=Semantics.AT_MOST_ONCE)
     found = us.open("a", "b")
@@ -196,6 +214,31 @@ def test_a_quarantine_that_no_plan_has_seen_is_taken_back(store: ShardStore) -> 
     assert store.put_back(keys("a"), ME, message_uri=MESSAGE).changed == 1
     assert read_by(us.plan()) == ["a"]
     assert store.put_back(keys("a"), ME, message_uri=MESSAGE) == ShardsChanged(unchanged=1)
+
+
+@pytest.mark.parametrize("part", [False, True], ids=["whole", "rest"])
+def test_one_that_a_plan_has_seen_is_taken_back_when_the_plan_ends(store: ShardStore, part: bool) -> None:
+    """The attempt without its rows may have reached a sink that takes no second one: so it comes with a later plan."""
+    us = Pipeline.start(store)
+    (shard,) = us.open("a").values()
+    if part:
+        us.snapshot(shard, ends=[position_at(4)])
+        us.publish(us.plan(), Split("/1", 1, 1))
+        us.confirm()
+        (shard,) = us.look("a").values()
+    us.snapshot(shard)
+    store.quarantine(keys("a"), ME)
+    assert read_by(us.plan()) == []
+    assert store.put_back(keys("a"), ME, message_uri=MESSAGE).changed == 1
+    us = Pipeline.start(store)
+    plan = us.plan()
+    assert read_by(plan) == []
+    us.publish(plan)
+    us.confirm()
+    (again,) = store.renewed(us.token).values() or us.look("a").values()
+    assert (again.state, again.position) == (ShardState.OPEN, shard.position)
+    us.snapshot(again)
+    assert read_by(us.plan()) == ["a"]
 
 
 def test_what_an_operator_gave_up_can_be_opened_again(store: ShardStore) -> None:

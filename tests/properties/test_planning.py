@@ -69,6 +69,18 @@ def test_pieces_tile_their_objects_and_are_small_enough(sizes: list[int | None],
         assert len(tasks) >= minimum
 
 
+@given(announced=st.integers(0, 40 * MIN_PIECE), newer=st.integers(0, 40 * MIN_PIECE), minimum=st.integers(1, 16))
+def test_a_newer_version_is_cut_by_its_own_size(announced: int, newer: int, minimum: int) -> None:
+    """Its range ends where the version before did, since the plan stays the same. S3 reads nothing behind an end."""
+    entry = whole("cut", announced)
+    entry = entry._replace(content=entry.content._replace(size=newer))
+    pieces = cut(whole_pieces([entry]), minimum, 10 * MIN_PIECE, lambda _: True)
+    assert pieces == [
+        piece._replace(planned=entry)
+        for piece in cut(whole_pieces([whole("cut", newer)]), minimum, 10 * MIN_PIECE, lambda _: True)
+    ]
+
+
 GROUPS = st.lists(st.none() | st.sampled_from("gh"), min_size=1, max_size=60)
 
 

@@ -82,6 +82,7 @@ class Query:
         self.readers = Readers()
         self.may_be_cut = False
         monkeypatch.setattr(reading, "read_pieces", self.readers.read)
+        self._semantics = semantics
         self.pipeline = Pipeline.start(self.store, semantics=semantics)
         contents = [Content(one, one, size, group=(groups or {}).get(one)) for one in ids]
         if semantics.keeps_shards:
@@ -94,6 +95,8 @@ class Query:
 
     def _make_plan(self) -> Plan:
         before = self.plan
+        if before is not None and not self._plans_once:  # only a restart makes a new attempt at a plan
+            self.pipeline = Pipeline.start(self.store, semantics=self._semantics)
         if before is None or not self._plans_once:
             return self.pipeline.plan()
         bad = self.store.found_bad(before.identity)

@@ -177,6 +177,45 @@ def test_available_now_does_not_end_before_it_is_acknowledged(scene: Scene) -> N
     assert scene.queue.leased == {}
 
 
+def test_available_now_does_not_end_while_it_is_tried_again(scene: Scene) -> None:
+    """The query may end as soon as it is said to be done: an acknowledgement that fails then is tried no more."""
+    keys = delivered(scene, 3)
+    scene.queue.down = True
+    scene.acknowledger.now(keys)
+    scene.queue.down = False
+    scene.now += 10
+    looked, done, unacknowledged = threading.Event(), threading.Event(), list[int]()
+    changed = scene.acknowledger._changed
+    wait, serve = changed.wait, scene.queue._serve
+
+    def finish() -> None:
+        scene.acknowledger.finish()
+        unacknowledged.append(len(scene.queue.leased))
+        looked.set()
+        done.set()
+
+    def waits(timeout: float | None = None) -> bool:
+        if threading.current_thread() is waiting:
+            looked.set()  # it is not done yet
+        return wait(timeout)
+
+    def slowly() -> None:
+        waiting.start()
+        assert looked.wait(60)
+        serve()
+
+    waiting = threading.Thread(target=finish)
+    changed.wait = waits  # type: ignore[method-assign]
+    scene.queue._serve = slowly  # type: ignore[method-assign]
+    thread = threading.Thread(target=scene.acknowledger.run)
+    thread.start()
+    assert done.wait(60)
+    scene.session.stopping.set()
+    scene.acknowledger.wake()
+    thread.join(60)
+    assert unacknowledged == [0]
+
+
 def test_at_the_end_it_is_tried_once_more(scene: Scene) -> None:
     keys = delivered(scene, 3)
     scene.queue.down = True

@@ -102,7 +102,7 @@ def reopen_shards(
     """Have quarantined objects read again, from where each was found bad, by the pipelines that gave them up.
 
     No message is sent: a running reader sees it with its next heartbeat, another one when it starts. Takes back a
-    quarantine that no plan has seen yet.
+    quarantine that is not carried out yet.
 
     Args:
         store: The store, as `open_store` returns it.

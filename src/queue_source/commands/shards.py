@@ -133,7 +133,7 @@ def reopen(
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
-    """Have quarantined objects read again, once they are repaired; also takes back a quarantine that no plan has seen.
+    """Have quarantined objects read again, once they are repaired; or take back a quarantine not carried out.
 
     No message is needed: a running query sees it with its next heartbeat. What cannot be reopened is refused
     (exit code 1).

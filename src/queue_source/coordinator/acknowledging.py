@@ -56,7 +56,7 @@ class Acknowledger:
                     self._changed.wait(0.5)
                 keys = list(self._waiting)
                 self._waiting.clear()
-                self._busy = bool(keys)
+                self._busy = bool(keys or self._failed)
             self.now(keys)
             self.try_again()
             with self._changed:

@@ -64,3 +64,6 @@ class Ownership:
         self._session.metrics.add(acquired=len(won))
         logger.info("pipeline %s: acquired %d shard(s) whose owner's heartbeats stopped", token, len(won))
         self._in_flight.offer(shard for key, shard in stale.items() if key in won)
+        free = [shard.content for key, shard in stale.items() if shard.token is None and key not in won]
+        if free:  # taken by another pipeline, or pruned just now, unread: then it is new
+            self.resolve(self._session.store.open_shards(token, self._session.options.source, free).values())

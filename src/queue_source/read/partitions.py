@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Callable, Hashable, Sequence
 from typing import NamedTuple, TypeVar
 
-from shard_store.model import Content, Plan, Position, Range, offset_of, position_at
+from shard_store.model import Content, Plan, Position, Range, end_at, is_end, offset_of, position_at
 
 T = TypeVar("T")
 
@@ -66,11 +66,18 @@ def whole_pieces(whole: Sequence[Range], to_read: Sequence[Range] | None = None)
         return place if content.group is None else first.setdefault((content.queue, content.group), place)
 
     in_order = [entry for _, entry in sorted(enumerate(whole), key=place_of_unit)]
-    pieces = [Piece(entry, entry.start, entry.end, place) for place, entry in enumerate(in_order)]
+    pieces = [Piece(entry, entry.start, _end(entry), place) for place, entry in enumerate(in_order)]
     if to_read is None or len(to_read) == len(whole):
         return pieces
     chosen = {(entry.key, entry.start) for entry in to_read}
     return [piece for piece in pieces if (piece.planned.key, piece.start) in chosen]
+
+
+def _end(entry: Range) -> Position:
+    """Where the object ends. The range says it of the version of its snapshot; a newer one may be shorter or longer."""
+    if is_end(entry.end) and entry.content.size is not None:
+        return end_at(max(entry.content.size, offset_of(entry.start)))
+    return entry.end
 
 
 def cut(

@@ -1,0 +1,52 @@
+"""What becomes of a shard between two looks at the store."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from queue_source.coordinator.acknowledging import Acknowledger
+from queue_source.coordinator.in_flight import InFlight, Opened
+from queue_source.coordinator.leases import LeaseKeeper
+from queue_source.coordinator.ownership import Ownership
+from queue_source.coordinator.room import Limits
+from queue_source.messages import Receipt
+from shard_store.model import PublishToken, ShardKey
+from shard_store.pruning import RetentionPolicy
+from shard_store.store import ShardStore, open_store
+from support.sessions import make_session
+from support.store_backends import Pipeline, content
+
+
+def test_what_is_pruned_unread_before_it_is_acquired_is_new_and_its_message_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1e9]
+    with open_store(f"sqlite:///{tmp_path}/store.db", clock=lambda: now[0]) as store:
+        gone, us = Pipeline.start(store, "gone", "files"), Pipeline.start(store, "p", "files")
+        (released,) = gone.open("a").values()
+        store.release(gone.token, [released.key])
+        now[0] += 8 * 86_400
+        us = Pipeline.start(store, "p", "files")
+        session = make_session(store, token=us.token)
+        in_flight = InFlight(["q"], Limits(10, 10))
+        leases = LeaseKeeper({}, 60.0, lambda keys: None)
+        ownership = Ownership(session, in_flight, Acknowledger(session, in_flight, leases))
+        message = "q", Receipt("r")
+        found = store.open_shards(us.token, "files", [content("a")])
+        in_flight.announce([Opened(message, {released.key: content("a")})])
+        acquire = ShardStore.acquire
+
+        def prune_first(
+            store: ShardStore, token: PublishToken, seen: Mapping[ShardKey, PublishToken | None]
+        ) -> set[ShardKey]:
+            assert store.prune(RetentionPolicy(timedelta(days=7))).shards == 1
+            return acquire(store, token, seen)
+
+        monkeypatch.setattr(ShardStore, "acquire", prune_first)
+        ownership.resolve(found.values())
+        assert [entry.content.shard_id for entry in in_flight.take(10, None)] == ["a"]
+        assert in_flight.foreign() == []
