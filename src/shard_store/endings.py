@@ -22,7 +22,10 @@ class Ending(NamedTuple):
 
 
 def endings(transaction: Transaction, rows: Iterable[Row[Any]]) -> dict[ShardKey, Ending]:
-    """Of quarantined shards; one whose errors were deleted is missing."""
+    """Of quarantined shards; those are missing of which nobody knows what is published.
+
+    Their errors were deleted, or they were read in parts by several tasks.
+    """
     ended_by = {ShardKey(row.shard_key): (row.owner, row.end_seq) for row in rows}
     query = (
         sa.select(errors.c.shard_key, errors.c.error_key, errors.c.cause, errors.c.position, attempts.c.end_seq)

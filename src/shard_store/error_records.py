@@ -13,13 +13,13 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from shard_store.model import ErrorRecord, PlanIdentity, Position, ShardKey, shard_key
+from shard_store.model import QUARANTINING, ErrorRecord, PlanIdentity, Position, ShardKey, shard_key
 from shard_store.shards import fence
 from shard_store.sql.schema import attempts, errors
 from shard_store.sql.transaction import Transaction, chunks
 
 _LARGE = 1 << 20  # bytes that every database takes
-_WHOLE = ("object", "skipped")
+_WHOLE = (*QUARANTINING, "skipped")
 """The scopes of errors that concern a range as a whole."""
 
 

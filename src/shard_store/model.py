@@ -218,16 +218,21 @@ def split_key(path: str) -> bytes:
     return hashlib.sha256(path.rpartition("/")[2].encode("utf-8", "surrogatepass")).digest()
 
 
+QUARANTINING = ("object", "part")
+"""Scopes of errors with which a shard ends in quarantine."""
+
+
 @dataclass(frozen=True, slots=True)
 class ErrorRecord:
     """One entry of the error table. Unique by (plan hash or "", shard or message, position): writing it twice is one.
 
     `scope`: "message" (a message that was not understood), "object" (the shard is quarantined when its plan is
-    published), "skipped" (an object that counts as done), "record" (one record of an object; the object goes on) or
-    "row" (the user's function rejected it; equal ones of a plan differ in `occurrence`). `cause` is a short
-    fixed word (`malformed-message`, `missing-object`, `corrupt-object` ...), `detail` the sentence for a human, `input`
-    the bytes that could not be processed as far as they are known; where they are the beginning only, `input_size`
-    says of how many. `tag`, `headers` and `group` are those of a message, for publishing it again.
+    published), "part" (so is this one, and other tasks may have published what they read of it), "skipped" (an object
+    that counts as done), "record" (one record of an object; the object goes on) or "row" (the user's function rejected
+    it; equal ones of a plan differ in `occurrence`). `cause` is a short fixed word (`malformed-message`,
+    `missing-object`, `corrupt-object` ...), `detail` the sentence for a human, `input` the bytes that could not be
+    processed as far as they are known; where they are the beginning only, `input_size` says of how many. `tag`,
+    `headers` and `group` are those of a message, for publishing it again.
     """
 
     scope: str

@@ -14,7 +14,7 @@ from sqlalchemy.engine import Row
 from shard_store import read_marks, snapshots
 from shard_store.announcing import announced_since
 from shard_store.errors import ShardStoreError
-from shard_store.model import AttemptKind, Move, PlanIdentity, ShardState, Split, split_key
+from shard_store.model import QUARANTINING, AttemptKind, Move, PlanIdentity, ShardState, Split, split_key
 from shard_store.positions import advance_shards, lock_shards
 from shard_store.semantics import Semantics
 from shard_store.shards import fence
@@ -227,10 +227,10 @@ def _errors_of(transaction: Transaction, digest: str) -> tuple[int, set[bytes]]:
         sa.select(errors.c.scope, sa.func.count()).where(errors.c.delivery_hash == digest).group_by(errors.c.scope)
     )
     by_scope: dict[str, int] = {row[0]: row[1] for row in counted}
-    if "object" not in by_scope:
+    if by_scope.keys().isdisjoint(QUARANTINING):
         return sum(by_scope.values()), set()
     bad = transaction.execute(
-        sa.select(errors.c.shard_key).where(errors.c.delivery_hash == digest, errors.c.scope == "object")
+        sa.select(errors.c.shard_key).where(errors.c.delivery_hash == digest, errors.c.scope.in_(QUARANTINING))
     )
     return sum(by_scope.values()), set(bad.scalars())
 

@@ -184,8 +184,8 @@ def _cannot_reopen(
         return "it is read with its message only: send that again with `cuesqueue errors requeue`"
     if row.shard_key not in ended:
         return (
-            "its error was deleted, and with it the place where it was found bad; `cuesqueue shards forget` lets it be "
-            "read from its beginning"
+            "nobody knows which of its rows are published: it was read in parts, or its error was deleted; `cuesqueue "
+            "shards forget` lets all of it be read again when it is announced"
         )
     if row.owner not in incarnations:
         return f"the store does not know its pipeline {row.owner!r} any more: `cuesqueue errors requeue` announces it"

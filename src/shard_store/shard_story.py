@@ -11,7 +11,7 @@ from sqlalchemy.engine import Row
 
 from shard_store import error_search, shard_changes
 from shard_store.error_search import StoredError
-from shard_store.model import PlanIdentity, PublishToken, ShardKey, ShardState
+from shard_store.model import QUARANTINING, PlanIdentity, PublishToken, ShardKey, ShardState
 from shard_store.publishing import planned_moves
 from shard_store.shard_changes import StoredChange
 from shard_store.shard_search import FoundShard, as_found
@@ -71,8 +71,10 @@ class ShardStory:
             how = f" by attempt {self.attempts[-1].delivery_hash}" if self.attempts else ", its attempt is pruned"
             return "published" + how
         if self.shard.state == ShardState.QUARANTINED.value:
-            ended = [error for error in self.errors if error.scope == "object"]
+            ended = [error for error in self.errors if error.scope in QUARANTINING]
             why = f"{ended[-1].cause}: {ended[-1].detail}" if ended else "its error was deleted"
+            if ended and ended[-1].scope == "part":
+                return f"quarantined, and what other tasks have read of it is published: {why}"
             return f"quarantined, nothing of it was published from position {self._bad_at!r} on: {why}"
         wanted = "; an operator wants it given up" if self.shard.pending == "quarantine" else ""
         if self.planned is not None:

@@ -24,6 +24,7 @@ from shard_store.model import (
     shard_key,
 )
 from shard_store.pruning import RetentionPolicy
+from shard_store.shard_repair import Audit
 from shard_store.sql.schema import shard_changes, shards
 from shard_store.store import ShardStore
 from support.store_backends import STALE, Pipeline, StoreBackend, rows
@@ -46,9 +47,9 @@ def planned(us: Pipeline, shard: Shard) -> Plan:
     return us.plan()
 
 
-def found_bad(us: Pipeline, plan: Plan, cause: str = "missing-object") -> None:
+def found_bad(us: Pipeline, plan: Plan, cause: str = "missing-object", scope: str = "object") -> None:
     start = plan.ranges[0].start
-    record = ErrorRecord("object", cause, "why", "a", plan.identity.delivery_hash, start, "queue", "m1")
+    record = ErrorRecord(scope, cause, "why", "a", plan.identity.delivery_hash, start, "queue", "m1")
     us.store.record_errors("s", us.token.pipeline, [record])
 
 
@@ -72,6 +73,22 @@ def version(plan: Plan) -> list[tuple[int | None, str | None]]:
 
 
 # --- reopened
+
+
+@pytest.mark.parametrize("announced", ["afterwards", "while the plan runs"])
+def test_an_object_of_which_other_tasks_have_published_a_part_is_not_opened_again(
+    store: ShardStore, announced: str
+) -> None:
+    us = Pipeline.start(store)
+    plan = planned(us, announce(us, said("m1")))
+    found_bad(us, plan, scope="part")
+    if announced == "while the plan runs":
+        announce(us, said("m2"))
+    us.publish(plan, Split("/the other part", 1, 1))
+    us.confirm()
+    assert announce(us, said("m3")).state is ShardState.QUARANTINED
+    refused = store.put_back([KEY], Audit("ada@host"), message_uri="message").refused
+    assert "which of its rows are published" in refused["a"]
 
 
 @pytest.mark.parametrize("cause", CURABLE)

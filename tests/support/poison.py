@@ -111,7 +111,7 @@ def _json() -> Iterator[Poison]:
             "nul bytes": (b"\0" * 5000, "records"),
             "nul in the middle": (b'{"id":1}\0\n{"id":2}\n', "records"),
             "text": (b"hello\n", "records"),
-            "single quotes": (b"{'id':1}\n", "records"),
+            "single quotes": (b"{'id':1}\n", "fine"),
             "trailing comma": (b'{"id":1,}\n{"id":2}\n', "records"),
             "two objects in a line": (b'{"id":1}{"id":2}\n', "records"),
             "over several lines": (b'{\n"id":1\n}\n', "records"),

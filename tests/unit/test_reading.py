@@ -205,7 +205,7 @@ def test_pieces_of_a_bad_object_are_one_error_and_none_is_read_by_a_repeated_tas
     assert len(pieces) == 3
     task = replace(gone, pieces=pieces)
     _, errors = read(task)
-    assert {(error.scope, error.position) for error in errors} == {("object", BEGINNING)}
+    assert {(error.scope, error.position) for error in errors} == {("part", BEGINNING)}
     with task.store.open() as store:
         store.record_errors("files", "p", errors[:1])
     (tmp_path / "gone").write_bytes(b"1,x\n" * (3 * MIN_PIECE // 4))

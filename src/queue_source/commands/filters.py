@@ -28,6 +28,7 @@ T = TypeVar("T", bound="Criteria | ShardCriteria")
 class Scope(str, Enum):
     MESSAGE = "message"
     OBJECT = "object"
+    PART = "part"
     SKIPPED = "skipped"
     RECORD = "record"
     ROW = "row"

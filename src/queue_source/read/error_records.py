@@ -37,14 +37,14 @@ def bad_records(piece: Piece, identity: PlanIdentity, problems: BadRecords) -> l
 
 
 def bad_object(piece: Piece, identity: PlanIdentity, error: BadObject, *, skipped: bool) -> ErrorRecord:
-    """Scope `object` quarantines the shard when its plan is published; `skipped` ones count as done.
+    """Scopes `object` and `part` quarantine the shard when its plan is published; `skipped` ones count as done.
 
     All pieces of a range report it at one position, so that it is one error, and a repeated plan knows its range again.
     """
     content, payload = piece.content, piece.content.payload
     message = {} if payload is None else kept_message(payload.value, payload.tag, payload.headers, content.group)
     return ErrorRecord(
-        scope="skipped" if skipped else "object",
+        scope="skipped" if skipped else "object" if piece.is_whole else "part",
         cause=error.cause,
         detail=error.detail,
         subject=content.shard_id,

@@ -39,6 +39,11 @@ class Piece(NamedTuple):
         return self.place if content.group is None else (content.queue, content.group)
 
     @property
+    def is_whole(self) -> bool:
+        """Whether no other task reads anything of the range."""
+        return (self.start, self.end) == (self.planned.start, _end(self.planned))
+
+    @property
     def size(self) -> int:
         """In bytes; 0 when nobody knows."""
         return offset_of(self.end) - offset_of(self.start)
