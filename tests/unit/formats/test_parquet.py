@@ -352,7 +352,7 @@ def test_a_group_without_anything_in_it_is_null() -> None:
 def test_many_lists_are_read_whatever_they_have_together(
     version: str, codec: str, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lists: list[Any] = [[n] * (n % 40) for n in range(3000)] + [None, []] * 500 + [[1] * 200] + [[[7]] and [7]] * 999
+    lists: list[Any] = [[n] * (n % 40) for n in range(3000)] + [None, []] * 500 + [[1] * 200] + [[7]] * 999
     nested = [None if one is None else [one, one[:1]] for one in lists]
     table = pa.table({"a": lists, "b": nested})
     sink = io.BytesIO()

@@ -236,7 +236,8 @@ def items_as_lines(document: bytes) -> bytes | None:
         return None
     if begin == b"[":
         written[0] = written[last] = ord(" ")
-    return written.tobytes()
+    lines: bytes = written.tobytes()
+    return lines
 
 
 def parse(text: str) -> Any:
