@@ -120,7 +120,7 @@ class FormatOptions:
         "(`onCorruptObject`). In the first two modes the record is also written to the error table.",
     )
     max_record_bytes: int = option(
-        "maxRecordBytes", types.SIZE, "48m", example="256m", formats=LINE_FORMATS,
+        "maxRecordBytes", types.SIZE, "128m", example="256m", formats=LINE_FORMATS,
         help="A longer record (with `multiLine` of json, or `wholeText`: a longer object) is a bad record and is "
         "skipped. A worker needs up to ten times as much memory.",
     )
@@ -156,7 +156,7 @@ class FormatOptions:
     @property
     def max_values(self) -> int:
         """Keys and values of one json record: each takes some hundred bytes while it is read."""
-        return self.max_record_bytes // 64
+        return self.max_record_bytes // 160
 
     @property
     def plain_utf8(self) -> bool:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import resource
 import sys
+from pathlib import Path
 
 from queue_source.errors import BadObject
 from queue_source.formats.bad_records import BadRecords
@@ -19,7 +19,9 @@ def main(path: str, file_format: str, ddl: str) -> None:
             rows += batch.num_rows
     except BadObject as error:
         cause, detail = error.cause, " ".join(error.detail.split())
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+    # not `ru_maxrss`, which begins with that of the process that started this one
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    most = int(status.partition("VmHWM:")[2].split()[0]) << 10
     sys.stdout.write(f"{cause}\t{rows}\t{most}\t{detail}\n")
 
 

@@ -2,7 +2,10 @@ from __future__ import annotations
 
 import datetime as dt
 import gzip
+import json
 import math
+import re
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -11,7 +14,7 @@ import pytest
 
 from queue_source.formats.text import blocks, json_lines
 from queue_source.options.file_format import FormatOptions
-from support.reading import UTC_MICROS, read_bytes, read_column, refused
+from support.reading import UTC_MICROS, read_bytes, read_column, read_with_problems, refused
 
 JSON = FormatOptions("json")
 ONE = pa.schema([("a", pa.int64())])
@@ -225,12 +228,10 @@ def test_compressed_lines_are_read_and_refused_when_cut_off() -> None:
 
 
 @pytest.mark.parametrize("ours", [3, 1000, 1 << 20])
-@pytest.mark.parametrize("pyarrows", [1000, 1 << 20])
 def test_a_line_longer_than_a_block_and_rows_over_many_blocks_are_read(
-    ours: int, pyarrows: int, monkeypatch: pytest.MonkeyPatch
+    ours: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(blocks, "BLOCK_SIZE", ours)
-    monkeypatch.setattr(json_lines, "BLOCK_SIZE", pyarrows)
     lines = [b'{"a":%d}' % i for i in range(300)]
     assert read_column(b"\n".join(lines), pa.int64(), JSON) == list(range(300))
     lines[150] = b'{"a":150,"b":"%b"}' % (b"x" * 5000)
@@ -240,8 +241,49 @@ def test_a_line_longer_than_a_block_and_rows_over_many_blocks_are_read(
 def test_a_line_of_null_at_the_beginning_of_a_later_block_does_not_end_the_process(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(json_lines, "BLOCK_SIZE", 64)
+    monkeypatch.setattr(blocks, "BLOCK_SIZE", 64)
     for indent in (b"", b" ", b"\t"):
         for number in range(20):
             data = b'{"a":1}\n' * number + indent + b"null\n" + b'{"a":1}\n' * 20
             assert refused(data, ONE, JSON).offset == 8 * number
+
+
+DOCUMENT = FormatOptions("json", multi_line=True)
+
+
+@pytest.mark.parametrize("kind", [pa.int64(), pa.string(), pa.map_(pa.string(), pa.int64())])
+def test_a_document_of_many_ordinary_items_is_read_by_either_parser(kind: pa.DataType) -> None:
+    value = {"a": 1, "b": 2} if pa.types.is_map(kind) else {"k": [1]} if pa.types.is_string(kind) else 7
+    text = json.dumps([{"a": value, "n": number} for number in range(30_000)], indent=1)
+    options = replace(DOCUMENT, max_record_bytes=len(text) + 1)  # the values are more than it has room for at once
+    found = read_bytes(text.encode(), pa.schema([("a", kind), ("n", pa.int64())]), options)
+    assert [row["n"] for row in found] == list(range(30_000))
+    expected = json.dumps(value, indent=1).replace("\n", "") if pa.types.is_string(kind) else value
+    assert {re.sub(r"\s+", "", str(row["a"])) for row in found} == {
+        re.sub(r"\s+", "", str(list(expected.items()) if isinstance(expected, dict) else expected))
+    }
+
+
+def test_one_bad_item_of_a_large_document_makes_all_of_it_one_bad_record() -> None:
+    schema = pa.schema([("a", pa.int64()), ("_corrupt_record", pa.string())])
+    items = [b'{"a":%d,"b":[%s]}' % (number, b"0," * 20 + b"0") for number in range(5000)]
+    items[4000] = b'{"a":"x"}'
+    data = b"[" + b",".join(items) + b"]"
+    options = replace(DOCUMENT, max_record_bytes=len(data) + 9)
+    found = read_with_problems(data, schema, options)
+    assert [row["a"] for row in found.rows[3999:4002]] == [3999, None, 4001]
+    assert found.rows[0]["_corrupt_record"] == data.decode()
+    assert found.problems.count == 1
+    assert read_with_problems(data, schema, replace(options, mode="DROPMALFORMED")).rows == []
+    for odd in (b"1", b"[{}]", b"", b'{"a":1}{"a":2}'):
+        items[4000] = odd
+        found = read_with_problems(b"[" + b",".join(items) + b"]", schema, options)
+        assert (len(found.rows), found.problems.count) == (1, 1)
+        assert found.rows[0]["a"] is None
+
+
+def test_a_document_of_one_large_object_is_read() -> None:
+    points = [[number * 0.5, number] for number in range(60_000)]
+    text = json.dumps({"a": points, "b": "x"}, indent=1).encode()
+    options = replace(DOCUMENT, max_record_bytes=len(text))
+    assert read_bytes(text, pa.schema([("a", pa.list_(pa.list_(pa.float64())))]), options)[0]["a"] == points

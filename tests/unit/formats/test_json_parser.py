@@ -13,7 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queue_source.formats.text import json_lines
-from queue_source.formats.text.json_parser import MAX_DEPTH, Object, decode, dump, nesting, parse_objects
+from queue_source.formats.text.json_parser import (
+    MAX_DEPTH,
+    Object,
+    decode,
+    dump,
+    has_long_number,
+    items_as_lines,
+    nesting,
+    parse_objects,
+)
 from queue_source.options.file_format import FormatOptions
 from support.reading import read_bytes, read_column, read_with_problems
 
@@ -219,3 +228,17 @@ def test_base64_is_what_python_decodes() -> None:
     assert read_bytes(b'{"a":"%b"}' % text.encode(), pa.schema([("a", pa.binary())]), JSON) == [
         {"a": bytes(range(256))}
     ]
+
+
+def test_a_number_of_a_thousand_digits_is_seen_wherever_it_is() -> None:
+    for before in range(60):
+        assert has_long_number(b"x" * before + b"1" * 1000 + b"x")
+        assert not has_long_number(b"1" * before + b"x" + b"1" * 999 + b"x" + b"1" * 999)
+
+
+def test_items_of_a_document_are_lines_only_where_brackets_and_quotes_say_so() -> None:
+    array = b'[ {"a":"],\\\\\\",[","b":[1,{}]},\r\n {"a":2} ] \n'
+    assert items_as_lines(array) == b'  {"a":"],\\\\\\",[","b":[1,{}]}\n   {"a":2}    '
+    assert items_as_lines(b'{"a":[1,\n2]}') == b'{"a":[1, 2]}'
+    for odd in (b"[{'a':1}]", b'[{"a":"\n"}]', b"[{}],[{}]", b"[{}", b"{}{}", b"[{}}", b"1", b"", b'["]'):
+        assert items_as_lines(odd) is None

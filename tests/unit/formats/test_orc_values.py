@@ -88,16 +88,23 @@ def test_stripes_are_read_in_batches_of_any_size(compression: str, monkeypatch: 
      [int(n) for n in np.random.default_rng(3).pareto(0.7, 3_000) * 3 % 50_000]],
 )  # fmt: skip
 def test_the_longest_text_is_known_before_it_is_decoded(lengths: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    found = []
-    real = orc_lengths.largest
+    found: list[tuple[int, int]] = []
+    real = orc_lengths.measured
 
-    def seen(data: bytes, version: int, count: int) -> int:
+    def seen(data: bytes, version: int, count: int) -> tuple[int, int]:
         found.append(real(data, version, count))
         return found[-1]
 
-    monkeypatch.setattr("queue_source.formats.typed.orc.largest", seen)
+    monkeypatch.setattr("queue_source.formats.typed.orc.measured", seen)
     table = pa.table({"a": ["x" * length for length in lengths]})
     for threshold in (0.0, 1.0):
         data = written(table, dictionary_key_size_threshold=threshold)
         assert [len(text) for text in read_column(data, pa.string(), ORC)] == lengths
-        assert max(lengths) <= found[-1] <= 4 * max(lengths) + 8, (threshold, found)
+        assert max(lengths) <= found[-1][0] <= 4 * max(lengths) + 8, (threshold, found)
+        assert threshold or sum(lengths) <= found[-1][1]
+
+
+def test_long_lists_and_long_texts_of_different_rows_are_no_row_that_is_too_large() -> None:
+    rows = [["x"] * 5000, ["y" * 50_000], *([str(n)] for n in range(100))]
+    table = pa.table({"a": pa.array(rows, pa.list_(pa.string()))})
+    assert read_column(written(table), pa.list_(pa.string()), ORC) == rows

@@ -4,11 +4,13 @@ import datetime as dt
 import gzip
 import io
 import itertools
+import tempfile
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -17,10 +19,11 @@ from queue_source.errors import BadObject, ObjectStoreError
 from queue_source.formats.bad_records import BadRecords
 from queue_source.formats.base import OpenObject, Part, format_of
 from queue_source.formats.typed import parquet as parquet_reader
+from queue_source.formats.typed.parquet_pages import row_starts
 from queue_source.options.file_format import FormatOptions
 from queue_source.storage.files import ObjectFile, open_object
 from support.hostile.typed import one_page
-from support.reading import UTC_MICROS, read_bytes, read_column, refused
+from support.reading import UTC_MICROS, load_object, read_bytes, read_column, refused
 
 PARQUET = FormatOptions("parquet")
 ONE = pa.schema([("a", pa.int64())])
@@ -123,11 +126,11 @@ def test_a_type_that_cannot_become_the_declared_one_is_refused_and_named(
     assert error.detail.startswith("column 'a': ")
 
 
-def test_a_timestamp_without_a_zone_is_in_the_zone_of_the_options() -> None:
+def test_a_timestamp_without_a_zone_is_utc_whatever_zone_the_options_have() -> None:
     data = column([NOON], pa.timestamp("us"))
     (utc,) = read_column(data, UTC_MICROS, PARQUET)
     (berlin,) = read_column(data, UTC_MICROS, FormatOptions("parquet", timezone="Europe/Berlin"))
-    assert utc - berlin == dt.timedelta(hours=2)
+    assert utc == berlin
 
 
 def test_columns_are_matched_by_name_and_others_are_ignored_or_null() -> None:
@@ -341,3 +344,43 @@ def test_a_group_without_anything_in_it_is_null() -> None:
     schema = pa.schema([("a", pa.int64()), ("e", pa.struct([("x", pa.int64())]))])
     assert read_bytes(data, schema, PARQUET) == [{"a": 5, "e": None}]
     assert refused(data, schema.remove(0), PARQUET).cause == "wrong-columns"
+
+
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+@pytest.mark.parametrize("codec", ["snappy", "zstd", "gzip", "none"])
+@pytest.mark.parametrize("most", [1 << 40, 5000])
+def test_many_lists_are_read_whatever_they_have_together(
+    version: str, codec: str, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lists: list[Any] = [[n] * (n % 40) for n in range(3000)] + [None, []] * 500 + [[1] * 200] + [[7]] * 999
+    nested = [None if one is None else [one, one[:1]] for one in lists]
+    table = pa.table({"a": lists, "b": nested})
+    sink = io.BytesIO()
+    pq.write_table(table, sink, compression=codec, data_page_version=version, data_page_size=500, row_group_size=4000)
+    found = []
+
+    def seen(*arguments: Any) -> Any:
+        found.append(row_starts(*arguments))
+        return found[-1]
+
+    monkeypatch.setattr("queue_source.formats.typed.parquet_pages.row_starts", seen)
+    monkeypatch.setattr("queue_source.formats.typed.parquet_pages.INDIVISIBLE", most)
+    monkeypatch.setattr("queue_source.formats.typed.parquet.AT_ONCE", most * 10)
+    assert read_bytes(sink.getvalue(), table.schema, PARQUET) == table.to_pylist()
+    if most == 5000:
+        counted = [max(len(one or ()), 1) for one in lists[:4000]]
+        assert [int(n) for n in np.diff(found[0])] == counted
+    else:
+        assert not found
+
+
+def test_many_small_lists_of_few_bytes_are_no_row_that_is_too_large() -> None:
+    offsets, zeros = np.arange(0, 40_000_001, 400, dtype=np.int32), np.zeros(40_000_000, np.int8)
+    sink = io.BytesIO()
+    pq.write_table(pa.table({"a": pa.ListArray.from_arrays(offsets, zeros)}), sink)
+    assert len(sink.getvalue()) < 1 << 20
+    schema = pa.schema([("a", pa.list_(pa.int8()))])
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(sink.getvalue())
+        file.flush()
+        assert sum(batch.num_rows for batch in load_object(file.name, schema, PARQUET)) == 100_000

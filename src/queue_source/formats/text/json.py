@@ -47,7 +47,8 @@ class Json(LineFormat):
     def read(self, text: TextObject, part: Part, schema: pa.Schema) -> Iterator[pa.Table]:
         reader = self.reader(schema, text.options, text.bad, text.uri)
         if text.options.multi_line:
-            yield from map(reader.whole, text.document())
+            for document in text.document():
+                yield from reader.whole(document)
             return
         unseen = part == Part()
         for block in text.blocks(reader.separator, part):
@@ -77,7 +78,7 @@ class Json(LineFormat):
         document = options.multi_line or _is_document(body)
         if options.plain_utf8 and len(body) <= _SMALL and codec_of("", body) is None:
             reader, block = self.reader(schema, options, bad, ""), Block(0, body.removeprefix(BOM))
-            return iter([reader.whole(block)]) if document else reader.slowly(block)
+            return reader.whole(block) if document else reader.slowly(block)
         if document:
             options = replace(options, multi_line=True, line_sep=None)
         return super().read_body(body, schema, options, bad)

@@ -20,35 +20,35 @@ import pyarrow.types as pt
 from queue_source.errors import BadObject
 from queue_source.formats.bad_records import BadRecords
 from queue_source.formats.new_columns import KnownNames, more
-from queue_source.formats.text.blocks import BLOCK_SIZE, BOM, Block, count_lines, is_utf8, line_separator, unified
+from queue_source.formats.text.blocks import BOM, Block, LineEnds, count_lines, is_utf8, line_separator, unified
 from queue_source.formats.text.json_parser import (
     MAX_DEPTH,
-    MAX_NUMBER,
     SHALLOW,
     as_text,
     decode,
     dump,
+    has_long_number,
+    has_more_values,
+    items_as_lines,
     nesting,
     parse_objects,
 )
 from queue_source.formats.text.json_values import Objects, TextNeeded
-from queue_source.formats.text.records import Record, RecordSchema, Rows, are_too_many
+from queue_source.formats.text.records import MAX_REASONS, Record, RecordSchema, Rows, are_too_many
 from queue_source.formats.text.values import text_leaf
 from queue_source.formats.typed.columns import check_decimals, conform_column, require_any
 from queue_source.formats.types import inner_types, is_bytes
 from queue_source.options.file_format import FormatOptions
 
 _NO_OBJECT = re.compile(rb"^[ \t]*[^ \t\n{]", re.MULTILINE)
+_SMALL_DOCUMENT = 64 << 10  # bytes that Python has read before pyarrow has begun
+_DECODED = 4 << 20  # bytes of text whose values are held as what Python decodes
 _CACHED = 1 << 18  # bytes that stay in the processor's cache
 _NEWLINE, _BRACE = ord("\n"), ord("{")
 _WHITE = b" \t\r\n"
 _SHORT = 500  # twice as many bytes have room neither for `MAX_DEPTH` brackets that are closed nor for a long number
 _LONGEST_INFERRED = 1 << 20  # bytes of a line of which pyarrow may find out the columns
-_LONG_NUMBER = re.compile(rb"[0-9]{%d}" % MAX_NUMBER)
 _ODD_NUMBER = re.compile(rb"[:,\[]\s*(?:-?Inf(?!inity)|-NaN)")
-_OF_NUMBERS = np.isin(np.arange(256), np.frombuffer(b"0123456789.eE+-", np.uint8))
-
-Characters = np.ndarray[Any, np.dtype[np.uint8]]
 
 
 class JsonReader:
@@ -106,12 +106,68 @@ class JsonReader:
                     yield rows.take()
         yield rows.take()
 
-    def whole(self, block: Block) -> pa.Table:
+    def whole(self, block: Block) -> Iterator[pa.Table]:
         """One document (`multiLine`): what is bad in it makes all of it one bad record."""
-        rows = Rows(self._shape, self._bad, self._uri)
-        if block.data.removeprefix(BOM).strip(_WHITE):
+        data = block.data.removeprefix(BOM).lstrip(_WHITE)
+        lines = items_as_lines(data) if len(data) > _SMALL_DOCUMENT else None
+        if lines is not None and not self.only_slowly:
+            table = self.quickly(lines)
+            if table is not None and table.num_rows == lines.count(b"\n") + 1:
+                yield table
+                return
+        if lines is not None and has_more_values(data, self._options.max_values):
+            yield from self._items(block, lines)
+        elif data:
+            rows = Rows(self._shape, self._bad, self._uri)
             self._read_record(rows, block.offset, block.data)
-        return rows.take()
+            yield rows.take()
+
+    def _items(self, block: Block, lines: bytes) -> list[pa.Table]:
+        """A large array, of which only a few items at a time are held as what Python decodes."""
+        rows, tables, record = Rows(self._shape, self._bad, self._uri), [], Record()
+        pending = 0
+        try:
+            for _, line in LineEnds().split(lines):
+                rows.add_all(self._item(rows, line, record), Record(), block.offset, line)
+                del record.reasons[MAX_REASONS:]
+                pending += len(line)
+                if pending > _DECODED or rows.are_many:
+                    tables.append(rows.take())
+                    pending = 0
+        except ValueError as error:  # UnicodeDecodeError is one
+            record, tables = Record(), []
+            record.reasons.append(f"not JSON: {error}")
+            rows = Rows(self._shape, self._bad, self._uri)
+            rows.add(rows.nothing(), record, block.offset, block.data)
+            return [rows.take()]
+        tables.append(rows.take())
+        if record.reasons:
+            rows.add_all([], record, block.offset, block.data)  # to count it
+            tables = [self._with_text(tables[0], block.data), *tables[1:]] if self._bad.keeps else []
+        return tables
+
+    def _item(self, rows: Rows, line: bytes, record: Record) -> list[tuple[list[Any], str | None]]:
+        text = as_text(line)
+        if not text.lstrip().startswith("{"):
+            raise ValueError("not a JSON object")
+        objects = decode(text, self._options.max_values)
+        if self._known is not None:
+            self._known.check(objects[0])
+        found = len(record.reasons)
+        try:
+            return self._read(rows, objects, record)
+        except TextNeeded:
+            del record.reasons[found:]
+            return self._read(rows, parse_objects(text), record)
+
+    def _with_text(self, table: pa.Table, record: bytes) -> pa.Table:
+        """With the text of a bad record in its first row: in all of them it would be too much."""
+        place = table.schema.get_field_index(self._shape.corrupt or "")
+        if place < 0 or not table.num_rows:
+            return table
+        field = table.schema.field(place)
+        texts = [record.decode("utf-8", "replace"), *([None] * (table.num_rows - 1))]
+        return table.set_column(place, field, pa.chunked_array([pa.array(texts, field.type)]))
 
     def require_a_column(self, block: Block) -> None:
         """Raise BadObject("wrong-columns") when no record of a block, though good, so much as names a column."""
@@ -181,7 +237,7 @@ class JsonReader:
         others = "ignore" if self._shape.rescued is None and self._known is None else "infer"
         return pa_json.read_json(
             pa.BufferReader(lines),
-            read_options=pa_json.ReadOptions(use_threads=False, block_size=min(BLOCK_SIZE, len(lines) + 1)),
+            read_options=pa_json.ReadOptions(use_threads=False, block_size=len(lines) + 1),
             parse_options=pa_json.ParseOptions(
                 explicit_schema=wanted, newlines_in_values=False, unexpected_field_behavior=others
             ),
@@ -237,15 +293,7 @@ def _may_be_beyond(lines: bytes, *, infers: bool) -> bool:
     many = np.flatnonzero(openings > deepest)
     if any(nesting(lines[start:end]) > deepest for start, end in zip(starts[many], ends[many], strict=True)):
         return True
-    return _may_have_long_number(characters) and _LONG_NUMBER.search(lines) is not None
-
-
-def _may_have_long_number(characters: Characters) -> bool:
-    """Whether any number has `MAX_NUMBER` digits, by every hundredth character."""
-    found = _OF_NUMBERS[characters[:: MAX_NUMBER // 10]]
-    for distance in range(1, 9):
-        found = found[:-1] & _OF_NUMBERS[characters[:: MAX_NUMBER // 10]][distance:]
-    return bool(found.any())
+    return has_long_number(lines)
 
 
 def _has_odd_numbers(parsed: pa.Table) -> bool:

@@ -28,7 +28,9 @@ _ANY_NUMBER = 1 << 62
 _WHITE = re.compile(r"[ \t\r\n]*")
 # where Python has it, what is repeated is never tried again: each repetition would take a hundred bytes until the end
 _ONCE = "+" if sys.version_info >= (3, 11) else ""
-_LONG_NUMBER = re.compile(rf"[0-9]{{{MAX_NUMBER}}}")
+_LONG_NUMBER = re.compile(rb"[0-9]{%d}" % MAX_NUMBER)
+_SAMPLES = 20  # of so many digits, taken at equal distances
+_SAMPLED_NUMBER = re.compile(rb"[0-9]{%d}" % _SAMPLES)
 _ESCAPED = r"""\\(?:["'\\/bfnrt]|u[0-9a-fA-F]{4})"""
 _TOKEN = re.compile(
     r"[ \t\r\n]*(?:"
@@ -123,7 +125,7 @@ def decode(text: str, max_values: int = _ANY_NUMBER) -> list[dict[str, Any]]:
 
     A record of more than `max_values` keys and values is refused: each of them takes many times its own bytes.
     """
-    if text.count(",") + text.count("{") > max_values and _values_in(text) > max_values:
+    if len(text) > max_values and has_more_values(text.encode("utf-8", "surrogatepass"), max_values):
         raise ValueError(f"more than {max_values} values in one record; a larger maxRecordBytes allows more")
     if _is_simple(text):
         try:
@@ -147,9 +149,16 @@ def _objects(value: Any) -> list[dict[str, Any]]:
     return found
 
 
-def _values_in(text: str) -> int:
-    chunks = _outside_texts(text.encode("utf-8", "surrogatepass"))
-    return sum(int(np.count_nonzero((chunk == ord(",")) | (chunk == ord("{")))) for chunk in chunks)
+def has_more_values(text: bytes, most: int) -> bool:
+    """Whether there are more than so many keys and values."""
+    if len(text) <= most or text.count(b",") + text.count(b"{") <= most:
+        return False
+    found = 0
+    for chunk in _outside_texts(text):
+        if (chunk == ord("'")).any():
+            return True  # quotes of both kinds: which ones begin a text takes a parser
+        found += int(np.count_nonzero((chunk == ord(",")) | (chunk == ord("{"))))
+    return found > most
 
 
 def _outside_texts(text: bytes) -> Iterator[np.ndarray[Any, np.dtype[np.uint8]]]:
@@ -166,11 +175,17 @@ def _outside_texts(text: bytes) -> Iterator[np.ndarray[Any, np.dtype[np.uint8]]]
 
 def _is_simple(text: str) -> bool:
     """Whether nothing in it is deep, and no number is too long."""
-    if len(text) > MAX_NUMBER and _LONG_NUMBER.search(text) is not None:
-        return False
-    if text.count("{") + text.count("[") <= SHALLOW:
+    few = text.count("{") + text.count("[") <= SHALLOW
+    if few and len(text) < MAX_NUMBER:
         return True
-    return nesting(text.encode("utf-8", "surrogatepass")) <= SHALLOW
+    data = text.encode("utf-8", "surrogatepass")
+    return not has_long_number(data) and (few or nesting(data) <= SHALLOW)
+
+
+def has_long_number(text: bytes) -> bool:
+    """Whether `MAX_NUMBER` digits follow each other. A search of all the text takes longer than to parse it."""
+    sampled = text[:: MAX_NUMBER // _SAMPLES]
+    return _SAMPLED_NUMBER.search(sampled) is not None and _LONG_NUMBER.search(text) is not None
 
 
 def nesting(text: bytes) -> int:
@@ -185,6 +200,44 @@ def nesting(text: bytes) -> int:
         deepest = max(deepest, now + int(depths.max()))
         now += int(depths[-1])
     return deepest
+
+
+def items_as_lines(document: bytes) -> bytes | None:
+    """A document with a line for each item of its array, or in one line if it is an object.
+
+    None where that takes more than a look at its brackets and quotes. What is in the lines may be no JSON.
+    """
+    begin, end = document[:1], document.rstrip(b" \t\r\n")[-1:]
+    if begin + end not in (b"[]", b"{}"):
+        return None
+    marks = document.replace(b"\\\\", b"  ").replace(b'\\"', b"  ") if b"\\" in document else document
+    written = np.frombuffer(document, np.uint8).copy()
+    last = len(document.rstrip(b" \t\r\n")) - 1
+    inside = depth = 0
+    for start in range(0, len(marks), _CHUNK):
+        piece = np.frombuffer(marks, np.uint8)[start : start + _CHUNK]
+        quotes = np.cumsum(piece == ord('"'), dtype=np.uint32) + inside
+        inside = int(quotes[-1]) & 1
+        outside = quotes & 1 == 0
+        breaks = (piece == ord("\n")) | (piece == ord("\r"))
+        if (breaks & ~outside).any() or ((piece == ord("'")) & outside).any():
+            return None
+        brackets = piece | 0x20
+        steps = ((brackets == ord("{")) & outside).astype(np.int8) - ((brackets == ord("}")) & outside)
+        depths = np.cumsum(steps, dtype=np.int32) + depth
+        depth = int(depths[-1])
+        if (depths[: max(last - start, 0)] < 1).any():
+            return None  # it ends before its end
+        part = written[start : start + _CHUNK]
+        part[breaks] = ord(" ")
+        if begin == b"[":
+            part[(piece == ord(",")) & outside & (depths == 1)] = ord("\n")
+    if depth or inside:
+        return None
+    if begin == b"[":
+        written[0] = written[last] = ord(" ")
+    lines: bytes = written.tobytes()
+    return lines
 
 
 def parse(text: str) -> Any:

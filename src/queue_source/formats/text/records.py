@@ -27,6 +27,7 @@ MAX_CELLS = 8 << 20
 """Rows times columns of a table: tiny records of many columns would take a thousand times their own size."""
 MAX_REASONS = 20
 """What is wrong with one record, as far as it is told."""
+_TEXTS = 64 << 20  # bytes of the text of one bad record in all its rows; beyond them only the first row has it
 
 
 encode_json = json.JSONEncoder(ensure_ascii=False).encode
@@ -102,11 +103,13 @@ class Rows:
             if not self._bad.keeps:
                 return
         text = raw.decode("utf-8", "replace") if record.reasons and self._shape.corrupt else None
+        once = text is not None and len(text) * len(rows) > _TEXTS
         for values, rescued in rows:
             for column, value in zip(self._columns, values, strict=True):
                 column.append(value)
             if self._shape.corrupt:
                 self._facts[self._shape.corrupt].append(text)
+                text = None if once else text
             if self._shape.rescued:
                 self._facts[self._shape.rescued].append(rescued)
         self._count += len(rows)

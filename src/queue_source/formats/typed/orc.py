@@ -13,13 +13,14 @@ from queue_source.formats.base import OpenObject, Part
 from queue_source.formats.typed import orc_file
 from queue_source.formats.typed.limits import AT_ONCE, Limits
 from queue_source.formats.typed.orc_file import OrcFile, Stripe, StripeFooter
-from queue_source.formats.typed.orc_lengths import largest
+from queue_source.formats.typed.orc_lengths import measured
 from queue_source.formats.typed.orc_values import Values
 from queue_source.formats.typed.tables import ColumnarFormat, choose, conformed, damage_is_bad
 from queue_source.options.file_format import FormatOptions
 from queue_source.storage.files import ObjectFile
 
 _ROWS = 65_536
+_DICTIONARIES = (1, 3)  # encodings DICTIONARY and DICTIONARY_V2
 _HIVE = re.compile(r"_col\d+")
 
 
@@ -97,7 +98,7 @@ def _rows(orc: OrcFile, stripe: Stripe, footer: StripeFooter, wanted: Sequence[s
     """Rows of a batch that fits into memory, whatever is in the stripe."""
     root = orc.types[0]
     worst = sum(
-        _worst(orc, stripe, footer, root.inner[n], stripe.rows, limits)
+        _worst(orc, stripe, footer, root.inner[n], stripe.rows, limits)[0]
         for n, name in enumerate(root.names)
         if name in wanted
     )
@@ -105,27 +106,33 @@ def _rows(orc: OrcFile, stripe: Stripe, footer: StripeFooter, wanted: Sequence[s
     return max(min(_ROWS, AT_ONCE // 4 // max(worst, 1)), 1)  # it is there several times while it is decoded
 
 
-def _worst(orc: OrcFile, stripe: Stripe, footer: StripeFooter, number: int, count: int, limits: Limits) -> int:
-    """The bytes that a value of a type may have, of which there are so many in the stripe."""
+def _worst(
+    orc: OrcFile, stripe: Stripe, footer: StripeFooter, number: int, count: int, limits: Limits
+) -> tuple[int, int]:
+    """The bytes that a value of a type may have, of which there are so many in the stripe, and those of all of them."""
     written = orc.types[number]
 
-    def longest() -> int:
+    def lengths() -> tuple[int, int]:
         stream = footer.streams.get((number, orc_file.LENGTH))
         if stream is None:
-            return 0
+            return 0, 0
         limits.check_indivisible(orc.content_size(stream), "a stream of lengths")
         version = 1 if footer.encodings[number] < 2 else 2
-        return largest(orc.content(stream), version, count)
+        return measured(orc.content(stream), version, count)
 
     if written.kind in (orc_file.LIST, orc_file.MAP):
-        length = longest()
-        inner = sum(_worst(orc, stripe, footer, n, count * length, limits) for n in written.inner)
-        return 4 + length * inner
+        length, total = lengths()
+        inner = [_worst(orc, stripe, footer, n, total, limits) for n in written.inner]
+        # the longest list need not have the longest texts: no more than all there are
+        return 4 + sum(min(length * one, every) for one, every in inner), 4 * count + sum(every for _, every in inner)
     if written.kind in (orc_file.STRING, orc_file.BINARY, orc_file.VARCHAR, orc_file.CHAR):
-        return 4 + longest()
+        longest, total = lengths()
+        is_dictionary = footer.encodings[number] in _DICTIONARIES
+        return 4 + longest, 4 * count + (count * longest if is_dictionary else total)
     if written.inner:
-        return sum(_worst(orc, stripe, footer, n, count, limits) for n in written.inner)
-    return 16
+        inner = [_worst(orc, stripe, footer, n, count, limits) for n in written.inner]
+        return sum(one for one, _ in inner), sum(every for _, every in inner)
+    return 16, 16 * count
 
 
 def _with_times(table: pa.Table, schema: pa.Schema, matches: dict[str, str]) -> pa.Table:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bisect
 import tempfile
+from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -17,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from queue_source.formats.typed.limits import Limits
+from queue_source.formats.typed.limits import INDIVISIBLE, Limits
 from queue_source.storage.files import ObjectFile
 
 IN_MEMORY = 64 << 20
@@ -28,6 +29,9 @@ _HEADER = 256
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 20, "FLOAT": 4, "DOUBLE": 8}
 _DICTIONARIES = (2, 8)  # encodings PLAIN_DICTIONARY, RLE_DICTIONARY
 _CODECS = {"SNAPPY": "snappy", "GZIP": "gzip", "BROTLI": "brotli", "ZSTD": "zstd", "LZ4_RAW": "lz4_raw"}
+_RUNS = 3  # encoding RLE
+_FEW = 16  # bytes that numpy takes longer for
+_ZEROS = [[at for at in range(8) if not byte >> at & 1] for byte in range(256)]
 _DELTA_BYTES = 7  # encoding DELTA_BYTE_ARRAY: a value may repeat the whole of the value before it
 
 
@@ -41,6 +45,7 @@ class Chunk:
         entries: How many values are in the dictionary.
         longest: How long they may be; before it is known, as long as the dictionary.
         pages: Of pages that hold such values: how many, the bytes of the page, whether they may repeat each other.
+        starts: Of lists: the number of the first value of each row, and of all values; None where nobody looked.
     """
 
     group: int
@@ -56,20 +61,32 @@ class Chunk:
     entries: int = 0
     longest: int = 0
     pages: list[tuple[int, int, bool]] = field(default_factory=list)
+    starts: np.ndarray[Any, np.dtype[np.int64]] | None = None
+
+    @property
+    def of_value(self) -> int:
+        """Bytes of a value in a list, with what says where it is, while it is decoded."""
+        return (self.width or 0) + 4
+
+    def values_in(self, rows: int) -> int:
+        """The values that so many neighbouring rows may have."""
+        if self.starts is not None and len(self.starts) > 1:
+            rows = min(rows, len(self.starts) - 1)
+            return int((self.starts[rows:] - self.starts[:-rows]).max())
+        return rows * -(-self.values // max(self.rows, 1)) if self.repeated else rows
 
     def worst(self, rows: int) -> int:
         """The bytes that so many neighbouring rows may decode to."""
-        rows = min(rows, self.rows)
-        share = -(-self.values // max(self.rows, 1)) if self.repeated else 1
-        fixed = rows * share * ((self.width or 4 + self.longest) + (8 if self.repeated else 1))
+        most = self.values_in(min(rows, self.rows))
+        fixed = most * ((self.width or 4 + self.longest) + (8 if self.repeated else 1))
         if not self.pages:
             return fixed
-        weights = [min(count, rows * share) * size if repeats else size for count, size, repeats in self.pages]
+        weights = [min(count, most) * size if repeats else size for count, size, repeats in self.pages]
         # a window of rows begins within one page, and ends within another
         starts = list(accumulate((count for count, _, _ in self.pages), initial=0))
         sums = list(accumulate(weights, initial=0))
         windows = (
-            sums[bisect.bisect_left(starts, starts[first + 1] + rows * share, 0, len(self.pages))] - sums[first]
+            sums[bisect.bisect_left(starts, starts[first + 1] + most, 0, len(self.pages))] - sums[first]
             for first in range(len(self.pages))
         )
         return fixed + max(windows, default=0)
@@ -193,9 +210,19 @@ def fetch(
             group_of = measured[first : first + len(columns)]
             pages = sum(chunk.largest_page + 2 * chunk.dictionary for chunk in group_of)
             limits.check_indivisible(pages, "a page of each column")
-        for chunk in measured:
-            if chunk.repeated:
-                limits.check_indivisible(chunk.values * ((chunk.width or 0) + 4), "a column of lists")
+            lists = [
+                (chunk, start, end)
+                for chunk, (start, end) in zip(group_of, ranges[first:], strict=False)
+                if chunk.repeated
+            ]
+            if sum(chunk.values * chunk.of_value for chunk, _, _ in lists) > INDIVISIBLE:
+                limits.check_indivisible(8 * group_of[0].rows, "the beginnings of lists")
+                for chunk, start, end in lists:
+                    levels = schema[group_of.index(chunk)].max_repetition_level
+                    chunk.starts = row_starts(fetched, chunk, start, end, levels)
+                limits.check_indivisible(
+                    sum(chunk.values_in(1) * chunk.of_value for chunk, _, _ in lists), "a row of lists"
+                )
     except BaseException:
         fetched.release()
         raise
@@ -219,6 +246,61 @@ def _measure(chunk: Chunk, fetched: Fetched, start: int, end: int, limits: Limit
         chunk.values += values
         if chunk.width is None and encoding not in _DICTIONARIES:
             chunk.pages.append((values, decoded, encoding == _DELTA_BYTES))
+
+
+def row_starts(fetched: Fetched, chunk: Chunk, start: int, end: int, levels: int) -> np.ndarray:
+    """`Chunk.starts`: a row begins where nothing is repeated. Raises ValueError where that cannot be seen."""
+    found, before = array("q"), 0
+    for header, place in _headers(fetched, start, end):
+        data = header.get(5) or header.get(8)
+        if data is None:
+            continue
+        page = fetched.at(place, data[6] if 8 in header else header.get(3, 0))
+        if 8 not in header:
+            codec = _CODECS.get(chunk.compression)
+            if codec is not None:
+                page = pa.Codec(codec).decompress(page, header.get(2, 0), asbytes=True)
+            elif chunk.compression != "UNCOMPRESSED":
+                raise ValueError(f"lists as long as these are not read from {chunk.compression}; write them with zstd")
+            if data.get(4, 0) != _RUNS:
+                raise ValueError("lists as long as these are only read where their levels are in runs")
+            page = page[4 : 4 + int.from_bytes(page[:4], "little")]
+        _add_starts(found, page, data.get(1, 0), levels.bit_length(), before, chunk.rows)
+        before += data.get(1, 0)
+        if len(found) > chunk.rows:
+            raise ValueError("there are more rows than the footer says")
+    found.append(before)
+    return np.frombuffer(found, np.int64)
+
+
+def _add_starts(found: array[int], levels: bytes, count: int, width: int, before: int, rows: int) -> None:
+    """The places of zeros among so many numbers, which are written as runs of one and in groups of eight."""
+    place, done = 0, before
+    last = before + count
+    while done < last:
+        header, place = _varint(levels, place)
+        if header & 1:
+            size = (header >> 1) * width
+            if width == 1 and size < _FEW:
+                for byte in levels[place : place + size]:
+                    found.extend([done + at for at in _ZEROS[byte] if done + at < last])
+                    done += 8
+            else:
+                bits = np.unpackbits(np.frombuffer(levels, np.uint8, size, place), bitorder="little")
+                zeros = np.flatnonzero(~bits.reshape(-1, width).any(axis=1)) + done
+                found.frombytes(zeros[zeros < last].astype(np.int64).tobytes())
+                done += (header >> 1) * 8
+            place += size
+        else:
+            length = min(header >> 1, last - done)
+            if not levels[place]:
+                if length > rows:
+                    raise ValueError("there are more rows than the footer says")
+                found.frombytes(np.arange(done, done + length, dtype=np.int64).tobytes())
+            done += length
+            place += (width + 7) // 8
+        if header < 2:
+            raise ValueError("a run of nothing")
 
 
 def longest_of_short(fetched: Fetched, chunk: Chunk) -> int | None:
