@@ -268,7 +268,7 @@ def test_what_cannot_be_opened_again_is_refused_with_the_reason(store: ShardStor
         "done": "it is published",
         "q#m": "it is read with its message only",
         "g": "it is read with its message only",
-        "dropped": "its error was deleted",
+        "dropped": "nobody knows which of its rows are published",
     }
 
 
