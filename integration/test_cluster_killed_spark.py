@@ -1,22 +1,20 @@
-"""A real cluster once in every run of the tests: executors on two workers, one of which is killed in its task.
-
-All other promises on a cluster are in `integration/test_cluster_spark.py` (`make test-cluster`).
-"""
+"""Executors on two workers, one of which is killed in its task."""
 
 from __future__ import annotations
 
 import pytest
 
-from engine.conftest import DriverFactory
+from engine.conftest import DriverFactory, new_driver
 from support.engine.cluster import PATIENCE, Cluster, settings
 from support.engine.cluster_fixtures import cluster, codes, shared_world, started_cluster
 from support.engine.code import Code
 from support.engine.queries import described
 from support.engine.world import World
+from support.servers.fixtures import postgres_url
 
-__all__ = ["cluster", "codes", "shared_world", "started_cluster"]  # the fixtures
+__all__ = ["cluster", "codes", "new_driver", "postgres_url", "shared_world", "started_cluster"]  # the fixtures
 
-pytestmark = [pytest.mark.engine, pytest.mark.cluster, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 
 def test_executors_on_two_workers_publish_once_and_report_to_the_drivers_store_though_one_is_killed(
