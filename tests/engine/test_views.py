@@ -10,6 +10,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from shard_store import open_store
 from support.engine.queries import described, run_until_settled
 from support.engine.world import World
 
@@ -69,7 +70,10 @@ def test_views_tell_what_was_published(spark: SparkSession, world: World) -> Non
     assert view(spark, world, "shards", pipeline="another").count() == 0
 
 
-def test_a_view_of_a_store_without_rows_says_so(spark: SparkSession, world: World) -> None:
+def test_a_view_of_a_store_without_rows_says_so_and_of_no_store_makes_none(spark: SparkSession, world: World) -> None:
+    with pytest.raises(PySparkException, match="there is no such file, and so no store"):
+        view(spark, world, "shards").count()
+    open_store(world.store_url).close()
     with pytest.raises(PySparkException, match="no sink has published rows to this store yet"):
         view(spark, world, "data")
     assert view(spark, world, "shards").count() == 0

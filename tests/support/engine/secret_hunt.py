@@ -57,7 +57,7 @@ class Hunt:
 
     def step(self, name: str, act: Callable[[], object]) -> None:
         """Do it, and print what a user's terminal and notebook would show of it."""
-        sys.stdout.write(f"== {name}\n")
+        sys.stdout.write(f"######## {name}\n")
         try:
             told = f"done {act()}"
         except Exception as error:  # noqa: BLE001 - whatever a user would be shown

@@ -16,7 +16,11 @@ NESTED = pa.struct([("a", pa.list_(pa.map_(pa.string(), pa.timestamp("us"))))])
 def test_the_defaults_are_those_of_spark() -> None:
     options = FormatOptions("csv")
     assert (options.header, options.sep, options.quote, options.escape) == (False, ",", '"', "\\")
-    assert (options.null_value, options.empty_value, options.timezone) == ("", "", "UTC")
+    assert (options.null_value, options.empty_value, options.timezone) == (
+        "",
+        "",
+        None,
+    )  # the zone: that of the session
 
 
 def test_options_are_frozen_and_picklable() -> None:

@@ -13,16 +13,16 @@ import sys
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import pytest
 import sqlalchemy as sa
 
 from queue_source.options.places import PLACES
 from queue_source.queues import open_queue
 from support.engine import secret_hunt
 from support.engine.harness import environment
+from support.servers.fixtures import postgres_url
 from support.servers.postgres import new_database
 
-pytestmark = pytest.mark.engine
+__all__ = ["postgres_url"]  # the fixture
 
 NOWHERE = "127.0.0.1:1"
 CATALOG = {"catalog.type": "rest", "catalog.uri": f"http://{NOWHERE}", "catalog.credential": "env:HUNTED_SECRET"}
@@ -118,7 +118,10 @@ def test_no_secret_of_an_option_is_found_in_any_output(tmp_path: Path, postgres_
     assert secrets.found_in(tables_of(url)) == []
     for command in (["errors", "list", "--store", store], ["errors", "list", "--store", store, "--json"]):
         told = subprocess.run(
-            [sys.executable, "-m", "queue_source.commands.main", *command], capture_output=True, check=False
+            [sys.executable, "-m", "queue_source.commands.main", *command],
+            env={**os.environ, "COLUMNS": "300"},
+            capture_output=True,
+            check=False,
         )
         assert b"missing-object" in told.stdout
         assert secrets.found_in(told.stdout + told.stderr) == []
@@ -135,7 +138,7 @@ def objects(folder: Path) -> list[str]:
 
 def check_that_it_happened(output: str) -> None:
     """A hunt whose steps fail for another reason than they should would find nothing."""
-    steps = {step.partition("\n")[0]: step for step in output.split("== ")[1:]}
+    steps = {step.partition("\n")[0]: step for step in output.split("######## ")[1:]}
     assert "done" in steps["a run"]
     assert "missing-object" in steps["a view, its plan and its rows"]
     expected = {
