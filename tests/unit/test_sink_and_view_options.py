@@ -52,8 +52,8 @@ def test_a_bad_value_of_a_sink_is_refused(option: str, text: str) -> None:
 def test_a_view_shows_the_data_of_all_pipelines_unless_told_otherwise() -> None:
     options = parse_view_options({})
     assert (options.view, options.pipeline, options.source) == ("data", None, None)
-    options = parse_view_options({"view": "Shards", "source": "orders", "store": "sqlite:///a.db"})
-    assert (options.view, options.source, options.store.reveal()) == ("shards", "orders", "sqlite:///a.db")
+    options = parse_view_options({"view": "Shards", "source": "orders", "store": "sqlite:////a.db"})
+    assert (options.view, options.source, options.store.reveal()) == ("shards", "orders", "sqlite:////a.db")
 
 
 def test_an_unknown_view_is_refused_with_the_nearest() -> None:
