@@ -120,9 +120,10 @@ class FormatOptions:
         "(`onCorruptObject`). In the first two modes the record is also written to the error table.",
     )
     max_record_bytes: int = option(
-        "maxRecordBytes", types.SIZE, "128m", example="256m", formats=LINE_FORMATS,
-        help="A longer record (with `multiLine` of json, or `wholeText`: a longer object) is a bad record and is "
-        "skipped. A worker needs up to ten times as much memory.",
+        "maxRecordBytes", types.SIZE, "48m", example="256m", formats=LINE_FORMATS,
+        help="A longer record (with `wholeText`: a longer object) is a bad record and is skipped. A document of json "
+        "(`multiLine`) may be half as long again if none of its items is longer. A worker needs up to ten times as "
+        "much memory.",
     )
     column_name_of_corrupt_record: str = option(
         "columnNameOfCorruptRecord", types.NON_EMPTY, "_corrupt_record", example="_bad", formats=RECORD_FORMATS,
@@ -154,9 +155,14 @@ class FormatOptions:
         return self.timezone or "UTC"
 
     @property
+    def max_document_bytes(self) -> int:
+        """A json document (`multiLine`) is held with a copy of itself, and an item of it at a time with its values."""
+        return self.max_record_bytes * 3 // 2
+
+    @property
     def max_values(self) -> int:
         """Keys and values of one json record: each takes some hundred bytes while it is read."""
-        return self.max_record_bytes // 160
+        return self.max_record_bytes // 60
 
     @property
     def plain_utf8(self) -> bool:

@@ -77,6 +77,8 @@ def read_object(
             if given:  # it changed while it was read: another try sees it from its beginning
                 raise ObjectStoreError(f"{uri!r} became bad while it was read: {error}") from error
             raise
+        finally:
+            pa.default_memory_pool().release_unused()  # what a large object took is not held beside the next
 
 
 def check_unchanged(uri: str, file: ObjectFile, size: int, expected: ExpectedObject) -> None:

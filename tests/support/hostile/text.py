@@ -15,6 +15,7 @@ from support.hostile import Hostile
 
 _RECORD, _OBJECT, _COLUMNS, _FINE = "bad-record", "corrupt-object", "wrong-columns", ""
 _PIECE = 1 << 20
+_ALMOST = 44 << 20  # bytes of a record that is just short enough
 _LINE = b"x" * 99 + b"\n"
 _SUFFIXES = {"gzip": ".gz", "bz2": ".bz2", "zstd": ".zst", "zlib": ".deflate", "lz4": ".lz4", "snappy": ".snappy"}
 
@@ -67,8 +68,8 @@ def _bombs() -> Iterator[Hostile]:
     yield _text("page.br", _RECORD, brotli)  # known by no name and no bytes: it is read as it is, as in Spark
     yield _csv("twice.csv.gz", _RECORD, "a STRING, b INT", gzip.compress(repeated(b"a,1\n", 64 << 20, "gzip")))
     many = ", ".join(f"c{at} BIGINT" for at in range(1000))
-    yield _json("sparse.json.gz", _FINE, many, repeated(b'{"c0":1}\n', 1 << 20, "gzip"))
-    yield _csv("sparse.csv.gz", _RECORD, many, gzip.compress(b"1\n" * 50_000))
+    yield _json("sparse.json.gz", _FINE, many, repeated(b'{"c0":1}\n', 1 << 19, "gzip"))
+    yield _csv("sparse.csv.gz", _RECORD, many, gzip.compress(b"1\n" * 25_000))
 
 
 def _deep() -> Iterator[Hostile]:
@@ -110,10 +111,15 @@ def _long() -> Iterator[Hostile]:
         endless = repeated(b"x", 240 << 20, "gzip", start, b"\n")
         yield Hostile(f"line.{file_format}.gz", file_format, endless, _RECORD, {"schema": ddl})
     for name, character in (("ascii", b"x"), ("wide", "\U0001f986".encode())):
-        yield _json(f"long-{name}.json.gz", _FINE, "a STRING", repeated(character, 44 << 20, "gzip", b'{"a":"', b'"}'))
-        yield _csv(f"long-{name}.csv.gz", _FINE, "a STRING", repeated(character, 44 << 20, "gzip"))
-        yield _text(f"long-{name}.gz", _FINE, repeated(character, 44 << 20, "gzip"), wholeText="true")
-    yield _json("escapes.json.gz", _FINE, "a STRING", repeated(b"\\u0041", 44 << 20, "gzip", b'{"a":"', b'"}'))
+        yield _json(f"long-{name}.json.gz", _FINE, "a STRING", repeated(character, _ALMOST, "gzip", b'{"a":"', b'"}'))
+        yield _csv(f"long-{name}.csv.gz", _FINE, "a STRING", repeated(character, _ALMOST, "gzip"))
+        yield _text(f"long-{name}.gz", _FINE, repeated(character, _ALMOST, "gzip"), wholeText="true")
+    items = repeated(b'{"a":"%b"},' % (b"x" * 999), _ALMOST * 3 // 2, "gzip", b"[", b'{"a":1}]')
+    yield _json("long-document.json.gz", _FINE, "a STRING", items, multiLine="true")
+    for name, start, end in (("item", b'[{},{"a":"', b'"}]'), ("object", b'{"a":"', b'"}')):
+        document = repeated(b"x", _ALMOST + (8 << 20), "gzip", start, end)
+        yield _json(f"long-{name}-document.json.gz", _RECORD, "a STRING", document, multiLine="true")
+    yield _json("escapes.json.gz", _FINE, "a STRING", repeated(b"\\u0041", _ALMOST, "gzip", b'{"a":"', b'"}'))
     number = b"1" * (1 << 20)
     for kind in ("DOUBLE", "BIGINT", "DECIMAL(38, 0)", "STRING"):
         cause = _FINE if kind in ("STRING", "DOUBLE") else _RECORD

@@ -251,20 +251,28 @@ def test_a_line_of_null_at_the_beginning_of_a_later_block_does_not_end_the_proce
 DOCUMENT = FormatOptions("json", multi_line=True)
 
 
+@pytest.mark.parametrize("block", [16 << 20, 10_000])
 @pytest.mark.parametrize("kind", [pa.int64(), pa.string(), pa.map_(pa.string(), pa.int64())])
-def test_a_document_of_many_ordinary_items_is_read_by_either_parser(kind: pa.DataType) -> None:
+def test_a_document_of_many_ordinary_items_is_read_by_either_parser(
+    kind: pa.DataType, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(json_lines, "BLOCK_SIZE", block)
     value = {"a": 1, "b": 2} if pa.types.is_map(kind) else {"k": [1]} if pa.types.is_string(kind) else 7
-    text = json.dumps([{"a": value, "n": number} for number in range(30_000)], indent=1)
+    text = json.dumps([{"a": value, "n": number} for number in range(10_000)], indent=1)
     options = replace(DOCUMENT, max_record_bytes=len(text) + 1)  # the values are more than it has room for at once
     found = read_bytes(text.encode(), pa.schema([("a", kind), ("n", pa.int64())]), options)
-    assert [row["n"] for row in found] == list(range(30_000))
+    assert [row["n"] for row in found] == list(range(10_000))
     expected = json.dumps(value, indent=1).replace("\n", "") if pa.types.is_string(kind) else value
     assert {re.sub(r"\s+", "", str(row["a"])) for row in found} == {
         re.sub(r"\s+", "", str(list(expected.items()) if isinstance(expected, dict) else expected))
     }
 
 
-def test_one_bad_item_of_a_large_document_makes_all_of_it_one_bad_record() -> None:
+@pytest.mark.parametrize("block", [16 << 20, 10_000])
+def test_one_bad_item_of_a_large_document_makes_all_of_it_one_bad_record(
+    block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(json_lines, "BLOCK_SIZE", block)
     schema = pa.schema([("a", pa.int64()), ("_corrupt_record", pa.string())])
     items = [b'{"a":%d,"b":[%s]}' % (number, b"0," * 20 + b"0") for number in range(5000)]
     items[4000] = b'{"a":"x"}'
@@ -280,6 +288,18 @@ def test_one_bad_item_of_a_large_document_makes_all_of_it_one_bad_record() -> No
         found = read_with_problems(b"[" + b",".join(items) + b"]", schema, options)
         assert (len(found.rows), found.problems.count) == (1, 1)
         assert found.rows[0]["a"] is None
+
+
+def test_a_document_may_be_longer_than_a_record_but_none_of_its_items(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(json_lines, "BLOCK_SIZE", 10_000)
+    options = replace(DOCUMENT, max_record_bytes=100_000)
+    items = [b'{"a":%d,"b":"%b"}' % (number, b"x" * 90) for number in range(1200)]
+    assert read_column(b"[" + b",".join(items) + b"]", pa.int64(), options) == list(range(1200))
+    long = b'{"a":1,"b":"%b"}' % (b"x" * 110_000)
+    for document in (b"[{}," + long + b",{}]", long, b"[" + b",".join(items * 2) + b"]", b"['" + long + b"']"):
+        found = read_with_problems(document, ONE, options)
+        assert (found.rows, found.problems.count) == ([], 1)
+        assert "maxRecordBytes" in found.problems.reported[0].reason
 
 
 def test_a_document_of_one_large_object_is_read() -> None:

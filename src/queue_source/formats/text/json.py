@@ -47,7 +47,7 @@ class Json(LineFormat):
     def read(self, text: TextObject, part: Part, schema: pa.Schema) -> Iterator[pa.Table]:
         reader = self.reader(schema, text.options, text.bad, text.uri)
         if text.options.multi_line:
-            for document in text.document():
+            for document in text.document(text.options.max_document_bytes):
                 yield from reader.whole(document)
             return
         unseen = part == Part()
@@ -114,7 +114,9 @@ def _is_document(body: bytes) -> bool:
 def _records(text: TextObject, limit: int) -> Iterator[dict[str, Any]]:
     """The decoded objects of an object's first bytes."""
     if text.options.multi_line:
-        parts: Iterable[tuple[int, bytes]] = ((block.offset, block.data) for block in text.document())
+        parts: Iterable[tuple[int, bytes]] = (
+            (block.offset, block.data) for block in text.document(text.options.max_document_bytes)
+        )
     else:
         separator = line_separator(text.options)
         found = text.blocks(separator, Part(0, limit))

@@ -20,7 +20,16 @@ import pyarrow.types as pt
 from queue_source.errors import BadObject
 from queue_source.formats.bad_records import BadRecords
 from queue_source.formats.new_columns import KnownNames, more
-from queue_source.formats.text.blocks import BOM, Block, LineEnds, count_lines, is_utf8, line_separator, unified
+from queue_source.formats.text.blocks import (
+    BLOCK_SIZE,
+    BOM,
+    Block,
+    LineEnds,
+    count_lines,
+    is_utf8,
+    line_separator,
+    unified,
+)
 from queue_source.formats.text.json_parser import (
     MAX_DEPTH,
     SHALLOW,
@@ -110,40 +119,55 @@ class JsonReader:
         """One document (`multiLine`): what is bad in it makes all of it one bad record."""
         data = block.data.removeprefix(BOM).lstrip(_WHITE)
         lines = items_as_lines(data) if len(data) > _SMALL_DOCUMENT else None
-        if lines is not None and not self.only_slowly:
-            table = self.quickly(lines)
-            if table is not None and table.num_rows == lines.count(b"\n") + 1:
-                yield table
-                return
-        if lines is not None and has_more_values(data, self._options.max_values):
+        longest = self._options.max_record_bytes
+        if len(data) > longest and (lines is None or any(len(piece) > longest for piece in _pieces(lines))):
+            self._bad.add(
+                block.offset,
+                f"a record of more than {longest} bytes is skipped; a larger maxRecordBytes reads it",
+                data,
+            )
+            return
+        large = lines is not None and len(data) > BLOCK_SIZE
+        if lines is not None and not large and (table := self._items_quickly(lines)) is not None:
+            yield table
+        elif lines is not None and (large or has_more_values(data, self._options.max_values)):
             yield from self._items(block, lines)
         elif data:
             rows = Rows(self._shape, self._bad, self._uri)
             self._read_record(rows, block.offset, block.data)
             yield rows.take()
 
+    def _items_quickly(self, lines: bytes) -> pa.Table | None:
+        """The rows of items, a line each; None if any of them takes a closer look."""
+        table = None if self.only_slowly else self.quickly(lines)
+        return table if table is not None and table.num_rows == lines.count(b"\n") + 1 else None
+
     def _items(self, block: Block, lines: bytes) -> list[pa.Table]:
-        """A large array, of which only a few items at a time are held as what Python decodes."""
+        """A large array: pyarrow reads most of it, and only a few items at a time are held as what Python decodes."""
         rows, tables, record = Rows(self._shape, self._bad, self._uri), [], Record()
         pending = 0
         try:
-            for _, line in LineEnds().split(lines):
-                rows.add_all(self._item(rows, line, record), Record(), block.offset, line)
-                del record.reasons[MAX_REASONS:]
-                pending += len(line)
-                if pending > _DECODED or rows.are_many:
-                    tables.append(rows.take())
-                    pending = 0
+            for piece in _pieces(lines):
+                if (table := self._items_quickly(piece)) is not None:
+                    tables += [rows.take(), table]
+                    continue
+                for _, line in LineEnds().split(piece):
+                    rows.add_all(self._item(rows, line, record), Record(), block.offset, line)
+                    del record.reasons[MAX_REASONS:]
+                    pending += len(line)
+                    if pending > _DECODED or rows.are_many:
+                        tables.append(rows.take())
+                        pending = 0
         except ValueError as error:  # UnicodeDecodeError is one
             record, tables = Record(), []
             record.reasons.append(f"not JSON: {error}")
             rows = Rows(self._shape, self._bad, self._uri)
             rows.add(rows.nothing(), record, block.offset, block.data)
             return [rows.take()]
-        tables.append(rows.take())
+        tables = [table for table in (*tables, rows.take()) if table.num_rows]
         if record.reasons:
             rows.add_all([], record, block.offset, block.data)  # to count it
-            tables = [self._with_text(tables[0], block.data), *tables[1:]] if self._bad.keeps else []
+            tables = [self._with_text(tables[0], block.data), *tables[1:]] if self._bad.keeps and tables else []
         return tables
 
     def _item(self, rows: Rows, line: bytes, record: Record) -> list[tuple[list[Any], str | None]]:
@@ -242,6 +266,18 @@ class JsonReader:
                 explicit_schema=wanted, newlines_in_values=False, unexpected_field_behavior=others
             ),
         )
+
+
+def _pieces(lines: bytes) -> Iterator[bytes]:
+    """Whole lines, about a block's worth at a time. One that is longer comes by itself."""
+    start = 0
+    while start < len(lines):
+        end = lines.rfind(b"\n", start, start + BLOCK_SIZE)
+        if end < 0 or start + BLOCK_SIZE >= len(lines):
+            end = lines.find(b"\n", start + BLOCK_SIZE)
+        end = end if end >= 0 else len(lines)
+        yield lines[start:end]
+        start = end + 1
 
 
 def wire_type(kind: pa.DataType) -> pa.DataType:

@@ -43,9 +43,8 @@ class TextObject:
         longest = self.options.max_record_bytes
         yield from text_blocks(stream, separator, self.bad, offset=part.start, until=part.end, longest=longest)
 
-    def document(self) -> Iterator[Block]:
-        """The object as one record."""
-        longest = self.options.max_record_bytes
+    def document(self, longest: int) -> Iterator[Block]:
+        """All of the object. One of more than `longest` bytes is a bad record."""
         data = self._stream().read(longest + 1)
         if len(data) > longest:
             self.bad.add(

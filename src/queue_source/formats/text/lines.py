@@ -82,7 +82,7 @@ class Text(LineFormat):
     def read(self, text: TextObject, part: Part, schema: pa.Schema) -> Iterator[pa.Table]:
         reader = self.reader(schema, text.options, text.bad, text.uri)
         if text.options.whole_text:
-            yield from map(reader.whole, text.document())
+            yield from map(reader.whole, text.document(text.options.max_record_bytes))
             return
         for block in text.blocks(reader.separator, part):
             yield from read_block(reader, block)

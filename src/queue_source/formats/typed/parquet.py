@@ -64,6 +64,7 @@ class Parquet(ColumnarFormat):
                 with damage_is_bad(file, "Parquet"):
                     table = _in_gregorian(table, reader)
                 yield limits.counted(conformed(table, schema, chosen, options))
+                del batch, table  # before the next is decoded, which may be as large
 
 
 def _is_empty(kind: pa.DataType) -> bool:
@@ -135,6 +136,7 @@ def _batches(
                     return
                 batch.validate(full=True)  # a damaged page may decode into offsets out of bounds, or into no UTF-8
             yield batch
+            del batch
     finally:
         fetched.release()
 
