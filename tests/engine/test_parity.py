@@ -224,7 +224,7 @@ CASES: dict[str, tuple[str, str, list[str], dict[str, str]]] = {
     ),
     "json, depth and length": (
         "json", f"a STRING, {BAD}",
-        ['{"a":%s}' % ("[" * depth + "]" * depth) for depth in (480, 998, 999, 40_000)]
+        ['{"a":%s}' % ("[" * depth + "]" * depth) for depth in (480, 998, 999, 1001, 40_000)]
          + ['{"z":%s,"a":1}' % ("[" * depth + "]" * depth) for depth in (480, 998, 999, 1000, 40_000)]
          + ['{"a":%s}' % ("1" * count) for count in (1000, 1001)], {},
     ),
@@ -307,6 +307,21 @@ def test_the_differences_are_those_that_the_docs_list(
     # NaN is no name of Python's, and equals nothing
     assert [repr(tuple(eval(row, NUMBERS).values())) for row in theirs] == [repr(eval(row, NUMBERS)) for row in sparks]
     assert [repr(tuple(eval(row, NUMBERS).values())) for row in ours] == [repr(eval(row, NUMBERS)) for row in own]
+
+
+@pytest.mark.parametrize("at", ["{", "["], ids=["objects", "arrays"])
+def test_a_text_of_too_many_levels_is_a_bad_record_without_values(spark: SparkSession, tmp_path: Path, at: str) -> None:
+    """Spark gives columns of it, of which one may be a bracket that stands for the text: on the page of differences."""
+    text = '{"k":' * 1000 + "1" + "}" * 1000 if at == "{" else "[" * 1000 + "]" * 1000
+    line = f'{{"b":1,"a":{text}}}'
+    path = tmp_path / "object"
+    path.write_text(line)
+    ddl = f"a STRING, b INT, {BAD}"
+    ours, bad = read_ours([path], "json", ddl, {})
+    assert (ours.to_pylist(), bad) == ([{"a": None, "b": None, "_corrupt_record": line}], 1)
+    (theirs,) = of_spark(spark, [path], "json", ddl, {}).toArrow().to_pylist()
+    assert (theirs["b"], theirs["_corrupt_record"]) == (1, line)
+    assert theirs["a"] in ((None,) if at == "{" else ("[", "]"))
 
 
 def test_packed_text_is_read_as_spark_reads_it(spark: SparkSession, tmp_path: Path) -> None:
