@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
 import pyarrow as pa
+import pyarrow.orc as orc
 import pytest
+from py4j.java_gateway import get_field, set_field
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
@@ -16,6 +22,7 @@ from queue_source.formats.base import check_schema
 from queue_source.options import parse_reader_options
 from queue_source.read.objects import read_object
 from queue_source.spark.compat import arrow_schema
+from support.reading import UTC_MICROS, moments_around
 from support.sessions import LEAST
 
 pytestmark = pytest.mark.engine
@@ -217,7 +224,7 @@ CASES: dict[str, tuple[str, str, list[str], dict[str, str]]] = {
     ),
     "json, depth and length": (
         "json", f"a STRING, {BAD}",
-        ['{"a":%s}' % ("[" * depth + "]" * depth) for depth in (480, 998, 999, 40_000)]
+        ['{"a":%s}' % ("[" * depth + "]" * depth) for depth in (480, 998, 999, 1001, 40_000)]
          + ['{"z":%s,"a":1}' % ("[" * depth + "]" * depth) for depth in (480, 998, 999, 1000, 40_000)]
          + ['{"a":%s}' % ("1" * count) for count in (1000, 1001)], {},
     ),
@@ -300,6 +307,21 @@ def test_the_differences_are_those_that_the_docs_list(
     # NaN is no name of Python's, and equals nothing
     assert [repr(tuple(eval(row, NUMBERS).values())) for row in theirs] == [repr(eval(row, NUMBERS)) for row in sparks]
     assert [repr(tuple(eval(row, NUMBERS).values())) for row in ours] == [repr(eval(row, NUMBERS)) for row in own]
+
+
+@pytest.mark.parametrize("at", ["{", "["], ids=["objects", "arrays"])
+def test_a_text_of_too_many_levels_is_a_bad_record_without_values(spark: SparkSession, tmp_path: Path, at: str) -> None:
+    """Spark gives columns of it, of which one may be a bracket that stands for the text: on the page of differences."""
+    text = '{"k":' * 1000 + "1" + "}" * 1000 if at == "{" else "[" * 1000 + "]" * 1000
+    line = f'{{"b":1,"a":{text}}}'
+    path = tmp_path / "object"
+    path.write_text(line)
+    ddl = f"a STRING, b INT, {BAD}"
+    ours, bad = read_ours([path], "json", ddl, {})
+    assert (ours.to_pylist(), bad) == ([{"a": None, "b": None, "_corrupt_record": line}], 1)
+    (theirs,) = of_spark(spark, [path], "json", ddl, {}).toArrow().to_pylist()
+    assert (theirs["b"], theirs["_corrupt_record"]) == (1, line)
+    assert theirs["a"] in ((None,) if at == "{" else ("[", "]"))
 
 
 def test_packed_text_is_read_as_spark_reads_it(spark: SparkSession, tmp_path: Path) -> None:
@@ -392,16 +414,27 @@ REBASED = {
 }
 
 
-@pytest.mark.parametrize("jvm", ["UTC", "Europe/Berlin", "America/Los_Angeles"])
-def test_old_days_and_zones_of_typed_files_are_those_of_spark(spark: SparkSession, tmp_path: Path, jvm: str) -> None:
+@contextmanager
+def in_zone(spark: SparkSession, jvm: str, **own: str) -> Iterator[None]:
+    """The JVM's own zone, in which ORC and INT96 are written, and settings of the session."""
     zones = spark._jvm.java.util.TimeZone  # type: ignore[union-attr]
     before = zones.getDefault()
+    kept = {name: spark.conf.get(name, None) for name in own}
     zones.setDefault(zones.getTimeZone(jvm))
-    own = {"spark.sql.session.timeZone": "UTC", **REBASED}
-    kept = {name: spark.conf.get(name, None) for name in [*own, "spark.sql.parquet.outputTimestampType"]}
     try:
         for name, value in own.items():
             spark.conf.set(name, value)
+        yield
+    finally:
+        zones.setDefault(before)
+        for name, text in kept.items():
+            spark.conf.unset(name) if text is None else spark.conf.set(name, text)
+
+
+@pytest.mark.parametrize("jvm", ["UTC", "Europe/Berlin", "America/Los_Angeles"])
+def test_old_days_and_zones_of_typed_files_are_those_of_spark(spark: SparkSession, tmp_path: Path, jvm: str) -> None:
+    own = {"spark.sql.session.timeZone": "UTC", "spark.sql.parquet.outputTimestampType": "INT96", **REBASED}
+    with in_zone(spark, jvm, **own):
         for file_format, kind in (("orc", "INT96"), ("parquet", "INT96"), ("parquet", "TIMESTAMP_MICROS")):
             spark.conf.set("spark.sql.parquet.outputTimestampType", kind)
             folder = tmp_path / f"{file_format}-{kind}"
@@ -411,15 +444,89 @@ def test_old_days_and_zones_of_typed_files_are_those_of_spark(spark: SparkSessio
             ddl = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in frame.schema)
             theirs = of_spark(spark, [path], file_format, ddl.replace("char(3)", "STRING"), {}).toArrow()
             ours, bad = read_ours([path], file_format, ddl.replace("char(3)", "STRING"), {})
-            # on the page of differences: fractions of a second near 1970 from a writer west of Greenwich
-            left_out = ["start", "before"] if (file_format, jvm) == ("orc", "America/Los_Angeles") else []
-            ours, theirs = ours.drop_columns(left_out), theirs.drop_columns(left_out)
             assert ours.equals(theirs.cast(ours.schema)), (file_format, kind, ours, theirs)
             assert (ours.num_rows, bad) == (1, 0)
-    finally:
-        zones.setDefault(before)
-        for name, text in kept.items():
-            spark.conf.unset(name) if text is None else spark.conf.set(name, text)
+
+
+def moments_of_zone(zone: str) -> list[int]:
+    """Where a wrong zone, or a wrong idea of which moments are before 1970, would show."""
+    hours = [int(datetime(year, 1, 1, tzinfo=timezone.utc).timestamp()) + 3600 * n
+             for year in (1969, 2020) for n in range(8760)]  # fmt: skip
+    offsets = [datetime.fromtimestamp(hour, ZoneInfo(zone)).utcoffset() or timedelta() for hour in hours]
+    changes = [hour for hour, one, next_one in zip(hours, offsets, offsets[1:], strict=False) if one != next_one]
+    ahead = [int(offset.total_seconds()) for offset in set(offsets)]
+    around_1970 = [one for offset in ahead for one in (offset, -offset, offset // 2, -offset // 2)]
+    of_2015 = int(datetime(2015, 1, 1, tzinfo=ZoneInfo(zone)).timestamp())
+    return moments_around(0, of_2015, 1_420_070_400, *around_1970, *(hour + 3600 for hour in changes))
+
+
+ZONES = ["UTC", "America/Los_Angeles", "Asia/Kolkata", "Europe/Berlin", "Australia/Sydney"]
+
+
+@pytest.mark.parametrize("vectorized", ["true", "false"])
+@pytest.mark.parametrize("jvm", ZONES)
+def test_fractions_of_seconds_in_orc_are_those_of_spark(
+    spark: SparkSession, tmp_path: Path, jvm: str, vectorized: str
+) -> None:
+    moments = moments_of_zone(jvm)
+    with in_zone(spark, jvm, **{"spark.sql.orc.enableVectorizedReader": vectorized}):
+        frame = spark.createDataFrame(list(enumerate(moments)), "i INT, m BIGINT").selectExpr(
+            "i", "timestamp_micros(m) t", "array(timestamp_micros(m)) l"
+        )
+        frame.coalesce(1).write.orc((tmp_path / "in").as_uri())
+        (path,) = (tmp_path / "in").glob("part-*")
+        theirs, ours, bad = compared(spark, [path], "orc", "i INT, t TIMESTAMP, l ARRAY<TIMESTAMP>", {})
+    assert [pair for pair in zip(theirs, ours, strict=True) if pair[0] != pair[1]] == []
+    assert (len(ours), bad) == (len(moments), 0)
+
+
+@pytest.mark.parametrize("jvm", ZONES)
+def test_fractions_of_seconds_with_local_time_zone_in_orc_are_those_of_spark(
+    spark: SparkSession, tmp_path: Path, jvm: str
+) -> None:
+    """Spark reads the type and does not write it: ORC itself does, as other programs in Java do."""
+    classes = spark._jvm
+    assert classes is not None
+    moments = moments_of_zone(jvm)
+    path = tmp_path / "file.orc"
+    with in_zone(spark, jvm):
+        library = classes.org.apache.orc
+        schema = library.TypeDescription.fromString("struct<i:int,t:timestamp with local time zone>")
+        options = library.OrcFile.writerOptions(spark._jsc.hadoopConfiguration()).setSchema(schema)
+        writer = library.OrcFile.createWriter(classes.org.apache.hadoop.fs.Path(path.as_uri()), options)
+        batch = schema.createRowBatch(len(moments))
+        numbers, times = get_field(batch, "cols")
+        values = get_field(numbers, "vector")
+        for n, moment in enumerate(moments):
+            values[n] = n
+            stamp = classes.java.sql.Timestamp(moment // 1000)
+            stamp.setNanos(moment % 1_000_000 * 1000)
+            times.set(n, stamp)
+        set_field(batch, "size", len(moments))
+        writer.addRowBatch(batch)
+        writer.close()
+        theirs, ours, bad = compared(spark, [path], "orc", "i INT, t TIMESTAMP", {})
+    assert [pair for pair in zip(theirs, ours, strict=True) if pair[0] != pair[1]] == []
+    assert (len(ours), bad) == (len(moments), 0)
+
+
+@pytest.mark.parametrize("kind", [pa.timestamp("us"), UTC_MICROS], ids=str)
+def test_fractions_of_seconds_of_pyarrow_in_orc_are_those_of_spark_where_it_can_read_them(
+    spark: SparkSession, tmp_path: Path, kind: pa.DataType
+) -> None:
+    moments = moments_of_zone("Europe/Berlin")
+    before = [moment for moment in moments if moment < 0 and moment % 1_000_000]
+    after = [moment for moment in moments if moment not in before]
+    for name, some in (("before", before), ("after", after)):
+        orc.write_table(pa.table({"t": pa.array(some, kind)}), tmp_path / name)
+    with in_zone(spark, "UTC"):
+        theirs, ours, bad = compared(spark, [tmp_path / "after"], "orc", "t TIMESTAMP", {})
+        assert (ours, bad, len(ours)) == (theirs, 0, len(after))
+        # on the page of differences
+        with pytest.raises(Py4JJavaError, match="nanos > 999999999 or < 0"):
+            of_spark(spark, [tmp_path / "before"], "orc", "t TIMESTAMP", {}).toArrow()
+    found, bad = read_ours([tmp_path / "before"], "orc", "t TIMESTAMP", {})
+    assert (found["t"].cast(pa.int64()).to_pylist(), bad) == (before, 0)
 
 
 def test_int96_of_any_year_in_typed_files_is_that_of_spark(spark: SparkSession, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from queue_source.read.plan_store import PlanStore
 from shard_store.store import open_store
 
 UTC_MICROS = pa.timestamp("us", tz="UTC")
+SECOND = 1_000_000
 
 
 def plan_store(options: ReaderOptions) -> PlanStore:
@@ -86,3 +87,9 @@ def refused(data: bytes, schema: pa.Schema, options: FormatOptions, name: str = 
     with pytest.raises(BadObject) as caught:
         read_with_problems(data, schema, replace(options, mode="FAILFAST"), name)
     return caught.value
+
+
+def moments_around(*seconds: int) -> list[int]:
+    """Microseconds since 1970 shortly before and after those seconds, with fractions of less and more than 1 ms."""
+    fractions = (0, 1, 999, 1_000, 250_000, 500_000, 999_999)
+    return sorted({(second + n) * SECOND + micros for second in seconds for n in range(-3, 3) for micros in fractions})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import io
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,9 @@ import pyarrow as pa
 import pyarrow.orc as orc
 import pytest
 
-from queue_source.formats.typed import orc_lengths
+from queue_source.formats.typed import orc_file, orc_lengths
 from queue_source.options.file_format import FormatOptions
-from support.reading import UTC_MICROS, read_bytes, read_column
+from support.reading import SECOND, UTC_MICROS, moments_around, read_bytes, read_column
 
 ORC = FormatOptions("orc")
 
@@ -50,6 +51,62 @@ def test_digits_of_nanoseconds_are_left_out() -> None:
     found = read_column(written(pa.table({"a": stamps})), UTC_MICROS, ORC)
     start = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
     assert found == [start + dt.timedelta(microseconds=n) for n in (1, -2)]
+
+
+OF_2015 = {  # 2015-01-01 00:00 at the clock of the writer, in seconds since 1970
+    "UTC": 1_420_070_400,
+    "America/Los_Angeles": 1_420_070_400 + 8 * 3600,
+    "Asia/Kolkata": 1_420_070_400 - 5 * 3600 - 1800,
+    "Europe/Berlin": 1_420_070_400 - 3600,
+}
+
+
+def with_timestamps(moments: Iterable[int], zone: str, kind: int = orc_file.TIMESTAMP) -> bytes:
+    """A file of such moments, in microseconds, as the writer for Java in that zone writes it: a column `a`.
+
+    It cuts seconds towards 1970 where there is a whole millisecond of a fraction, and lets a reader find that out.
+    """
+    seconds, nanos = b"", b""
+    for moment in moments:
+        second, micros = divmod(moment, SECOND)
+        second += (second < 0 and micros >= 1000) - (OF_2015[zone] if kind == orc_file.TIMESTAMP else OF_2015["UTC"])
+        seconds += b"\xff" + _varint(second * 2 if second >= 0 else -second * 2 - 1)
+        nanos += b"\xff" + _varint(micros * 1000 << 3)
+    streams = [orc_file.written([(1, stream), (2, 1), (3, len(data))]) for stream, data in ((1, seconds), (5, nanos))]
+    of_stripe = orc_file.written([*((1, one) for one in streams), (2, b""), (2, b""), (3, zone.encode())])
+    data, rows = b"ORC" + seconds + nanos, len(list(moments))
+    where = orc_file.written([(1, 3), (2, 0), (3, len(data) - 3), (4, len(of_stripe)), (5, rows)])
+    types = [orc_file.written([(1, orc_file.STRUCT), (2, 1), (3, b"a")]), orc_file.written([(1, kind)])]
+    footer = orc_file.written(
+        [(1, 3), (2, len(data + of_stripe)), (3, where), *((4, one) for one in types), (6, rows), (8, 0)]
+    )
+    postscript = orc_file.written([(1, len(footer)), (2, 0), (4, b"\0\x0c"), (5, 0), (8000, b"ORC")])
+    return data + of_stripe + footer + postscript + bytes([len(postscript)])
+
+
+def _varint(value: int) -> bytes:
+    return orc_file.written([(0, value)])[1:]
+
+
+@pytest.mark.parametrize("zone", OF_2015)
+@pytest.mark.parametrize("kind", [orc_file.TIMESTAMP, 18], ids=["timestamp", "with local time zone"])
+def test_a_fraction_near_1970_belongs_to_the_second_that_spark_reads(zone: str, kind: int) -> None:
+    ahead = OF_2015["UTC"] - OF_2015[zone]
+    moments = moments_around(0, ahead, -ahead, ahead // 2, -ahead // 2, OF_2015[zone], OF_2015["UTC"])
+    found = read_column(with_timestamps(moments, zone, kind), UTC_MICROS, ORC)
+    start = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
+    read = [(moment - start) // dt.timedelta(microseconds=1) for moment in found]
+    # what is written of -0.5 s is what is written of 0.5 s; Spark reads the latter
+    expected = [moment + SECOND if -SECOND + 999 < moment < 0 else moment for moment in moments]
+    assert [pair for pair in zip(moments, read, expected, strict=True) if pair[1] != pair[2]] == []
+
+
+def test_a_fraction_that_pyarrow_wrote_is_read_where_spark_fails() -> None:
+    """It writes negative nanoseconds: ORC for Java has no such thing, pyarrow adds them to the second."""
+    moments = moments_around(0)
+    for kind in (pa.timestamp("us"), UTC_MICROS):
+        data = written(pa.table({"a": pa.array(moments, kind)}))
+        assert read_column(data, UTC_MICROS, ORC) == pa.array(moments, UTC_MICROS).to_pylist()
 
 
 def test_days_before_1582_are_those_of_the_calendar_of_then() -> None:
