@@ -6,6 +6,7 @@ the options that act on it). Nothing else asks for the name of a format.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -74,7 +75,7 @@ class Tables:
     may_fail_late: bool
 
 
-class Format:
+class Format(ABC):
     """A file format: what it can read, and how. Without state; used on the driver and by executors.
 
     The defaults are those of a format that is read as a whole, an object at a time.
@@ -92,7 +93,7 @@ class Format:
     combines_alone = False
     """Whether `combine` may read a single object, without a check that it has any of the declared columns."""
 
-    def require_installed(self) -> None:
+    def require_installed(self) -> None:  # noqa: B027 - most formats need nothing more
         """Raise OptionError naming the package where a library is missing. Driver and executors."""
 
     def check_columns(self, schema: pa.Schema) -> None:
@@ -123,6 +124,7 @@ class Format:
         assert self.fixed_schema is not None
         return self.fixed_schema
 
+    @abstractmethod
     def open(
         self, source: OpenObject, part: Part, schema: pa.Schema, options: FormatOptions, bad: BadRecords
     ) -> Tables:
@@ -131,7 +133,6 @@ class Format:
         The rows raise BadObject (`wrong-columns`, `corrupt-object`, `object-changed`), and ObjectStoreError when the
         store fails in the middle.
         """
-        raise NotImplementedError
 
     def combines(self, options: FormatOptions) -> bool:
         """Whether small objects may be read as one block."""

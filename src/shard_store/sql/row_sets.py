@@ -8,6 +8,7 @@ they are columns of a table that the database makes of one JSON parameter, and i
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -59,7 +60,7 @@ class Bound:
         return connection.exec_driver_sql(str(compiled), list(zip(*columns, strict=True)))
 
 
-class _Json:
+class _Json(ABC):
     """One parameter holds all rows as JSON, which the database reads as a table; bytes travel as hexadecimal text.
 
     JSON is written in C. Arrays, one for each column, were tried: psycopg escapes them in Python, value by value.
@@ -72,9 +73,9 @@ class _Json:
         self.c: Mapping[str, sa.ColumnElement[Any]] = {name: given.c[name] for name in columns}
 
     @staticmethod
+    @abstractmethod
     def source(columns: Sequence[tuple[str, str]]) -> str:
         """The SELECT that makes a table of `:row_set`, from names and kinds (bytes, integer, text)."""
-        raise NotImplementedError
 
     def insert(self, insert: sa.Insert, fixed: Mapping[str, Any]) -> sa.Insert:
         table = insert.table

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
@@ -65,12 +66,12 @@ class TextObject:
 class LineFormat(Format):
     """A format of text whose records are lines, or are delimited as lines are."""
 
-    def reader(self, schema: pa.Schema, options: FormatOptions, bad: BadRecords, uri: str) -> RecordReader:
-        raise NotImplementedError
+    @abstractmethod
+    def reader(self, schema: pa.Schema, options: FormatOptions, bad: BadRecords, uri: str) -> RecordReader: ...
 
+    @abstractmethod
     def read(self, text: TextObject, part: Part, schema: pa.Schema) -> Iterator[pa.Table]:
         """The rows of the records that begin in a part. Raises BadObject (`wrong-columns`, `corrupt-object`)."""
-        raise NotImplementedError
 
     def splittable(self, options: FormatOptions) -> bool:
         """Whether a record of an uncompressed object can be found from any place in it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,18 +30,18 @@ class TypedFormat(Format):
             found = self.schema_of(source.file)
         return spark_schema(found)
 
+    @abstractmethod
     def schema_of(self, file: ObjectFile) -> pa.Schema:
         """The columns that a file says it has. Raises whatever its decoder raises."""
-        raise NotImplementedError
 
     def open(
         self, source: OpenObject, part: Part, schema: pa.Schema, options: FormatOptions, bad: BadRecords
     ) -> Tables:
         return Tables(self.read(source, part, schema, options), may_fail_late=True)
 
+    @abstractmethod
     def read(self, source: OpenObject, part: Part, schema: pa.Schema, options: FormatOptions) -> Iterator[pa.Table]:
         """The rows of `open`."""
-        raise NotImplementedError
 
 
 class ColumnarFormat(TypedFormat):
