@@ -219,7 +219,8 @@ class JsonReader:
         read = []
         for one in objects:
             values, rescued = self._objects.read(one, record)
-            read.append((values, rows.as_json((name, dump(value)) for name, value in rescued.items())))
+            texts = ((name, dump(value)) for name, value in rescued.items())
+            read.append((values, rows.as_json(texts) if rescued else None))
         return read
 
     def _has_more(self, parsed: pa.Schema) -> bool:
