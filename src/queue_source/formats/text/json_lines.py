@@ -20,7 +20,16 @@ import pyarrow.types as pt
 from queue_source.errors import BadObject
 from queue_source.formats.bad_records import BadRecords
 from queue_source.formats.new_columns import KnownNames, more
-from queue_source.formats.text.blocks import BOM, Block, LineEnds, count_lines, is_utf8, line_separator, unified
+from queue_source.formats.text.blocks import (
+    BOM,
+    Block,
+    LineEnds,
+    count_lines,
+    count_newlines,
+    is_utf8,
+    line_separator,
+    unified,
+)
 from queue_source.formats.text.json_parser import (
     MAX_DEPTH,
     SHALLOW,
@@ -72,7 +81,8 @@ class JsonReader:
         if not lines or lines.isspace():
             return self._shape.full.empty_table()
         plain, lines_are_short = _look(lines)
-        if are_too_many(lines, self._shape.full):
+        newlines = count_newlines(lines)
+        if are_too_many(newlines, self._shape.full):
             return None
         if not plain and _NO_OBJECT.search(lines) is not None:
             return None
@@ -83,7 +93,7 @@ class JsonReader:
             parsed = self._parse(lines)
             # where lines are blank, their number may be right by chance
             guess = parsed.num_rows if plain else -1
-            if count_lines(lines, guess, strip=True) != parsed.num_rows:
+            if count_lines(lines, newlines, guess, strip=True) != parsed.num_rows:
                 return None  # two objects in a line, or one over two
             if self._has_more(parsed.schema):
                 return None  # to be rescued, or a reason to stop

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from io import StringIO
 from typing import Any, Protocol
 
-import numpy as np
 import pyarrow as pa
 
 from queue_source.formats.bad_records import BadRecords
@@ -165,10 +164,9 @@ class RecordReader(Protocol):
         """The rows, read one by one. Raises BadObject("corrupt-object") when the first bad one ends the object."""
 
 
-def are_too_many(lines: bytes, schema: pa.Schema) -> bool:
+def are_too_many(lines: int, schema: pa.Schema) -> bool:
     """Whether lines are so many that their table takes too much memory: in pieces they may be read all the same."""
-    newlines = int(np.count_nonzero(np.frombuffer(lines, np.uint8) == ord("\n")))
-    return newlines * (len(schema) + 1) > MAX_CELLS
+    return lines * (len(schema) + 1) > MAX_CELLS
 
 
 def read_block(reader: RecordReader, block: Block) -> Iterator[pa.Table]:
