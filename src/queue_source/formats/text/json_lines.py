@@ -56,7 +56,7 @@ _CACHED = 1 << 18  # bytes that stay in the processor's cache
 _NEWLINE, _BRACE = ord("\n"), ord("{")
 _WHITE = b" \t\r\n"
 _SHORT = 500  # twice as many bytes have room neither for `MAX_DEPTH` brackets that are closed nor for a long number
-_LONGEST_INFERRED = 1 << 20  # bytes of a line of which pyarrow may find out the columns
+_LONGEST_INFERRED = 1 << 16  # bytes of a line of which pyarrow may find out the columns: it makes one of every name
 _ODD_NUMBER = re.compile(rb"[:,\[]\s*(?:-?Inf(?!inity)|-NaN)")
 
 
