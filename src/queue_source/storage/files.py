@@ -202,11 +202,14 @@ class ObjectFile:
 
     def _guarded(self, call: Callable[[], Any]) -> Any:
         try:
-            with _mapped(self.uri, self._storage):
-                return call()
-        except (BadObject, ObjectStoreError) as error:
-            self.failure = error
-            raise
+            return call()
+        except (OSError, ValueError, NotImplementedError, BadObject, ObjectStoreError):
+            try:
+                with _mapped(self.uri, self._storage):
+                    raise
+            except (BadObject, ObjectStoreError) as error:
+                self.failure = error
+                raise
 
 
 def _stat_or_error(uri: str, storage: StorageOptions | None) -> ObjectStat | BadObject | ObjectStoreError:

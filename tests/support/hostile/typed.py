@@ -92,12 +92,12 @@ def _delta(values: list[int]) -> bytes:
 
 def one_page(
     stored: bytes, decoded: int, *, values: int, physical: int, rows: int | None = None, number: int = 0,
-    repeated: bool = False, text: bool = False, empty_group: bool = False,
+    repeated: bool = False, text: bool = False, empty_group: bool = False, two_headers: bool = False,
 ) -> bytes:  # fmt: skip
     """A Parquet file of one column `a` of one data page (gzip).
 
     `empty_group`: there is also a group `e` without anything in it. `number`: the encoding; 7 here stands for a
-    dictionary of one number 0, before the page.
+    dictionary of one number 0, before the page. `two_headers`: the page has the header of a dictionary too.
     """
     rows = values if rows is None else rows
     dictionary = b""
@@ -106,7 +106,12 @@ def one_page(
         header = _thrift([(1, 2), (2, size), (3, len(plain)), (7, [(1, 1), (2, 0)])])
         dictionary = header + plain
     encoding = {0: 0, 7: 8, -1: 7}[number]
-    page = _thrift([(1, 0), (2, decoded), (3, len(stored)), (5, [(1, values), (2, encoding), (3, 3), (4, 3)])]) + stored
+    header_of_page: list[tuple[int, Any]] = [
+        (1, 0), (2, decoded), (3, len(stored)), (5, [(1, values), (2, encoding), (3, 3), (4, 3)])
+    ]  # fmt: skip
+    if two_headers:
+        header_of_page.append((7, [(1, 1), (2, 0)]))
+    page = _thrift(header_of_page) + stored
     body = b"PAR1" + dictionary + page
     path = [b"a", b"list", b"element"] if repeated else [b"a"]
     column = [

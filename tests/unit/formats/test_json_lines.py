@@ -307,3 +307,25 @@ def test_a_document_of_one_large_object_is_read() -> None:
     text = json.dumps({"a": points, "b": "x"}, indent=1).encode()
     options = replace(DOCUMENT, max_record_bytes=len(text))
     assert read_bytes(text, pa.schema([("a", pa.list_(pa.list_(pa.float64())))]), options)[0]["a"] == points
+
+
+def test_a_record_of_very_many_keys_is_rescued_without_a_column_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[bytes] = []
+    parse = json_lines.JsonReader._parse
+
+    def seen(reader: json_lines.JsonReader, lines: bytes) -> pa.Table:
+        parsed.append(lines)
+        return parse(reader, lines)
+
+    monkeypatch.setattr(json_lines.JsonReader, "_parse", seen)
+    others = {f"key{number}": number for number in range(20_000)}
+    records = [{"a": 1}, {"a": 2, **others}, {"a": 3}]
+    schema = pa.schema([("a", pa.int64()), ("rest", pa.string())])
+    options = FormatOptions("json", rescued_data_column="rest")
+    data = b"".join(json.dumps(record).encode() + b"\n" for record in records)
+    rows = read_bytes(data, schema, options)
+    assert [row["a"] for row in rows] == [1, 2, 3]
+    rescued = json.loads(rows[1]["rest"])
+    rescued.pop("_file_path")
+    assert rescued == others
+    assert not any(b"key1" in lines for lines in parsed)

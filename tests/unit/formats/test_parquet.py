@@ -19,7 +19,9 @@ from queue_source.errors import BadObject, ObjectStoreError
 from queue_source.formats.bad_records import BadRecords
 from queue_source.formats.base import OpenObject, Part, format_of
 from queue_source.formats.typed import parquet as parquet_reader
-from queue_source.formats.typed.parquet_pages import row_starts
+from queue_source.formats.typed import parquet_pages
+from queue_source.formats.typed.limits import Limits
+from queue_source.formats.typed.parquet_pages import Whole, fetch, leaves, row_starts
 from queue_source.options.file_format import FormatOptions
 from queue_source.storage.files import ObjectFile, open_object
 from support.hostile.typed import one_page
@@ -28,6 +30,15 @@ from support.reading import UTC_MICROS, load_object, read_bytes, read_column, re
 PARQUET = FormatOptions("parquet")
 ONE = pa.schema([("a", pa.int64())])
 NOON = dt.datetime(2020, 7, 1, 12)
+
+
+@pytest.fixture(params=["in memory", "fetched", "on disk"], autouse=True)
+def place_of_small_objects(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Objects of tests are small: they are also read in the ways of large ones."""
+    if request.param != "in memory":
+        monkeypatch.setattr(parquet_reader, "SMALL", 0)
+    if request.param == "on disk":
+        monkeypatch.setattr(parquet_pages, "IN_MEMORY", 0)
 
 
 def read_parquet(file: ObjectFile, part: Part | None = None) -> Iterator[pa.Table]:
@@ -224,6 +235,29 @@ def test_parts_that_tile_an_object_tile_its_row_groups(tmp_path: Path, step: int
     assert step > 120 or sum(map(bool, parts)) > 1  # the most of so small an object is its footer
 
 
+def test_neighbours_of_other_columns_are_read_by_their_own() -> None:
+    schema = pa.schema([("a", pa.int64()), ("b", pa.string())])
+    tables = [
+        pa.table({"a": [1], "b": ["x"]}),
+        pa.table({"b": ["y"], "a": pa.array([2], pa.int32())}),
+        pa.table({"c": [0], "a": [3]}),
+        pa.table({"a": [4], "b": ["z"]}),
+    ]
+    options = FormatOptions("parquet")
+    found = [read_bytes(parquet(table), schema, options) for table in tables]
+    assert found == [[{"a": 1, "b": "x"}], [{"a": 2, "b": "y"}], [{"a": 3, "b": None}], [{"a": 4, "b": "z"}]]
+    narrow = pa.schema([("a", pa.int64())])
+    assert read_bytes(parquet(tables[3]), narrow, options) == [{"a": 4}]
+
+
+def test_a_page_is_what_its_type_says_whatever_headers_it_has() -> None:
+    data = one_page(bytes(24), 24, values=3, physical=2, two_headers=True)
+    file = ObjectFile("", pa.BufferReader(data))
+    reader = pq.ParquetFile(pa.BufferReader(data))
+    _, chunks = fetch(Whole(file), reader, [0], leaves(reader.schema, ["a"]), Limits(len(data), 250))
+    assert [(chunk.values, chunk.dictionary) for chunk in chunks] == [(3, 0)]
+
+
 @pytest.mark.parametrize("at_once", [1, 300, 1 << 20])
 def test_groups_that_are_large_are_read_in_batches(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parquet_reader, "READ_AT_ONCE", at_once)
@@ -260,6 +294,9 @@ def test_a_store_that_fails_in_the_middle_is_not_a_corrupt_object() -> None:
 
 def test_an_object_that_vanishes_in_the_middle_is_missing() -> None:
     class Vanishing(io.BytesIO):
+        def size(self) -> int:
+            return len(self.getvalue())
+
         def read(self, size: int | None = -1, /) -> bytes:
             raise FileNotFoundError("gone")
 

@@ -25,6 +25,8 @@ BOM = b"\xef\xbb\xbf"
 """A byte order mark: at the beginning of an object it is no data."""
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 _UNBOUNDED = 1 << 62
+_COUNTED_AT_ONCE = 1 << 17
+_NEWLINE = ord("\n")
 _NEXT_PIECE = 1 << 20
 
 
@@ -227,12 +229,18 @@ def unified(data: bytes, separator: str | None, *, blank: bytes | None) -> bytes
     return data if end == b"\n" else data.replace(end, b"\n")
 
 
-def count_lines(data: bytes, rows: int, *, strip: bool) -> int:
-    """How many lines hold something (with `strip`: more than white space).
+def count_newlines(data: bytes) -> int:
+    """How many there are; numpy is quicker than `bytes.count` where they are many, and in pieces needs no memory."""
+    characters = np.frombuffer(data, np.uint8)
+    pieces = range(0, len(data), _COUNTED_AT_ONCE)
+    return sum(int(np.count_nonzero(characters[at : at + _COUNTED_AT_ONCE] == _NEWLINE)) for at in pieces)
+
+
+def count_lines(data: bytes, newlines: int, rows: int, *, strip: bool) -> int:
+    """How many lines hold something (with `strip`: more than white space), of which so many are ended.
 
     `rows` is a guess that makes it quick: blank lines are searched for only where it is wrong.
     """
-    newlines = int(np.count_nonzero(np.frombuffer(data, np.uint8) == ord("\n")))  # ten times faster than bytes.count
     lines = newlines + (len(data) > 0 and not data.endswith(b"\n"))
     if lines == rows:
         return lines

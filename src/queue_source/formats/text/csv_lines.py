@@ -33,6 +33,7 @@ from queue_source.formats.text.blocks import (
     Block,
     Separator,
     count_lines,
+    count_newlines,
     is_utf8,
     line_separator,
     unified,
@@ -119,14 +120,16 @@ class CsvReader:
             return None
         if not _NOT_BLANK.search(lines):
             return self._shape.full.empty_table()
-        if are_too_many(lines, self._shape.full):
+        newlines = count_newlines(lines)
+        if are_too_many(newlines, self._shape.full):
             return None
         if not self._present:  # no column is declared: only the rows are wanted
             rows = sum(1 for _ in self.lines(data))
             return self._shape.assemble(pa.table({"": pa.nulls(rows)}).select([]))
         try:
             table = self._parse(lines)
-            if not self._options.multi_line and count_lines(lines, table.num_rows, strip=False) != table.num_rows:
+            rows = table.num_rows
+            if not self._options.multi_line and count_lines(lines, newlines, rows, strip=False) != rows:
                 return None
             check_decimals(table)
             return self._shape.assemble(self._conformed(table))
@@ -222,7 +225,8 @@ class CsvReader:
         may_be_record = len(self._present) == 1 or self._options.sep <= " "  # a blank line, for pyarrow
         if may_be_record and _may_have_blank_line(lines) and _BLANK_LINE.search(lines):
             return None
-        if options.escape and lines.count(options.escape.encode()) > _MAX_ESCAPES:
+        escape = options.escape.encode()
+        if escape and escape in lines and lines.count(escape) > _MAX_ESCAPES:  # to search is quicker than to count
             return None
         lines = _plain_escapes(lines, options)
         if quote and quote in lines:

@@ -26,6 +26,7 @@ from queue_source.formats.text.blocks import (
     Block,
     LineEnds,
     count_lines,
+    count_newlines,
     is_utf8,
     line_separator,
     unified,
@@ -56,7 +57,7 @@ _CACHED = 1 << 18  # bytes that stay in the processor's cache
 _NEWLINE, _BRACE = ord("\n"), ord("{")
 _WHITE = b" \t\r\n"
 _SHORT = 500  # twice as many bytes have room neither for `MAX_DEPTH` brackets that are closed nor for a long number
-_LONGEST_INFERRED = 1 << 20  # bytes of a line of which pyarrow may find out the columns
+_LONGEST_INFERRED = 1 << 16  # bytes of a line of which pyarrow may find out the columns: it makes one of every name
 _ODD_NUMBER = re.compile(rb"[:,\[]\s*(?:-?Inf(?!inity)|-NaN)")
 
 
@@ -81,7 +82,8 @@ class JsonReader:
         if not lines or lines.isspace():
             return self._shape.full.empty_table()
         plain, lines_are_short = _look(lines)
-        if are_too_many(lines, self._shape.full):
+        newlines = count_newlines(lines)
+        if are_too_many(newlines, self._shape.full):
             return None
         if not plain and _NO_OBJECT.search(lines) is not None:
             return None
@@ -92,7 +94,7 @@ class JsonReader:
             parsed = self._parse(lines)
             # where lines are blank, their number may be right by chance
             guess = parsed.num_rows if plain else -1
-            if count_lines(lines, guess, strip=True) != parsed.num_rows:
+            if count_lines(lines, newlines, guess, strip=True) != parsed.num_rows:
                 return None  # two objects in a line, or one over two
             if self._has_more(parsed.schema):
                 return None  # to be rescued, or a reason to stop
@@ -243,7 +245,8 @@ class JsonReader:
         read = []
         for one in objects:
             values, rescued = self._objects.read(one, record)
-            read.append((values, rows.as_json((name, dump(value)) for name, value in rescued.items())))
+            texts = ((name, dump(value)) for name, value in rescued.items())
+            read.append((values, rows.as_json(texts) if rescued else None))
         return read
 
     def _has_more(self, parsed: pa.Schema) -> bool:

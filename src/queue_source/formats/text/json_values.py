@@ -32,6 +32,7 @@ _SPECIAL = {
     "+INF": float("inf"),
     "-INF": float("-inf"),
 }
+_NONE: dict[str, list[Any]] = {}
 _LARGEST_MOMENT = 1 << 63
 _BASE64 = re.compile(r"(?:[\0-\x20]*[A-Za-z0-9+/]{2}(?:[A-Za-z0-9+/]{2}|[A-Za-z0-9+/]=|==))*[\0-\x20]*")
 _BASE64_WHITE = re.compile(r"[\0-\x20]+")
@@ -42,6 +43,10 @@ Converter = Callable[[Any, Record], Any]
 
 What its type has no place for is in `rescued` of the record afterwards.
 """
+
+
+Items = Callable[[Iterable[Any], Record], tuple[list[Any], Sequence[Any]]]
+"""From the items of an array or a map to their values, and what each has to be rescued; nothing where none may have."""
 
 
 class TextNeeded(Exception):
@@ -60,9 +65,10 @@ class Objects:
         """The fields' values, and what is to be rescued; what is wrong goes into `record`."""
         values: list[Any] = []
         rescued: dict[str, Any] = {}
+        repeated = value.repeated if isinstance(value, Object) else _NONE
         for name, path, convert in self._parts:
             converted = None
-            for found in _all_of(value, name):
+            for found in repeated[name] if name in repeated else (value.get(name),):
                 if found is None:
                     converted = None
                     continue
@@ -78,15 +84,9 @@ class Objects:
                         record.reasons.append(f"column {path!r}: {error}")
             values.append(converted)
         if self._rescues:
-            rescued.update((name, found) for name, found in value.items() if name not in self._names)
+            names = self._names
+            rescued.update([(name, found) for name, found in value.items() if name not in names])
         return values, rescued
-
-
-def _all_of(value: dict[str, Any], name: str) -> Sequence[Any]:
-    """The values of a key: more than one where it is repeated."""
-    if isinstance(value, Object) and name in value.repeated:
-        return value.repeated[name]
-    return (value.get(name),)
 
 
 def converter(field: pa.Field, options: FormatOptions, path: str = "") -> Converter:
@@ -95,9 +95,9 @@ def converter(field: pa.Field, options: FormatOptions, path: str = "") -> Conver
     if pt.is_struct(kind):
         return _struct(kind, options, f"{path}{field.name}.")
     if pt.is_list(kind):
-        return _list(converter(kind.value_field, options, f"{path}{field.name}."))
+        return _list(_items(kind.value_field, options, f"{path}{field.name}."))
     if pt.is_map(kind):
-        return _map(converter(kind.item_field, options, f"{path}{field.name}."))
+        return _map(_items(kind.item_field, options, f"{path}{field.name}."))
     leaf = _leaf(kind, options)
     return lambda value, _record: leaf(value)
 
@@ -116,37 +116,45 @@ def _struct(kind: pa.StructType, options: FormatOptions, path: str) -> Converter
     return convert
 
 
-def _list(item: Converter) -> Converter:
+def _list(items: Items) -> Converter:
     def convert(value: Any, record: Record) -> list[Any]:
         if not isinstance(value, list):
             raise _unexpected("an array", value)
-        values, rescued = _each(item, value, record)
+        values, rescued = items(value, record)
         record.rescued = rescued if any(rescued) else None
         return values
 
     return convert
 
 
-def _map(item: Converter) -> Converter:
+def _map(items: Items) -> Converter:
     def convert(value: Any, record: Record) -> list[tuple[str, Any]]:
         if not isinstance(value, dict):
             raise _unexpected("an object", value)
         pairs = value.pairs if isinstance(value, Object) else value.items()
-        values, rescued = _each(item, (inner for _, inner in pairs), record)
-        record.rescued = {key: rest for (key, _), rest in zip(pairs, rescued, strict=True) if rest}
+        values, rescued = items([inner for _, inner in pairs], record)
+        record.rescued = {key: rest for (key, _), rest in zip(pairs, rescued, strict=False) if rest}
         return [(_encodable(key), inner) for (key, _), inner in zip(pairs, values, strict=True)]
 
     return convert
 
 
-def _each(item: Converter, found: Iterable[Any], record: Record) -> tuple[list[Any], list[Any]]:
-    """The values of the items of an array or a map, and what each of them has to be rescued."""
-    values, rescued = [], []
-    for inner in found:
-        record.rescued = None
-        values.append(None if inner is None else item(inner, record))
-        rescued.append(record.rescued)
-    return values, rescued
+def _items(field: pa.Field, options: FormatOptions, path: str) -> Items:
+    """How the items of an array or a map are read."""
+    if not pt.is_nested(field.type):
+        leaf = _leaf(field.type, options)
+        return lambda found, _record: ([None if inner is None else leaf(inner) for inner in found], ())
+    item = converter(field, options, path)
+
+    def convert(found: Iterable[Any], record: Record) -> tuple[list[Any], list[Any]]:
+        values, rescued = [], []
+        for inner in found:
+            record.rescued = None
+            values.append(None if inner is None else item(inner, record))
+            rescued.append(record.rescued)
+        return values, rescued
+
+    return convert
 
 
 def _leaf(kind: pa.DataType, options: FormatOptions) -> Callable[[Any], Any]:
@@ -181,7 +189,8 @@ def _text(value: Any) -> str:
 
 def _encodable(text: str) -> str:
     """The text, as a plain str. Raises ValueError for half a surrogate pair, which is no character."""
-    text.encode("utf-8")
+    if not text.isascii():
+        text.encode("utf-8")
     return str(text)
 
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 from queue_source.errors import OptionError
 from queue_source.formats.bad_records import BadRecords
 from queue_source.formats.base import Part
-from queue_source.formats.text.blocks import Block, is_utf8, line_separator, unified
+from queue_source.formats.text.blocks import Block, count_newlines, is_utf8, line_separator, unified
 from queue_source.formats.text.line_format import LineFormat, TextObject
 from queue_source.formats.text.records import are_too_many, read_block
 from queue_source.formats.types import is_text
@@ -32,7 +32,7 @@ class TextReader:
 
     def quickly(self, data: bytes) -> pa.Table | None:
         lines = unified(data, self._separator_text, blank=None) if is_utf8(data) else None
-        if lines is None or len(lines) > _LARGEST_STRINGS or are_too_many(lines, self._schema):
+        if lines is None or len(lines) > _LARGEST_STRINGS or are_too_many(count_newlines(lines), self._schema):
             return None
         ends = np.flatnonzero(np.frombuffer(lines, np.uint8) == ord("\n"))
         if not lines.endswith(b"\n"):

@@ -37,6 +37,7 @@ _DAY = re.compile(
     r"\s*(?P<year>\d{4})(?:-(?P<month>\d{1,2})(?:-(?P<day>\d{1,2})(?:[ T].*)?)?)?\s*", re.ASCII | re.DOTALL
 )
 _EPOCH = datetime(1970, 1, 1)
+_EPOCH_UTC = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _FIRST_DAY = date(1970, 1, 1)
 _MICROSECOND = timedelta(microseconds=1)
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,10})?")
@@ -136,20 +137,20 @@ def _moment(text: str, local: str | None) -> int:
     found = _MOMENT.fullmatch(text)
     if not found:
         raise ValueError(f"{text!r} is not a timestamp")
-    year, month, day, hour, minute, second = (
-        int(found[part] or lowest)
-        for part, lowest in (("year", 1), ("month", 1), ("day", 1), ("hour", 0), ("minute", 0), ("second", 0))
-    )
-    fraction = int((found["fraction"] or "")[:6].ljust(6, "0"))
-    wall = datetime(year, month, day, hour, minute, second, fraction)
-    zone = found["zone"]
+    year, month, day, hour, minute, second, fraction, zone = found.groups()
+    wall = datetime(
+        int(year), int(month or 1), int(day or 1), int(hour or 0), int(minute or 0), int(second or 0),
+        int(fraction[:6].ljust(6, "0")) if fraction else 0,
+    )  # fmt: skip
     if local is None:
         if zone:
             raise ValueError(f"{text!r} has a zone, which TIMESTAMP_NTZ has no place for")
         return (wall - _EPOCH) // _MICROSECOND
     if zone is None:
         return _in_zone(wall, local)
-    return (wall.replace(tzinfo=_zone(zone)) - _EPOCH.replace(tzinfo=timezone.utc)) // _MICROSECOND
+    if zone == "Z":
+        return (wall - _EPOCH) // _MICROSECOND
+    return (wall.replace(tzinfo=_zone(zone)) - _EPOCH_UTC) // _MICROSECOND
 
 
 def _in_zone(wall: datetime, zone: str) -> int:

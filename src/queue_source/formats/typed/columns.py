@@ -73,6 +73,8 @@ def _has_decimals(kind: pa.DataType) -> bool:
 
 def conform_column(column: pa.ChunkedArray, target: pa.Field, leaf: LeafConverter) -> pa.ChunkedArray:
     """The column in exactly the declared type. Raises BadObject("corrupt-object") naming column and reason."""
+    if column.type.equals(target.type, check_metadata=True):
+        return column
     try:
         return pa.chunked_array([conform(chunk, target.type, leaf) for chunk in column.chunks], target.type)
     except (ValueError, TypeError, pa.ArrowException, OverflowError) as error:

@@ -19,6 +19,7 @@ AT_ONCE = 64 << 20
 INDIVISIBLE = 128 << 20
 """Bytes that may be needed at once where nothing smaller can be decoded: a page of each column, a row, a block."""
 _INDIVISIBLE_SHARE = 16
+_SMALL = 1 << 20
 
 
 @dataclass(slots=True)
@@ -38,10 +39,16 @@ class Limits:
 
     def counted(self, table: pa.Table) -> pa.Table:
         """The table itself. Nulls are not counted as bytes. Raises BadObject("corrupt-object") beyond the limits."""
-        self.rows += table.num_rows
-        self.decoded += sum(
-            column.nbytes * (len(column) - column.null_count) // (len(column) or 1) for column in table.columns
-        )
+        rows = table.num_rows
+        if not self.rows and (size := table.get_total_buffer_size()) < _SMALL:  # quick to know, and enough of one table
+            self.rows, self.decoded = rows, self.decoded + size
+            self._check("rows", self.rows, ALWAYS_ALLOWED_ROWS)
+            return table
+        self.rows += rows
+        for column in table.itercolumns():
+            nulls = column.null_count
+            if nulls < rows:
+                self.decoded += column.nbytes * (rows - nulls) // rows if nulls else column.nbytes
         self._check("bytes", self.decoded, ALWAYS_ALLOWED)
         self._check("rows", self.rows, ALWAYS_ALLOWED_ROWS)
         return table

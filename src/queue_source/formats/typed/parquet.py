@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -18,8 +19,8 @@ from queue_source.formats.base import OpenObject, Part
 from queue_source.formats.pieces import neighbours
 from queue_source.formats.typed.calendars import in_gregorian
 from queue_source.formats.typed.limits import AT_ONCE, Limits
-from queue_source.formats.typed.parquet_pages import Chunk, Fetched, fetch, leaves, longest_of_short
-from queue_source.formats.typed.tables import ColumnarFormat, choose, conformed, damage_is_bad
+from queue_source.formats.typed.parquet_pages import Chunk, Leaf, Stored, Whole, fetch, leaves, longest_of_short
+from queue_source.formats.typed.tables import Chosen, ColumnarFormat, choose, conformed, damage_is_bad
 from queue_source.formats.types import fields_of, inner_types, is_text, special_struct
 from queue_source.options.file_format import FormatOptions
 from queue_source.options.time_zones import parse_time_zone
@@ -27,9 +28,10 @@ from queue_source.storage.files import ObjectFile
 
 READ_AT_ONCE = 64 << 20
 """Bytes (as the footer says) of the columns of row groups that are fetched in one go."""
+SMALL = 1 << 20
+"""Bytes of the largest object that is fetched as a whole, in one request, also where not all of it is needed."""
 _ROWS = 65_536
 _FEW = 1_024  # rows of a batch below which it is worth finding out how long texts really are
-_BUFFER = 1 << 20
 _YEAR_1, _YEAR_10000 = -62_135_769_600_000_000 - 3 * 86_400_000_000, 253_402_300_800_000_000 + 86_400_000_000
 """Microseconds since 1970; a calendar and a zone make a few days of difference."""
 
@@ -45,26 +47,68 @@ class Parquet(ColumnarFormat):
         """The rows of the row groups that begin in the part."""
         file, limits = source.file, Limits(source.size, options.max_expansion)
         with damage_is_bad(file, "Parquet"):
-            reader = _opened(file)
-            # pyarrow leaves out a group without any values
-            found = pa.schema([field for field in reader.schema_arrow if not _is_empty(field.type)])
-            chosen = choose(schema, found, options, file.uri)
-            for name, there in chosen.matches.items():
-                _check_variant(schema.field(name).type, reader.schema_arrow.field(there).type, name)
-            groups = list(range(reader.num_row_groups))
+            whole = Whole(file) if file.size() <= SMALL else None
+            reader = _opened(whole or file)
+            layout = _layout(reader, schema, options, file.uri)
+            chosen, columns = layout.chosen, layout.columns
+            metadata = reader.metadata
+            groups = {n: metadata.row_group(n) for n in range(metadata.num_row_groups)}
             if part != Part():
                 last = sys.maxsize if part.end is None else part.end
-                groups = [n for n in groups if part.start <= _first_byte(reader.metadata.row_group(n)) < last]
-            limits.check_rows(sum(reader.metadata.row_group(n).num_rows for n in groups))
-            columns = leaves(reader, chosen.names)
-            sized = [(n, _claimed(reader.metadata.row_group(n), columns)) for n in groups]
+                groups = {n: group for n, group in groups.items() if part.start <= _first_byte(group) < last}
+            limits.check_rows(sum(group.num_rows for group in groups.values()))
+            sized = [(n, _claimed(group, columns) if len(groups) > 1 else 0) for n, group in groups.items()]
+            times = _Times(metadata.metadata or {}, columns)
         for some in neighbours(sized, READ_AT_ONCE):
-            for batch in _batches(file, reader, some, chosen.names, columns, limits):
+            for batch in _batches(file, whole, reader, some, chosen.names, columns, limits):
                 table = pa.Table.from_batches([batch])
-                with damage_is_bad(file, "Parquet"):
-                    table = _in_gregorian(table, reader)
+                if times.are_unusual:
+                    with damage_is_bad(file, "Parquet"):
+                        table = times.in_gregorian(table)
                 yield limits.counted(conformed(table, schema, chosen, options))
                 del batch, table  # before the next is decoded, which may be as large
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """What is read of a file with such columns."""
+
+    written: pa.Schema
+    stored: pq.ParquetSchema
+    declared: pa.Schema
+    options: FormatOptions
+    chosen: Chosen
+    columns: Sequence[Leaf]
+
+    def is_of(self, written: pa.Schema, stored: pq.ParquetSchema, declared: pa.Schema, options: FormatOptions) -> bool:
+        return (
+            options is self.options
+            and declared.equals(self.declared, check_metadata=True)
+            and written.equals(self.written, check_metadata=True)
+            and stored.equals(self.stored)
+        )
+
+
+_last: _Layout | None = None
+"""That of the last file: of thousands of small ones all may have the same."""
+
+
+def _layout(reader: pq.ParquetFile, schema: pa.Schema, options: FormatOptions, uri: str) -> _Layout:
+    """Raises BadObject("wrong-columns"), and NewColumns where the options want to know of them."""
+    global _last
+    written, stored = reader.schema_arrow, reader.schema
+    last = _last
+    if last is not None and last.is_of(written, stored, schema, options):
+        return replace(last, chosen=replace(last.chosen, uri=uri))
+    found = written
+    if any(map(_is_empty, written.types)):  # pyarrow leaves out a group without any values
+        found = pa.schema([field for field in written if not _is_empty(field.type)])
+    chosen = choose(schema, found, options, uri)
+    for name, there in chosen.matches.items():
+        if pt.is_nested(schema.field(name).type):
+            _check_variant(schema.field(name).type, written.field(there).type, name)
+    _last = _Layout(written, stored, schema, options, chosen, leaves(stored, chosen.names))
+    return _last
 
 
 def _is_empty(kind: pa.DataType) -> bool:
@@ -91,11 +135,10 @@ def _check_variant(declared: pa.DataType, written: pa.DataType, name: str) -> No
             _check_variant(inner, there, name)
 
 
-def _opened(file: Any, **more: Any) -> pq.ParquetFile:
+def _opened(file: ObjectFile | Stored, **more: Any) -> pq.ParquetFile:
+    native = pa.PythonFile(file, "r") if isinstance(file, ObjectFile) else file.native()
     # INT96 as microseconds: as nanoseconds it would end in 2262, and Spark has no more digits either
-    return pq.ParquetFile(
-        pa.PythonFile(file, "r"), page_checksum_verification=True, coerce_int96_timestamp_unit="us", **more
-    )
+    return pq.ParquetFile(native, page_checksum_verification=True, coerce_int96_timestamp_unit="us", **more)
 
 
 def _first_byte(group: pq.RowGroupMetaData) -> int:
@@ -106,29 +149,35 @@ def _first_byte(group: pq.RowGroupMetaData) -> int:
     return int(column.dictionary_page_offset or column.data_page_offset)
 
 
-def _claimed(group: pq.RowGroupMetaData, columns: Sequence[int]) -> int:
-    return sum(group.column(n).total_uncompressed_size for n in columns)
+def _claimed(group: pq.RowGroupMetaData, columns: Sequence[Leaf]) -> int:
+    return sum(group.column(leaf.number).total_uncompressed_size for leaf in columns)
 
 
 def _batches(
     file: ObjectFile,
+    whole: Whole | None,
     reader: pq.ParquetFile,
     groups: Sequence[int],
     wanted: list[str],
-    columns: Sequence[int],
+    columns: Sequence[Leaf],
     limits: Limits,
 ) -> Iterator[pa.RecordBatch]:
     """The rows of some groups."""
     with damage_is_bad(file, "Parquet"):
-        fetched, chunks = fetch(file, reader, groups, columns, limits)
+        stored, chunks = fetch(whole or file, reader, groups, columns, limits)
     try:
         with damage_is_bad(file, "Parquet"):
             rows = _rows(chunks)
-            if rows < _FEW and any(chunk.rows > rows for chunk in chunks) and _measure_texts(fetched, reader, chunks):
+            if rows < _FEW and any(chunk.rows > rows for chunk in chunks) and _measure_texts(stored, reader, chunks):
                 rows = _rows(chunks)
-            measured = _opened(fetched, metadata=reader.metadata, buffer_size=_BUFFER)
+            if whole is None:
+                reader = _opened(stored, metadata=reader.metadata, buffer_size=stored.buffer_size)
             # no threads: Spark runs one worker a core
-            batches = measured.iter_batches(rows, row_groups=list(groups), columns=wanted, use_threads=False)
+            if wanted and sum(reader.metadata.row_group(n).num_rows for n in groups) <= rows:  # takes less than batches
+                table = reader.read_row_groups(list(groups), columns=wanted, use_threads=False)
+                batches = iter(table.to_batches())
+            else:
+                batches = reader.iter_batches(rows, row_groups=list(groups), columns=wanted, use_threads=False)
         while True:
             with damage_is_bad(file, "Parquet"):
                 batch = next(batches, None)
@@ -137,42 +186,61 @@ def _batches(
                 batch.validate(full=True)  # a damaged page may decode into offsets out of bounds, or into no UTF-8
             yield batch
             del batch
+            if rows < _FEW:  # of large values, which would else be there twice
+                pa.default_memory_pool().release_unused()
     finally:
-        fetched.release()
+        stored.release()
 
 
 def _rows(chunks: Sequence[Chunk]) -> int:
     """Rows of a batch that fits into memory, whatever is in the pages."""
+    simple: dict[int, int] = {}  # bytes of a row in all groups of so many rows
+    others = []
+    for chunk in chunks:
+        if chunk.repeated or chunk.pages:
+            others.append(chunk)
+        else:
+            simple[chunk.rows] = simple.get(chunk.rows, 0) + chunk.worst(1)
     rows = _ROWS
-    while rows > 1 and sum(chunk.worst(rows) for chunk in chunks) > AT_ONCE:
-        rows = max(rows // 4, 1)
-    return rows
+    while rows > 1:
+        worst = sum(min(rows, count) * size for count, size in simple.items())
+        if worst + sum(chunk.worst(rows) for chunk in others) <= AT_ONCE:
+            return rows
+        rows //= 4
+    return 1
 
 
-def _in_gregorian(table: pa.Table, reader: pq.ParquetFile) -> pa.Table:
-    """The dates and moments of a file that says that it counts them by the calendar of before 1582."""
-    physical = {
-        column.path.split(".")[0]: column.physical_type
-        for column in map(reader.schema.column, range(len(reader.schema)))
-    }
-    for name in table.column_names:
-        if physical.get(name) == "INT96" and pt.is_timestamp(table.column(name).type):
-            _check_years(table.column(name), name)
-    said = reader.metadata.metadata or {}
-    version = said.get(b"org.apache.spark.version")
-    if version is None:
+class _Times:
+    """What is unusual about the dates and moments in some columns of a file, by what the file says of itself."""
+
+    def __init__(self, said: Mapping[bytes, bytes], columns: Sequence[Leaf]) -> None:
+        physical = {leaf.path.split(".")[0]: leaf.physical for leaf in columns}
+        self._int96 = {name for name, kind in physical.items() if kind == "INT96"}
+        self._said = said
+        version = self._said.get(b"org.apache.spark.version")
+        self._old_dates = self._old_int96 = False
+        if version is not None:
+            self._old_dates = _release(version) < (3, 0) or b"org.apache.spark.legacyDateTime" in self._said
+            self._old_int96 = _release(version) < (3, 1) or b"org.apache.spark.legacyINT96" in self._said
+
+    @property
+    def are_unusual(self) -> bool:
+        return bool(self._int96) or self._old_dates
+
+    def in_gregorian(self, table: pa.Table) -> pa.Table:
+        """A table of a file that may say that it counts by the calendar of before 1582. Raises ValueError."""
+        for name in table.column_names:
+            if name in self._int96 and pt.is_timestamp(table.column(name).type):
+                _check_years(table.column(name), name)
+        if not self._old_dates and not self._old_int96:
+            return table
+        zone = parse_time_zone(self._said.get(b"org.apache.spark.timeZone", b"UTC").decode())
+        for place, name in enumerate(table.column_names):
+            if self._old_int96 if name in self._int96 else self._old_dates:
+                chunks = [in_gregorian(chunk, zone) for chunk in table.column(place).chunks]
+                if chunks:
+                    table = table.set_column(place, name, pa.chunked_array(chunks))
         return table
-    dates = _release(version) < (3, 0) or b"org.apache.spark.legacyDateTime" in said
-    int96 = _release(version) < (3, 1) or b"org.apache.spark.legacyINT96" in said
-    if not dates and not int96:
-        return table
-    zone = parse_time_zone(said.get(b"org.apache.spark.timeZone", b"UTC").decode())
-    for place, name in enumerate(table.column_names):
-        if int96 if physical.get(name) == "INT96" else dates:
-            chunks = [in_gregorian(chunk, zone) for chunk in table.column(place).chunks]
-            if chunks:
-                table = table.set_column(place, name, pa.chunked_array(chunks))
-    return table
 
 
 def _check_years(column: pa.ChunkedArray, name: str) -> None:
@@ -186,17 +254,18 @@ def _release(version: bytes) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(rb"\d+", version)[:2])
 
 
-def _measure_texts(fetched: Fetched, reader: pq.ParquetFile, chunks: Sequence[Chunk]) -> bool:
+def _measure_texts(stored: Stored, reader: pq.ParquetFile, chunks: Sequence[Chunk]) -> bool:
     """Find how long the texts in dictionaries are, of which each may be in every row. Returns whether any are known."""
     known = False
+    rest: dict[int, dict[str, Chunk]] = {}
     for chunk in chunks:
-        if chunk.entries and (found := longest_of_short(fetched, chunk)) is not None:
-            chunk.longest, chunk.entries, known = found, 0, True
-    for group in {chunk.group for chunk in chunks}:
-        paths = {chunk.path: chunk for chunk in chunks if chunk.group == group and chunk.entries}
-        if not paths:
-            continue
-        file = _opened(fetched, metadata=reader.metadata, read_dictionary=list(paths), buffer_size=_BUFFER)
+        if chunk.entries and chunk.longest * len(chunks) * _FEW * 2 > AT_ONCE:  # all the others have room together
+            if (found := longest_of_short(stored, chunk)) is not None:
+                chunk.longest, chunk.entries, known = found, 0, True
+            else:
+                rest.setdefault(chunk.group, {})[chunk.path] = chunk
+    for group, paths in rest.items():
+        file = _opened(stored, metadata=reader.metadata, read_dictionary=list(paths), buffer_size=stored.buffer_size)
         for batch in itertools.islice(
             file.iter_batches(1, row_groups=[group], columns=list(paths), use_threads=False), 1
         ):

@@ -12,7 +12,7 @@ from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Any
+from typing import IO, Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +25,7 @@ IN_MEMORY = 64 << 20
 """Bytes of a fetched group that are held in memory; one that is larger is in a file of its own on local disk."""
 _GAP = 64 << 10  # between two chunks that are still fetched in one request
 _REQUEST = 32 << 20
+_BUFFER = 1 << 20
 _HEADER = 256
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 20, "FLOAT": 4, "DOUBLE": 8}
 _DICTIONARIES = (2, 8)  # encodings PLAIN_DICTIONARY, RLE_DICTIONARY
@@ -32,6 +33,11 @@ _CODECS = {"SNAPPY": "snappy", "GZIP": "gzip", "BROTLI": "brotli", "ZSTD": "zstd
 _RUNS = 3  # encoding RLE
 _FEW = 16  # bytes that numpy takes longer for
 _ZEROS = [[at for at in range(8) if not byte >> at & 1] for byte in range(256)]
+_TYPE, _DECODED, _STORED = 1, 2, 3  # in a page's header
+_V1, _DICTIONARY_PAGE, _V2 = 0, 2, 3  # types of pages
+_DATA_PAGES = {_V1: (0x51, 0x52), _V2: (0x81, 0x84)}  # in their headers: how many values, and their encoding
+_ENTRIES, _V1_LEVELS_ENCODING, _V2_LEVELS = 0x71, 0x54, 0x86
+_WHOLE_OR_BINARY = (4, 5, 6, 8)  # i16, i32, i64, and binary, which begins with its length
 _DELTA_BYTES = 7  # encoding DELTA_BYTE_ARRAY: a value may repeat the whole of the value before it
 
 
@@ -92,39 +98,102 @@ class Chunk:
         return fixed + max(windows, default=0)
 
 
+class Stored(Protocol):
+    """What is known to be in memory or on local disk of an object, at its places in the object."""
+
+    @property
+    def buffer_size(self) -> int:
+        """Bytes that pyarrow reads of a column at once; 0 for all of it."""
+
+    def at(self, place: int, size: int) -> bytes:
+        """So many bytes, or fewer at the end of what is stored."""
+
+    def native(self) -> pa.NativeFile:
+        """A file for pyarrow."""
+
+    def release(self) -> None:
+        """Nothing of it is read any more."""
+
+
+class Whole:
+    """A small object, all of it in memory."""
+
+    buffer_size = 0
+
+    def __init__(self, file: ObjectFile) -> None:
+        size = file.size()
+        file.seek(0)
+        self._data = file.read(size)
+        if len(self._data) < size:
+            raise ValueError(f"it ends at byte {len(self._data)}")
+
+    def size(self) -> int:
+        return len(self._data)
+
+    def at(self, place: int, size: int) -> bytes:
+        return self._data[place : place + size]
+
+    def native(self) -> pa.NativeFile:
+        return pa.BufferReader(self._data)
+
+    def release(self) -> None:
+        """Nothing: other groups are in it too."""
+
+
 class Fetched:
     """The chunks of a group: a file for pyarrow, which has at their places what was fetched."""
 
     def __init__(self, file: ObjectFile, ranges: Sequence[tuple[int, int]]) -> None:
         self._file = file
         self._place = 0
-        self._starts: list[int] = []
-        self._kept: list[tuple[int, int]] = []  # where each is in the spool, and its length
-        self._spool = tempfile.SpooledTemporaryFile(IN_MEMORY, prefix="cuesqueue-group-")  # noqa: SIM115 (`close`)
-        for start, end in _joined(ranges):
-            self._starts.append(start)
-            self._kept.append((self._spool.tell(), end - start))
-            file.seek(start)
-            while start < end:
-                data = file.read(min(end - start, _REQUEST))
-                if not data:
-                    raise ValueError(f"it ends at byte {start}, within a column")
-                self._spool.write(data)
-                start += len(data)
+        joined = _joined(ranges)
+        self._starts = [start for start, _ in joined]
+        self._pieces: list[memoryview] = []
+        self._spool: IO[bytes] | None = None
+        self._spooled: list[tuple[int, int]] = []  # where each is in the spool, and its length
+        self.closed = False
+        if sum(end - start for start, end in joined) > IN_MEMORY:
+            self._spool = tempfile.TemporaryFile(prefix="cuesqueue-group-")  # noqa: SIM115 (`release`)
+        try:
+            for start, end in joined:
+                parts = _parts(file, start, end)
+                if self._spool is None:
+                    self._pieces.append(memoryview(b"".join(parts)))
+                else:
+                    self._spooled.append((self._spool.tell(), end - start))
+                    self._spool.writelines(parts)
+        except BaseException:
+            self.release()
+            raise
+
+    @property
+    def buffer_size(self) -> int:
+        return 0 if self._spool is None else _BUFFER
+
+    def native(self) -> pa.NativeFile:
+        return pa.PythonFile(self, "r")
 
     def at(self, place: int, size: int) -> bytes:
+        return bytes(self._at(place, size))
+
+    def _at(self, place: int, size: int) -> bytes | memoryview:
         index = bisect.bisect_right(self._starts, place) - 1
         if index >= 0:
-            where, length = self._kept[index]
             inside = place - self._starts[index]
-            if inside < length:
-                self._spool.seek(where + inside)
-                return self._spool.read(min(size, length - inside))
+            if self._spool is None:
+                if piece := self._pieces[index][inside : inside + size]:
+                    return piece
+            else:
+                where, length = self._spooled[index]
+                if inside < length:
+                    self._spool.seek(where + inside)
+                    return self._spool.read(min(size, length - inside))
         self._file.seek(place)
         return self._file.read(size)
 
-    def read(self, size: int) -> bytes:
-        data = self.at(self._place, size)
+    def read(self, size: int) -> bytes | memoryview:
+        """Not copied where it is in memory."""
+        data = self._at(self._place, size)
         self._place += len(data)
         return data
 
@@ -138,15 +207,14 @@ class Fetched:
     def size(self) -> int:
         return self._file.size()
 
-    @property
-    def closed(self) -> bool:
-        return self._spool.closed
-
     def close(self) -> None:
         """Nothing: pyarrow closes what it is given; `release` does."""
 
     def release(self) -> None:
-        self._spool.close()
+        self.closed = True
+        self._pieces.clear()
+        if self._spool is not None:
+            self._spool.close()
 
     def readable(self) -> bool:
         return True
@@ -156,6 +224,17 @@ class Fetched:
 
     def writable(self) -> bool:
         return False
+
+
+def _parts(file: ObjectFile, start: int, end: int) -> Iterator[bytes]:
+    """A range of the object, in requests that are not too large."""
+    file.seek(start)
+    while start < end:
+        data = file.read(min(end - start, _REQUEST))
+        if not data:
+            raise ValueError(f"it ends at byte {start}, within a column")
+        yield data
+        start += len(data)
 
 
 def _joined(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -168,11 +247,33 @@ def _joined(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     return joined
 
 
-def leaves(reader: pq.ParquetFile, wanted: Sequence[str]) -> list[int]:
-    """The numbers of the columns of values that belong to the wanted columns."""
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A column of values of the file.
+
+    Attributes:
+        width: Bytes of a decoded value; None for values that have a length each.
+        levels: How many lists it is within.
+    """
+
+    number: int
+    path: str
+    physical: str
+    width: int | None
+    levels: int
+
+
+def leaves(schema: pq.ParquetSchema, wanted: Sequence[str]) -> list[Leaf]:
+    """The columns of values that belong to the wanted columns."""
     names = set(wanted)
-    schema = reader.schema
-    return [n for n in range(len(schema)) if schema.column(n).path in names or _top(schema.column(n).path, names)]
+    found = []
+    for number in range(len(schema)):
+        column = schema.column(number)
+        path, physical = column.path, column.physical_type
+        if path in names or ("." in path and _top(path, names)):
+            width = column.length if physical == "FIXED_LEN_BYTE_ARRAY" else _WIDTHS.get(physical)
+            found.append(Leaf(number, path, physical, width, column.max_repetition_level))
+    return found
 
 
 def _top(path: str, names: set[str]) -> bool:
@@ -182,30 +283,28 @@ def _top(path: str, names: set[str]) -> bool:
 
 
 def fetch(
-    file: ObjectFile, reader: pq.ParquetFile, groups: Sequence[int], columns: Sequence[int], limits: Limits
-) -> tuple[Fetched, list[Chunk]]:
+    file: ObjectFile | Whole, reader: pq.ParquetFile, groups: Sequence[int], columns: Sequence[Leaf], limits: Limits
+) -> tuple[Stored, list[Chunk]]:
     """The chunks of some groups, and what is in them. Raises BadObject for pages that need too much memory."""
     ranges, measured = [], []
-    schema = [reader.schema.column(n) for n in columns]
     length = file.size()
     for group in groups:
         meta = reader.metadata.row_group(group)
-        for n, leaf in zip(columns, schema, strict=True):
-            column = meta.column(n)
-            start = column.data_page_offset
-            if column.dictionary_page_offset is not None and 0 < column.dictionary_page_offset < start:
-                start = column.dictionary_page_offset
-            if start < 0 or column.total_compressed_size < 0 or start + column.total_compressed_size > length:
+        rows = meta.num_rows
+        for leaf in columns:
+            column = meta.column(leaf.number)
+            start, dictionary = column.data_page_offset, column.dictionary_page_offset
+            if dictionary is not None and 0 < dictionary < start:
+                start = dictionary
+            size = column.total_compressed_size
+            if start < 0 or size < 0 or start + size > length:
                 raise ValueError("a column lies beyond the end of the object")
-            ranges.append((start, start + column.total_compressed_size))
-            width = leaf.length if leaf.physical_type == "FIXED_LEN_BYTE_ARRAY" else _WIDTHS.get(leaf.physical_type)
-            measured.append(
-                Chunk(group, leaf.path, width, leaf.max_repetition_level > 0, meta.num_rows, column.compression)
-            )
-    fetched = Fetched(file, ranges)
+            ranges.append((start, start + size))
+            measured.append(Chunk(group, leaf.path, leaf.width, leaf.levels > 0, rows, column.compression))
+    stored: Stored = file if isinstance(file, Whole) else Fetched(file, ranges)
     try:
         for chunk, (start, end) in zip(measured, ranges, strict=True):
-            _measure(chunk, fetched, start, end, limits)
+            _measure(chunk, stored, start, end, limits)
         for first in range(0, len(measured), len(columns) or 1):
             group_of = measured[first : first + len(columns)]
             pages = sum(chunk.largest_page + 2 * chunk.dictionary for chunk in group_of)
@@ -218,55 +317,60 @@ def fetch(
             if sum(chunk.values * chunk.of_value for chunk, _, _ in lists) > INDIVISIBLE:
                 limits.check_indivisible(8 * group_of[0].rows, "the beginnings of lists")
                 for chunk, start, end in lists:
-                    levels = schema[group_of.index(chunk)].max_repetition_level
-                    chunk.starts = row_starts(fetched, chunk, start, end, levels)
+                    levels = columns[group_of.index(chunk)].levels
+                    chunk.starts = row_starts(stored, chunk, start, end, levels)
                 limits.check_indivisible(
                     sum(chunk.values_in(1) * chunk.of_value for chunk, _, _ in lists), "a row of lists"
                 )
     except BaseException:
-        fetched.release()
+        stored.release()
         raise
-    return fetched, measured
+    return stored, measured
 
 
-def _measure(chunk: Chunk, fetched: Fetched, start: int, end: int, limits: Limits) -> None:
-    for header, place in _headers(fetched, start, end):
-        decoded = header.get(2, 0)
+def _measure(chunk: Chunk, stored: Stored, start: int, end: int, limits: Limits) -> None:
+    largest = values = 0
+    for header, place in _headers(stored, start, end):
+        decoded = header.get(_DECODED, 0)
         limits.add_pages(decoded)
-        chunk.largest_page = max(chunk.largest_page, decoded)
-        if 7 in header:
+        if decoded > largest:
+            largest = decoded
+        kind = header.get(_TYPE)
+        if kind == _DICTIONARY_PAGE:
             chunk.dictionary += decoded
             if chunk.width is None:
-                chunk.entries, chunk.longest = header[7].get(1, 0), decoded
-                chunk.stored = place, header.get(3, 0)
+                chunk.entries, chunk.longest = header.get(_ENTRIES, 0), decoded
+                chunk.stored = place, header.get(_STORED, 0)
             continue
-        data = header.get(5) or header.get(8) or {}
-        values = data.get(1, 0)
-        encoding = data.get(4 if 8 in header else 2, 0)
-        chunk.values += values
+        if kind not in _DATA_PAGES:
+            continue
+        count, encoding = (header.get(number, 0) for number in _DATA_PAGES[kind])
+        values += count
         if chunk.width is None and encoding not in _DICTIONARIES:
-            chunk.pages.append((values, decoded, encoding == _DELTA_BYTES))
+            chunk.pages.append((count, decoded, encoding == _DELTA_BYTES))
+    chunk.largest_page, chunk.values = largest, values
 
 
-def row_starts(fetched: Fetched, chunk: Chunk, start: int, end: int, levels: int) -> np.ndarray:
+def row_starts(stored: Stored, chunk: Chunk, start: int, end: int, levels: int) -> np.ndarray:
     """`Chunk.starts`: a row begins where nothing is repeated. Raises ValueError where that cannot be seen."""
     found, before = array("q"), 0
-    for header, place in _headers(fetched, start, end):
-        data = header.get(5) or header.get(8)
-        if data is None:
+    for header, place in _headers(stored, start, end):
+        kind = header.get(_TYPE)
+        if kind not in _DATA_PAGES:
             continue
-        page = fetched.at(place, data[6] if 8 in header else header.get(3, 0))
-        if 8 not in header:
+        count = header.get(_DATA_PAGES[kind][0], 0)
+        page = stored.at(place, header.get(_STORED, 0) if kind == _V1 else header[_V2_LEVELS])
+        if kind == _V1:
             codec = _CODECS.get(chunk.compression)
             if codec is not None:
-                page = pa.Codec(codec).decompress(page, header.get(2, 0), asbytes=True)
+                page = pa.Codec(codec).decompress(page, header.get(_DECODED, 0), asbytes=True)
             elif chunk.compression != "UNCOMPRESSED":
                 raise ValueError(f"lists as long as these are not read from {chunk.compression}; write them with zstd")
-            if data.get(4, 0) != _RUNS:
+            if header.get(_V1_LEVELS_ENCODING, 0) != _RUNS:
                 raise ValueError("lists as long as these are only read where their levels are in runs")
             page = page[4 : 4 + int.from_bytes(page[:4], "little")]
-        _add_starts(found, page, data.get(1, 0), levels.bit_length(), before, chunk.rows)
-        before += data.get(1, 0)
+        _add_starts(found, page, count, levels.bit_length(), before, chunk.rows)
+        before += count
         if len(found) > chunk.rows:
             raise ValueError("there are more rows than the footer says")
     found.append(before)
@@ -303,18 +407,23 @@ def _add_starts(found: array[int], levels: bytes, count: int, width: int, before
             raise ValueError("a run of nothing")
 
 
-def longest_of_short(fetched: Fetched, chunk: Chunk) -> int | None:
-    """How long the longest text of a dictionary is, where all are shorter than 256 bytes; None where that is not seen.
+def longest_of_short(stored: Stored, chunk: Chunk) -> int | None:
+    """How long the longest text of a dictionary is, where all are of one length, or shorter than 256 bytes; or None.
 
-    Then three bytes of each length are 0, and no text has three of them one after the other.
+    Of short texts three bytes of each length are 0, and no text has three of them one after the other.
     """
-    page = fetched.at(*chunk.stored)
+    page = stored.at(*chunk.stored)
     codec = _CODECS.get(chunk.compression)
     if codec is not None:
         page = pa.Codec(codec).decompress(page, chunk.dictionary, asbytes=True)
     data = np.frombuffer(page, np.uint8)
     if len(data) < 4:
         return None
+    size, rest = divmod(len(data), chunk.entries)
+    if not rest and size >= 4:  # all may be as long as each other, which is quicker to see
+        lengths = np.ndarray((chunk.entries,), "<u4", data, strides=(size,))
+        if (lengths == size - 4).all():
+            return size - 4
     zero = data == 0
     starts = np.flatnonzero(zero[1:-2] & zero[2:-1] & zero[3:])
     lengths = data[starts].astype(np.int64)
@@ -325,50 +434,69 @@ def longest_of_short(fetched: Fetched, chunk: Chunk) -> int | None:
     return None
 
 
-def _headers(fetched: Fetched, start: int, end: int) -> Iterator[tuple[dict[int, Any], int]]:
-    """The headers of the pages of a chunk, as trees of their numbers, and where their contents begin."""
+def _headers(stored: Stored, start: int, end: int) -> Iterator[tuple[dict[int, int], int]]:
+    """The headers of the pages of a chunk, and where their contents begin."""
     while start < end:
         size = _HEADER
         while True:
-            data = fetched.at(start, min(size, end - start))
+            data = stored.at(start, min(size, end - start))
             try:
-                header, length = _struct(data, 0)
+                header, length = page_header(data)
                 break
             except IndexError:
                 if len(data) < size:  # old writers say more than there is: what is left is no page
                     return
                 size *= 8
-        if min(header.get(2, 0), header.get(3, 0)) < 0:
+        size = header.get(_STORED, 0)
+        if size < 0 or header.get(_DECODED, 0) < 0:
             raise ValueError("a page has a negative size")
         yield header, start + length
-        start += length + header.get(3, 0)
+        start += length + size
 
 
-def _struct(data: bytes, place: int, depth: int = 0) -> tuple[dict[int, Any], int]:
-    """A struct in Thrift's compact form: its whole numbers and structs, by number. Raises IndexError."""
-    if depth > 4:
-        raise ValueError("a page has no header")
-    found: dict[int, Any] = {}
-    number = 0
-    while kind := data[place] & 0x0F:
+def page_header(data: bytes) -> tuple[dict[int, int], int]:
+    """The whole numbers of a struct in Thrift's compact form, by number, and its length. Raises IndexError.
+
+    Those of a struct in it are at 16 times the struct's number and theirs. What is deeper, or has larger numbers, is
+    not needed of a page's header. Thousands of pages are common: one loop, without calls.
+    """
+    found: dict[int, int] = {}
+    outer: list[tuple[int, int]] = []
+    place = number = 0
+    base = 0  # -1: nothing of it is wanted
+    while True:
+        kind = data[place] & 0x0F
         delta = data[place] >> 4
         place += 1
+        if not kind:
+            if not outer:
+                return found, place
+            base, number = outer.pop()
+            continue
         if delta:
             number += delta
         else:
             number, place = _number(data, place)
-        if kind in (4, 5, 6):  # i16, i32, i64
-            found[number], place = _number(data, place)
-        elif kind == 8:  # binary
-            length, place = _varint(data, place)
-            place += length
+        known = base >= 0 and 0 < number < 16
+        if kind in _WHOLE_OR_BINARY:
+            value = data[place]
+            place += 1
+            if value > 0x7F:
+                value, place = _varint(data, place - 1)
+            if kind == 8:
+                place += value
+            elif known:
+                found[base + number] = (value >> 1) ^ -(value & 1)
         elif kind == 12:
-            found[number], place = _struct(data, place, depth + 1)
+            if len(outer) >= 4:
+                raise ValueError("a page has no header")
+            outer.append((base, number))
+            base = 16 * number if known and not base else -1
+            number = 0
         elif kind in (3, 7):  # byte, double
             place += 1 if kind == 3 else 8
         elif kind not in (1, 2):  # true, false: there is nothing more of them
             raise ValueError("a page has no header")
-    return found, place + 1
 
 
 def _number(data: bytes, place: int) -> tuple[int, int]:
