@@ -97,7 +97,8 @@ def choose(schema: pa.Schema, found: pa.Schema, options: FormatOptions, uri: str
 
 def conformed(table: pa.Table, schema: pa.Schema, chosen: Chosen, options: FormatOptions) -> pa.Table:
     """The declared columns of a decoded table; those that it lacks are null. Raises BadObject("corrupt-object")."""
-    table = table.replace_schema_metadata(schema.metadata)
+    if table.num_columns:  # pyarrow would forget how many rows a table without columns has
+        table = table.replace_schema_metadata(schema.metadata)
     if table.schema.equals(schema, check_metadata=True):
         return table
     leaf = typed_leaf("UTC")  # as Spark, whatever zone the session has
