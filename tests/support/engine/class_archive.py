@@ -28,7 +28,8 @@ _SILENT = "-Xlog:disable"  # a JVM that the archive does not suit says so on sta
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    if item.get_closest_marker("engine") and VARIABLE not in os.environ and (archive := archived()):
+    spark = any(item.get_closest_marker(name) for name in ("engine", "cluster"))
+    if spark and VARIABLE not in os.environ and (archive := archived()):
         os.environ[VARIABLE] = f"-XX:SharedArchiveFile={archive} {_SILENT}"
 
 

@@ -37,8 +37,7 @@ def settings() -> dict[str, str]:
         "spark.executor.memory": "512m",
         "spark.executor.cores": "1",
         "spark.cores.max": "2",
-        # with the archive of Spark's classes, where there is one
-        "spark.executor.extraJavaOptions": f"{SHORT_LIVES} {os.environ.get(VARIABLE, '')}".strip(),
+        "spark.executor.extraJavaOptions": _java_options(),
     }
 
 
@@ -51,8 +50,13 @@ def environment() -> dict[str, str]:
         "SPARK_LOCAL_IP": HOST,
         "SPARK_NO_DAEMONIZE": "1",
         "SPARK_DAEMON_MEMORY": "256m",
-        "SPARK_DAEMON_JAVA_OPTS": SHORT_LIVES,
+        "SPARK_DAEMON_JAVA_OPTS": _java_options(),
     }
+
+
+def _java_options() -> str:
+    """With the archive of Spark's classes, where there is one."""
+    return f"{SHORT_LIVES} {os.environ.get(VARIABLE, '')}".strip()
 
 
 class Cluster:

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sysconfig
 import venv
+from compileall import compile_dir
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,6 +38,7 @@ def installed(folder: Path) -> Code:
             shutil.copytree(source, packages / name, ignore=shutil.ignore_patterns("__pycache__"))
         else:
             shutil.copy(source, packages)
+    compile_dir(packages, quiet=1)
     return Code(python)
 
 
