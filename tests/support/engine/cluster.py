@@ -18,6 +18,7 @@ from typing import Any
 
 import psutil
 
+from support.engine import harness
 from support.engine.class_archive import VARIABLE
 from support.engine.harness import HOME
 from support.engine.world import eventually
@@ -43,7 +44,8 @@ def settings() -> dict[str, str]:
 
 def environment() -> dict[str, str]:
     """What Spark's programs are started with: nothing of the tests, so that nothing is found by chance."""
-    kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYSPARK_PYTHON")}
+    of_tests = harness.environment()
+    kept = {name: value for name, value in os.environ.items() if name not in of_tests}
     return {
         **kept,
         "SPARK_HOME": str(HOME),
@@ -70,6 +72,7 @@ class Cluster:
         ports = ["--port", str(self.port), "--webui-port", str(self._page)]
         self._programs = [self._start("master", "master.Master", ["--host", HOST, *ports])]
         self.workers: dict[int, subprocess.Popen[bytes]] = {}
+        self._earlier: set[Path] = set()
         try:
             eventually("the master's page", lambda: self.state() is not None)
             for number in range(workers):
@@ -119,11 +122,12 @@ class Cluster:
         eventually(f"{workers} workers without work", ready)
 
     def heal(self) -> None:
-        """Start what was killed again, and wait until nothing runs that an earlier driver has left."""
+        """Start what was killed again, wait until nothing runs that an earlier driver has left, and forget that."""
         for number, worker in self.workers.items():
             if worker.poll() is not None:
                 self.start_worker(number)
         self.wait_workers(len(self.workers))
+        self._earlier = set(self._logs())
 
     def processes(self, number: int) -> list[psutil.Process]:
         """A worker's: its own, its executors', and their Python processes'."""
@@ -142,14 +146,23 @@ class Cluster:
         """The machine is gone: the worker, its executors and their Python processes."""
         _kill_session(self.workers[number])
 
-    def folders(self) -> list[Path]:
-        """The folders in which executors have run."""
-        return [path.parent for path in self.folder.glob("worker-*/app-*/*/stderr")]
+    def worked(self) -> set[str]:
+        """The folders' names of the workers whose executors were given tasks, since `heal`."""
+        logs = set(self._logs()) - self._earlier
+        return {log.parents[2].name for log in logs if b" Got assigned task " in log.read_bytes()}
+
+    def databases(self) -> list[Path]:
+        """What looks like a SQLite database in the folders in which executors run."""
+        return [file for log in self._logs() for file in log.parent.rglob("*.db")]
+
+    def _logs(self) -> list[Path]:
+        """The logs of all executors that ever ran."""
+        return sorted(self.folder.glob("worker-*/app-*/*/stderr"))
 
     def close(self) -> None:
         for program in self._programs:
             _kill_session(program)
-        for log in sorted(self.folder.glob("*/log")) + sorted(self.folder.glob("worker-*/app-*/*/stderr")):
+        for log in sorted(self.folder.glob("*/log")) + self._logs():
             sys.stderr.write(f"== {log}\n{log.read_text('utf-8', 'replace')[-1500:]}\n")
 
 

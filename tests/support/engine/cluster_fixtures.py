@@ -1,8 +1,8 @@
-"""Fixtures of the tests on a cluster: one cluster for all of them, and a world whose store is a server."""
+"""Fixtures of the tests on a cluster: one cluster for all of a module, and a world whose store is a server."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,10 +12,8 @@ from support.engine.code import Code, installed, shipped
 from support.engine.world import World
 from support.servers.postgres import new_database
 
-CODES: dict[str, Callable[[Path], Code]] = {"installed": installed, "shipped": shipped}
 
-
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def started_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     cluster = Cluster(tmp_path_factory.mktemp("cluster") / "cluster")
     yield cluster
@@ -29,9 +27,14 @@ def cluster(started_cluster: Cluster) -> Cluster:
     return started_cluster
 
 
-@pytest.fixture(scope="session")
-def codes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Code]:
-    return {name: make(tmp_path_factory.mktemp(name)) for name, make in CODES.items()}
+@pytest.fixture(scope="module")
+def installed_code(tmp_path_factory: pytest.TempPathFactory) -> Code:
+    return installed(tmp_path_factory.mktemp("installed"))
+
+
+@pytest.fixture(scope="module")
+def shipped_code(tmp_path_factory: pytest.TempPathFactory) -> Code:
+    return shipped(tmp_path_factory.mktemp("shipped"))
 
 
 @pytest.fixture

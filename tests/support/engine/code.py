@@ -1,12 +1,14 @@
 """How this package comes to Spark's Python processes: installed for their Python, or shipped as an archive.
 
-Both have a Python of their own beside the one of the tests, in which the dependencies are, and the project is not.
+Installed as users do, or shipped, it has a Python of its own beside the one of the tests: in that the dependencies are,
+and the project is not.
 """
 
 from __future__ import annotations
 
 import shutil
 import subprocess
+import sys
 import sysconfig
 import venv
 from compileall import compile_dir
@@ -27,6 +29,11 @@ class Code:
     python: Path
     submit: tuple[str, ...] = ()
     path: str = ""
+
+
+def editable() -> Code:
+    """As developers install it: the Python of the tests, which knows the folder of the sources."""
+    return Code(Path(sys.executable))
 
 
 def installed(folder: Path) -> Code:
