@@ -30,7 +30,7 @@ def test_executors_on_two_workers_publish_once_and_report_to_the_drivers_store_t
     corrupt.write_text('{"id": 1, "name": "whole"}\n{"id": 2, "na')
     world.publish([corrupt.as_uri()])
     where = {"master": cluster.url, "settings": settings(), "code": editable(), "patience": PATIENCE}
-    query = described(world, mode="FAILFAST", minPartitions=3)
+    query = described(world, mode="FAILFAST", minPartitions=2)
     driver = new_driver([query], pause_at="split-written", once=True, **where)
     (task,) = driver.wait_paused()
     eventually("a task on each worker", lambda: cluster.worked() == BOTH, PATIENCE)

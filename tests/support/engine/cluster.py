@@ -74,10 +74,11 @@ class Cluster:
         self.workers: dict[int, subprocess.Popen[bytes]] = {}
         self._earlier: set[Path] = set()
         try:
-            eventually("the master's page", lambda: self.state() is not None)
+            self._wait_said("master", "I have been elected leader")
             for number in range(workers):
                 self.start_worker(number)
-            self.wait_workers(workers)
+            for number in range(workers):
+                self._wait_said(f"worker-{number}", "Successfully registered with master")
         except BaseException:
             self.close()
             raise
@@ -95,6 +96,11 @@ class Cluster:
                 start_new_session=True,
             )
 
+    def _wait_said(self, program: str, what: str) -> None:
+        """Wait for words in its log: to ask the master's page again and again costs more than the start itself."""
+        log = self.folder / program / "log"
+        eventually(f"{what!r} in the log of {program}", lambda: what in log.read_text("utf-8", "replace"))
+
     def start_worker(self, number: int) -> None:
         name = f"worker-{number}"
         work = ["--work-dir", str(self.folder / name), "--cores", "1", "--memory", "600m"]
@@ -111,7 +117,7 @@ class Cluster:
         except OSError:
             return None
 
-    def wait_workers(self, workers: int = 2) -> None:
+    def wait_workers(self, workers: int) -> None:
         """Wait until so many are alive, with nothing to do."""
 
         def ready() -> bool:

@@ -27,7 +27,7 @@ import pyspark
 from shard_store.failpoints import VARIABLE
 from support.engine import pauses
 from support.engine.code import Code
-from support.engine.queries import Query
+from support.engine.queries import SETTINGS, Query
 from support.engine.world import PATIENCE, eventually
 
 TESTS = Path(__file__).parents[2]
@@ -60,8 +60,9 @@ def _environment(code: Code) -> dict[str, str]:
 
 
 def _submit(code: Code, master: str, script: Sequence[str]) -> list[str]:
-    """As a user starts a program on a cluster, in client mode."""
-    return [str(HOME / "bin" / "spark-submit"), "--master", master, *code.submit, *script]
+    """As a user starts a program on a cluster, in client mode. The JVM runs before the script can say how."""
+    options = ["--driver-java-options", SETTINGS["spark.driver.extraJavaOptions"]]
+    return [str(HOME / "bin" / "spark-submit"), "--master", master, *options, *code.submit, *script]
 
 
 class Driver:
