@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from support import leaks
+from support.engine import class_archive
 from support.engine.cluster import Cluster
 from support.engine.code import Code, installed, shipped
 from support.engine.world import World
@@ -15,15 +17,17 @@ from support.servers.postgres import new_database
 
 @pytest.fixture(scope="module")
 def started_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    class_archive.use()
     cluster = Cluster(tmp_path_factory.mktemp("cluster") / "cluster")
     yield cluster
     cluster.close()
 
 
 @pytest.fixture
-def cluster(started_cluster: Cluster) -> Cluster:
+def cluster(started_cluster: Cluster, pytestconfig: pytest.Config) -> Cluster:
     """Two workers that have nothing to do."""
-    started_cluster.heal()
+    with leaks.allowing(pytestconfig):  # a worker that takes the place of one that a test has killed
+        started_cluster.heal()
     return started_cluster
 
 
