@@ -26,7 +26,7 @@ test-engine:  ## only the tests with a real Spark (SPARK=4.0 or newest)
 	$(RUN) pytest tests/ -m engine $(ARGS)
 
 test-cluster:  ## only the tests on a standalone Spark cluster, and with Spark Connect
-	$(RUN) pytest integration -m cluster $(ARGS)
+	$(RUN) pytest tests/engine/test_cluster.py integration -m cluster $(ARGS)
 
 integration:  ## the same promises against real servers, with faults
 	$(RUN) pytest integration $(ARGS)

@@ -15,7 +15,7 @@ from queue_source.queues import open_queue
 from shard_store.sql.schema import identity
 from shard_store.store import open_store
 from support.engine.cluster import PATIENCE, Cluster, settings
-from support.engine.cluster_fixtures import cluster, codes, shared_world, started_cluster
+from support.engine.cluster_fixtures import cluster, installed_code, shared_world, shipped_code, started_cluster
 from support.engine.code import Code
 from support.engine.harness import Driver
 from support.engine.queries import Query, described
@@ -26,11 +26,12 @@ from support.servers.postgres import new_database
 
 __all__ = [  # the fixtures
     "cluster",
-    "codes",
     "iceberg_threads",
+    "installed_code",
     "new_driver",
     "postgres_url",
     "shared_world",
+    "shipped_code",
     "started_cluster",
 ]
 
@@ -40,9 +41,9 @@ STREAM = {"processingTime": "0 seconds"}
 
 
 @pytest.fixture
-def place(cluster: Cluster, codes: dict[str, Code]) -> dict[str, Any]:
+def place(cluster: Cluster, installed_code: Code) -> dict[str, Any]:
     """Where most of these drivers run."""
-    return {"master": cluster.url, "settings": settings(), "code": codes["installed"], "patience": PATIENCE}
+    return {"master": cluster.url, "settings": settings(), "code": installed_code, "patience": PATIENCE}
 
 
 def wait_settled(driver: Driver, worlds: Sequence[World]) -> None:
@@ -71,13 +72,13 @@ def add_bad(world: World) -> str:
 
 
 def test_the_package_in_an_archive_publishes_each_row_once_and_reports_what_is_bad(
-    shared_world: World, new_driver: DriverFactory, place: dict[str, Any], codes: dict[str, Code]
+    shared_world: World, new_driver: DriverFactory, place: dict[str, Any], shipped_code: Code
 ) -> None:
     """Neither the driver's Python nor the executors' has it installed."""
     world = shared_world
     rows = world.feed(0, 4)
     corrupt = add_bad(world)
-    driver = new_driver([described(world, mode="FAILFAST", minPartitions=4)], **{**place, "code": codes["shipped"]})
+    driver = new_driver([described(world, mode="FAILFAST", minPartitions=4)], **{**place, "code": shipped_code})
     assert driver.wait_ended() == [None]
     assert world.published() == sorted(rows)
     assert [(error["cause"], error["subject"]) for error in world.view("errors")] == [("corrupt-object", corrupt)]
@@ -128,8 +129,8 @@ def test_every_sink_gets_each_row_once_and_what_is_bad_is_reported_and_sent(
     assert Counter(sent) == causes
     assert [error["cause"] for error in worlds["sqlite"].view("errors")] == ["corrupt-object"]
 
-    assert {folder.parents[1].name for folder in cluster.folders()} == {"worker-0", "worker-1"}
-    assert not [file for folder in cluster.folders() for file in folder.rglob("*.db")], "an executor made a store"
+    assert cluster.worked() == {"worker-0", "worker-1"}
+    assert not cluster.databases(), "an executor made a store"
 
 
 @pytest.mark.parametrize(("victim", "point"), [("executor", "object-read"), ("machine", "split-written")])
@@ -196,7 +197,7 @@ def test_executors_that_see_another_store_end_the_query_and_nothing_is_lost(
     rows = {world.root: world.feed(0, 2) for world in (server, file)}
     add_bad(server)
     # noop: a sink of ours would ask the store for the plan before the tasks run
-    queries = [described(world, "noop", mode="FAILFAST", commitTimeout="60s") for world in (server, file)]
+    queries = [described(world, "noop", mode="FAILFAST", commitTimeout="20s") for world in (server, file)]
     driver = new_driver(queries, pause_at="plan-made", **place)
     driver.wait_paused(2)
     with open_store(server.store_url) as store:

@@ -18,9 +18,9 @@ import sqlalchemy as sa
 from support.engine.cluster import HOST, Cluster
 from support.engine.cluster import environment as programs_environment
 from support.engine.cluster import settings as cluster_settings
-from support.engine.cluster_fixtures import cluster, codes, shared_world, started_cluster
+from support.engine.cluster_fixtures import cluster, installed_code, shared_world, shipped_code, started_cluster
 from support.engine.code import Code
-from support.engine.harness import HOME, environment
+from support.engine.harness import HOME
 from support.engine.queries import SETTINGS as SESSION
 from support.engine.queries import described
 from support.engine.world import World, eventually
@@ -28,7 +28,14 @@ from support.servers.fixtures import postgres_url
 from support.servers.postgres import new_database
 from support.servers.programs import end, free_port
 
-__all__ = ["cluster", "codes", "postgres_url", "shared_world", "started_cluster"]  # the fixtures
+__all__ = [  # the fixtures
+    "cluster",
+    "installed_code",
+    "postgres_url",
+    "shared_world",
+    "shipped_code",
+    "started_cluster",
+]
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
@@ -45,13 +52,15 @@ def connect_server(folder: Path, master: str, code: Code) -> Iterator[str]:
         process = subprocess.Popen(
             [str(HOME / "bin" / "spark-submit"), "--class", server, "--master", master, *given],
             cwd=folder,
-            env={**programs_environment(), "PYSPARK_PYTHON": str(code.python)},
+            # Spark gives this server the memory of its daemons
+            env={**programs_environment(), "SPARK_DAEMON_MEMORY": "1g", "PYSPARK_PYTHON": str(code.python)},
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
     try:
         eventually("the server's port", lambda: _listens(port) or process.poll() is not None)
+        assert process.poll() is None, "the server ended at once"
         yield f"sc://{HOST}:{port}"
     finally:
         end(process)
@@ -66,7 +75,7 @@ def _listens(port: int) -> bool:
 
 
 def test_a_client_of_spark_connect_gets_each_row_once_with_a_sink_and_with_foreach_batch(
-    tmp_path: Path, cluster: Cluster, codes: dict[str, Code], shared_world: World, postgres_url: str
+    tmp_path: Path, cluster: Cluster, installed_code: Code, shipped_code: Code, shared_world: World, postgres_url: str
 ) -> None:
     files, batches = shared_world, World(tmp_path / "batches", store=new_database(postgres_url))
     rows = {world.root: world.feed(0, 4) for world in (files, batches)}
@@ -77,11 +86,11 @@ def test_a_client_of_spark_connect_gets_each_row_once_with_a_sink_and_with_forea
     own = sa.create_engine(batches.store_url)
     with own.begin() as connection:
         connection.execute(sa.text("CREATE TABLE taken (id BIGINT, name TEXT)"))
-    with connect_server(tmp_path, cluster.url, codes["installed"]) as url:
+    with connect_server(tmp_path, cluster.url, installed_code) as url:
         script = Path(__file__).parents[1] / "tests" / "support" / "engine" / "connect_client.py"
         client = subprocess.run(
-            [sys.executable, str(script), url, str(tmp_path)],
-            env={**os.environ, **environment()},
+            [str(shipped_code.python), str(script), url, str(tmp_path)],  # it knows no more than Spark
+            env=programs_environment(),
             capture_output=True,
             text=True,
             timeout=600,

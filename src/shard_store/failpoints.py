@@ -1,8 +1,9 @@
 """Named places in the code where tests make a process die or fail; without the variable each costs one test of a dict.
 
 `CUESQUEUE_FAILPOINTS` holds `NAME=ACTION` pairs separated by `;`. Actions: `pause:FILE` writes its process id to
-FILE and then waits until FILE is removed, while the test may kill it (`{pid}` in FILE is the process id; a FILE that is
-there already stops nobody), `exit` ends the process as SIGKILL would, `raise` raises FailpointReached.
+FILE and then waits until FILE is removed or emptied, while the test may kill it (`{pid}` in FILE is the process id; a
+FILE that is there already, also an empty one, stops nobody), `exit` ends the process as SIGKILL would, `raise` raises
+FailpointReached.
 `NAME@3=...` acts at the third time the place is reached in a process, `NAME~TEXT=...` only where it is about TEXT.
 """
 
@@ -82,5 +83,12 @@ def reach(name: str, about: str = "") -> None:
         return
     finally:
         partial.unlink()
-    while marker.exists():
+    while _holds(marker):
         time.sleep(0.02)
+
+
+def _holds(marker: Path) -> bool:
+    try:
+        return marker.stat().st_size > 0
+    except FileNotFoundError:
+        return False

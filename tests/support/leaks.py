@@ -11,7 +11,7 @@ import sys
 import threading
 import types
 from collections.abc import Generator, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import psutil
@@ -113,6 +113,12 @@ def _running_queries() -> Iterable[str]:
     for query in queries:
         query.stop()
     return names
+
+
+def allowing(config: pytest.Config) -> AbstractContextManager[None]:
+    """What the body leaves running is meant to stay, where anybody watches (not in `integration` alone)."""
+    plugin: LeakPlugin | None = config.pluginmanager.get_plugin("leaks")
+    return nullcontext() if plugin is None else plugin.watch.allowing()
 
 
 class LeakPlugin:

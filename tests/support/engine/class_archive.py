@@ -28,7 +28,13 @@ _SILENT = "-Xlog:disable"  # a JVM that the archive does not suit says so on sta
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    if item.get_closest_marker("engine") and VARIABLE not in os.environ and (archive := archived()):
+    if item.get_closest_marker("engine"):
+        use()
+
+
+def use() -> None:
+    """Let each JVM that starts from now on map the archive, where there is one."""
+    if VARIABLE not in os.environ and (archive := archived()):
         os.environ[VARIABLE] = f"-XX:SharedArchiveFile={archive} {_SILENT}"
 
 

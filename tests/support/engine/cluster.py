@@ -18,6 +18,7 @@ from typing import Any
 
 import psutil
 
+from support.engine import harness
 from support.engine.class_archive import VARIABLE
 from support.engine.harness import HOME
 from support.engine.world import eventually
@@ -37,22 +38,27 @@ def settings() -> dict[str, str]:
         "spark.executor.memory": "512m",
         "spark.executor.cores": "1",
         "spark.cores.max": "2",
-        # with the archive of Spark's classes, where there is one
-        "spark.executor.extraJavaOptions": f"{SHORT_LIVES} {os.environ.get(VARIABLE, '')}".strip(),
+        "spark.executor.extraJavaOptions": _java_options(),
     }
 
 
 def environment() -> dict[str, str]:
     """What Spark's programs are started with: nothing of the tests, so that nothing is found by chance."""
-    kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYSPARK_PYTHON")}
+    of_tests = harness.environment()
+    kept = {name: value for name, value in os.environ.items() if name not in of_tests}
     return {
         **kept,
         "SPARK_HOME": str(HOME),
         "SPARK_LOCAL_IP": HOST,
         "SPARK_NO_DAEMONIZE": "1",
         "SPARK_DAEMON_MEMORY": "256m",
-        "SPARK_DAEMON_JAVA_OPTS": SHORT_LIVES,
+        "SPARK_DAEMON_JAVA_OPTS": _java_options(),
     }
+
+
+def _java_options() -> str:
+    """With the archive of Spark's classes, where there is one."""
+    return f"{SHORT_LIVES} {os.environ.get(VARIABLE, '')}".strip()
 
 
 class Cluster:
@@ -66,11 +72,13 @@ class Cluster:
         ports = ["--port", str(self.port), "--webui-port", str(self._page)]
         self._programs = [self._start("master", "master.Master", ["--host", HOST, *ports])]
         self.workers: dict[int, subprocess.Popen[bytes]] = {}
+        self._earlier: set[Path] = set()
         try:
-            eventually("the master's page", lambda: self.state() is not None)
+            self._wait_said("master", "I have been elected leader")
             for number in range(workers):
                 self.start_worker(number)
-            self.wait_workers(workers)
+            for number in range(workers):
+                self._wait_said(f"worker-{number}", "Successfully registered with master")
         except BaseException:
             self.close()
             raise
@@ -88,6 +96,11 @@ class Cluster:
                 start_new_session=True,
             )
 
+    def _wait_said(self, program: str, what: str) -> None:
+        """Wait for words in its log: to ask the master's page again and again costs more than the start itself."""
+        log = self.folder / program / "log"
+        eventually(f"{what!r} in the log of {program}", lambda: what in log.read_text("utf-8", "replace"))
+
     def start_worker(self, number: int) -> None:
         name = f"worker-{number}"
         work = ["--work-dir", str(self.folder / name), "--cores", "1", "--memory", "600m"]
@@ -104,7 +117,7 @@ class Cluster:
         except OSError:
             return None
 
-    def wait_workers(self, workers: int = 2) -> None:
+    def wait_workers(self, workers: int) -> None:
         """Wait until so many are alive, with nothing to do."""
 
         def ready() -> bool:
@@ -115,11 +128,12 @@ class Cluster:
         eventually(f"{workers} workers without work", ready)
 
     def heal(self) -> None:
-        """Start what was killed again, and wait until nothing runs that an earlier driver has left."""
+        """Start what was killed again, wait until nothing runs that an earlier driver has left, and forget that."""
         for number, worker in self.workers.items():
             if worker.poll() is not None:
                 self.start_worker(number)
         self.wait_workers(len(self.workers))
+        self._earlier = set(self._logs())
 
     def processes(self, number: int) -> list[psutil.Process]:
         """A worker's: its own, its executors', and their Python processes'."""
@@ -138,14 +152,23 @@ class Cluster:
         """The machine is gone: the worker, its executors and their Python processes."""
         _kill_session(self.workers[number])
 
-    def folders(self) -> list[Path]:
-        """The folders in which executors have run."""
-        return [path.parent for path in self.folder.glob("worker-*/app-*/*/stderr")]
+    def worked(self) -> set[str]:
+        """The folders' names of the workers whose executors were given tasks, since `heal`."""
+        logs = set(self._logs()) - self._earlier
+        return {log.parents[2].name for log in logs if b" Got assigned task " in log.read_bytes()}
+
+    def databases(self) -> list[Path]:
+        """What looks like a SQLite database in the folders in which executors run."""
+        return [file for log in self._logs() for file in log.parent.rglob("*.db")]
+
+    def _logs(self) -> list[Path]:
+        """The logs of all executors that ever ran."""
+        return sorted(self.folder.glob("worker-*/app-*/*/stderr"))
 
     def close(self) -> None:
         for program in self._programs:
             _kill_session(program)
-        for log in sorted(self.folder.glob("*/log")) + sorted(self.folder.glob("worker-*/app-*/*/stderr")):
+        for log in sorted(self.folder.glob("*/log")) + self._logs():
             sys.stderr.write(f"== {log}\n{log.read_text('utf-8', 'replace')[-1500:]}\n")
 
 

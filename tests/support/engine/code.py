@@ -1,14 +1,17 @@
 """How this package comes to Spark's Python processes: installed for their Python, or shipped as an archive.
 
-Both have a Python of their own beside the one of the tests, in which the dependencies are, and the project is not.
+Installed as users do, or shipped, it has a Python of its own beside the one of the tests: in that the dependencies are,
+and the project is not.
 """
 
 from __future__ import annotations
 
 import shutil
 import subprocess
+import sys
 import sysconfig
 import venv
+from compileall import compile_dir
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +31,11 @@ class Code:
     path: str = ""
 
 
+def editable() -> Code:
+    """As developers install it: the Python of the tests, which knows the folder of the sources."""
+    return Code(Path(sys.executable))
+
+
 def installed(folder: Path) -> Code:
     """As `pip install` leaves it: the packages are in the folder of the Python's own packages."""
     python, packages = _python(folder)
@@ -37,6 +45,7 @@ def installed(folder: Path) -> Code:
             shutil.copytree(source, packages / name, ignore=shutil.ignore_patterns("__pycache__"))
         else:
             shutil.copy(source, packages)
+    compile_dir(packages, quiet=1)
     return Code(python)
 
 

@@ -2,23 +2,32 @@
 
 FOLDER/queries.json describes two queries: one into the cuesqueue sink, one with foreachBatch, whose function Spark
 runs in a Python process of the server. What the views say is written to FOLDER/views.json.
+
+It imports nothing of the project, which is not installed where it runs.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from support.engine.queries import read, start
+
+def stream(spark: SparkSession, query: dict[str, Any]) -> DataStreamWriter:
+    frame = spark.readStream.format("cuesqueue").options(**query["source"]).schema("id BIGINT, name STRING").load()
+    return frame.writeStream.option("checkpointLocation", query["checkpoint"]).trigger(availableNow=True)
 
 
 def main(url: str, folder: Path) -> None:
+    assert importlib.util.find_spec("queue_source") is None, "the client is to need Spark alone"
     files, batches = json.loads((folder / "queries.json").read_text("utf-8"))
     spark = SparkSession.builder.remote(url).getOrCreate()
-    start(spark, files).awaitTermination()
+    stream(spark, files).format("cuesqueue").options(**files["sink_options"]).start().awaitTermination()
 
     store = batches["source"]["store"]
 
@@ -32,8 +41,7 @@ def main(url: str, folder: Path) -> None:
             if taken and not batch.already:
                 batch.connection.execute(sa.text("INSERT INTO taken VALUES (:id, :name)"), taken)
 
-    writer = read(spark, batches["source"], batches).writeStream.option("checkpointLocation", batches["checkpoint"])
-    writer.trigger(availableNow=True).foreachBatch(deliver).start().awaitTermination()
+    stream(spark, batches).foreachBatch(deliver).start().awaitTermination()
 
     views = spark.read.format("cuesqueue").option("storeUrl", files["source"]["store"])
     found = {

@@ -25,8 +25,9 @@ import psutil
 import pyspark
 
 from shard_store.failpoints import VARIABLE
+from support.engine import pauses
 from support.engine.code import Code
-from support.engine.queries import Query
+from support.engine.queries import SETTINGS, Query
 from support.engine.world import PATIENCE, eventually
 
 TESTS = Path(__file__).parents[2]
@@ -59,8 +60,9 @@ def _environment(code: Code) -> dict[str, str]:
 
 
 def _submit(code: Code, master: str, script: Sequence[str]) -> list[str]:
-    """As a user starts a program on a cluster, in client mode."""
-    return [str(HOME / "bin" / "spark-submit"), "--master", master, *code.submit, *script]
+    """As a user starts a program on a cluster, in client mode. The JVM runs before the script can say how."""
+    options = ["--driver-java-options", SETTINGS["spark.driver.extraJavaOptions"]]
+    return [str(HOME / "bin" / "spark-submit"), "--master", master, *options, *code.submit, *script]
 
 
 class Driver:
@@ -89,7 +91,7 @@ class Driver:
         """
         self.folder, self._patience = folder, patience
         folder.mkdir(parents=True)
-        armed = fail or (pause_at and f"{pause_at}=pause:{folder}/at-{'once' if once else '{pid}'}")
+        armed = fail or (pause_at and pauses.armed(pause_at, folder, once=once))
         described = {
             "master": master,
             "queries": list(queries),
@@ -123,8 +125,8 @@ class Driver:
     # what it does
 
     def paused(self) -> list[int]:
-        """The processes that came to the place so far."""
-        return [int(file.read_text()) for file in self.folder.glob("at-*") if file.name.count(".") == 0]
+        """The processes that stand still at the place."""
+        return pauses.paused(self.folder)
 
     def wait_paused(self, processes: int = 1) -> list[int]:
         """Wait until so many processes stand still at the place; returns their ids."""
@@ -133,8 +135,7 @@ class Driver:
 
     def go_on(self) -> None:
         """Let those that stand still go on, once they are thawed."""
-        for file in self.folder.glob("at-*"):
-            file.unlink()
+        pauses.go_on(self.folder)
 
     def wait_batch(self) -> None:
         """Wait until each query has done a batch."""
