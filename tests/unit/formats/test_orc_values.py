@@ -19,6 +19,13 @@ from support.reading import SECOND, UTC_MICROS, moments_around, read_bytes, read
 ORC = FormatOptions("orc")
 
 
+@pytest.fixture(params=["in memory", "in pieces"], autouse=True)
+def place_of_small_stripes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stripes of tests are small: they are also read in the way of large ones."""
+    if request.param == "in pieces":
+        monkeypatch.setattr(orc_file, "SMALL", 0)
+
+
 def written(table: pa.Table, zone: bytes = b"GMT", **options: Any) -> bytes:
     """A file whose writer says that it was in a zone with a name of three letters."""
     sink = io.BytesIO()

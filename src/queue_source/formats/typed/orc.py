@@ -77,21 +77,24 @@ def _batches(
         footer = orc.stripe_footer(stripe)
         values = Values(orc, footer.zone)
         rows = _rows(orc, stripe, footer, wanted, limits)
-        fragment = OrcFileFormat().make_fragment(pa.PythonFile(orc.alone(stripe, footer), "r"))
+        fragment = OrcFileFormat().make_fragment(orc.alone(stripe, footer))
         scanner = ds.Scanner.from_fragment(
             fragment, columns=wanted, batch_size=rows, batch_readahead=0, fragment_readahead=0, use_threads=False
         )
-        batches = scanner.to_batches()
-    while True:
-        with damage_is_bad(file, "ORC"):
-            batch = next(batches, None)
-            if batch is None:
-                return
-            batch.validate(full=True)
-            columns = [values.column(column, name) for column, name in zip(batch.columns, wanted, strict=True)]
-            empty = pa.table({"": pa.nulls(batch.num_rows)}).select([]).to_batches()
-            batch = pa.RecordBatch.from_arrays(columns, names=wanted) if columns else empty[0]
-        yield batch
+        batches = scanner.to_reader()
+    try:
+        while True:
+            with damage_is_bad(file, "ORC"):
+                batch = next(batches, None)
+                if batch is None:
+                    return
+                batch.validate(full=True)
+                columns = [values.column(column, name) for column, name in zip(batch.columns, wanted, strict=True)]
+                empty = pa.table({"": pa.nulls(batch.num_rows)}).select([]).to_batches()
+                batch = pa.RecordBatch.from_arrays(columns, names=wanted) if columns else empty[0]
+            yield batch
+    finally:
+        batches.close()  # nothing is decoded on of an object that was refused
 
 
 def _rows(orc: OrcFile, stripe: Stripe, footer: StripeFooter, wanted: Sequence[str], limits: Limits) -> int:

@@ -16,6 +16,8 @@ from queue_source.storage.files import ObjectFile
 
 STRING, BINARY, TIMESTAMP, LIST, MAP, STRUCT, DECIMAL, DATE, VARCHAR, CHAR = 7, 8, 9, 10, 11, 12, 14, 15, 16, 17
 DATA, LENGTH, DICTIONARY_DATA = 1, 2, 3  # kinds of streams
+SMALL = 1 << 20
+"""Bytes of the largest stripe that is fetched as a whole, in one request, also where not all of it is needed."""
 _PROLEPTIC = 2
 _MAGIC = b"ORC"
 _CODECS = {2: "snappy", 4: "lz4_raw", 5: "zstd"}
@@ -90,8 +92,11 @@ class OrcFile:
             place += 3 + (header >> 1)
         return total
 
-    def alone(self, stripe: Stripe, footer: StripeFooter) -> StripeFile:
-        """A file of this stripe only, whose zone is GMT: so its times are decoded as they are written."""
+    def alone(self, stripe: Stripe, footer: StripeFooter) -> pa.NativeFile:
+        """A file of this stripe only, whose zone is GMT: so its times are decoded as they are written.
+
+        A small one is fetched in one request. Of a large one, pyarrow reads what the wanted columns need.
+        """
         of_stripe = self._framed(footer.in_gmt())
         end = len(_MAGIC) + stripe.index + stripe.data + len(of_stripe)
         where = written([(1, len(_MAGIC)), (2, stripe.index), (3, stripe.data), (4, len(of_stripe)), (5, stripe.rows)])
@@ -101,7 +106,10 @@ class OrcFile:
             [(1, len(tail)), (2, self._compression), (3, self._block), *self._writer, (5, 0), (8000, _MAGIC)]
         )
         after = of_stripe + tail + postscript + bytes([len(postscript)])
-        return StripeFile(self._file, stripe.offset, stripe.index + stripe.data, after)
+        length = stripe.index + stripe.data
+        if length <= SMALL:
+            return pa.BufferReader(_MAGIC + self._at(stripe.offset, length) + after)
+        return pa.PythonFile(StripeFile(self._file, stripe.offset, length, after), "r")
 
     def _framed(self, data: bytes) -> bytes:
         """Data as a compressed stream: not compressed, which it says of itself."""
