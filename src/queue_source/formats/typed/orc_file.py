@@ -108,7 +108,9 @@ class OrcFile:
         after = of_stripe + tail + postscript + bytes([len(postscript)])
         length = stripe.index + stripe.data
         if length <= SMALL:
-            return pa.BufferReader(_MAGIC + self._at(stripe.offset, length) + after)
+            with pa.BufferOutputStream() as sink:  # not bytes: pyarrow's threads may end without Python
+                sink.write(_MAGIC + self._at(stripe.offset, length) + after)
+                return pa.BufferReader(sink.getvalue())
         return pa.PythonFile(StripeFile(self._file, stripe.offset, length, after), "r")
 
     def _framed(self, data: bytes) -> bytes:
