@@ -157,11 +157,11 @@ def start(store: ShardStore, batches: int = 0) -> None:
 
 
 def analyse(store: ShardStore) -> None:
-    """Tell the database what is in its tables. PostgreSQL also forgets rows of before, which it would read."""
-    verb = {"postgresql": "VACUUM ANALYZE", "mysql": "ANALYZE TABLE", "mariadb": "ANALYZE TABLE"}
     with store.database.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         for name in metadata.tables:
-            connection.exec_driver_sql(f"{verb.get(store.database.dialect.name, 'ANALYZE')} {name}")
+            connection.exec_driver_sql(
+                f"ANALYZE {'TABLE ' if store.database.dialect.name in ('mysql', 'mariadb') else ''}{name}"
+            )
 
 
 Step = Callable[[], object]
