@@ -290,8 +290,11 @@ def test_one_bad_item_of_a_large_document_makes_all_of_it_one_bad_record(
         assert found.rows[0]["a"] is None
 
 
-def test_a_document_may_be_longer_than_a_record_but_none_of_its_items(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(json_lines, "BLOCK_SIZE", 10_000)
+@pytest.mark.parametrize("block", [16 << 20, 10_000])
+def test_a_document_may_be_longer_than_a_record_but_none_of_its_items(
+    block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(json_lines, "BLOCK_SIZE", block)
     options = replace(DOCUMENT, max_record_bytes=100_000)
     items = [b'{"a":%d,"b":"%b"}' % (number, b"x" * 90) for number in range(1200)]
     assert read_column(b"[" + b",".join(items) + b"]", pa.int64(), options) == list(range(1200))

@@ -228,7 +228,7 @@ def test_the_size_of_blocks_changes_nothing(block: int, table: pa.Table) -> None
     data = sink.getvalue()
     lines = _json_bytes(plain, ascii_only=False, blank=True)
     with pytest.MonkeyPatch.context() as patch:
-        for module in (blocks, csv_lines):
+        for module in (blocks, csv_lines, json_lines):
             patch.setattr(module, "BLOCK_SIZE", block)
         assert read_bytes(data, plain.schema, FormatOptions("csv", header=True, escape="")) == plain.to_pylist()
         assert read_bytes(lines, plain.schema, FormatOptions("json")) == plain.to_pylist()

@@ -122,7 +122,7 @@ class JsonReader:
         data = block.data.removeprefix(BOM).lstrip(_WHITE)
         lines = items_as_lines(data) if len(data) > _SMALL_DOCUMENT else None
         longest = self._options.max_record_bytes
-        if len(data) > longest and (lines is None or any(len(piece) > longest for piece in _pieces(lines))):
+        if len(data) > longest and (lines is None or any(len(piece) > longest for piece in _pieces(lines, longest))):
             self._bad.add(
                 block.offset,
                 f"a record of more than {longest} bytes is skipped; a larger maxRecordBytes reads it",
@@ -149,7 +149,7 @@ class JsonReader:
         rows, tables, record = Rows(self._shape, self._bad, self._uri), [], Record()
         pending = 0
         try:
-            for piece in _pieces(lines):
+            for piece in _pieces(lines, BLOCK_SIZE):
                 if (table := self._items_quickly(piece)) is not None:
                     tables += [rows.take(), table]
                     continue
@@ -271,14 +271,17 @@ class JsonReader:
         )
 
 
-def _pieces(lines: bytes) -> Iterator[bytes]:
-    """Whole lines, about a block's worth at a time. One that is longer comes by itself."""
+def _pieces(lines: bytes, size: int) -> Iterator[bytes]:
+    """Whole lines, at most so many bytes at a time. One that is longer comes by itself."""
     start = 0
     while start < len(lines):
-        end = lines.rfind(b"\n", start, start + BLOCK_SIZE)
-        if end < 0 or start + BLOCK_SIZE >= len(lines):
-            end = lines.find(b"\n", start + BLOCK_SIZE)
-        end = end if end >= 0 else len(lines)
+        end = len(lines)
+        if start + size < end:
+            end = lines.rfind(b"\n", start, start + size + 1)
+        if end < 0:
+            end = lines.find(b"\n", start + size)
+        if end < 0:
+            end = len(lines)
         yield lines[start:end]
         start = end + 1
 
