@@ -9,14 +9,17 @@ from pyspark.sql import SparkSession
 
 from engine.conftest import DriverFactory
 from support.engine.queries import described, run_until_settled
-from support.engine.world import World, eventually
+from support.engine.world import World
 
 pytestmark = pytest.mark.engine
 
 STREAM = {"processingTime": "0 seconds"}
+PARTS = ("reader", "jvm")
+OTHERS = ("script",)
+"""The same is in integration/test_parts_killed_spark.py: with its script a driver loses its JVM."""
 
 
-@pytest.mark.parametrize("part", ["reader", "jvm", "script"])
+@pytest.mark.parametrize("part", PARTS)
 def test_a_driver_that_loses_one_process_ends_and_the_next_completes(
     spark: SparkSession, tmp_path: Path, new_driver: DriverFactory, part: str
 ) -> None:
@@ -65,20 +68,3 @@ def test_an_object_found_bad_by_a_killed_attempt_is_not_read_by_the_next_which_c
     states = {Path(shard["shard_id"]).name: shard["state"] for shard in world.view("shards")}
     assert states == {"0.json": "done", "late.json": "quarantined"}
     assert world.published() == sorted(rows), "the shard is quarantined, so none of its rows may be there"
-
-
-def test_a_script_that_stops_its_query_gives_back_what_is_in_no_plan(
-    spark: SparkSession, world: World, new_driver: DriverFactory
-) -> None:
-    """The batch stands still in its sink, so what is planned stays planned."""
-    rows = world.feed(0, 6)
-    query = described(world, trigger=STREAM, maxFilesPerTrigger=2, visibilityTimeout="60s")
-    driver = new_driver([query], pause_at="before-publish")
-    driver.wait_paused()
-    driver.say("stop")
-    depth = eventually("messages to be had again", lambda: (d := world.depth()).ready == 4 and d)
-    assert depth.in_flight == 2, "a planned message became visible"
-    driver.kill()
-    query["source"] |= {"visibilityTimeout": "5s"}
-    run_until_settled(spark, [(world, query)])
-    assert world.published() == sorted(rows)
