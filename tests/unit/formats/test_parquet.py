@@ -22,6 +22,7 @@ from queue_source.formats.typed import parquet as parquet_reader
 from queue_source.formats.typed import parquet_pages
 from queue_source.formats.typed.limits import Limits
 from queue_source.formats.typed.parquet_pages import Whole, fetch, leaves, row_starts
+from queue_source.formats.typed.parquet_thrift import read_footer
 from queue_source.options.file_format import FormatOptions
 from queue_source.storage.files import ObjectFile, open_object
 from support.hostile.typed import one_page
@@ -254,7 +255,8 @@ def test_a_page_is_what_its_type_says_whatever_headers_it_has() -> None:
     data = one_page(bytes(24), 24, values=3, physical=2, two_headers=True)
     file = ObjectFile("", pa.BufferReader(data))
     reader = pq.ParquetFile(pa.BufferReader(data))
-    _, chunks = fetch(Whole(file), reader, [0], leaves(reader.schema, ["a"]), Limits(len(data), 250))
+    (group,), _, _ = read_footer(data[-8 - int.from_bytes(data[-8:-4], "little") : -8])
+    _, chunks = fetch(Whole(file), {0: group}, leaves(reader.schema, ["a"]), Limits(len(data), 250))
     assert [(chunk.values, chunk.dictionary) for chunk in chunks] == [(3, 0)]
 
 
