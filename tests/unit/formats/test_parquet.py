@@ -19,9 +19,10 @@ from queue_source.errors import BadObject, ObjectStoreError
 from queue_source.formats.bad_records import BadRecords
 from queue_source.formats.base import OpenObject, Part, format_of
 from queue_source.formats.typed import parquet as parquet_reader
-from queue_source.formats.typed import parquet_pages
+from queue_source.formats.typed import parquet_bytes
 from queue_source.formats.typed.limits import Limits
-from queue_source.formats.typed.parquet_pages import Whole, fetch, leaves, row_starts
+from queue_source.formats.typed.parquet_bytes import Whole
+from queue_source.formats.typed.parquet_pages import fetch, leaves, row_starts
 from queue_source.formats.typed.parquet_thrift import read_footer
 from queue_source.options.file_format import FormatOptions
 from queue_source.storage.files import ObjectFile, open_object
@@ -39,7 +40,7 @@ def place_of_small_objects(request: pytest.FixtureRequest, monkeypatch: pytest.M
     if request.param != "in memory":
         monkeypatch.setattr(parquet_reader, "SMALL", 0)
     if request.param == "on disk":
-        monkeypatch.setattr(parquet_pages, "IN_MEMORY", 0)
+        monkeypatch.setattr(parquet_bytes, "IN_MEMORY", 0)
 
 
 def read_parquet(file: ObjectFile, part: Part | None = None) -> Iterator[pa.Table]:
