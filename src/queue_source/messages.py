@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, NamedTuple, NewType
 
 Receipt = NewType("Receipt", str)
@@ -72,6 +73,19 @@ class ObjectNotice:
     etag: str | None = None
     version: str | None = None
     sequence: str | None = field(default=None, compare=False)  # when, and not what, is announced
+
+
+class ListedObject(NamedTuple):
+    """One object as a listing has it. `uri` is raw, as in notifications; `modified` is aware, by the store's clock.
+
+    `version` is set only where the listing was asked for versions and the bucket keeps them.
+    """
+
+    uri: str
+    size: int
+    etag: str | None
+    modified: datetime
+    version: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

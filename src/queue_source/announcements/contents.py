@@ -72,7 +72,7 @@ def _objects_of(message: Received, options: NotificationOptions, paths: JsonPath
     try:
         found = parse_notification(message.body, message.headers, options.notification_format, paths)
         _check_number(len(found.objects), options)
-        wanted = [notice for notice in found.objects if _wanted(notice, options)]
+        wanted = [notice for notice in found.objects if is_wanted(notice.uri, options)]
         contents = tuple(_content(notice, message, options) for notice in wanted)
     except MalformedNotification as error:
         return Announced(message, error=_error(message, "malformed-message", str(error)))
@@ -104,8 +104,9 @@ def _check_number(objects: int, options: NotificationOptions) -> None:
         )
 
 
-def _wanted(notice: ObjectNotice, options: NotificationOptions) -> bool:
-    uri, glob, path_glob = notice.uri, options.path_glob_filter, options.full_path_glob_filter
+def is_wanted(uri: str, options: NotificationOptions) -> bool:
+    """Whether the options choose the object by its name."""
+    glob, path_glob = options.path_glob_filter, options.full_path_glob_filter
     if glob is not None and glob.fullmatch(uri.rpartition("/")[2]) is None:
         return False
     if path_glob is not None and not path_glob.matches(uri):
