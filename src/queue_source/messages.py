@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, NamedTuple, NewType
 
 Receipt = NewType("Receipt", str)
@@ -65,6 +66,7 @@ class ObjectNotice:
     """One object that a notification announces. `size` in bytes and `etag`/`version` are None when omitted.
 
     `sequence` orders the notifications about one object, where they say so: as text, the greater is the later.
+    `modified` (aware) is when the object was written, as far as its store says so beside its size.
     """
 
     uri: str
@@ -72,6 +74,20 @@ class ObjectNotice:
     etag: str | None = None
     version: str | None = None
     sequence: str | None = field(default=None, compare=False)  # when, and not what, is announced
+    modified: datetime | None = field(default=None, compare=False)
+
+
+class ListedObject(NamedTuple):
+    """One object as a listing has it. `uri` is raw, as in notifications; `modified` is aware, by the store's clock.
+
+    `version` is set only where the listing was asked for versions and the bucket keeps them.
+    """
+
+    uri: str
+    size: int
+    etag: str | None
+    modified: datetime
+    version: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -375,6 +375,7 @@ def test_the_wheel_holds_the_migrations() -> None:
         "0003_store_id.py",
         "0004_announced_again.py",
         "0005_indexes_of_a_year.py",
+        "0006_listings.py",
     }
     assert {path.name for path in (folder / "versions").glob("[0-9]*.py")} == revisions
     settings = (Path(__file__).resolve().parents[2] / "pyproject.toml").read_text(encoding="utf-8")

@@ -32,6 +32,7 @@ class Option:
         required: Why the option cannot be omitted, for the error message; "" when it can be.
         unless: (another option, its value) with which a required option may be omitted all the same.
         formats: The file formats that it acts on; with another one it is refused, since it would do nothing.
+        beside: Other options beside which it acts whatever the format.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Option:
     required: str = ""
     unless: tuple[str, str] | None = None
     formats: tuple[str, ...] = ()
+    beside: tuple[str, ...] = ()
 
 
 def _field(declare: Callable[Attributes, Option]) -> Callable[Attributes, Any]:

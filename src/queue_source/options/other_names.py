@@ -50,15 +50,17 @@ CANNOT = {
     "ignoreCorruptFiles": "set onCorruptObject to quarantine or skip",
     "ignoreMissingFiles": "set onMissingObject to quarantine or skip",
     "recursiveFileLookup": _NO_LISTING,
-    "modifiedBefore": _NO_LISTING,
-    "modifiedAfter": _NO_LISTING,
     "latestFirst": _NO_LISTING,
-    "maxFileAge": _NO_LISTING,
 }
 """Options of Spark's own file sources that have no equal here, and what to do instead."""
 
 _NOTHING_LISTED = f"{_NO_LISTING}; publish what is there with `cuesqueue publish`"
-CLOUD_FILES_CANNOT = {"includeExistingFiles": _NOTHING_LISTED, "backfillInterval": _NOTHING_LISTED}
+CLOUD_FILES_CANNOT = {
+    "includeExistingFiles": _NOTHING_LISTED,
+    "backfillInterval": _NOTHING_LISTED,
+    "maxFileAge": "there it is how long a file is remembered: set deduplicationWindow; maxFileAge without cloudFiles "
+    "is Spark's, and leaves out what is older",
+}
 """The same for options `cloudFiles.X`, by X."""
 
 MEANINGLESS = {

@@ -113,6 +113,8 @@ def _parse(option: Option, text: str) -> Any:
 
 def _check_format(option: Option, values: Mapping[str, Any]) -> None:
     """An option of one file format does nothing with another: say so instead of ignoring it."""
+    if any(values[name] is not None for name in option.beside):
+        return
     if option.formats and values["fileFormat"] not in option.formats:
         raise OptionError(
             option.name,

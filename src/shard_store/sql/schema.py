@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import mysql
 from sqlalchemy.engine import Dialect
 
-REVISION = "0005"
+REVISION = "0006"
 """The Alembic revision that these tables are: the newest one in `migrations/versions` (a test compares)."""
 
 metadata = sa.MetaData()
@@ -293,6 +293,88 @@ leases = sa.Table(
     sa.Column("until", sa.BigInteger, nullable=False),
     **_TABLE,
 )
+
+sources = sa.Table(
+    "cuesqueue_sources",  # what is remembered of a whole source, for whoever compares it with a listing
+    metadata,
+    sa.Column("source", Name, primary_key=True),
+    # by the database's clock: finished shards that ended up to then may be forgotten; 0: none is
+    sa.Column("forgotten_before", sa.BigInteger, nullable=False),
+    sa.Column("existing_before", sa.BigInteger),  # what was modified before is no business of listings; NULL: all is
+    sa.Column("cleaned_until", sa.BigInteger),  # finished shards that ended up to then are in `cleanings`; NULL: no
+    **_TABLE,
+)
+
+listings = sa.Table(
+    "cuesqueue_listings",  # the last comparison of a source with each of its prefixes, or the one under way
+    metadata,
+    sa.Column("listing_key", Hash, primary_key=True),  # of (source, prefix)
+    sa.Column("source", Name, nullable=False),
+    sa.Column("prefix", AnyText, nullable=False),
+    sa.Column("owner", Name, nullable=False),  # with incarnation: whose turn it is
+    sa.Column("incarnation", sa.BigInteger, nullable=False),
+    sa.Column("began_at", sa.BigInteger, nullable=False),
+    sa.Column("touched_at", sa.BigInteger, nullable=False),  # by its last page
+    sa.Column("ended_at", sa.BigInteger),  # NULL: under way
+    sa.Column("cursor", AnyText),  # goes on after this name; NULL: from the beginning
+    sa.Column("objects", sa.BigInteger, nullable=False),  # listed so far
+    sa.Column("opened", sa.BigInteger, nullable=False),  # of these, unknown before
+    sa.Column("beyond_memory", sa.BigInteger, nullable=False),
+    **_TABLE,
+)
+
+certificates = sa.Table(
+    "cuesqueue_certificates",  # "of the N objects under PREFIX last modified before T, p are published, ..."
+    metadata,
+    sa.Column("id", Serial, primary_key=True, autoincrement=True),
+    sa.Column("source", Name, nullable=False),
+    sa.Column("prefix", AnyText, nullable=False),
+    sa.Column("modified_before", sa.BigInteger, nullable=False),
+    sa.Column("evidence", AnyText, nullable=False),  # "listing", or the URI of an inventory's manifest
+    sa.Column("objects", sa.BigInteger, nullable=False),
+    sa.Column("published", sa.BigInteger, nullable=False),
+    sa.Column("waiting", sa.BigInteger, nullable=False),
+    sa.Column("quarantined", sa.BigInteger, nullable=False),
+    sa.Column("missing", sa.BigInteger, nullable=False),
+    sa.Column("changed", sa.BigInteger, nullable=False),  # published, and overwritten since
+    sa.Column("beyond_memory", sa.BigInteger, nullable=False),
+    sa.Column("left_out", sa.BigInteger, nullable=False),  # hidden names and filters: not among the objects
+    sa.Column("digest", Hex, nullable=False),  # of all objects and what became of each, in any order
+    sa.Column("unpublished", LongText, nullable=False),  # JSON: the first of each kind that is not published, by kind
+    sa.Column("actor", AnyText, nullable=False),
+    sa.Column("written_at", sa.BigInteger, nullable=False),
+    **_TABLE,
+)
+sa.Index("cuesqueue_certificates_source", certificates.c.source, certificates.c.written_at)
+
+cleanings = sa.Table(
+    "cuesqueue_cleanings",  # objects that are deleted or moved after they were read: written before, and after
+    metadata,
+    sa.Column("shard_key", Hash, primary_key=True),
+    sa.Column("source", Name, nullable=False),
+    sa.Column("uri", AnyText, nullable=False),
+    sa.Column("size", sa.BigInteger),
+    sa.Column("etag", AnyText),
+    sa.Column("action", sa.String(10), nullable=False),
+    sa.Column("target", AnyText),  # where it is moved to
+    sa.Column("planned_at", sa.BigInteger, nullable=False),
+    sa.Column("due_at", sa.BigInteger, nullable=False),  # when it is tried, or tried again
+    sa.Column("attempts", sa.Integer, nullable=False),
+    sa.Column("ended_at", sa.BigInteger),  # NULL: still to be done
+    sa.Column("outcome", sa.String(20)),  # how it ended: see cleaning.py
+    sa.Column("cause", sa.String(40)),  # of the last failure
+    sa.Column("detail", AnyText),
+    **_TABLE,
+)
+sa.Index(
+    "cuesqueue_cleanings_due",
+    cleanings.c.source,
+    cleanings.c.ended_at,
+    cleanings.c.due_at,
+    sqlite_where=cleanings.c.ended_at.is_(None),
+    postgresql_where=cleanings.c.ended_at.is_(None),
+)
+sa.Index("cuesqueue_cleanings_ended", cleanings.c.ended_at)
 
 identity = sa.Table(
     "cuesqueue_store",

@@ -1,0 +1,79 @@
+"""What is done with many objects of one bucket at once: listed, deleted, moved. One class for each kind of store.
+
+Used in the reader process and by commands; executors only read single objects (`storage/files.py`).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import NamedTuple
+
+from queue_source.errors import BadObject, ObjectStoreError
+from queue_source.messages import ListedObject
+
+PAGE = 1000
+"""Objects of one page of a listing at most, and of one request that deletes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A part of a listing, in the order of the store.
+
+    Attributes:
+        objects: At most `PAGE` of them; may be none though more follow.
+        cursor: What the next page goes on after, also in another process; None: this is the last page.
+        now: The time by the clock of the store that said when its objects were modified (aware).
+    """
+
+    objects: Sequence[ListedObject]
+    cursor: str | None
+    now: datetime
+
+
+class Known(NamedTuple):
+    """What is known of an object that is to go: it goes only if it is still that one.
+
+    `etag` decides where both sides have one; else `size` and that it was not modified after `read_at`.
+    """
+
+    uri: str
+    size: int | None
+    etag: str | None
+    read_at: datetime
+
+
+Outcome = BadObject | ObjectStoreError | None
+"""What came of one object: None: done, also when it had been done before (nothing is there any more).
+
+BadObject("object-changed") when it is another one by now; any other error is the store's, and may be tried again.
+"""
+
+
+class Bucket(ABC):
+    """A bucket or container (of local files: this machine), opened for one prefix. Close it."""
+
+    @abstractmethod
+    def page(self, prefix: str, cursor: str | None = None, *, versions: bool = False) -> Page:
+        """One request for the objects whose URI begins with `prefix` (a URI), after `cursor`.
+
+        Raises ObjectRefused, ObjectStoreError, and BadObject("missing-object") when there is no such bucket or folder.
+        """
+
+    @abstractmethod
+    def delete(self, objects: Sequence[Known]) -> list[Outcome]:
+        """Delete those that are still the ones that are known, at most `PAGE`; an outcome for each, in their order."""
+
+    @abstractmethod
+    def move(self, objects: Sequence[tuple[Known, str]]) -> list[Outcome]:
+        """Move each to the URI beside it, in the same bucket, by copying and deleting; an outcome for each.
+
+        May be repeated after a death at any moment. A target that is there already, and is another object, is
+        BadObject("target-exists").
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close what is open."""
