@@ -33,10 +33,14 @@ def read(place: Place, options: Mapping[str, str]) -> dict[str, Any]:
     for option in place.options:
         if option.name in given:
             _check_format(option, values)
-        elif option.required and not (option.unless and values[option.unless[0]] == option.unless[1]):
+        elif option.required and not any(_is_so(values[name], value) for name, value in option.unless):
             call = f".option({option.name!r}, {option.example!r}) after {place.call}"
             raise OptionError(option.name, f"is required: {option.required}; write {call}")
     return values
+
+
+def _is_so(given: Any, value: str | None) -> bool:
+    return given is not None if value is None else given == value
 
 
 def _given(place: Place, options: Mapping[str, str]) -> dict[str, str]:
