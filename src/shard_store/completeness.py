@@ -53,6 +53,7 @@ class Clocks(NamedTuple):
     accuracy: int = HOUR  # nobody has measured it
 
 
+UNMEASURED = Clocks()
 MEASURED = 60_000_000
 """The accuracy of a difference that was measured, where the time of an object is in whole seconds."""
 
@@ -94,7 +95,7 @@ def source_of(transaction: Transaction, name: str | None) -> str:
     known = sorted({row.source for row in rows})
     if name is None and len(known) == 1:
         (name,) = known
-    if name not in known:
+    if name is None or name not in known:
         some = ", ".join(known[:10]) or "none, since no query has started yet"
         problem = "has several sources, so name one" if name is None else f"has no source {name[:100]!r}"
         problem = problem if known or name is not None else "has no source yet"
@@ -113,7 +114,7 @@ def memory(transaction: Transaction, source: str) -> Memory:
 
 
 def compare(
-    transaction: Transaction, source: str, listed: Sequence[ListedShard], clocks: Clocks = Clocks()
+    transaction: Transaction, source: str, listed: Sequence[ListedShard], clocks: Clocks = UNMEASURED
 ) -> list[Finding]:
     """What became of each object of a page (up to 1,000), in their order.
 
@@ -128,10 +129,10 @@ def compare(
         sa.null(), sa.literal(""), given.c.forgotten_before, sa.null(), given.c.existing_before, sa.null()
     )
     known: dict[ShardKey | None, Any] = {}
-    for row in transaction.execute(sa.union_all(of_shards, of_source)):
-        known[None if row[0] is None else ShardKey(bytes(row[0]))] = row
-    own = known.pop(None, None)
-    remembered = Memory() if own is None else Memory(own[2], own[4])
+    for found in transaction.execute(sa.union_all(of_shards, of_source)):
+        known[None if found[0] is None else ShardKey(bytes(found[0]))] = found
+    of_own = known.pop(None, None)
+    remembered = Memory() if of_own is None else Memory(of_own[2], of_own[4])
     return [
         _unknown(one, remembered, clocks) if (row := known.get(key)) is None else _known(one, row, clocks)
         for one, key in zip(listed, keys, strict=True)

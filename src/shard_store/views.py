@@ -12,11 +12,11 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from shard_store.completeness import UNPUBLISHED, Category
 from shard_store.error_records import error_state
 from shard_store.errors import StoreConfigurationError
 from shard_store.model import split_key
 from shard_store.sql.database import Database
-from shard_store.completeness import UNPUBLISHED, Category
 from shard_store.sql.schema import (
     AnyText,
     AsHex,

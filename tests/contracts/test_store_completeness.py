@@ -9,7 +9,7 @@ from contracts.test_store_statements import counting
 from contracts.test_store_year import scanned
 from shard_store import certificates, completeness
 from shard_store.certificates import Scope, Tally, since
-from shard_store.completeness import HOUR, Category, Clocks, Finding, ListedShard
+from shard_store.completeness import HOUR, UNMEASURED, Category, Clocks, Finding, ListedShard
 from shard_store.errors import StoreConfigurationError
 from shard_store.model import Content, ErrorRecord, Split, shard_key
 from shard_store.pruning import RetentionPolicy
@@ -25,7 +25,7 @@ def listed(name: str, *, size: int = 10, etag: str | None = None, at: int = 0) -
     return ListedShard(name, size, etag, at)
 
 
-def found(store: ShardStore, *objects: ListedShard, clocks: Clocks = Clocks()) -> list[str]:
+def found(store: ShardStore, *objects: ListedShard, clocks: Clocks = UNMEASURED) -> list[str]:
     return [finding.category.value for finding in store.compare("s", objects, clocks)]
 
 

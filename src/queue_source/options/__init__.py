@@ -9,6 +9,7 @@ from queue_source.options.checks import check_declared
 from queue_source.options.connections import connection_options
 from queue_source.options.content import ContentOptions, SchemaOptions
 from queue_source.options.file_format import FormatOptions
+from queue_source.options.listing import ListingOptions, parse_listing_options
 from queue_source.options.parsing import parse_reader_options, parse_sink_options, parse_view_options
 from queue_source.options.reader import (
     BatchOptions,
@@ -31,6 +32,7 @@ __all__ = [
     "DeliveryOptions",
     "FormatOptions",
     "LeaseOptions",
+    "ListingOptions",
     "NotificationOptions",
     "QueueOptions",
     "ReaderOptions",
@@ -44,6 +46,7 @@ __all__ = [
     "ViewOptions",
     "check_declared",
     "connection_options",
+    "parse_listing_options",
     "parse_reader_options",
     "parse_sink_options",
     "parse_view_options",

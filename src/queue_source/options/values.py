@@ -25,13 +25,13 @@ _SPARK_OWN = {name.lower() for name in SPARK_OWN}
 
 def read(place: Place, options: Mapping[str, str]) -> dict[str, Any]:
     """Every option of the place by its own name, defaults filled in. Raises OptionError."""
-    given = _given(place, options)
+    texts = given(place, options)
     values: dict[str, Any] = {}
     for option in place.options:
-        text = given.get(option.name, option.default)
+        text = texts.get(option.name, option.default)
         values[option.name] = None if text is None else _parse(option, text)
     for option in place.options:
-        if option.name in given:
+        if option.name in texts:
             _check_format(option, values)
         elif option.required and not (option.unless and values[option.unless[0]] == option.unless[1]):
             call = f".option({option.name!r}, {option.example!r}) after {place.call}"
@@ -39,20 +39,20 @@ def read(place: Place, options: Mapping[str, str]) -> dict[str, Any]:
     return values
 
 
-def _given(place: Place, options: Mapping[str, str]) -> dict[str, str]:
-    """Option name -> text, for what was given."""
+def given(place: Place, options: Mapping[str, str]) -> dict[str, str]:
+    """Option name -> text, for what was given. Raises OptionError."""
     table = {option.name.lower(): option for option in place.options}
-    given: dict[str, tuple[str, str]] = {}  # own name -> (name as written, text)
+    found: dict[str, tuple[str, str]] = {}  # own name -> (name as written, text)
     for written, text in options.items():
         option = _resolve(place, table, written)
         if option is None:
             continue
         if option.type in (types.SECRET, types.STORE_URL):
             check_shown(written, option.name, text, secret=option.type is types.SECRET)
-        earlier = given.setdefault(option.name, (written, text))
+        earlier = found.setdefault(option.name, (written, text))
         if earlier[1] != text:
             raise OptionError(option.name, f"is given twice, as {earlier[0]!r} and as {written!r}; keep one of them")
-    return {name: text for name, (_, text) in given.items()}
+    return {name: text for name, (_, text) in found.items()}
 
 
 def _resolve(place: Place, table: Mapping[str, Option], written: str) -> Option | None:

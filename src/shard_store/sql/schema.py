@@ -349,6 +349,7 @@ certificates = sa.Table(
     **_TABLE,
 )
 sa.Index("cuesqueue_certificates_source", certificates.c.source, certificates.c.written_at)
+sa.Index("cuesqueue_certificates_written", certificates.c.written_at)
 
 cleanings = sa.Table(
     "cuesqueue_cleanings",  # objects that are deleted or moved after they were read: written before, and after

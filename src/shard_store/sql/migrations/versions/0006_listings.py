@@ -78,6 +78,7 @@ def upgrade() -> None:
         sa.Column("detail", TEXT),
     )
     _index("cuesqueue_certificates_source", "cuesqueue_certificates", ["source", "written_at"])
+    _index("cuesqueue_certificates_written", "cuesqueue_certificates", ["written_at"])
     _index("cuesqueue_cleanings_due", "cuesqueue_cleanings", ["source", "ended_at", "due_at"], OPEN)
     _index("cuesqueue_cleanings_ended", "cuesqueue_cleanings", ["ended_at"])
     _remember()
