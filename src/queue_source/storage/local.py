@@ -36,7 +36,7 @@ class LocalFile(OpenFile):
             found = os.fstat(self._descriptor)
             _check_regular(uri, found)
             if prefixes:
-                _check_place(uri, _real_path(self._descriptor, path), prefixes)
+                _check_place(uri, real_path(self._descriptor, path), prefixes)
         except BaseException:
             os.close(self._descriptor)
             raise
@@ -68,9 +68,7 @@ def _check_regular(uri: str, found: os.stat_result) -> None:
 
 
 def _check_place(uri: str, real: str, prefixes: Sequence[str]) -> None:
-    allowed = [prefix.removeprefix("file://") for prefix in prefixes]
-    # a prefix may itself lead over links, as /tmp does on a Mac; its last part need not be a whole name
-    if not real.startswith(tuple(allowed)) and not real.startswith(tuple(map(_real_prefix, allowed))):
+    if not real.startswith(tuple(map(_plain_path, prefixes))) and not real.startswith(allowed_places(prefixes)):
         raise BadObject(
             "forbidden-object",
             f"{uri!r} is a link to {real!r}, which starts with none of the allowed prefixes; name it in option "
@@ -78,7 +76,18 @@ def _check_place(uri: str, real: str, prefixes: Sequence[str]) -> None:
         )
 
 
-def _real_path(descriptor: int, path: str) -> str:
+def allowed_places(prefixes: Sequence[str]) -> tuple[str, ...]:
+    """What the real path of a file that may be read begins with, by the links that there are now."""
+    allowed = tuple(map(_plain_path, prefixes))
+    # a prefix may itself lead over links, as /tmp does on a Mac; its last part need not be a whole name
+    return allowed + tuple(map(_real_prefix, allowed))
+
+
+def _plain_path(prefix: str) -> str:
+    return prefix.removeprefix("file://")
+
+
+def real_path(descriptor: int, path: str) -> str:
     try:
         return os.readlink(f"/proc/self/fd/{descriptor}")  # noqa: PTH115 - costs less
     except OSError:  # not on Linux

@@ -37,8 +37,8 @@ def raise_reason(uri: str, storage: StorageOptions) -> None:
 
 
 @contextmanager
-def answers(uri: str) -> Iterator[None]:
-    """The edge: what botocore raises leaves under our names."""
+def answers(uri: str, done: str = "read") -> Iterator[None]:
+    """The edge: what botocore raises leaves under our names. `done`: what was to be done."""
     from botocore.exceptions import BotoCoreError, ClientError
 
     try:
@@ -52,10 +52,10 @@ def answers(uri: str) -> Iterator[None]:
         text = f"S3 answers {status} {code}: {message}"
         own = refusals.of_s3(status, code, message)
         if own is None:
-            raise ObjectStoreError(f"{uri!r} cannot be read: {text}") from None
+            raise ObjectStoreError(f"{uri!r} cannot be {done}: {text}") from None
         raise ObjectRefused(f"{uri!r} is refused: {text}", own=own) from None
     except BotoCoreError as error:
-        raise ObjectStoreError(f"{uri!r} cannot be read: {redact_text(str(error))}") from None
+        raise ObjectStoreError(f"{uri!r} cannot be {done}: {redact_text(str(error))}") from None
 
 
 class RangedObject(OpenFile):

@@ -45,6 +45,18 @@ class Known(NamedTuple):
     read_at: datetime
 
 
+def if_changed(known: Known, size: int, etag: str | None, modified: datetime) -> BadObject | None:
+    """What is to be said when what is there now is not the object that is known."""
+    etag = None if etag is None else etag.strip('"')
+    if known.etag is not None and etag is not None:
+        there, expected, same = f"the ETag {etag}", known.etag, etag == known.etag.strip('"')
+    elif known.size is not None and known.size != size:
+        there, expected, same = f"{size} bytes", str(known.size), False
+    else:
+        there, expected, same = f"the time {modified}", f"up to {known.read_at}", modified <= known.read_at
+    return None if same else BadObject("object-changed", f"{known.uri!r} has {there} by now, {expected} was read")
+
+
 Outcome = BadObject | ObjectStoreError | None
 """What came of one object: None: done, also when it had been done before (nothing is there any more).
 

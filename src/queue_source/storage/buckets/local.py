@@ -1,0 +1,268 @@
+"""Local files as a bucket: the whole machine. Only regular files whose real path may be read are listed or touched."""
+
+from __future__ import annotations
+
+import errno
+import heapq
+import os
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from datetime import datetime, timezone
+from functools import partial
+from hashlib import sha256
+from itertools import islice
+
+from queue_source.errors import BadObject, ObjectRefused, ObjectStoreError
+from queue_source.messages import ListedObject
+from queue_source.options.storage import StorageOptions
+from queue_source.storage.buckets.base import PAGE, Bucket, Known, Outcome, Page, if_changed
+from queue_source.storage.local import LocalFile, allowed_places, real_path
+
+_NAMES = 50_000
+"""Names of one folder that are in memory; a larger one is read again for each so many."""
+_BLOCK = 8 << 20
+_NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK})
+"""What says that this file cannot have a second name, though it stays in its file system."""
+
+
+class LocalBucket(Bucket):
+    """The files of this machine, in the order of their whole paths as bytes, which is that of object stores.
+
+    Links to folders are not followed, since they may lead in a circle; links to files are files.
+    """
+
+    def __init__(self, storage: StorageOptions) -> None:
+        self._prefixes = storage.local_prefixes
+        self._allowed: tuple[str, ...] = allowed_places(self._prefixes)
+        self._walk: tuple[str, str, Iterator[ListedObject]] | None = None  # (prefix, cursor, what follows)
+
+    def page(self, prefix: str, cursor: str | None = None, *, versions: bool = False) -> Page:
+        """The cursor is the path of the last file. Who goes on where the last page ended does not walk there again."""
+        now = datetime.now(timezone.utc)
+        if self._walk is not None and self._walk[:2] == (prefix, cursor):
+            walk = self._walk[2]
+        else:
+            walk = self._files(prefix, cursor)
+        self._walk = None
+        with _mapped(prefix, "listed"):
+            objects = list(islice(walk, PAGE))
+        if len(objects) < PAGE:
+            return Page(objects, None, now)
+        last = _path(objects[-1].uri)
+        self._walk = (prefix, last, walk)
+        return Page(objects, last, now)
+
+    def delete(self, objects: Sequence[Known]) -> list[Outcome]:
+        """Between the look at a file and its removal is a moment in which it could be exchanged."""
+        return [_outcome(known.uri, "deleted", partial(self._delete, known)) for known in objects]
+
+    def move(self, objects: Sequence[tuple[Known, str]]) -> list[Outcome]:
+        """By a second name and the removal of the first, which never overwrites; between file systems by a copy."""
+        return [_outcome(known.uri, "moved", partial(self._move, known, target)) for known, target in objects]
+
+    def close(self) -> None:
+        self._walk = None
+
+    def _files(self, prefix: str, cursor: str | None) -> Iterator[ListedObject]:
+        path = _path(prefix)
+        if "//" in path:
+            raise BadObject("missing-object", f"{prefix!r} has an empty segment ('//'), which no path of a file has")
+        folder, _, beginning = path.rpartition("/")
+        start = f"{folder}/"
+        with _mapped(prefix, "listed"):
+            os.scandir(start).close()  # a folder that is not there is an error, unlike one that vanishes meanwhile
+            real = os.path.realpath(start).rstrip("/") + "/"
+        after = "" if cursor is None else cursor[len(start) :]
+        uri = prefix[: len(prefix) - len(beginning)]
+        return self._below(uri, os.fsencode(real), b"", os.fsencode(beginning), os.fsencode(after))
+
+    def _below(self, uri: str, real: bytes, folder: bytes, beginning: bytes, after: bytes) -> Iterator[ListedObject]:
+        """What is in `real + folder` and comes after `after` (a path in that folder)."""
+        for name in _names(real + folder, beginning, after):
+            path = folder + name
+            if name.endswith(b"/"):
+                rest = after[len(name) :] if after.startswith(name) else b""
+                yield from self._below(uri, real, path, b"", rest)
+            elif (found := self._stat(os.fsdecode(real + path))) is not None:
+                yield ListedObject(uri + os.fsdecode(path), found.st_size, None, _modified(found))
+
+    def _stat(self, path: str) -> os.stat_result | None:
+        """Of a regular file that may be read; None of anything else, and of what has vanished."""
+        with suppress(FileNotFoundError, NotADirectoryError):
+            found = os.lstat(path)
+            if stat.S_ISLNK(found.st_mode):
+                try:
+                    path, found = os.path.realpath(path), os.stat(path)  # noqa: PTH116 - costs less
+                except OSError:  # leads nowhere, in a circle, or where we may not go
+                    return None
+            if stat.S_ISREG(found.st_mode) and (not self._allowed or path.startswith(self._allowed)):
+                return found
+        return None
+
+    def _delete(self, known: Known) -> Outcome:
+        with self._folder(known.uri) as (folder, name):
+            changed = _if_changed(known, os.stat(name, dir_fd=folder))
+            if changed is None:
+                os.unlink(name, dir_fd=folder)
+            return changed
+
+    def _move(self, known: Known, target: str) -> Outcome:
+        with self._folder(known.uri) as (folder, name):
+            found = os.stat(name, dir_fd=folder)
+            changed = _if_changed(known, found)
+            if changed is not None:
+                return changed
+            with _target_folder(target) as (target_folder, target_name):
+                unnamed = f".cuesqueue-{sha256(os.fsencode(target)).hexdigest()[:16]}"
+                outcome = None
+                try:
+                    there = os.stat(target_name, dir_fd=target_folder, follow_symlinks=False)
+                except FileNotFoundError:
+                    if not self._named_again(folder, name, target_folder, target_name):
+                        outcome = self._copied(known, found, unnamed, target_folder, target_name)
+                else:
+                    if not _is_copy(there, found):
+                        return BadObject("target-exists", f"{target!r} is there already, and is not {known.uri!r}")
+                    with suppress(FileNotFoundError):  # from a death between two names
+                        os.unlink(unnamed, dir_fd=target_folder)
+                os.fsync(target_folder)
+                if outcome is None:
+                    with suppress(FileNotFoundError):  # renamed
+                        os.unlink(name, dir_fd=folder)
+                return outcome
+
+    def _named_again(self, folder: int, name: str, target_folder: int, target_name: str) -> bool:
+        """Whether the file has the other name now; a link, and what is in another file system, has to be copied."""
+        if stat.S_ISLNK(os.lstat(name, dir_fd=folder).st_mode):
+            return False
+        try:
+            os.link(name, target_name, src_dir_fd=folder, dst_dir_fd=target_folder, follow_symlinks=False)
+        except OSError as error:
+            if error.errno == errno.EXDEV:
+                return False
+            if error.errno not in _NO_LINKS:
+                raise
+            os.rename(name, target_name, src_dir_fd=folder, dst_dir_fd=target_folder)
+        return True
+
+    def _copied(self, known: Known, found: os.stat_result, unnamed: str, folder: int, name: str) -> Outcome:
+        """Whole and on the disk before it has its name, under another one that a repetition uses again."""
+        source = LocalFile(known.uri, _path(known.uri), self._prefixes)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            copy = os.open(unnamed, flags, stat.S_IMODE(found.st_mode) & 0o777, dir_fd=folder)
+            try:
+                while block := source.read(_BLOCK):
+                    written = 0
+                    while written < len(block):
+                        written += os.write(copy, block[written:])
+                os.utime(copy, ns=(found.st_atime_ns, found.st_mtime_ns))
+                os.fsync(copy)
+            finally:
+                os.close(copy)
+        finally:
+            source.close()
+        if (changed := _if_changed(known, os.stat(_path(known.uri)))) is not None:  # noqa: PTH116
+            os.unlink(unnamed, dir_fd=folder)
+            return changed
+        if self._named_again(folder, unnamed, folder, name):
+            with suppress(FileNotFoundError):
+                os.unlink(unnamed, dir_fd=folder)
+        return None
+
+    @contextmanager
+    def _folder(self, uri: str) -> Iterator[tuple[int, str]]:
+        """The open folder of a file, and its name there. What is done goes by the folder that was looked at: nobody
+        can put a link in its place in between. Raises BadObject("forbidden-object") and OSError."""
+        folder, _, name = _path(uri).rpartition("/")
+        descriptor = os.open(folder or "/", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            real = f"{real_path(descriptor, folder or '/').rstrip('/')}/{name}"
+            if self._allowed and not real.startswith(self._allowed):
+                raise BadObject("forbidden-object", f"{uri!r} leads to {real!r}, which no allowed prefix begins")
+            yield descriptor, name
+        finally:
+            os.close(descriptor)
+
+
+@contextmanager
+def _target_folder(uri: str) -> Iterator[tuple[int, str]]:
+    folder, _, name = _path(uri).rpartition("/")
+    try:
+        os.makedirs(folder or "/", exist_ok=True)  # noqa: PTH103 - as the rest of this module
+        descriptor = os.open(folder or "/", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise BadObject("target-exists", f"{uri!r} needs folders where there is a file: {error}") from error
+    try:
+        yield descriptor, name
+    finally:
+        os.close(descriptor)
+
+
+def _names(folder: bytes, beginning: bytes, after: bytes) -> Iterator[bytes]:
+    """In order, of those that come after `after` or hold it; folders end with a slash, as they do in whole paths."""
+    last = b""
+    while True:
+        chunk: list[bytes] = []
+        with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
+            names = (entry.name + b"/" if entry.is_dir(follow_symlinks=False) else entry.name for entry in entries)
+            wanted = (
+                name
+                for name in names
+                if name > last
+                and (name > after or (name[-1:] == b"/" and after.startswith(name)))
+                and name.startswith(beginning)
+            )
+            chunk = heapq.nsmallest(_NAMES, wanted)
+        yield from chunk
+        if len(chunk) < _NAMES:
+            return
+        last = chunk[-1]
+
+
+def _path(uri: str) -> str:
+    return uri if uri.startswith("/") else uri[len("file://") :]
+
+
+def _modified(found: os.stat_result) -> datetime:
+    try:
+        return datetime.fromtimestamp(found.st_mtime, timezone.utc)
+    except (ValueError, OverflowError):  # somebody has set a time that no calendar has
+        return datetime.max.replace(tzinfo=timezone.utc)
+
+
+def _if_changed(known: Known, found: os.stat_result) -> BadObject | None:
+    if not stat.S_ISREG(found.st_mode):
+        return BadObject("object-changed", f"{known.uri!r} is no regular file by now")
+    return if_changed(known, found.st_size, None, _modified(found))
+
+
+def _is_copy(there: os.stat_result, source: os.stat_result) -> bool:
+    """Whether a file is what an earlier move has made: a second name, or a copy with its size and time."""
+    same = (there.st_size, there.st_mtime_ns) == (source.st_size, source.st_mtime_ns)
+    return os.path.samestat(there, source) or (same and stat.S_ISREG(there.st_mode))
+
+
+def _outcome(uri: str, done: str, act: Callable[[], Outcome]) -> Outcome:
+    """The edge of each file: what it raises is its outcome; a file that is not there needs nothing more."""
+    try:
+        with _mapped(uri, done):
+            return act()
+    except (BadObject, ObjectStoreError) as error:
+        return None if isinstance(error, BadObject) and error.cause == "missing-object" else error
+
+
+@contextmanager
+def _mapped(uri: str, done: str) -> Iterator[None]:
+    """The edge: what the operating system raises leaves as BadObject or ObjectStoreError."""
+    try:
+        yield
+    except FileExistsError as error:
+        raise BadObject("target-exists", f"{uri!r} cannot be {done}: {error}") from error
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise BadObject("missing-object", f"{uri!r} cannot be {done}: {error}") from error
+    except PermissionError as error:
+        raise ObjectRefused(f"{uri!r} cannot be {done}: {error}", own=False) from error
+    except OSError as error:
+        raise ObjectStoreError(f"{uri!r} cannot be {done}: {error}") from error

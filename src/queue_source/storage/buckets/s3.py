@@ -1,0 +1,286 @@
+"""Buckets of S3, and of what speaks its protocol, through the client of `s3_client`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timezone
+from email.utils import parsedate_to_datetime
+from typing import Any
+from urllib.parse import unquote_plus
+from xml.etree import ElementTree
+
+from queue_source.errors import BadObject, ObjectRefused, ObjectStoreError
+from queue_source.messages import ListedObject
+from queue_source.options.storage import StorageOptions
+from queue_source.storage import refusals, s3_client
+from queue_source.storage.buckets.base import PAGE, Bucket, Known, Outcome, Page, if_changed
+from shard_store.redaction import redact_text
+
+_THREADS = 10
+"""Requests side by side: as many connections as botocore keeps."""
+_LARGEST_COPY = 5 << 30
+"""Bytes that one request copies; more goes in parts."""
+_ORIGIN = "cuesqueue-moved-from"
+"""Metadata of a moved object: the ETag that it had. That of a copy may be another one."""
+_KEPT = (
+    "CacheControl",
+    "ContentDisposition",
+    "ContentEncoding",
+    "ContentLanguage",
+    "ContentType",
+    "Expires",
+    "StorageClass",
+    "WebsiteRedirectLocation",
+)
+"""What a HEAD says of an object and a copy with new metadata has to be told again."""
+_PRECONDITION_FAILED = 412
+_REFUSED = frozenset({"AccessDenied", "AllAccessDisabled", "InvalidObjectState", "MethodNotAllowed", "ObjectLocked"})
+_UNKNOWN_REQUEST = frozenset({400, 405, 411, 501})
+"""Not all services have the request that deletes many, or know the checksum that botocore sends with it."""
+_LISTINGS = ("ListObjectsV2", "ListObjectVersions")
+
+
+class S3Bucket(Bucket):
+    """One bucket. Its requests are those of the reader, with `s3:ListBucket`, and to clean `s3:DeleteObject` and
+    `s3:PutObject` beside `s3:GetObject`."""
+
+    def __init__(self, root: str, storage: StorageOptions) -> None:
+        """`root`: the bucket's URI up to its slash."""
+        if not s3_client.is_installed():
+            raise ObjectStoreError(f"{root!r} is listed by boto3: pip install 'cuesqueue[sqs]' on the driver")
+        self._root = root
+        self._storage = storage
+        self._bucket = s3_client.place(root)[0]
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="cuesqueue-s3")
+
+    def page(self, prefix: str, cursor: str | None = None, *, versions: bool = False) -> Page:
+        """The cursor is the last key, which goes on in the order of S3 (of bytes) whatever has vanished since.
+
+        Of versions only the latest counts, and it comes first of its key: so the next page begins behind the key.
+        """
+        given: dict[str, Any] = {"Bucket": self._bucket, "Prefix": prefix[len(self._root) :], "MaxKeys": PAGE}
+        client = self._client()
+        try:
+            with s3_client.answers(prefix, "listed"):
+                if versions:
+                    answer = client.list_object_versions(**given, **({} if cursor is None else {"KeyMarker": cursor}))
+                else:
+                    answer = client.list_objects_v2(**given, **({} if cursor is None else {"StartAfter": cursor}))
+        except FileNotFoundError as error:
+            raise BadObject("missing-object", f"{prefix!r} cannot be listed: {error}") from None
+        objects = [ListedObject(self._root + key, *rest) for key, *rest in answer["Listed"]]
+        return Page(objects, answer["LastKey"] if answer["More"] else None, _now(answer))
+
+    def delete(self, objects: Sequence[Known]) -> list[Outcome]:
+        """A HEAD for each, side by side, and one request that deletes, under the condition that the ETags stay.
+
+        Services that do not know the condition delete what was there a moment after the HEAD.
+        """
+        heads = list(self._threads.map(self._head_or_outcome, objects))
+        outcomes: list[Outcome] = [None if isinstance(head, dict) else head for head in heads]
+        going = [
+            (place, self._key(objects[place].uri), head["ETag"])
+            for place, head in enumerate(heads)
+            if isinstance(head, dict)
+        ]
+        plain = [one for one in going if one[1].isprintable()]  # XML has no control characters
+        for first in range(0, len(plain), PAGE):
+            for place, outcome in self._delete_many(objects, plain[first : first + PAGE]).items():
+                outcomes[place] = outcome
+        odd = [one for one in going if not one[1].isprintable()]
+        for (place, _, _), outcome in zip(odd, self._delete_singly(objects, odd), strict=True):
+            outcomes[place] = outcome
+        return outcomes
+
+    def move(self, objects: Sequence[tuple[Known, str]]) -> list[Outcome]:
+        """Side by side: a HEAD of both, a copy under the conditions that the ETag stays and nothing is there, a
+        delete."""
+        return list(self._threads.map(lambda one: _outcome(lambda: self._move(*one)), objects))
+
+    def close(self) -> None:
+        """The client stays: it is that of the process."""
+        self._threads.shutdown()
+
+    def _client(self) -> Any:
+        """Asked for at each use: the keys of a profile may be new ones."""
+        client = s3_client.client(self._storage)
+        for operation in _LISTINGS:
+            client.meta.events.register(f"before-parse.s3.{operation}", _parse_listing, f"cuesqueue-{operation}")
+        return client
+
+    def _key(self, uri: str) -> str:
+        if not uri.startswith(self._root):
+            raise ValueError(f"{uri!r} is not in {self._root!r}")
+        return uri[len(self._root) :]
+
+    def _head_or_outcome(self, known: Known) -> dict[str, Any] | Outcome:
+        """The HEAD of an object that is still the known one; else what came of it."""
+        head: dict[str, Any] = {}
+
+        def ask() -> Outcome:
+            head.update(self._head(known.uri))
+            return if_changed(known, head["ContentLength"], head["ETag"], head["LastModified"])
+
+        outcome = _outcome(ask)
+        return head if head and outcome is None else outcome
+
+    def _head(self, uri: str) -> dict[str, Any]:
+        with s3_client.answers(uri, "looked at"):
+            answer: dict[str, Any] = self._client().head_object(Bucket=self._bucket, Key=self._key(uri))
+        return answer
+
+    def _delete_many(self, objects: Sequence[Known], going: Sequence[tuple[int, str, str]]) -> dict[int, Outcome]:
+        client = self._client()
+        conditional = _knows(client, "ObjectIdentifier", "ETag")
+        named = [{"Key": key, **({"ETag": etag} if conditional else {})} for _, key, etag in going]
+
+        def ask() -> dict[int, Outcome]:
+            with s3_client.answers(self._root, "cleaned"):
+                try:
+                    answer = client.delete_objects(Bucket=self._bucket, Delete={"Objects": named, "Quiet": True})
+                except client.exceptions.ClientError as error:
+                    if _status(error) not in _UNKNOWN_REQUEST:
+                        raise
+                    return dict(zip((place for place, *_ in going), self._delete_singly(objects, going), strict=True))
+            failed = {error["Key"]: error for error in answer.get("Errors", ())}
+            return {place: _failure(objects[place].uri, failed.get(key)) for place, key, _ in going}
+
+        try:
+            return ask()
+        except FileNotFoundError:  # the bucket itself
+            return {place: None for place, *_ in going}
+        except ObjectStoreError as error:
+            return {place: error for place, *_ in going}
+
+    def _delete_singly(self, objects: Sequence[Known], going: Iterable[tuple[int, str, str]]) -> list[Outcome]:
+        return list(
+            self._threads.map(lambda one: _outcome(lambda: self._delete_one(objects[one[0]].uri, one[2])), list(going))
+        )
+
+    def _delete_one(self, uri: str, etag: str) -> Outcome:
+        client = self._client()
+        condition = {"IfMatch": etag} if _knows(client, "DeleteObjectRequest", "IfMatch") else {}
+        with s3_client.answers(uri, "deleted"):
+            try:
+                client.delete_object(Bucket=self._bucket, Key=self._key(uri), **condition)
+            except client.exceptions.ClientError as error:
+                if _status(error) != _PRECONDITION_FAILED:
+                    raise
+                return _exchanged(uri)
+        return None
+
+    def _move(self, known: Known, target: str) -> Outcome:
+        source = self._head_or_outcome(known)
+        if not isinstance(source, dict):
+            return source
+        try:
+            there = self._head(target)
+        except FileNotFoundError:
+            self._copy(known.uri, target, source)
+        else:
+            if not _is_copy(there, source):
+                return BadObject("target-exists", f"{target!r} is there already, and is not {known.uri!r}")
+        return self._delete_one(known.uri, source["ETag"])
+
+    def _copy(self, uri: str, target: str, source: dict[str, Any]) -> None:
+        client = self._client()
+        given: dict[str, Any] = {name: source[name] for name in _KEPT if name in source}
+        given["Metadata"] = {**source.get("Metadata", {}), _ORIGIN: source["ETag"].strip('"')}
+        given |= {"CopySourceIfMatch": source["ETag"], "MetadataDirective": "REPLACE"}
+        origin = {"Bucket": self._bucket, "Key": self._key(uri)}
+        with s3_client.answers(uri, f"copied to {target!r}"):
+            if source["ContentLength"] > _LARGEST_COPY:
+                client.copy(origin, self._bucket, self._key(target), ExtraArgs=given)
+                return
+            if _knows(client, "CopyObjectRequest", "IfNoneMatch"):
+                given["IfNoneMatch"] = "*"
+            client.copy_object(Bucket=self._bucket, Key=self._key(target), CopySource=origin, **given)
+
+
+def _outcome(act: Callable[[], Outcome]) -> Outcome:
+    """The edge of each object: what it raises is its outcome; an object that is not there needs nothing more."""
+    try:
+        return act()
+    except FileNotFoundError:
+        return None
+    except (BadObject, ObjectStoreError) as error:
+        return error
+
+
+def _status(error: Any) -> int:
+    return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+
+
+def _exchanged(uri: str) -> BadObject:
+    return BadObject("object-changed", f"{uri!r} was exchanged in the moment before it was deleted")
+
+
+def _failure(uri: str, error: dict[str, str] | None) -> Outcome:
+    """Of one object of a request that deletes many: the answer has a code for it, and no status."""
+    code = "" if error is None else error.get("Code", "")
+    if error is None or code in ("NoSuchKey", "NotFound", "404"):
+        return None
+    if code in ("PreconditionFailed", "412"):
+        return _exchanged(uri)
+    message = redact_text(error.get("Message", ""))
+    own = refusals.of_s3(403 if code in _REFUSED else 500, code, message)
+    text = f"{uri!r} cannot be deleted: S3 answers {code}: {message}"
+    return ObjectStoreError(text) if own is None else ObjectRefused(text, own=own)
+
+
+def _knows(client: Any, shape: str, member: str) -> bool:
+    """Whether this botocore can say the condition."""
+    return member in client.meta.service_model.shape_for(shape).members
+
+
+def _is_copy(there: dict[str, Any], source: dict[str, Any]) -> bool:
+    """Whether an object is what an earlier move has made, or another way has: the same bytes."""
+    if there["ContentLength"] != source["ContentLength"]:
+        return False
+    etag = source["ETag"].strip('"')
+    return bool(there["ETag"].strip('"') == etag or there.get("Metadata", {}).get(_ORIGIN) == etag)
+
+
+def _now(answer: dict[str, Any]) -> datetime:
+    """By the clock of the service; by ours where it does not say, which HTTP allows only to who has no clock."""
+    said = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
+    return datetime.now(timezone.utc) if said is None else parsedate_to_datetime(said)
+
+
+def _parse_listing(response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: Any) -> None:
+    """Parse a page ourselves: botocore takes twenty times as long for it, and a listing has a thousand of them.
+
+    What it is left with is an empty answer. Names come encoded (botocore asks for that), since XML cannot hold all.
+    """
+    if response_dict["status_code"] != 200:
+        return
+    root = ElementTree.fromstring(response_dict["body"])
+    space = root.tag.rpartition("}")[0] + "}" if root.tag.startswith("{") else ""
+    encoded = root.findtext(f"{space}EncodingType") == "url"
+    listed: list[tuple[str, int, str | None, datetime, str | None]] = []
+    last = ""
+    for entry in root:
+        kind = entry.tag[len(space) :]
+        if kind not in ("Contents", "Version", "DeleteMarker"):
+            continue
+        of = {part.tag[len(space) :]: part.text or "" for part in entry}
+        key = unquote_plus(of["Key"], errors="surrogateescape") if encoded else of["Key"]
+        last = max(last, key, key=os.fsencode)
+        if kind == "DeleteMarker" or of.get("IsLatest") == "false":
+            continue
+        etag = of.get("ETag", "").strip('"') or None
+        version = of.get("VersionId")
+        listed.append((key, int(of["Size"]), etag, _time(of["LastModified"]), None if version == "null" else version))
+    more = root.findtext(f"{space}IsTruncated") == "true"
+    customized_response_dict |= {"Listed": listed, "More": more, "LastKey": last}
+    response_dict["body"] = f"<{root.tag[len(space) :]}/>".encode()
+
+
+def _time(text: str) -> datetime:
+    try:
+        return datetime.fromisoformat(text.replace("Z", "+00:00"))
+    except ValueError:  # fractions of other lengths, before Python 3.11
+        whole, _, _ = text.partition(".")
+        return datetime.fromisoformat(f"{whole.rstrip('Z')}+00:00")
