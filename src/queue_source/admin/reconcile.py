@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
+from typing import Any
 
 import tenacity
 
@@ -34,6 +35,7 @@ LISTED = "listing"
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _TRIES = 5
 """For one page: a job of thousands of requests meets one that fails."""
+_WAIT: Any = tenacity.wait_random_exponential(0.5, 10)
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +228,7 @@ def _page(bucket: Bucket, prefix: str, cursor: str | None, versions: bool) -> Pa
             lambda error: isinstance(error, ObjectStoreError) and not isinstance(error, ObjectRefused)
         ),
         stop=tenacity.stop_after_attempt(_TRIES),
-        wait=tenacity.wait_random_exponential(0.5, 10),
+        wait=_WAIT,
         reraise=True,
     ):
         with attempt:

@@ -27,6 +27,8 @@ def listed_contents(objects: Iterable[ListedObject], options: NotificationOption
 
 def _content(listed: ListedObject, options: NotificationOptions) -> Content | None:
     uri = listed.uri
+    if listed.size == 0 and uri.endswith("/"):  # the empty objects that represent folders
+        return None
     if not uri.startswith(options.allowed_prefixes) or climbs(uri) or not is_wanted(uri, options):
         return None
     version = listed.version or listed.etag
