@@ -248,9 +248,12 @@ class ShardStore:
         pipeline: str | None = None,
         as_of: AsOf | None = None,
         keys: KeyRange | None = None,
+        columns: Sequence[str] | None = None,
     ) -> Iterator[list[tuple[Any, ...]]]:
         """The rows of a view, in pages."""
-        return views.pages(self.database, view, source=source, pipeline=pipeline, as_of=as_of, keys=keys)
+        return views.pages(
+            self.database, view, source=source, pipeline=pipeline, as_of=as_of, keys=keys, columns=columns
+        )
 
     def data_files(
         self, size: int, *, source: str | None = None, pipeline: str | None = None, as_of: AsOf | None = None

@@ -11,16 +11,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tenacity
 from typer.testing import CliRunner, Result
 
+import queue_source.storage.buckets as buckets
 from queue_source.admin import reconcile as reconciling
 from queue_source.commands.main import app
 from queue_source.errors import ObjectStoreError
+from queue_source.messages import ListedObject
 from queue_source.storage.buckets import local
 from queue_source.storage.buckets.base import Page
+from shard_store.certificates import Tally
 from shard_store.sql.schema import sources
 from support.coordinator_world import EMPTY, World, patiently
-from support.driver_loop import DriverLoop, until
+from support.driver_loop import until
+from support.inventories import CREATED, FORMATS, Entry, write_inventory
 from support.servers.ministack import client, new_name
 from support.store_backends import rows
 
@@ -52,7 +57,7 @@ def put(world: World, *names: str, body: bytes = BODY, at: datetime = OLD) -> li
     return [f"{prefix(world)}{name}" for name in names]
 
 
-def read(world: World, *uris: str, **options: str) -> None:
+def read(world: World, *uris: str, **options: Any) -> None:
     """The reader reads what is announced, until its queue is empty."""
     if uris:
         world.publish(*uris)
@@ -74,7 +79,7 @@ def found(*arguments: str, code: int = 0) -> dict[str, Any]:
 
 
 def counts(one: Mapping[str, Any]) -> dict[str, int]:
-    return {name: one[name] for name in reconciling.Tally().counts if one[name]}
+    return {name: one[name] for name in Tally().counts if one[name]}
 
 
 def certificates(world: World) -> list[dict[str, Any]]:
@@ -184,27 +189,36 @@ def test_what_changes_between_two_runs_is_said(world: World) -> None:
     assert "published in another version than there is now" in second["says"]
 
 
-def test_what_is_waiting_or_quarantined_is_not_complete_and_reopened_it_waits(world: World) -> None:
-    bad, waiting = put(world, "bad", "waiting")
+def test_what_is_waiting_or_quarantined_is_not_complete_until_it_is_reopened_and_read(world: World) -> None:
+    bad, late = put(world, "bad", "late")
     world.publish(bad)
     with world.loop() as loop:
-        until(lambda: bool(loop.coordinator), patiently(loop), tries=3)
-        _open(world, loop)
-    quarantined = CliRunner().invoke(app, ["shards", "quarantine", bad, "--reason", "x"])
-    assert quarantined.exit_code in (0, 1), quarantined.output
-    read(world)
-    told = found(prefix(world), code=1)
-    assert set(counts(told)) <= {"published", "quarantined", "missing", "waiting"}
-    assert told["unpublished"].get("missing") == [waiting]
+        loop.bad[bad] = "corrupt-object"
+        until(lambda: world.depth() == EMPTY, patiently(loop))
+    assert counts(found(prefix(world), "--until", "2026-11-21", code=1)) == {"quarantined": 1, "missing": 1}
+    world.publish(late)
+    with world.loop() as loop:
+        loop.bad[bad] = "corrupt-object"
+        until(lambda: world.depth() == EMPTY, patiently(loop))
+    first = found(prefix(world), "--certify", code=1)
+    assert counts(first) == {"quarantined": 1, "published": 1}
+    assert first["unpublished"] == {"quarantined": [bad]}
+    reopened = CliRunner().invoke(app, ["shards", "reopen", bad])
+    assert reopened.exit_code == 0, reopened.output
+    again = found("--certificate", str(first["certificate"]), code=1)
+    assert counts(again) == {"waiting": 1, "published": 1}
+    assert (again["compared_with"]["appeared"], again["compared_with"]["gone"]) == (
+        {"waiting": [bad]},
+        {"quarantined": [bad]},
+    )
+    with world.loop() as loop:
+        until(lambda: counts(found_any(world)) == {"published": 2}, patiently(loop))
+    assert counts(found("--certificate", str(first["certificate"]))) == {"published": 2}
 
 
-def _open(world: World, loop: DriverLoop) -> None:
-    until(lambda: bool(_shards(world)), patiently(loop))
-
-
-def _shards(world: World) -> list[dict[str, Any]]:
-    with world.store() as store:
-        return rows(store, "shards")
+def found_any(world: World) -> dict[str, Any]:
+    told = CliRunner().invoke(app, ["reconcile", prefix(world), "--json"])
+    return dict(json.loads(told.stdout)["prefixes"][0])
 
 
 def test_what_the_store_has_forgotten_is_beyond_memory_and_nobody_says_complete(world: World) -> None:
@@ -257,7 +271,7 @@ def test_a_listing_that_fails_in_the_middle_certifies_nothing(world: World, monk
         return real(bucket, prefix, cursor, **more)
 
     monkeypatch.setattr(local.LocalBucket, "page", page)
-    monkeypatch.setattr(reconciling, "_WAIT", reconciling.tenacity.wait_none())
+    monkeypatch.setattr(reconciling, "_WAIT", tenacity.wait_none())
     told = run(prefix(world), "--certify", "--send", world.queue_url, code=1)
     assert "the store is away" in told.stderr
     assert "were announced before this" in told.stderr
@@ -283,7 +297,7 @@ def test_a_page_that_fails_once_is_asked_for_again(world: World, monkeypatch: py
         return real(bucket, *given, **more)
 
     monkeypatch.setattr(local.LocalBucket, "page", page)
-    monkeypatch.setattr(reconciling, "_WAIT", reconciling.tenacity.wait_none())
+    monkeypatch.setattr(reconciling, "_WAIT", tenacity.wait_none())
     assert counts(found(prefix(world))) == {"published": 1}
 
 
@@ -355,6 +369,52 @@ def test_no_secret_is_in_what_it_says(world: World) -> None:
     assert SECRET not in json.dumps([{k: str(v) for k, v in row.items()} for row in certificates(world)])
 
 
+@pytest.mark.parametrize("format", FORMATS)
+def test_an_inventory_is_compared_up_to_its_time_and_agrees_with_a_listing(
+    world: World, monkeypatch: pytest.MonkeyPatch, format: str
+) -> None:
+    keys = [f"in/{i:03} ü+" for i in range(250)]
+    read(world, *(f"s3://landing/{key}" for key in keys[:240]), "s3://landing/in/young")
+    young = Entry("in/young", modified=CREATED - timedelta(minutes=9))
+    entries = [*(Entry(key) for key in keys), Entry("out/other"), Entry("in/_hidden"), young]
+
+    def put(name: str, body: bytes) -> None:
+        path = world.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(body)
+
+    manifest = f"file://{world.folder}/{write_inventory(put, entries, format=format, per_file=100)}"
+    where = ("s3://landing/in/", "--inventory", manifest)
+    told = found(*where, "--certify", code=1)
+    assert counts(told) == {"published": 240, "missing": 10, "left_out": 1}
+    assert (told["evidence"], told["outside_of_the_period"]) == (manifest, 1)
+    assert told["modified_before"] == "2026-11-20T23:50:00Z"
+    assert "is after 2026-11-21T00:00:00Z" in run(*where, "--until", "2026-11-21T00:01Z", code=2).stderr
+    assert "name prefixes of that bucket" in run("s3://other/", "--inventory", manifest, code=2).stderr
+    listed = [ListedObject(f"s3://landing/{e.key}", 10, e.etag, e.modified) for e in reversed(entries)]
+    monkeypatch.setattr(buckets, "open_bucket", lambda prefix, storage: OneBucket(listed, prefix))
+    again = found("--certificate", str(told["certificate"]), code=1)
+    assert (again["evidence"], again["digest"]) == ("listing", told["digest"])
+    assert again["compared_with"]["same"]
+    damaged = next((world.folder / "daily").rglob("2.*"))
+    damaged.write_bytes(b"another")
+    assert "corrupt-object" in run(*where, "--certify", "--send", world.queue_url, code=1).stderr
+    assert len(certificates(world)) == 1
+
+
+class OneBucket:
+    """All objects in one page."""
+
+    def __init__(self, listed: list[ListedObject], prefix: str) -> None:
+        self._listed = [one for one in listed if one.uri.startswith(prefix)]
+
+    def page(self, prefix: str, cursor: str | None = None, *, versions: bool = False) -> Page:
+        return Page(self._listed, None, datetime.now(timezone.utc))
+
+    def close(self) -> None:
+        pass
+
+
 @pytest.fixture
 def bucket(ministack_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any, str]]:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
@@ -373,7 +433,7 @@ def _complete(expected: int, *arguments: str, code: int = 0) -> dict[str, Any]:
     """Times of S3 are whole seconds: what was written in this one is not before now."""
     for _ in range(50):
         told: dict[str, Any] = json.loads(CliRunner().invoke(app, ["reconcile", *arguments, "--json"]).stdout)
-        if told["prefixes"][0]["objects"] == expected:
+        if told["prefixes"][0]["outside_of_the_period"] == 0 and told["prefixes"][0]["objects"] == expected:
             break
         time.sleep(0.1)
     assert told["complete"] is (code == 0)
@@ -391,7 +451,7 @@ def test_on_s3_what_is_missing_is_announced_with_its_identity(
     for key in keys:
         s3.put_object(Bucket=name, Key=key, Body=b"" if key.endswith("/") else BODY)
     where = (f"s3://{name}/in/", *_s3(ministack_url), "--source", "files")
-    options = {"allowedPrefixes": f"s3://{name}/in/", "allowOverwrites": str(overwrites).lower()}
+    options: dict[str, Any] = {"allowedPrefixes": f"s3://{name}/in/", "allowOverwrites": str(overwrites).lower()}
     where = (*where, "--option", f"allowOverwrites={overwrites}")
     with world.loop(**options) as loop:
         loop.batch()  # the source is known

@@ -211,10 +211,10 @@ class _Job:
                 raise OptionError(
                     "--inventory", f"is of {bucket}, and {prefix!r} is not in it; name prefixes of that bucket"
                 )
-            yield (
-                replace(page, objects=[one for one in page.objects if one.uri.startswith(prefix)])
-                for page in inventory.pages(self.inventory, self.options.storage)
-            )
+            with closing(inventory.pages(self.inventory, self.options.storage)) as pages:
+                yield (
+                    replace(page, objects=[one for one in page.objects if one.uri.startswith(prefix)]) for page in pages
+                )
             return
         from queue_source.storage.buckets import open_bucket
 

@@ -12,7 +12,8 @@ import hashlib
 import json
 import re
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -97,18 +98,23 @@ def open_inventory(uri: str, storage: StorageOptions | None = None) -> Inventory
         raise BadObject("corrupt-object", f"{uri!r} is no manifest of an S3 Inventory: {error!r:.200}") from None
 
 
-def pages(inventory: Inventory, storage: StorageOptions | None = None) -> Iterator[Page]:
-    """All objects of the inventory; memory holds a part of one file. Raises BadObject and ObjectStoreError."""
+def pages(inventory: Inventory, storage: StorageOptions | None = None) -> Generator[Page, None, None]:
+    """All objects of the inventory; memory holds a part of one file. Raises BadObject and ObjectStoreError.
+
+    The first page is empty, and costs no request: it says of what time the inventory is.
+    """
+    yield Page((), "", inventory.created)
     for file in inventory.files:
-        for objects in read_file(inventory, file, storage):
-            for start in range(0, len(objects), PAGE):
-                yield Page(objects[start : start + PAGE], "", inventory.created)
+        with closing(read_file(inventory, file, storage)) as parts:
+            for objects in parts:
+                for start in range(0, len(objects), PAGE):
+                    yield Page(objects[start : start + PAGE], "", inventory.created)
     yield Page((), None, inventory.created)
 
 
 def read_file(
     inventory: Inventory, file: InventoryFile, storage: StorageOptions | None = None
-) -> Iterator[list[ListedObject]]:
+) -> Generator[list[ListedObject], None, None]:
     """The objects of one file, some thousands at a time, once its checksum was compared."""
     with tempfile.TemporaryDirectory(prefix="cuesqueue-inventory-") as folder:
         path = Path(folder) / "file"
@@ -199,6 +205,8 @@ def _csv(path: Path, file: InventoryFile) -> Iterator[pa.RecordBatch]:
     names = [name or f"column {place}" for place, name in enumerate(file.columns)]
     wanted = [name for name in file.columns if name]
     with gzip.open(path) as text:
+        if not text.peek(1):
+            return  # of nothing: pyarrow wants a first line
         yield from pa_csv.open_csv(
             pa.PythonFile(text, mode="r"),
             read_options=pa_csv.ReadOptions(column_names=names, block_size=4 << 20),
