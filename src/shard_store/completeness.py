@@ -13,17 +13,13 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from shard_store.errors import StoreConfigurationError
+from shard_store.listing import SURE, latest
 from shard_store.model import ShardKey, ShardState, shard_key
 from shard_store.semantics import Semantics
 from shard_store.sql.schema import pipelines, shards, sources
 from shard_store.sql.transaction import Transaction
 
 HOUR = 3_600_000_000
-MEMORY_MARGIN = HOUR
-"""Microseconds: what was modified less than this after `forgotten_before` may be forgotten too.
-
-An object ends after it was modified, by another clock: two clocks that nobody compared may differ by so much.
-"""
 
 
 class Category(str, Enum):
@@ -59,12 +55,16 @@ MEASURED = 60_000_000
 
 
 class ListedShard(NamedTuple):
-    """An object as it is compared. `modified`: microseconds since 1970, by the object store's clock."""
+    """An object as it is compared. `modified`: microseconds since 1970, by the object store's clock.
+
+    `uri`, where the id has a version too: under this id it was read before the reader had `allowOverwrites`.
+    """
 
     shard_id: str
     size: int | None
     etag: str | None
     modified: int
+    uri: str | None = None
 
 
 class Finding(NamedTuple):
@@ -116,14 +116,15 @@ def memory(transaction: Transaction, source: str) -> Memory:
 def compare(
     transaction: Transaction, source: str, listed: Sequence[ListedShard], clocks: Clocks = UNMEASURED
 ) -> list[Finding]:
-    """What became of each object of a page (up to 1,000), in their order.
+    """What became of each object of a page, in their order; up to 1,000, and half as many with a `uri`.
 
     One statement, which sees the shards and how far the source remembers at the same moment: else what pruning removes
     in between would be called missing.
     """
     keys = [shard_key(source, one.shard_id) for one in listed]
+    plain_keys = {one: shard_key(source, one.uri) for one in listed if one.uri is not None}
     columns = (shards.c.shard_key, shards.c.state, shards.c.size, shards.c.etag, shards.c.finished_at, shards.c.owner)
-    of_shards = sa.select(*columns).where(transaction.among(shards.c.shard_key, sorted(set(keys))))
+    of_shards = sa.select(*columns).where(transaction.among(shards.c.shard_key, sorted({*keys, *plain_keys.values()})))
     given = _memory(source).subquery()
     of_source = sa.select(
         sa.null(), sa.literal(""), given.c.forgotten_before, sa.null(), given.c.existing_before, sa.null()
@@ -133,10 +134,16 @@ def compare(
         known[None if found[0] is None else ShardKey(bytes(found[0]))] = found
     of_own = known.pop(None, None)
     remembered = Memory() if of_own is None else Memory(of_own[2], of_own[4])
-    return [
-        _unknown(one, remembered, clocks) if (row := known.get(key)) is None else _known(one, row, clocks)
-        for one, key in zip(listed, keys, strict=True)
-    ]
+    findings = []
+    for one, key in zip(listed, keys, strict=True):
+        plain = known.get(plain_keys.get(one, key))
+        if (row := known.get(key)) is not None:
+            findings.append(_known(one, row, clocks))
+        elif plain is not None and _known(one, plain, clocks._replace(accuracy=0)).category is Category.PUBLISHED:
+            findings.append(Finding(Category.PUBLISHED, plain[5]))
+        else:
+            findings.append(_unknown(one, remembered, clocks))
+    return findings
 
 
 def _memory(source: str) -> sa.Select[Any]:
@@ -145,9 +152,9 @@ def _memory(source: str) -> sa.Select[Any]:
 
 def _unknown(one: ListedShard, remembered: Memory, clocks: Clocks) -> Finding:
     at = one.modified - clocks.ahead
-    if remembered.existing_before is not None and at < remembered.existing_before:
+    if remembered.existing_before is not None and latest(one.modified) - clocks.ahead < remembered.existing_before:
         return Finding(Category.BEFORE_BEGINNING)
-    if remembered.forgotten_before and at <= remembered.forgotten_before + MEMORY_MARGIN:
+    if remembered.forgotten_before and at <= remembered.forgotten_before + SURE:
         return Finding(Category.BEYOND_MEMORY)
     return Finding(Category.MISSING)
 

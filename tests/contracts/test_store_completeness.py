@@ -93,6 +93,33 @@ def test_what_was_published_and_is_another_object_now_has_changed(backend: Store
     assert found(store, within, clocks=Clocks(HOUR, completeness.MEASURED)) == ["published"]
 
 
+def test_what_was_read_before_versions_were_part_of_its_id_is_published(backend: StoreBackend) -> None:
+    store = backend.open()
+    us = Pipeline.start(store)
+    opened = store.open_shards(us.token, "s", [Content("tagged", "tagged", 10, "e1", "queue", "m", 1)])
+    us.snapshot(*opened.values(), *us.open("plain").values())
+    us.publish(us.plan(), Split("/x", 2, 1))
+    us.confirm()
+    at = now(backend)
+    us.open("open")
+    assert store.compare(
+        "s",
+        [
+            ListedShard("tagged#e1", 10, "e1", at + HOUR, "tagged"),
+            ListedShard("tagged#e2", 10, "e2", at - HOUR, "tagged"),
+            ListedShard("plain#e1", 10, "e1", at, "plain"),
+            ListedShard("plain#e2", 10, "e2", at + 1, "plain"),
+            ListedShard("open#e", 10, "e", at, "open"),
+        ],
+    ) == [
+        Finding(Category.PUBLISHED, "p"),
+        Finding(Category.MISSING),
+        Finding(Category.PUBLISHED, "p"),
+        Finding(Category.MISSING),
+        Finding(Category.MISSING),
+    ]
+
+
 @pytest.mark.parametrize("ahead", [-HOUR, 0, HOUR])
 def test_what_may_be_forgotten_is_beyond_memory_also_with_clocks_an_hour_off(backend: StoreBackend, ahead: int) -> None:
     store = backend.open()
@@ -110,7 +137,7 @@ def test_what_nobody_wanted_at_the_first_start_is_before_the_beginning(store: Sh
     us = Pipeline.start(store)
     us.deliver("old, and announced all the same")
     remember(store, existing=500 * HOUR, forgotten=2 * HOUR)
-    old = listed("old", at=500 * HOUR - 1)
+    old = listed("old", at=500 * HOUR - SECOND)  # stands for any moment of that second
     assert found(store, old, old._replace(modified=500 * HOUR)) == ["before_beginning", "missing"]
     assert found(store, listed("old, and announced all the same", at=1)) == ["published"]
     remember(store, existing=500 * HOUR, forgotten=600 * HOUR)

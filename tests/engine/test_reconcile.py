@@ -58,7 +58,7 @@ def fill(world: World) -> list[Entry]:
     entries += [Entry("in/_hidden"), Entry("in/folder/", size=0), Entry("out/x")]
     changed = {"in/done/1 ü+": {"etag": "e2"}, "in/done/2 ü+": {"size": 11}}
     return [
-        Entry(e.key, **{"size": e.size, "etag": e.etag, "modified": e.modified, **changed.get(e.key, {})})  # type: ignore[arg-type]
+        Entry(e.key, **{"size": e.size, "etag": e.etag, "modified": e.modified, **changed.get(e.key, {})})  # type: ignore[arg-type, dict-item]
         for e in entries
     ]
 

@@ -26,13 +26,14 @@ from queue_source.storage.buckets.base import Bucket, Page
 from shard_store.certificates import Scope, Tally, verdict
 from shard_store.completeness import MEASURED, UNMEASURED, UNPUBLISHED, Category, Clocks, Finding, ListedShard
 from shard_store.sql.schema import micros
-from shard_store.sql.transaction import chunks
+from shard_store.sql.transaction import ROWS_PER_STATEMENT, chunks
 from shard_store.store import ShardStore
 
 LISTED = "listing"
 """The evidence of a certificate that is no inventory."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_HALF = ROWS_PER_STATEMENT // 2  # each object may have been read under two ids
 _TRIES = 5
 """For one page: a job of thousands of requests meets one that fails."""
 _WAIT: Any = tenacity.wait_random_exponential(0.5, 10)
@@ -179,7 +180,7 @@ def reconcile(
     for page in pages:
         if report is None:
             report = _begin(store, source, prefix, options, period, page.now, evidence)
-        for objects in chunks(page.objects):
+        for objects in chunks(page.objects, _HALF if options.notifications.allow_overwrites else ROWS_PER_STATEMENT):
             wanted = [listed for listed in objects if _is_asked(listed, report.scope)]
             report.outside += len(objects) - len(wanted)
             _compare(store, report, wanted, options, announcer, unpublished)
@@ -269,7 +270,9 @@ def _compare(
         if content is None:
             report.tally.add(listed.uri, listed.size, listed.etag, Category.LEFT_OUT)
         else:
-            wanted.append((listed, ListedShard(content.shard_id, listed.size, listed.etag, micros(listed.modified))))
+            plain = None if content.shard_id == listed.uri else listed.uri
+            shard = ListedShard(content.shard_id, listed.size, listed.etag, micros(listed.modified), plain)
+            wanted.append((listed, shard))
     if not wanted:
         return
     findings = store.compare(report.scope.source, [shard for _, shard in wanted], report.clocks)

@@ -22,7 +22,8 @@ from queue_source.options import ListingOptions, SecretUrl, parse_listing_option
 from queue_source.spark.compat import arrow_schema
 from queue_source.storage import inventory
 from queue_source.uris import plain_prefix
-from shard_store.completeness import MEMORY_MARGIN, UNMEASURED, Category, Memory
+from shard_store.completeness import UNMEASURED, Category, Memory
+from shard_store.listing import SURE
 from shard_store.model import ShardState, shard_key
 from shard_store.sql.schema import micros
 from shard_store.store import open_store
@@ -35,7 +36,7 @@ _LISTED: dict[str, DataType] = {
     "version": StringType(),
 }
 _LISTING = StructType([StructField(name, kind) for name, kind in _LISTED.items()])
-_KEYED = StructType([*_LISTING, StructField("shard_key", BinaryType())])
+_KEYED = StructType([*_LISTING, StructField("shard_key", BinaryType()), StructField("plain_key", BinaryType())])
 _SHARDS = "shard_key BINARY, state STRING, size LONG, etag STRING, finished_at TIMESTAMP, pipeline STRING"
 
 
@@ -100,40 +101,53 @@ def reconcile(
         remembered = opened.memory(name)
     keyed = found.where(under).mapInArrow(_keys(given, name), _KEYED)
     shards = spark.read.format("cuesqueue").schema(_SHARDS).options(storeUrl=store, view="shards", source=name).load()
-    shards = shards.select(
-        F.col("shard_key").alias("known_key"),
-        "state",
-        F.col("size").alias("known_size"),
-        F.col("etag").alias("known_etag"),
-        "finished_at",
-        "pipeline",
-    )
-    joined = keyed.join(shards, keyed.shard_key == shards.known_key, "left")
-    return joined.select(*_LISTED, _category(remembered).alias("category"), "pipeline")
+    overwrites = given.notifications.allow_overwrites
+    joined = keyed.join(_renamed(shards, ""), F.col("shard_key") == F.col("known_shard_key"), "left")
+    if overwrites:
+        joined = joined.join(_renamed(shards, "plain_"), F.col("plain_key") == F.col("plain_known_shard_key"), "left")
+    category, pipeline = _category(remembered, overwrites)
+    return joined.select(*_LISTED, category.alias("category"), pipeline.alias("pipeline"))
 
 
-def _category(remembered: Memory) -> Column:
-    """The rules of `completeness.compare`, by clocks that nobody has compared."""
+def _renamed(shards: DataFrame, before: str) -> DataFrame:
+    """So that no column of it is one of the listing's."""
+    return shards.select(*(F.col(name).alias(f"{before}known_{name}") for name in shards.columns))
+
+
+def _category(remembered: Memory, overwrites: bool) -> tuple[Column, Column]:
+    """The rules of `completeness.compare`, by clocks that nobody has compared; and the pipeline."""
     modified = F.unix_micros("last_modified") - UNMEASURED.ahead
     unknown = F.lit(Category.MISSING.value)
     if remembered.forgotten_before:
-        forgotten = modified <= remembered.forgotten_before + MEMORY_MARGIN
+        forgotten = modified <= remembered.forgotten_before + SURE
         unknown = F.when(forgotten, Category.BEYOND_MEMORY.value).otherwise(unknown)
     if remembered.existing_before is not None:
-        before = modified < remembered.existing_before
+        second = F.when(modified % 1_000_000 == 0, 999_999).otherwise(0)  # as `listing.latest`
+        before = modified + second < remembered.existing_before
         unknown = F.when(before, Category.BEFORE_BEGINNING.value).otherwise(unknown)
-    tagged = F.col("etag").isNotNull() & F.col("known_etag").isNotNull()
-    resized = F.coalesce(F.col("size") != F.col("known_size"), F.lit(False))
-    later = modified > F.unix_micros("finished_at") + UNMEASURED.accuracy
-    changed = F.when(tagged, F.col("etag") != F.col("known_etag")).otherwise(resized | later)
-    return (
+    pipeline = F.col("known_pipeline")
+    if overwrites:
+        done = F.col("plain_known_state") == ShardState.DONE.value
+        read = F.coalesce(done & ~_is_changed("plain_", modified, 0), F.lit(False))
+        unknown = F.when(read, Category.PUBLISHED.value).otherwise(unknown)
+        read = read & F.col("known_shard_key").isNull()
+        pipeline = F.when(read, F.col("plain_known_pipeline")).otherwise(pipeline)
+    category = (
         F.when(F.col("shard_key").isNull(), Category.LEFT_OUT.value)
-        .when(F.col("known_key").isNull(), unknown)
-        .when(F.col("state") == ShardState.QUARANTINED.value, Category.QUARANTINED.value)
-        .when(F.col("state") != ShardState.DONE.value, Category.WAITING.value)
-        .when(changed, Category.CHANGED.value)
+        .when(F.col("known_shard_key").isNull(), unknown)
+        .when(F.col("known_state") == ShardState.QUARANTINED.value, Category.QUARANTINED.value)
+        .when(F.col("known_state") != ShardState.DONE.value, Category.WAITING.value)
+        .when(_is_changed("", modified, UNMEASURED.accuracy), Category.CHANGED.value)
         .otherwise(Category.PUBLISHED.value)
     )
+    return category, pipeline
+
+
+def _is_changed(before: str, modified: Column, accuracy: int) -> Column:
+    size, etag, ended = (F.col(f"{before}known_{name}") for name in ("size", "etag", "finished_at"))
+    resized = F.coalesce(F.col("size") != size, F.lit(False))
+    later = modified > F.unix_micros(ended) + accuracy
+    return F.when(F.col("etag").isNotNull() & etag.isNotNull(), F.col("etag") != etag).otherwise(resized | later)
 
 
 def _listing(spark: SparkSession, listing: DataFrame | str, options: ListingOptions) -> tuple[DataFrame, datetime]:
@@ -188,13 +202,15 @@ def _keys(options: ListingOptions, source: str) -> Batches:
                 )
             ]
             contents = listed_contents(objects, chosen)
-            keys = pa.array([None if c is None else shard_key(source, c.shard_id) for c in contents], pa.binary())
+            keys = [None if c is None else shard_key(source, c.shard_id) for c in contents]
+            plain = [None if c is None or c.shard_id == c.uri else shard_key(source, c.uri) for c in contents]
             arrays = [
                 (times if field.name == "last_modified" else batch.column(field.name)).cast(field.type)
                 for field in schema
-                if field.name != "shard_key"
+                if field.name in _LISTED
             ]
-            yield pa.RecordBatch.from_arrays([*arrays, keys], schema=schema)
+            arrays += [pa.array(values, pa.binary()) for values in (keys, plain)]
+            yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     return add
 
