@@ -92,6 +92,7 @@ def _job(settings: Settings, name: str, url: str, size: int) -> Measurement:
         found = cuesqueue.reconcile(spark, listing, url, PREFIX)
         counts = {row["category"]: row["count"] for row in found.groupBy("category").count().collect()}
         taken = time.perf_counter() - began
+    settings.say(f"Spark job over {size:,} keys: {taken:.1f} s")
     assert counts == {"published": size - size // _LOST, "missing": size // _LOST}, counts
     return Measurement(f"{name}, Spark job, {size:,} keys against as many shards", [taken], size, "keys")
 
@@ -108,9 +109,10 @@ def _command(settings: Settings, name: str, store: ShardStore, keys: int, size: 
             yield Page([ListedObject(f"{PREFIX}{i}", 1000, _ETAG, _AT) for i in range(first, first + PAGE)], "", now)
         yield Page((), None, now)
 
-    began = time.perf_counter()
+    began, busy = time.perf_counter(), time.process_time()
     report = reconcile(store, SOURCE, PREFIX, options, pages())
-    taken = time.perf_counter() - began
+    taken, busy = time.perf_counter() - began, time.process_time() - busy
+    settings.say(f"processor time of the command: {busy:.1f} s")
     assert report.tally.counts["missing"] == keys // _LOST
     settings.say(
         f"peak memory of the command: {memory[len(memory) // 10] >> 10} MB after a tenth, {memory[-1] >> 10} MB"

@@ -40,13 +40,14 @@ class Tally:
     _room: int = LONGEST
 
     def add(self, uri: str, size: int | None, etag: str | None, category: Category) -> None:
-        self.counts[category.value] += 1
+        name = category.value
+        self.counts[name] += 1
         if category is Category.LEFT_OUT:
             return
-        text = "\0".join((uri, "" if size is None else str(size), etag or "", category.value))
+        text = f"{uri}\0{'' if size is None else size}\0{etag or ''}\0{name}"
         digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
         self._sum += int.from_bytes(digest, "big")
-        kept = self.unpublished.get(category.value)
+        kept = self.unpublished.get(name)
         if kept is not None and len(kept) < KEPT and len(uri) <= self._room:
             kept.append(uri)
             self._room -= len(uri)

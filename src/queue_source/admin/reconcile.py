@@ -181,9 +181,10 @@ def reconcile(
         if report is None:
             report = _begin(store, source, prefix, options, period, page.now, evidence)
         for objects in chunks(page.objects, _HALF if options.notifications.allow_overwrites else ROWS_PER_STATEMENT):
-            wanted = [listed for listed in objects if _is_asked(listed, report.scope)]
-            report.outside += len(objects) - len(wanted)
-            _compare(store, report, wanted, options, announcer, unpublished)
+            timed = [(listed, micros(listed.modified)) for listed in objects]
+            asked = [(listed, at) for listed, at in timed if _is_asked(at, report.scope)]
+            report.outside += len(objects) - len(asked)
+            _compare(store, report, asked, options, announcer, unpublished)
         if announcer is not None:
             announcer.send()
         seen += len(page.objects)
@@ -252,26 +253,27 @@ def _begin(
     return Report(scope, evidence, clocks=clocks)
 
 
-def _is_asked(listed: ListedObject, scope: Scope) -> bool:
-    at = micros(listed.modified)
+def _is_asked(at: int, scope: Scope) -> bool:
     return at < scope.modified_before and (scope.modified_since is None or at >= scope.modified_since)
 
 
 def _compare(
     store: ShardStore,
     report: Report,
-    objects: list[ListedObject],
+    objects: list[tuple[ListedObject, int]],
     options: ListingOptions,
     announcer: Announcer | None,
     unpublished: Unpublished,
 ) -> None:
+    """A part of a page, each object with its time in microseconds."""
     wanted: list[tuple[ListedObject, ListedShard]] = []
-    for listed, content in zip(objects, listed_contents(objects, options.notifications), strict=True):
+    contents = listed_contents([listed for listed, _ in objects], options.notifications)
+    for (listed, at), content in zip(objects, contents, strict=True):
         if content is None:
             report.tally.add(listed.uri, listed.size, listed.etag, Category.LEFT_OUT)
         else:
             plain = None if content.shard_id == listed.uri else listed.uri
-            shard = ListedShard(content.shard_id, listed.size, listed.etag, micros(listed.modified), plain)
+            shard = ListedShard(content.shard_id, listed.size, listed.etag, at, plain)
             wanted.append((listed, shard))
     if not wanted:
         return
