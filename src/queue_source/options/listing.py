@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timezone
 
 from queue_source.errors import OptionError
+from queue_source.options.declaring import declared
 from queue_source.options.places import LISTING
 from queue_source.options.receiving import NotificationOptions
+from queue_source.options.secrets import shown
 from queue_source.options.storage import StorageOptions, storage_options
 from queue_source.options.values import given, read
 from queue_source.uris import plain_prefix
@@ -37,19 +40,16 @@ def parse_listing_options(prefixes: Sequence[str], options: Mapping[str, str]) -
         raise OptionError(
             "PREFIX", f"{outside!r} begins with none of the allowedPrefixes, so the reader reads nothing of it"
         )
-    names = {option.name: option for option in LISTING.sections[NotificationOptions.TITLE]}
+    texts = given(LISTING, options)
+    chosen = [option.name for option in LISTING.sections[NotificationOptions.TITLE]]
     written = {
-        name: values[name] if isinstance(values[name], bool | tuple) else text.strip()
-        for name, text in given(LISTING, options).items()
-        if name in names and values[name] not in (False, None)
+        name: _written(name, values[name], texts[name])
+        for name in chosen
+        if name in texts and values[name] not in (False, None)
     }
-    notifications = NotificationOptions(
-        allowed_prefixes=allowed,
-        allow_overwrites=values["allowOverwrites"],
-        path_glob_filter=values["pathGlobFilter"],
-        full_path_glob_filter=values["fullPathGlobFilter"],
-        read_hidden_files=values["readHiddenFiles"],
-    )
+    fields = {field: option.name for field, option in declared(NotificationOptions).items() if option.name in chosen}
+    found = {field: values[name] for field, name in fields.items()} | {"allowed_prefixes": allowed}
+    notifications = NotificationOptions(**found)
     return ListingOptions(listed, notifications, storage_options(values), json.dumps(written, sort_keys=True))
 
 
@@ -57,6 +57,15 @@ def options_of_choice(choice: str) -> dict[str, str]:
     """The options as they are written, of a choice."""
     values = json.loads(choice)
     return {name: _text(value) for name, value in values.items()}
+
+
+def _written(name: str, value: object, text: str) -> object:
+    """The value in a form that is the same for texts that mean the same."""
+    if isinstance(value, datetime):
+        if value.tzinfo is None:  # the reader has a zone for it, which nobody knows here
+            raise OptionError(name, f"{shown(text)} has no time zone; write one, as in 2026-11-01T00:00:00Z")
+        return value.astimezone(timezone.utc).isoformat()
+    return value if isinstance(value, bool | tuple) else text.strip()
 
 
 def _text(value: bool | str | Sequence[str]) -> str:

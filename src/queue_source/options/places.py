@@ -71,7 +71,15 @@ VIEWS = Place(
     _sections(ViewOptions, access=STORAGE_OPTIONS),
     no_path="a view takes no path: the store knows its files; call load() without an argument, and set storeUrl",
 )
-_CHOOSING = ("allowedPrefixes", "allowOverwrites", "pathGlobFilter", "fullPathGlobFilter", "readHiddenFiles")
+_CHOOSING = (
+    "allowedPrefixes",
+    "allowOverwrites",
+    "pathGlobFilter",
+    "fullPathGlobFilter",
+    "readHiddenFiles",
+    "modifiedAfter",
+    "modifiedBefore",
+)
 LISTING = Place(
     "reconcile",
     {
