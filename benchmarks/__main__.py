@@ -24,6 +24,7 @@ import benchmarks.pruning
 import benchmarks.queue_sink
 import benchmarks.queues
 import benchmarks.reading
+import benchmarks.reconcile
 import benchmarks.semantics
 import benchmarks.sinks
 import benchmarks.store

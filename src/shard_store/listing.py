@@ -258,7 +258,7 @@ def _open(
     for key, one in unknown.items():
         if abs(there - one.modified) < grace:  # what is further in the future will hardly be younger next time
             continue
-        if memory.existing_before is not None and _latest(one.modified) - ahead < memory.existing_before:
+        if memory.existing_before is not None and latest(one.modified) - ahead < memory.existing_before:
             continue
         if memory.forgotten_before and one.modified - ahead <= memory.forgotten_before + SURE:
             beyond += 1
@@ -269,7 +269,7 @@ def _open(
     return insert_absent(transaction, token, source, absent), beyond
 
 
-def _latest(modified: int) -> int:
+def latest(modified: int) -> int:
     """The last moment that a time may stand for: most object stores tell whole seconds."""
     return modified if modified % _SECOND else modified + _SECOND - 1
 

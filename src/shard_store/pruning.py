@@ -18,6 +18,7 @@ from shard_store.semantics import Semantics
 from shard_store.sql.database import Database
 from shard_store.sql.schema import (
     attempts,
+    certificates,
     errors,
     leases,
     micros,
@@ -33,6 +34,9 @@ from shard_store.sql.transaction import ROWS_PER_STATEMENT, Transaction
 from shard_store.starting import first_since
 
 _MICROSECOND = timedelta(microseconds=1)
+
+CERTIFICATES = timedelta(days=365)
+"""How long a certificate is kept that is not the newest of its prefix."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +69,7 @@ class PruneResult:
     pipelines: int = 0
     shard_changes: int = 0
     splits: int = 0
+    certificates: int = 0
     timed_out: bool = False
 
     @property
@@ -169,6 +174,7 @@ def _targets(database: Database, policy: RetentionPolicy, at: int) -> Iterator[_
     old_change = sa.and_(shard_changes.c.changed_at < cutoff, _of_source(shard_changes, policy))
     yield _Target(shard_changes, old_change, (shard_changes.c.changed_at,))
     yield _Target(leases, leases.c.until < cutoff, (leases.c.until,))
+    yield _old_certificates(policy, at)
     if policy.data is not None:
         old_file = splits.c.published_at < at - policy.data // _MICROSECOND
         yield _Target(splits, sa.and_(old_file, _of_source(splits, policy)), (splits.c.published_at,))
@@ -242,6 +248,16 @@ def _old_attempts(policy: RetentionPolicy, cutoff: int) -> _Target:
     kept = sa.or_(awaited, unsent.scalar_subquery().is_not(None))
     old = sa.and_(c.published_at < cutoff, sa.not_(kept), _of_source(attempts, policy))
     return _Target(attempts, old, (c.published_at,))
+
+
+def _old_certificates(policy: RetentionPolicy, at: int) -> _Target:
+    """Those of more than a year ago, but for the newest of each prefix."""
+    newer = certificates.alias("newer")
+    superseded = sa.exists().where(
+        newer.c.source == certificates.c.source, newer.c.prefix == certificates.c.prefix, newer.c.id > certificates.c.id
+    )
+    old = sa.and_(certificates.c.written_at < at - CERTIFICATES // _MICROSECOND, superseded)
+    return _Target(certificates, sa.and_(old, _of_source(certificates, policy)), (certificates.c.written_at,))
 
 
 def _confirmed_snapshots(row: Row[Any], at: int, cutoff: int) -> _Target:

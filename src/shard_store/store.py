@@ -16,6 +16,8 @@ from sqlalchemy.engine import Connection
 
 from shard_store import (
     adopting,
+    certificates,
+    completeness,
     error_delivery,
     error_records,
     error_repair,
@@ -47,7 +49,7 @@ from shard_store.shard_search import FoundShard, ShardCriteria
 from shard_store.sql import install
 from shard_store.sql.database import Database
 from shard_store.sql.transaction import Transaction
-from shard_store.views import AsOf, DataFiles
+from shard_store.views import AsOf, DataFiles, KeyRange
 
 QUERY_PATIENCE = 120.0
 """Seconds for which all processes of a running query wait for the store: through a lock, a restart, a failover.
@@ -239,16 +241,36 @@ class ShardStore:
     undo_read = _writes(read_marks.undo)
     read_marks = _reads(read_marks.of_plan)
 
+    # what became of the objects of a listing
+
+    source_of = _reads(completeness.source_of)
+    database_time = _reads(completeness.database_time)
+    memory = _reads(completeness.memory)
+    compare = _reads(completeness.compare)
+    certify = _writes(certificates.write)
+    certificate = _reads(certificates.find)
+    newest_certificate = _reads(certificates.newest)
+
     # views and pruning
 
+    key_ranges = _reads(views.key_ranges)
     published_names = _reads(views.published_names)
     row_schema = _reads(views.row_schema)
 
     def pages(
-        self, view: str, *, source: str | None = None, pipeline: str | None = None, as_of: AsOf | None = None
+        self,
+        view: str,
+        *,
+        source: str | None = None,
+        pipeline: str | None = None,
+        as_of: AsOf | None = None,
+        keys: KeyRange | None = None,
+        columns: Sequence[str] | None = None,
     ) -> Iterator[list[tuple[Any, ...]]]:
         """The rows of a view, in pages."""
-        return views.pages(self.database, view, source=source, pipeline=pipeline, as_of=as_of)
+        return views.pages(
+            self.database, view, source=source, pipeline=pipeline, as_of=as_of, keys=keys, columns=columns
+        )
 
     def data_files(
         self, size: int, *, source: str | None = None, pipeline: str | None = None, as_of: AsOf | None = None

@@ -12,11 +12,22 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from shard_store.completeness import UNPUBLISHED, Category
 from shard_store.error_records import error_state
 from shard_store.errors import StoreConfigurationError
 from shard_store.model import split_key
 from shard_store.sql.database import Database
-from shard_store.sql.schema import AnyText, AsHex, attempts, errors, micros, pipelines, shards, splits
+from shard_store.sql.schema import (
+    AnyText,
+    AsHex,
+    attempts,
+    certificates,
+    errors,
+    micros,
+    pipelines,
+    shards,
+    splits,
+)
 from shard_store.sql.transaction import Transaction
 
 PAGE = 10_000
@@ -50,6 +61,12 @@ _ONLY_SPLIT = sa.case(
 _ONLY_ROWS = sa.case((attempts.c.shards == 1, attempts.c.rows))
 _FINAL = sa.or_(errors.c.delivery_hash == "", attempts.c.delivery_hash.is_not(None))
 
+_VERDICT = sa.case(
+    (sa.or_(*(certificates.c[category.value] > 0 for category in UNPUBLISHED)), "incomplete"),
+    (certificates.c[Category.BEYOND_MEMORY.value] > 0, "unknown"),
+    else_="complete",
+)
+
 VIEWS: dict[str, tuple[Column, ...]] = {
     "splits": _columns(splits, "path rows:integer bytes:integer source pipeline delivery_hash published_at:time"),
     "shards": (
@@ -58,7 +75,7 @@ VIEWS: dict[str, tuple[Column, ...]] = {
         Column("publish_token", "text", _TOKEN),
         *_columns(shards, "end_seq:integer opened_at:time finished_at:time"),
         Column("last_heartbeat", "time", pipelines.c.heartbeat_at),
-        *_columns(shards, "pending"),
+        *_columns(shards, "pending shard_key:binary"),
     ),
     "attempts": _columns(
         attempts,
@@ -92,6 +109,17 @@ VIEWS: dict[str, tuple[Column, ...]] = {
         Column("batch_splits", "integer", _LEAD.c.splits),
         Column("split", "text", _ONLY_SPLIT),
     ),
+    "completeness": (
+        Column("certificate", "integer", certificates.c.id),
+        *_columns(certificates, "source prefix modified_since:time modified_before:time"),
+        Column("verdict", "text", _VERDICT),
+        *_columns(
+            certificates,
+            "objects:integer published:integer waiting:integer quarantined:integer missing:integer changed:integer "
+            "beyond_memory:integer before_beginning:integer left_out:integer evidence choice digest unpublished actor "
+            "written_at:time",
+        ),
+    ),
 }
 """The views' columns. An error is `final` once its plan was published; before, the attempt may still be repeated.
 
@@ -114,8 +142,23 @@ _FROM = {
             attempts.c.start_seq < attempts.c.end_seq,
         ),
     ).outerjoin(_LEAD, _LEAD.c.delivery_hash == attempts.c.lead_hash),
+    "completeness": certificates,
 }
-_MAIN = {"splits": splits, "shards": shards, "attempts": attempts, "errors": errors, "files_state": shards}
+_MAIN = {
+    "splits": splits,
+    "shards": shards,
+    "attempts": attempts,
+    "errors": errors,
+    "files_state": shards,
+    "completeness": certificates,
+}
+BY_SHARD = tuple(view for view, table in _MAIN.items() if table is shards)
+"""The views with a row for each shard, which may be read in ranges of its key."""
+
+SAMPLE = 10_000
+"""Rows by which the size of the table of shards is estimated: within some percent, for one short read."""
+
+_KEYS = 1 << 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,16 +169,60 @@ class AsOf:
     attempt: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class KeyRange:
+    """Shards whose key is at least `first` and less than `end`; without one of them, all from or up to there."""
+
+    first: bytes | None = None
+    end: bytes | None = None
+
+    def conditions(self) -> list[sa.ColumnElement[bool]]:
+        found = [] if self.first is None else [shards.c.shard_key >= self.first]
+        return found if self.end is None else [*found, shards.c.shard_key < self.end]
+
+
+def key_ranges(transaction: Transaction, size: int) -> list[KeyRange]:
+    """All shards in parts of about `size` rows, which processes read side by side by the table's primary key.
+
+    Keys are digests: they are spread evenly, so the first of them tell how many there are, and equal ranges hold
+    equally many.
+    """
+    after_some = sa.select(shards.c.shard_key).order_by(shards.c.shard_key).offset(SAMPLE).limit(1)
+    key = transaction.execute(after_some).scalar_one_or_none()
+    if key is None:
+        return [KeyRange()]
+    rows = SAMPLE * _KEYS // max(1, int.from_bytes(bytes(key), "big"))
+    parts = -(-rows // size)
+    edges = [(_KEYS * place // parts).to_bytes(32, "big") for place in range(1, parts)]
+    return [KeyRange(first, end) for first, end in zip([None, *edges], [*edges, None], strict=True)]
+
+
 def pages(
-    database: Database, view: str, *, source: str | None = None, pipeline: str | None = None, as_of: AsOf | None = None
+    database: Database,
+    view: str,
+    *,
+    source: str | None = None,
+    pipeline: str | None = None,
+    as_of: AsOf | None = None,
+    keys: KeyRange | None = None,
+    columns: Sequence[str] | None = None,
 ) -> Iterator[list[tuple[Any, ...]]]:
-    """The rows of a view in pages of up to 10,000, ordered by the table's key; memory holds one page."""
+    """The rows of a view in pages of up to 10,000, ordered by the table's key; memory holds one page.
+
+    `keys`: only these, of a view that is in `BY_SHARD`. `columns`: only these, in their order; without it all.
+    """
     table = _MAIN[view]
-    query = sa.select(*(c.expression.label(c.name) for c in VIEWS[view])).select_from(_FROM[view])
+    known = {column.name: column for column in VIEWS[view]}
+    chosen = [known[name].expression.label(name) for name in columns or known]
+    query = sa.select(*chosen).select_from(_FROM[view])
     if source is not None:
         query = query.where(table.c.source == source)
-    if pipeline is not None:
+    if pipeline is not None and table is certificates:
+        query = query.where(sa.false())  # they are of sources
+    elif pipeline is not None:
         query = query.where((table.c.owner if table is shards else table.c.pipeline) == pipeline)
+    if keys is not None:
+        query = query.where(*keys.conditions())
     if as_of is not None and (as_of.time is not None or as_of.attempt is not None):
         database.write(await_publishes)
         query = query.where(*database.read(lambda t: _published_by(t, as_of)))

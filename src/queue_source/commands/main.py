@@ -11,6 +11,7 @@ from queue_source.commands.demo.command import demo
 from queue_source.commands.errors import group as errors_group
 from queue_source.commands.output import Json, errors_as_exit_codes, print_result
 from queue_source.commands.queue import group as queue_group
+from queue_source.commands.reconcile import reconcile
 from queue_source.commands.send import send
 from queue_source.commands.setup import app as setup
 from queue_source.commands.shards import group as shards_group
@@ -43,6 +44,7 @@ app.add_typer(errors_group)
 app.add_typer(shards_group)
 app.command()(prune)
 app.command()(vacuum)
+app.command()(reconcile)
 app.command()(migrate)
 app.add_typer(setup, name="setup")
 

@@ -10,6 +10,7 @@ from queue_source.options.checks import check_declared, check_zone
 from queue_source.options.connections import connection_options
 from queue_source.options.content import ContentOptions, SchemaOptions
 from queue_source.options.file_format import FormatOptions
+from queue_source.options.listing import ListingOptions, parse_listing_options
 from queue_source.options.parsing import parse_reader_options, parse_sink_options, parse_view_options
 from queue_source.options.reader import (
     BatchOptions,
@@ -33,6 +34,7 @@ __all__ = [
     "DeliveryOptions",
     "FormatOptions",
     "LeaseOptions",
+    "ListingOptions",
     "NotificationOptions",
     "QueueOptions",
     "ReaderOptions",
@@ -47,6 +49,7 @@ __all__ = [
     "check_declared",
     "check_zone",
     "connection_options",
+    "parse_listing_options",
     "parse_reader_options",
     "parse_sink_options",
     "parse_view_options",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from queue_source.options.backfill import BackfillOptions
 from queue_source.options.content import ContentOptions, SchemaOptions
@@ -71,4 +71,26 @@ VIEWS = Place(
     _sections(ViewOptions, access=STORAGE_OPTIONS),
     no_path="a view takes no path: the store knows its files; call load() without an argument, and set storeUrl",
 )
+_CHOOSING = (
+    "allowedPrefixes",
+    "allowOverwrites",
+    "pathGlobFilter",
+    "fullPathGlobFilter",
+    "readHiddenFiles",
+    "modifiedAfter",
+    "modifiedBefore",
+)
+LISTING = Place(
+    "reconcile",
+    {
+        NotificationOptions.TITLE: tuple(
+            replace(option, required="", unless=())
+            for option in options_of(NotificationOptions)
+            if option.name in _CHOOSING
+        ),
+        StorageOptions.TITLE: STORAGE_OPTIONS,
+    },
+)
+"""Options of a reader that `cuesqueue reconcile` needs: which objects it would read, and how they are reached."""
+
 PLACES = (READER, SINK, VIEWS)

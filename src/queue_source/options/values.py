@@ -25,13 +25,13 @@ _SPARK_OWN = {name.lower() for name in SPARK_OWN}
 
 def read(place: Place, options: Mapping[str, str]) -> dict[str, Any]:
     """Every option of the place by its own name, defaults filled in. Raises OptionError."""
-    given = _given(place, options)
+    texts = given(place, options)
     values: dict[str, Any] = {}
     for option in place.options:
-        text = given.get(option.name, option.default)
+        text = texts.get(option.name, option.default)
         values[option.name] = None if text is None else _parse(option, text)
     for option in place.options:
-        if option.name in given:
+        if option.name in texts:
             _check_format(option, values)
         elif option.required and not any(_is_so(values[name], value) for name, value in option.unless):
             call = f".option({option.name!r}, {option.example!r}) after {place.call}"
@@ -39,24 +39,24 @@ def read(place: Place, options: Mapping[str, str]) -> dict[str, Any]:
     return values
 
 
-def _is_so(given: Any, value: str | None) -> bool:
-    return given is not None if value is None else given == value
+def _is_so(own: Any, value: str | None) -> bool:
+    return own is not None if value is None else own == value
 
 
-def _given(place: Place, options: Mapping[str, str]) -> dict[str, str]:
-    """Option name -> text, for what was given."""
+def given(place: Place, options: Mapping[str, str]) -> dict[str, str]:
+    """Option name -> text, for what was given. Raises OptionError."""
     table = {option.name.lower(): option for option in place.options}
-    given: dict[str, tuple[str, str]] = {}  # own name -> (name as written, text)
+    found: dict[str, tuple[str, str]] = {}  # own name -> (name as written, text)
     for written, text in options.items():
         option = _resolve(place, table, written)
         if option is None:
             continue
         if option.type in (types.SECRET, types.STORE_URL):
             check_shown(written, option.name, text, secret=option.type is types.SECRET)
-        earlier = given.setdefault(option.name, (written, text))
+        earlier = found.setdefault(option.name, (written, text))
         if earlier[1] != text:
             raise OptionError(option.name, f"is given twice, as {earlier[0]!r} and as {written!r}; keep one of them")
-    return {name: text for name, (_, text) in given.items()}
+    return {name: text for name, (_, text) in found.items()}
 
 
 def _resolve(place: Place, table: Mapping[str, Option], written: str) -> Option | None:

@@ -28,7 +28,7 @@ from queue_source.read.plan_store import PlanStore
 from queue_source.spark.compat import arrow_schema
 from queue_source.storage.files import resolve
 from shard_store.store import ShardStore, open_store
-from shard_store.views import VIEWS, AsOf, DataFiles
+from shard_store.views import BY_SHARD, VIEWS, AsOf, DataFiles, KeyRange
 
 _TYPES: dict[str, DataType] = {
     "text": StringType(),
@@ -38,14 +38,19 @@ _TYPES: dict[str, DataType] = {
     "binary": BinaryType(),
 }
 _PARTITION_BYTES = 128 * 1024 * 1024
+_PARTITION_SHARDS = 250_000
 
 
 @dataclass
 class ViewPartition(InputPartition):
-    """A table of `store`, read page by page by one task; or for view `data` some of the files, listed by their task."""
+    """A table of `store`, read page by page by one task, or a range of it.
+
+    For view `data` some of the files, listed by their task.
+    """
 
     store: PlanStore
     files: DataFiles | None = None
+    keys: KeyRange | None = None
 
 
 def view_schema(options: ViewOptions) -> StructType:
@@ -60,17 +65,21 @@ def view_schema(options: ViewOptions) -> StructType:
 
 
 class CuesqueueViewReader(DataSourceReader):
-    """Reads a view as it stands when its partitions are planned."""
+    """Reads a view as it stands when its partitions are planned; of a table, the columns of `schema`."""
 
     def __init__(self, options: ViewOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
+        if options.view != "data":
+            _check_columns(options.view, schema)
 
     def partitions(self) -> Sequence[InputPartition]:
         options = self._options
         as_of = AsOf(options.as_of, options.as_of_attempt)
         with open_store(options.store.reveal(), create=False) as store:
             own = PlanStore.of(options.store, store)
+            if options.view in BY_SHARD:
+                return [ViewPartition(own, keys=keys) for keys in store.key_ranges(_PARTITION_SHARDS)]
             if options.view != "data":
                 return [ViewPartition(own)]
             files = store.data_files(_PARTITION_BYTES, source=options.source, pipeline=options.pipeline, as_of=as_of)
@@ -83,15 +92,35 @@ class CuesqueueViewReader(DataSourceReader):
             if partition.files is not None:
                 yield from _read_files(store.paths(partition.files), schema, self._options.storage)
                 return
-            for page in self._pages(store):
+            for page in self._pages(store, partition.keys):
                 columns = zip(*page, strict=True)
                 arrays = [_array(values, field.type) for values, field in zip(columns, schema, strict=True)]
                 yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
-    def _pages(self, store: ShardStore) -> Iterator[list[tuple[Any, ...]]]:
+    def _pages(self, store: ShardStore, keys: KeyRange | None) -> Iterator[list[tuple[Any, ...]]]:
         options = self._options
         as_of = AsOf(options.as_of, options.as_of_attempt)
-        return store.pages(options.view, source=options.source, pipeline=options.pipeline, as_of=as_of)
+        return store.pages(
+            options.view,
+            source=options.source,
+            pipeline=options.pipeline,
+            as_of=as_of,
+            keys=keys,
+            columns=self._schema.names,
+        )
+
+
+def _check_columns(view: str, schema: StructType) -> None:
+    """Refuse a declared schema that is no choice of the view's columns: OptionError."""
+    kinds = {column.name: _TYPES[column.kind] for column in VIEWS[view]}
+    for field in schema:
+        if kinds.get(field.name) != field.dataType:
+            has = ", ".join(f"{name} {kind.simpleString()}" for name, kind in kinds.items())
+            raise OptionError(
+                "schema",
+                f"view {view!r} has no column {field.name} {field.dataType.simpleString()}; leave the schema out, or "
+                f"choose among: {has}",
+            )
 
 
 def _array(values: Sequence[object], kind: pa.DataType) -> pa.Array:

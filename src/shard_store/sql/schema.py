@@ -329,7 +329,9 @@ certificates = sa.Table(
     sa.Column("id", Serial, primary_key=True, autoincrement=True),
     sa.Column("source", Name, nullable=False),
     sa.Column("prefix", AnyText, nullable=False),
+    sa.Column("modified_since", sa.BigInteger),  # NULL: from the beginning
     sa.Column("modified_before", sa.BigInteger, nullable=False),
+    sa.Column("choice", AnyText, nullable=False),  # the reader's options that choose objects and their ids, as JSON
     sa.Column("evidence", AnyText, nullable=False),  # "listing", or the URI of an inventory's manifest
     sa.Column("objects", sa.BigInteger, nullable=False),
     sa.Column("published", sa.BigInteger, nullable=False),
@@ -338,6 +340,7 @@ certificates = sa.Table(
     sa.Column("missing", sa.BigInteger, nullable=False),
     sa.Column("changed", sa.BigInteger, nullable=False),  # published, and overwritten since
     sa.Column("beyond_memory", sa.BigInteger, nullable=False),
+    sa.Column("before_beginning", sa.BigInteger, nullable=False),  # there before the first start, and not wanted
     sa.Column("left_out", sa.BigInteger, nullable=False),  # hidden names and filters: not among the objects
     sa.Column("digest", Hex, nullable=False),  # of all objects and what became of each, in any order
     sa.Column("unpublished", LongText, nullable=False),  # JSON: the first of each kind that is not published, by kind
@@ -346,6 +349,7 @@ certificates = sa.Table(
     **_TABLE,
 )
 sa.Index("cuesqueue_certificates_source", certificates.c.source, certificates.c.written_at)
+sa.Index("cuesqueue_certificates_written", certificates.c.written_at)
 
 cleanings = sa.Table(
     "cuesqueue_cleanings",  # objects that are deleted or moved after they were read: written before, and after

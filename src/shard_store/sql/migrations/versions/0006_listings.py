@@ -50,9 +50,12 @@ def upgrade() -> None:
         sa.Column("id", SERIAL, primary_key=True, autoincrement=True),
         sa.Column("source", NAME, nullable=False),
         sa.Column("prefix", TEXT, nullable=False),
+        *_numbers("modified_since", nullable=True),
         *_numbers("modified_before"),
+        sa.Column("choice", TEXT, nullable=False),
         sa.Column("evidence", TEXT, nullable=False),
-        *_numbers("objects", "published", "waiting", "quarantined", "missing", "changed", "beyond_memory", "left_out"),
+        *_numbers("objects", "published", "waiting", "quarantined", "missing", "changed", "beyond_memory"),
+        *_numbers("before_beginning", "left_out"),
         sa.Column("digest", sa.String(64), nullable=False),
         sa.Column("unpublished", TEXT, nullable=False),
         sa.Column("actor", TEXT, nullable=False),
@@ -75,6 +78,7 @@ def upgrade() -> None:
         sa.Column("detail", TEXT),
     )
     _index("cuesqueue_certificates_source", "cuesqueue_certificates", ["source", "written_at"])
+    _index("cuesqueue_certificates_written", "cuesqueue_certificates", ["written_at"])
     _index("cuesqueue_cleanings_due", "cuesqueue_cleanings", ["source", "ended_at", "due_at"], OPEN)
     _index("cuesqueue_cleanings_ended", "cuesqueue_cleanings", ["ended_at"])
     _remember()

@@ -1,0 +1,286 @@
+"""Compares a source with what is in its buckets: `cuesqueue reconcile`, and certificates (decision 0048).
+
+The pages of a listing or an inventory become counters, a digest and the first names of each kind, in bounded memory.
+Nothing is written before the last page is there: a listing that fails in the middle certifies nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import tenacity
+
+from queue_source.announcements.events import announcement_of
+from queue_source.announcements.listed import listed_contents
+from queue_source.errors import ObjectRefused, ObjectStoreError, OptionError, QueueError
+from queue_source.messages import ListedObject, Outgoing
+from queue_source.options import ListingOptions
+from queue_source.queues import Queue
+from queue_source.queues.base import Unsendable, send_messages
+from queue_source.storage.buckets.base import Bucket, Page
+from shard_store.certificates import Scope, Tally, verdict
+from shard_store.completeness import MEASURED, UNMEASURED, UNPUBLISHED, Category, Clocks, Finding, ListedShard
+from shard_store.sql.schema import micros
+from shard_store.sql.transaction import ROWS_PER_STATEMENT, chunks
+from shard_store.store import ShardStore
+
+LISTED = "listing"
+"""The evidence of a certificate that is no inventory."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_HALF = ROWS_PER_STATEMENT // 2  # each object may have been read under two ids
+_TRIES = 5
+"""For one page: a job of thousands of requests meets one that fails."""
+_WAIT: Any = tenacity.wait_random_exponential(0.5, 10)
+
+
+@dataclass(frozen=True, slots=True)
+class Period:
+    """Which objects are asked about: last modified from `since` on (None: from ever) and before `until`.
+
+    Times are by the object store's clock. Without `until` it is `grace` before its time now.
+    """
+
+    since: datetime | None = None
+    until: datetime | None = None
+    grace: timedelta = timedelta(minutes=10)
+
+    def ending(self, now: datetime) -> datetime:
+        """The end, given the time now. Raises OptionError where it has not come yet: nothing is known of it."""
+        until = self.until or now - self.grace
+        if until > now:
+            raise OptionError(
+                "--until", f"{iso(until)} is after {iso(now)}, up to which the bucket is known; name a time before"
+            )
+        if self.since is not None and self.since >= until:
+            raise OptionError("--since", f"{iso(self.since)} is not before {iso(until)}, where the period ends")
+        return until
+
+
+class Announcer:
+    """Sends what is missing, a page at a time. `queue` is None where it is only counted what would be sent."""
+
+    def __init__(self, queue: Queue | None, *, plain: bool = False) -> None:
+        self.sent = 0
+        self.unsendable: list[str] = []
+        self._queue = queue
+        self._plain = plain
+        self._waiting: list[Outgoing] = []
+
+    def put(self, listed: ListedObject) -> None:
+        message = announcement_of(listed, plain=self._plain)
+        if message is None:
+            self.unsendable.append(listed.uri)
+        else:
+            self._waiting.append(message)
+
+    def send(self) -> None:
+        """Send what is waiting: at most what a page has. Raises QueueError."""
+        messages, self._waiting = self._waiting, []
+        if messages and self._queue is not None:
+            try:
+                send_messages(self._queue, messages)
+            except Unsendable as error:
+                raise QueueError(self._queue.name, f"cannot carry an announcement: {error}") from error
+        self.sent += len(messages)
+
+
+@dataclass(slots=True)
+class Report:
+    """What became of the objects of one prefix.
+
+    Attributes:
+        tally: Objects by category, and the first of each kind that is not published.
+        outside: Objects that were last modified before the period, or after it; they are not counted.
+        clocks: How far the object store's clock is ahead of the database's.
+    """
+
+    scope: Scope
+    evidence: str
+    tally: Tally = field(default_factory=Tally)
+    outside: int = 0
+    clocks: Clocks = UNMEASURED
+
+    @property
+    def verdict(self) -> str:
+        return verdict(self.tally.counts)
+
+    def sentence(self) -> str:
+        """What a certificate says, in words."""
+        counts, scope = self.tally.counts, self.scope
+        since = "" if scope.modified_since is None else f" from {iso(from_micros(scope.modified_since))} on, and"
+        total = self.tally.objects
+        text = (
+            f"Of the {total:,} objects under {scope.prefix} last modified{since} before "
+            f"{iso(from_micros(scope.modified_before))}, {counts['published']:,} are published"
+        )
+        words = {
+            Category.MISSING: "missing",
+            Category.QUARANTINED: "quarantined",
+            Category.WAITING: "waiting",
+            Category.CHANGED: "published in another version than there is now",
+            Category.BEYOND_MEMORY: "unknown, and older than the store remembers",
+            Category.BEFORE_BEGINNING: "older than the first start, and not wanted (includeExistingFiles)",
+        }
+        others = [f"{counts[kind.value]:,} {word}" for kind, word in words.items() if counts[kind.value]]
+        return f"{', '.join([text, *others])}. {_MEANING[self.verdict]}"
+
+
+_MEANING = {
+    "complete": "Complete: every one of them is accounted for.",
+    "incomplete": "Not complete.",
+    "unknown": "Nothing is known to be missing, but the store has forgotten too much to say that it is complete.",
+}
+
+Advance = Callable[[int], None]
+Unpublished = Callable[[ListedObject, Finding], None]
+
+
+def reconcile(
+    store: ShardStore,
+    source: str,
+    prefix: str,
+    options: ListingOptions,
+    pages: Iterator[Page],
+    *,
+    period: Period = Period(),
+    evidence: str = LISTED,
+    announcer: Announcer | None = None,
+    unpublished: Unpublished = lambda listed, finding: None,
+    advance: Advance = lambda count: None,
+) -> Report:
+    """Compare the objects of a prefix with the shards of a source.
+
+    Args:
+        store: The store that has the source.
+        source: Its name, as `store.source_of` returns it.
+        prefix: What the objects begin with, in the one form of URIs.
+        options: What the reader would have read, and under which names.
+        pages: The objects, page by page; their times are by the clock that `Page.now` is of.
+        period: Which of them are asked about.
+        evidence: Where the pages come from. Of `LISTED` ones the clock is that of this moment, and is compared with the
+            database's; that of an inventory is not.
+        announcer: Is given what is missing.
+        unpublished: Called for each object that is not published.
+        advance: Called with the number of objects compared so far.
+
+    Raises:
+        BadObject, ObjectStoreError: The listing failed; nothing is certified.
+        OptionError: The period ends in the future.
+        QueueError: What is missing cannot be announced; what was sent before is harmless.
+        ShardStoreError: The store failed.
+    """
+    report: Report | None = None
+    seen = 0
+    for page in pages:
+        if report is None:
+            report = _begin(store, source, prefix, options, period, page.now, evidence)
+        for objects in chunks(page.objects, _HALF if options.notifications.allow_overwrites else ROWS_PER_STATEMENT):
+            timed = [(listed, micros(listed.modified)) for listed in objects]
+            asked = [(listed, at) for listed, at in timed if _is_asked(at, report.scope)]
+            report.outside += len(objects) - len(asked)
+            _compare(store, report, asked, options, announcer, unpublished)
+        if announcer is not None:
+            announcer.send()
+        seen += len(page.objects)
+        advance(seen)
+    if report is None:
+        raise ObjectStoreError(f"the listing of {prefix!r} has no page, not even an empty one")
+    return report
+
+
+def pages_of(bucket: Bucket, prefix: str, *, versions: bool) -> Generator[Page, None, None]:
+    """The pages of a listing, each of which is fetched while the one before is compared."""
+
+    def fetched() -> Generator[Page, None, None]:
+        cursor: str | None = None
+        while True:
+            page = _page(bucket, prefix, cursor, versions)
+            yield page
+            if page.cursor is None:
+                return
+            cursor = page.cursor
+
+    pages = fetched()
+    with closing(pages), ThreadPoolExecutor(1, thread_name_prefix="cuesqueue-listing") as thread:
+        coming = thread.submit(next, pages, None)
+        while (page := coming.result()) is not None:
+            coming = thread.submit(next, pages, None)
+            yield page
+
+
+def from_micros(time: int) -> datetime:
+    return _EPOCH + timedelta(microseconds=time)
+
+
+def iso(time: datetime) -> str:
+    """UTC, as short as it can be written."""
+    text = time.astimezone(timezone.utc).isoformat(timespec="auto")
+    return text.replace("+00:00", "Z")
+
+
+def _page(bucket: Bucket, prefix: str, cursor: str | None, versions: bool) -> Page:
+    for attempt in tenacity.Retrying(
+        retry=tenacity.retry_if_exception(
+            lambda error: isinstance(error, ObjectStoreError) and not isinstance(error, ObjectRefused)
+        ),
+        stop=tenacity.stop_after_attempt(_TRIES),
+        wait=_WAIT,
+        reraise=True,
+    ):
+        with attempt:
+            found = bucket.page(prefix, cursor, versions=versions)
+    return found
+
+
+def _begin(
+    store: ShardStore,
+    source: str,
+    prefix: str,
+    options: ListingOptions,
+    period: Period,
+    now: datetime,
+    evidence: str,
+) -> Report:
+    since = None if period.since is None else micros(period.since)
+    scope = Scope(source, prefix, since, micros(period.ending(now)), options.choice)
+    clocks = Clocks(micros(now) - store.database_time(), MEASURED) if evidence == LISTED else UNMEASURED
+    return Report(scope, evidence, clocks=clocks)
+
+
+def _is_asked(at: int, scope: Scope) -> bool:
+    return at < scope.modified_before and (scope.modified_since is None or at >= scope.modified_since)
+
+
+def _compare(
+    store: ShardStore,
+    report: Report,
+    objects: list[tuple[ListedObject, int]],
+    options: ListingOptions,
+    announcer: Announcer | None,
+    unpublished: Unpublished,
+) -> None:
+    """A part of a page, each object with its time in microseconds."""
+    wanted: list[tuple[ListedObject, ListedShard]] = []
+    contents = listed_contents([listed for listed, _ in objects], options.notifications)
+    for (listed, at), content in zip(objects, contents, strict=True):
+        if content is None:
+            report.tally.add(listed.uri, listed.size, listed.etag, Category.LEFT_OUT)
+        else:
+            plain = None if content.shard_id == listed.uri else listed.uri
+            shard = ListedShard(content.shard_id, listed.size, listed.etag, at, plain)
+            wanted.append((listed, shard))
+    if not wanted:
+        return
+    findings = store.compare(report.scope.source, [shard for _, shard in wanted], report.clocks)
+    for (listed, _), finding in zip(wanted, findings, strict=True):
+        report.tally.add(listed.uri, listed.size, listed.etag, finding.category)
+        if finding.category in UNPUBLISHED:
+            unpublished(listed, finding)
+        if announcer is not None and finding.category is Category.MISSING:
+            announcer.put(listed)

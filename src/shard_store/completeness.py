@@ -1,0 +1,173 @@
+"""What became of the objects of a listing: each page compared with the shards of a source in one statement.
+
+Three clocks meet here: the object store's (when an object was modified), the database's (when its shard ended, and up
+to when such ends may be forgotten), and the host's, which has no say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+
+from shard_store.errors import StoreConfigurationError
+from shard_store.listing import SURE, latest
+from shard_store.model import ShardKey, ShardState, shard_key
+from shard_store.semantics import Semantics
+from shard_store.sql.schema import pipelines, shards, sources
+from shard_store.sql.transaction import Transaction
+
+HOUR = 3_600_000_000
+
+
+class Category(str, Enum):
+    """What became of an object. The values are columns of certificates, and words of reports."""
+
+    PUBLISHED = "published"
+    WAITING = "waiting"  # announced, and not published yet
+    QUARANTINED = "quarantined"
+    MISSING = "missing"  # never announced, as far as the store remembers, and it would remember
+    CHANGED = "changed"  # published, and another object by now
+    BEYOND_MEMORY = "beyond_memory"  # unknown, and so old that the store may have forgotten it
+    BEFORE_BEGINNING = "before_beginning"  # unknown, and there before the first start (includeExistingFiles)
+    LEFT_OUT = "left_out"  # by the reader's own options; not among the objects
+
+
+COUNTED = tuple(category for category in Category if category is not Category.LEFT_OUT)
+"""Each object of a certificate is in one of these."""
+
+UNPUBLISHED = (Category.MISSING, Category.QUARANTINED, Category.WAITING, Category.CHANGED)
+"""With an object in one of these nothing is complete; the worst first."""
+
+
+class Clocks(NamedTuple):
+    """Microseconds: how far the object store's clock is ahead of the database's, and how well that is known."""
+
+    ahead: int = 0
+    accuracy: int = HOUR  # nobody has measured it
+
+
+UNMEASURED = Clocks()
+MEASURED = 60_000_000
+"""The accuracy of a difference that was measured, where the time of an object is in whole seconds."""
+
+
+class ListedShard(NamedTuple):
+    """An object as it is compared. `modified`: microseconds since 1970, by the object store's clock.
+
+    `uri`, where the id has a version too: under this id it was read before the reader had `allowOverwrites`.
+    """
+
+    shard_id: str
+    size: int | None
+    etag: str | None
+    modified: int
+    uri: str | None = None
+
+
+class Finding(NamedTuple):
+    """`pipeline`: who has the shard, or published it; None: nobody, or it is unknown."""
+
+    category: Category
+    pipeline: str | None = None
+
+
+class Memory(NamedTuple):
+    """How far back a source remembers: `sources` in the schema."""
+
+    forgotten_before: int = 0
+    existing_before: int | None = None
+
+
+def database_time(transaction: Transaction) -> int:
+    """Microseconds since 1970 by the database's clock."""
+    return int(transaction.execute(sa.select(transaction.now())).scalar_one())
+
+
+def source_of(transaction: Transaction, name: str | None) -> str:
+    """The source of this name, or the only one. Raises StoreConfigurationError.
+
+    A name that is misspelt would make every object a missing one, and so would a source that keeps no shards.
+    """
+    rows = transaction.execute(sa.select(pipelines.c.source, pipelines.c.semantics)).all()
+    known = sorted({row.source for row in rows})
+    if name is None and len(known) == 1:
+        (name,) = known
+    if name is None or name not in known:
+        some = ", ".join(known[:10]) or "none, since no query has started yet"
+        problem = "has several sources, so name one" if name is None else f"has no source {name[:100]!r}"
+        problem = problem if known or name is not None else "has no source yet"
+        raise StoreConfigurationError(f"option 'source': the store {transaction.database!r} {problem}; it has: {some}")
+    if all(not Semantics(row.semantics).keeps_shards for row in rows if row.source == name):
+        raise StoreConfigurationError(
+            f"option 'source': the pipelines of {name!r} run with deliverySemantics=at-least-once, of which the store "
+            "does not remember what was read; nothing can be compared with a listing"
+        )
+    return name
+
+
+def memory(transaction: Transaction, source: str) -> Memory:
+    row = transaction.execute(_memory(source)).one_or_none()
+    return Memory() if row is None else Memory(row.forgotten_before, row.existing_before)
+
+
+def compare(
+    transaction: Transaction, source: str, listed: Sequence[ListedShard], clocks: Clocks = UNMEASURED
+) -> list[Finding]:
+    """What became of each object of a page, in their order; up to 1,000, and half as many with a `uri`.
+
+    One statement, which sees the shards and how far the source remembers at the same moment: else what pruning removes
+    in between would be called missing.
+    """
+    keys = [shard_key(source, one.shard_id) for one in listed]
+    plain_keys = {one: shard_key(source, one.uri) for one in listed if one.uri is not None}
+    columns = (shards.c.shard_key, shards.c.state, shards.c.size, shards.c.etag, shards.c.finished_at, shards.c.owner)
+    of_shards = sa.select(*columns).where(transaction.among(shards.c.shard_key, sorted({*keys, *plain_keys.values()})))
+    given = _memory(source).subquery()
+    of_source = sa.select(
+        sa.null(), sa.literal(""), given.c.forgotten_before, sa.null(), given.c.existing_before, sa.null()
+    )
+    known: dict[ShardKey | None, Any] = {}
+    for found in transaction.execute(sa.union_all(of_shards, of_source)):
+        known[None if found[0] is None else ShardKey(bytes(found[0]))] = found
+    of_own = known.pop(None, None)
+    remembered = Memory() if of_own is None else Memory(of_own[2], of_own[4])
+    findings = []
+    for one, key in zip(listed, keys, strict=True):
+        plain = known.get(plain_keys.get(one, key))
+        if (row := known.get(key)) is not None:
+            findings.append(_known(one, row, clocks))
+        elif plain is not None and _known(one, plain, clocks._replace(accuracy=0)).category is Category.PUBLISHED:
+            findings.append(Finding(Category.PUBLISHED, plain[5]))
+        else:
+            findings.append(_unknown(one, remembered, clocks))
+    return findings
+
+
+def _memory(source: str) -> sa.Select[Any]:
+    return sa.select(sources.c.forgotten_before, sources.c.existing_before).where(sources.c.source == source)
+
+
+def _unknown(one: ListedShard, remembered: Memory, clocks: Clocks) -> Finding:
+    at = one.modified - clocks.ahead
+    if remembered.existing_before is not None and latest(one.modified) - clocks.ahead < remembered.existing_before:
+        return Finding(Category.BEFORE_BEGINNING)
+    if remembered.forgotten_before and at <= remembered.forgotten_before + SURE:
+        return Finding(Category.BEYOND_MEMORY)
+    return Finding(Category.MISSING)
+
+
+def _known(one: ListedShard, row: Sequence[Any], clocks: Clocks) -> Finding:
+    _, state, size, etag, finished_at, owner = row
+    if state == ShardState.QUARANTINED.value:
+        return Finding(Category.QUARANTINED, owner)
+    if state != ShardState.DONE.value:
+        return Finding(Category.WAITING, owner)
+    if one.etag is not None and etag is not None:
+        changed = one.etag != etag
+    else:
+        other_size = one.size is not None and size is not None and one.size != size
+        changed = other_size or one.modified - clocks.ahead > finished_at + clocks.accuracy
+    return Finding(Category.CHANGED if changed else Category.PUBLISHED, owner)
