@@ -73,7 +73,8 @@ def _sections(place: Place) -> Iterator[str]:
 def _row(option: Option) -> str:
     default = option.note
     if option.required:
-        default = "required" + (f", unless `{option.unless[0]}` = `{option.unless[1]}`" if option.unless else "")
+        unless = [f"`{name}`" + (" is given" if value is None else f" = `{value}`") for name, value in option.unless]
+        default = "required" + (f", unless {' or '.join(unless)}" if unless else "")
     if option.default is not None:
         default = _code(option.default) if option.default else "the empty text"
     meaning = option.help

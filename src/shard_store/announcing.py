@@ -74,6 +74,22 @@ def take_up(
     }
 
 
+def reopen_listed(
+    transaction: Transaction, token: PublishToken, listed: Mapping[ShardKey, Content], known: Mapping[ShardKey, Shard]
+) -> dict[ShardKey, Shard]:
+    """Those of the quarantined shards that a version of their objects opens which a listing has found.
+
+    A listing changes nothing of an open shard: it may be older than the last announcement.
+    """
+    seen = [key for key, content in listed.items() if _may_be_new(content, known[key].content)]
+    locked = transaction.select_among(sa.select(shards).with_for_update(), shards.c.shard_key, seen)
+    quarantined = [row for row in locked if row.state == ShardState.QUARANTINED.value]
+    reopened = _reopen(transaction, token, listed, quarantined) if quarantined else []
+    return {
+        key: Shard(key, listed[key], BEGINNING, ShardState.OPEN, token, stale=False, reopened=True) for key in reopened
+    }
+
+
 def announced_since(transaction: Transaction, identity: PlanIdentity, bad: Collection[ShardKey]) -> set[ShardKey]:
     """Those of a plan's bad shards, finished by now, that were announced anew while it ran: they are opened again.
 

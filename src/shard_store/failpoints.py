@@ -37,6 +37,13 @@ POINTS = (
 )
 
 
+LISTING_POINTS = (
+    "page-listed",  # reader: a page of a listing is read, nothing of it is in the store
+    "page-opened",  # reader: its unknown objects are shards of ours, and the listing goes on after it
+)
+"""Of readers with `backfillPrefixes` alone."""
+
+
 class FailpointReached(Exception):
     """Raised by the action `raise`; only tests ever see it."""
 
@@ -47,8 +54,8 @@ def _parse(text: str) -> dict[str, tuple[int, str, str]]:
         place, _, action = part.partition("=")
         place, _, wanted = place.partition("~")
         name, _, nth = place.partition("@")
-        if name not in POINTS:
-            raise ValueError(f"{VARIABLE}: there is no point {name!r}; points are {', '.join(POINTS)}")
+        if name not in (points := (*POINTS, *LISTING_POINTS)):
+            raise ValueError(f"{VARIABLE}: there is no point {name!r}; points are {', '.join(points)}")
         armed[name] = (int(nth or 1), wanted, action)
     return armed
 

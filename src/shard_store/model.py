@@ -45,6 +45,10 @@ def shard_key(source: str, shard_id: str) -> ShardKey:
     return ShardKey(hashlib.sha256(f"{source}\0{shard_id}".encode("utf-8", "surrogatepass")).digest())
 
 
+LISTING = "listing"
+"""The queue that contents come from which a listing has found: no message will ever come for them."""
+
+
 class ShardState(str, Enum):
     OPEN = "open"  # not at the end: somebody has to process it
     DONE = "done"  # at EOF, published

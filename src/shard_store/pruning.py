@@ -13,7 +13,7 @@ from sqlalchemy.engine import Row
 
 from shard_store.error_delivery import UNDELIVERED, awaits_delivery
 from shard_store.error_records import FINAL
-from shard_store.model import BEGINNING
+from shard_store.model import BEGINNING, LISTING
 from shard_store.semantics import Semantics
 from shard_store.sql.database import Database
 from shard_store.sql.schema import (
@@ -26,6 +26,7 @@ from shard_store.sql.schema import (
     shard_changes,
     shards,
     snapshots,
+    sources,
     splits,
 )
 from shard_store.sql.transaction import ROWS_PER_STATEMENT, Transaction
@@ -76,11 +77,15 @@ TABLES = tuple(field.name for field in fields(PruneResult) if field.name != "tim
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """Rows of `table` that may go: those for which `old` holds, found in the `order` of an index."""
+    """Rows of `table` that may go: those for which `old` holds, found in the `order` of an index.
+
+    `source`: of finished shards, whose source then remembers that it has forgotten some.
+    """
 
     table: sa.Table
     old: sa.ColumnElement[bool]
     order: tuple[sa.ColumnElement[Any], ...]
+    source: str | None = None
 
     @property
     def name(self) -> str:
@@ -177,7 +182,7 @@ def _finished_shards(database: Database, source: str, most: int | None, cutoff: 
     """The source's shards that ended before the cutoff, and of the others the oldest that are too many."""
     finished = sa.and_(shards.c.source == source, shards.c.finished_at.is_not(None))
     order = shards.c.finished_at, shards.c.shard_key
-    yield _Target(shards, sa.and_(finished, shards.c.finished_at < cutoff), order[:1])
+    yield _Target(shards, sa.and_(finished, shards.c.finished_at < cutoff), order[:1], source)
     if most is None:
         return
     newest_first = sa.select(*order).where(finished).order_by(*(column.desc() for column in order))
@@ -185,15 +190,17 @@ def _finished_shards(database: Database, source: str, most: int | None, cutoff: 
     if newest_to_go is not None:
         at, key = newest_to_go
         tie = sa.and_(shards.c.finished_at == at, shards.c.shard_key <= key)
-        yield _Target(shards, sa.and_(finished, sa.or_(shards.c.finished_at < at, tie)), order)
+        yield _Target(shards, sa.and_(finished, sa.or_(shards.c.finished_at < at, tie)), order, source)
 
 
 def _released_shards(policy: RetentionPolicy, cutoff: int) -> _Target:
     """What nobody has taken since it was given up: its message was thrown away by the queue, or has expired.
 
     Nothing of it was read (invariant 6 is about what was): announced once more, it is opened as if for the first time.
+    What a listing has found stays, since nobody will announce it.
     """
     nobody = sa.and_(shards.c.owner.is_(None), shards.c.finished_at.is_(None), shards.c.position == BEGINNING)
+    nobody = sa.and_(nobody, shards.c.queue != LISTING)
     old = sa.and_(nobody, shards.c.opened_at < cutoff, _of_source(shards, policy))
     return _Target(shards, old, (shards.c.opened_at,))
 
@@ -252,6 +259,13 @@ def _confirmed_snapshots(row: Row[Any], at: int, cutoff: int) -> _Target:
     return _Target(snapshots, old, (snapshots.c.seq,))
 
 
+def _forget(transaction: Transaction, source: str, until: int) -> None:
+    """Finished shards of the source that ended up to then are no longer known: no listing may open their objects."""
+    before = sources.c.forgotten_before
+    raised = sources.update().where(sources.c.source == source, before < until).values(forgotten_before=until)
+    transaction.execute(raised)
+
+
 def _remove(transaction: Transaction, target: _Target, limit: int) -> tuple[int, int]:
     """Delete up to `limit` rows by their keys: the select takes no locks that a publish would wait for.
 
@@ -259,9 +273,12 @@ def _remove(transaction: Transaction, target: _Target, limit: int) -> tuple[int,
     """
     table, old = target.table, target.old
     key = list(table.primary_key.columns)
-    found = transaction.execute(sa.select(*key).where(old).order_by(*target.order).limit(limit)).all()
+    columns = key if target.source is None else [*key, shards.c.finished_at]
+    found = transaction.execute(sa.select(*columns).where(old).order_by(*target.order).limit(limit)).all()
     if not found:
         return 0, 0
+    if target.source is not None:  # first: a listing that does not find them must see this
+        _forget(transaction, target.source, max(row.finished_at for row in found))
     if len(key) == 1:
         chosen: sa.ColumnElement[bool] = transaction.among(key[0], [row[0] for row in found])
     else:

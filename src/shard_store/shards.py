@@ -62,7 +62,7 @@ def open_shards(
     found = {} if _counts_inserts(transaction) else look(transaction, wanted)
     # a shard of another pipeline may be finished and pruned between our insert and our query: then it is new again
     while absent := [(key, wanted[key]) for key in sorted(wanted.keys() - found.keys())]:
-        found |= _insert(transaction, token, source, absent)
+        found |= insert_absent(transaction, token, source, absent)
     found |= take_up(transaction, token, wanted, [s for s in found.values() if s.content is not wanted[s.key]])
     return {key: _with_size(found[key], content) for key, content in wanted.items()}
 
@@ -74,7 +74,7 @@ def _with_size(shard: Shard, content: Content) -> Shard:
     return shard._replace(content=shard.content._replace(size=content.size, etag=content.etag))
 
 
-def _insert(
+def insert_absent(
     transaction: Transaction, token: PublishToken, source: str, absent: Sequence[tuple[ShardKey, Content]]
 ) -> dict[ShardKey, Shard]:
     """Open what nobody else has opened, and return all as they are now; in the order of keys: no two deadlock."""

@@ -14,7 +14,7 @@ from shard_store.model import PublishToken, Shard, ShardKey, Snapshot
 from shard_store.offsets import plans_with_errors
 from shard_store.semantics import Semantics
 from shard_store.shards import as_shard, current, owned_by
-from shard_store.sql.schema import Name, attempts, pipelines, shards
+from shard_store.sql.schema import Name, attempts, pipelines, shards, sources
 from shard_store.sql.transaction import Transaction
 
 
@@ -121,6 +121,7 @@ def _locked(transaction: Transaction, source: str, pipeline: str, semantics: Sem
             created_at=now,
         )
     )
+    transaction.execute(transaction.dialect.insert_if_absent(sources).values(source=source, forgotten_before=0))
     alive = (pipelines.c.stale_at > now).label("alive")
     row = transaction.execute(
         sa.select(pipelines, alive).where(pipelines.c.pipeline == pipeline).with_for_update()

@@ -15,6 +15,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from sqlalchemy.engine import Connection
 
 from shard_store import (
+    adopting,
     error_delivery,
     error_records,
     error_repair,
@@ -22,6 +23,7 @@ from shard_store import (
     identity,
     known_objects,
     leases,
+    listing,
     offsets,
     plans,
     pruning,
@@ -36,7 +38,8 @@ from shard_store import (
 )
 from shard_store.error_repair import Reopening
 from shard_store.error_search import StoredError
-from shard_store.model import PlanIdentity, ShardKey
+from shard_store.listing import Claim
+from shard_store.model import PlanIdentity, PublishToken, ShardKey
 from shard_store.pruning import PruneResult, RetentionPolicy
 from shard_store.publishing import Published
 from shard_store.shard_repair import Audit, ShardsChanged
@@ -126,6 +129,20 @@ class ShardStore:
     renewed = _reads(shards.renewed)
     acquire = _writes(shards.acquire)
     release = _writes(shards.release)
+
+    # what is found by listing objects
+
+    def claim_listing(
+        self, token: PublishToken, source: str, prefix: str, interval: float, *, at_once: bool = False
+    ) -> Claim | None:
+        """The listing of a prefix, if it is due and ours."""
+        return listing.claim(self.database, token, source, prefix, interval, at_once=at_once)
+
+    compare_listed = _writes(listing.compare)
+    leave_existing = _writes(listing.leave_existing)
+    abandoned = _reads(listing.abandoned)
+    let_go_of_listings = _writes(listing.let_go)
+    adopt = _writes(adopting.adopt)
 
     # snapshots and plans
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from queue_source.queues import Depth, open_queue
 from shard_store.store import ShardStore, open_store
+from support.buckets import MemoryStore
 from support.driver_loop import DriverLoop, published, reader_options, states
 
 EMPTY = Depth(ready=0, in_flight=0)
@@ -17,9 +18,10 @@ EMPTY = Depth(ready=0, in_flight=0)
 
 @dataclass
 class World:
-    """One queue and one store in a folder of their own."""
+    """One queue and one store in a folder of their own, and an object store in memory."""
 
     folder: Path
+    bucket: MemoryStore = field(default_factory=MemoryStore)
 
     @property
     def queue_url(self) -> str:
@@ -58,6 +60,7 @@ class World:
             tells_start=tells_start,
             driver=driver,
             skewed=skewed,
+            open_bucket=self.bucket.open,
         )
         try:
             yield loop

@@ -19,6 +19,7 @@ from queue_source.coordinator.in_flight import InFlight
 from queue_source.options import ReaderOptions, connection_options, parse_reader_options
 from queue_source.options.queue_checks import check_suitability
 from queue_source.queues import open_queue
+from queue_source.storage.buckets.base import Bucket
 from shard_store.failpoints import reach
 from shard_store.model import ErrorRecord, Plan, Split
 from shard_store.store import ShardStore, open_store
@@ -39,8 +40,16 @@ def reader_options(queue_url: str, store_url: str, **more: str) -> ReaderOptions
     return parse_reader_options({name: text for name, text in {**defaults, **more}.items() if text})
 
 
+def no_bucket(prefix: str) -> Bucket:
+    raise AssertionError(f"nothing is listed here, and not {prefix}")
+
+
 def start_coordinator(
-    options: ReaderOptions, *, driver: str = "", skew: Callable[[], float] | None = None
+    options: ReaderOptions,
+    *,
+    driver: str = "",
+    skew: Callable[[], float] | None = None,
+    open_bucket: Callable[[str], Bucket] = no_bucket,
 ) -> Coordinator:
     """As `spark/reader.py` does it; every object has 10 bytes. `skew`: seconds by which all clocks are ahead."""
     opened = [open_queue(url.reveal(), **connection_options(url, options.queue)) for url in options.queue.urls]
@@ -58,6 +67,7 @@ def start_coordinator(
         lambda uris: [10 for _ in uris],
         driver=driver,
         error_queue=errors,
+        open_bucket=open_bucket,
         clock=lambda: time.monotonic() + ahead(),
     )
 
@@ -81,6 +91,7 @@ class DriverLoop:
         driver: str = "",
         work: Callable[[], object] = lambda: None,
         skewed: bool = False,
+        open_bucket: Callable[[str], Bucket] = no_bucket,
     ) -> None:
         """`work` is what takes time in a batch, between its plan and its delivery. `bad`: what tasks find bad, and why.
 
@@ -91,6 +102,7 @@ class DriverLoop:
         self.bad: dict[str, str] = {}
         self.skew = 0.0
         self._skewed = skewed
+        self._open_bucket = open_bucket
         self.checkpoint = checkpoint
         self.output = output
         self.publishes = publishes
@@ -108,7 +120,7 @@ class DriverLoop:
 
     def _start_coordinator(self, driver: str) -> Coordinator:
         skew = (lambda: self.skew) if self._skewed else None
-        return start_coordinator(self.options, driver=driver, skew=skew)
+        return start_coordinator(self.options, driver=driver, skew=skew, open_bucket=self._open_bucket)
 
     def drain(self) -> None:
         """As Trigger.AvailableNow on 4.2 and later: batches until nothing new comes."""

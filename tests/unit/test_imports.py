@@ -40,6 +40,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "error_log error_queue in_flight heartbeats",
         "acknowledging receiving",
         "ownership",
+        "backfill",
         "maintenance opening progress",
         "coordinator",
         "start",

@@ -69,6 +69,9 @@ class Fakes:
     def get_renewed(self) -> None:
         self._called("renewed")
 
+    def take_abandoned(self) -> None:
+        self._called("abandoned")
+
     def depth(self) -> Depth:
         self._called("depth")
         self.rounds.now += self.counting
@@ -89,7 +92,7 @@ def run(fakes: Fakes, **options: str) -> tuple[Maintenance, Session]:
     given: dict[str, Any] = {"commitTimeout": "6s", "pruneInterval": "60s", **options}
     session = make_session(fakes, {"q": fakes}, stopping=fakes.rounds, clock=lambda: fakes.rounds.now, **given)
     other: Any = fakes
-    maintenance = Maintenance(session, InFlight(["q"], Limits(10, 10)), other, other, ErrorLog(session))
+    maintenance = Maintenance(session, InFlight(["q"], Limits(10, 10)), other, other, ErrorLog(session), other)
     maintenance.run()
     return maintenance, session
 
@@ -117,7 +120,7 @@ def test_pruning_gets_the_window_the_limit_and_the_source_of_the_options() -> No
     assert fakes.policies == [RetentionPolicy(timedelta(days=8), 77, "files")]
 
 
-@pytest.mark.parametrize("call", ["others", "renewed", "prune files", "prune", "depth"])
+@pytest.mark.parametrize("call", ["others", "renewed", "abandoned", "prune files", "prune", "depth"])
 def test_what_fails_is_counted_and_tried_again_and_keeps_nothing_else_from_being_done(
     call: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -126,7 +129,7 @@ def test_what_fails_is_counted_and_tried_again_and_keeps_nothing_else_from_being
     maintenance, session = run(fakes)
     assert session.metrics.snapshot()["maintenanceFailures"] == 2
     assert len(caplog.records) == 2
-    for name in ("others", "renewed", "prune files", "prune", "depth"):
+    for name in ("others", "renewed", "abandoned", "prune files", "prune", "depth"):
         assert len(fakes.times(name)) >= 1
     assert len(fakes.times(call)) >= 3
     assert fakes.times(call)[2] <= 61, "not a whole interval later"

@@ -9,10 +9,7 @@ from queue_source.announcements.contents import is_wanted
 from queue_source.messages import ListedObject
 from queue_source.options import NotificationOptions
 from queue_source.uris import climbs
-from shard_store.model import Content
-
-QUEUE = "listing"
-"""The name of the queue that contents of a listing come from."""
+from shard_store.model import LISTING, Content
 
 
 def listed_contents(objects: Iterable[ListedObject], options: NotificationOptions) -> list[Content | None]:
@@ -27,9 +24,11 @@ def listed_contents(objects: Iterable[ListedObject], options: NotificationOption
 
 def _content(listed: ListedObject, options: NotificationOptions) -> Content | None:
     uri = listed.uri
+    if listed.size == 0 and uri.endswith("/"):  # the empty objects that represent folders
+        return None
     if not uri.startswith(options.allowed_prefixes) or climbs(uri) or not is_wanted(uri, options):
         return None
     version = listed.version or listed.etag
     identity = f"{uri}#{version}" if options.allow_overwrites and version is not None else uri
     seen = version or listed.modified.astimezone(timezone.utc).isoformat()
-    return Content(identity, uri, listed.size, listed.etag, QUEUE, f"listed {seen}", receive_count=1)
+    return Content(identity, uri, listed.size, listed.etag, LISTING, f"listed {seen}", receive_count=1)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from queue_source.coordinator.acknowledging import Acknowledger
+from queue_source.coordinator.backfill import Backfill
 from queue_source.coordinator.error_log import ErrorLog
 from queue_source.coordinator.error_queue import ErrorQueue
 from queue_source.coordinator.in_flight import InFlight
@@ -42,6 +43,7 @@ class Parts:
     error_log: ErrorLog
     progress: Progress
     receivers: Receivers
+    backfill: Backfill
     maintenance: Maintenance
     threads: Threads
 
@@ -133,6 +135,7 @@ class Coordinator:
         """AvailableNow: take what is there now, and end. Later messages are left for the next run."""
         self.check()
         self._parts.receivers.drain()
+        self._parts.backfill.drain()
 
     def report(self) -> dict[str, Any]:
         """Counters for the query's progress, `errors` by cause.
@@ -198,6 +201,7 @@ class Coordinator:
         try:
             session.store.release(session.token, left.shards)
             session.store.retire(session.token)
+            self._parts.backfill.let_go()
         except ShardStoreError as error:
             logger.warning("pipeline %s: %s", session.token.pipeline, error)  # they go stale by themselves
         try:

@@ -19,7 +19,7 @@ from queue_source.coordinator.room import Limits, Receive, Room
 from queue_source.coordinator.shares import Shares
 from queue_source.coordinator.waiting import Waiting
 from queue_source.messages import MESSAGE_URI, MessageKey, Received, key_of
-from shard_store.model import Content, Range, Shard, ShardKey, Snapshot, is_end
+from shard_store.model import LISTING, Content, Range, Shard, ShardKey, Snapshot, is_end
 
 _EQUAL = Shares()
 _POLL = 0.1  # seconds: time-outs of a wait are noticed as late as this
@@ -70,6 +70,10 @@ class InFlight:
         self._snapshots: dict[int, tuple[Range, ...]] = {}  # not confirmed
         self._sizes: dict[ShardKey, int] = {}  # of what is ready, taken or planned
         self._bytes = 0
+        self._listed: dict[ShardKey, int] = {}  # the sizes of those that listings have found
+        self._listed_bytes = 0
+        self._listed_work = shares.room(LISTING, limits.work)
+        self._listing = False
         self._awaited: set[ShardKey] = set()  # at-least-once: done, and its message will come again
 
     # receiving
@@ -153,6 +157,24 @@ class InFlight:
             found = self._awaited.intersection(keys)
             self._awaited -= found
             return found
+
+    # listing
+
+    def expect_listing(self, due: bool) -> None:
+        """Whether a listing of ours is due or under way: then the queues are not all that may bring something."""
+        with self._changed:
+            self._listing = due
+            self._changed.notify_all()
+
+    def wait_for_listed(self, seconds: float) -> bool:
+        """Whether there is room for a page of a listing, if need be after so many seconds.
+
+        Counted apart from what queues announce: neither may keep the other out.
+        """
+        with self._changed:
+            if self._listed_enough():
+                self._changed.wait(seconds)
+            return not self._listed_enough()
 
     # shards
 
@@ -329,10 +351,18 @@ class InFlight:
     # with the lock
 
     def _heavy(self) -> bool:
-        limits, size = self._room.limits, self._bytes
-        if limits.bytes is not None and size + self._unopened >= limits.bytes:
+        announced = len(self._sizes) - len(self._listed)
+        return self._too_much(announced, self._bytes - self._listed_bytes, self._room.limits.work)
+
+    def _listed_enough(self) -> bool:
+        return self._too_much(len(self._listed), self._listed_bytes, self._listed_work)
+
+    def _too_much(self, count: int, size: int, work: int) -> bool:
+        """Whether so many shards of so many bytes, of one kind, are as many as may be held."""
+        limits = self._room.limits
+        if limits.bytes is not None and self._bytes + self._unopened >= limits.bytes:
             return True
-        many = len(self._sizes) >= limits.work or (limits.batch_bytes is not None and size >= limits.batch_bytes)
+        many = count >= work or (limits.batch_bytes is not None and size >= limits.batch_bytes)
         return many and self._ready.free > 0
 
     def _room_by_bytes(self, queue: str) -> int:
@@ -344,7 +374,7 @@ class InFlight:
 
     def _drained(self) -> bool:
         """Waiting brings nothing more: the queues are empty, or there is no room and nothing is about to leave."""
-        if self._inbox or self._opening:
+        if self._inbox or self._opening or (self._listing and not self._listed_enough()):
             return False
         if self._room.gives_no_more():
             return True
@@ -395,9 +425,13 @@ class InFlight:
         if key not in self._sizes:
             self._sizes[key] = content.size or 0
             self._bytes += content.size or 0
+            if content.queue == LISTING:
+                self._listed[key] = content.size or 0
+                self._listed_bytes += content.size or 0
 
     def _leave(self, key: ShardKey) -> None:
         self._bytes -= self._sizes.pop(key, 0)
+        self._listed_bytes -= self._listed.pop(key, 0)
 
 
 def _size(messages: Iterable[Received]) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from queue_source.coordinator.acknowledging import Acknowledger
+from queue_source.coordinator.backfill import Backfill
 from queue_source.coordinator.error_log import ErrorLog
 from queue_source.coordinator.in_flight import InFlight
 from queue_source.coordinator.ownership import Ownership
@@ -46,9 +47,11 @@ class Maintenance:
         ownership: Ownership,
         acknowledger: Acknowledger,
         error_log: ErrorLog,
+        backfill: Backfill,
     ) -> None:
         self._session = session
         self._error_log = error_log
+        self._backfill = backfill
         self._in_flight = in_flight
         self._ownership = ownership
         self._acknowledger = acknowledger
@@ -60,6 +63,7 @@ class Maintenance:
         tasks = (
             _Task("the shards of other pipelines", self._get_foreign, session.heartbeat),
             _Task("shards to be read anew", self._ownership.get_renewed, session.heartbeat),
+            _Task("shards of listings", self._backfill.take_abandoned, session.heartbeat),
             _Task("room for new messages", self._make_room, session.heartbeat),
             _Task("pruning", self._prune, self._prune_every),
             _Task("the depth of the queues", self._get_depth, _DEPTH_EVERY, rest=20.0),

@@ -35,6 +35,10 @@ class _Counts:
     givenBack: int = 0
     lostLeases: int = 0
     lostShards: int = 0
+    listed: int = 0  # objects of listings, by this reader
+    backfilled: int = 0  # of these, unknown to the store and opened
+    beyondMemory: int = 0  # of these, unknown and so old that they may have been read and forgotten
+    listingFailures: int = 0
     pruned: int = 0
     errorsDelivered: int = 0  # to the error queue
     maintenanceFailures: int = 0  # of work by the clock that is tried again; the log has their causes
@@ -100,14 +104,19 @@ class Session:
         return with_back_off(self.stopping, self.options.queue.retry_timeout.total_seconds(), self.clock)
 
 
-def with_back_off(stopping: threading.Event, seconds: float, clock: Callable[[], float]) -> tenacity.Retrying:
-    """A call that is tried again for so many `seconds` while a queue is unavailable, until `stopping`.
+def with_back_off(
+    stopping: threading.Event,
+    seconds: float,
+    clock: Callable[[], float],
+    is_passing: Callable[[BaseException], bool] = lambda error: isinstance(error, QueueUnavailable),
+) -> tenacity.Retrying:
+    """A call that is tried again for so many `seconds` while a queue (or what `is_passing`) is unavailable.
 
-    Base 1 s, doubled, at most 30 s, full jitter; then the error of the last call, which names the queue.
+    Until `stopping`. Base 1 s, doubled, at most 30 s, full jitter; then the error of the last call, which names it.
     """
     end = clock() + seconds
     return tenacity.Retrying(
-        retry=tenacity.retry_if_exception_type(QueueUnavailable),
+        retry=tenacity.retry_if_exception(is_passing),
         wait=tenacity.wait_random_exponential(multiplier=1.0, max=30.0),
         stop=lambda _: stopping.is_set() or clock() >= end,
         sleep=tenacity.sleep_using_event(stopping),

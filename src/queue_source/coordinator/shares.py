@@ -10,6 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from shard_store.model import LISTING
+
 T = TypeVar("T")
 
 
@@ -52,10 +54,14 @@ class Shares:
 _END = object()
 
 
-def shares_of(text: str, queues: Iterable[str]) -> Shares:
-    """The shares that option `queueShares` (already checked) means for these queues."""
+def shares_of(text: str, queues: Iterable[str], *, listing: bool = False) -> Shares:
+    """The shares that option `queueShares` (already checked) means for these queues, and for what listings find.
+
+    That is one queue more, which takes no room from the others: it is filled by our own hand.
+    """
     names = list(queues)
     kind, _, numbers = text.partition(":")
+    every = [*names, LISTING] if listing else names
     if kind == "percentage":
-        return Shares({name: int(number) / 100 for name, number in zip(names, numbers.split(","), strict=True)})
-    return Shares({name: 1 / len(names) for name in names}, greedy=kind == "greedy")
+        return Shares({name: int(number) / 100 for name, number in zip(every, numbers.split(","), strict=True)})
+    return Shares(dict.fromkeys(every, 1 / max(1, len(names))), greedy=kind == "greedy")

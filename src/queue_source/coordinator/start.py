@@ -10,6 +10,7 @@ import tenacity
 
 from queue_source.announcements.contents import Stat
 from queue_source.coordinator.acknowledging import Acknowledger
+from queue_source.coordinator.backfill import Backfill, OpenBucket
 from queue_source.coordinator.coordinator import Coordinator, Parts
 from queue_source.coordinator.error_log import ErrorLog
 from queue_source.coordinator.error_queue import ErrorQueue
@@ -25,10 +26,13 @@ from queue_source.coordinator.room import limits_of
 from queue_source.coordinator.session import Metrics, Session, with_back_off
 from queue_source.coordinator.shares import shares_of
 from queue_source.coordinator.threads import Threads
+from queue_source.errors import OptionError
 from queue_source.messages import MessageKey
 from queue_source.options import ReaderOptions
 from queue_source.options.queue_checks import warn_of_retention
 from queue_source.queues.base import Queue
+from queue_source.storage.buckets.base import Bucket
+from shard_store.model import LISTING
 from shard_store.semantics import Semantics
 from shard_store.starting import Started
 from shard_store.store import ShardStore
@@ -39,6 +43,10 @@ _TAKEOVER_PAUSE = 2.0  # seconds; longer than any planning of a micro-batch stan
 _REMEMBERED_LEASES = 3.0  # after a reader's end its messages come again within one lease, to whoever runs by then
 
 
+def _no_bucket(prefix: str) -> Bucket:
+    raise AssertionError(f"nothing to list {prefix} with")
+
+
 def start(
     options: ReaderOptions,
     store: ShardStore,
@@ -47,13 +55,18 @@ def start(
     *,
     driver: str = "",
     error_queue: Queue | None = None,
+    open_bucket: OpenBucket = _no_bucket,
     clock: Callable[[], float] = time.monotonic,
 ) -> Coordinator:
     """Recover, and start the threads. May be repeated after a death at any moment. Runs in the reader process.
 
     `queues` by name, `store` already open, `error_queue`: all are closed by the coordinator's `stop`, and are left
-    open when this raises (ShardStoreError, QueueError). `driver` identifies the driver that runs us.
+    open when this raises (ShardStoreError, QueueError). `driver` identifies the driver that runs us. `open_bucket`: for
+    `backfillPrefixes`.
     """
+    listing = bool(options.backfill.prefixes)
+    if listing and LISTING in queues:
+        raise OptionError("queueUrl", f"names a queue {LISTING!r}, which is our name for what listings find; rename it")
     threads = Threads()
     began = clock()
     retry = options.queue.retry_timeout.total_seconds()
@@ -66,7 +79,7 @@ def start(
         # Another query of this driver may be between its plan and its sink's planning, where it would find ours.
         # From here on it finds neither, and fails; we plan only after it had the time to.
         threads.stopping.wait(_TAKEOVER_PAUSE)
-    in_flight = InFlight(queues, limits_of(options), shares_of(options.queue.queue_shares, queues))
+    in_flight = InFlight(queues, limits_of(options), shares_of(options.queue.queue_shares, queues, listing=listing))
     in_flight.recover(started.unfinished, started.unconfirmed, started.recent)
     leases = LeaseKeeper(queues, session.lease, lambda keys: _lost(session, in_flight, keys), clock)
     acknowledger = Acknowledger(session, in_flight, leases)
@@ -74,7 +87,9 @@ def start(
     seqs = started.confirmed_seq, started.last_seq
     progress = Progress(session, in_flight, ownership, acknowledger, errors, error_log, *seqs)
     receivers = Receivers(session, in_flight, leases)
-    maintenance = Maintenance(session, in_flight, ownership, acknowledger, error_log)
+    backfill = Backfill(session, in_flight, ownership, open_bucket)
+    backfill.prepare()
+    maintenance = Maintenance(session, in_flight, ownership, acknowledger, error_log, backfill)
     threads.on_stop(in_flight.wake, leases.wake, acknowledger.wake)
     threads.start("leases", leases.run, threads.stopping)
     threads.start("heartbeats", send_heartbeats, session, began)
@@ -82,9 +97,11 @@ def start(
     threads.start("open", Opener(session, stat, in_flight, ownership, acknowledger, errors, error_log).run)
     threads.start("acknowledge", acknowledger.run)
     receivers.start(threads)
-    return Coordinator(
-        session, Parts(in_flight, leases, acknowledger, errors, error_log, progress, receivers, maintenance, threads)
+    backfill.start(threads)
+    parts = Parts(
+        in_flight, leases, acknowledger, errors, error_log, progress, receivers, backfill, maintenance, threads
     )
+    return Coordinator(session, parts)
 
 
 def _begin(

@@ -5,6 +5,7 @@ No pyarrow, no Spark and no library of a queue is loaded here: commands and exec
 
 from __future__ import annotations
 
+from queue_source.options.backfill import BackfillOptions
 from queue_source.options.checks import check_declared
 from queue_source.options.connections import connection_options
 from queue_source.options.content import ContentOptions, SchemaOptions
@@ -25,6 +26,7 @@ from queue_source.options.views import ViewOptions
 
 __all__ = [
     "AzureOptions",
+    "BackfillOptions",
     "BatchOptions",
     "ContentOptions",
     "DeduplicationOptions",

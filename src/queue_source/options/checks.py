@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any
 
 from queue_source.errors import OptionError
 from queue_source.options.content import ContentOptions, SchemaOptions
 from queue_source.options.file_format import MESSAGE_FORMATS, FormatOptions
 from queue_source.options.reader import ReaderOptions
-from queue_source.options.receiving import NotificationOptions, QueueOptions
+from queue_source.options.receiving import NotificationOptions
 from queue_source.options.units import format_duration
 from queue_source.options.views import ViewOptions
+from queue_source.uris import climbs
+from shard_store.semantics import Semantics
 
 _TARGETS = ("table", "path", "queueUrl")
+_SURE = timedelta(hours=1)  # by which an object has to be younger than what was forgotten (shard_store.listing.SURE)
 
 
 def check_reader(options: ReaderOptions) -> None:
@@ -23,7 +27,8 @@ def check_reader(options: ReaderOptions) -> None:
     if options.content.format is not None:
         _check_format(options.content.format)
     _check_paths(options.notifications)
-    _check_shares(options.queue)
+    _check_shares(options)
+    _check_backfill(options)
     _check_times(options)
 
 
@@ -63,12 +68,56 @@ def _check_paths(options: NotificationOptions) -> None:
         raise OptionError("notificationFormat", "json needs the option uriPath, or bucketPath and keyPath together")
 
 
-def _check_shares(options: QueueOptions) -> None:
-    kind, _, numbers = options.queue_shares.partition(":")
-    if kind == "percentage" and len(numbers.split(",")) != len(options.urls):
+def _check_shares(options: ReaderOptions) -> None:
+    kind, _, numbers = options.queue.queue_shares.partition(":")
+    queues, listed = len(options.queue.urls), bool(options.backfill.prefixes)
+    if kind == "percentage" and len(numbers.split(",")) != queues + listed:
+        more = ", and a last one for what listings find (backfillPrefixes)" if listed else ""
         raise OptionError(
-            "queueShares",
-            f"gives {len(numbers.split(','))} numbers for {len(options.urls)} queue(s); write one a queue",
+            "queueShares", f"gives {len(numbers.split(','))} numbers for {queues} queue(s); write one a queue{more}"
+        )
+
+
+def check_backfill_is_given(values: Mapping[str, Any]) -> None:
+    """Options of listings do nothing where nothing is listed, but for the one that asks for nothing."""
+    names = ("backfillInterval", "backfillGrace", "includeExistingFiles")
+    if values["backfillPrefixes"] is None and (alone := next((name for name in names if values[name]), None)):
+        raise OptionError(
+            alone,
+            "acts only on what is listed; name the folders in backfillPrefixes, as in 's3://landing/orders/', or leave "
+            "it out",
+        )
+
+
+def _check_backfill(options: ReaderOptions) -> None:
+    backfill, name = options.backfill, "backfillPrefixes"
+    if not backfill.prefixes:
+        return
+    if options.content.content == "message":
+        raise OptionError(name, "lists objects, and with content message there are none; leave it out")
+    semantics = Semantics(options.delivery.delivery_semantics)
+    if not semantics.keeps_shards:
+        raise OptionError(
+            name,
+            f"needs a store that remembers what was read, and with deliverySemantics {semantics.value} it does not: "
+            "each listing would read everything again; leave one of them out",
+        )
+    for prefix in backfill.prefixes:
+        if not prefix.startswith(options.notifications.allowed_prefixes):
+            raise OptionError(
+                name, f"{prefix!r} is outside of allowedPrefixes; name it there too, or leave allowedPrefixes out"
+            )
+        if prefix.endswith("://") or climbs(prefix):
+            raise OptionError(
+                name, f"{prefix!r} is no folder and no bucket; write s3://bucket/folder/ or file:///folder/"
+            )
+    least = _SURE + 2 * backfill.interval + backfill.grace
+    if options.deduplication.deduplication_window < least:
+        raise OptionError(
+            "deduplicationWindow",
+            f"= {format_duration(options.deduplication.deduplication_window)} is less than "
+            f"{format_duration(least)} (two times backfillInterval, backfillGrace and an hour): an object could be "
+            "forgotten before a listing has seen it, and is then never read; raise it, or lower backfillInterval",
         )
 
 

@@ -30,7 +30,8 @@ class Option:
         default: Text as a user would write it; None: there is none, or `note` says what it is.
         note: What the page has in the column "default" when `default` is None.
         required: Why the option cannot be omitted, for the error message; "" when it can be.
-        unless: (another option, its value) with which a required option may be omitted all the same.
+        unless: (another option, its value) with which a required option may be omitted all the same; the
+            value None stands for any.
         formats: The file formats that it acts on; with another one it is refused, since it would do nothing.
     """
 
@@ -42,7 +43,7 @@ class Option:
     example: str = ""
     note: str = "none"
     required: str = ""
-    unless: tuple[str, str] | None = None
+    unless: tuple[tuple[str, str | None], ...] = ()
     formats: tuple[str, ...] = ()
 
 

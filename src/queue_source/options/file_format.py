@@ -33,7 +33,7 @@ class FormatOptions:
     # fmt: off
     file_format: str = option(
         "fileFormat", types.choice(*FILE_FORMATS, refused=("xml",)), example="json",
-        required="the objects need a format", unless=("content", "message"),
+        required="the objects need a format", unless=(("content", "message"),),
         help="Format of the objects, or of messages; `json` is one record a line. Without it, messages are read as "
         "they are.",
     )

@@ -49,17 +49,13 @@ CANNOT = {
     "int96RebaseMode": "dates are read as they are written, which is CORRECTED; leave it out",
     "ignoreCorruptFiles": "set onCorruptObject to quarantine or skip",
     "ignoreMissingFiles": "set onMissingObject to quarantine or skip",
-    "recursiveFileLookup": _NO_LISTING,
+    "recursiveFileLookup": "a prefix stands for all that is below it; leave it out",
     "modifiedBefore": _NO_LISTING,
     "modifiedAfter": _NO_LISTING,
     "latestFirst": _NO_LISTING,
     "maxFileAge": _NO_LISTING,
 }
 """Options of Spark's own file sources that have no equal here, and what to do instead."""
-
-_NOTHING_LISTED = f"{_NO_LISTING}; publish what is there with `cuesqueue publish`"
-CLOUD_FILES_CANNOT = {"includeExistingFiles": _NOTHING_LISTED, "backfillInterval": _NOTHING_LISTED}
-"""The same for options `cloudFiles.X`, by X."""
 
 MEANINGLESS = {
     "cloudFiles.useNotifications": "cuesqueue always works by notifications",

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from queue_source.errors import OptionError
-from queue_source.options import checks, types
+from queue_source.options import backfill, checks, types
+from queue_source.options.backfill import BackfillOptions
 from queue_source.options.connections import connections
 from queue_source.options.content import ContentOptions, SchemaOptions
 from queue_source.options.declaring import build
@@ -47,12 +48,15 @@ def parse_reader_options(options: Mapping[str, str]) -> ReaderOptions:
     values = read(READER, options)
     if values["waitTime"] is None:  # no receive waits longer than its messages are invisible
         values["waitTime"] = min(_WAIT, values["visibilityTimeout"] / 2)
-    urls: tuple[SecretUrl, ...] = values["queueUrl"]
+    urls: tuple[SecretUrl, ...] = values["queueUrl"] or ()
+    prefixes: tuple[str, ...] = values["backfillPrefixes"] or ()
+    values["allowedPrefixes"] = values["allowedPrefixes"] or prefixes
     source = values["source"] or _source_from(urls)
     partitions = values["minPartitions"] or os.cpu_count() or 1
     parsed = ReaderOptions(
-        queue=build(QueueOptions, values, connections=connections(_all_urls(values), values)),
-        notifications=build(NotificationOptions, values, allowed_prefixes=values["allowedPrefixes"] or ()),
+        queue=build(QueueOptions, values, urls=urls, connections=connections(_all_urls(values, urls), values)),
+        notifications=build(NotificationOptions, values),
+        backfill=_backfill(values, prefixes, alone=not urls),
         batches=build(BatchOptions, values, min_partitions=partitions),
         leases=build(LeaseOptions, values),
         deduplication=build(DeduplicationOptions, values),
@@ -162,7 +166,7 @@ def _evolution_mode(values: Mapping[str, Any]) -> str:
 
 def _storage(values: Mapping[str, Any]) -> StorageOptions:
     """Of what is announced: a name may lead elsewhere, so those who open a local file know where it may be."""
-    local = tuple(prefix for prefix in values["allowedPrefixes"] or () if prefix.startswith("file://"))
+    local = tuple(prefix for prefix in values["allowedPrefixes"] if prefix.startswith("file://"))
     return replace(storage_options(values), local_prefixes=local)
 
 
@@ -179,19 +183,39 @@ def _schema(values: Mapping[str, Any]) -> SchemaOptions:
     )
 
 
-def _all_urls(values: Mapping[str, Any]) -> list[SecretUrl]:
+def _backfill(values: Mapping[str, Any], prefixes: tuple[str, ...], *, alone: bool) -> BackfillOptions:
+    """What is below another prefix is listed with that one."""
+    checks.check_backfill_is_given(values)
+    outer = tuple(p for p in prefixes if not any(p.startswith(other) for other in prefixes if other != p))
+    interval, grace = backfill.ALONE if alone else backfill.WITH_QUEUE
+    return BackfillOptions(
+        outer,
+        values["backfillInterval"] or interval,
+        grace if values["backfillGrace"] is None else values["backfillGrace"],
+        values["includeExistingFiles"] is not False,
+    )
+
+
+def _all_urls(values: Mapping[str, Any], urls: Sequence[SecretUrl]) -> list[SecretUrl]:
     """The queues that are read, and the one for errors: never one of those, or each error would be one more message."""
-    urls: list[SecretUrl] = list(values["queueUrl"])
     errors: SecretUrl | None = values["errorQueueUrl"]
     if errors is None:
-        return urls
+        return list(urls)
     if errors.reveal() in {url.reveal() for url in urls}:
         raise OptionError("errorQueueUrl", f"{errors} is the queue that is read; name another one for errors")
     return [*urls, errors]
 
 
 def _source_from(urls: Sequence[SecretUrl]) -> str:
-    """The queue's name as the source's name, where there is one queue and its name can be one."""
+    """The queue's name as the source's name, where there is one queue and its name can be one.
+
+    Not a prefix's: another prefix, or the same in another order, would be a source that remembers nothing.
+    """
+    if not urls:
+        raise OptionError(
+            "source",
+            "is required without a queue, whose name it would be; write .option('source', 'orders') to name it",
+        )
     if len(urls) > 1:
         raise OptionError(
             "source", f"is required when {len(urls)} queues are read; write .option('source', 'orders') to name it"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from queue_source.options.backfill import BackfillOptions
 from queue_source.options.content import ContentOptions, SchemaOptions
 from queue_source.options.declaring import Option, options_of
 from queue_source.options.file_format import FormatOptions
@@ -48,6 +49,7 @@ READER = Place(
         QueueOptions,
         ReaderOptions,
         NotificationOptions,
+        BackfillOptions,
         ContentOptions,
         FormatOptions,
         SchemaOptions,
@@ -58,7 +60,7 @@ READER = Place(
         access=(*STORAGE_OPTIONS, *SQS_OPTIONS, *GOOGLE_OPTIONS),
     ),
     no_path="a streaming read takes no path: the queue announces what is read; call load() without an argument, and "
-    "set allowedPrefixes to limit what may be read",
+    "set allowedPrefixes to limit what may be read; a folder that is to be listed is named in backfillPrefixes",
 )
 SINK = Place(
     "writeStream",

@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import Any, ClassVar
 
 from queue_source.options import types
+from queue_source.options.backfill import BackfillOptions
 from queue_source.options.content import ContentOptions
 from queue_source.options.declaring import option
 from queue_source.options.receiving import NotificationOptions, QueueOptions
@@ -150,6 +151,7 @@ class ReaderOptions:
 
     queue: QueueOptions
     notifications: NotificationOptions
+    backfill: BackfillOptions
     batches: BatchOptions
     leases: LeaseOptions
     deduplication: DeduplicationOptions

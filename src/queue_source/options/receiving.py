@@ -29,7 +29,9 @@ class QueueOptions:
     connections: Mapping[str, Mapping[str, Any]]
     # fmt: off
     urls: tuple[SecretUrl, ...] = option(
-        "queueUrl", types.QUEUE_URLS, example="sql+sqlite:///jobs.db?queue=files", required="name the queue to read",
+        "queueUrl", types.QUEUE_URLS, example="sql+sqlite:///jobs.db?queue=files",
+        required="name the queue to read, or folders to list in backfillPrefixes",
+        unless=(("backfillPrefixes", None),),
         help="The queue to read, or several, separated by commas.",
     )
     receive_threads: int = option(
@@ -57,7 +59,8 @@ class QueueOptions:
     )
     queue_shares: str = option(
         "queueShares", types.SHARES, "round-robin", example="percentage:70,30",
-        help="How several queues of one reader share its micro-batches: in turn, the first queue first, or by weight.",
+        help="How several queues of one reader share its micro-batches: in turn, the first queue first, or by weight. "
+        "With `backfillPrefixes` what listings find is one queue more, and the last one.",
     )
     # fmt: on
 
@@ -72,9 +75,10 @@ class NotificationOptions:
     allowed_prefixes: tuple[str, ...] = option(
         "allowedPrefixes", types.PREFIXES, example="s3://landing/orders/",
         required="name the folders that may be read, or whoever sends a message chooses what your credentials read",
-        unless=("content", "message"),
+        unless=(("content", "message"), ("backfillPrefixes", None)),
         help="Folders or buckets whose objects are read: only URIs that start with one of these; all others go to the "
-        "error table. After the bucket's name it is a comparison of text: end a folder with `/`.",
+        "error table. After the bucket's name it is a comparison of text: end a folder with `/`. With "
+        "`backfillPrefixes` it is these, unless it is given.",
     )
     notification_format: str = option(
         "notificationFormat", types.choice("auto", *_NOTIFICATION_FORMS), "auto", example="s3",

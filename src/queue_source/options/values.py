@@ -10,14 +10,13 @@ from typing import Any
 from queue_source.errors import OptionError
 from queue_source.options import types
 from queue_source.options.declaring import Option
-from queue_source.options.other_names import ALIASES, CANNOT, CLOUD_FILES_CANNOT, MEANINGLESS, SPARK_HIDES, SPARK_OWN
+from queue_source.options.other_names import ALIASES, CANNOT, MEANINGLESS, SPARK_HIDES, SPARK_OWN
 from queue_source.options.places import PLACES, READER, SINK, Place
 from queue_source.options.secrets import Secret, is_reference
 from shard_store.redaction import redact_url
 
 _CLOUD_FILES = "cloudfiles."
 _CANNOT = {name.lower(): instead for name, instead in CANNOT.items()}
-_CLOUD_FILES_CANNOT = {name.lower(): why for name, why in CLOUD_FILES_CANNOT.items()}
 _ALIASES = {alias.lower(): name.lower() for alias, name in ALIASES.items()}
 _MEANINGLESS = {name.lower(): why for name, why in MEANINGLESS.items()}
 _SPARK_OWN = {name.lower() for name in SPARK_OWN}
@@ -33,10 +32,14 @@ def read(place: Place, options: Mapping[str, str]) -> dict[str, Any]:
     for option in place.options:
         if option.name in given:
             _check_format(option, values)
-        elif option.required and not (option.unless and values[option.unless[0]] == option.unless[1]):
+        elif option.required and not any(_is_so(values[name], value) for name, value in option.unless):
             call = f".option({option.name!r}, {option.example!r}) after {place.call}"
             raise OptionError(option.name, f"is required: {option.required}; write {call}")
     return values
+
+
+def _is_so(given: Any, value: str | None) -> bool:
+    return given is not None if value is None else given == value
 
 
 def _given(place: Place, options: Mapping[str, str]) -> dict[str, str]:
@@ -70,8 +73,6 @@ def _resolve(place: Place, table: Mapping[str, Option], written: str) -> Option 
     name = _ALIASES.get(name, name)
     if name.startswith(_CLOUD_FILES):
         name = name.removeprefix(_CLOUD_FILES)
-        if name in _CLOUD_FILES_CANNOT:
-            raise OptionError(written, f"has no equivalent here: {_CLOUD_FILES_CANNOT[name]}")
     if name in table:
         return table[name]
     if place is READER and name in _CANNOT:

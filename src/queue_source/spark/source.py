@@ -37,7 +37,7 @@ class CuesqueueSource(DataSource):
 
     def schema(self) -> StructType:
         """Asked only when the user gave none: views and messages know theirs, others are inferred and kept."""
-        if "queueurl" in {name.lower() for name in self.options}:
+        if _READS & {name.lower() for name in self.options}:
             from queue_source.spark.compat import spark_schema
 
             options = parse_reader_options(self.options)
@@ -74,9 +74,13 @@ class CuesqueueSource(DataSource):
         return CuesqueueViewReader(parse_view_options(self.options), schema)
 
 
+_READS = {"queueurl", "cloudfiles.queueurl", "backfillprefixes"}
+"""Names of options that say what a stream reads from, in small letters."""
+
+
 def _is_for_a_reader(names: set[str]) -> bool:
     """Spark does not say what the options are for, and a sink may have a queueUrl too."""
     says_content = names & {"fileformat", "cloudfiles.format", "content"}
     if "path" in names or "checkpointlocation" in names or ("pipeline" in names and not says_content):
         return False
-    return bool(says_content or names & {"queueurl", "cloudfiles.queueurl"})
+    return bool(says_content or names & _READS)

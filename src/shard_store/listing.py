@@ -1,0 +1,311 @@
+"""Comparing a source with listings of its objects: whose turn it is, and what is unknown (decision 0047).
+
+One pipeline of a source lists a prefix at a time, page by page. Each page is one transaction: the shards of what is
+unknown, how far the listing is, and its numbers. So a pipeline that dies between two pages, or in the middle of one,
+leaves nothing that the next one, which goes on from there, would open twice or miss.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Row
+
+from shard_store.announcing import reopen_listed
+from shard_store.model import LISTING, Content, PublishToken, Shard, ShardKey, ShardState, shard_key
+from shard_store.shards import as_shard, current, fence, insert_absent, look
+from shard_store.sql.database import Database
+from shard_store.sql.schema import listings, pipelines, shards, sources
+from shard_store.sql.transaction import Transaction
+
+SURE = 3_600_000_000
+"""Microseconds by which an object has to be younger than what was forgotten last, or it may have been forgotten too.
+
+Three clocks take part: the object store's (`modified`), the database's (when shards ended) and, between the answer of
+the first and the question to the second, the reader's. The difference between the first two is measured for each page;
+this hour is for what cannot be: an answer that was long on its way, machines of one store that differ, and objects
+whose time is that of the beginning of their upload.
+"""
+
+_SECOND = 1_000_000
+_STUCK = 120 * _SECOND  # after which a listing without progress may be taken from an owner that lives
+
+
+class Claim(NamedTuple):
+    """A listing of `prefix` that is ours to go on with after `cursor` (None: from its beginning), and its numbers."""
+
+    source: str
+    prefix: str
+    began_at: int
+    cursor: str | None = None
+    objects: int = 0
+    opened: int = 0
+    beyond_memory: int = 0
+
+
+class Found(NamedTuple):
+    """An object as the listing has it. `modified`: microseconds since 1970 UTC, by the object store's clock."""
+
+    content: Content
+    modified: int
+
+
+class Compared(NamedTuple):
+    """What came of a page: the listing as it is after it, and `shards` that are open and ours, or may be taken.
+
+    `opened` of them were unknown, `reopened` had been found bad in another version.
+    """
+
+    claim: Claim
+    shards: list[Shard]
+    opened: int
+    reopened: int
+    beyond_memory: int
+
+
+def claim(
+    database: Database, token: PublishToken, source: str, prefix: str, interval: float, *, at_once: bool = False
+) -> Claim | None:
+    """The listing of a prefix, if it is due and ours; None if it is neither. Raises PipelineTakenOver.
+
+    It is due when it never was made, or began `interval` seconds ago and has ended. One that is under way is gone on
+    with by whoever has it, or by another pipeline when that one's heartbeats have stopped, or when it made no progress
+    for an interval. `at_once`: it is due however short a while ago the last one was. For those whose turn it is not,
+    it is one statement, which takes no lock.
+    """
+    key = listing_key(source, prefix)
+    micros = int(interval * _SECOND)
+
+    def is_due(transaction: Transaction) -> bool:
+        row = transaction.execute(_row(transaction, key)).one_or_none()
+        return row is None or _is_due(row, token, micros, at_once)
+
+    def take(transaction: Transaction) -> Claim | None:
+        fence(transaction, token)
+        _insert(transaction, key, source, prefix)
+        transaction.execute(sa.select(listings.c.listing_key).where(listings.c.listing_key == key).with_for_update())
+        row = transaction.execute(_row(transaction, key)).one()
+        if not _is_due(row, token, micros, at_once):
+            return None
+        found = Claim(source, prefix, row.now)
+        if row.ended_at is None:
+            found = Claim(source, prefix, row.began_at, row.cursor, row.objects, row.opened, row.beyond_memory)
+        _write(transaction, key, token, found, ended=False)
+        return found
+
+    return database.write(take) if database.read(is_due) else None
+
+
+def compare(
+    transaction: Transaction,
+    token: PublishToken,
+    claim: Claim,
+    found: Sequence[Found],
+    *,
+    objects: int,
+    cursor: str | None,
+    grace: float,
+    clock: Callable[[], int],
+) -> Compared | None:
+    """Open what is unknown of a page, and go on after it; None when the listing has passed to another pipeline.
+
+    Args:
+        found: At most 1,000 objects that are wanted, of the `objects` of the page.
+        cursor: What the listing goes on after; None ends it.
+        grace: Seconds: what is younger is left to its message, or to the next listing.
+        clock: Microseconds since 1970 UTC by the clock of the object store.
+
+    Raises:
+        PipelineTakenOver: A newer incarnation runs.
+    """
+    fence(transaction, token)
+    key = listing_key(claim.source, claim.prefix)
+    row = transaction.execute(sa.select(listings).where(listings.c.listing_key == key).with_for_update()).one_or_none()
+    mine = (token.pipeline, token.incarnation, claim.began_at)  # ended or not: the commit before may have been ours
+    if row is None or (row.owner, row.incarnation, row.began_at) != mine:
+        return None
+    wanted = {shard_key(claim.source, one.content.shard_id): one for one in found}
+    states = _states(transaction, wanted)
+    unknown = {key: one for key, one in wanted.items() if key not in states}
+    opened, beyond = (
+        _open(transaction, token, claim.source, unknown, int(grace * _SECOND), clock) if unknown else ({}, 0)
+    )
+    unfinished = [key for key, state in states.items() if state != ShardState.DONE.value]
+    known, reopened = _known(transaction, token, unfinished, wanted) if unfinished else ([], 0)
+    new = sum(shard.token == token for shard in opened.values())
+    after = claim._replace(
+        cursor=cursor,
+        objects=claim.objects + objects,
+        opened=claim.opened + new + reopened,
+        beyond_memory=claim.beyond_memory + beyond,
+    )
+    _write(transaction, key, token, after, ended=cursor is None)
+    return Compared(after, [*opened.values(), *known], new, reopened, beyond)
+
+
+def abandoned(transaction: Transaction, source: str, limit: int) -> list[Shard]:
+    """Open shards of listings whose pipelines have stopped: no message leads anybody to them."""
+    stale = sa.select(pipelines.c.pipeline).where(
+        pipelines.c.source == source, pipelines.c.stale_at <= transaction.now()
+    )
+    names = list(transaction.execute(stale).scalars())
+    found: list[Shard] = []
+    for name in names:
+        if len(found) < limit:
+            open_ones = sa.and_(shards.c.owner == name, shards.c.finished_at.is_(None), shards.c.queue == LISTING)
+            query = current(transaction).where(open_ones, shards.c.source == source).limit(limit - len(found))
+            found += map(as_shard, transaction.execute(query))
+    return found
+
+
+def leave_existing(transaction: Transaction, token: PublishToken, source: str, prefixes: Iterable[str]) -> None:
+    """Objects that were there before now are no business of listings, if this source was never listed before."""
+    fence(transaction, token)
+    keys = [listing_key(source, prefix) for prefix in prefixes]
+    if any(transaction.select_among(sa.select(listings.c.listing_key), listings.c.listing_key, keys)):
+        return
+    this = sources.update().where(sources.c.source == source, sources.c.existing_before.is_(None))
+    transaction.execute(this.values(existing_before=transaction.now()))
+
+
+def let_go(transaction: Transaction, token: PublishToken, source: str, prefixes: Iterable[str]) -> None:
+    """A graceful end: others may go on with our listings without waiting."""
+    ours = listings.update().where(
+        listings.c.owner == token.pipeline,
+        listings.c.incarnation == token.incarnation,
+        listings.c.ended_at.is_(None),
+    )
+    keys = [listing_key(source, prefix) for prefix in prefixes]
+    transaction.change_among(ours.values(owner="", incarnation=0), listings.c.listing_key, keys)
+
+
+def listing_key(source: str, prefix: str) -> bytes:
+    """The key of the listing of a prefix; sources do not share listings."""
+    return hashlib.sha256(f"{source}\0{prefix}".encode("utf-8", "surrogatepass")).digest()
+
+
+def _row(transaction: Transaction, key: bytes) -> sa.Select[Any]:
+    """A listing, with the database's time and whether its owner sends heartbeats."""
+    now = transaction.now()
+    owner = sa.and_(pipelines.c.pipeline == listings.c.owner, pipelines.c.incarnation == listings.c.incarnation)
+    alive = (sa.func.coalesce(pipelines.c.stale_at, 0) > now).label("alive")
+    joined = listings.outerjoin(pipelines, owner)
+    return sa.select(listings, now.label("now"), alive).select_from(joined).where(listings.c.listing_key == key)
+
+
+def _is_due(row: Row[Any], token: PublishToken, interval: int, at_once: bool) -> bool:
+    if row.ended_at is not None:
+        return at_once or row.began_at + interval <= row.now
+    return row.owner == token.pipeline or not row.alive or row.touched_at + max(interval, _STUCK) <= row.now
+
+
+def _insert(transaction: Transaction, key: bytes, source: str, prefix: str) -> None:
+    """As one that ended before time began."""
+    numbers = ("incarnation", "began_at", "touched_at", "ended_at", "objects", "opened", "beyond_memory")
+    row = {"listing_key": key, "source": source, "prefix": prefix, "owner": "", **dict.fromkeys(numbers, 0)}
+    transaction.execute(transaction.dialect.insert_if_absent(listings).values(row))
+
+
+def _write(transaction: Transaction, key: bytes, token: PublishToken, claim: Claim, *, ended: bool) -> None:
+    now = transaction.now()
+    transaction.execute(
+        listings.update()
+        .where(listings.c.listing_key == key)
+        .values(
+            owner=token.pipeline,
+            incarnation=token.incarnation,
+            began_at=claim.began_at,
+            touched_at=now,
+            ended_at=now if ended else None,
+            cursor=claim.cursor,
+            objects=claim.objects,
+            opened=claim.opened,
+            beyond_memory=claim.beyond_memory,
+        )
+    )
+
+
+def _states(transaction: Transaction, keys: Iterable[ShardKey]) -> dict[ShardKey, str]:
+    query = sa.select(shards.c.shard_key, shards.c.state)
+    return {ShardKey(key): state for key, state in transaction.select_among(query, shards.c.shard_key, keys)}
+
+
+def _open(
+    transaction: Transaction,
+    token: PublishToken,
+    source: str,
+    unknown: Mapping[ShardKey, Found],
+    grace: int,
+    clock: Callable[[], int],
+) -> tuple[dict[ShardKey, Shard], int]:
+    """The shards of what is surely new, and how many may have been forgotten.
+
+    Whoever prunes has this row first: so what was not found is either new, or was forgotten by what is read here.
+    """
+    query = sa.select(sources.c.forgotten_before, sources.c.existing_before, transaction.now().label("now"))
+    memory = transaction.execute(query.where(sources.c.source == source).with_for_update()).one()
+    there = clock()
+    ahead = there - memory.now  # the clock of the object store, beside the database's
+    new: dict[ShardKey, Found] = {}
+    beyond = 0
+    for key, one in unknown.items():
+        if abs(there - one.modified) < grace:  # what is further in the future will hardly be younger next time
+            continue
+        if memory.existing_before is not None and _latest(one.modified) - ahead < memory.existing_before:
+            continue
+        if memory.forgotten_before and one.modified - ahead <= memory.forgotten_before + SURE:
+            beyond += 1
+        else:
+            new[key] = one
+    new = _without_plain(transaction, source, new, ahead)
+    absent = [(key, new[key].content) for key in sorted(new)]
+    return insert_absent(transaction, token, source, absent), beyond
+
+
+def _latest(modified: int) -> int:
+    """The last moment that a time may stand for: most object stores tell whole seconds."""
+    return modified if modified % _SECOND else modified + _SECOND - 1
+
+
+def _without_plain(
+    transaction: Transaction, source: str, new: Mapping[ShardKey, Found], ahead: int
+) -> dict[ShardKey, Found]:
+    """Those that were not read before `allowOverwrites` was set, when the URI alone was their identity."""
+    plain = {
+        shard_key(source, one.content.uri): key for key, one in new.items() if one.content.shard_id != one.content.uri
+    }
+    left = dict(new)
+    columns = sa.select(shards.c.shard_key, shards.c.etag, shards.c.finished_at).where(
+        shards.c.state == ShardState.DONE.value
+    )
+    for row in transaction.select_among(columns, shards.c.shard_key, plain):
+        key = plain[ShardKey(row.shard_key)]
+        etag, one = row.etag, new[key]
+        if etag is not None and one.content.etag is not None:
+            is_read = etag == one.content.etag
+        else:
+            is_read = one.modified - ahead <= row.finished_at
+        if is_read:
+            del left[key]
+    return left
+
+
+def _known(
+    transaction: Transaction, token: PublishToken, keys: Iterable[ShardKey], wanted: Mapping[ShardKey, Found]
+) -> tuple[list[Shard], int]:
+    """Of shards that are not done: those that are ours or anybody's by now, and those that a new version opens again.
+
+    What is in an ordered group needs its message, in whose hands only the queue decides.
+    """
+    found = look(transaction, keys)
+    quarantined = {key: wanted[key].content for key, shard in found.items() if shard.state is ShardState.QUARANTINED}
+    reopened = reopen_listed(transaction, token, quarantined, found) if quarantined else {}
+    open_ones = [
+        shard
+        for shard in found.values()
+        if shard.state is ShardState.OPEN and shard.content.group is None and (shard.stale or shard.token == token)
+    ]
+    return [*open_ones, *reopened.values()], len(reopened)
