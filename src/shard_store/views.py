@@ -16,7 +16,7 @@ from shard_store.error_records import error_state
 from shard_store.errors import StoreConfigurationError
 from shard_store.model import split_key
 from shard_store.sql.database import Database
-from shard_store.sql.schema import AnyText, AsHex, attempts, errors, micros, pipelines, shards, splits
+from shard_store.sql.schema import AnyText, AsHex, attempts, cleanings, errors, micros, pipelines, shards, splits
 from shard_store.sql.transaction import Transaction
 
 PAGE = 10_000
@@ -75,6 +75,10 @@ VIEWS: dict[str, tuple[Column, ...]] = {
         Column("state", "text", error_state(_FINAL)),
         *_columns(errors, "input_size:integer delivered_at:time delivered_to requeued_at:time reopened_at:time"),
     ),
+    "cleanings": (
+        *_columns(cleanings, "source uri action target size:integer etag version read_at:time planned_at:time"),
+        *_columns(cleanings, "due_at:time attempts:integer ended_at:time outcome cause detail"),
+    ),
     "files_state": (
         Column("path", "text", sa.func.coalesce(shards.c.uri, shards.c.shard_id, type_=AnyText())),
         *_columns(shards, "size:integer state source"),
@@ -106,6 +110,7 @@ _FROM = {
     ),
     "attempts": attempts,
     "errors": errors.outerjoin(attempts, attempts.c.delivery_hash == errors.c.delivery_hash),
+    "cleanings": cleanings,
     "files_state": shards.outerjoin(
         attempts,
         sa.and_(
@@ -115,7 +120,14 @@ _FROM = {
         ),
     ).outerjoin(_LEAD, _LEAD.c.delivery_hash == attempts.c.lead_hash),
 }
-_MAIN = {"splits": splits, "shards": shards, "attempts": attempts, "errors": errors, "files_state": shards}
+_MAIN = {
+    "splits": splits,
+    "shards": shards,
+    "attempts": attempts,
+    "errors": errors,
+    "cleanings": cleanings,
+    "files_state": shards,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +146,7 @@ def pages(
     query = sa.select(*(c.expression.label(c.name) for c in VIEWS[view])).select_from(_FROM[view])
     if source is not None:
         query = query.where(table.c.source == source)
-    if pipeline is not None:
+    if pipeline is not None and "pipeline" in {column.name for column in VIEWS[view]}:
         query = query.where((table.c.owner if table is shards else table.c.pipeline) == pipeline)
     if as_of is not None and (as_of.time is not None or as_of.attempt is not None):
         database.write(await_publishes)

@@ -41,7 +41,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "acknowledging receiving",
         "ownership",
         "backfill",
-        "maintenance opening progress",
+        "cleaning maintenance opening progress",
         "coordinator",
         "start",
     ),

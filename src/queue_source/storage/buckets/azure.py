@@ -17,6 +17,7 @@ from queue_source.storage.azure import azure_place, blob_service
 from queue_source.storage.buckets.base import PAGE, Bucket, Known, Outcome, Page, if_changed
 from queue_source.storage.buckets.outcomes import THREADS, exchanged, occupied, one_by_one
 from queue_source.storage.refusals import AZURE_OWN
+from shard_store.failpoints import reach
 from shard_store.redaction import redact_text
 
 _ORIGIN = "cuesqueue_moved_from"
@@ -124,6 +125,7 @@ class AzureBucket(Bucket):
         if not _is_copy(there, source):
             return occupied(known.uri, target)
         self._wait(known.uri, target, there)
+        reach("object-copied", known.uri)
         return self._remove(known.uri, source.etag)
 
     def _start_copy(self, uri: str, source: Any, target: str) -> None:

@@ -15,6 +15,7 @@ from queue_source.messages import ListedObject
 from queue_source.options.storage import StorageOptions
 from queue_source.storage.buckets.base import PAGE, Bucket, Known, Outcome, Page, if_changed
 from queue_source.storage.buckets.outcomes import THREADS, exchanged, occupied, one_by_one
+from shard_store.failpoints import reach
 from shard_store.redaction import redact_text
 
 _FIELDS = "items(name,size,etag,timeCreated,generation),nextPageToken"
@@ -108,7 +109,7 @@ class GcsBucket(Bucket):
 
     def _delete(self, known: Known) -> Outcome:
         blob = self._blob(known.uri)
-        changed = if_changed(known, int(blob.size), blob.etag, blob.time_created)
+        changed = if_changed(known, int(blob.size), blob.etag, blob.time_created, str(blob.generation))
         return self._remove(known.uri, blob.generation) if changed is None else changed
 
     def _remove(self, uri: str, generation: int) -> Outcome:
@@ -123,7 +124,7 @@ class GcsBucket(Bucket):
 
     def _move(self, known: Known, target: str) -> Outcome:
         source = self._blob(known.uri)
-        changed = if_changed(known, int(source.size), source.etag, source.time_created)
+        changed = if_changed(known, int(source.size), source.etag, source.time_created, str(source.generation))
         if changed is not None:
             return changed
         try:
@@ -133,6 +134,7 @@ class GcsBucket(Bucket):
         else:
             if (there.size, there.crc32c) != (source.size, source.crc32c):
                 return occupied(known.uri, target)
+        reach("object-copied", known.uri)
         return self._remove(known.uri, source.generation)
 
     def _copy(self, uri: str, source: Any, target: str) -> None:

@@ -17,6 +17,7 @@ from queue_source.options.storage import StorageOptions
 from queue_source.storage import refusals, s3_client
 from queue_source.storage.buckets.base import PAGE, Bucket, Known, Outcome, Page, if_changed
 from queue_source.storage.buckets.outcomes import THREADS, exchanged, occupied, one_by_one, outcome_of
+from shard_store.failpoints import reach
 from shard_store.redaction import redact_text
 
 _LARGEST_COPY = 5 << 30
@@ -120,7 +121,8 @@ class S3Bucket(Bucket):
 
         def ask() -> Outcome:
             head.update(self._head(known.uri))
-            return if_changed(known, head["ContentLength"], head["ETag"], head["LastModified"])
+            version = None if head.get("VersionId") == "null" else head.get("VersionId")
+            return if_changed(known, head["ContentLength"], head["ETag"], head["LastModified"], version)
 
         outcome = outcome_of(ask)
         return head if head and outcome is None else outcome
@@ -179,6 +181,7 @@ class S3Bucket(Bucket):
         else:
             if not _is_copy(there, source):
                 return occupied(known.uri, target)
+        reach("object-copied", known.uri)
         return self._delete_one(known.uri, source["ETag"])
 
     def _copy(self, uri: str, target: str, source: dict[str, Any]) -> None:
