@@ -90,7 +90,7 @@ def by_us(path: Path, file_format: str, schema: StructType, options: dict[str, s
         target = arrow_schema(schema)
         check_schema(target, parsed)
         problems = BadRecords(parsed.mode)
-        batches = list(read_object(path.absolute().as_uri(), target, parsed, problems))
+        batches = list(read_object(f"file://{path.absolute()}", target, parsed, problems))
     except (CuesqueueError, pa.ArrowException) as error:
         return Outcome([], [], first_line(error))
     return Outcome(rows_of(pa.Table.from_batches(batches, target)), [bad.reason for bad in problems.reported], "")
