@@ -22,8 +22,8 @@ from queue_source.formats.typed import parquet as parquet_reader
 from queue_source.formats.typed import parquet_bytes
 from queue_source.formats.typed.limits import Limits
 from queue_source.formats.typed.parquet_bytes import Whole
+from queue_source.formats.typed.parquet_footer import read_footer
 from queue_source.formats.typed.parquet_pages import fetch, leaves, row_starts
-from queue_source.formats.typed.parquet_thrift import read_footer
 from queue_source.options.file_format import FormatOptions
 from queue_source.storage.files import ObjectFile, open_object
 from support.hostile.typed import one_page

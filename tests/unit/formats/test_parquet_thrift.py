@@ -10,8 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from queue_source.formats.typed import parquet_thrift
-from queue_source.formats.typed.parquet_thrift import DICTIONARY, V1, V2, Page, page_header, read_footer
+from queue_source.formats.typed import parquet_footer, parquet_thrift
+from queue_source.formats.typed.parquet_footer import read_footer
+from queue_source.formats.typed.parquet_thrift import DICTIONARY, V1, V2, Forms, Page, page_header
 from queue_source.options.file_format import FormatOptions
 from support.reading import refused
 
@@ -49,8 +50,9 @@ def test_a_footer_says_what_pyarrow_says(
     options: dict[str, Any], table: pa.Table, usual: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not usual:
-        walked = parquet_thrift._Forms(NEVER, NEVER, NEVER)
-        monkeypatch.setattr(parquet_thrift, "_forms", lambda: walked)
+        walked = Forms(NEVER, NEVER, NEVER)
+        for module in (parquet_thrift, parquet_footer):
+            monkeypatch.setattr(module, "forms", lambda: walked)
     data = written(table, **options)
     metadata = pq.read_metadata(pa.BufferReader(data))
     found = read_footer(footer_of(data))
@@ -74,7 +76,7 @@ def test_columns_are_known_by_the_usual_form_and_not_walked(monkeypatch: pytest.
     def walked(_: object) -> None:
         raise AssertionError
 
-    monkeypatch.setattr(parquet_thrift, "_column", walked)
+    monkeypatch.setattr(parquet_footer, "_column", walked)
     for options in WAYS:
         for table in (FLAT.drop_columns(["long"]), DEEP):
             read_footer(footer_of(written(table, **options)))
@@ -106,8 +108,8 @@ def test_a_header_of_a_page_is_read_whether_it_is_usual_or_not(
     for size in range(len(data)):
         with pytest.raises(IndexError):
             page_header(data[:size])
-    walked = parquet_thrift._Forms(NEVER, NEVER, NEVER)
-    monkeypatch.setattr(parquet_thrift, "_forms", lambda: walked)
+    walked = Forms(NEVER, NEVER, NEVER)
+    monkeypatch.setattr(parquet_thrift, "forms", lambda: walked)
     assert page_header(data + b"more") == found
 
 

@@ -21,8 +21,8 @@ from queue_source.formats.pieces import neighbours
 from queue_source.formats.typed.calendars import in_gregorian
 from queue_source.formats.typed.limits import AT_ONCE, Limits
 from queue_source.formats.typed.parquet_bytes import Stored, Whole
+from queue_source.formats.typed.parquet_footer import Footer, RowGroup, read_footer
 from queue_source.formats.typed.parquet_pages import Chunk, Leaf, fetch, leaves, longest_of_short
-from queue_source.formats.typed.parquet_thrift import Footer, RowGroup, read_footer
 from queue_source.formats.typed.tables import Chosen, ColumnarFormat, choose, conformed, damage_is_bad
 from queue_source.formats.types import fields_of, inner_types, is_text, special_struct
 from queue_source.options.file_format import FormatOptions

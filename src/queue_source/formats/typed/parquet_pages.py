@@ -19,7 +19,8 @@ import pyarrow.parquet as pq
 
 from queue_source.formats.typed.limits import INDIVISIBLE, Limits
 from queue_source.formats.typed.parquet_bytes import Fetched, Stored, Whole
-from queue_source.formats.typed.parquet_thrift import DICTIONARY, V1, V2, Page, RowGroup, page_header, varint
+from queue_source.formats.typed.parquet_footer import RowGroup
+from queue_source.formats.typed.parquet_thrift import DICTIONARY, V1, V2, Page, page_header, varint
 from queue_source.storage.files import ObjectFile
 
 _HEADER = 256
