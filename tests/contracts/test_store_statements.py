@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from shard_store.model import Range, Split
+from shard_store.listing import Found
+from shard_store.model import LISTING, Range, Split
 from shard_store.sql.database import Database
 from support.store_backends import Pipeline, StoreBackend, content, whole
 
@@ -85,6 +86,40 @@ def test_a_micro_batch_takes_4_transactions_and_statements_of_1000_rows(backend:
     assert counts.largest == min(count, 1000)
     per_thousand = 12 if store.database.trusts_rowcount else 15
     assert counts.statements <= 40 + per_thousand * (count // 1000)
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["all known", "none known"])
+def test_a_page_of_a_listing_is_one_transaction_with_one_look_and_one_insert(
+    backend: StoreBackend, known: bool
+) -> None:
+    store = backend.open()
+    us = Pipeline.start(store)
+    contents = [content(f"{i:04}", 10)._replace(queue=LISTING) for i in range(1000)]
+    if known:
+        us.deliver(*(one.shard_id for one in contents))
+    claim = store.claim_listing(us.token, us.source, "p", 60.0)
+    assert claim is not None
+    now = round(backend.clock.now * 1_000_000)
+    with counting(store.database) as counts:
+        store.compare_listed(
+            us.token,
+            claim,
+            [Found(one, now) for one in contents],
+            objects=1000,
+            cursor="1000",
+            grace=0.0,
+            clock=lambda: now,
+        )
+    assert counts.commits == 1
+    assert counts.largest <= 1000
+    of_shards = [text.split()[0] for text in counts.texts if "cuesqueue_shards" in text]
+    if known:
+        assert of_shards == ["SELECT"]
+        assert len([text for text in counts.texts if "cuesqueue_" in text]) == 4  # with the fence, the listing, its end
+    elif store.database.trusts_rowcount and store.database.dialect.counts_inserts:
+        assert of_shards == ["SELECT", "INSERT"], counts.texts
+    else:
+        assert of_shards == ["SELECT", "INSERT", "SELECT"]
 
 
 def test_reading_an_attempts_plan_and_heartbeats_do_not_grow_with_what_is_held(backend: StoreBackend) -> None:

@@ -25,6 +25,8 @@ SMALL = {
     "cuesqueue_alembic_version": "one row",
     "cuesqueue_store": "one row",
     "cuesqueue_snapshots": "what is not confirmed",
+    "cuesqueue_sources": "one row for each source",
+    "cuesqueue_listings": "one row for each prefix that is listed",
 }
 PAGES = "a page of a view, which ends when it is full; the query continues after its last key"
 ALLOWED = {("views", table): PAGES for table in ("shards", "attempts", "splits", "errors")}

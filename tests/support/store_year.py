@@ -14,7 +14,8 @@ import sqlalchemy as sa
 
 from shard_store.error_search import Criteria
 from shard_store.error_search import pages as error_pages
-from shard_store.model import ALONE, BEGINNING, Content, ErrorRecord, Range, ReadMark, Split, end_at, shard_key
+from shard_store.listing import Found
+from shard_store.model import ALONE, BEGINNING, LISTING, Content, ErrorRecord, Range, ReadMark, Split, end_at, shard_key
 from shard_store.pruning import RetentionPolicy
 from shard_store.sql.schema import metadata, pipelines
 from shard_store.store import ShardStore
@@ -185,6 +186,7 @@ class Life:
         yield "confirm", self._confirm
         yield "errors", self._send_errors
         yield "ownership", self._ownership
+        yield "listing", self._list
         yield "prune", lambda: self.store.prune(RetentionPolicy(source=SOURCE), time_out=600.0)
         yield "lookups", self._look_up
         yield "views", self._views
@@ -234,6 +236,24 @@ class Life:
         assert [error.pipeline for error in found] == [PIPELINE]
         self.store.mark_delivered(self._token, [error.key for error in found], "errors")
         assert self.store.undelivered_errors(self._token, SOURCE, others=False) == []
+
+    def _list(self) -> None:
+        """A page of objects that are done, one that is new, and one whose plan has found it bad."""
+        claim = self.store.claim_listing(self._token, SOURCE, "s3://bucket/", 3600.0, at_once=True)
+        assert claim is not None
+        names = [*(entry.content.shard_id for entry in self._ranges), f"s3://bucket/listed/{self.number}"]
+        now = self.store.database.read(lambda t: int(t.execute(sa.select(t.now())).scalar_one()))
+        found = [Found(Content(name, name, 10, None, LISTING, f"listed {self.number}"), now) for name in names]
+        compared = self.store.compare_listed(
+            self._token, claim, found, objects=len(found), cursor=None, grace=0.0, clock=lambda: now
+        )
+        assert compared is not None
+        assert compared.opened == 1
+        self.store.release(self._token, [shard.key for shard in compared.shards])
+        assert self.store.claim_listing(self._token, SOURCE, "s3://bucket/", 3600.0) is None
+        assert self.store.abandoned(SOURCE, 1000) == []
+        self.store.leave_existing(self._token, SOURCE, ["s3://bucket/"])
+        self.store.let_go_of_listings(self._token, SOURCE, ["s3://bucket/"])
 
     def _ownership(self) -> None:
         opened = self.store.open_shards(self._token, SOURCE, [Content(f"given up {self.number}", "u")])

@@ -95,6 +95,9 @@ COMPANIONS = {
     "bucketPath": {"notificationFormat": "json", "keyPath": "k"},
     "keyPath": {"notificationFormat": "json", "bucketPath": "b"},
     "queueShares": {"queueUrl": "sim://a,sim://b", "source": "orders"},
+    "backfillPrefixes": {"allowedPrefixes": "s3://landing/"},
+    "backfillInterval": {"backfillPrefixes": "s3://in/"},
+    "backfillGrace": {"backfillPrefixes": "s3://in/"},
     "azure.clientSecret": {"azure.clientId": "c", "azure.tenantId": "t"},
 }
 """What an option does not go without."""
@@ -256,11 +259,6 @@ def test_every_alias_stands_for_an_option_of_the_table() -> None:
 def test_what_has_no_effect_is_accepted_with_a_warning(name: str) -> None:
     with pytest.warns(UserWarning, match=f"(?i){name}.*no meaning"):
         assert parse_reader_options({**LEAST, name.lower(): "true"}) == read()
-
-
-@pytest.mark.parametrize("name", ["cloudFiles.includeExistingFiles", "cloudFiles.backfillInterval"])
-def test_auto_loader_listing_is_refused_with_the_way_to_do_it_here(name: str) -> None:
-    assert "cuesqueue publish" in str(refusal({**LEAST, name: "true"}))
 
 
 def test_one_option_under_two_names_is_refused_unless_both_agree() -> None:

@@ -14,7 +14,7 @@ from queue_source.coordinator.in_flight import InFlight
 from queue_source.coordinator.ownership import Ownership
 from queue_source.coordinator.session import Session, with_back_off
 from queue_source.coordinator.threads import Threads
-from queue_source.errors import CuesqueueError, ObjectRefused, ObjectStoreError
+from queue_source.errors import BadObject, CuesqueueError, ObjectRefused, ObjectStoreError, OptionError
 from queue_source.storage.buckets.base import Bucket, Page
 from shard_store.errors import PipelineTakenOver, ShardStoreError
 from shard_store.failpoints import reach
@@ -24,7 +24,7 @@ from shard_store.sql.schema import micros
 logger = logging.getLogger("cuesqueue")
 
 OpenBucket = Callable[[str], Bucket]
-"""Opens the bucket of a prefix; raises CuesqueueError, and OptionError where no bucket can be meant."""
+"""Opens the bucket of a prefix, without a request; raises BadObject and ObjectStoreError."""
 
 _SIDE_BY_SIDE = 4  # prefixes that are listed at the same time, each on a thread
 _POLL = 0.5  # seconds: what changes without a sign is noticed as late as this
@@ -65,10 +65,13 @@ class Backfill:
         self._prefixes = {name: _Prefix(now, at_once=alone) for name in options.backfill.prefixes}
 
     def prepare(self) -> None:
-        """Raises ShardStoreError, and OptionError for a prefix of which no bucket can be opened, however one waits."""
+        """Raises ShardStoreError, and OptionError for a prefix of which no bucket can be opened at any time."""
         session = self._session
         for prefix in self._prefixes:
-            self._open_bucket(prefix).close()
+            try:
+                self._open_bucket(prefix).close()
+            except (BadObject, ObjectStoreError) as error:  # without a request
+                raise OptionError("backfillPrefixes", str(error)) from error
         if self._prefixes and not session.options.backfill.include_existing:
             session.store.leave_existing(session.token, session.options.source, list(self._prefixes))
         self._in_flight.expect_listing(bool(self._prefixes))

@@ -12,6 +12,7 @@ from queue_source.options.content import ContentOptions, SchemaOptions
 from queue_source.options.file_format import MESSAGE_FORMATS, FormatOptions
 from queue_source.options.reader import ReaderOptions
 from queue_source.options.receiving import NotificationOptions
+from queue_source.options.secrets import shown
 from queue_source.options.units import format_duration
 from queue_source.options.views import ViewOptions
 from queue_source.uris import climbs
@@ -106,11 +107,11 @@ def _check_backfill(options: ReaderOptions) -> None:
     for prefix in backfill.prefixes:
         if not prefix.startswith(options.notifications.allowed_prefixes):
             raise OptionError(
-                name, f"{prefix!r} is outside of allowedPrefixes; name it there too, or leave allowedPrefixes out"
+                name, f"{shown(prefix)} is outside of allowedPrefixes; name it there too, or leave allowedPrefixes out"
             )
         if prefix.endswith("://") or climbs(prefix):
             raise OptionError(
-                name, f"{prefix!r} is no folder and no bucket; write s3://bucket/folder/ or file:///folder/"
+                name, f"{shown(prefix)} is no folder and no bucket; write s3://bucket/folder/ or file:///folder/"
             )
     least = _SURE + 2 * backfill.interval + backfill.grace
     if options.deduplication.deduplication_window < least:

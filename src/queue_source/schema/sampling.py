@@ -1,19 +1,21 @@
 """Driver side: the schema of a stream without a declared one.
 
 What `schemaLocation` holds is used as it is. Only when it is empty, samples are read: the objects that the user
-names, else what the queue would deliver next, else objects that the store has already seen. Nothing is acknowledged,
-and what a queue had to deliver to show it is returned (nack) at once.
+names, else what the queue would deliver next, else what a listing finds, else objects that the store has already seen.
+Nothing is acknowledged, and what a queue had to deliver to show it is returned (nack) at once.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from dataclasses import replace
 
 import pyarrow as pa
 
 from queue_source.announcements.contents import announced_messages, announced_objects
+from queue_source.announcements.listed import listed_contents
 from queue_source.errors import BadObject, ObjectStoreError, OptionError
 from queue_source.formats.base import format_of
 from queue_source.formats.path_columns import path_values
@@ -28,11 +30,13 @@ from queue_source.schema.ddl import parse_fields
 from queue_source.schema.evolution import infer_content
 from queue_source.schema.location import SchemaLocation
 from queue_source.schema.merging import Hints, TypesDiffer, merged, resolved, with_hints
+from queue_source.storage.buckets import open_bucket
 from shard_store.errors import ShardStoreError
 from shard_store.model import Content
 from shard_store.store import open_store
 from shard_store.views import VIEWS
 
+_SAMPLE_PAGES = 20  # of a listing, of which perhaps nothing is wanted
 _SAMPLE_LEASE = 60.0  # seconds after which messages come back by themselves, should this process die
 
 
@@ -124,7 +128,7 @@ def _samples(options: ReaderOptions, problems: list[str]) -> Iterator[Content]:
         yield from [Content(uri, uri) for uri in options.content.schema.schema_sample[:limit]]
         return
     found = _announced(options, limit, problems)
-    yield from found or _seen_before(options, limit, problems)
+    yield from found or _listed(options, limit, problems) or _seen_before(options, limit, problems)
 
 
 def _announced(options: ReaderOptions, limit: int, problems: list[str]) -> list[Content]:
@@ -169,6 +173,25 @@ def _contents(options: ReaderOptions, shown: Iterable[list[Received]], problems:
         problems += [one.error.detail for one in announced if one.error is not None]
         contents.update((content.shard_id, content) for one in announced for content in one.contents)
     return list(contents.values())
+
+
+def _listed(options: ReaderOptions, limit: int, problems: list[str]) -> list[Content]:
+    """The first objects of the folders that are listed."""
+    found: list[Content] = []
+    for prefix in options.backfill.prefixes:
+        try:
+            with closing(open_bucket(prefix, options.content.storage)) as bucket:
+                cursor, pages = None, 0
+                while len(found) < limit and pages < _SAMPLE_PAGES:
+                    page = bucket.page(prefix, cursor)
+                    contents = listed_contents(page.objects, options.notifications)
+                    found += [content for content in contents if content is not None]
+                    cursor, pages = page.cursor, pages + 1
+                    if cursor is None:
+                        break
+        except (BadObject, ObjectStoreError) as error:
+            problems.append(f"{prefix}: {error}")
+    return found[:limit]
 
 
 def _seen_before(options: ReaderOptions, limit: int, problems: list[str]) -> list[Content]:

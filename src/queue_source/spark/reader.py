@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from queue_source.coordinator import Coordinator
     from queue_source.options.secrets import SecretUrl
     from queue_source.queues.base import Queue
+    from queue_source.storage.buckets import Bucket
 
 
 @dataclass
@@ -160,9 +161,13 @@ def _start(options: ReaderOptions) -> tuple[Coordinator, PlanStore]:
     from queue_source.coordinator import start
     from queue_source.options.queue_checks import check_error_queue, check_suitability
     from queue_source.queues import open_queue
+    from queue_source.storage.buckets import open_bucket
     from shard_store.store import QUERY_PATIENCE, open_store
 
     storage = options.content.storage
+
+    def bucket(prefix: str) -> Bucket:
+        return open_bucket(prefix, storage)
 
     def stat(uris: Sequence[str]) -> list[int | None]:
         return [None if found is None else found.size for found in stat_objects(uris, storage)]
@@ -185,6 +190,8 @@ def _start(options: ReaderOptions) -> tuple[Coordinator, PlanStore]:
         queues = [opened(url) for url in options.queue.urls]
         check_suitability(queues, options)
         by_name = {queue.name: queue for queue in queues}
-        coordinator = start(options, store, by_name, stat, driver=driver_identity(), error_queue=errors)
+        coordinator = start(
+            options, store, by_name, stat, driver=driver_identity(), error_queue=errors, open_bucket=bucket
+        )
         undone.pop_all()
     return coordinator, plan_store

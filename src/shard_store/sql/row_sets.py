@@ -89,7 +89,7 @@ class _Json(ABC):
         by_column = zip(self._types, zip(*rows, strict=True), strict=True)
         columns = [_as_json(kind, values, connection) for kind, values in by_column]
         given = json.dumps(list(zip(*columns, strict=True)), separators=(",", ":"))
-        return connection.execute(statement, {"row_set": given})
+        return connection.execute(statement, {"row_set": given}, execution_options={"preserve_rowcount": True})
 
 
 class PostgresJson(_Json):
