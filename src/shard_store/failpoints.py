@@ -44,6 +44,15 @@ LISTING_POINTS = (
 """Of readers with `backfillPrefixes` alone."""
 
 
+CLEANING_POINTS = (
+    "cleanings-planned",  # reader: what is to be deleted or moved is written down, nothing is done
+    "object-copied",  # reader: an object is where it was and where it is moved to; about its URI
+    "objects-cleaned",  # reader: objects are deleted or moved, the store does not know it
+    "cleanings-ended",  # reader: the store knows it
+)
+"""Of readers with `cleanSource` alone."""
+
+
 class FailpointReached(Exception):
     """Raised by the action `raise`; only tests ever see it."""
 
@@ -54,7 +63,7 @@ def _parse(text: str) -> dict[str, tuple[int, str, str]]:
         place, _, action = part.partition("=")
         place, _, wanted = place.partition("~")
         name, _, nth = place.partition("@")
-        if name not in (points := (*POINTS, *LISTING_POINTS)):
+        if name not in (points := (*POINTS, *LISTING_POINTS, *CLEANING_POINTS)):
             raise ValueError(f"{VARIABLE}: there is no point {name!r}; points are {', '.join(points)}")
         armed[name] = (int(nth or 1), wanted, action)
     return armed

@@ -11,6 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
+from shard_store import cleaning
 from shard_store.error_delivery import UNDELIVERED, awaits_delivery
 from shard_store.error_records import FINAL
 from shard_store.model import BEGINNING, LISTING
@@ -19,6 +20,7 @@ from shard_store.sql.database import Database
 from shard_store.sql.schema import (
     attempts,
     certificates,
+    cleanings,
     errors,
     leases,
     micros,
@@ -34,6 +36,9 @@ from shard_store.sql.transaction import ROWS_PER_STATEMENT, Transaction
 from shard_store.starting import first_since
 
 _MICROSECOND = timedelta(microseconds=1)
+_CLEANED_WITHIN = 3
+"""Windows after which a source is taken for one that nobody cleans any more. What it was cleaned up to is younger than
+one window, while somebody does: so a reader with `cleanSource` may be down for two."""
 
 CERTIFICATES = timedelta(days=365)
 """How long a certificate is kept that is not the newest of its prefix."""
@@ -70,6 +75,7 @@ class PruneResult:
     shard_changes: int = 0
     splits: int = 0
     certificates: int = 0
+    cleanings: int = 0
     timed_out: bool = False
 
     @property
@@ -145,8 +151,10 @@ def _targets(database: Database, policy: RetentionPolicy, at: int) -> Iterator[_
     wanted = sa.true() if policy.source is None else pipelines.c.source == policy.source
     known = database.read(lambda t: t.execute(sa.select(pipelines).where(wanted)).all())
     cutoff = at - policy.window // _MICROSECOND
+    since = at - _CLEANED_WITHIN * (policy.window // _MICROSECOND)
     for source in sorted({row.source for row in known}):
-        yield from _finished_shards(database, source, policy.max_shards, cutoff)
+        planned = database.read(lambda t, s=source: cleaning.planned_until(t, s, since))  # type: ignore[misc]
+        yield from _finished_shards(database, source, policy.max_shards, cutoff, planned)
     yield _released_shards(policy, cutoff)
     there = set(database.read(lambda t: t.execute(sa.select(snapshots.c.pipeline).distinct()).scalars()))
     for row in known:
@@ -173,6 +181,8 @@ def _targets(database: Database, policy: RetentionPolicy, at: int) -> Iterator[_
     yield _Target(read_marks, orphaned, (read_marks.c.began_at,))
     old_change = sa.and_(shard_changes.c.changed_at < cutoff, _of_source(shard_changes, policy))
     yield _Target(shard_changes, old_change, (shard_changes.c.changed_at,))
+    ended = sa.and_(cleanings.c.ended_at < cutoff, _of_source(cleanings, policy))
+    yield _Target(cleanings, ended, (cleanings.c.ended_at,))
     yield _Target(leases, leases.c.until < cutoff, (leases.c.until,))
     yield _old_certificates(policy, at)
     if policy.data is not None:
@@ -184,10 +194,17 @@ def _of_source(table: sa.Table, policy: RetentionPolicy) -> sa.ColumnElement[boo
     return sa.true() if policy.source is None else table.c.source == policy.source
 
 
-def _finished_shards(database: Database, source: str, most: int | None, cutoff: int) -> Iterator[_Target]:
-    """The source's shards that ended before the cutoff, and of the others the oldest that are too many."""
+def _finished_shards(
+    database: Database, source: str, most: int | None, cutoff: int, planned: int | None
+) -> Iterator[_Target]:
+    """The source's shards that ended before the cutoff, and of the others the oldest that are too many.
+
+    Where objects are cleaned, only as far as it was written down what is to be done with them (`planned`).
+    """
     finished = sa.and_(shards.c.source == source, shards.c.finished_at.is_not(None))
     order = shards.c.finished_at, shards.c.shard_key
+    if planned is not None:
+        cutoff = min(cutoff, planned + 1)
     yield _Target(shards, sa.and_(finished, shards.c.finished_at < cutoff), order[:1], source)
     if most is None:
         return
@@ -196,7 +213,10 @@ def _finished_shards(database: Database, source: str, most: int | None, cutoff: 
     if newest_to_go is not None:
         at, key = newest_to_go
         tie = sa.and_(shards.c.finished_at == at, shards.c.shard_key <= key)
-        yield _Target(shards, sa.and_(finished, sa.or_(shards.c.finished_at < at, tie)), order, source)
+        too_many = sa.and_(finished, sa.or_(shards.c.finished_at < at, tie))
+        if planned is not None:
+            too_many = sa.and_(too_many, shards.c.finished_at <= planned)
+        yield _Target(shards, too_many, order, source)
 
 
 def _released_shards(policy: RetentionPolicy, cutoff: int) -> _Target:

@@ -17,6 +17,7 @@ from sqlalchemy.engine import Connection
 from shard_store import (
     adopting,
     certificates,
+    cleaning,
     completeness,
     error_delivery,
     error_records,
@@ -145,6 +146,13 @@ class ShardStore:
     abandoned = _reads(listing.abandoned)
     let_go_of_listings = _writes(listing.let_go)
     adopt = _writes(adopting.adopt)
+
+    # objects that are deleted or moved after they were read
+
+    plan_cleanings = _writes(cleaning.plan)
+    due_cleanings = _reads(cleaning.due)
+    end_cleanings = _writes(cleaning.end)
+    waiting_cleanings = _reads(cleaning.waiting)
 
     # snapshots and plans
 

@@ -22,6 +22,7 @@ from shard_store.sql.schema import (
     AsHex,
     attempts,
     certificates,
+    cleanings,
     errors,
     micros,
     pipelines,
@@ -92,6 +93,10 @@ VIEWS: dict[str, tuple[Column, ...]] = {
         Column("state", "text", error_state(_FINAL)),
         *_columns(errors, "input_size:integer delivered_at:time delivered_to requeued_at:time reopened_at:time"),
     ),
+    "cleanings": (
+        *_columns(cleanings, "source uri action target size:integer etag version read_at:time planned_at:time"),
+        *_columns(cleanings, "due_at:time attempts:integer ended_at:time outcome cause detail"),
+    ),
     "files_state": (
         Column("path", "text", sa.func.coalesce(shards.c.uri, shards.c.shard_id, type_=AnyText())),
         *_columns(shards, "size:integer state source"),
@@ -134,6 +139,7 @@ _FROM = {
     ),
     "attempts": attempts,
     "errors": errors.outerjoin(attempts, attempts.c.delivery_hash == errors.c.delivery_hash),
+    "cleanings": cleanings,
     "files_state": shards.outerjoin(
         attempts,
         sa.and_(
@@ -149,6 +155,7 @@ _MAIN = {
     "shards": shards,
     "attempts": attempts,
     "errors": errors,
+    "cleanings": cleanings,
     "files_state": shards,
     "completeness": certificates,
 }
@@ -217,9 +224,7 @@ def pages(
     query = sa.select(*chosen).select_from(_FROM[view])
     if source is not None:
         query = query.where(table.c.source == source)
-    if pipeline is not None and table is certificates:
-        query = query.where(sa.false())  # they are of sources
-    elif pipeline is not None:
+    if pipeline is not None and "pipeline" in {column.name for column in VIEWS[view]}:
         query = query.where((table.c.owner if table is shards else table.c.pipeline) == pipeline)
     if keys is not None:
         query = query.where(*keys.conditions())

@@ -41,6 +41,8 @@ class _Counts:
     listingFailures: int = 0
     pruned: int = 0
     errorsDelivered: int = 0  # to the error queue
+    cleaned: int = 0  # objects that were deleted or moved after they were read (cleanSource)
+    cleaningFailures: int = 0  # tries to do so that failed; the view `cleanings` has their causes
     maintenanceFailures: int = 0  # of work by the clock that is tried again; the log has their causes
     errors: Counter[str] = field(default_factory=Counter)  # by cause: bad messages, objects, records and rows
 

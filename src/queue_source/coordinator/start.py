@@ -11,6 +11,7 @@ import tenacity
 from queue_source.announcements.contents import Stat
 from queue_source.coordinator.acknowledging import Acknowledger
 from queue_source.coordinator.backfill import Backfill, OpenBucket
+from queue_source.coordinator.cleaning import Cleaner
 from queue_source.coordinator.coordinator import Coordinator, Parts
 from queue_source.coordinator.error_log import ErrorLog
 from queue_source.coordinator.error_queue import ErrorQueue
@@ -62,7 +63,7 @@ def start(
 
     `queues` by name, `store` already open, `error_queue`: all are closed by the coordinator's `stop`, and are left
     open when this raises (ShardStoreError, QueueError). `driver` identifies the driver that runs us. `open_bucket`: for
-    `backfillPrefixes`.
+    `backfillPrefixes` and `cleanSource`.
     """
     listing = bool(options.backfill.prefixes)
     if listing and LISTING in queues:
@@ -98,6 +99,8 @@ def start(
     threads.start("acknowledge", acknowledger.run)
     receivers.start(threads)
     backfill.start(threads)
+    if options.cleaning.clean_source != "off":
+        threads.start("cleaning", Cleaner(session, open_bucket).run)
     parts = Parts(
         in_flight, leases, acknowledger, errors, error_log, progress, receivers, backfill, maintenance, threads
     )

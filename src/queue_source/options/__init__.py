@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from queue_source.options.backfill import BackfillOptions
 from queue_source.options.checks import check_declared
+from queue_source.options.cleaning import CleaningOptions
 from queue_source.options.connections import connection_options
 from queue_source.options.content import ContentOptions, SchemaOptions
 from queue_source.options.file_format import FormatOptions
@@ -29,6 +30,7 @@ __all__ = [
     "AzureOptions",
     "BackfillOptions",
     "BatchOptions",
+    "CleaningOptions",
     "ContentOptions",
     "DeduplicationOptions",
     "DeliveryOptions",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -30,6 +30,7 @@ def check_reader(options: ReaderOptions) -> None:
     _check_paths(options.notifications)
     _check_shares(options)
     _check_backfill(options)
+    _check_cleaning(options)
     _check_times(options)
 
 
@@ -146,6 +147,69 @@ def _check_times(options: ReaderOptions) -> None:
             f"{format_duration(leases.visibility_timeout)}: messages could be lost to others while one receive waits; "
             "lower waitTime or raise visibilityTimeout",
         )
+
+
+def check_cleaning_is_given(values: Mapping[str, Any]) -> None:
+    """A place to move to is for moving, and a time for either."""
+    action, destination = values["cleanSource"], "cleanSource.moveDestination"
+    if action == "move" and values[destination] is None:
+        raise OptionError(
+            destination,
+            "is required with cleanSource move: name a folder in the same bucket that is outside of allowedPrefixes, as "
+            "in 's3://landing/archive/'",
+        )
+    if action != "move" and values[destination] is not None:
+        raise OptionError(destination, f"acts only with cleanSource move, and it is {action}; leave it out")
+    if action == "off" and values["cleanSource.retentionDuration"] is not None:
+        raise OptionError(
+            "cleanSource.retentionDuration", "acts only with cleanSource delete or move; set that too, or leave it out"
+        )
+
+
+def _check_cleaning(options: ReaderOptions) -> None:
+    """What is cleaned has to be known as done, and what was moved must never be read again."""
+    cleaning, name = options.cleaning, "cleanSource"
+    if cleaning.clean_source == "off":
+        return
+    if options.content.content == "message":
+        raise OptionError(name, "deletes or moves objects, and with content message there are none; leave it out")
+    semantics = Semantics(options.delivery.delivery_semantics)
+    if not semantics.keeps_shards:
+        raise OptionError(
+            name,
+            f"needs a store that remembers what was read, and with deliverySemantics {semantics.value} it does not; "
+            "leave one of them out",
+        )
+    window = options.deduplication.deduplication_window
+    if cleaning.retention > window:
+        raise OptionError(
+            "cleanSource.retentionDuration",
+            f"= {format_duration(cleaning.retention)} is more than deduplicationWindow = {format_duration(window)}: "
+            "what is forgotten cannot be cleaned; lower it, or raise deduplicationWindow",
+        )
+    if cleaning.destination is not None:
+        _check_destination(cleaning.destination, (*options.notifications.allowed_prefixes, *options.backfill.prefixes))
+
+
+def _check_destination(destination: str, prefixes: Iterable[str]) -> None:
+    name = "cleanSource.moveDestination"
+    for prefix in prefixes:
+        if _bucket(prefix) != _bucket(destination):
+            raise OptionError(
+                name,
+                f"{destination!r} is not in the bucket of {prefix!r}, which is read; name a folder in the same bucket",
+            )
+        if destination.startswith(prefix) or prefix.startswith(destination):
+            raise OptionError(
+                name,
+                f"{destination!r} overlaps with {prefix!r}, which is read: what is moved there could be read again; "
+                "name another folder, or narrow allowedPrefixes and backfillPrefixes to the folders that are read",
+            )
+
+
+def _bucket(prefix: str) -> str:
+    scheme, _, rest = prefix.partition("://")
+    return f"{scheme}://" if scheme == "file" else f"{scheme}://{rest.partition('/')[0]}"
 
 
 def check_declared(options: SchemaOptions) -> None:

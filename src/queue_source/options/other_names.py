@@ -8,6 +8,7 @@ ALIASES = {
     "store": "storeUrl",
     "azure.accountKey": "azure.accessKey",
     "delimiter": "sep",
+    "sourceArchiveDir": "cleanSource.moveDestination",
     "charset": "encoding",
     "inferSchema": "inferColumnTypes",
     "cloudFiles.format": "fileFormat",

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from queue_source.errors import OptionError
-from queue_source.options import backfill, checks, types
+from queue_source.options import backfill, checks, cleaning, types
 from queue_source.options.backfill import BackfillOptions
+from queue_source.options.cleaning import CleaningOptions
 from queue_source.options.connections import connections
 from queue_source.options.content import ContentOptions, SchemaOptions
 from queue_source.options.declaring import build
@@ -61,6 +62,7 @@ def parse_reader_options(options: Mapping[str, str]) -> ReaderOptions:
         leases=build(LeaseOptions, values),
         deduplication=build(DeduplicationOptions, values),
         delivery=build(DeliveryOptions, values),
+        cleaning=_cleaning(values),
         content=build(ContentOptions, values, format=_format(values), storage=_storage(values), schema=_schema(values)),
         store=_absolute(values["storeUrl"]),
         source=source,
@@ -194,6 +196,11 @@ def _backfill(values: Mapping[str, Any], prefixes: tuple[str, ...], *, alone: bo
         grace if values["backfillGrace"] is None else values["backfillGrace"],
         values["includeExistingFiles"] is not False,
     )
+
+
+def _cleaning(values: Mapping[str, Any]) -> CleaningOptions:
+    checks.check_cleaning_is_given(values)
+    return build(CleaningOptions, values, retention=values["cleanSource.retentionDuration"] or cleaning.RETENTION)
 
 
 def _all_urls(values: Mapping[str, Any], urls: Sequence[SecretUrl]) -> list[SecretUrl]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from queue_source.options.backfill import BackfillOptions
+from queue_source.options.cleaning import CleaningOptions
 from queue_source.options.content import ContentOptions, SchemaOptions
 from queue_source.options.declaring import Option, options_of
 from queue_source.options.file_format import FormatOptions
@@ -57,6 +58,7 @@ READER = Place(
         LeaseOptions,
         DeduplicationOptions,
         DeliveryOptions,
+        CleaningOptions,
         access=(*STORAGE_OPTIONS, *SQS_OPTIONS, *GOOGLE_OPTIONS),
     ),
     no_path="a streaming read takes no path: the queue announces what is read; call load() without an argument, and "

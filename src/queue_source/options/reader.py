@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 from queue_source.options import types
 from queue_source.options.backfill import BackfillOptions
+from queue_source.options.cleaning import CleaningOptions
 from queue_source.options.content import ContentOptions
 from queue_source.options.declaring import option
 from queue_source.options.receiving import NotificationOptions, QueueOptions
@@ -156,6 +157,7 @@ class ReaderOptions:
     leases: LeaseOptions
     deduplication: DeduplicationOptions
     delivery: DeliveryOptions
+    cleaning: CleaningOptions
     content: ContentOptions
     store: SecretUrl = store_url()
     # fmt: off

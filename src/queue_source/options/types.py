@@ -24,7 +24,7 @@ from queue_source.options.time_zones import parse_time_zone
 from queue_source.options.units import parse_duration, parse_size
 from queue_source.queues.urls import NAMES_CODE, names_code
 from queue_source.tags import parse_filters
-from queue_source.uris import plain_prefix, plain_uri
+from queue_source.uris import climbs, plain_prefix, plain_uri
 
 MAX_NAME = 200
 
@@ -161,6 +161,20 @@ def _prefixes(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(map(plain_prefix, prefixes)))
 
 
+def _folder(text: str) -> str:
+    """A prefix that stands for what is below it."""
+    (prefix,) = _prefixes(text) if "," not in text else (plain_prefix(text.strip()),)
+    if climbs(prefix):
+        raise ValueError(f"{shown(text)} has a segment '.' or '..'; write the path that it stands for")
+    return prefix if prefix.endswith("/") else f"{prefix}/"
+
+
+def _clean_source(text: str) -> str:
+    word = text.strip().lower()
+    return "move" if word == "archive" else _CLEAN_SOURCE.parse(text)
+
+
+_CLEAN_SOURCE = choice("off", "delete", "move")
 _QUEUE_URL = re.compile(r"(?:env|file):\S|[A-Za-z][\w+.\-]*://\S")
 # Only where a new URL begins: tags, hosts and passwords may hold commas too.
 _NEXT_QUEUE_URL = re.compile(rf",\s*(?={_QUEUE_URL.pattern})")
@@ -304,6 +318,8 @@ SEPARATOR = _character(may_be_empty=False)
 CHARACTER = _character(may_be_empty=True)
 TIME_ZONE = OptionType("time zone", "a name such as `Europe/Berlin`, or an offset: `+02:00`, `GMT+2`", parse_time_zone)
 DATE_PATTERN = OptionType("date pattern", "a pattern in Spark's letters for numbers", _date_pattern)
+FOLDER = OptionType("folder", "the URI of a folder", _folder)
+CLEAN_SOURCE = OptionType("choice", f"{_CLEAN_SOURCE.values} (or `archive`)", _clean_source)
 PREFIXES = OptionType("prefixes", "prefixes of URIs, separated by commas", _prefixes)
 QUEUE_URLS = OptionType("queue URLs", "URLs (or `env:NAME`, `file:PATH`), separated by commas", split_queue_urls)
 QUEUE_URL = OptionType("queue URL", "the URL of one queue, or `env:NAME` or `file:PATH`", _queue_url)

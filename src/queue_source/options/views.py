@@ -13,7 +13,7 @@ from queue_source.options.secrets import SecretUrl
 from queue_source.options.storage import StorageOptions
 
 # "data", and the keys of `shard_store.views.VIEWS`, which loads SQLAlchemy: executors read options without it
-_VIEWS = ("data", "splits", "shards", "attempts", "errors", "files_state", "completeness")
+_VIEWS = ("data", "splits", "shards", "attempts", "errors", "cleanings", "files_state", "completeness")
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,3 +66,11 @@ def azure_arguments(account: str, domain: str, options: AzureOptions) -> dict[st
         given["dfs_storage_authority"] = f".{domain}"
         given["blob_storage_authority"] = f".{domain.replace('dfs.', 'blob.', 1)}"
     return {name: value for name, value in given.items() if value is not None}
+
+
+def blob_service(account: str, domain: str, options: AzureOptions) -> str:
+    """The URL of the account's Blob service; what follows the account in the host's name may be its other service."""
+    if options.endpoint is not None:
+        url = options.endpoint if "://" in options.endpoint else f"https://{options.endpoint}"
+        return f"{url.rstrip('/')}/{account}"
+    return f"https://{account}.{domain.replace('dfs.', 'blob.', 1)}"

@@ -30,7 +30,7 @@ _S3_NAMED = {
 }
 _GOOGLE = re.compile(r"Status\((PERMISSION_DENIED|UNAUTHENTICATED):")
 _AZURE = re.compile(r"Azure Error: \[(\w*)\] (\d{3})")
-_AZURE_OWN = frozenset({"BlobArchived", "BlobBeingRehydrated"})
+AZURE_OWN = frozenset({"BlobArchived", "BlobBeingRehydrated"})
 
 
 def of_s3(status: int, code: str, message: str) -> bool | None:
@@ -51,7 +51,7 @@ def of_text(scheme: str, text: str) -> bool | None:
     if scheme == "gs":
         return None if _GOOGLE.search(text) is None else "kms" in text.lower()
     if scheme in AZURE and (found := _AZURE.search(text)) is not None:
-        if found[1] in _AZURE_OWN:
+        if found[1] in AZURE_OWN:
             return True
         return False if int(found[2]) in (401, 403) else None
     return None

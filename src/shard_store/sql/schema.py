@@ -359,6 +359,8 @@ cleanings = sa.Table(
     sa.Column("uri", AnyText, nullable=False),
     sa.Column("size", sa.BigInteger),
     sa.Column("etag", AnyText),
+    sa.Column("version", AnyText),  # version or ETag that is part of its identity (allowOverwrites)
+    sa.Column("read_at", sa.BigInteger, nullable=False),  # when its shard was done
     sa.Column("action", sa.String(10), nullable=False),
     sa.Column("target", AnyText),  # where it is moved to
     sa.Column("planned_at", sa.BigInteger, nullable=False),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from queue_source.errors import BadObject
 from queue_source.options.storage import StorageOptions
+from queue_source.storage.azure import SCHEMES
 from queue_source.storage.buckets.base import PAGE, Bucket, Known, Outcome, Page
 from queue_source.storage.files import is_local
 from queue_source.storage.refusals import S3_SCHEMES
@@ -33,4 +34,12 @@ def open_bucket(prefix: str, storage: StorageOptions | None = None) -> Bucket:
         from queue_source.storage.buckets.s3 import S3Bucket
 
         return S3Bucket(f"{scheme}://{bucket}/", storage)
+    if scheme == "gs":
+        from queue_source.storage.buckets.gcs import GcsBucket
+
+        return GcsBucket(f"gs://{bucket}/", storage)
+    if scheme in SCHEMES:
+        from queue_source.storage.buckets.azure import AzureBucket
+
+        return AzureBucket(f"{scheme}://{bucket}/", storage)
     raise BadObject("missing-object", f"the scheme of {prefix!r} is not one of file, s3, gs, abfs, abfss, az")

@@ -36,19 +36,26 @@ class Page:
 class Known(NamedTuple):
     """What is known of an object that is to go: it goes only if it is still that one.
 
-    `etag` decides where both sides have one; else `size` and that it was not modified after `read_at`.
+    `etag` decides where both sides have one; else `size` and that it was not modified after `read_at` (by the clock of
+    the store). `version`: the version or ETag that is part of its identity: where versions are kept, the same content
+    once more is another object.
     """
 
     uri: str
     size: int | None
     etag: str | None
     read_at: datetime
+    version: str | None = None
 
 
-def if_changed(known: Known, size: int, etag: str | None, modified: datetime) -> BadObject | None:
+def if_changed(
+    known: Known, size: int, etag: str | None, modified: datetime, version: str | None = None
+) -> BadObject | None:
     """What is to be said when what is there now is not the object that is known."""
     etag = None if etag is None else etag.strip('"')
-    if known.etag is not None and etag is not None:
+    if known.version is not None and version is not None and known.version not in (version, etag):
+        there, expected, same = f"the version {version}", known.version, False
+    elif known.etag is not None and etag is not None:
         there, expected, same = f"the ETag {etag}", known.etag, etag == known.etag.strip('"')
     elif known.size is not None and known.size != size:
         there, expected, same = f"{size} bytes", str(known.size), False

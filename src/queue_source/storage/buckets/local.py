@@ -18,6 +18,7 @@ from queue_source.messages import ListedObject
 from queue_source.options.storage import StorageOptions
 from queue_source.storage.buckets.base import PAGE, Bucket, Known, Outcome, Page, if_changed
 from queue_source.storage.local import LocalFile, allowed_places, real_path
+from shard_store.failpoints import reach
 
 _NAMES = 50_000
 """Names of one folder that are in memory; a larger one is read again for each so many."""
@@ -128,6 +129,7 @@ class LocalBucket(Bucket):
                         os.unlink(unnamed, dir_fd=target_folder)
                 os.fsync(target_folder)
                 if outcome is None:
+                    reach("object-copied", known.uri)
                     with suppress(FileNotFoundError):  # renamed
                         os.unlink(name, dir_fd=folder)
                 return outcome

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
@@ -16,10 +16,10 @@ from queue_source.messages import ListedObject
 from queue_source.options.storage import StorageOptions
 from queue_source.storage import refusals, s3_client
 from queue_source.storage.buckets.base import PAGE, Bucket, Known, Outcome, Page, if_changed
+from queue_source.storage.buckets.outcomes import THREADS, exchanged, occupied, one_by_one, outcome_of
+from shard_store.failpoints import reach
 from shard_store.redaction import redact_text
 
-_THREADS = 10
-"""Requests side by side: as many connections as botocore keeps."""
 _LARGEST_COPY = 5 << 30
 """Bytes that one request copies; more goes in parts."""
 _ORIGIN = "cuesqueue-moved-from"
@@ -53,7 +53,7 @@ class S3Bucket(Bucket):
         self._root = root
         self._storage = storage
         self._bucket = s3_client.place(root)[0]
-        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="cuesqueue-s3")
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="cuesqueue-s3")
 
     def page(self, prefix: str, cursor: str | None = None, *, versions: bool = False) -> Page:
         """The cursor is the last key, which goes on in the order of S3 (of bytes) whatever has vanished since.
@@ -97,7 +97,7 @@ class S3Bucket(Bucket):
     def move(self, objects: Sequence[tuple[Known, str]]) -> list[Outcome]:
         """Side by side: a HEAD of both, a copy under the conditions that the ETag stays and nothing is there, a
         delete."""
-        return list(self._threads.map(lambda one: _outcome(lambda: self._move(*one)), objects))
+        return one_by_one(self._threads, lambda one: self._move(*one), objects)
 
     def close(self) -> None:
         """The client stays: it is that of the process."""
@@ -121,9 +121,10 @@ class S3Bucket(Bucket):
 
         def ask() -> Outcome:
             head.update(self._head(known.uri))
-            return if_changed(known, head["ContentLength"], head["ETag"], head["LastModified"])
+            version = None if head.get("VersionId") == "null" else head.get("VersionId")
+            return if_changed(known, head["ContentLength"], head["ETag"], head["LastModified"], version)
 
-        outcome = _outcome(ask)
+        outcome = outcome_of(ask)
         return head if head and outcome is None else outcome
 
     def _head(self, uri: str) -> dict[str, Any]:
@@ -155,9 +156,7 @@ class S3Bucket(Bucket):
             return {place: error for place, *_ in going}
 
     def _delete_singly(self, objects: Sequence[Known], going: Iterable[tuple[int, str, str]]) -> list[Outcome]:
-        return list(
-            self._threads.map(lambda one: _outcome(lambda: self._delete_one(objects[one[0]].uri, one[2])), list(going))
-        )
+        return one_by_one(self._threads, lambda one: self._delete_one(objects[one[0]].uri, one[2]), going)
 
     def _delete_one(self, uri: str, etag: str) -> Outcome:
         client = self._client()
@@ -168,7 +167,7 @@ class S3Bucket(Bucket):
             except client.exceptions.ClientError as error:
                 if _status(error) != _PRECONDITION_FAILED:
                     raise
-                return _exchanged(uri)
+                return exchanged(uri)
         return None
 
     def _move(self, known: Known, target: str) -> Outcome:
@@ -181,7 +180,8 @@ class S3Bucket(Bucket):
             self._copy(known.uri, target, source)
         else:
             if not _is_copy(there, source):
-                return BadObject("target-exists", f"{target!r} is there already, and is not {known.uri!r}")
+                return occupied(known.uri, target)
+        reach("object-copied", known.uri)
         return self._delete_one(known.uri, source["ETag"])
 
     def _copy(self, uri: str, target: str, source: dict[str, Any]) -> None:
@@ -199,22 +199,8 @@ class S3Bucket(Bucket):
             client.copy_object(Bucket=self._bucket, Key=self._key(target), CopySource=origin, **given)
 
 
-def _outcome(act: Callable[[], Outcome]) -> Outcome:
-    """The edge of each object: what it raises is its outcome; an object that is not there needs nothing more."""
-    try:
-        return act()
-    except FileNotFoundError:
-        return None
-    except (BadObject, ObjectStoreError) as error:
-        return error
-
-
 def _status(error: Any) -> int:
     return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
-
-
-def _exchanged(uri: str) -> BadObject:
-    return BadObject("object-changed", f"{uri!r} was exchanged in the moment before it was deleted")
 
 
 def _failure(uri: str, error: dict[str, str] | None) -> Outcome:
@@ -223,7 +209,7 @@ def _failure(uri: str, error: dict[str, str] | None) -> Outcome:
     if error is None or code in ("NoSuchKey", "NotFound", "404"):
         return None
     if code in ("PreconditionFailed", "412"):
-        return _exchanged(uri)
+        return exchanged(uri)
     message = redact_text(error.get("Message", ""))
     own = refusals.of_s3(403 if code in _REFUSED else 500, code, message)
     text = f"{uri!r} cannot be deleted: S3 answers {code}: {message}"

@@ -68,6 +68,8 @@ def upgrade() -> None:
         sa.Column("uri", TEXT, nullable=False),
         *_numbers("size", nullable=True),
         sa.Column("etag", TEXT),
+        sa.Column("version", TEXT),
+        *_numbers("read_at"),
         sa.Column("action", sa.String(10), nullable=False),
         sa.Column("target", TEXT),
         *_numbers("planned_at", "due_at"),

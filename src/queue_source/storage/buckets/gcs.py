@@ -1,0 +1,167 @@
+"""Buckets of Google Cloud Storage, through google-cloud-storage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from email.utils import parsedate_to_datetime
+from functools import cached_property
+from typing import Any
+
+from queue_source.errors import BadObject, ObjectRefused, ObjectStoreError
+from queue_source.messages import ListedObject
+from queue_source.options.storage import StorageOptions
+from queue_source.storage.buckets.base import PAGE, Bucket, Known, Outcome, Page, if_changed
+from queue_source.storage.buckets.outcomes import THREADS, exchanged, occupied, one_by_one
+from shard_store.failpoints import reach
+from shard_store.redaction import redact_text
+
+_FIELDS = "items(name,size,etag,timeCreated,generation),nextPageToken"
+
+
+class GcsBucket(Bucket):
+    """One bucket, with the application's default credentials, as objects are read with."""
+
+    def __init__(self, root: str, storage: StorageOptions) -> None:
+        """`root`: the bucket's URI up to its slash."""
+        try:
+            from google.cloud import storage as library
+        except ImportError as error:
+            raise ObjectStoreError(
+                f"{root!r} is listed by google-cloud-storage: pip install 'cuesqueue[gcs]' on the driver"
+            ) from error
+        self._library = library
+        self._root = root
+        self._anonymous = storage.anonymous
+        self._name = root.partition("://")[2].rstrip("/")
+        self._now: datetime | None = None
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="cuesqueue-gcs")
+
+    def page(self, prefix: str, cursor: str | None = None, *, versions: bool = False) -> Page:
+        """The cursor is the last name. The version is the generation, as in notifications; the time is that of the
+        generation too, since that of its last update rises when its metadata or its storage class changes."""
+        objects: list[ListedObject] = []
+        blobs: list[Any] = []
+        try:
+            with _mapped(prefix, "listed"):
+                pages = self._client.list_blobs(
+                    self._name,
+                    prefix=prefix[len(self._root) :],
+                    start_offset=cursor,  # which is listed again
+                    page_size=PAGE,
+                    fields=_FIELDS,
+                    timeout=60,
+                )
+                for page in pages.pages:
+                    blobs = list(page)
+                    objects = [self._listed(blob, versions) for blob in blobs if blob.name != cursor]
+                    if objects:
+                        break
+        except FileNotFoundError as error:
+            raise BadObject("missing-object", f"{prefix!r} cannot be listed: {error}") from None
+        more = pages.next_page_token is not None
+        return Page(objects, blobs[-1].name if more else None, self._now or datetime.now(timezone.utc))
+
+    def delete(self, objects: Sequence[Known]) -> list[Outcome]:
+        """Each is looked at, and deleted under the condition that its generation stays."""
+        return one_by_one(self._threads, self._delete, objects)
+
+    def move(self, objects: Sequence[tuple[Known, str]]) -> list[Outcome]:
+        """By a rewrite, which copies of any size need, under the conditions that the generation stays and that
+        nothing is there."""
+        return one_by_one(self._threads, lambda one: self._move(*one), objects)
+
+    def close(self) -> None:
+        self._threads.shutdown()
+        if "_client" in self.__dict__:
+            self._client.close()
+
+    @cached_property
+    def _client(self) -> Any:
+        """Of this bucket alone; its variable of an emulator is Google's own."""
+        with _mapped(self._root, "opened"):
+            client = self._library.Client.create_anonymous_client() if self._anonymous else self._library.Client()
+            client._bucket_metadata_cache = None  # for traces; or it asks for the bucket, on a thread of its own
+            client._http.hooks["response"].append(self._note_date)  # the library gives nobody its answers' headers
+        return client
+
+    def _note_date(self, response: Any, *_: Any, **__: Any) -> None:
+        if "Date" in response.headers:
+            self._now = parsedate_to_datetime(response.headers["Date"])
+
+    def _listed(self, blob: Any, versions: bool) -> ListedObject:
+        version = str(blob.generation) if versions else None
+        return ListedObject(self._root + blob.name, int(blob.size), blob.etag, blob.time_created, version)
+
+    def _blob(self, uri: str) -> Any:
+        """As it is now. Raises FileNotFoundError."""
+        blob = self._new(uri)
+        with _mapped(uri, "looked at"):
+            blob.reload()
+        return blob
+
+    def _new(self, uri: str) -> Any:
+        if not uri.startswith(self._root):
+            raise ValueError(f"{uri!r} is not in {self._root!r}")
+        return self._client.bucket(self._name).blob(uri[len(self._root) :])
+
+    def _delete(self, known: Known) -> Outcome:
+        blob = self._blob(known.uri)
+        changed = if_changed(known, int(blob.size), blob.etag, blob.time_created, str(blob.generation))
+        return self._remove(known.uri, blob.generation) if changed is None else changed
+
+    def _remove(self, uri: str, generation: int) -> Outcome:
+        from google.api_core.exceptions import PreconditionFailed
+
+        with _mapped(uri, "deleted"):
+            try:
+                self._new(uri).delete(if_generation_match=generation)
+            except PreconditionFailed:
+                return exchanged(uri)
+        return None
+
+    def _move(self, known: Known, target: str) -> Outcome:
+        source = self._blob(known.uri)
+        changed = if_changed(known, int(source.size), source.etag, source.time_created, str(source.generation))
+        if changed is not None:
+            return changed
+        try:
+            there = self._blob(target)
+        except FileNotFoundError:
+            self._copy(known.uri, source, target)
+        else:
+            if (there.size, there.crc32c) != (source.size, source.crc32c):
+                return occupied(known.uri, target)
+        reach("object-copied", known.uri)
+        return self._remove(known.uri, source.generation)
+
+    def _copy(self, uri: str, source: Any, target: str) -> None:
+        made = self._new(target)
+        token = None
+        with _mapped(uri, f"copied to {target!r}"):
+            while True:
+                token, _, _ = made.rewrite(
+                    source, token=token, if_generation_match=0, if_source_generation_match=source.generation
+                )
+                if token is None:
+                    return
+
+
+@contextmanager
+def _mapped(uri: str, done: str) -> Iterator[None]:
+    """The edge: what Google's libraries raise leaves under our names; FileNotFoundError for what is not there."""
+    from google.api_core.exceptions import Forbidden, GoogleAPIError, NotFound, Unauthorized
+    from google.auth.exceptions import GoogleAuthError
+    from requests import RequestException
+
+    try:
+        yield
+    except NotFound as error:
+        raise FileNotFoundError(redact_text(error.message)) from None
+    except (Forbidden, Unauthorized) as error:
+        text = redact_text(error.message)
+        raise ObjectRefused(f"{uri!r} is refused: {text}", own="kms" in text.lower()) from None
+    except (GoogleAPIError, GoogleAuthError, RequestException) as error:
+        raise ObjectStoreError(f"{uri!r} cannot be {done}: {redact_text(str(error))}") from None

@@ -1,0 +1,285 @@
+"""Contract: what is to be deleted or moved is planned once from what is done, tried until it ends, and written down."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from shard_store.cleaning import CHANGED, DONE, Ended, Planned, Waiting
+from shard_store.model import shard_key
+from shard_store.pruning import RetentionPolicy
+from shard_store.shard_repair import Audit
+from shard_store.sql.schema import shards, sources
+from shard_store.store import ShardStore
+from support.store_backends import Pipeline, StoreBackend, rows
+
+HOUR, DAY = 3600.0, 86_400.0
+WEEK = timedelta(days=7)
+
+
+def delete(shard_id: str, uri: str) -> Planned | None:
+    return Planned(uri, None)
+
+
+def plan(store: ShardStore, retention: timedelta = WEEK, limit: int = 1000, choose: Any = delete) -> int:
+    return store.plan_cleanings("s", retention, choose, limit)
+
+
+def due(store: ShardStore, limit: int = 1000) -> list[str]:
+    return sorted(one.uri for one in store.due_cleanings("s", limit).cleanings)
+
+
+def end(store: ShardStore, uri: str, **what: Any) -> None:
+    (one,) = (one for one in store.due_cleanings("s", 1000).cleanings if one.uri == uri)
+    store.end_cleanings([Ended(one.shard_key, one.read_at, **what)])
+
+
+def row(store: ShardStore, uri: str) -> dict[str, Any]:
+    (found,) = (found for found in rows(store, "cleanings") if found["uri"] == uri)
+    return dict(found)
+
+
+def test_what_has_been_done_for_long_enough_is_planned_once(backend: StoreBackend) -> None:
+    store = backend.open()
+    us = Pipeline.start(store)
+    us.deliver("old", "older")
+    backend.clock.advance(5 * DAY)
+    us.deliver("young")
+    assert (plan(store), due(store)) == (0, [])
+    backend.clock.advance(2 * DAY)
+    assert plan(store) == 2
+    assert plan(store) == 0
+    assert due(store) == ["old", "older"]
+    backend.clock.advance(5 * DAY)
+    assert plan(store) == 1
+    assert due(store) == ["old", "older", "young"]
+
+
+def test_only_what_is_done_is_planned(backend: StoreBackend) -> None:
+    store = backend.open()
+    us, other, elsewhere = Pipeline.start(store), Pipeline.start(store, "other"), Pipeline.start(store, "q", "t")
+    us.deliver("done")
+    us.open("open")
+    other.planned("planned")
+    elsewhere.deliver("of another source")
+    us.deliver("quarantined")
+    this = shards.update().where(shards.c.shard_id == "quarantined")
+    store.database.write(lambda t: t.execute(this.values(state="quarantined")))
+    backend.clock.advance(100 * DAY)
+    assert plan(store) == 1
+    assert due(store) == ["done"]
+
+
+def test_what_was_done_at_one_time_is_planned_together_however_much_it_is(backend: StoreBackend) -> None:
+    store = backend.open()
+    us = Pipeline.start(store)
+    first, second = [f"a{place:02d}" for place in range(25)], [f"b{place:02d}" for place in range(5)]
+    us.deliver(*first)
+    backend.clock.advance(1)
+    us.deliver(*second)
+    backend.clock.advance(8 * DAY)
+    assert plan(store, limit=10) == 25
+    assert due(store) == first
+    assert plan(store, limit=10) == 5
+    assert plan(store, limit=10) == 0
+    assert due(store) == [*first, *second]
+
+
+def test_a_limit_that_ends_where_a_time_ends_leaves_nothing_out(backend: StoreBackend) -> None:
+    store = backend.open()
+    us = Pipeline.start(store)
+    for place in range(6):
+        us.deliver(f"{place}x", f"{place}y")
+        backend.clock.advance(1)
+    backend.clock.advance(8 * DAY)
+    for limit in (2, 4, 6):
+        assert plan(store, limit=limit) == limit
+    assert len(due(store)) == 12
+
+
+def test_what_is_not_chosen_is_left_alone_and_not_looked_at_again(backend: StoreBackend) -> None:
+    store = backend.open()
+    us = Pipeline.start(store)
+    us.deliver("ours", "others")
+    backend.clock.advance(8 * DAY)
+    asked: list[str] = []
+
+    def choose(shard_id: str, uri: str) -> Planned | None:
+        asked.append(uri)
+        return Planned(uri, f"moved {uri}", "v1") if uri == "ours" else None
+
+    assert plan(store, choose=choose) == 1
+    assert plan(store, choose=choose) == 0
+    assert sorted(asked) == ["others", "ours"]
+    (one,) = store.due_cleanings("s", 10).cleanings
+    assert (one.uri, one.target, one.version, one.size, one.again) == ("ours", "moved ours", "v1", 10, False)
+    assert (row(store, "ours")["action"], row(store, "ours")["ended_at"]) == ("move", None)
+
+
+def test_a_short_retention_waits_for_publishes_that_are_under_way(backend: StoreBackend) -> None:
+    store = backend.open()
+    Pipeline.start(store).deliver("a")
+    backend.clock.advance(60)
+    assert plan(store, timedelta(seconds=1)) == 0
+    backend.clock.advance(600)
+    assert plan(store, timedelta(seconds=1)) == 1
+
+
+@pytest.mark.parametrize("outcome", [DONE, CHANGED])
+def test_what_ended_is_not_due_again_and_is_forgotten_with_the_window(backend: StoreBackend, outcome: str) -> None:
+    store = backend.open()
+    Pipeline.start(store).deliver("a", "b")
+    backend.clock.advance(8 * DAY)
+    plan(store)
+    end(store, "a", outcome=outcome)
+    assert due(store) == ["b"]
+    assert row(store, "a")["outcome"] == outcome
+    policy = RetentionPolicy(timedelta(days=30), source="s")
+    assert store.prune(policy).cleanings == 0
+    backend.clock.advance(31 * DAY)
+    assert store.prune(policy).cleanings == 1
+    assert [found["uri"] for found in rows(store, "cleanings")] == ["b"], "what is still to be done stays"
+
+
+def test_what_failed_is_due_again_later_and_later(backend: StoreBackend) -> None:
+    store = backend.open()
+    Pipeline.start(store).deliver("a")
+    backend.clock.advance(8 * DAY)
+    plan(store)
+    pauses = []
+    for _ in range(9):
+        end(store, "a", cause="unavailable", detail="the disk is full")
+        waited = 0
+        while due(store) == []:
+            backend.clock.advance(60)
+            waited += 1
+        pauses.append(waited)
+    assert pauses == [1, 2, 4, 8, 16, 32, 60, 60, 60]
+    found = row(store, "a")
+    assert (found["attempts"], found["cause"], found["detail"]) == (9, "unavailable", "the disk is full")
+
+
+def test_what_only_a_person_can_change_is_tried_once_a_day(backend: StoreBackend) -> None:
+    store = backend.open()
+    Pipeline.start(store).deliver("a")
+    backend.clock.advance(8 * DAY)
+    plan(store)
+    end(store, "a", cause="forbidden-object", detail="no", hopeless=True)
+    backend.clock.advance(23 * HOUR)
+    assert due(store) == []
+    backend.clock.advance(HOUR)
+    assert due(store) == ["a"]
+
+
+def test_what_was_forgotten_and_announced_again_is_known_as_such_and_planned_anew(backend: StoreBackend) -> None:
+    store = backend.open()
+    us = Pipeline.start(store)
+    us.deliver("a")
+    backend.clock.advance(8 * DAY)
+    plan(store)
+    store.forget([shard_key("s", "a")], Audit("me", "why"))
+    assert [one.again for one in store.due_cleanings("s", 1).cleanings] == [False], "nobody has announced it"
+    opened = us.open("a")
+    assert [one.again for one in store.due_cleanings("s", 1).cleanings] == [True]
+    us.snapshot(*opened.values())
+    us.publish(us.plan())
+    us.confirm()
+    assert [one.again for one in store.due_cleanings("s", 1).cleanings] == [True], "done, and just now"
+    end(store, "a", outcome=CHANGED)
+    backend.clock.advance(8 * DAY)
+    assert plan(store) == 1
+    assert [one.again for one in store.due_cleanings("s", 1).cleanings] == [False]
+
+
+def test_what_is_late_changes_nothing_of_a_newer_plan(backend: StoreBackend) -> None:
+    store = backend.open()
+    us = Pipeline.start(store)
+    us.deliver("a")
+    backend.clock.advance(8 * DAY)
+    plan(store)
+    (before,) = store.due_cleanings("s", 1).cleanings
+    store.end_cleanings([Ended(before.shard_key, before.read_at, CHANGED)])
+    store.forget([before.shard_key], Audit("me", "why"))
+    us.deliver("a")
+    backend.clock.advance(8 * DAY)
+    plan(store)
+    store.end_cleanings([Ended(before.shard_key, before.read_at, CHANGED)])
+    assert due(store) == ["a"]
+
+
+def test_nothing_is_forgotten_before_it_is_planned(backend: StoreBackend) -> None:
+    store = backend.open()
+    us = Pipeline.start(store)
+    us.deliver("a")
+    backend.clock.advance(8 * DAY)
+    plan(store)  # from here on the source is cleaned
+    us.deliver("b")
+    backend.clock.advance(8 * DAY)
+    policy = RetentionPolicy(WEEK, source="s")
+    for _ in range(2):
+        store.prune(policy)
+        assert {found["shard_id"] for found in rows(store, "shards")} == {"b"}
+        store.prune(RetentionPolicy(WEEK, max_shards=0, source="s"))
+        assert {found["shard_id"] for found in rows(store, "shards")} == {"b"}
+    assert plan(store) == 1
+    store.prune(policy)
+    assert rows(store, "shards") == []
+    assert due(store) == ["a", "b"], "what is planned needs its shard no more"
+
+
+def test_a_source_that_nobody_cleans_any_more_is_pruned_by_its_window_alone(backend: StoreBackend) -> None:
+    store = backend.open()
+    us = Pipeline.start(store)
+    us.deliver("a")
+    backend.clock.advance(8 * DAY)
+    plan(store)
+    us.deliver("b")
+    backend.clock.advance(22 * DAY)
+    store.prune(RetentionPolicy(WEEK, source="s"))
+    assert rows(store, "shards") == []
+
+
+def test_planning_twice_at_once_plans_once(backend: StoreBackend) -> None:
+    store = backend.open()
+    Pipeline.start(store).deliver("a")
+    backend.clock.advance(8 * DAY)
+    plan(store)
+    end(store, "a", outcome=DONE)
+    # another pipeline has read the table before, and writes what it found now
+    store.database.write(lambda t: t.execute(sources.update().values(cleaned_until=None)))
+    plan(store)
+    assert due(store) == []
+    assert row(store, "a")["outcome"] == DONE
+
+
+def test_a_dry_run_counts_what_would_be_cleaned_and_writes_nothing(backend: StoreBackend) -> None:
+    store = backend.open()
+    us = Pipeline.start(store)
+    us.deliver("a", "b", "c")
+    backend.clock.advance(8 * DAY)
+    assert store.waiting_cleanings("s", WEEK) == Waiting(due=0, unplanned=3, failed=0)
+    assert rows(store, "cleanings") == []
+    plan(store)
+    end(store, "a", cause="unavailable")
+    end(store, "b", outcome=DONE)
+    us.deliver("d")
+    assert store.waiting_cleanings("s", WEEK) == Waiting(due=1, unplanned=0, failed=1)
+    assert store.waiting_cleanings("unknown", WEEK) == Waiting(0, 0, 0)
+
+
+def test_the_view_shows_what_was_done_and_why_not(backend: StoreBackend) -> None:
+    store = backend.open()
+    Pipeline.start(store).deliver("a", "b")
+    backend.clock.advance(8 * DAY)
+    plan(store)
+    end(store, "a", outcome=DONE)
+    end(store, "b", cause="forbidden-object", detail="access denied", hopeless=True)
+    pages = [found for page in store.pages("cleanings", source="s") for found in page]
+    assert sorted(found[1:3] for found in pages) == [("a", "delete"), ("b", "delete")]
+    assert {(found[1], found[-3], found[-2]) for found in pages} == {
+        ("a", DONE, None),
+        ("b", None, "forbidden-object"),
+    }
+    assert list(store.pages("cleanings", source="t")) == []

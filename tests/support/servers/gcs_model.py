@@ -1,0 +1,156 @@
+"""As much of Google Cloud Storage's JSON interface as buckets ask for, in this process: `with gcs_model() as gcs:`.
+
+Unlike the emulator it lists in pages, and keeps conditions.
+"""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, NamedTuple
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import google_crc32c
+
+
+class Blob(NamedTuple):
+    """One object."""
+
+    body: bytes
+    generation: int
+    created: str
+
+
+class GcsModel:
+    """A running server: `url` names it, `blobs` is what it holds, by (bucket, name)."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.buckets: set[str] = set()
+        self.blobs: dict[tuple[str, str], Blob] = {}
+        self.denied: set[str] = set()
+        self.listings = 0
+        self._generations = itertools.count(1)
+
+    def put(self, bucket: str, name: str, body: bytes) -> Blob:
+        self.buckets.add(bucket)
+        blob = Blob(body, next(self._generations), datetime.now(timezone.utc).isoformat().replace("+00:00", "Z"))
+        self.blobs[bucket, name] = blob
+        return blob
+
+
+@contextmanager
+def gcs_model() -> Iterator[GcsModel]:
+    """A server on a free port of 127.0.0.1 that keeps everything in memory."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
+    server.daemon_threads = True
+    gcs = GcsModel(f"http://127.0.0.1:{server.server_address[1]}")
+    server.gcs = gcs  # type: ignore[attr-defined]
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+    thread.start()
+    try:
+        yield gcs
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing is said."""
+
+    def do_GET(self) -> None:
+        self._request("GET")
+
+    def do_DELETE(self) -> None:
+        self._request("DELETE")
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self._request("POST")
+
+    def _request(self, method: str) -> None:
+        gcs: GcsModel = self.server.gcs  # type: ignore[attr-defined]
+        parts = urlsplit(self.path)
+        asked = {name: values[0] for name, values in parse_qs(parts.query, keep_blank_values=True).items()}
+        _, _, _, _, bucket, *rest = parts.path.split("/")  # /storage/v1/b/BUCKET/o/...
+        of_objects, rest = bool(rest), rest[1:]
+        name = unquote(rest[0]) if rest else ""
+        if bucket in gcs.denied:
+            self._fail(403, "reader does not have storage.objects.list access")
+        elif bucket not in gcs.buckets:
+            self._fail(404, "The specified bucket does not exist.")
+        elif not of_objects:  # the library asks for the bucket by itself, on a thread
+            self._answer(200, {"kind": "storage#bucket", "name": bucket, "projectNumber": "1"})
+        elif not rest:
+            self._list(gcs, bucket, asked)
+        elif (bucket, name) not in gcs.blobs:
+            self._fail(404, f"No such object: {bucket}/{name}")
+        elif len(rest) > 1:  # NAME/rewriteTo/b/BUCKET/o/NAME
+            self._rewrite(gcs, bucket, name, unquote(rest[-1]), asked)
+        elif method == "GET":
+            self._answer(200, _resource(bucket, name, gcs.blobs[bucket, name]))
+        elif asked.get("ifGenerationMatch") not in (None, str(gcs.blobs[bucket, name].generation)):
+            self._fail(412, "At least one of the pre-conditions you specified did not hold.")
+        else:
+            del gcs.blobs[bucket, name]
+            self._answer(204, None)
+
+    def _list(self, gcs: GcsModel, bucket: str, asked: dict[str, str]) -> None:
+        gcs.listings += 1
+        prefix, start, most = asked.get("prefix", ""), asked.get("startOffset", ""), int(asked.get("maxResults", 1000))
+        token = base64.b64decode(asked.get("pageToken", "")).decode()
+        names = sorted((name for of, name in gcs.blobs if of == bucket and name.startswith(prefix)), key=str.encode)
+        names = [name for name in names if name.encode() >= start.encode() and name.encode() > token.encode()]
+        page: dict[str, Any] = {"items": [_resource(bucket, name, gcs.blobs[bucket, name]) for name in names[:most]]}
+        if len(names) > most:
+            page["nextPageToken"] = base64.b64encode(names[most - 1].encode()).decode()
+        self._answer(200, page)
+
+    def _rewrite(self, gcs: GcsModel, bucket: str, name: str, target: str, asked: dict[str, str]) -> None:
+        source, there = gcs.blobs[bucket, name], gcs.blobs.get((bucket, target))
+        wanted = asked.get("ifSourceGenerationMatch")
+        if wanted not in (None, str(source.generation)) or (
+            asked.get("ifGenerationMatch") == "0" and there is not None
+        ):
+            self._fail(412, "At least one of the pre-conditions you specified did not hold.")
+        elif "rewriteToken" not in asked and source.body:  # each takes two requests
+            written = {"totalBytesRewritten": "0", "objectSize": str(len(source.body)), "done": False}
+            self._answer(200, {**written, "rewriteToken": "go-on"})
+        else:
+            made = _resource(bucket, target, gcs.put(bucket, target, source.body))
+            size = str(len(source.body))
+            self._answer(200, {"totalBytesRewritten": size, "objectSize": size, "done": True, "resource": made})
+
+    def _fail(self, status: int, message: str) -> None:
+        self._answer(status, {"error": {"code": status, "message": message, "errors": [{"message": message}]}})
+
+    def _answer(self, status: int, content: object) -> None:
+        body = b"" if content is None else json.dumps(content).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+def _resource(bucket: str, name: str, blob: Blob) -> dict[str, Any]:
+    checksum = base64.b64encode(google_crc32c.value(blob.body).to_bytes(4, "big")).decode()
+    return {
+        "kind": "storage#object",
+        "name": name,
+        "bucket": bucket,
+        "size": str(len(blob.body)),
+        "etag": f"C{blob.generation}=",
+        "generation": str(blob.generation),
+        "crc32c": checksum,
+        "timeCreated": blob.created,
+        "updated": blob.created,
+    }

@@ -1,0 +1,235 @@
+"""Local files as a bucket: links, folders that vanish, large folders, and moves that die or go between file systems."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from queue_source.errors import BadObject, ObjectRefused, ObjectStoreError
+from queue_source.options.storage import StorageOptions
+from queue_source.storage.buckets import Known, Outcome, local
+from queue_source.storage.buckets.local import LocalBucket
+
+LATER = datetime.now(timezone.utc) + timedelta(days=1)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "in"
+    made.mkdir()
+    return made
+
+
+@pytest.fixture
+def bucket(folder: Path) -> Iterator[LocalBucket]:
+    made = LocalBucket(StorageOptions(local_prefixes=(f"file://{folder}/",)))
+    yield made
+    made.close()
+
+
+def names(bucket: LocalBucket, folder: Path, cursor: str | None = None) -> list[str]:
+    return [Path(one.uri).name for one in bucket.page(f"file://{folder}/", cursor).objects]
+
+
+def known(path: Path) -> Known:
+    return Known(f"file://{path}", path.stat().st_size, None, LATER)
+
+
+def listed(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def cause(outcome: Outcome) -> str:
+    assert isinstance(outcome, BadObject)
+    return outcome.cause
+
+
+def test_only_regular_files_within_the_allowed_places_are_listed(bucket: LocalBucket, folder: Path) -> None:
+    (folder / "a").write_text("x")
+    (folder / "folder").mkdir()
+    os.mkfifo(folder / "fifo")
+    outside = folder.parent / "outside"
+    outside.mkdir()
+    (outside / "secret").write_text("x")
+    (folder / "link-outside").symlink_to(outside / "secret")
+    (folder / "link-inside").symlink_to(folder / "a")
+    (folder / "link-nowhere").symlink_to(folder / "none")
+    (folder / "link-to-itself").symlink_to(folder / "link-to-itself")
+    (folder / "link-to-folder").symlink_to(outside)
+    (folder / "link-in-a-circle").symlink_to(folder)
+    assert names(bucket, folder) == ["a", "link-inside"]
+
+
+def test_the_prefix_itself_may_lead_over_a_link(folder: Path) -> None:
+    (folder / "a").write_text("x")
+    link = folder.parent / "link"
+    link.symlink_to(folder)
+    bucket = LocalBucket(StorageOptions(local_prefixes=(f"file://{link}/",)))
+    (one,) = bucket.page(f"file://{link}/").objects
+    assert one.uri == f"file://{link}/a"
+
+
+def test_a_folder_larger_than_what_is_kept_of_names_is_listed_whole(
+    bucket: LocalBucket, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "_NAMES", 4)
+    expected = [f"{place:03d}" for place in range(25)]
+    for name in expected:
+        (folder / name).write_text("x")
+    (folder / "012.d").mkdir()
+    (folder / "012.d" / "x").write_text("x")
+    expected.insert(13, "x")
+    assert names(bucket, folder) == expected
+    for place, name in enumerate(expected):
+        cursor = str(folder / ("012.d/x" if name == "x" else name))
+        assert names(bucket, folder, cursor) == expected[place + 1 :]
+
+
+def test_a_folder_that_vanishes_while_it_is_walked_harms_no_other(
+    bucket: LocalBucket, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "PAGE", 1)
+    for name in ("a/1", "b/1", "c/1"):
+        (folder / name).parent.mkdir()
+        (folder / name).write_text("x")
+    page = bucket.page(f"file://{folder}/")
+    (folder / "b" / "1").unlink()
+    (folder / "b").rmdir()
+    rest = bucket.page(f"file://{folder}/", page.cursor)
+    assert [one.uri for one in rest.objects] == [f"file://{folder}/c/1"]
+
+
+def test_a_folder_that_may_not_be_read_is_an_error_and_never_left_out(bucket: LocalBucket, folder: Path) -> None:
+    (folder / "a").write_text("x")
+    (folder / "b").mkdir()
+    real = os.scandir
+
+    def scandir(path: bytes | str) -> object:
+        if os.fsencode(path).endswith(b"/b/"):
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return real(path)
+
+    with mock.patch("os.scandir", scandir), pytest.raises(ObjectRefused, match="Permission denied"):
+        bucket.page(f"file://{folder}/")
+
+
+def test_a_file_with_a_time_that_no_calendar_has_is_listed(bucket: LocalBucket, folder: Path) -> None:
+    (folder / "a").write_text("x")
+    with mock.patch.object(local, "datetime", wraps=datetime) as clock:
+        clock.fromtimestamp.side_effect = ValueError("year 100000 is out of range")
+        (one,) = bucket.page(f"file://{folder}/").objects
+    assert one.modified.year == 9999
+
+
+@pytest.mark.parametrize("act", ["delete", "move"])
+def test_nothing_outside_the_allowed_places_is_touched_through_a_link_to_a_folder(
+    bucket: LocalBucket, folder: Path, act: str
+) -> None:
+    outside = folder.parent / "outside"
+    outside.mkdir()
+    (outside / "a").write_text("x")
+    (folder / "link").symlink_to(outside)
+    through = known(folder / "link" / "a")
+    (outcome,) = bucket.delete([through]) if act == "delete" else bucket.move([(through, f"file://{folder}/b")])
+    assert cause(outcome) == "forbidden-object"
+    assert (outside / "a").exists()
+
+
+def test_of_a_link_only_the_link_goes(bucket: LocalBucket, folder: Path) -> None:
+    (folder / "a").write_text("content")
+    (folder / "link").symlink_to("a")
+    (folder / "link2").symlink_to("a")
+    target = folder.parent / "out" / "link"
+    assert bucket.delete([known(folder / "link")]) == [None]
+    assert bucket.move([(known(folder / "link2"), f"file://{target}")]) == [None]
+    assert listed(folder) == ["a"]
+    assert (target.is_symlink(), target.read_text()) == (False, "content")
+
+
+def test_a_folder_in_the_place_of_a_file_is_another_object(bucket: LocalBucket, folder: Path) -> None:
+    (folder / "a").mkdir()
+    assert cause(bucket.delete([Known(f"file://{folder}/a", None, None, LATER)])[0]) == "object-changed"
+
+
+def test_a_file_in_the_place_of_a_folder_of_the_target_is_said(bucket: LocalBucket, folder: Path) -> None:
+    (folder / "a").write_text("x")
+    (folder.parent / "out").write_text("a file")
+    (outcome,) = bucket.move([(known(folder / "a"), f"file://{folder.parent}/out/a")])
+    assert cause(outcome) == "target-exists"
+    assert (folder / "a").exists()
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.EXDEV])
+def test_what_cannot_have_a_second_name_is_moved_all_the_same(bucket: LocalBucket, folder: Path, number: int) -> None:
+    (folder / "a").write_text("content")
+    os.utime(folder / "a", (1, 1_600_000_000))
+    target = folder.parent / "out" / "deep" / "a"
+    with mock.patch("os.link", side_effect=_links_fail(number)):
+        assert bucket.move([(known(folder / "a"), f"file://{target}")]) == [None]
+    assert not (folder / "a").exists()
+    assert (target.read_text(), target.stat().st_mtime) == ("content", 1_600_000_000)
+    assert listed(target.parent) == ["a"]
+
+
+@pytest.mark.parametrize("dies_at", ["write", "fsync", "link", "unlink"])
+def test_a_copy_that_dies_anywhere_is_ended_by_the_next_and_leaves_nothing(
+    bucket: LocalBucket, folder: Path, dies_at: str
+) -> None:
+    (folder / "a").write_text("content")
+    target = folder.parent / "out" / "a"
+    one = (known(folder / "a"), f"file://{target}")
+    with mock.patch("os.link", side_effect=_links_fail(errno.EXDEV)):
+        with mock.patch(f"os.{dies_at}", side_effect=_Death), pytest.raises(_Death):
+            bucket.move([one])
+        assert (folder / "a").read_text() == "content"
+        assert bucket.move([one]) == [None]
+    assert listed(folder) == []
+    assert listed(target.parent) == ["a"]
+    assert target.read_text() == "content"
+
+
+def test_a_file_that_changes_while_it_is_copied_stays(bucket: LocalBucket, folder: Path) -> None:
+    (folder / "a").write_text("content")
+    target = folder.parent / "out" / "a"
+    before = known(folder / "a")
+    real = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        (folder / "a").write_text("other content")
+        real(descriptor)
+
+    with mock.patch("os.link", side_effect=OSError(errno.EXDEV, "other file system")), mock.patch("os.fsync", fsync):
+        (outcome,) = bucket.move([(before, f"file://{target}")])
+    assert cause(outcome) == "object-changed"
+    assert (folder / "a").read_text() == "other content"
+    assert listed(target.parent) == []
+
+
+def test_what_the_disk_says_is_an_outcome_that_may_be_tried_again(bucket: LocalBucket, folder: Path) -> None:
+    (folder / "a").write_text("content")
+    with mock.patch("os.unlink", side_effect=OSError(errno.EIO, "Input/output error")):
+        (outcome,) = bucket.delete([known(folder / "a")])
+    assert isinstance(outcome, ObjectStoreError)
+    assert not isinstance(outcome, ObjectRefused)
+
+
+class _Death(BaseException):
+    """Nobody handles it, as nobody handles the end of a process."""
+
+
+def _links_fail(number: int) -> Callable[..., None]:
+    """Links between other folders fail, as between file systems; with EPERM all do, as where there are none."""
+    real = os.link
+
+    def link(source: str, target: str, *, src_dir_fd: int, dst_dir_fd: int, follow_symlinks: bool) -> None:
+        if number == errno.EPERM or src_dir_fd != dst_dir_fd:
+            raise OSError(number, os.strerror(number))
+        real(source, target, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd, follow_symlinks=follow_symlinks)
+
+    return link
