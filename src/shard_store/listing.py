@@ -152,17 +152,12 @@ def compare(
 
 def abandoned(transaction: Transaction, source: str, limit: int) -> list[Shard]:
     """Open shards of listings whose pipelines have stopped: no message leads anybody to them."""
-    stale = sa.select(pipelines.c.pipeline).where(
+    stopped = sa.select(pipelines.c.pipeline).where(
         pipelines.c.source == source, pipelines.c.stale_at <= transaction.now()
     )
-    names = list(transaction.execute(stale).scalars())
-    found: list[Shard] = []
-    for name in names:
-        if len(found) < limit:
-            open_ones = sa.and_(shards.c.owner == name, shards.c.finished_at.is_(None), shards.c.queue == LISTING)
-            query = current(transaction).where(open_ones, shards.c.source == source).limit(limit - len(found))
-            found += map(as_shard, transaction.execute(query))
-    return found
+    left = sa.and_(shards.c.owner.in_(stopped), shards.c.finished_at.is_(None), shards.c.queue == LISTING)
+    query = current(transaction).where(left, shards.c.source == source).limit(limit)
+    return [as_shard(row) for row in transaction.execute(query)]
 
 
 def leave_existing(transaction: Transaction, token: PublishToken, source: str, prefixes: Iterable[str]) -> None:

@@ -272,12 +272,12 @@ def _old_attempts(policy: RetentionPolicy, cutoff: int) -> _Target:
 
 def _old_certificates(policy: RetentionPolicy, at: int) -> _Target:
     """Those of more than a year ago, but for the newest of each prefix."""
-    newer = certificates.alias("newer")
-    superseded = sa.exists().where(
-        newer.c.source == certificates.c.source, newer.c.prefix == certificates.c.prefix, newer.c.id > certificates.c.id
-    )
-    old = sa.and_(certificates.c.written_at < at - CERTIFICATES // _MICROSECOND, superseded)
-    return _Target(certificates, sa.and_(old, _of_source(certificates, policy)), (certificates.c.written_at,))
+    c, newer = certificates.c, certificates.alias("newer")
+    same = sa.and_(newer.c.source == c.source, newer.c.prefix == c.prefix)
+    # not by EXISTS, of which PostgreSQL makes a join that reads the whole table
+    superseded = sa.select(newer.c.id).where(same, newer.c.written_at > c.written_at).limit(1).scalar_subquery()
+    old = sa.and_(c.written_at < at - CERTIFICATES // _MICROSECOND, superseded.is_not(None))
+    return _Target(certificates, sa.and_(old, _of_source(certificates, policy)), (c.written_at,))
 
 
 def _confirmed_snapshots(row: Row[Any], at: int, cutoff: int) -> _Target:

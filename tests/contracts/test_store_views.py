@@ -60,7 +60,7 @@ def test_views_can_be_asked_for_one_source_or_pipeline(store: ShardStore) -> Non
     def found(source: str | None = None, pipeline: str | None = None) -> list[int]:
         return [sum(len(page) for page in store.pages(v, source=source, pipeline=pipeline)) for v in of_pipelines]
 
-    of_pipelines = [view for view in views.VIEWS if view not in ("completeness", "cleanings")]  # these are of sources
+    of_pipelines = [view for view in views.VIEWS if view not in ("completeness", "cleanings")]  # of sources
     assert found() == [3] * len(of_pipelines)
     assert found(source="s") == [2] * len(of_pipelines)
     assert found(pipeline="p") == [1] * len(of_pipelines)

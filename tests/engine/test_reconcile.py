@@ -63,6 +63,37 @@ def fill(world: World) -> list[Entry]:
     ]
 
 
+def fill_versions(world: World) -> list[Entry]:
+    """Shards whose id has a version or an ETag, and some that were read before that; the entries beside them."""
+    ids = ["in/version#v1", "in/tagged#e", "in/read before", "in/read before, and changed", "in/bad before"]
+    with open_store(world.store_url) as store:
+        us = Pipeline.start(store, "p", "s")
+        contents = [
+            Content(f"s3://landing/{one}", f"s3://landing/{one.partition('#')[0]}", 10, "e", "q", f"m{one}")
+            for one in ids
+        ]
+        shards = list(store.open_shards(us.token, "s", contents).values())
+        us.snapshot(*shards)
+        plan = us.plan()
+        bad = ErrorRecord("object", "corrupt-object", "", "s3://landing/in/bad before", plan.identity.delivery_hash)
+        store.record_errors("s", "p", [bad])
+        us.publish(plan, Split("/x", 1, 1))
+        us.confirm()
+        with store.database.engine.begin() as connection:
+            micros = round(FORGOTTEN.timestamp() * 1e6)
+            connection.execute(sources.delete())
+            connection.execute(sources.insert().values(source="s", forgotten_before=0, existing_before=micros))
+    names = ("in/version", "in/tagged", "in/read before", "in/bad before", "in/new")
+    entries = [Entry(name, version=None if name == "in/tagged" else "v1") for name in names]
+    entries += [
+        Entry("in/read before, and changed", version="v1", etag="e2"),
+        Entry("in/version", version="v2", latest=False),
+        Entry("in/existed", version="v1", modified=FORGOTTEN - timedelta(seconds=1)),
+        Entry("in/began", version="v1", modified=FORGOTTEN),  # in whole seconds: it may have been modified in this one
+    ]
+    return entries
+
+
 def by_command(world: World, tmp_path: Path, *arguments: str) -> tuple[dict[str, int], set[tuple[str, str]]]:
     given = ["reconcile", BUCKET, "--store", world.store_url, *arguments, "--json", "--list", str(tmp_path / "list")]
     told = CliRunner().invoke(app, given)
@@ -110,6 +141,26 @@ def test_the_job_says_of_each_object_what_the_command_says(
     damaged.write_bytes(b"another")
     with pytest.raises(PySparkException, match="corrupt-object"):
         found.count()
+
+
+def test_with_versions_in_its_ids_it_says_the_same_too(spark: SparkSession, world: World, tmp_path: Path) -> None:
+    entries = fill_versions(world)
+
+    def put(name: str, body: bytes) -> None:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(body)
+
+    manifest = f"file://{tmp_path}/{write_inventory(put, entries, versions=True)}"
+    overwrites = ("--inventory", manifest, "--option", "allowOverwrites=true")
+    counts, unpublished = by_command(world, tmp_path, *overwrites)
+    found = cuesqueue.reconcile(spark, manifest, world.store_url, BUCKET, options={"allowOverwrites": "true"})
+    rows = found.collect()
+    assert Counter(row.category for row in rows) == counts
+    assert counts == {"published": 3, "missing": 4, "before_beginning": 1}
+    assert {(row.uri, row.category) for row in rows if row.category == "missing"} == unpublished
+    assert {row.uri for row in rows if row.pipeline == "p"} == {
+        f"s3://landing/in/{name}" for name in ("version", "tagged", "read before")
+    }
 
 
 def test_a_frame_is_a_listing_and_the_readers_options_choose(spark: SparkSession, world: World) -> None:

@@ -15,7 +15,7 @@ from queue_source.commands.reconcile import reconcile
 from queue_source.commands.send import send
 from queue_source.commands.setup import app as setup
 from queue_source.commands.shards import group as shards_group
-from queue_source.commands.store import migrate, prune, vacuum
+from queue_source.commands.store import adopt, migrate, prune, vacuum
 
 
 class _Program(TyperGroup):
@@ -46,6 +46,7 @@ app.command()(prune)
 app.command()(vacuum)
 app.command()(reconcile)
 app.command()(migrate)
+app.command()(adopt)
 app.add_typer(setup, name="setup")
 
 

@@ -38,7 +38,7 @@ def parse_listing_options(prefixes: Sequence[str], options: Mapping[str, str]) -
     allowed = values["allowedPrefixes"] or listed
     if outside := next((prefix for prefix in listed if not prefix.startswith(allowed)), None):
         raise OptionError(
-            "PREFIX", f"{outside!r} begins with none of the allowedPrefixes, so the reader reads nothing of it"
+            "PREFIX", f"{shown(outside)} begins with none of the allowedPrefixes, so the reader reads nothing of it"
         )
     texts = given(LISTING, options)
     chosen = [option.name for option in LISTING.sections[NotificationOptions.TITLE]]
@@ -84,6 +84,6 @@ def _prefixes(prefixes: Sequence[str]) -> tuple[str, ...]:
     for one in found:
         if wider := next((other for other in found if other != one and one.startswith(other)), None):
             raise OptionError(
-                "PREFIX", f"{one!r} is under {wider!r}, so its objects would be counted twice; leave one out"
+                "PREFIX", f"{shown(one)} is under {shown(wider)}, so its objects would be counted twice; leave one out"
             )
     return tuple(dict.fromkeys(found))
