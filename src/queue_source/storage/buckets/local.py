@@ -37,7 +37,7 @@ class LocalBucket(Bucket):
         self._allowed: tuple[str, ...] = allowed_places(self._prefixes)
         self._walk: tuple[str, str, Iterator[ListedObject]] | None = None  # (prefix, cursor, what follows)
 
-    def page(self, prefix: str, cursor: str | None = None, *, versions: bool = False) -> Page:
+    def _page(self, prefix: str, cursor: str | None, versions: bool) -> Page:
         """The cursor is the path of the last file. Who goes on where the last page ended does not walk there again."""
         now = datetime.now(timezone.utc)
         if self._walk is not None and self._walk[:2] == (prefix, cursor):

@@ -54,7 +54,7 @@ class S3Bucket(Bucket):
         self._bucket = s3_client.place(root)[0]
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="cuesqueue-s3")
 
-    def page(self, prefix: str, cursor: str | None = None, *, versions: bool = False) -> Page:
+    def _page(self, prefix: str, cursor: str | None, versions: bool) -> Page:
         """The cursor is the last key, which goes on in the order of S3 (of bytes) whatever has vanished since.
 
         Of versions only the latest counts, and it comes first of its key: so the next page begins behind the key.
