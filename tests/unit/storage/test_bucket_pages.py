@@ -38,7 +38,7 @@ class Scripted(Bucket):
     ids=["the same", "before", "empty", "by code units only", "not UTF-8"],
 )
 def test_a_listing_that_goes_back_or_stands_still_is_an_error(before: str, after: str) -> None:
-    with pytest.raises(ObjectStoreError, match="s3://b/.*does not go on"):
+    with pytest.raises(ObjectStoreError, match=r"s3://b/.*does not go on"):
         Scripted(after, "x").page("s3://b/", before)
 
 

@@ -194,6 +194,51 @@ def test_a_copy_that_dies_anywhere_is_ended_by_the_next_and_leaves_nothing(
     assert target.read_text() == "content"
 
 
+@pytest.mark.parametrize("linked", [True, False], ids=["one file system", "two file systems"])
+def test_another_file_of_the_same_size_and_time_is_no_copy(bucket: LocalBucket, folder: Path, linked: bool) -> None:
+    target = folder.parent / "out" / "x"
+    for name in ("a", "b"):
+        (folder / name).write_text(f"content of {name}")
+        os.utime(folder / name, (1_700_000_000, 1_700_000_000))
+    a, b = known(folder / "a"), known(folder / "b")
+    with mock.patch("os.link", side_effect=os.link if linked else _links_fail(errno.EXDEV)):
+        assert bucket.move([(a, f"file://{target}")]) == [None]
+        (outcome,) = bucket.move([(b, f"file://{target}")])
+    assert cause(outcome) == "target-exists"
+    assert ((folder / "b").read_text(), target.read_text()) == ("content of b", "content of a")
+
+
+def test_a_file_that_changes_while_it_is_compared_with_its_copy_stays(bucket: LocalBucket, folder: Path) -> None:
+    target = folder.parent / "a"
+    for path in (folder / "a", target):
+        path.write_text("content")
+    before = known(folder / "a")._replace(read_at=datetime.now(timezone.utc) + timedelta(hours=1))
+    real = os.open
+
+    def open_target(path: str, flags: int, *args: int, **more: int) -> int:
+        if path == "a":
+            os.utime(folder / "a", (1, before.read_at.timestamp() + 3600))
+        return real(path, flags, *args, **more)
+
+    with mock.patch("os.open", open_target):
+        (outcome,) = bucket.move([(before, f"file://{target}")])
+    assert cause(outcome) == "object-changed"
+    assert (folder / "a").exists()
+
+
+@pytest.mark.parametrize("names", [1, 2])
+def test_a_file_that_is_moved_to_its_own_name_by_another_path_stays(
+    bucket: LocalBucket, folder: Path, names: int
+) -> None:
+    (folder / "a").write_text("content")
+    if names == 2:
+        (folder / "b").hardlink_to(folder / "a")
+    (folder / "link").symlink_to(folder)
+    (outcome,) = bucket.move([(known(folder / "a"), f"file://{folder}/link/a")])
+    assert cause(outcome) == "target-exists"
+    assert (folder / "a").read_text() == "content"
+
+
 def test_a_file_that_changes_while_it_is_copied_stays(bucket: LocalBucket, folder: Path) -> None:
     (folder / "a").write_text("content")
     target = folder.parent / "out" / "a"

@@ -116,6 +116,8 @@ class AzureBucket(Bucket):
         return None
 
     def _move(self, known: Known, target: str) -> Outcome:
+        if target == known.uri:
+            return occupied(known.uri, target)
         source = self._properties(known.uri)
         changed = if_changed(known, source.size, source.etag, source.last_modified)
         if changed is not None:

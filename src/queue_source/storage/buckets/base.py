@@ -99,8 +99,8 @@ class Bucket(ABC):
         page = self._page(prefix, cursor, versions)
         if page.cursor is not None and not self._goes_on(cursor or "", page.cursor):
             raise ObjectStoreError(
-                f"{prefix!r} cannot be listed: what was to come after {cursor!r} ends at {page.cursor!r}, so the listing "
-                "does not go on"
+                f"{prefix!r} cannot be listed: the page after {cursor!r} ends at {page.cursor!r}, so the listing does "
+                "not go on"
             )
         objects = [one for one in page.objects if is_text(one.uri)]
         odd = len(page.objects) - len(objects)

@@ -122,6 +122,8 @@ class GcsBucket(Bucket):
         return None
 
     def _move(self, known: Known, target: str) -> Outcome:
+        if target == known.uri:
+            return occupied(known.uri, target)
         source = self._blob(known.uri)
         changed = if_changed(known, int(source.size), source.etag, source.time_created)
         if changed is not None:

@@ -115,15 +115,19 @@ class LocalBucket(Bucket):
                 return changed
             with _target_folder(target) as (target_folder, target_name):
                 unnamed = f".cuesqueue-{sha256(os.fsencode(target)).hexdigest()[:16]}"
-                outcome = None
+                outcome: Outcome = None
                 try:
                     there = os.stat(target_name, dir_fd=target_folder, follow_symlinks=False)
                 except FileNotFoundError:
                     if not self._named_again(folder, name, target_folder, target_name):
                         outcome = self._copied(known, found, unnamed, target_folder, target_name)
                 else:
-                    if not _is_copy(there, found):
-                        return BadObject("target-exists", f"{target!r} is there already, and is not {known.uri!r}")
+                    if _is_own_name((folder, name), (target_folder, target_name), there):
+                        return BadObject("target-exists", f"{target!r} is {known.uri!r} itself")
+                    if not os.path.samestat(there, found):
+                        if not self._is_copy(known, found, there, target_folder, target_name):
+                            return BadObject("target-exists", f"{target!r} is there already, and is not {known.uri!r}")
+                        outcome = _if_changed(known, os.stat(name, dir_fd=folder))
                     with suppress(FileNotFoundError):  # from a death between two names
                         os.unlink(unnamed, dir_fd=target_folder)
                 os.fsync(target_folder)
@@ -170,6 +174,22 @@ class LocalBucket(Bucket):
             with suppress(FileNotFoundError):
                 os.unlink(unnamed, dir_fd=folder)
         return None
+
+    def _is_copy(self, known: Known, found: os.stat_result, there: os.stat_result, folder: int, name: str) -> bool:
+        """Whether a file is what an earlier move has made. Only its bytes can say that: files of one size have one
+        time where whatever wrote them gives them whole seconds."""
+        if not stat.S_ISREG(there.st_mode) or there.st_size != found.st_size:
+            return False
+        source = LocalFile(known.uri, _path(known.uri), self._prefixes)
+        try:
+            descriptor = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+            with os.fdopen(descriptor, "rb") as copy:
+                while block := source.read(_BLOCK):
+                    if copy.read(len(block)) != block:
+                        return False
+                return not copy.read(1)
+        finally:
+            source.close()
 
     @contextmanager
     def _folder(self, uri: str) -> Iterator[tuple[int, str]]:
@@ -238,10 +258,14 @@ def _if_changed(known: Known, found: os.stat_result) -> BadObject | None:
     return if_changed(known, found.st_size, None, _modified(found))
 
 
-def _is_copy(there: os.stat_result, source: os.stat_result) -> bool:
-    """Whether a file is what an earlier move has made: a second name, or a copy with its size and time."""
-    same = (there.st_size, there.st_mtime_ns) == (source.st_size, source.st_mtime_ns)
-    return os.path.samestat(there, source) or (same and stat.S_ISREG(there.st_mode))
+def _is_own_name(source: tuple[int, str], target: tuple[int, str], there: os.stat_result) -> bool:
+    """Whether a target is the file itself by another path, and no second name of it: then there is nothing to move.
+
+    The same name in the same folder; or, as where small and capital letters are one, a file that has but one name.
+    """
+    if source[1] == target[1] and os.path.samestat(os.fstat(source[0]), os.fstat(target[0])):
+        return True
+    return there.st_nlink == 1 and os.path.samestat(os.lstat(source[1], dir_fd=source[0]), there)
 
 
 def _outcome(uri: str, done: str, act: Callable[[], Outcome]) -> Outcome:

@@ -184,6 +184,8 @@ class S3Bucket(Bucket):
         return None
 
     def _move(self, known: Known, target: str) -> Outcome:
+        if target == known.uri:
+            return occupied(known.uri, target)
         source = self._head_or_outcome(known)
         if not isinstance(source, dict):
             return source
