@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import heapq
+import logging
 import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
@@ -19,9 +20,13 @@ from queue_source.options.storage import StorageOptions
 from queue_source.storage.buckets.base import PAGE, Bucket, Known, Outcome, Page, if_changed
 from queue_source.storage.local import LocalFile, allowed_places, real_path
 
+logger = logging.getLogger("cuesqueue")
+
 _NAMES = 50_000
 """Names of one folder that are in memory; a larger one is read again for each so many."""
 _BLOCK = 8 << 20
+_CLOSED = frozenset({errno.EACCES, errno.EPERM, errno.ENAMETOOLONG})
+"""What says that a folder may not be read, or is deeper than a path goes."""
 _NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK})
 """What says that this file cannot have a second name, though it stays in its file system."""
 
@@ -29,17 +34,19 @@ _NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK})
 class LocalBucket(Bucket):
     """The files of this machine, in the order of their whole paths as bytes, which is that of object stores.
 
-    Links to folders are not followed, since they may lead in a circle; links to files are files.
+    Links to folders are not followed, since they may lead in a circle; links to files are files. A folder below the
+    prefix that may not be read, `lost+found` for one, is left out, logged and counted.
     """
 
     def __init__(self, storage: StorageOptions) -> None:
         self._prefixes = storage.local_prefixes
         self._allowed: tuple[str, ...] = allowed_places(self._prefixes)
+        self._skipped = 0
         self._walk: tuple[str, str, Iterator[ListedObject]] | None = None  # (prefix, cursor, what follows)
 
     def _page(self, prefix: str, cursor: str | None, versions: bool) -> Page:
         """The cursor is the path of the last file. Who goes on where the last page ended does not walk there again."""
-        now = datetime.now(timezone.utc)
+        now, skipped = datetime.now(timezone.utc), self._skipped
         if self._walk is not None and self._walk[:2] == (prefix, cursor):
             walk = self._walk[2]
         else:
@@ -47,11 +54,12 @@ class LocalBucket(Bucket):
         self._walk = None
         with _mapped(prefix, "listed"):
             objects = list(islice(walk, PAGE))
+        skipped = self._skipped - skipped
         if len(objects) < PAGE:
-            return Page(objects, None, now)
+            return Page(objects, None, now, skipped)
         last = _path(objects[-1].uri)
         self._walk = (prefix, last, walk)
-        return Page(objects, last, now)
+        return Page(objects, last, now, skipped)
 
     def delete(self, objects: Sequence[Known]) -> list[Outcome]:
         """Between the look at a file and its removal is a moment in which it could be exchanged."""
@@ -75,16 +83,35 @@ class LocalBucket(Bucket):
             real = os.path.realpath(start).rstrip("/") + "/"
         after = "" if cursor is None else cursor[len(start) :]
         uri = prefix[: len(prefix) - len(beginning)]
-        return self._below(uri, os.fsencode(real), b"", os.fsencode(beginning), os.fsencode(after))
+        return self._below(uri, os.fsencode(real), os.fsencode(beginning), os.fsencode(after))
 
-    def _below(self, uri: str, real: bytes, folder: bytes, beginning: bytes, after: bytes) -> Iterator[ListedObject]:
-        """What is in `real + folder` and comes after `after` (a path in that folder)."""
-        for name in _names(real + folder, beginning, after):
-            path = folder + name
-            if name.endswith(b"/"):
+    def _below(self, uri: str, real: bytes, beginning: bytes, after: bytes) -> Iterator[ListedObject]:
+        """What is in the folder `real` and comes after `after` (a path in it).
+
+        Folders go deeper than functions may call each other, so those that are open are in a list.
+        """
+        prefixes = (b"", beginning + b"/")  # what may not be read there is an error
+        opened = [(b"", after, _names(real, beginning, after))]
+        while opened:
+            folder, after, names = opened[-1]
+            name, path, found = None, folder, None
+            try:
+                if (name := next(names, None)) is not None:
+                    path = folder + name
+                    found = None if name.endswith(b"/") else self._stat(os.fsdecode(real + path))
+            except OSError as error:
+                if folder in prefixes or error.errno not in _CLOSED:
+                    raise
+                if error.errno != errno.ENAMETOOLONG:
+                    name, path = None, folder  # no other file of it can be looked at
+                self._skipped += 1
+                logger.warning("listing %s: %r is left out: %s", uri, os.fsdecode(real + path), error.strerror)
+            if name is None:
+                opened.pop()
+            elif name.endswith(b"/"):
                 rest = after[len(name) :] if after.startswith(name) else b""
-                yield from self._below(uri, real, path, b"", rest)
-            elif (found := self._stat(os.fsdecode(real + path))) is not None:
+                opened.append((path, rest, _names(real + path, b"", rest)))
+            elif found is not None:
                 yield ListedObject(uri + os.fsdecode(path), found.st_size, None, _modified(found))
 
     def _stat(self, path: str) -> os.stat_result | None:
