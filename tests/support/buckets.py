@@ -76,7 +76,7 @@ class _Opened(Bucket):
         self._store = store
         self._closed = False
 
-    def page(self, prefix: str, cursor: str | None = None, *, versions: bool = False) -> Page:
+    def _page(self, prefix: str, cursor: str | None, versions: bool) -> Page:
         assert not self._closed
         return self._store.page(prefix, cursor)
 
