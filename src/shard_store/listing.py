@@ -44,19 +44,26 @@ class Claim(NamedTuple):
     objects: int = 0
     opened: int = 0
     beyond_memory: int = 0
+    existing: int = 0
 
 
 class Found(NamedTuple):
-    """An object as the listing has it. `modified`: microseconds since 1970 UTC, by the object store's clock."""
+    """An object as the listing has it. Times are microseconds since 1970 UTC, by the object store's clock.
+
+    `modified` may be whatever a writer says, as for local files; then `appeared` is when it got its name or its
+    content at the latest, by the store's own word. None: `modified` is the store's own word.
+    """
 
     content: Content
     modified: int
+    appeared: int | None = None
 
 
 class Compared(NamedTuple):
     """What came of a page: the listing as it is after it, and `shards` that are open and ours, or may be taken.
 
-    `opened` of them were unknown, `reopened` had been found bad in another version.
+    `opened` of them were unknown, `reopened` had been found bad in another version. `beyond_memory` and `existing` of
+    the page were unknown too, and are left alone.
     """
 
     claim: Claim
@@ -64,6 +71,16 @@ class Compared(NamedTuple):
     opened: int
     reopened: int
     beyond_memory: int
+    existing: int
+
+
+class _New(NamedTuple):
+    """What is opened of a page's unknown objects, and how many of the others may have been forgotten, or are older than
+    what is listed at all."""
+
+    shards: Mapping[ShardKey, Shard]
+    beyond_memory: int = 0
+    existing: int = 0
 
 
 def claim(
@@ -92,7 +109,9 @@ def claim(
             return None
         found = Claim(source, prefix, row.now)
         if row.ended_at is None:
-            found = Claim(source, prefix, row.began_at, row.cursor, row.objects, row.opened, row.beyond_memory)
+            found = Claim(
+                source, prefix, row.began_at, row.cursor, row.objects, row.opened, row.beyond_memory, row.existing
+            )
         _write(transaction, key, token, found, ended=False)
         return found
 
@@ -130,20 +149,21 @@ def compare(
     wanted = {shard_key(claim.source, one.content.shard_id): one for one in found}
     states = _states(transaction, wanted)
     unknown = {key: one for key, one in wanted.items() if key not in states}
-    opened, beyond = (
-        _open(transaction, token, claim.source, unknown, int(grace * _SECOND), clock) if unknown else ({}, 0)
-    )
+    new = _New({})
+    if unknown:
+        new = _open(transaction, token, claim.source, unknown, int(grace * _SECOND), clock)
     unfinished = [key for key, state in states.items() if state != ShardState.DONE.value]
     known, reopened = _known(transaction, token, unfinished, wanted) if unfinished else ([], 0)
-    new = sum(shard.token == token for shard in opened.values())
+    opened = sum(shard.token == token for shard in new.shards.values())
     after = claim._replace(
         cursor=cursor,
         objects=claim.objects + objects,
-        opened=claim.opened + new + reopened,
-        beyond_memory=claim.beyond_memory + beyond,
+        opened=claim.opened + opened + reopened,
+        beyond_memory=claim.beyond_memory + new.beyond_memory,
+        existing=claim.existing + new.existing,
     )
     _write(transaction, key, token, after, ended=cursor is None)
-    return Compared(after, [*opened.values(), *known], new, reopened, beyond)
+    return Compared(after, [*new.shards.values(), *known], opened, reopened, new.beyond_memory, new.existing)
 
 
 def abandoned(transaction: Transaction, source: str, limit: int) -> list[Shard]:
@@ -204,7 +224,7 @@ def _is_due(row: Row[Any], token: PublishToken, interval: int, at_once: bool) ->
 
 def _insert(transaction: Transaction, key: bytes, source: str, prefix: str) -> None:
     """As one that ended before time began."""
-    numbers = ("incarnation", "began_at", "touched_at", "ended_at", "objects", "opened", "beyond_memory")
+    numbers = ("incarnation", "began_at", "touched_at", "ended_at", "objects", "opened", "beyond_memory", "existing")
     row = {"listing_key": key, "source": source, "prefix": prefix, "owner": "", **dict.fromkeys(numbers, 0)}
     transaction.execute(transaction.dialect.insert_if_absent(listings).values(row))
 
@@ -224,6 +244,7 @@ def _write(transaction: Transaction, key: bytes, token: PublishToken, claim: Cla
             objects=claim.objects,
             opened=claim.opened,
             beyond_memory=claim.beyond_memory,
+            existing=claim.existing,
         )
     )
 
@@ -240,8 +261,8 @@ def _open(
     unknown: Mapping[ShardKey, Found],
     grace: int,
     clock: Callable[[], int],
-) -> tuple[dict[ShardKey, Shard], int]:
-    """The shards of what is surely new, and how many may have been forgotten.
+) -> _New:
+    """The shards of what is surely new.
 
     Whoever prunes has this row first: so what was not found is either new, or was forgotten by what is read here.
     """
@@ -250,11 +271,12 @@ def _open(
     there = clock()
     ahead = there - memory.now  # the clock of the object store, beside the database's
     new: dict[ShardKey, Found] = {}
-    beyond = 0
+    beyond = existing = 0
     for key, one in unknown.items():
         if abs(there - one.modified) < grace:  # what is further in the future will hardly be younger next time
             continue
-        if memory.existing_before is not None and _latest(one.modified) - ahead < memory.existing_before:
+        if memory.existing_before is not None and _latest(one) - ahead < memory.existing_before:
+            existing += 1
             continue
         if memory.forgotten_before and one.modified - ahead <= memory.forgotten_before + SURE:
             beyond += 1
@@ -262,12 +284,14 @@ def _open(
             new[key] = one
     new = _without_plain(transaction, source, new, ahead)
     absent = [(key, new[key].content) for key in sorted(new)]
-    return insert_absent(transaction, token, source, absent), beyond
+    return _New(insert_absent(transaction, token, source, absent), beyond, existing)
 
 
-def _latest(modified: int) -> int:
-    """The last moment that a time may stand for: most object stores tell whole seconds."""
-    return modified if modified % _SECOND else modified + _SECOND - 1
+def _latest(one: Found) -> int:
+    """The last moment at which it may have come: most object stores tell whole seconds, and what is moved into a folder
+    of local files keeps the time at which it was written."""
+    came = one.modified if one.appeared is None else max(one.modified, one.appeared)
+    return came if came % _SECOND else came + _SECOND - 1
 
 
 def _without_plain(

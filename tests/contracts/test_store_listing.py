@@ -208,6 +208,31 @@ def test_what_existed_before_the_first_listing_may_be_left_out_for_ever(
     assert memory(lister.store).existing_before == round((backend.clock.now - DAY) * 1_000_000)
 
 
+def test_what_appeared_later_with_an_older_time_did_not_exist_and_what_did_is_counted(lister: Lister) -> None:
+    lister.store.leave_existing(lister.us.token, "s", [PREFIX])
+    moved_in = lister.listed("moved in", age=DAY)._replace(appeared=lister.clock())
+    there = lister.listed("there", age=DAY)._replace(appeared=lister.clock() - 60_000_000)
+    claim = lister.claim()
+    assert claim is not None
+    first = lister.compare(claim, moved_in, there, cursor="x")
+    assert ({s.content.shard_id for s in first.shards}, first.existing) == ({"moved in"}, 1)
+    last = lister.compare(first.claim, lister.listed("there too", age=DAY))
+    assert (last.existing, last.claim.existing, last.beyond_memory) == (1, 2, 0)
+    row = lister.store.database.read(lambda t: t.execute(sa.select(listings)).one())
+    assert row.existing == 2
+
+
+def test_memory_goes_by_the_time_of_the_last_change_and_not_by_that_of_the_name(
+    lister: Lister, backend: StoreBackend
+) -> None:
+    """A change of its rights alone gives a file a new time of the kernel; what was read is not read again for it."""
+    lister.us.deliver("old")
+    backend.clock.advance(8 * DAY)
+    lister.store.prune(RetentionPolicy(timedelta(days=7)))
+    found = lister.list(lister.listed("old", age=8 * DAY + 10)._replace(appeared=lister.clock()))
+    assert (found.shards, found.beyond_memory, found.existing) == ([], 1, 0)
+
+
 def test_existing_objects_are_not_left_out_any_more_once_the_source_was_listed(lister: Lister) -> None:
     lister.list()
     lister.store.leave_existing(lister.us.token, "s", [PREFIX])

@@ -178,13 +178,14 @@ class Backfill:
             bucket.close()
         if after is not None:
             logger.info(
-                "source %s: listed %d object(s) under %s, of which %d were unknown and are read now, and %d are beyond "
-                "memory; this reader took %.1f s",
+                "source %s: listed %d object(s) under %s, of which %d were unknown and are read now, %d are beyond "
+                "memory, and %d existed before the first listing; this reader took %.1f s",
                 source,
                 after.objects,
                 prefix,
                 after.opened,
                 after.beyond_memory,
+                after.existing,
                 session.clock() - began,
             )
 
@@ -221,7 +222,7 @@ class Backfill:
         session, read_at = self._session, time.monotonic()
         contents = listed_contents(page.objects, session.options.notifications)
         found = [
-            Found(content, micros(listed.modified))
+            Found(content, micros(listed.modified), None if listed.appeared is None else micros(listed.appeared))
             for listed, content in zip(page.objects, contents, strict=True)
             if content is not None
         ]
@@ -242,6 +243,7 @@ class Backfill:
             backfilled=compared.opened,
             reopened=compared.reopened,
             beyondMemory=compared.beyond_memory,
+            existing=compared.existing,
         )
         self._ownership.resolve(compared.shards)
         return compared.claim

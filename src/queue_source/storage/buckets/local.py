@@ -85,7 +85,8 @@ class LocalBucket(Bucket):
                 rest = after[len(name) :] if after.startswith(name) else b""
                 yield from self._below(uri, real, path, b"", rest)
             elif (found := self._stat(os.fsdecode(real + path))) is not None:
-                yield ListedObject(uri + os.fsdecode(path), found.st_size, None, _modified(found))
+                times = _time(found.st_mtime), _time(found.st_ctime)
+                yield ListedObject(uri + os.fsdecode(path), found.st_size, None, times[0], appeared=times[1])
 
     def _stat(self, path: str) -> os.stat_result | None:
         """Of a regular file that may be read; None of anything else, and of what has vanished."""
@@ -225,9 +226,9 @@ def _path(uri: str) -> str:
     return uri if uri.startswith("/") else uri[len("file://") :]
 
 
-def _modified(found: os.stat_result) -> datetime:
+def _time(seconds: float) -> datetime:
     try:
-        return datetime.fromtimestamp(found.st_mtime, timezone.utc)
+        return datetime.fromtimestamp(seconds, timezone.utc)
     except (ValueError, OverflowError):  # somebody has set a time that no calendar has
         return datetime.max.replace(tzinfo=timezone.utc)
 
@@ -235,7 +236,7 @@ def _modified(found: os.stat_result) -> datetime:
 def _if_changed(known: Known, found: os.stat_result) -> BadObject | None:
     if not stat.S_ISREG(found.st_mode):
         return BadObject("object-changed", f"{known.uri!r} is no regular file by now")
-    return if_changed(known, found.st_size, None, _modified(found))
+    return if_changed(known, found.st_size, None, _time(found.st_mtime))
 
 
 def _is_copy(there: os.stat_result, source: os.stat_result) -> bool:

@@ -1,0 +1,71 @@
+"""Listings against what is rare: times that writers set, pages that fail for ever, what a stopped pipeline has left."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from queue_source.storage.buckets import open_bucket
+from support.coordinator_world import World, assert_published_once, patiently, uris
+from support.driver_loop import published, until
+
+LIST = {"backfillPrefixes": "s3://bucket/", "backfillGrace": "0s"}
+OFTEN = {**LIST, "backfillInterval": "50ms"}
+ALONE = {**LIST, "queueUrl": "", "source": "files"}
+DAY = 86_400.0
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def drain(world: World, **options: str) -> dict[str, int]:
+    """An AvailableNow run; its counters."""
+    with world.loop(**{**ALONE, **options}) as loop:
+        loop.drain()
+        return loop.metrics
+
+
+def published_of(world: World) -> Counter[str]:
+    with world.store() as store:
+        return published(store)
+
+
+# --- times that no clock has told ---
+
+
+def test_a_file_that_was_moved_in_with_its_old_time_does_not_count_as_existing(world: World) -> None:
+    world.bucket.put("s3://bucket/0", appeared=DAY, age=DAY)
+    with world.loop(**OFTEN, includeExistingFiles="false") as loop:
+        until(lambda: loop.metrics["listed"] >= 1, patiently(loop))
+        world.bucket.put("s3://bucket/new", age=10 * DAY, appeared=0.0)  # as mv, cp -p, rsync -t and tar do it
+        until(lambda: published_of(world).total() == 1, patiently(loop))
+        assert loop.metrics["existing"] >= 1
+    assert_published_once(world, ["s3://bucket/new"])
+
+
+def test_what_is_left_out_as_existing_is_counted_and_said(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    world.bucket.put(*uris(25), age=DAY)
+    world.bucket.page_size = 10
+    with caplog.at_level(logging.INFO, "cuesqueue"):
+        counts = drain(world, includeExistingFiles="false")
+    assert (counts["existing"], counts["backfilled"], counts["beyondMemory"]) == (25, 0, 0)
+    (line,) = [r.getMessage() for r in caplog.records if "listed 25 object(s)" in r.getMessage()]
+    assert "25 existed before the first listing" in line
+
+
+def test_local_files_say_when_they_appeared(tmp_path: Path) -> None:
+
+    began = time.time()
+    (tmp_path / "old").write_text("x")
+    os.utime(tmp_path / "old", (1_000_000_000, 1_000_000_000))
+    (listed,) = open_bucket(f"file://{tmp_path}/").page(f"file://{tmp_path}/").objects
+    assert listed.modified.timestamp() == 1_000_000_000
+    assert listed.appeared is not None
+    assert listed.appeared.timestamp() >= began - 1
