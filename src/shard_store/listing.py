@@ -31,6 +31,7 @@ whose time is that of the beginning of their upload.
 """
 
 _SECOND = 1_000_000
+_PATIENCE = 2  # failures of one page after which its listing begins anew
 _STUCK = 120 * _SECOND  # after which a listing without progress may be taken from an owner that lives
 
 
@@ -90,7 +91,8 @@ def claim(
 
     It is due when it never was made, or began `interval` seconds ago and has ended. One that is under way is gone on
     with by whoever has it, or by another pipeline when that one's heartbeats have stopped, or when it made no progress
-    for an interval. `at_once`: it is due however short a while ago the last one was. For those whose turn it is not,
+    for an interval. But it begins anew when its page has failed twice: what is new before that page would wait for as
+    long as it fails. `at_once`: it is due however short a while ago the last one was. For those whose turn it is not,
     it is one statement, which takes no lock.
     """
     key = listing_key(source, prefix)
@@ -107,12 +109,13 @@ def claim(
         row = transaction.execute(_row(transaction, key)).one()
         if not _is_due(row, token, micros, at_once):
             return None
+        goes_on = row.ended_at is None and row.failures < _PATIENCE
         found = Claim(source, prefix, row.now)
-        if row.ended_at is None:
+        if goes_on:
             found = Claim(
                 source, prefix, row.began_at, row.cursor, row.objects, row.opened, row.beyond_memory, row.existing
             )
-        _write(transaction, key, token, found, ended=False)
+        _write(transaction, key, token, found, ended=False, failures=row.failures if goes_on else 0)
         return found
 
     return database.write(take) if database.read(is_due) else None
@@ -166,6 +169,15 @@ def compare(
     return Compared(after, [*new.shards.values(), *known], opened, reopened, new.beyond_memory, new.existing)
 
 
+def fail(transaction: Transaction, token: PublishToken, source: str, prefix: str) -> bool:
+    """The next page of our listing cannot be read; whether the listing begins anew for it at its next turn."""
+    fence(transaction, token)
+    this = sa.and_(listings.c.listing_key == listing_key(source, prefix), *_ours(token))
+    transaction.execute(listings.update().where(this).values(failures=listings.c.failures + 1))
+    failures = transaction.execute(sa.select(listings.c.failures).where(this)).scalar()
+    return failures is not None and failures >= _PATIENCE
+
+
 def abandoned(transaction: Transaction, source: str, limit: int) -> list[Shard]:
     """Open shards of listings whose pipelines have stopped: no message leads anybody to them."""
     stale = sa.select(pipelines.c.pipeline).where(
@@ -193,11 +205,7 @@ def leave_existing(transaction: Transaction, token: PublishToken, source: str, p
 
 def let_go(transaction: Transaction, token: PublishToken, source: str, prefixes: Iterable[str]) -> None:
     """A graceful end: others may go on with our listings without waiting."""
-    ours = listings.update().where(
-        listings.c.owner == token.pipeline,
-        listings.c.incarnation == token.incarnation,
-        listings.c.ended_at.is_(None),
-    )
+    ours = listings.update().where(*_ours(token))
     keys = [listing_key(source, prefix) for prefix in prefixes]
     transaction.change_among(ours.values(owner="", incarnation=0), listings.c.listing_key, keys)
 
@@ -205,6 +213,12 @@ def let_go(transaction: Transaction, token: PublishToken, source: str, prefixes:
 def listing_key(source: str, prefix: str) -> bytes:
     """The key of the listing of a prefix; sources do not share listings."""
     return hashlib.sha256(f"{source}\0{prefix}".encode("utf-8", "surrogatepass")).digest()
+
+
+def _ours(token: PublishToken) -> tuple[sa.ColumnElement[bool], ...]:
+    """Listings under way that are the token's."""
+    c = listings.c
+    return c.owner == token.pipeline, c.incarnation == token.incarnation, c.ended_at.is_(None)
 
 
 def _row(transaction: Transaction, key: bytes) -> sa.Select[Any]:
@@ -224,12 +238,15 @@ def _is_due(row: Row[Any], token: PublishToken, interval: int, at_once: bool) ->
 
 def _insert(transaction: Transaction, key: bytes, source: str, prefix: str) -> None:
     """As one that ended before time began."""
-    numbers = ("incarnation", "began_at", "touched_at", "ended_at", "objects", "opened", "beyond_memory", "existing")
+    numbers = ("incarnation", "began_at", "touched_at", "ended_at", "objects", "opened", "beyond_memory")
+    numbers += ("existing", "failures")
     row = {"listing_key": key, "source": source, "prefix": prefix, "owner": "", **dict.fromkeys(numbers, 0)}
     transaction.execute(transaction.dialect.insert_if_absent(listings).values(row))
 
 
-def _write(transaction: Transaction, key: bytes, token: PublishToken, claim: Claim, *, ended: bool) -> None:
+def _write(
+    transaction: Transaction, key: bytes, token: PublishToken, claim: Claim, *, ended: bool, failures: int = 0
+) -> None:
     now = transaction.now()
     transaction.execute(
         listings.update()
@@ -245,6 +262,7 @@ def _write(transaction: Transaction, key: bytes, token: PublishToken, claim: Cla
             opened=claim.opened,
             beyond_memory=claim.beyond_memory,
             existing=claim.existing,
+            failures=failures,
         )
     )
 

@@ -432,6 +432,43 @@ def test_after_a_graceful_stop_others_need_not_wait(lister: Lister, backend: Sto
     assert lister.claim() is None, "what another goes on with is not ours to let go"
 
 
+def test_a_listing_whose_page_fails_twice_begins_anew(lister: Lister, backend: StoreBackend) -> None:
+    claim = lister.claim()
+    assert claim is not None
+    after = lister.compare(claim, lister.listed("a"), cursor="a").claim
+    assert not lister.store.fail_listing(lister.us.token, "s", PREFIX)
+    assert lister.claim() == after, "once is no reason"
+    backend.clock.advance(60)
+    assert lister.store.fail_listing(lister.us.token, "s", PREFIX)
+    anew = lister.claim()
+    assert anew == Claim("s", PREFIX, claim.began_at + 60_000_000)
+    assert not lister.store.fail_listing(lister.us.token, "s", PREFIX)
+    assert lister.claim() == anew
+
+
+def test_a_page_that_is_read_makes_the_failures_before_it_no_reason(lister: Lister) -> None:
+    claim = lister.claim()
+    assert claim is not None
+    for name in "abc":
+        assert not lister.store.fail_listing(lister.us.token, "s", PREFIX)
+        claim = lister.compare(claim, lister.listed(name), cursor=name).claim
+        assert lister.claim() == claim
+
+
+def test_failures_count_for_all_pipelines_and_only_of_whose_listing_it_is(
+    lister: Lister, backend: StoreBackend
+) -> None:
+    other = Lister(Pipeline.start(backend.open(), "other"), backend)
+    claim = lister.claim()
+    assert claim is not None
+    after = lister.compare(claim, lister.listed("a"), cursor="a").claim
+    lister.store.fail_listing(lister.us.token, "s", PREFIX)
+    assert not other.store.fail_listing(other.us.token, "s", PREFIX)
+    lister.store.let_go_of_listings(lister.us.token, "s", [PREFIX])
+    assert other.claim() == after
+    assert other.store.fail_listing(other.us.token, "s", PREFIX)
+
+
 def test_a_zombie_neither_claims_nor_opens(lister: Lister) -> None:
     claim = lister.claim()
     assert claim is not None

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from queue_source.errors import ObjectRefused
 from queue_source.storage.buckets import open_bucket
 from support.coordinator_world import World, assert_published_once, patiently, uris
 from support.driver_loop import published, until
@@ -69,3 +70,43 @@ def test_local_files_say_when_they_appeared(tmp_path: Path) -> None:
     assert listed.modified.timestamp() == 1_000_000_000
     assert listed.appeared is not None
     assert listed.appeared.timestamp() >= began - 1
+
+
+# --- a page that cannot be read ---
+
+
+def test_a_page_that_fails_for_ever_does_not_end_all_listing(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    world.bucket.page_size = 2
+    world.bucket.put(*uris(9, first=1))
+
+    def before(prefix: str, cursor: str | None) -> None:
+        if cursor is not None and cursor >= "s3://bucket/4":
+            raise ObjectRefused("no permission for a folder", own=False)
+
+    world.bucket.before_page = before
+    with world.loop(**OFTEN) as loop:
+        until(lambda: loop.metrics["listingFailures"] >= 3, patiently(loop))
+        world.bucket.put("s3://bucket/0")  # comes before the page
+        until(lambda: "s3://bucket/0" in published_of(world), patiently(loop))
+    errors = [r.getMessage() for r in caplog.records if r.levelno >= logging.ERROR]
+    assert len(errors) == loop.metrics["listingFailures"]
+    assert "from where it was" in errors[0]
+    assert "from its beginning" in errors[1]
+
+
+def test_runs_that_end_at_a_page_that_fails_begin_anew_too(world: World) -> None:
+    """Each of them sees but one failure."""
+    world.bucket.page_size = 2
+    world.bucket.put(*uris(9, first=1))
+
+    def before(prefix: str, cursor: str | None) -> None:
+        if cursor is not None and cursor >= "s3://bucket/4":
+            raise ObjectRefused("no permission for a folder", own=False)
+
+    world.bucket.before_page = before
+    for _ in range(2):
+        assert drain(world)["listingFailures"] == 1
+    before_it = ["s3://bucket/0", "s3://bucket/00"]
+    world.bucket.put(*before_it)
+    assert drain(world)["backfilled"] == 2
+    assert_published_once(world, [*before_it, *uris(4, first=1)])

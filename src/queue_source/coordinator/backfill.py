@@ -48,8 +48,9 @@ class _Prefix:
 class Backfill:
     """Lists each prefix when it is due, and whenever it is our turn among the pipelines of the source.
 
-    What fails is logged, counted (`listingFailures`) and tried again at the next interval, from where it was; it ends
-    no query. Only that a newer incarnation runs (PipelineTakenOver) does.
+    What fails is logged, counted (`listingFailures`) and tried again at the next interval, from where it was, and when
+    the same page has failed twice, from the beginning; it ends no query. Only that a newer incarnation runs
+    (PipelineTakenOver) does.
     """
 
     def __init__(self, session: Session, in_flight: InFlight, ownership: Ownership, open_bucket: OpenBucket) -> None:
@@ -116,12 +117,28 @@ class Backfill:
                 pause = self._interval
                 self._session.metrics.add(listingFailures=1)
                 logger.error(
-                    "source %s: listing %s: %s; it is tried again, from where it was, at the next backfillInterval",
+                    "source %s: listing %s: %s; it is tried again, from %s, at the next backfillInterval",
                     self._session.options.source,
                     prefix,
                     error,
+                    "its beginning" if self._begins_anew(prefix, error) else "where it was",
                 )
             self._end(prefix, pause)
+
+    def _begins_anew(self, prefix: str, error: Exception) -> bool:
+        """Write down that a page has failed; of the store's own failures it need not know."""
+        session = self._session
+        if isinstance(error, ShardStoreError):
+            return False
+        try:
+            return session.store.fail_listing(session.token, session.options.source, prefix)
+        except PipelineTakenOver:
+            raise
+        except ShardStoreError as failure:
+            logger.warning(
+                "source %s: listing %s: %s; a failure is not counted", session.options.source, prefix, failure
+            )
+            return False
 
     def _next(self) -> str | None:
         """A prefix that nobody works on, and whose turn it may be."""
