@@ -296,13 +296,22 @@ def _open(
         if memory.existing_before is not None and _latest(one) - ahead < memory.existing_before:
             existing += 1
             continue
-        if memory.forgotten_before and one.modified - ahead <= memory.forgotten_before + SURE:
+        if memory.forgotten_before and not _is_after(one, memory.forgotten_before + SURE, memory.now, ahead):
             beyond += 1
         else:
             new[key] = one
-    new = _without_plain(transaction, source, new, ahead)
-    absent = [(key, new[key].content) for key in sorted(new)]
+    surely = _without_plain(transaction, source, new, memory.now, ahead)
+    absent = [(key, surely[key].content) for key in sorted(surely)]
     return _New(insert_absent(transaction, token, source, absent), beyond, existing)
+
+
+def _is_after(one: Found, moment: int, now: int, ahead: int) -> bool:
+    """Whether it was surely modified after the moment.
+
+    A time in the future, or later than the moment at which a file got it, is what somebody has set: it proves nothing.
+    """
+    told = one.modified if one.appeared is None else min(one.modified, one.appeared)
+    return moment < told - ahead <= now + SURE and told + SURE >= one.modified
 
 
 def _latest(one: Found) -> int:
@@ -313,7 +322,7 @@ def _latest(one: Found) -> int:
 
 
 def _without_plain(
-    transaction: Transaction, source: str, new: Mapping[ShardKey, Found], ahead: int
+    transaction: Transaction, source: str, new: Mapping[ShardKey, Found], now: int, ahead: int
 ) -> dict[ShardKey, Found]:
     """Those that were not read before `allowOverwrites` was set, when the URI alone was their identity."""
     plain = {
@@ -329,7 +338,7 @@ def _without_plain(
         if etag is not None and one.content.etag is not None:
             is_read = etag == one.content.etag
         else:
-            is_read = one.modified - ahead <= row.finished_at
+            is_read = not _is_after(one, row.finished_at, now, ahead)
         if is_read:
             del left[key]
     return left

@@ -174,6 +174,34 @@ def test_what_a_person_forgets_is_read_again(lister: Lister) -> None:
     assert lister.opened(lister.listed("a")) == {"a"}
 
 
+@pytest.mark.parametrize("age", [-10 * DAY, -2 * HOUR], ids=["in ten days", "in two hours"])
+def test_a_time_in_the_future_is_no_proof_that_an_object_is_new(
+    lister: Lister, backend: StoreBackend, age: float
+) -> None:
+    future = lister.listed("future", age=age)
+    assert lister.opened(future) == {"future"}, "of what nothing is forgotten, everything is remembered"
+    lister.us.deliver("future")
+    backend.clock.advance(1)
+    lister.store.prune(RetentionPolicy(timedelta(0)))
+    found = lister.list(future)
+    assert (found.shards, found.beyond_memory) == ([], 1)
+
+
+def test_a_time_that_was_in_the_future_when_it_was_set_proves_nothing_when_it_has_come(
+    lister: Lister, backend: StoreBackend
+) -> None:
+    written = lister.clock()
+    found = lister.listed("a", age=-10 * DAY)._replace(appeared=written)
+    renamed = found._replace(appeared=written + int(5 * DAY) * 1_000_000)
+    lister.us.deliver("a")
+    backend.clock.advance(1)
+    lister.store.prune(RetentionPolicy(timedelta(0)))
+    for days in (0, 9, 11):
+        backend.clock.advance(days * DAY)
+        assert [lister.list(one).beyond_memory for one in (found, renamed)] == [1, 1], days
+    assert lister.opened(lister.listed("new", age=60)._replace(appeared=lister.clock())) == {"new"}
+
+
 @pytest.mark.parametrize("ahead", [-HOUR, 0.0, HOUR], ids=["an hour behind", "the same", "an hour ahead"])
 def test_the_object_stores_clock_may_be_another(lister: Lister, backend: StoreBackend, ahead: float) -> None:
     """Both are seen, so the difference is known: nothing is read twice, and nothing is left out for it."""
@@ -266,6 +294,7 @@ def test_an_object_that_was_read_before_overwrites_were_allowed_is_not_read_agai
     assert lister.opened(versioned("same", "e1", 60), versioned("other", "e2", 60)) == {"other#e2"}
     backend.clock.advance(HOUR)
     assert lister.opened(versioned("unknown", "e1", HOUR + 60)) == set()
+    assert lister.opened(versioned("unknown", "e3", -10 * DAY)) == set(), "a time that is set proves nothing"
     assert lister.opened(versioned("unknown", "e2", 60)) == {"unknown#e2"}
 
 
@@ -297,6 +326,20 @@ def test_a_listing_opens_what_was_missing_or_changed_once_for_each_version(liste
 def test_a_listing_does_not_open_what_is_bad_for_other_reasons(lister: Lister) -> None:
     quarantine(lister, "corrupt-object", list(lister.us.open("a").values()))
     assert lister.list(lister.listed("a", etag="v1")).shards == []
+
+
+def test_a_quarantined_object_with_a_time_in_the_future_is_opened_once_and_not_when_it_is_forgotten(
+    lister: Lister, backend: StoreBackend
+) -> None:
+    quarantine(lister, "missing-object", list(lister.us.open("a").values()))
+    future = lister.listed("a", age=-10 * DAY)
+    again = lister.list(future)
+    assert again.reopened == 1
+    quarantine(lister, "missing-object", again.shards)
+    assert lister.list(future).shards == []
+    backend.clock.advance(1)
+    lister.store.prune(RetentionPolicy(timedelta(0)))
+    assert lister.list(future).beyond_memory == 1
 
 
 # --- other pipelines ---

@@ -6,12 +6,14 @@ import logging
 import os
 import time
 from collections import Counter
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from queue_source.errors import ObjectRefused
 from queue_source.storage.buckets import open_bucket
+from shard_store.pruning import RetentionPolicy
 from support.coordinator_world import World, assert_published_once, patiently, uris
 from support.driver_loop import published, until
 
@@ -39,6 +41,17 @@ def published_of(world: World) -> Counter[str]:
 
 
 # --- times that no clock has told ---
+
+
+@pytest.mark.parametrize("age", [-10 * DAY, 60.0], ids=["modified in ten days", "modified a minute ago"])
+def test_what_was_forgotten_is_not_read_again_whatever_time_its_writer_gave_it(world: World, age: float) -> None:
+    world.bucket.put(*uris(3), age=age)
+    drain(world)
+    with world.store() as store:
+        assert store.prune(RetentionPolicy(window=timedelta(0))).shards == 3
+    counts = drain(world)
+    assert (counts["backfilled"], counts["beyondMemory"]) == (0, 3)
+    assert published_of(world) == dict.fromkeys(uris(3), 1)
 
 
 def test_a_file_that_was_moved_in_with_its_old_time_does_not_count_as_existing(world: World) -> None:
