@@ -80,7 +80,8 @@ class ObjectNotice:
 class ListedObject(NamedTuple):
     """One object as a listing has it. `uri` is raw, as in notifications; `modified` is aware, by the store's clock.
 
-    `version` is set only where the listing was asked for versions and the bucket keeps them.
+    `version` is set only where the listing was asked for versions and the bucket keeps them. `appeared`: when it got
+    its name or its content at the latest, where the store has a time of its own for it, which no writer can set.
     """
 
     uri: str
@@ -88,6 +89,7 @@ class ListedObject(NamedTuple):
     etag: str | None
     modified: datetime
     version: str | None = None
+    appeared: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)

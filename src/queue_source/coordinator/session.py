@@ -39,6 +39,7 @@ class _Counts:
     listed: int = 0  # objects of listings, by this reader
     backfilled: int = 0  # of these, unknown to the store and opened
     beyondMemory: int = 0  # of these, unknown and so old that they may have been read and forgotten
+    existing: int = 0  # of these, unknown and there before the first listing (includeExistingFiles=false)
     listingFailures: int = 0
     pruned: int = 0
     errorsDelivered: int = 0  # to the error queue

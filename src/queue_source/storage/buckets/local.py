@@ -113,7 +113,8 @@ class LocalBucket(Bucket):
                 rest = after[len(name) :] if after.startswith(name) else b""
                 opened.append((path, rest, _names(real + path, b"", rest)))
             elif found is not None:
-                yield ListedObject(uri + os.fsdecode(path), found.st_size, None, _modified(found))
+                modified, appeared = _time(found.st_mtime), _time(found.st_ctime)
+                yield ListedObject(uri + os.fsdecode(path), found.st_size, None, modified, appeared=appeared)
 
     def _stat(self, path: str) -> os.stat_result | None:
         """Of a regular file that may be read; None of anything else, and of what has vanished."""
@@ -274,9 +275,9 @@ def _path(uri: str) -> str:
     return uri if uri.startswith("/") else uri[len("file://") :]
 
 
-def _modified(found: os.stat_result) -> datetime:
+def _time(seconds: float) -> datetime:
     try:
-        return datetime.fromtimestamp(found.st_mtime, timezone.utc)
+        return datetime.fromtimestamp(seconds, timezone.utc)
     except (ValueError, OverflowError):  # somebody has set a time that no calendar has
         return datetime.max.replace(tzinfo=timezone.utc)
 
@@ -284,7 +285,7 @@ def _modified(found: os.stat_result) -> datetime:
 def _if_changed(known: Known, found: os.stat_result) -> BadObject | None:
     if not stat.S_ISREG(found.st_mode):
         return BadObject("object-changed", f"{known.uri!r} is no regular file by now")
-    return if_changed(known, found.st_size, None, _modified(found))
+    return if_changed(known, found.st_size, None, _time(found.st_mtime))
 
 
 def _is_own_name(source: tuple[int, str], target: tuple[int, str], there: os.stat_result) -> bool:
