@@ -193,11 +193,13 @@ def abandoned(transaction: Transaction, source: str, limit: int) -> list[Shard]:
     return found
 
 
-def leave_existing(transaction: Transaction, token: PublishToken, source: str, prefixes: Iterable[str]) -> None:
-    """Objects that were there before now are no business of listings, if this source was never listed before."""
+def leave_existing(transaction: Transaction, token: PublishToken, source: str) -> None:
+    """Objects that were there before now are no business of listings, if this source was never listed before.
+
+    It holds for the whole source: so also where other prefixes were listed, of which something may be missing still.
+    """
     fence(transaction, token)
-    keys = [listing_key(source, prefix) for prefix in prefixes]
-    if any(transaction.select_among(sa.select(listings.c.listing_key), listings.c.listing_key, keys)):
+    if transaction.execute(sa.select(listings.c.listing_key).where(listings.c.source == source).limit(1)).first():
         return
     this = sources.update().where(sources.c.source == source, sources.c.existing_before.is_(None))
     transaction.execute(this.values(existing_before=transaction.now()))

@@ -74,7 +74,7 @@ class Backfill:
             except (BadObject, ObjectStoreError) as error:  # without a request
                 raise OptionError("backfillPrefixes", str(error)) from error
         if self._prefixes and not session.options.backfill.include_existing:
-            session.store.leave_existing(session.token, session.options.source, list(self._prefixes))
+            session.store.leave_existing(session.token, session.options.source)
         self._in_flight.expect_listing(bool(self._prefixes))
 
     def start(self, threads: Threads) -> None:
