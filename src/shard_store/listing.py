@@ -180,17 +180,13 @@ def fail(transaction: Transaction, token: PublishToken, source: str, prefix: str
 
 def abandoned(transaction: Transaction, source: str, limit: int) -> list[Shard]:
     """Open shards of listings whose pipelines have stopped: no message leads anybody to them."""
-    stale = sa.select(pipelines.c.pipeline).where(
+    stopped = sa.select(pipelines.c.pipeline).where(
         pipelines.c.source == source, pipelines.c.stale_at <= transaction.now()
     )
-    names = list(transaction.execute(stale).scalars())
-    found: list[Shard] = []
-    for name in names:
-        if len(found) < limit:
-            open_ones = sa.and_(shards.c.owner == name, shards.c.finished_at.is_(None), shards.c.queue == LISTING)
-            query = current(transaction).where(open_ones, shards.c.source == source).limit(limit - len(found))
-            found += map(as_shard, transaction.execute(query))
-    return found
+    names = transaction.execute(stopped).scalars().all()  # by name: else planners read all that is open of everybody
+    left = sa.and_(shards.c.finished_at.is_(None), shards.c.queue == LISTING, shards.c.source == source)
+    query = current(transaction).where(left).limit(limit)
+    return [as_shard(row) for row in transaction.select_among(query, shards.c.owner, names)][:limit]
 
 
 def leave_existing(transaction: Transaction, token: PublishToken, source: str) -> None:

@@ -14,7 +14,7 @@ from queue_source.commands.queue import group as queue_group
 from queue_source.commands.send import send
 from queue_source.commands.setup import app as setup
 from queue_source.commands.shards import group as shards_group
-from queue_source.commands.store import migrate, prune, vacuum
+from queue_source.commands.store import adopt, migrate, prune, vacuum
 
 
 class _Program(TyperGroup):
@@ -44,6 +44,7 @@ app.add_typer(shards_group)
 app.command()(prune)
 app.command()(vacuum)
 app.command()(migrate)
+app.command()(adopt)
 app.add_typer(setup, name="setup")
 
 

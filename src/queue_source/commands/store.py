@@ -1,7 +1,8 @@
-"""`cuesqueue prune`, `vacuum` and `migrate`: what is done to a store now and then, by hand or by a scheduled job."""
+"""`cuesqueue prune`, `vacuum`, `migrate` and `adopt`: what is done to a store now and then, by hand or by a job."""
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
 
@@ -112,3 +113,31 @@ def migrate(store: Store, as_json: Json = False) -> None:
     finally:
         database.close()
     print_result({"from": before, "to": after, "changed": before != after}, as_json, title="schema of the store")
+
+
+def adopt(
+    checkpoint: Annotated[
+        str, typer.Argument(metavar="CHECKPOINT", help="Folder or URI that the query had as checkpointLocation.")
+    ],
+    source: Annotated[str, typer.Option(metavar="S", help="The source, as in the reader's option source.")],
+    store: Store,
+    stream: Annotated[
+        int, typer.Option(min=0, metavar="N", help="Which source of the query it is, where the query reads several.")
+    ] = 0,
+    dry_run: DryRun = False,
+    as_json: Json = False,
+) -> None:
+    """Take over the list of files that a query of Spark's own file source has read: none of them is read again.
+
+    Stop that query first, after its last micro-batch has ended. The checkpoint is only read; the store is created if
+    there is none. Running it again changes nothing.
+    """
+    import shard_store
+    from queue_source.admin.adopt import adopt as adopt_files
+
+    folder = checkpoint if "://" in checkpoint else str(Path(checkpoint).absolute())
+    with ExitStack() as opened, progress("files", None, not as_json) as advance:
+        target = None if dry_run else opened.enter_context(shard_store.open_store(store))
+        result = adopt_files(target, source, folder, stream=stream, progress=advance)
+    counts = {"files": result.files} if dry_run else {"files": result.files, "new": result.new}
+    print_result({**counts, "dry_run": dry_run}, as_json, title="would be adopted" if dry_run else "adopted")
