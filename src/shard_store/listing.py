@@ -179,14 +179,15 @@ def fail(transaction: Transaction, token: PublishToken, source: str, prefix: str
 
 
 def abandoned(transaction: Transaction, source: str, limit: int) -> list[Shard]:
-    """Open shards of listings whose pipelines have stopped: no message leads anybody to them."""
+    """Open shards of listings that nobody has, or whose pipelines have stopped: no message leads anybody to them."""
     stopped = sa.select(pipelines.c.pipeline).where(
         pipelines.c.source == source, pipelines.c.stale_at <= transaction.now()
     )
     names = transaction.execute(stopped).scalars().all()  # by name: else planners read all that is open of everybody
     left = sa.and_(shards.c.finished_at.is_(None), shards.c.queue == LISTING, shards.c.source == source)
     query = current(transaction).where(left).limit(limit)
-    return [as_shard(row) for row in transaction.select_among(query, shards.c.owner, names)][:limit]
+    found = transaction.execute(query.where(shards.c.owner.is_(None))).all()
+    return [as_shard(row) for row in (*found, *transaction.select_among(query, shards.c.owner, names))][:limit]
 
 
 def leave_existing(transaction: Transaction, token: PublishToken, source: str) -> None:
