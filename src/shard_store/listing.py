@@ -237,9 +237,8 @@ def _is_due(row: Row[Any], token: PublishToken, interval: int, at_once: bool) ->
 
 def _insert(transaction: Transaction, key: bytes, source: str, prefix: str) -> None:
     """As one that ended before time began."""
-    numbers = ("incarnation", "began_at", "touched_at", "ended_at", "objects", "opened", "beyond_memory")
-    numbers += ("existing", "failures")
-    row = {"listing_key": key, "source": source, "prefix": prefix, "owner": "", **dict.fromkeys(numbers, 0)}
+    row: dict[str, Any] = dict.fromkeys((c.name for c in listings.c if isinstance(c.type, sa.BigInteger)), 0)
+    row |= {"listing_key": key, "source": source, "prefix": prefix, "owner": ""}
     transaction.execute(transaction.dialect.insert_if_absent(listings).values(row))
 
 

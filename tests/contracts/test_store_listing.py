@@ -281,7 +281,7 @@ def test_existing_objects_are_left_out_of_a_source_that_was_never_listed_at_all(
     assert memory_of_existing(new.store, "u") is not None
 
 
-def memory_of_existing(store: ShardStore, source: str) -> int | None:
+def memory_of_existing(store: ShardStore, source: str) -> Any:
     query = sa.select(sources.c.existing_before).where(sources.c.source == source)
     return store.database.read(lambda t: t.execute(query).scalar_one())
 

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,9 +18,9 @@ from shard_store.pruning import RetentionPolicy
 from support.coordinator_world import World, assert_published_once, patiently, uris
 from support.driver_loop import published, states, until
 
-LIST = {"backfillPrefixes": "s3://bucket/", "backfillGrace": "0s"}
-OFTEN = {**LIST, "backfillInterval": "50ms"}
-ALONE = {**LIST, "queueUrl": "", "source": "files"}
+LIST: dict[str, Any] = {"backfillPrefixes": "s3://bucket/", "backfillGrace": "0s"}
+OFTEN: dict[str, Any] = {**LIST, "backfillInterval": "50ms"}
+ALONE: dict[str, Any] = {**LIST, "queueUrl": "", "source": "files"}
 DAY = 86_400.0
 
 
@@ -28,7 +29,7 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
-def drain(world: World, **options: str) -> dict[str, int]:
+def drain(world: World, **options: Any) -> dict[str, int]:
     """An AvailableNow run; its counters."""
     with world.loop(**{**ALONE, **options}) as loop:
         loop.drain()
