@@ -149,6 +149,14 @@ def _check_backfill(options: ReaderOptions) -> None:
             raise OptionError(
                 name, f"{shown(prefix)} is no folder and no bucket; write s3://bucket/folder/ or file:///folder/"
             )
+    if options.deduplication.deduplication_max_shards is not None:
+        # the busier the source, the shorter its memory; no number says that it reaches back to the last listing
+        raise OptionError(
+            "deduplicationMaxShards",
+            "forgets what was read by number, however young it is, and a listing leaves alone whatever is as old as "
+            "what is forgotten: objects that it has not come to yet are then never read; leave it out, and bound the "
+            "memory by deduplicationWindow",
+        )
     least = _SURE + 2 * backfill.interval + backfill.grace
     if options.deduplication.deduplication_window < least:
         raise OptionError(
