@@ -146,7 +146,9 @@ def pages(
     query = sa.select(*(c.expression.label(c.name) for c in VIEWS[view])).select_from(_FROM[view])
     if source is not None:
         query = query.where(table.c.source == source)
-    if pipeline is not None and "pipeline" in {column.name for column in VIEWS[view]}:
+    if pipeline is not None and table is cleanings:
+        query = query.where(sa.false())  # they are of sources
+    elif pipeline is not None:
         query = query.where((table.c.owner if table is shards else table.c.pipeline) == pipeline)
     if as_of is not None and (as_of.time is not None or as_of.attempt is not None):
         database.write(await_publishes)

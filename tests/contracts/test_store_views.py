@@ -57,12 +57,13 @@ def test_views_can_be_asked_for_one_source_or_pipeline(store: ShardStore) -> Non
         store.record_errors(source, name, [ErrorRecord("message", "c", "", f"m {name}", input=b"\0")])
 
     def found(source: str | None = None, pipeline: str | None = None) -> list[int]:
-        return [sum(len(page) for page in store.pages(v, source=source, pipeline=pipeline)) for v in views.VIEWS]
+        return [sum(len(page) for page in store.pages(v, source=source, pipeline=pipeline)) for v in of_pipelines]
 
-    assert found() == [3] * len(views.VIEWS)
-    assert found(source="s") == [2] * len(views.VIEWS)
-    assert found(pipeline="p") == [1] * len(views.VIEWS)
-    assert found(source="t", pipeline="p") == [0] * len(views.VIEWS)
+    of_pipelines = [view for view in views.VIEWS if view != "cleanings"]  # they are of sources
+    assert found() == [3] * len(of_pipelines)
+    assert found(source="s") == [2] * len(of_pipelines)
+    assert found(pipeline="p") == [1] * len(of_pipelines)
+    assert found(source="t", pipeline="p") == [0] * len(of_pipelines)
 
 
 @pytest.mark.parametrize("count", [0, 4, 5, 11])
