@@ -199,8 +199,8 @@ def check_cleaning_is_given(values: Mapping[str, Any]) -> None:
     if action == "move" and values[destination] is None:
         raise OptionError(
             destination,
-            "is required with cleanSource move: name a folder in the same bucket, outside of allowedPrefixes, as "
-            "in 's3://landing/archive/'",
+            "is required with cleanSource move: name a folder in the same bucket that is outside of allowedPrefixes, "
+            "as in 's3://landing/archive/'",
         )
     if action != "move" and values[destination] is not None:
         raise OptionError(destination, f"acts only with cleanSource move, and it is {action}; leave it out")
@@ -217,12 +217,11 @@ def _check_cleaning(options: ReaderOptions) -> None:
         return
     if options.content.content == "message":
         raise OptionError(name, "deletes or moves objects, and with content message there are none; leave it out")
-    semantics = Semantics(options.delivery.delivery_semantics)
-    if not semantics.keeps_shards:
+    if (semantics := options.delivery.delivery_semantics) != Semantics.EXACTLY_ONCE.value:
         raise OptionError(
             name,
-            f"needs a store that remembers what was read, and with deliverySemantics {semantics.value} it does not; "
-            "leave one of them out",
+            f"needs a store that knows when all rows of an object are published, and with deliverySemantics "
+            f"{semantics} it does not; leave one of them out",
         )
     window = options.deduplication.deduplication_window
     if cleaning.retention > window:
