@@ -41,7 +41,8 @@ class Page:
 class Known(NamedTuple):
     """What is known of an object that is to go: it goes only if it is still that one.
 
-    `etag` decides where both sides have one; else `size` and that it was not modified after `read_at`.
+    `etag` decides where the store has ETags: without it the object stays. Of local files `size` and that it was not
+    modified after `read_at` decide.
     """
 
     uri: str
@@ -57,6 +58,9 @@ def if_changed(known: Known, size: int, etag: str | None, modified: datetime) ->
         there, expected, same = f"the ETag {etag}", known.etag, etag == known.etag.strip('"')
     elif known.size is not None and known.size != size:
         there, expected, same = f"{size} bytes", str(known.size), False
+    elif etag is not None:
+        # its time is by another clock than `read_at`, and it may have been overwritten while it was read
+        return BadObject("etag-unknown", f"{known.uri!r} was read without its ETag, and may be another object by now")
     else:
         there, expected, same = f"the time {modified}", f"up to {known.read_at}", modified <= known.read_at
     return None if same else BadObject("object-changed", f"{known.uri!r} has {there} by now, {expected} was read")
@@ -81,7 +85,8 @@ def in_bytes(name: str) -> bytes:
 Outcome = BadObject | ObjectStoreError | None
 """What came of one object: None: done, also when it had been done before (nothing is there any more).
 
-BadObject("object-changed") when it is another one by now; any other error is the store's, and may be tried again.
+BadObject("object-changed") when it is another one by now, BadObject("etag-unknown") when nobody can tell; any other
+error is the store's, and may be tried again.
 """
 
 
