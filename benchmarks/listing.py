@@ -36,12 +36,12 @@ class Generated(Bucket):
         self._modified = datetime.now(timezone.utc) - timedelta(days=2)
         self.resident: list[int] = []
 
-    def page(self, prefix: str, cursor: str | None = None, *, versions: bool = False) -> Page:
+    def _page(self, prefix: str, cursor: str | None, versions: bool) -> Page:
         first = 0 if cursor is None else int(cursor)
         last = min(first + PAGE, self._count)
         objects = [ListedObject(name_of(i), 1000, f"etag-{i}", self._modified) for i in range(first, last)]
         self.resident.append(resident())
-        return Page(objects, str(last) if last < self._count else None, datetime.now(timezone.utc))
+        return Page(objects, f"{last:09}" if last < self._count else None, datetime.now(timezone.utc))
 
     def delete(self, objects: Sequence[Known]) -> list[Outcome]:
         raise NotImplementedError
@@ -94,7 +94,7 @@ def _reader(address: str, bucket: Bucket) -> Coordinator:
             "backfillInterval": "1h",
         }
     )
-    return start(options, open_store(address), {}, lambda uris: [0 for _ in uris], open_bucket=lambda prefix: bucket)
+    return start(options, open_store(address), {}, lambda uris: [None for _ in uris], open_bucket=lambda prefix: bucket)
 
 
 def _listed(coordinator: Coordinator, count: int) -> float:

@@ -342,7 +342,7 @@ def test_times_are_compared_by_the_clock_of_the_store(world: World, ahead: float
     known: list[Known] = []
 
     class Skewed(Bucket):
-        def page(self, prefix: str, cursor: str | None = None, *, versions: bool = False) -> Page:
+        def _page(self, prefix: str, cursor: str | None, versions: bool) -> Page:
             return Page([], None, datetime.now(timezone.utc) + timedelta(seconds=ahead))
 
         def delete(self, objects: Sequence[Known]) -> list[Outcome]:
