@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from shard_store.errors import StoreConfigurationError
-from shard_store.listing import SURE, latest
+from shard_store.listing import SURE, earliest, latest
 from shard_store.model import ShardKey, ShardState, shard_key
 from shard_store.semantics import Semantics
 from shard_store.sql.schema import pipelines, shards, sources
@@ -58,6 +58,7 @@ class ListedShard(NamedTuple):
     """An object as it is compared. `modified`: microseconds since 1970, by the object store's clock.
 
     `uri`, where the id has a version too: under this id it was read before the reader had `allowOverwrites`.
+    `appeared`: of a local file, when it got its name or its content at the latest (see `listing.Found`).
     """
 
     shard_id: str
@@ -65,6 +66,7 @@ class ListedShard(NamedTuple):
     etag: str | None
     modified: int
     uri: str | None = None
+    appeared: int | None = None
 
 
 class Finding(NamedTuple):
@@ -151,10 +153,11 @@ def _memory(source: str) -> sa.Select[Any]:
 
 
 def _unknown(one: ListedShard, remembered: Memory, clocks: Clocks) -> Finding:
-    at = one.modified - clocks.ahead
-    if remembered.existing_before is not None and latest(one.modified) - clocks.ahead < remembered.existing_before:
+    last = latest(one.modified, one.appeared) - clocks.ahead
+    if remembered.existing_before is not None and last < remembered.existing_before:
         return Finding(Category.BEFORE_BEGINNING)
-    if remembered.forgotten_before and at <= remembered.forgotten_before + SURE:
+    first = earliest(one.modified, one.appeared) - clocks.ahead
+    if remembered.forgotten_before and first <= remembered.forgotten_before + SURE:
         return Finding(Category.BEYOND_MEMORY)
     return Finding(Category.MISSING)
 

@@ -294,7 +294,7 @@ def _open(
     for key, one in unknown.items():
         if abs(there - one.modified) < grace:  # what is further in the future will hardly be younger next time
             continue
-        if memory.existing_before is not None and _latest(one) - ahead < memory.existing_before:
+        if memory.existing_before is not None and latest(one.modified, one.appeared) - ahead < memory.existing_before:
             existing += 1
             continue
         if memory.forgotten_before and not _is_after(one, memory.forgotten_before + SURE, memory.now, ahead):
@@ -311,20 +311,20 @@ def _is_after(one: Found, moment: int, now: int, ahead: int) -> bool:
 
     A time in the future, or later than the moment at which a file got it, is what somebody has set: it proves nothing.
     """
-    told = one.modified if one.appeared is None else min(one.modified, one.appeared)
+    told = earliest(one.modified, one.appeared)
     return moment < told - ahead <= now + SURE and told + SURE >= one.modified
 
 
-def _latest(one: Found) -> int:
+def earliest(modified: int, appeared: int | None) -> int:
+    """The first moment at which it may have been there: a writer may have set any later time."""
+    return modified if appeared is None else min(modified, appeared)
+
+
+def latest(modified: int, appeared: int | None = None) -> int:
     """The last moment at which it may have come: most object stores tell whole seconds, and what is moved into a folder
     of local files keeps the time at which it was written."""
-    came = one.modified if one.appeared is None else max(one.modified, one.appeared)
-    return latest(came)
-
-
-def latest(modified: int) -> int:
-    """The last moment that a time may stand for: most object stores tell whole seconds."""
-    return modified if modified % _SECOND else modified + _SECOND - 1
+    came = modified if appeared is None else max(modified, appeared)
+    return came if came % _SECOND else came + _SECOND - 1
 
 
 def _without_plain(

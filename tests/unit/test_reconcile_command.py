@@ -475,3 +475,12 @@ def test_a_missing_bucket_is_an_error(world: World, bucket: tuple[Any, str], min
     told = run("s3://no-such-bucket-at-all/", *_s3(ministack_url), "--certify", code=1)
     assert "no-such-bucket-at-all" in told.stderr
     assert certificates(world) == []
+
+
+def test_what_cannot_be_listed_is_told_and_never_certified(world: World) -> None:
+    read(world, *put(world, "a"))
+    (Path(os.fsdecode(os.fsencode(world.folder / "in") + b"/\xff.json"))).write_bytes(BODY)
+    one = found(prefix(world), "--certify", code=1)
+    assert (one["verdict"], one["not_listed"], one["certificate"]) == ("unlisted", 1, None)
+    assert "1 folders or names could not be listed" in one["says"]
+    assert certificates(world) == []

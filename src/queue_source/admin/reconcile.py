@@ -97,6 +97,7 @@ class Report:
     Attributes:
         tally: Objects by category, and the first of each kind that is not published.
         outside: Objects that were last modified before the period, or after it; they are not counted.
+        skipped: Folders that may not be read, and names that are no text: what is in them nobody knows.
         clocks: How far the object store's clock is ahead of the database's.
     """
 
@@ -104,11 +105,13 @@ class Report:
     evidence: str
     tally: Tally = field(default_factory=Tally)
     outside: int = 0
+    skipped: int = 0
     clocks: Clocks = UNMEASURED
 
     @property
     def verdict(self) -> str:
-        return verdict(self.tally.counts)
+        found = verdict(self.tally.counts)
+        return "unlisted" if found == "complete" and self.skipped else found
 
     def sentence(self) -> str:
         """What a certificate says, in words."""
@@ -128,12 +131,15 @@ class Report:
             Category.BEFORE_BEGINNING: "older than the first start, and not wanted (includeExistingFiles)",
         }
         others = [f"{counts[kind.value]:,} {word}" for kind, word in words.items() if counts[kind.value]]
+        if self.skipped:
+            others.append(f"and {self.skipped:,} folders or names could not be listed (the log names them)")
         return f"{', '.join([text, *others])}. {_MEANING[self.verdict]}"
 
 
 _MEANING = {
     "complete": "Complete: every one of them is accounted for.",
     "incomplete": "Not complete.",
+    "unlisted": "Nothing is known to be missing, but not all of it was listed, so this is no certificate.",
     "unknown": "Nothing is known to be missing, but the store has forgotten too much to say that it is complete.",
 }
 
@@ -187,6 +193,7 @@ def reconcile(
             _compare(store, report, asked, options, announcer, unpublished)
         if announcer is not None:
             announcer.send()
+        report.skipped += page.skipped
         seen += len(page.objects)
         advance(seen)
     if report is None:
@@ -273,7 +280,8 @@ def _compare(
             report.tally.add(listed.uri, listed.size, listed.etag, Category.LEFT_OUT)
         else:
             plain = None if content.shard_id == listed.uri else listed.uri
-            shard = ListedShard(content.shard_id, listed.size, listed.etag, at, plain)
+            appeared = None if listed.appeared is None else micros(listed.appeared)
+            shard = ListedShard(content.shard_id, listed.size, listed.etag, at, plain, appeared)
             wanted.append((listed, shard))
     if not wanted:
         return

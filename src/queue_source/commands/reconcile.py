@@ -189,7 +189,7 @@ class _Job:
             raise
         earlier = self.checked or self.store.newest_certificate(report.scope)
         written = None
-        if self.certify:
+        if self.certify and not report.skipped:
             written = self.store.certify(report.scope, evidence, report.tally, audit("").actor)
         result = _result(report, written)
         if self.announcer is not None:
@@ -327,6 +327,7 @@ def _result(report: Report, written: int | None) -> dict[str, Any]:
         "objects": report.tally.objects,
         **report.tally.counts,
         "outside_of_the_period": report.outside,
+        "not_listed": report.skipped,
         "evidence": report.evidence,
         "digest": report.tally.digest,
         "certificate": written,
