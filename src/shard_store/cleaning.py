@@ -17,7 +17,7 @@ from shard_store.sql.transaction import Transaction, chunks
 _MICROSECOND = timedelta(microseconds=1)
 SETTLED = timedelta(minutes=10)
 """Nothing is planned that has been done for less: a publish that is under way has its time before it is committed,
-and what is passed over here is never planned."""
+and what is left out here is never planned."""
 DONE = "cleaned"
 CHANGED = "changed"
 """Outcomes: it is gone from its place (by us, or before), or it is another object by now and stays."""

@@ -208,3 +208,16 @@ def test_times_of_all_forms_are_read() -> None:
     for text in ("2026-11-22T01:02:03Z", "2026-11-22T01:02:03.000Z", "2026-11-22T01:02:03.000000Z"):
         assert s3._time(text) == expected
     assert s3._time("2026-11-22T01:02:03.0Z") == expected
+
+
+def test_the_same_content_once_more_is_another_object_where_versions_are_told_apart(
+    aws: Any, bucket: S3Bucket, root: str
+) -> None:
+    aws.put_bucket_versioning(Bucket=root[5:-1], VersioningConfiguration={"Status": "Enabled"})
+    first, second = (put(aws, f"{root}a", b"x")["VersionId"] for _ in range(2))
+    (one,) = known(bucket, root)
+    (outcome,) = bucket.delete([one._replace(version=first)])
+    assert isinstance(outcome, BadObject)
+    assert outcome.cause == "object-changed"
+    assert bucket.delete([one._replace(version=second)]) == [None]
+    assert bucket.page(root).objects == []
