@@ -66,6 +66,7 @@ class ObjectNotice:
     """One object that a notification announces. `size` in bytes and `etag`/`version` are None when omitted.
 
     `sequence` orders the notifications about one object, where they say so: as text, the greater is the later.
+    `modified` (aware) is when the object was written, as far as its store says so beside its size.
     """
 
     uri: str
@@ -73,12 +74,14 @@ class ObjectNotice:
     etag: str | None = None
     version: str | None = None
     sequence: str | None = field(default=None, compare=False)  # when, and not what, is announced
+    modified: datetime | None = field(default=None, compare=False)
 
 
 class ListedObject(NamedTuple):
     """One object as a listing has it. `uri` is raw, as in notifications; `modified` is aware, by the store's clock.
 
-    `version` is set only where the listing was asked for versions and the bucket keeps them.
+    `version` is set only where the listing was asked for versions and the bucket keeps them. `appeared`: when it got
+    its name or its content at the latest, where the store has a time of its own for it, which no writer can set.
     """
 
     uri: str
@@ -86,6 +89,7 @@ class ListedObject(NamedTuple):
     etag: str | None
     modified: datetime
     version: str | None = None
+    appeared: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ whose time is that of the beginning of their upload.
 """
 
 _SECOND = 1_000_000
+_PATIENCE = 2  # failures of one page after which its listing begins anew
 _STUCK = 120 * _SECOND  # after which a listing without progress may be taken from an owner that lives
 
 
@@ -44,19 +45,29 @@ class Claim(NamedTuple):
     objects: int = 0
     opened: int = 0
     beyond_memory: int = 0
+    existing: int = 0
 
 
 class Found(NamedTuple):
-    """An object as the listing has it. `modified`: microseconds since 1970 UTC, by the object store's clock."""
+    """An object as the listing has it. Times are microseconds since 1970 UTC, by the object store's clock.
+
+    `modified` may be whatever a writer says, as for local files; then `appeared` is when it got its name or its
+    content at the latest, by the store's own word. None: `modified` is the store's own word.
+
+    `chosen`: False where its time is against it; then it is read only if it was begun.
+    """
 
     content: Content
     modified: int
+    appeared: int | None = None
+    chosen: bool = True
 
 
 class Compared(NamedTuple):
     """What came of a page: the listing as it is after it, and `shards` that are open and ours, or may be taken.
 
-    `opened` of them were unknown, `reopened` had been found bad in another version.
+    `opened` of them were unknown, `reopened` had been found bad in another version. `beyond_memory` and `existing` of
+    the page were unknown too, and are left alone.
     """
 
     claim: Claim
@@ -64,6 +75,16 @@ class Compared(NamedTuple):
     opened: int
     reopened: int
     beyond_memory: int
+    existing: int
+
+
+class _New(NamedTuple):
+    """What is opened of a page's unknown objects, and how many of the others may have been forgotten, or are older than
+    what is listed at all."""
+
+    shards: Mapping[ShardKey, Shard]
+    beyond_memory: int = 0
+    existing: int = 0
 
 
 def claim(
@@ -73,7 +94,8 @@ def claim(
 
     It is due when it never was made, or began `interval` seconds ago and has ended. One that is under way is gone on
     with by whoever has it, or by another pipeline when that one's heartbeats have stopped, or when it made no progress
-    for an interval. `at_once`: it is due however short a while ago the last one was. For those whose turn it is not,
+    for an interval. But it begins anew when its page has failed twice: what is new before that page would wait for as
+    long as it fails. `at_once`: it is due however short a while ago the last one was. For those whose turn it is not,
     it is one statement, which takes no lock.
     """
     key = listing_key(source, prefix)
@@ -90,10 +112,13 @@ def claim(
         row = transaction.execute(_row(transaction, key)).one()
         if not _is_due(row, token, micros, at_once):
             return None
+        goes_on = row.ended_at is None and row.failures < _PATIENCE
         found = Claim(source, prefix, row.now)
-        if row.ended_at is None:
-            found = Claim(source, prefix, row.began_at, row.cursor, row.objects, row.opened, row.beyond_memory)
-        _write(transaction, key, token, found, ended=False)
+        if goes_on:
+            found = Claim(
+                source, prefix, row.began_at, row.cursor, row.objects, row.opened, row.beyond_memory, row.existing
+            )
+        _write(transaction, key, token, found, ended=False, failures=row.failures if goes_on else 0)
         return found
 
     return database.write(take) if database.read(is_due) else None
@@ -129,21 +154,31 @@ def compare(
         return None
     wanted = {shard_key(claim.source, one.content.shard_id): one for one in found}
     states = _states(transaction, wanted)
-    unknown = {key: one for key, one in wanted.items() if key not in states}
-    opened, beyond = (
-        _open(transaction, token, claim.source, unknown, int(grace * _SECOND), clock) if unknown else ({}, 0)
-    )
+    unknown = {key: one for key, one in wanted.items() if key not in states and one.chosen}
+    new = _New({})
+    if unknown:
+        new = _open(transaction, token, claim.source, unknown, int(grace * _SECOND), clock)
     unfinished = [key for key, state in states.items() if state != ShardState.DONE.value]
     known, reopened = _known(transaction, token, unfinished, wanted) if unfinished else ([], 0)
-    new = sum(shard.token == token for shard in opened.values())
+    opened = sum(shard.token == token for shard in new.shards.values())
     after = claim._replace(
         cursor=cursor,
         objects=claim.objects + objects,
-        opened=claim.opened + new + reopened,
-        beyond_memory=claim.beyond_memory + beyond,
+        opened=claim.opened + opened + reopened,
+        beyond_memory=claim.beyond_memory + new.beyond_memory,
+        existing=claim.existing + new.existing,
     )
     _write(transaction, key, token, after, ended=cursor is None)
-    return Compared(after, [*opened.values(), *known], new, reopened, beyond)
+    return Compared(after, [*new.shards.values(), *known], opened, reopened, new.beyond_memory, new.existing)
+
+
+def fail(transaction: Transaction, token: PublishToken, source: str, prefix: str) -> bool:
+    """The next page of our listing cannot be read; whether the listing begins anew for it at its next turn."""
+    fence(transaction, token)
+    this = sa.and_(listings.c.listing_key == listing_key(source, prefix), *_ours(token))
+    transaction.execute(listings.update().where(this).values(failures=listings.c.failures + 1))
+    failures = transaction.execute(sa.select(listings.c.failures).where(this)).scalar()
+    return failures is not None and failures >= _PATIENCE
 
 
 def abandoned(transaction: Transaction, source: str, limit: int) -> list[Shard]:
@@ -168,11 +203,7 @@ def leave_existing(transaction: Transaction, token: PublishToken, source: str, p
 
 def let_go(transaction: Transaction, token: PublishToken, source: str, prefixes: Iterable[str]) -> None:
     """A graceful end: others may go on with our listings without waiting."""
-    ours = listings.update().where(
-        listings.c.owner == token.pipeline,
-        listings.c.incarnation == token.incarnation,
-        listings.c.ended_at.is_(None),
-    )
+    ours = listings.update().where(*_ours(token))
     keys = [listing_key(source, prefix) for prefix in prefixes]
     transaction.change_among(ours.values(owner="", incarnation=0), listings.c.listing_key, keys)
 
@@ -180,6 +211,12 @@ def let_go(transaction: Transaction, token: PublishToken, source: str, prefixes:
 def listing_key(source: str, prefix: str) -> bytes:
     """The key of the listing of a prefix; sources do not share listings."""
     return hashlib.sha256(f"{source}\0{prefix}".encode("utf-8", "surrogatepass")).digest()
+
+
+def _ours(token: PublishToken) -> tuple[sa.ColumnElement[bool], ...]:
+    """Listings under way that are the token's."""
+    c = listings.c
+    return c.owner == token.pipeline, c.incarnation == token.incarnation, c.ended_at.is_(None)
 
 
 def _row(transaction: Transaction, key: bytes) -> sa.Select[Any]:
@@ -199,12 +236,15 @@ def _is_due(row: Row[Any], token: PublishToken, interval: int, at_once: bool) ->
 
 def _insert(transaction: Transaction, key: bytes, source: str, prefix: str) -> None:
     """As one that ended before time began."""
-    numbers = ("incarnation", "began_at", "touched_at", "ended_at", "objects", "opened", "beyond_memory")
+    times = ("incarnation", "began_at", "touched_at", "ended_at")
+    numbers = (*times, "objects", "opened", "beyond_memory", "existing", "failures")
     row = {"listing_key": key, "source": source, "prefix": prefix, "owner": "", **dict.fromkeys(numbers, 0)}
     transaction.execute(transaction.dialect.insert_if_absent(listings).values(row))
 
 
-def _write(transaction: Transaction, key: bytes, token: PublishToken, claim: Claim, *, ended: bool) -> None:
+def _write(
+    transaction: Transaction, key: bytes, token: PublishToken, claim: Claim, *, ended: bool, failures: int = 0
+) -> None:
     now = transaction.now()
     transaction.execute(
         listings.update()
@@ -219,6 +259,8 @@ def _write(transaction: Transaction, key: bytes, token: PublishToken, claim: Cla
             objects=claim.objects,
             opened=claim.opened,
             beyond_memory=claim.beyond_memory,
+            existing=claim.existing,
+            failures=failures,
         )
     )
 
@@ -235,8 +277,8 @@ def _open(
     unknown: Mapping[ShardKey, Found],
     grace: int,
     clock: Callable[[], int],
-) -> tuple[dict[ShardKey, Shard], int]:
-    """The shards of what is surely new, and how many may have been forgotten.
+) -> _New:
+    """The shards of what is surely new.
 
     Whoever prunes has this row first: so what was not found is either new, or was forgotten by what is read here.
     """
@@ -245,19 +287,36 @@ def _open(
     there = clock()
     ahead = there - memory.now  # the clock of the object store, beside the database's
     new: dict[ShardKey, Found] = {}
-    beyond = 0
+    beyond = existing = 0
     for key, one in unknown.items():
         if abs(there - one.modified) < grace:  # what is further in the future will hardly be younger next time
             continue
-        if memory.existing_before is not None and latest(one.modified) - ahead < memory.existing_before:
+        if memory.existing_before is not None and _latest(one) - ahead < memory.existing_before:
+            existing += 1
             continue
-        if memory.forgotten_before and one.modified - ahead <= memory.forgotten_before + SURE:
+        if memory.forgotten_before and not _is_after(one, memory.forgotten_before + SURE, memory.now, ahead):
             beyond += 1
         else:
             new[key] = one
-    new = _without_plain(transaction, source, new, ahead)
-    absent = [(key, new[key].content) for key in sorted(new)]
-    return insert_absent(transaction, token, source, absent), beyond
+    surely = _without_plain(transaction, source, new, memory.now, ahead)
+    absent = [(key, surely[key].content) for key in sorted(surely)]
+    return _New(insert_absent(transaction, token, source, absent), beyond, existing)
+
+
+def _is_after(one: Found, moment: int, now: int, ahead: int) -> bool:
+    """Whether it was surely modified after the moment.
+
+    A time in the future, or later than the moment at which a file got it, is what somebody has set: it proves nothing.
+    """
+    told = one.modified if one.appeared is None else min(one.modified, one.appeared)
+    return moment < told - ahead <= now + SURE and told + SURE >= one.modified
+
+
+def _latest(one: Found) -> int:
+    """The last moment at which it may have come: most object stores tell whole seconds, and what is moved into a folder
+    of local files keeps the time at which it was written."""
+    came = one.modified if one.appeared is None else max(one.modified, one.appeared)
+    return latest(came)
 
 
 def latest(modified: int) -> int:
@@ -266,7 +325,7 @@ def latest(modified: int) -> int:
 
 
 def _without_plain(
-    transaction: Transaction, source: str, new: Mapping[ShardKey, Found], ahead: int
+    transaction: Transaction, source: str, new: Mapping[ShardKey, Found], now: int, ahead: int
 ) -> dict[ShardKey, Found]:
     """Those that were not read before `allowOverwrites` was set, when the URI alone was their identity."""
     plain = {
@@ -282,7 +341,7 @@ def _without_plain(
         if etag is not None and one.content.etag is not None:
             is_read = etag == one.content.etag
         else:
-            is_read = one.modified - ahead <= row.finished_at
+            is_read = not _is_after(one, row.finished_at, now, ahead)
         if is_read:
             del left[key]
     return left
@@ -296,7 +355,11 @@ def _known(
     What is in an ordered group needs its message, in whose hands only the queue decides.
     """
     found = look(transaction, keys)
-    quarantined = {key: wanted[key].content for key, shard in found.items() if shard.state is ShardState.QUARANTINED}
+    quarantined = {
+        key: wanted[key].content
+        for key, shard in found.items()
+        if shard.state is ShardState.QUARANTINED and wanted[key].chosen
+    }
     reopened = reopen_listed(transaction, token, quarantined, found) if quarantined else {}
     open_ones = [
         shard

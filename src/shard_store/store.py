@@ -142,6 +142,7 @@ class ShardStore:
         return listing.claim(self.database, token, source, prefix, interval, at_once=at_once)
 
     compare_listed = _writes(listing.compare)
+    fail_listing = _writes(listing.fail)
     leave_existing = _writes(listing.leave_existing)
     abandoned = _reads(listing.abandoned)
     let_go_of_listings = _writes(listing.let_go)

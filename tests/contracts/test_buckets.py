@@ -215,6 +215,14 @@ def test_a_move_never_overwrites(made: BucketBackend, bucket: Bucket, prefix: st
     assert (made.get(f"{prefix}in/a"), made.get(f"{prefix}out/a")) == (b"new", b"from before")
 
 
+def test_a_move_to_its_own_name_leaves_the_object(made: BucketBackend, bucket: Bucket, prefix: str) -> None:
+    made.put(f"{prefix}a", b"content")
+    (known,) = _known(bucket, prefix)
+    (outcome,) = bucket.move([(known, known.uri)])
+    assert _cause(outcome) == "target-exists"
+    assert made.get(f"{prefix}a") == b"content"
+
+
 def test_a_move_that_died_between_copy_and_delete_is_ended_by_the_next(
     made: BucketBackend, bucket: Bucket, prefix: str
 ) -> None:

@@ -174,6 +174,34 @@ def test_what_a_person_forgets_is_read_again(lister: Lister) -> None:
     assert lister.opened(lister.listed("a")) == {"a"}
 
 
+@pytest.mark.parametrize("age", [-10 * DAY, -2 * HOUR], ids=["in ten days", "in two hours"])
+def test_a_time_in_the_future_is_no_proof_that_an_object_is_new(
+    lister: Lister, backend: StoreBackend, age: float
+) -> None:
+    future = lister.listed("future", age=age)
+    assert lister.opened(future) == {"future"}, "of what nothing is forgotten, everything is remembered"
+    lister.us.deliver("future")
+    backend.clock.advance(1)
+    lister.store.prune(RetentionPolicy(timedelta(0)))
+    found = lister.list(future)
+    assert (found.shards, found.beyond_memory) == ([], 1)
+
+
+def test_a_time_that_was_in_the_future_when_it_was_set_proves_nothing_when_it_has_come(
+    lister: Lister, backend: StoreBackend
+) -> None:
+    written = lister.clock()
+    found = lister.listed("a", age=-10 * DAY)._replace(appeared=written)
+    renamed = found._replace(appeared=written + int(5 * DAY) * 1_000_000)
+    lister.us.deliver("a")
+    backend.clock.advance(1)
+    lister.store.prune(RetentionPolicy(timedelta(0)))
+    for days in (0, 9, 11):
+        backend.clock.advance(days * DAY)
+        assert [lister.list(one).beyond_memory for one in (found, renamed)] == [1, 1], days
+    assert lister.opened(lister.listed("new", age=60)._replace(appeared=lister.clock())) == {"new"}
+
+
 @pytest.mark.parametrize("ahead", [-HOUR, 0.0, HOUR], ids=["an hour behind", "the same", "an hour ahead"])
 def test_the_object_stores_clock_may_be_another(lister: Lister, backend: StoreBackend, ahead: float) -> None:
     """Both are seen, so the difference is known: nothing is read twice, and nothing is left out for it."""
@@ -206,6 +234,31 @@ def test_what_existed_before_the_first_listing_may_be_left_out_for_ever(
         assert lister.opened(before, within, after) == expected
     lister.store.leave_existing(lister.us.token, "s", [PREFIX])
     assert memory(lister.store).existing_before == round((backend.clock.now - DAY) * 1_000_000)
+
+
+def test_what_appeared_later_with_an_older_time_did_not_exist_and_what_did_is_counted(lister: Lister) -> None:
+    lister.store.leave_existing(lister.us.token, "s", [PREFIX])
+    moved_in = lister.listed("moved in", age=DAY)._replace(appeared=lister.clock())
+    there = lister.listed("there", age=DAY)._replace(appeared=lister.clock() - 60_000_000)
+    claim = lister.claim()
+    assert claim is not None
+    first = lister.compare(claim, moved_in, there, cursor="x")
+    assert ({s.content.shard_id for s in first.shards}, first.existing) == ({"moved in"}, 1)
+    last = lister.compare(first.claim, lister.listed("there too", age=DAY))
+    assert (last.existing, last.claim.existing, last.beyond_memory) == (1, 2, 0)
+    row = lister.store.database.read(lambda t: t.execute(sa.select(listings)).one())
+    assert row.existing == 2
+
+
+def test_memory_goes_by_the_time_of_the_last_change_and_not_by_that_of_the_name(
+    lister: Lister, backend: StoreBackend
+) -> None:
+    """A change of its rights alone gives a file a new time of the kernel; what was read is not read again for it."""
+    lister.us.deliver("old")
+    backend.clock.advance(8 * DAY)
+    lister.store.prune(RetentionPolicy(timedelta(days=7)))
+    found = lister.list(lister.listed("old", age=8 * DAY + 10)._replace(appeared=lister.clock()))
+    assert (found.shards, found.beyond_memory, found.existing) == ([], 1, 0)
 
 
 def test_existing_objects_are_not_left_out_any_more_once_the_source_was_listed(lister: Lister) -> None:
@@ -241,6 +294,7 @@ def test_an_object_that_was_read_before_overwrites_were_allowed_is_not_read_agai
     assert lister.opened(versioned("same", "e1", 60), versioned("other", "e2", 60)) == {"other#e2"}
     backend.clock.advance(HOUR)
     assert lister.opened(versioned("unknown", "e1", HOUR + 60)) == set()
+    assert lister.opened(versioned("unknown", "e3", -10 * DAY)) == set(), "a time that is set proves nothing"
     assert lister.opened(versioned("unknown", "e2", 60)) == {"unknown#e2"}
 
 
@@ -272,6 +326,20 @@ def test_a_listing_opens_what_was_missing_or_changed_once_for_each_version(liste
 def test_a_listing_does_not_open_what_is_bad_for_other_reasons(lister: Lister) -> None:
     quarantine(lister, "corrupt-object", list(lister.us.open("a").values()))
     assert lister.list(lister.listed("a", etag="v1")).shards == []
+
+
+def test_a_quarantined_object_with_a_time_in_the_future_is_opened_once_and_not_when_it_is_forgotten(
+    lister: Lister, backend: StoreBackend
+) -> None:
+    quarantine(lister, "missing-object", list(lister.us.open("a").values()))
+    future = lister.listed("a", age=-10 * DAY)
+    again = lister.list(future)
+    assert again.reopened == 1
+    quarantine(lister, "missing-object", again.shards)
+    assert lister.list(future).shards == []
+    backend.clock.advance(1)
+    lister.store.prune(RetentionPolicy(timedelta(0)))
+    assert lister.list(future).beyond_memory == 1
 
 
 # --- other pipelines ---
@@ -405,6 +473,43 @@ def test_after_a_graceful_stop_others_need_not_wait(lister: Lister, backend: Sto
     assert other.claim() == after
     lister.store.let_go_of_listings(lister.us.token, "s", [PREFIX])
     assert lister.claim() is None, "what another goes on with is not ours to let go"
+
+
+def test_a_listing_whose_page_fails_twice_begins_anew(lister: Lister, backend: StoreBackend) -> None:
+    claim = lister.claim()
+    assert claim is not None
+    after = lister.compare(claim, lister.listed("a"), cursor="a").claim
+    assert not lister.store.fail_listing(lister.us.token, "s", PREFIX)
+    assert lister.claim() == after, "once is no reason"
+    backend.clock.advance(60)
+    assert lister.store.fail_listing(lister.us.token, "s", PREFIX)
+    anew = lister.claim()
+    assert anew == Claim("s", PREFIX, claim.began_at + 60_000_000)
+    assert not lister.store.fail_listing(lister.us.token, "s", PREFIX)
+    assert lister.claim() == anew
+
+
+def test_a_page_that_is_read_makes_the_failures_before_it_no_reason(lister: Lister) -> None:
+    claim = lister.claim()
+    assert claim is not None
+    for name in "abc":
+        assert not lister.store.fail_listing(lister.us.token, "s", PREFIX)
+        claim = lister.compare(claim, lister.listed(name), cursor=name).claim
+        assert lister.claim() == claim
+
+
+def test_failures_count_for_all_pipelines_and_only_of_whose_listing_it_is(
+    lister: Lister, backend: StoreBackend
+) -> None:
+    other = Lister(Pipeline.start(backend.open(), "other"), backend)
+    claim = lister.claim()
+    assert claim is not None
+    after = lister.compare(claim, lister.listed("a"), cursor="a").claim
+    lister.store.fail_listing(lister.us.token, "s", PREFIX)
+    assert not other.store.fail_listing(other.us.token, "s", PREFIX)
+    lister.store.let_go_of_listings(lister.us.token, "s", [PREFIX])
+    assert other.claim() == after
+    assert other.store.fail_listing(other.us.token, "s", PREFIX)
 
 
 def test_a_zombie_neither_claims_nor_opens(lister: Lister) -> None:

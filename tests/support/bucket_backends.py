@@ -230,7 +230,8 @@ class AzureBackend(BucketBackend):
         self._container.upload_blob(uri[len(self.root) :], body, overwrite=True)
 
     def get(self, uri: str) -> bytes:
-        return self._container.download_blob(uri[len(self.root) :]).readall()
+        body: bytes = self._container.download_blob(uri[len(self.root) :]).readall()
+        return body
 
     def remove(self, uri: str) -> None:
         self._container.delete_blob(uri[len(self.root) :])

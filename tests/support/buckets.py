@@ -35,14 +35,22 @@ class MemoryStore:
     def now(self) -> datetime:
         return datetime.fromtimestamp(self.clock() + self.ahead, timezone.utc)
 
-    def put(self, *uris: str, age: float = 60.0, size: int = 10, etag: str | None = None) -> None:
-        """As if written `age` seconds ago. Each has an ETag of its own content: here the size, unless it is given."""
+    def put(
+        self, *uris: str, age: float = 60.0, size: int = 10, etag: str | None = None, appeared: float | None = None
+    ) -> None:
+        """As if written `age` seconds ago. Each has an ETag of its own content: here the size, unless it is given.
+
+        `appeared`: seconds since it has its name, for stores that tell.
+        """
         modified = datetime.fromtimestamp(self.clock() + self.ahead - age, timezone.utc)
+        named = None
+        if appeared is not None:
+            named = datetime.fromtimestamp(self.clock() + self.ahead - appeared, timezone.utc)
         with self._lock:
             for uri in uris:
                 if uri not in self._objects:
                     bisect.insort(self._names, uri)
-                self._objects[uri] = ListedObject(uri, size, etag or f"etag-{size}", modified)
+                self._objects[uri] = ListedObject(uri, size, etag or f"etag-{size}", modified, appeared=named)
 
     def remove(self, *uris: str) -> None:
         with self._lock:
@@ -76,7 +84,7 @@ class _Opened(Bucket):
         self._store = store
         self._closed = False
 
-    def page(self, prefix: str, cursor: str | None = None, *, versions: bool = False) -> Page:
+    def _page(self, prefix: str, cursor: str | None, versions: bool) -> Page:
         assert not self._closed
         return self._store.page(prefix, cursor)
 

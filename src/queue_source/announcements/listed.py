@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import timezone
+from datetime import datetime, timezone
 
-from queue_source.announcements.contents import is_wanted
+from queue_source.announcements.contents import is_chosen, is_wanted
 from queue_source.messages import ListedObject
 from queue_source.options import NotificationOptions
 from queue_source.uris import climbs
 from shard_store.model import LISTING, Content
 
 
-def listed_contents(objects: Iterable[ListedObject], options: NotificationOptions) -> list[Content | None]:
+def listed_contents(
+    objects: Iterable[ListedObject],
+    options: NotificationOptions,
+    now: datetime | None = None,
+    *,
+    whatever_time: bool = False,
+) -> list[Content | None]:
     """The content of each object; None for one that is left out, as it would be if it were announced.
 
     With `allowOverwrites` the identity is that of a notification: the object's version where its bucket keeps
     versions, else its ETag. The message's id says which version was listed: so a listing opens a quarantined shard
-    again once for each version of its object.
+    again once for each version of its object. Ages are counted from `now`, by the clock of the listing; if None, from
+    the time of this machine. `whatever_time`: those are not left out whose time alone is against them.
     """
-    return [_content(listed, options) for listed in objects]
+    return [
+        _content(listed, options) if whatever_time or is_chosen(listed.modified, options, now) else None
+        for listed in objects
+    ]
 
 
 def _content(listed: ListedObject, options: NotificationOptions) -> Content | None:

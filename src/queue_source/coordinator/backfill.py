@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
+from queue_source.announcements.contents import is_chosen
 from queue_source.announcements.listed import listed_contents
 from queue_source.coordinator.in_flight import InFlight
 from queue_source.coordinator.ownership import Ownership
@@ -48,8 +49,9 @@ class _Prefix:
 class Backfill:
     """Lists each prefix when it is due, and whenever it is our turn among the pipelines of the source.
 
-    What fails is logged, counted (`listingFailures`) and tried again at the next interval, from where it was; it ends
-    no query. Only that a newer incarnation runs (PipelineTakenOver) does.
+    What fails is logged, counted (`listingFailures`) and tried again at the next interval, from where it was, and when
+    the same page has failed twice, from the beginning; it ends no query. Only that a newer incarnation runs
+    (PipelineTakenOver) does.
     """
 
     def __init__(self, session: Session, in_flight: InFlight, ownership: Ownership, open_bucket: OpenBucket) -> None:
@@ -116,12 +118,28 @@ class Backfill:
                 pause = self._interval
                 self._session.metrics.add(listingFailures=1)
                 logger.error(
-                    "source %s: listing %s: %s; it is tried again, from where it was, at the next backfillInterval",
+                    "source %s: listing %s: %s; it is tried again, from %s, at the next backfillInterval",
                     self._session.options.source,
                     prefix,
                     error,
+                    "its beginning" if self._begins_anew(prefix, error) else "where it was",
                 )
             self._end(prefix, pause)
+
+    def _begins_anew(self, prefix: str, error: Exception) -> bool:
+        """Write down that a page has failed; of the store's own failures it need not know."""
+        session = self._session
+        if isinstance(error, ShardStoreError):
+            return False
+        try:
+            return session.store.fail_listing(session.token, session.options.source, prefix)
+        except PipelineTakenOver:
+            raise
+        except ShardStoreError as failure:
+            logger.warning(
+                "source %s: listing %s: %s; a failure is not counted", session.options.source, prefix, failure
+            )
+            return False
 
     def _next(self) -> str | None:
         """A prefix that nobody works on, and whose turn it may be."""
@@ -178,13 +196,14 @@ class Backfill:
             bucket.close()
         if after is not None:
             logger.info(
-                "source %s: listed %d object(s) under %s, of which %d were unknown and are read now, and %d are beyond "
-                "memory; this reader took %.1f s",
+                "source %s: listed %d object(s) under %s, of which %d were unknown and are read now, %d are beyond "
+                "memory, and %d existed before the first listing; this reader took %.1f s",
                 source,
                 after.objects,
                 prefix,
                 after.opened,
                 after.beyond_memory,
+                after.existing,
                 session.clock() - began,
             )
 
@@ -219,9 +238,15 @@ class Backfill:
 
     def _compare(self, claim: Claim, page: Page) -> Claim | None:
         session, read_at = self._session, time.monotonic()
-        contents = listed_contents(page.objects, session.options.notifications)
+        options = session.options.notifications
+        contents = listed_contents(page.objects, options, whatever_time=True)
         found = [
-            Found(content, micros(listed.modified))
+            Found(
+                content,
+                micros(listed.modified),
+                None if listed.appeared is None else micros(listed.appeared),
+                is_chosen(listed.modified, options, page.now),
+            )
             for listed, content in zip(page.objects, contents, strict=True)
             if content is not None
         ]
@@ -242,6 +267,7 @@ class Backfill:
             backfilled=compared.opened,
             reopened=compared.reopened,
             beyondMemory=compared.beyond_memory,
+            existing=compared.existing,
         )
         self._ownership.resolve(compared.shards)
         return compared.claim

@@ -32,7 +32,7 @@ _DETAIL = 1000  # characters
 
 
 class Cleaner:
-    """One thread. What fails is written down, logged, counted (`cleaningFailures`) and tried again; it ends no query."""
+    """One thread. What fails is written down, logged, counted (`cleaningFailures`) and tried again; it ends nothing."""
 
     def __init__(self, session: Session, open_bucket: Callable[[str], Bucket]) -> None:
         self._session = session

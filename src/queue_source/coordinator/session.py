@@ -26,6 +26,7 @@ logger = logging.getLogger("cuesqueue")
 class _Counts:
     received: int = 0  # messages delivered to us, redeliveries included
     ignored: int = 0  # records that announce nothing to read: test events, delete events
+    foreign: int = 0  # objects of others, with onForeignObject = ignore
     duplicates: int = 0  # announcements of shards that were known already
     reopened: int = 0  # objects that were found bad, and are read again since they were announced again
     quarantined: int = 0  # messages that were not understood
@@ -38,6 +39,7 @@ class _Counts:
     listed: int = 0  # objects of listings, by this reader
     backfilled: int = 0  # of these, unknown to the store and opened
     beyondMemory: int = 0  # of these, unknown and so old that they may have been read and forgotten
+    existing: int = 0  # of these, unknown and there before the first listing (includeExistingFiles=false)
     listingFailures: int = 0
     pruned: int = 0
     errorsDelivered: int = 0  # to the error queue

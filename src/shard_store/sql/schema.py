@@ -320,6 +320,8 @@ listings = sa.Table(
     sa.Column("objects", sa.BigInteger, nullable=False),  # listed so far
     sa.Column("opened", sa.BigInteger, nullable=False),  # of these, unknown before
     sa.Column("beyond_memory", sa.BigInteger, nullable=False),
+    sa.Column("existing", sa.BigInteger, nullable=False),  # of these, left out as older than `existing_before`
+    sa.Column("failures", sa.BigInteger, nullable=False),  # of the page after `cursor`, one after the other
     **_TABLE,
 )
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
+import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from unittest import mock
@@ -105,18 +108,83 @@ def test_a_folder_that_vanishes_while_it_is_walked_harms_no_other(
     assert [one.uri for one in rest.objects] == [f"file://{folder}/c/1"]
 
 
-def test_a_folder_that_may_not_be_read_is_an_error_and_never_left_out(bucket: LocalBucket, folder: Path) -> None:
+@pytest.mark.parametrize("refused", ["scandir", "lstat"], ids=["its names", "its files"])
+def test_a_folder_that_may_not_be_read_is_left_out_counted_and_logged_once(
+    bucket: LocalBucket,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    refused: str,
+) -> None:
+    monkeypatch.setattr(local, "PAGE", 2)
+    for name in ("a", "b/1", "b/2", "b/c/3", "d", "e", "f/4"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text("x")
+    found, cursor, skipped = [], None, 0
+    with _refusing(refused, folder / "b"), caplog.at_level(logging.WARNING, "cuesqueue"):
+        while True:
+            page = bucket.page(f"file://{folder}/", cursor)
+            found += [one.uri.rpartition("/")[2] for one in page.objects]
+            skipped += page.skipped
+            if (cursor := page.cursor) is None:
+                break
+    assert (found, skipped) == (["a", "d", "e", "4"], 1)
+    (record,) = caplog.records
+    assert f"{folder}/b/" in record.getMessage()
+    assert "Permission denied" in record.getMessage()
+
+
+@pytest.mark.parametrize("refused", ["scandir", "lstat"], ids=["its names", "its files"])
+@pytest.mark.parametrize("slash", ["/", ""])
+def test_a_prefix_that_may_not_be_read_is_an_error(bucket: LocalBucket, folder: Path, refused: str, slash: str) -> None:
     (folder / "a").write_text("x")
-    (folder / "b").mkdir()
-    real = os.scandir
+    with _refusing(refused, folder), pytest.raises(ObjectRefused, match="Permission denied"):
+        bucket.page(f"file://{folder}{slash}")
 
-    def scandir(path: bytes | str) -> object:
-        if os.fsencode(path).endswith(b"/b/"):
-            raise PermissionError(errno.EACCES, "Permission denied")
-        return real(path)
 
-    with mock.patch("os.scandir", scandir), pytest.raises(ObjectRefused, match="Permission denied"):
+def test_what_the_disk_says_of_a_folder_is_an_error(bucket: LocalBucket, folder: Path) -> None:
+    (folder / "a").mkdir()
+    with _refusing("scandir", folder / "a", errno.EIO), pytest.raises(ObjectStoreError, match="Input/output"):
         bucket.page(f"file://{folder}/")
+
+
+def test_folders_are_listed_as_deep_as_they_go(folder: Path) -> None:
+    """Deeper than Python calls functions, and at the end deeper than paths go."""
+    bucket = LocalBucket(StorageOptions())
+    (folder / "z").write_text("x")
+    deep = os.open(folder, os.O_RDONLY)
+    try:
+        for depth in range(2500):
+            os.mkdir("a", dir_fd=deep)
+            deeper = os.open("a", os.O_RDONLY, dir_fd=deep)
+            os.close(deep)
+            deep = deeper
+            if depth == 1200:
+                os.close(os.open("file", os.O_CREAT | os.O_WRONLY, dir_fd=deep))
+        page = bucket.page(f"file://{folder}/")
+        assert [Path(one.uri).name for one in page.objects] == ["file", "z"]
+        assert (page.skipped, page.cursor) == (1, None)
+    finally:
+        os.close(deep)
+        subprocess.run(["rm", "-rf", folder / "a"], check=True)  # deeper than pytest can clean up
+
+
+def test_a_name_that_is_no_text_is_left_out_and_the_listing_goes_on(
+    bucket: LocalBucket, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "PAGE", 1)
+    for name in (b"a", b"b\xff", b"c\xfe/d", "\u00e4".encode()):
+        path = Path(os.fsdecode(os.fsencode(folder) + b"/" + name))
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("x")
+    found, cursor, skipped = [], None, 0
+    while True:
+        page = LocalBucket(StorageOptions()).page(f"file://{folder}/", cursor)  # in another process
+        found += [one.uri.encode().rpartition(b"/")[2].decode() for one in page.objects]
+        skipped += page.skipped
+        if (cursor := page.cursor) is None:
+            break
+    assert (found, skipped) == (["a", "\u00e4"], 2)
 
 
 def test_a_file_with_a_time_that_no_calendar_has_is_listed(bucket: LocalBucket, folder: Path) -> None:
@@ -194,6 +262,51 @@ def test_a_copy_that_dies_anywhere_is_ended_by_the_next_and_leaves_nothing(
     assert target.read_text() == "content"
 
 
+@pytest.mark.parametrize("linked", [True, False], ids=["one file system", "two file systems"])
+def test_another_file_of_the_same_size_and_time_is_no_copy(bucket: LocalBucket, folder: Path, linked: bool) -> None:
+    target = folder.parent / "out" / "x"
+    for name in ("a", "b"):
+        (folder / name).write_text(f"content of {name}")
+        os.utime(folder / name, (1_700_000_000, 1_700_000_000))
+    a, b = known(folder / "a"), known(folder / "b")
+    with mock.patch("os.link", side_effect=os.link if linked else _links_fail(errno.EXDEV)):
+        assert bucket.move([(a, f"file://{target}")]) == [None]
+        (outcome,) = bucket.move([(b, f"file://{target}")])
+    assert cause(outcome) == "target-exists"
+    assert ((folder / "b").read_text(), target.read_text()) == ("content of b", "content of a")
+
+
+def test_a_file_that_changes_while_it_is_compared_with_its_copy_stays(bucket: LocalBucket, folder: Path) -> None:
+    target = folder.parent / "a"
+    for path in (folder / "a", target):
+        path.write_text("content")
+    before = known(folder / "a")._replace(read_at=datetime.now(timezone.utc) + timedelta(hours=1))
+    real = os.open
+
+    def open_target(path: str, flags: int, *args: int, **more: int) -> int:
+        if path == "a":
+            os.utime(folder / "a", (1, before.read_at.timestamp() + 3600))
+        return real(path, flags, *args, **more)
+
+    with mock.patch("os.open", open_target):
+        (outcome,) = bucket.move([(before, f"file://{target}")])
+    assert cause(outcome) == "object-changed"
+    assert (folder / "a").exists()
+
+
+@pytest.mark.parametrize("names", [1, 2])
+def test_a_file_that_is_moved_to_its_own_name_by_another_path_stays(
+    bucket: LocalBucket, folder: Path, names: int
+) -> None:
+    (folder / "a").write_text("content")
+    if names == 2:
+        (folder / "b").hardlink_to(folder / "a")
+    (folder / "link").symlink_to(folder)
+    (outcome,) = bucket.move([(known(folder / "a"), f"file://{folder}/link/a")])
+    assert cause(outcome) == "target-exists"
+    assert (folder / "a").read_text() == "content"
+
+
 def test_a_file_that_changes_while_it_is_copied_stays(bucket: LocalBucket, folder: Path) -> None:
     (folder / "a").write_text("content")
     target = folder.parent / "out" / "a"
@@ -233,3 +346,19 @@ def _links_fail(number: int) -> Callable[..., None]:
         real(source, target, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd, follow_symlinks=follow_symlinks)
 
     return link
+
+
+@contextmanager
+def _refusing(name: str, folder: Path, number: int = errno.EACCES) -> Iterator[None]:
+    """As for a user without permissions; root, as which tests may run, has all. `name`: `scandir` refuses to tell the
+    names in the folder, `lstat` what they are."""
+    real = getattr(os, name)
+
+    def refuse(path: bytes | str) -> object:
+        place = os.fsdecode(path)
+        if place.rstrip("/") == str(folder) if name == "scandir" else place.startswith(f"{folder}/"):
+            raise OSError(number, os.strerror(number))
+        return real(path)
+
+    with mock.patch(f"os.{name}", refuse):
+        yield

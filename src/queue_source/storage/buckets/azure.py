@@ -46,7 +46,7 @@ class AzureBucket(Bucket):
         self._client = ContainerClient(blob_service(account, domain, options), container, self._credential)
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="cuesqueue-azure")
 
-    def page(self, prefix: str, cursor: str | None = None, *, versions: bool = False) -> Page:
+    def _page(self, prefix: str, cursor: str | None, versions: bool) -> Page:
         """The cursor is Azure's marker, which encodes a name. Folders of a hierarchical account are left out.
 
         Versions are told apart by their ETags, as notifications tell them.
@@ -71,6 +71,10 @@ class AzureBucket(Bucket):
         ]
         now = parsedate_to_datetime(said[-1]) if said and said[-1] else datetime.now(timezone.utc)
         return Page(objects, pages.continuation_token or None, now)
+
+    def _goes_on(self, before: str, after: str) -> bool:
+        """Markers are Azure's own, and have no order that we know."""
+        return before != after
 
     def delete(self, objects: Sequence[Known]) -> list[Outcome]:
         """Each is looked at, and deleted under the condition that its ETag stays. One that has snapshots stays, with
@@ -113,6 +117,8 @@ class AzureBucket(Bucket):
         return None
 
     def _move(self, known: Known, target: str) -> Outcome:
+        if target == known.uri:
+            return occupied(known.uri, target)
         source = self._properties(known.uri)
         changed = if_changed(known, source.size, source.etag, source.last_modified)
         if changed is not None:

@@ -5,14 +5,17 @@ Used in the reader process and by commands; executors only read single objects (
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import NamedTuple
 
 from queue_source.errors import BadObject, ObjectStoreError
 from queue_source.messages import ListedObject
+
+logger = logging.getLogger("cuesqueue")
 
 PAGE = 1000
 """Objects of one page of a listing at most, and of one request that deletes."""
@@ -26,11 +29,13 @@ class Page:
         objects: At most `PAGE` of them; may be none though more follow.
         cursor: What the next page goes on after, also in another process; None: this is the last page.
         now: The time by the clock of the store that said when its objects were modified (aware).
+        skipped: How many names are left out since they are no text, and folders since they may not be read; logged.
     """
 
     objects: Sequence[ListedObject]
     cursor: str | None
     now: datetime
+    skipped: int = 0
 
 
 class Known(NamedTuple):
@@ -64,6 +69,22 @@ def if_changed(
     return None if same else BadObject("object-changed", f"{known.uri!r} has {there} by now, {expected} was read")
 
 
+def is_text(name: str) -> bool:
+    """Whether a name is that of Unicode text: it has no lone surrogates, which stand for bytes that are not UTF-8."""
+    if name.isascii():
+        return True
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def in_bytes(name: str) -> bytes:
+    """A name as the store has it and orders by."""
+    return name.encode("utf-8", "surrogateescape")
+
+
 Outcome = BadObject | ObjectStoreError | None
 """What came of one object: None: done, also when it had been done before (nothing is there any more).
 
@@ -74,12 +95,34 @@ BadObject("object-changed") when it is another one by now; any other error is th
 class Bucket(ABC):
     """A bucket or container (of local files: this machine), opened for one prefix. Close it."""
 
-    @abstractmethod
     def page(self, prefix: str, cursor: str | None = None, *, versions: bool = False) -> Page:
         """One request for the objects whose URI begins with `prefix` (a URI), after `cursor`.
 
-        Raises ObjectRefused, ObjectStoreError, and BadObject("missing-object") when there is no such bucket or folder.
+        Names that are no text are left out: no notification can say them, and no column of Spark can hold them.
+
+        Raises ObjectRefused, ObjectStoreError (also when the listing would never end), and BadObject("missing-object")
+        when there is no such bucket or folder.
         """
+        page = self._page(prefix, cursor, versions)
+        if page.cursor is not None and not self._goes_on(cursor or "", page.cursor):
+            raise ObjectStoreError(
+                f"{prefix!r} cannot be listed: the page after {cursor!r} ends at {page.cursor!r}, so the listing does "
+                "not go on"
+            )
+        objects = [one for one in page.objects if is_text(one.uri)]
+        odd = len(page.objects) - len(objects)
+        if odd:
+            first = next(one.uri for one in page.objects if not is_text(one.uri))
+            logger.warning("listing %s: %d name(s) that are not UTF-8 are left out; the first: %r", prefix, odd, first)
+        return replace(page, objects=objects, skipped=page.skipped + odd) if odd else page
+
+    @abstractmethod
+    def _page(self, prefix: str, cursor: str | None, versions: bool) -> Page:
+        """What `page` promises; the names may be no text, with lone surrogates for the bytes that are not UTF-8."""
+
+    def _goes_on(self, before: str, after: str) -> bool:
+        """Whether a cursor comes after the one before; here they are names, in the order of their bytes."""
+        return in_bytes(before) < in_bytes(after)
 
     @abstractmethod
     def delete(self, objects: Sequence[Known]) -> list[Outcome]:

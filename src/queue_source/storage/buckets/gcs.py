@@ -39,7 +39,7 @@ class GcsBucket(Bucket):
         self._now: datetime | None = None
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="cuesqueue-gcs")
 
-    def page(self, prefix: str, cursor: str | None = None, *, versions: bool = False) -> Page:
+    def _page(self, prefix: str, cursor: str | None, versions: bool) -> Page:
         """The cursor is the last name. The version is the generation, as in notifications; the time is that of the
         generation too, since that of its last update rises when its metadata or its storage class changes."""
         objects: list[ListedObject] = []
@@ -123,6 +123,8 @@ class GcsBucket(Bucket):
         return None
 
     def _move(self, known: Known, target: str) -> Outcome:
+        if target == known.uri:
+            return occupied(known.uri, target)
         source = self._blob(known.uri)
         changed = if_changed(known, int(source.size), source.etag, source.time_created, str(source.generation))
         if changed is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import heapq
+import logging
 import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
@@ -20,9 +21,13 @@ from queue_source.storage.buckets.base import PAGE, Bucket, Known, Outcome, Page
 from queue_source.storage.local import LocalFile, allowed_places, real_path
 from shard_store.failpoints import reach
 
+logger = logging.getLogger("cuesqueue")
+
 _NAMES = 50_000
 """Names of one folder that are in memory; a larger one is read again for each so many."""
 _BLOCK = 8 << 20
+_CLOSED = frozenset({errno.EACCES, errno.EPERM, errno.ENAMETOOLONG})
+"""What says that a folder may not be read, or is deeper than a path goes."""
 _NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK})
 """What says that this file cannot have a second name, though it stays in its file system."""
 
@@ -30,17 +35,19 @@ _NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK})
 class LocalBucket(Bucket):
     """The files of this machine, in the order of their whole paths as bytes, which is that of object stores.
 
-    Links to folders are not followed, since they may lead in a circle; links to files are files.
+    Links to folders are not followed, since they may lead in a circle; links to files are files. A folder below the
+    prefix that may not be read, `lost+found` for one, is left out, logged and counted.
     """
 
     def __init__(self, storage: StorageOptions) -> None:
         self._prefixes = storage.local_prefixes
         self._allowed: tuple[str, ...] = allowed_places(self._prefixes)
+        self._skipped = 0
         self._walk: tuple[str, str, Iterator[ListedObject]] | None = None  # (prefix, cursor, what follows)
 
-    def page(self, prefix: str, cursor: str | None = None, *, versions: bool = False) -> Page:
+    def _page(self, prefix: str, cursor: str | None, versions: bool) -> Page:
         """The cursor is the path of the last file. Who goes on where the last page ended does not walk there again."""
-        now = datetime.now(timezone.utc)
+        now, skipped = datetime.now(timezone.utc), self._skipped
         if self._walk is not None and self._walk[:2] == (prefix, cursor):
             walk = self._walk[2]
         else:
@@ -48,11 +55,12 @@ class LocalBucket(Bucket):
         self._walk = None
         with _mapped(prefix, "listed"):
             objects = list(islice(walk, PAGE))
+        skipped = self._skipped - skipped
         if len(objects) < PAGE:
-            return Page(objects, None, now)
+            return Page(objects, None, now, skipped)
         last = _path(objects[-1].uri)
         self._walk = (prefix, last, walk)
-        return Page(objects, last, now)
+        return Page(objects, last, now, skipped)
 
     def delete(self, objects: Sequence[Known]) -> list[Outcome]:
         """Between the look at a file and its removal is a moment in which it could be exchanged."""
@@ -76,17 +84,37 @@ class LocalBucket(Bucket):
             real = os.path.realpath(start).rstrip("/") + "/"
         after = "" if cursor is None else cursor[len(start) :]
         uri = prefix[: len(prefix) - len(beginning)]
-        return self._below(uri, os.fsencode(real), b"", os.fsencode(beginning), os.fsencode(after))
+        return self._below(uri, os.fsencode(real), os.fsencode(beginning), os.fsencode(after))
 
-    def _below(self, uri: str, real: bytes, folder: bytes, beginning: bytes, after: bytes) -> Iterator[ListedObject]:
-        """What is in `real + folder` and comes after `after` (a path in that folder)."""
-        for name in _names(real + folder, beginning, after):
-            path = folder + name
-            if name.endswith(b"/"):
+    def _below(self, uri: str, real: bytes, beginning: bytes, after: bytes) -> Iterator[ListedObject]:
+        """What is in the folder `real` and comes after `after` (a path in it).
+
+        Folders go deeper than functions may call each other, so those that are open are in a list.
+        """
+        prefixes = (b"", beginning + b"/")  # what may not be read there is an error
+        opened = [(b"", after, _names(real, beginning, after))]
+        while opened:
+            folder, after, names = opened[-1]
+            name, path, found = None, folder, None
+            try:
+                if (name := next(names, None)) is not None:
+                    path = folder + name
+                    found = None if name.endswith(b"/") else self._stat(os.fsdecode(real + path))
+            except OSError as error:
+                if folder in prefixes or error.errno not in _CLOSED:
+                    raise
+                if error.errno != errno.ENAMETOOLONG:
+                    name, path = None, folder  # no other file of it can be looked at
+                self._skipped += 1
+                logger.warning("listing %s: %r is left out: %s", uri, os.fsdecode(real + path), error.strerror)
+            if name is None:
+                opened.pop()
+            elif name.endswith(b"/"):
                 rest = after[len(name) :] if after.startswith(name) else b""
-                yield from self._below(uri, real, path, b"", rest)
-            elif (found := self._stat(os.fsdecode(real + path))) is not None:
-                yield ListedObject(uri + os.fsdecode(path), found.st_size, None, _modified(found))
+                opened.append((path, rest, _names(real + path, b"", rest)))
+            elif found is not None:
+                modified, appeared = _time(found.st_mtime), _time(found.st_ctime)
+                yield ListedObject(uri + os.fsdecode(path), found.st_size, None, modified, appeared=appeared)
 
     def _stat(self, path: str) -> os.stat_result | None:
         """Of a regular file that may be read; None of anything else, and of what has vanished."""
@@ -116,15 +144,19 @@ class LocalBucket(Bucket):
                 return changed
             with _target_folder(target) as (target_folder, target_name):
                 unnamed = f".cuesqueue-{sha256(os.fsencode(target)).hexdigest()[:16]}"
-                outcome = None
+                outcome: Outcome = None
                 try:
                     there = os.stat(target_name, dir_fd=target_folder, follow_symlinks=False)
                 except FileNotFoundError:
                     if not self._named_again(folder, name, target_folder, target_name):
                         outcome = self._copied(known, found, unnamed, target_folder, target_name)
                 else:
-                    if not _is_copy(there, found):
-                        return BadObject("target-exists", f"{target!r} is there already, and is not {known.uri!r}")
+                    if _is_own_name((folder, name), (target_folder, target_name), there):
+                        return BadObject("target-exists", f"{target!r} is {known.uri!r} itself")
+                    if not os.path.samestat(there, found):
+                        if not self._is_copy(known, found, there, target_folder, target_name):
+                            return BadObject("target-exists", f"{target!r} is there already, and is not {known.uri!r}")
+                        outcome = _if_changed(known, os.stat(name, dir_fd=folder))
                     with suppress(FileNotFoundError):  # from a death between two names
                         os.unlink(unnamed, dir_fd=target_folder)
                 os.fsync(target_folder)
@@ -172,6 +204,22 @@ class LocalBucket(Bucket):
             with suppress(FileNotFoundError):
                 os.unlink(unnamed, dir_fd=folder)
         return None
+
+    def _is_copy(self, known: Known, found: os.stat_result, there: os.stat_result, folder: int, name: str) -> bool:
+        """Whether a file is what an earlier move has made. Only its bytes can say that: files of one size have one
+        time where whatever wrote them gives them whole seconds."""
+        if not stat.S_ISREG(there.st_mode) or there.st_size != found.st_size:
+            return False
+        source = LocalFile(known.uri, _path(known.uri), self._prefixes)
+        try:
+            descriptor = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+            with os.fdopen(descriptor, "rb") as copy:
+                while block := source.read(_BLOCK):
+                    if copy.read(len(block)) != block:
+                        return False
+                return not copy.read(1)
+        finally:
+            source.close()
 
     @contextmanager
     def _folder(self, uri: str) -> Iterator[tuple[int, str]]:
@@ -227,9 +275,9 @@ def _path(uri: str) -> str:
     return uri if uri.startswith("/") else uri[len("file://") :]
 
 
-def _modified(found: os.stat_result) -> datetime:
+def _time(seconds: float) -> datetime:
     try:
-        return datetime.fromtimestamp(found.st_mtime, timezone.utc)
+        return datetime.fromtimestamp(seconds, timezone.utc)
     except (ValueError, OverflowError):  # somebody has set a time that no calendar has
         return datetime.max.replace(tzinfo=timezone.utc)
 
@@ -237,13 +285,17 @@ def _modified(found: os.stat_result) -> datetime:
 def _if_changed(known: Known, found: os.stat_result) -> BadObject | None:
     if not stat.S_ISREG(found.st_mode):
         return BadObject("object-changed", f"{known.uri!r} is no regular file by now")
-    return if_changed(known, found.st_size, None, _modified(found))
+    return if_changed(known, found.st_size, None, _time(found.st_mtime))
 
 
-def _is_copy(there: os.stat_result, source: os.stat_result) -> bool:
-    """Whether a file is what an earlier move has made: a second name, or a copy with its size and time."""
-    same = (there.st_size, there.st_mtime_ns) == (source.st_size, source.st_mtime_ns)
-    return os.path.samestat(there, source) or (same and stat.S_ISREG(there.st_mode))
+def _is_own_name(source: tuple[int, str], target: tuple[int, str], there: os.stat_result) -> bool:
+    """Whether a target is the file itself by another path, and no second name of it: then there is nothing to move.
+
+    The same name in the same folder; or, as where small and capital letters are one, a file that has but one name.
+    """
+    if source[1] == target[1] and os.path.samestat(os.fstat(source[0]), os.fstat(target[0])):
+        return True
+    return there.st_nlink == 1 and os.path.samestat(os.lstat(source[1], dir_fd=source[0]), there)
 
 
 def _outcome(uri: str, done: str, act: Callable[[], Outcome]) -> Outcome:

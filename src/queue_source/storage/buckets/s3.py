@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
@@ -15,7 +14,7 @@ from queue_source.errors import BadObject, ObjectRefused, ObjectStoreError
 from queue_source.messages import ListedObject
 from queue_source.options.storage import StorageOptions
 from queue_source.storage import refusals, s3_client
-from queue_source.storage.buckets.base import PAGE, Bucket, Known, Outcome, Page, if_changed
+from queue_source.storage.buckets.base import PAGE, Bucket, Known, Outcome, Page, if_changed, in_bytes, is_text
 from queue_source.storage.buckets.outcomes import THREADS, exchanged, occupied, one_by_one, outcome_of
 from shard_store.failpoints import reach
 from shard_store.redaction import redact_text
@@ -39,6 +38,8 @@ _PRECONDITION_FAILED = 412
 _REFUSED = frozenset({"AccessDenied", "AllAccessDisabled", "InvalidObjectState", "MethodNotAllowed", "ObjectLocked"})
 _UNKNOWN_REQUEST = frozenset({400, 405, 411, 501})
 """Not all services have the request that deletes many, or know the checksum that botocore sends with it."""
+_PLACES = (("ContinuationToken",), ("KeyMarker", "VersionIdMarker"))
+"""What a request for objects, and one for versions, goes on with when there is no key to go on after."""
 _LISTINGS = ("ListObjectsV2", "ListObjectVersions")
 
 
@@ -55,23 +56,22 @@ class S3Bucket(Bucket):
         self._bucket = s3_client.place(root)[0]
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="cuesqueue-s3")
 
-    def page(self, prefix: str, cursor: str | None = None, *, versions: bool = False) -> Page:
+    def _page(self, prefix: str, cursor: str | None, versions: bool) -> Page:
         """The cursor is the last key, which goes on in the order of S3 (of bytes) whatever has vanished since.
 
         Of versions only the latest counts, and it comes first of its key: so the next page begins behind the key.
         """
-        given: dict[str, Any] = {"Bucket": self._bucket, "Prefix": prefix[len(self._root) :], "MaxKeys": PAGE}
-        client = self._client()
-        try:
-            with s3_client.answers(prefix, "listed"):
-                if versions:
-                    answer = client.list_object_versions(**given, **({} if cursor is None else {"KeyMarker": cursor}))
-                else:
-                    answer = client.list_objects_v2(**given, **({} if cursor is None else {"StartAfter": cursor}))
-        except FileNotFoundError as error:
-            raise BadObject("missing-object", f"{prefix!r} cannot be listed: {error}") from None
+        after = {} if cursor is None else {"KeyMarker" if versions else "StartAfter": cursor}
+        answer = self._listing(prefix, versions, after)
+        tried = [after]
+        while answer["More"] and answer["LastKey"] is None:  # no key to go on after, only what the service says
+            after = {name: answer[f"Next{name}"] for name in _PLACES[versions] if answer.get(f"Next{name}")}
+            if not after or after in tried:
+                raise ObjectStoreError(f"{prefix!r} cannot be listed: S3 says that more follows, but does not go on")
+            tried.append(after)
+            answer = self._listing(prefix, versions, after)
         objects = [ListedObject(self._root + key, *rest) for key, *rest in answer["Listed"]]
-        return Page(objects, answer["LastKey"] if answer["More"] else None, _now(answer))
+        return Page(objects, answer["LastKey"] if answer["More"] else None, _now(prefix, answer))
 
     def delete(self, objects: Sequence[Known]) -> list[Outcome]:
         """A HEAD for each, side by side, and one request that deletes, under the condition that the ETags stay.
@@ -109,6 +109,21 @@ class S3Bucket(Bucket):
         for operation in _LISTINGS:
             client.meta.events.register(f"before-parse.s3.{operation}", _parse_listing, f"cuesqueue-{operation}")
         return client
+
+    def _listing(self, prefix: str, versions: bool, after: dict[str, str]) -> dict[str, Any]:
+        """One answer, as `_parse_listing` leaves it."""
+        client = self._client()
+        ask = client.list_object_versions if versions else client.list_objects_v2
+        try:
+            with s3_client.answers(prefix, "listed"):
+                answer: dict[str, Any] = ask(
+                    Bucket=self._bucket, Prefix=prefix[len(self._root) :], MaxKeys=PAGE, **after
+                )
+        except FileNotFoundError as error:
+            raise BadObject("missing-object", f"{prefix!r} cannot be listed: {error}") from None
+        if "Odd" in answer:
+            raise ObjectStoreError(f"{prefix!r} cannot be listed: the answer is no listing: {answer['Odd']}")
+        return answer
 
     def _key(self, uri: str) -> str:
         if not uri.startswith(self._root):
@@ -171,6 +186,8 @@ class S3Bucket(Bucket):
         return None
 
     def _move(self, known: Known, target: str) -> Outcome:
+        if target == known.uri:
+            return occupied(known.uri, target)
         source = self._head_or_outcome(known)
         if not isinstance(source, dict):
             return source
@@ -229,44 +246,73 @@ def _is_copy(there: dict[str, Any], source: dict[str, Any]) -> bool:
     return bool(there["ETag"].strip('"') == etag or there.get("Metadata", {}).get(_ORIGIN) == etag)
 
 
-def _now(answer: dict[str, Any]) -> datetime:
+def _now(prefix: str, answer: dict[str, Any]) -> datetime:
     """By the clock of the service; by ours where it does not say, which HTTP allows only to who has no clock."""
     said = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
-    return datetime.now(timezone.utc) if said is None else parsedate_to_datetime(said)
+    try:
+        return datetime.now(timezone.utc) if said is None else _aware(parsedate_to_datetime(said))
+    except ValueError:
+        raise ObjectStoreError(f"{prefix!r} cannot be listed: the date of the answer is {said!r}") from None
 
 
 def _parse_listing(response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: Any) -> None:
     """Parse a page ourselves: botocore takes twenty times as long for it, and a listing has a thousand of them.
 
-    What it is left with is an empty answer. Names come encoded (botocore asks for that), since XML cannot hold all.
+    What it is left with is an empty answer. An answer that is no listing is never an empty bucket: a proxy, or
+    another port of a service, answers with a page for people.
     """
     if response_dict["status_code"] != 200:
         return
-    root = ElementTree.fromstring(response_dict["body"])
+    try:
+        customized_response_dict |= _parsed(response_dict["body"])
+    except KeyError as error:
+        customized_response_dict["Odd"] = f"an object without {error}"
+    except (ElementTree.ParseError, ValueError) as error:
+        customized_response_dict["Odd"] = redact_text(str(error))
+    response_dict["body"] = b"<ListBucketResult/>"
+
+
+def _parsed(body: bytes) -> dict[str, Any]:
+    """`Listed`, `More` and where to go on: `LastKey`, the last that is text, else what the service says (`Next...`).
+
+    Names come encoded (botocore asks for that), since XML cannot hold all. Raises ParseError, KeyError, ValueError.
+    """
+    root = ElementTree.fromstring(body)
     space = root.tag.rpartition("}")[0] + "}" if root.tag.startswith("{") else ""
+    if root.tag[len(space) :] not in ("ListBucketResult", "ListVersionsResult"):
+        raise ValueError(f"it begins with <{root.tag[len(space) :][:100]}>")
     encoded = root.findtext(f"{space}EncodingType") == "url"
     listed: list[tuple[str, int, str | None, datetime, str | None]] = []
-    last = ""
+    last = None
     for entry in root:
         kind = entry.tag[len(space) :]
         if kind not in ("Contents", "Version", "DeleteMarker"):
             continue
         of = {part.tag[len(space) :]: part.text or "" for part in entry}
         key = unquote_plus(of["Key"], errors="surrogateescape") if encoded else of["Key"]
-        last = max(last, key, key=os.fsencode)
+        if is_text(key):  # others cannot be asked for
+            last = key if last is None else max(last, key, key=in_bytes)
         if kind == "DeleteMarker" or of.get("IsLatest") == "false":
             continue
         etag = of.get("ETag", "").strip('"') or None
         version = of.get("VersionId")
         listed.append((key, int(of["Size"]), etag, _time(of["LastModified"]), None if version == "null" else version))
-    more = root.findtext(f"{space}IsTruncated") == "true"
-    customized_response_dict |= {"Listed": listed, "More": more, "LastKey": last}
-    response_dict["body"] = f"<{root.tag[len(space) :]}/>".encode()
+    found: dict[str, Any] = {"Listed": listed, "LastKey": last}
+    found["More"] = (root.findtext(f"{space}IsTruncated") or "").strip().lower() == "true"
+    for name in (f"Next{place}" for places in _PLACES for place in places):
+        text = root.findtext(f"{space}{name}") or ""
+        found[name] = unquote_plus(text) if encoded and name == "NextKeyMarker" else text
+    return found
 
 
 def _time(text: str) -> datetime:
     try:
-        return datetime.fromisoformat(text.replace("Z", "+00:00"))
+        return _aware(datetime.fromisoformat(text.replace("Z", "+00:00")))
     except ValueError:  # fractions of other lengths, before Python 3.11
         whole, _, _ = text.partition(".")
         return datetime.fromisoformat(f"{whole.rstrip('Z')}+00:00")
+
+
+def _aware(time: datetime) -> datetime:
+    """Times of services are those of UTC where they do not say."""
+    return time if time.tzinfo is not None else time.replace(tzinfo=timezone.utc)

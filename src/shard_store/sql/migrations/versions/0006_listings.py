@@ -43,7 +43,7 @@ def upgrade() -> None:
         *_numbers("incarnation", "began_at", "touched_at"),
         *_numbers("ended_at", nullable=True),
         sa.Column("cursor", TEXT),
-        *_numbers("objects", "opened", "beyond_memory"),
+        *_numbers("objects", "opened", "beyond_memory", "existing", "failures"),
     )
     _table(
         "cuesqueue_certificates",
