@@ -156,6 +156,20 @@ def test_the_readers_own_options_choose_and_the_rest_is_left_out(world: World) -
     assert counts(found(f"{prefix(world)}_temporary/", code=1)) == {"missing": 1}
 
 
+def test_the_readers_choice_by_time_is_left_out_and_needs_a_zone(world: World) -> None:
+    old, young = put(world, "old")[0], put(world, "young", at=OLD + timedelta(hours=2))[0]
+    read(world, young)
+    chosen = ("--option", "modifiedAfter=2026-11-20T02:00:00+01:00")
+    told = found(prefix(world), *chosen, "--certify")
+    assert counts(told) == {"published": 1, "left_out": 1}
+    again = found(prefix(world), "--until", told["modified_before"], "--option", "modifiedAfter=2026-11-20T01:00:00Z")
+    assert again["compared_with"]["same"]
+    assert found("--certificate", str(told["certificate"]))["compared_with"]["same"]
+    assert "has no time zone" in run(prefix(world), "--option", "modifiedAfter=2026-11-20", code=2).stderr
+    assert "leave it out here" in run(prefix(world), "--option", "maxFileAge=7 days", code=2).stderr
+    assert found(prefix(world), code=1)["unpublished"] == {"missing": [old]}
+
+
 def test_a_certificate_is_compared_only_with_one_of_the_same_choice(world: World) -> None:
     read(world, *put(world, "a.csv"))
     first = found(prefix(world), "--certify", "--option", "pathGlobFilter=*.csv")

@@ -52,8 +52,9 @@ def reconcile(
         typer.Option(
             metavar="NAME=VALUE",
             help="An option of the reader: those that choose its objects (allowedPrefixes, allowOverwrites, "
-            "pathGlobFilter, fullPathGlobFilter, readHiddenFiles), as the reader has them, and those that reach the "
-            "bucket (s3.*, aws.*, azure.*); may be repeated. Secrets as env:NAME or file:PATH.",
+            "pathGlobFilter, fullPathGlobFilter, readHiddenFiles, modifiedAfter, modifiedBefore), as the reader has "
+            "them, and those that reach the bucket (s3.*, aws.*, azure.*); may be repeated. Secrets as env:NAME or "
+            "file:PATH.",
         ),
     ] = None,
     profile: Annotated[str | None, typer.Option(metavar="P", help="Profile of the AWS configuration files.")] = None,
