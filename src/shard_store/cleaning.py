@@ -34,14 +34,17 @@ class Planned(NamedTuple):
 
 
 class Cleaning(NamedTuple):
-    """One that is due. `read_at`: microseconds by the database's clock. `again`: its shard is not done any more, or
-    done once more: it was announced again after it was forgotten."""
+    """One that is due. `opened_at` (announced first) and `read_at` (done) are microseconds by the database's clock.
+
+    `again`: its shard is not done any more, or done once more: it was announced again after it was forgotten.
+    """
 
     shard_key: ShardKey
     uri: str
     size: int | None
     etag: str | None
     version: str | None
+    opened_at: int
     read_at: int
     target: str | None
     again: bool
@@ -109,6 +112,7 @@ def plan(
                     "size": row.size,
                     "etag": row.etag,
                     "version": chosen.version,
+                    "opened_at": row.opened_at,
                     "read_at": row.finished_at,
                     "action": "delete" if chosen.target is None else "move",
                     "target": chosen.target,
@@ -133,7 +137,7 @@ def plan(
 
 def _finished(source: str, after: int, until: int) -> sa.Select[Any]:
     c = shards.c
-    return sa.select(c.shard_key, c.shard_id, c.uri, c.size, c.etag, c.finished_at).where(
+    return sa.select(c.shard_key, c.shard_id, c.uri, c.size, c.etag, c.opened_at, c.finished_at).where(
         c.source == source, c.finished_at > after, c.finished_at <= until, c.state == ShardState.DONE.value
     )
 
@@ -144,7 +148,7 @@ def due(transaction: Transaction, source: str, limit: int) -> DueCleanings:
     c = cleanings.c
     again = sa.or_(shards.c.state != ShardState.DONE.value, shards.c.finished_at != c.read_at)
     query = (
-        sa.select(c.shard_key, c.uri, c.size, c.etag, c.version, c.read_at, c.target, again.label("again"))
+        sa.select(c.shard_key, c.uri, c.size, c.etag, c.version, c.opened_at, c.read_at, c.target, again.label("again"))
         .select_from(cleanings.outerjoin(shards, shards.c.shard_key == c.shard_key))
         .where(c.source == source, c.ended_at.is_(None), c.due_at <= now)
         .order_by(c.due_at)

@@ -360,7 +360,7 @@ def test_times_are_compared_by_the_clock_of_the_store(world: World, ahead: float
         clean(world, "delete", {"a": "cleaned"})
     with world.store() as store:
         done = rows(store, "shards")[0]["finished_at"] / 1e6
-    assert known[0].read_at.timestamp() - done == pytest.approx(ahead, abs=3.0)
+    assert known[0].known_at.timestamp() - done == pytest.approx(ahead, abs=3.0)
 
 
 # --- deaths ---

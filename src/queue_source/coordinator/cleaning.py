@@ -139,7 +139,7 @@ class Cleaner:
         if alone is not None:
             skew = bucket.page(alone).now - _time(now)
             skew = timedelta() if abs(skew) < _SAME_CLOCK else skew
-        return [Known(one.uri, one.size, one.etag, _time(one.read_at) + skew, one.version) for one in objects]
+        return [Known(one.uri, one.size, one.etag, _time(one.opened_at) + skew, one.version) for one in objects]
 
     def _report(self, due: Sequence[Cleaning], ended: Sequence[Ended]) -> None:
         """One line for a batch, and one for what failed of it."""

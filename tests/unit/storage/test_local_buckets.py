@@ -280,12 +280,12 @@ def test_a_file_that_changes_while_it_is_compared_with_its_copy_stays(bucket: Lo
     target = folder.parent / "a"
     for path in (folder / "a", target):
         path.write_text("content")
-    before = known(folder / "a")._replace(read_at=datetime.now(timezone.utc) + timedelta(hours=1))
+    before = known(folder / "a")._replace(known_at=datetime.now(timezone.utc) + timedelta(hours=1))
     real = os.open
 
     def open_target(path: str, flags: int, *args: int, **more: int) -> int:
         if path == "a":
-            os.utime(folder / "a", (1, before.read_at.timestamp() + 3600))
+            os.utime(folder / "a", (1, before.known_at.timestamp() + 3600))
         return real(path, flags, *args, **more)
 
     with mock.patch("os.open", open_target):

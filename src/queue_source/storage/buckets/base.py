@@ -41,15 +41,15 @@ class Page:
 class Known(NamedTuple):
     """What is known of an object that is to go: it goes only if it is still that one.
 
-    `etag` decides where the store has ETags: without it (and without `version`) the object stays. Of local files `size`
-    and that it was not modified after `read_at` decide. `version`: the version or ETag that is part of its identity:
-    where versions are kept, the same content once more is another object.
+    `etag` decides where both sides have one; else `size`, and that it was not modified after `known_at` (by the clock
+    of the store): before anybody began to read it. `version`: the version or ETag that is part of its identity: where
+    versions are kept, the same content once more is another object.
     """
 
     uri: str
     size: int | None
     etag: str | None
-    read_at: datetime
+    known_at: datetime
     version: str | None = None
 
 
@@ -66,11 +66,8 @@ def if_changed(
         there, expected, same = f"the ETag {etag}", known.etag, etag == known.etag.strip('"')
     elif known.size is not None and known.size != size:
         there, expected, same = f"{size} bytes", str(known.size), False
-    elif etag is not None:
-        # its time is by another clock than `read_at`, and it may have been overwritten while it was read
-        return BadObject("etag-unknown", f"{known.uri!r} was read without its ETag, and may be another object by now")
     else:
-        there, expected, same = f"the time {modified}", f"up to {known.read_at}", modified <= known.read_at
+        there, expected, same = f"the time {modified}", f"up to {known.known_at}", modified <= known.known_at
     return None if same else BadObject("object-changed", f"{known.uri!r} has {there} by now, {expected} was read")
 
 
@@ -93,8 +90,7 @@ def in_bytes(name: str) -> bytes:
 Outcome = BadObject | ObjectStoreError | None
 """What came of one object: None: done, also when it had been done before (nothing is there any more).
 
-BadObject("object-changed") when it is another one by now, BadObject("etag-unknown") when nobody can tell; any other
-error is the store's, and may be tried again.
+BadObject("object-changed") when it is another one by now; any other error is the store's, and may be tried again.
 """
 
 

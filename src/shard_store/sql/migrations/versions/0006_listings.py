@@ -69,7 +69,7 @@ def upgrade() -> None:
         *_numbers("size", nullable=True),
         sa.Column("etag", TEXT),
         sa.Column("version", TEXT),
-        *_numbers("read_at"),
+        *_numbers("opened_at", "read_at"),
         sa.Column("action", sa.String(10), nullable=False),
         sa.Column("target", TEXT),
         *_numbers("planned_at", "due_at"),
