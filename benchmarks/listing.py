@@ -94,7 +94,7 @@ def _reader(address: str, bucket: Bucket) -> Coordinator:
             "backfillInterval": "1h",
         }
     )
-    return start(options, open_store(address), {}, lambda uris: [0 for _ in uris], open_bucket=lambda prefix: bucket)
+    return start(options, open_store(address), {}, lambda uris: [None for _ in uris], open_bucket=lambda prefix: bucket)
 
 
 def _listed(coordinator: Coordinator, count: int) -> float:

@@ -611,3 +611,15 @@ def test_what_the_page_shows_runs(server: RabbitServer, tmp_path: Path) -> None:
     with AmqpQueue(f"{server.url}?source=uploads&pool=loader") as queue:
         assert queue.exists()
         assert queue.depth().total == 0
+
+
+def test_each_stream_has_its_pool_as_the_page_about_several_streams_shows(server: RabbitServer, tmp_path: Path) -> None:
+    here = Reader(tmp_path)
+    here.environment["RABBIT"] = server.url
+    (commands,) = [b.text for b in blocks(ROOT / "docs" / "how-to" / "fan-out.md") if "$RABBIT" in b.text]
+    here.run(commands)
+    with AmqpQueue(f"{server.url}?source=landing") as sender:
+        sender.publish(["s3://landing/orders/2.json"], tag="orders.eu")
+    for pool, expected in (("orders", ["1", "2"]), ("returns", ["1"])):
+        with AmqpQueue(f"{server.url}?source=landing&pool={pool}") as queue:
+            assert drained(queue) == [f"s3://landing/{pool}/{number}.json".encode() for number in expected]

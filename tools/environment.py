@@ -49,6 +49,8 @@ NEWEST_JAVA = {"4.0": 23, NEWEST_SPARK: 25}
 VECTOR = "jdk.incubator.vector"  # Spark asks every Java for this module; some runtimes lack it and then do not start
 # A Spark of the user's own would be started instead of the locked one, or lend it its settings.
 FOREIGN = ("SPARK_HOME", "SPARK_CONF_DIR", "PYSPARK_SUBMIT_ARGS", "PYTHONPATH", "PYTHONHOME")
+# Without compiled modules beside the sources, each of the many processes that Spark starts compiles them all again.
+SLOW = ("PYTHONDONTWRITEBYTECODE",)
 
 
 class SetupError(Exception):
@@ -386,7 +388,7 @@ def prepare(spark: str) -> dict[str, str]:
 
 
 def variables(directory: Path, java_home: str) -> dict[str, str]:
-    result = {name: value for name, value in os.environ.items() if name not in FOREIGN}
+    result = {name: value for name, value in os.environ.items() if name not in (*FOREIGN, *SLOW)}
     binaries, python = directory / "bin", str(directory / "bin" / "python")
     local = ",".join(filter(None, (os.environ.get("NO_PROXY"), "127.0.0.1,localhost,::1")))
     return result | {

@@ -79,7 +79,8 @@ def _row(option: Option) -> str:
         default = _code(option.default) if option.default else "the empty text"
     meaning = option.help
     if option.formats:
-        meaning += f" Only with `fileFormat` {' or '.join(f'`{name}`' for name in option.formats)}."
+        others = "".join(f", or beside `{name}`" for name in option.beside)
+        meaning += f" Only with `fileFormat` {' or '.join(f'`{name}`' for name in option.formats)}{others}."
     example = _code(option.example) if option.example else ""
     cells = (f"`{option.name}`", default, meaning, option.type.values, example)
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"

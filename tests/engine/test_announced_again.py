@@ -52,18 +52,6 @@ def test_an_object_that_was_announced_before_it_was_there_is_read_once(spark: Sp
     assert world.depth().total == 0
 
 
-def test_an_object_that_was_deleted_and_uploaded_again_is_read_once(spark: SparkSession, world: World) -> None:
-    file = world.root / "in" / "again.json"
-    world.publish([write(file, (1, "first"))])
-    file.unlink()
-    run(spark, described(world))
-    world.publish([write(file, (1, "second"))])
-    run(spark, described(world))
-    world.publish([file.as_uri()])
-    run(spark, described(world))
-    assert world.published() == [(1, "second")]
-
-
 def test_an_object_that_was_overwritten_before_it_was_planned_is_read_in_its_newest_version(
     spark: SparkSession, world: World
 ) -> None:

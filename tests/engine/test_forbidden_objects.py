@@ -8,11 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from queue_source.announcements.hidden_names import is_hidden
-from support.engine.queries import Query, described, run, run_until_settled
+from support.engine.queries import Query, described, run
 from support.engine.world import Row, World
 from support.servers.s3 import ARCHIVED, DENIED, S3Server, s3_server
 
@@ -55,21 +54,6 @@ def test_a_forbidden_object_harms_only_itself(spark: SparkSession, world: World,
     assert world.settled(), "the run has ended by itself, and nothing is left"
     assert finished.exception() is None
     assert s3.requests["HEAD", "b/in/_temporary/0/part"] == 0
-
-
-def test_a_forbidden_bucket_fails_the_query_and_loses_nothing(spark: SparkSession, world: World, s3: S3Server) -> None:
-    rows = put(s3, *(f"in/{number}" for number in range(4)))
-    s3.refusals["b/"] = DENIED
-    world.publish([f"s3://b/{name}" for _, name in rows])
-    query = query_of(world, s3, maxAttempts=1)
-    for _ in range(2):
-        with pytest.raises(StreamingQueryException, match="nothing else of s3://b/ could be read"):
-            run(spark, query)
-    assert world.view("errors") == []
-    s3.refusals.clear()
-    run_until_settled(spark, [(world, query)])
-    assert world.published() == sorted(rows)
-    assert world.view("errors") == []
 
 
 def test_what_is_no_file_or_lies_elsewhere_stops_nothing(spark: SparkSession, world: World) -> None:

@@ -9,14 +9,17 @@ from pyspark.sql import SparkSession
 
 from engine.conftest import DriverFactory
 from support.engine.queries import described, run_until_settled
-from support.engine.world import World, eventually
+from support.engine.world import World
 
 pytestmark = pytest.mark.engine
 
 STREAM = {"processingTime": "0 seconds"}
+PARTS = ("reader", "jvm")
+OTHERS = ("script",)
+"""The same is in integration/test_parts_killed_spark.py: with its script a driver loses its JVM."""
 
 
-@pytest.mark.parametrize("part", ["reader", "jvm", "script"])
+@pytest.mark.parametrize("part", PARTS)
 def test_a_driver_that_loses_one_process_ends_and_the_next_completes(
     spark: SparkSession, tmp_path: Path, new_driver: DriverFactory, part: str
 ) -> None:
@@ -35,24 +38,11 @@ def test_a_driver_that_loses_one_process_ends_and_the_next_completes(
         assert world.result(name) == sorted(rows[name]), name
 
 
-def test_a_worker_killed_after_writing_leaves_an_orphan_file_and_spark_tries_again(
+def test_a_worker_killed_after_writing_leaves_an_orphan_file_and_spark_tries_again_without_what_was_bad(
     world: World, new_driver: DriverFactory
 ) -> None:
+    """What the killed attempt found bad is quarantined: the next attempt does not read it, though now it could."""
     rows = world.feed(0, 3)
-    driver = new_driver([described(world)], pause_at="split-written", once=True, master="local[2,3]")
-    (worker,) = driver.wait_paused()
-    driver.kill_process(worker)
-    assert driver.wait_ended() == [None]
-    files = list((world.root / "out").iterdir())
-    assert len(files) > len(world.view("splits")), "the split of the killed attempt is gone"
-    assert world.published() == sorted(rows)
-    assert all(attempt["kind"] == "attempt-output" for attempt in world.view("attempts"))
-
-
-def test_an_object_found_bad_by_a_killed_attempt_is_not_read_by_the_next_which_could(
-    world: World, new_driver: DriverFactory
-) -> None:
-    rows = world.feed(0, 1)
     late = world.root / "in" / "late.json"
     late.write_text('{"id": 7, "name": "whole by now"\n\n', "utf-8")  # as long as it will be
     world.publish([late.as_uri()])
@@ -62,23 +52,9 @@ def test_an_object_found_bad_by_a_killed_attempt_is_not_read_by_the_next_which_c
     late.write_text('{"id": 7, "name": "whole by now"}\n', "utf-8")
     driver.kill_process(worker)
     assert driver.wait_ended() == [None]
+    files = list((world.root / "out").iterdir())
+    assert len(files) > len(world.view("splits")), "the split of the killed attempt is gone"
     states = {Path(shard["shard_id"]).name: shard["state"] for shard in world.view("shards")}
-    assert states == {"0.json": "done", "late.json": "quarantined"}
+    assert states == {"0.json": "done", "1.json": "done", "2.json": "done", "late.json": "quarantined"}
     assert world.published() == sorted(rows), "the shard is quarantined, so none of its rows may be there"
-
-
-def test_a_script_that_stops_its_query_gives_back_what_is_in_no_plan(
-    spark: SparkSession, world: World, new_driver: DriverFactory
-) -> None:
-    """The batch stands still in its sink, so what is planned stays planned."""
-    rows = world.feed(0, 6)
-    query = described(world, trigger=STREAM, maxFilesPerTrigger=2, visibilityTimeout="60s")
-    driver = new_driver([query], pause_at="before-publish")
-    driver.wait_paused()
-    driver.say("stop")
-    depth = eventually("messages to be had again", lambda: (d := world.depth()).ready == 4 and d)
-    assert depth.in_flight == 2, "a planned message became visible"
-    driver.kill()
-    query["source"] |= {"visibilityTimeout": "5s"}
-    run_until_settled(spark, [(world, query)])
-    assert world.published() == sorted(rows)
+    assert all(attempt["kind"] == "attempt-output" for attempt in world.view("attempts"))

@@ -67,7 +67,7 @@ def test_rows_of_a_batch_without_new_data_are_published_once(spark: SparkSession
     assert published(spark, world) == [(1, 2), (2, 1), (5, 1), (6, 2)]
 
 
-@pytest.mark.parametrize("published_before", [True, False], ids=["published", "not published"])
+@pytest.mark.parametrize("published_before", [False], ids=["not published"])  # True: integration/test_left_out_spark.py
 def test_a_batch_without_new_data_that_was_not_finished_is_completed_at_the_restart(
     spark: SparkSession, world: World, published_before: bool
 ) -> None:

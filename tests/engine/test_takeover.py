@@ -14,9 +14,12 @@ from support.engine.world import World, eventually
 pytestmark = pytest.mark.engine
 
 STREAM = {"processingTime": "0 seconds"}
+PLACES = ("plan-made",)
+OTHERS = ("before-publish",)
+"""The same is in integration/test_takeover_spark.py."""
 
 
-@pytest.mark.parametrize("place", ["plan-made", "before-publish"])
+@pytest.mark.parametrize("place", PLACES)
 def test_a_frozen_driver_that_wakes_up_publishes_nothing_and_says_why(
     spark: SparkSession, tmp_path: Path, new_driver: DriverFactory, place: str
 ) -> None:
@@ -57,21 +60,4 @@ def test_of_two_queries_with_one_pipeline_name_in_one_driver_the_older_stops_and
     finally:
         older.stop()
         newer.stop()
-    assert world.published() == sorted(rows)
-
-
-def test_of_two_queries_with_one_pipeline_name_in_two_drivers_the_older_stops_and_says_why(
-    spark: SparkSession, world: World, new_driver: DriverFactory
-) -> None:
-    rows = world.feed(0, 4)
-    driver = new_driver([described(world, trigger=STREAM, checkpoint="older", maxFilesPerTrigger=1)])
-    driver.wait_batch()
-    newer = start(spark, described(world, trigger=STREAM, checkpoint="newer"))
-    try:
-        (error,) = driver.wait_ended()
-        settled(world, newer)
-    finally:
-        newer.stop()
-    assert error is not None
-    assert "was taken over by a newer query" in error
     assert world.published() == sorted(rows)

@@ -20,6 +20,7 @@ from queue_source.options import ReaderOptions, connection_options, parse_reader
 from queue_source.options.queue_checks import check_suitability
 from queue_source.queues import open_queue
 from queue_source.storage.buckets.base import Bucket
+from queue_source.storage.files import ObjectStat
 from shard_store.failpoints import reach
 from shard_store.model import ErrorRecord, Plan, Split
 from shard_store.store import ShardStore, open_store
@@ -64,7 +65,7 @@ def start_coordinator(
         options,
         store,
         queues,
-        lambda uris: [10 for _ in uris],
+        lambda uris: [ObjectStat(10, None) for _ in uris],
         driver=driver,
         error_queue=errors,
         open_bucket=open_bucket,

@@ -25,7 +25,7 @@ def received(body: bytes | str, headers: dict[str, str] | None = None) -> Receiv
     return Received("files", "m", Receipt("r"), text, receive_count=1, lease_until=0.0, headers=headers or {})
 
 
-def no_sizes(uris: Sequence[str]) -> list[int | None]:
+def no_sizes(uris: Sequence[str]) -> list[None]:
     ASKED.extend(uris)
     return [None] * len(uris)
 

@@ -166,6 +166,7 @@ BAD: dict[str, list[str]] = {
     "tag filter": ["", "a,", "x" * 300],
     "glob": ["", "[a", "{a,b", "a\\"],
     "path glob": ["", "*.csv", "s3://b/[a"],
+    "timestamp": ["", "yesterday", "2026-13-01", "2026-11-20T25:00:00", "2026-11-20T08:30:00 Mars/Olympus"],
     "shares": ["", "fair", "percentage:50,60", "percentage:100,0", "percentage:", "percentage:a,b"],
     "text": [""],
     "line end": [""],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from datetime import datetime, timezone
 
 import pytest
 
@@ -75,3 +76,70 @@ def test_generations_of_cloud_storage_are_numbers() -> None:
 
 def test_a_plain_uri_has_none() -> None:
     assert sequence(b"s3://b/k") is None
+
+
+WHEN = datetime(2026, 11, 22, 4, 15, 0, 123000, tzinfo=timezone.utc)
+TIME = "2026-11-22T04:15:00.123Z"
+CREATED = {"kind": "storage#object", "bucket": "b", "name": "k", "size": "1", "updated": TIME}
+EVENT = {
+    "source": "aws.s3",
+    "detail-type": "Object Created",
+    "time": "2026-11-22T05:15:00.123+01:00",
+    "detail": {"bucket": {"name": "b"}, "object": {"key": "k", "size": 1, "sequencer": "0A1"}},
+}
+ATTRIBUTES = {"eventType": "OBJECT_FINALIZE", "bucketId": "b", "objectId": "k", "payloadFormat": "JSON_API_V1"}
+
+
+def from_sender(source: str) -> bytes:
+    event = json.loads(s3(eventTime=TIME, sequencer="0A1"))
+    event["Records"][0]["eventSource"] = source
+    return json.dumps(event).encode()
+
+
+def modified(body: bytes, attributes: Mapping[str, str] | None = None) -> datetime | None:
+    (notice,) = parse_notification(body, attributes).objects
+    return notice.modified
+
+
+@pytest.mark.parametrize(
+    ("body", "attributes"),
+    [
+        (from_sender("aws:s3"), None),
+        (from_sender("minio:s3"), None),
+        (from_sender("ceph:s3"), None),
+        (json.dumps({"Type": "Notification", "Message": from_sender("aws:s3").decode()}).encode(), None),
+        (json.dumps(EVENT).encode(), None),
+        (json.dumps({"Type": "Notification", "Message": json.dumps(EVENT)}).encode(), None),
+        (json.dumps(CREATED).encode(), None),
+        (json.dumps(CREATED).encode(), ATTRIBUTES),
+        (json.dumps(CREATED).encode(), {**ATTRIBUTES, "eventTime": "2026-11-22T09:00:00Z"}),
+        (json.dumps({**CREATED, "updated": None}).encode(), {**ATTRIBUTES, "eventTime": TIME}),
+        (json.dumps({"size": 1}).encode(), {**ATTRIBUTES, "eventTime": TIME}),
+    ],
+    ids=["S3", "MinIO", "Ceph", "SNS", "EventBridge", "EventBridge in SNS", "GCS body", "GCS", "GCS: the object's own",
+         "GCS, null", "GCS, event"],
+)  # fmt: skip
+def test_a_notification_of_the_store_says_when_the_object_was_modified(
+    body: bytes, attributes: Mapping[str, str] | None
+) -> None:
+    assert modified(body, attributes) == WHEN
+
+
+@pytest.mark.parametrize(
+    ("body", "attributes"),
+    [
+        (b"s3://b/k", None),
+        (b'["s3://b/k"]', None),
+        (s3(), None),
+        (s3(eventTime=5), None),
+        (s3(eventTime="yesterday"), None),
+        (s3(eventTime="1970-01-01T00:00:00.000Z"), None),
+        (s3(eventTime=TIME, size=None), None),
+        (b"", {**ATTRIBUTES, "payloadFormat": "NONE", "eventTime": TIME}),
+    ],
+    ids=["URI", "URIs", "none", "number", "word", "1970", "no size", "GCS without a body"],
+)
+def test_what_does_not_say_it_or_not_as_the_store_does_leaves_it_open(
+    body: bytes, attributes: Mapping[str, str] | None
+) -> None:
+    assert modified(body, attributes) is None

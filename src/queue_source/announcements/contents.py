@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timezone
+from typing import NamedTuple, Protocol
 
 from queue_source.announcements.hidden_names import is_hidden
 from queue_source.announcements.parser import parse_notification
@@ -16,8 +17,19 @@ from queue_source.tags import matches_any
 from queue_source.uris import climbs
 from shard_store.model import Content, ErrorRecord, Payload
 
-Stat = Callable[[Sequence[str]], Sequence[int | None]]
-"""Sizes in bytes of many URIs at once; None where an object is missing (reading it reports that)."""
+
+class Stated(Protocol):
+    """What a store says of an object: its size in bytes, and when it was modified (aware), where it says that."""
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def modified(self) -> datetime | None: ...
+
+
+Stat = Callable[[Sequence[str]], Sequence[Stated | None]]
+"""Asks for many URIs at once; None where an object is missing (reading it reports that)."""
 
 _NO_ID = (
     "the message has no id of its own, so a second delivery cannot be distinguished from a second message that is "
@@ -32,21 +44,37 @@ OBJECT_VERSION = "Object-Version"
 class Announced(NamedTuple):
     """What one message comes to: contents to open, or the `error` that it is, or neither (nothing to read).
 
-    `ignored` counts those of its records that announce nothing to read.
+    `ignored` counts those of its records that announce nothing to read, `foreign` the objects of others. `left_out` is
+    what the options do not choose by its time: read only if that has begun.
     """
 
     message: Received
     contents: tuple[Content, ...] = ()
     error: ErrorRecord | None = None
     ignored: int = 0
+    foreign: int = 0
+    left_out: tuple[Content, ...] = ()
 
 
-def announced_objects(messages: Sequence[Received], options: NotificationOptions, stat: Stat) -> list[Announced]:
-    """The objects of every message. One of which any part is not understood is an error as a whole (invariant 8)."""
+class _Parsed(NamedTuple):
+    """What a message says, before the store was asked; `modified` beside each of the contents."""
+
+    announced: Announced
+    modified: tuple[datetime | None, ...] = ()
+
+
+def announced_objects(
+    messages: Sequence[Received], options: NotificationOptions, stat: Stat, now: datetime | None = None
+) -> list[Announced]:
+    """The objects of every message. One of which any part is not understood is an error as a whole (invariant 8).
+
+    `now` is the time from which ages are counted, that of this machine if None.
+    """
     paths = None
     if options.notification_format == "json":
         paths = JsonPaths(options.bucket_path, options.key_path, options.uri_path)
-    return _with_sizes([_objects_of(message, options, paths) for message in messages], stat)
+    parsed = _asked([_objects_of(message, options, paths) for message in messages], options, stat)
+    return [_chosen(one, options, now) for one in parsed] if options.chooses_by_time else [p.announced for p in parsed]
 
 
 def announced_messages(messages: Sequence[Received], options: NotificationOptions) -> list[Announced]:
@@ -59,24 +87,30 @@ def apart(announced: Announced) -> Announced:
 
     Without rows in the store only chance would find them equal: while both are in flight, and not afterwards.
     """
-    contents = (
-        c if c.uri == MESSAGE_URI else c._replace(shard_id=f"{c.shard_id}#{c.queue}#{c.message_id}")
-        for c in announced.contents
-    )
-    return announced._replace(contents=tuple(contents))
+
+    def of_its_message(contents: Sequence[Content]) -> tuple[Content, ...]:
+        return tuple(
+            c if c.uri == MESSAGE_URI else c._replace(shard_id=f"{c.shard_id}#{c.queue}#{c.message_id}")
+            for c in contents
+        )
+
+    return announced._replace(contents=of_its_message(announced.contents), left_out=of_its_message(announced.left_out))
 
 
-def _objects_of(message: Received, options: NotificationOptions, paths: JsonPaths | None) -> Announced:
+def _objects_of(message: Received, options: NotificationOptions, paths: JsonPaths | None) -> _Parsed:
     if not _tag_matches(message, options):
-        return Announced(message, ignored=1)
+        return _Parsed(Announced(message, ignored=1))
     try:
         found = parse_notification(message.body, message.headers, options.notification_format, paths)
-        _check_number(len(found.objects), options)
-        wanted = [notice for notice in found.objects if is_wanted(notice.uri, options)]
+        ours = [notice for notice in found.objects if not _is_left_to_others(notice.uri, options)]
+        _check_number(len(ours), options)
+        wanted = [notice for notice in ours if is_wanted(notice.uri, options)]
         contents = tuple(_content(notice, message, options) for notice in wanted)
     except MalformedNotification as error:
-        return Announced(message, error=_error(message, "malformed-message", str(error)))
-    return Announced(message, contents, ignored=found.ignored + len(found.objects) - len(wanted))
+        return _Parsed(Announced(message, error=_error(message, "malformed-message", str(error))))
+    ignored, foreign = found.ignored + len(ours) - len(wanted), len(found.objects) - len(ours)
+    announced = Announced(message, contents, ignored=ignored, foreign=foreign)
+    return _Parsed(announced, tuple(notice.modified for notice in wanted))
 
 
 def _message_of(message: Received, options: NotificationOptions) -> Announced:
@@ -104,6 +138,12 @@ def _check_number(objects: int, options: NotificationOptions) -> None:
         )
 
 
+def _is_left_to_others(uri: str, options: NotificationOptions) -> bool:
+    """What climbs might lead back to a prefix of ours: it is nobody's, and an error."""
+    ignores = options.on_foreign_object == "ignore"
+    return ignores and not uri.startswith(options.allowed_prefixes) and not climbs(uri)
+
+
 def is_wanted(uri: str, options: NotificationOptions) -> bool:
     """Whether the options choose the object by its name."""
     glob, path_glob = options.path_glob_filter, options.full_path_glob_filter
@@ -113,6 +153,21 @@ def is_wanted(uri: str, options: NotificationOptions) -> bool:
         return False
     allowed = () if options.read_hidden_files else [p for p in options.allowed_prefixes if uri.startswith(p)]
     return not allowed or not is_hidden(uri, allowed)
+
+
+def is_chosen(modified: datetime | None, options: NotificationOptions, now: datetime | None = None) -> bool:
+    """Whether the options choose the object by its time; one whose time nobody knows is read.
+
+    `now` is by the clock that says when objects were modified; that of this machine if None.
+    """
+    if modified is None:
+        return True
+    if options.modified_after is not None and modified <= options.modified_after:
+        return False
+    if options.modified_before is not None and modified >= options.modified_before:
+        return False
+    age = options.max_file_age
+    return age is None or (now or datetime.now(timezone.utc)) - modified <= age
 
 
 def _content(notice: ObjectNotice, message: Received, options: NotificationOptions) -> Content:
@@ -157,13 +212,37 @@ def _error(message: Received, cause: str, detail: str) -> ErrorRecord:
     )
 
 
-def _with_sizes(announced: list[Announced], stat: Stat) -> list[Announced]:
-    """Ask once for the sizes that the notifications omit: tasks and `maxBytesPerTrigger` go by them."""
-    unknown = list({c.uri: None for one in announced for c in one.contents if c.size is None})
+def _asked(parsed: list[_Parsed], options: NotificationOptions, stat: Stat) -> list[_Parsed]:
+    """Ask once for what the notifications omit: sizes, by which tasks and `maxBytesPerTrigger` go, and times."""
+    times = options.chooses_by_time
+    unknown = list(
+        {
+            content.uri: None
+            for one in parsed
+            for content, modified in zip(one.announced.contents, one.modified, strict=True)
+            if content.size is None or (times and modified is None)
+        }
+    )
     if not unknown:
-        return announced
-    sizes = dict(zip(unknown, stat(unknown), strict=True))
-    return [
-        one._replace(contents=tuple(c if c.size is not None else c._replace(size=sizes[c.uri]) for c in one.contents))
-        for one in announced
-    ]
+        return parsed
+    found = {uri: stated for uri, stated in zip(unknown, stat(unknown), strict=True) if stated is not None}
+    return [_completed(one, found) for one in parsed]
+
+
+def _completed(parsed: _Parsed, found: Mapping[str, Stated]) -> _Parsed:
+    """What the notification says itself counts: the object may be another one by now."""
+    contents = parsed.announced.contents
+    sized = tuple(c._replace(size=found[c.uri].size) if c.size is None and c.uri in found else c for c in contents)
+    modified = tuple(
+        found[c.uri].modified if m is None and c.uri in found else m
+        for c, m in zip(contents, parsed.modified, strict=True)
+    )
+    return _Parsed(parsed.announced._replace(contents=sized), modified)
+
+
+def _chosen(parsed: _Parsed, options: NotificationOptions, now: datetime | None) -> Announced:
+    chosen: list[Content] = []
+    left_out: list[Content] = []
+    for content, modified in zip(parsed.announced.contents, parsed.modified, strict=True):
+        (chosen if is_chosen(modified, options, now) else left_out).append(content)
+    return parsed.announced._replace(contents=tuple(chosen), left_out=tuple(left_out))

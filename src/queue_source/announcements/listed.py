@@ -3,30 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import timezone
+from datetime import datetime, timezone
 
-from queue_source.announcements.contents import is_wanted
+from queue_source.announcements.contents import is_chosen, is_wanted
 from queue_source.messages import ListedObject
 from queue_source.options import NotificationOptions
 from queue_source.uris import climbs
 from shard_store.model import LISTING, Content
 
 
-def listed_contents(objects: Iterable[ListedObject], options: NotificationOptions) -> list[Content | None]:
+def listed_contents(
+    objects: Iterable[ListedObject], options: NotificationOptions, now: datetime | None = None
+) -> list[Content | None]:
     """The content of each object; None for one that is left out, as it would be if it were announced.
 
     With `allowOverwrites` the identity is that of a notification: the object's version where its bucket keeps
     versions, else its ETag. The message's id says which version was listed: so a listing opens a quarantined shard
-    again once for each version of its object.
+    again once for each version of its object. Ages are counted from `now`, by the clock of the listing; if None, from
+    the time of this machine.
     """
-    return [_content(listed, options) for listed in objects]
+    return [_content(listed, options, now) for listed in objects]
 
 
-def _content(listed: ListedObject, options: NotificationOptions) -> Content | None:
+def _content(listed: ListedObject, options: NotificationOptions, now: datetime | None) -> Content | None:
     uri = listed.uri
     if listed.size == 0 and uri.endswith("/"):  # the empty objects that represent folders
         return None
     if not uri.startswith(options.allowed_prefixes) or climbs(uri) or not is_wanted(uri, options):
+        return None
+    if not is_chosen(listed.modified, options, now):
         return None
     version = listed.version or listed.etag
     identity = f"{uri}#{version}" if options.allow_overwrites and version is not None else uri

@@ -1,19 +1,21 @@
 """What orders the notifications about one object: queues deliver them in any order, and more than once.
 
-A hint that cannot be read is left out, and the notification still announces its object: order only decides which of
-two announcements of an object that nobody has read yet is the newer one.
+And when the object was written, by the same time. A hint that cannot be read is left out, and the notification still
+announces its object: order only decides which of two announcements of an object that nobody has read yet is the newer
+one, and a store may be asked for times.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 
 from queue_source.announcements.dialects import Dialect
 
 _HEXADECIMAL = re.compile("[0-9A-Fa-f]{1,60}")
 _NUMBER = re.compile("[0-9]{1,20}")
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 def sequence_of(dialect: Dialect, record: Mapping[str, object], item: Mapping[str, object]) -> str | None:
@@ -25,6 +27,13 @@ def sequence_of(dialect: Dialect, record: Mapping[str, object], item: Mapping[st
         return "g" + text.zfill(20)
     micros = None if dialect.time is None else _micros(_text(record, dialect.time))
     return None if micros is None else f"t{micros:020d}"
+
+
+def modified_of(dialect: Dialect, record: Mapping[str, object]) -> datetime | None:
+    """When the object was written (aware, UTC), as its notification says; None where it does not."""
+    micros = None if dialect.time is None else _micros(_text(record, dialect.time))
+    # 1970 is written by senders that know no time
+    return _EPOCH + timedelta(microseconds=micros) if micros else None
 
 
 def _text(parent: Mapping[str, object], name: str) -> str:
@@ -41,5 +50,5 @@ def _micros(text: str) -> int | None:
         time = datetime.fromisoformat(found[1] + found[3].replace("Z", "+00:00"))
     except ValueError:
         return None
-    seconds = int((time - datetime(1970, 1, 1, tzinfo=timezone.utc)).total_seconds())
+    seconds = int((time - _EPOCH).total_seconds())
     return max(seconds * 1_000_000 + int((found[2] or "").ljust(6, "0")[:6]), 0)

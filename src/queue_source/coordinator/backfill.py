@@ -219,7 +219,7 @@ class Backfill:
 
     def _compare(self, claim: Claim, page: Page) -> Claim | None:
         session, read_at = self._session, time.monotonic()
-        contents = listed_contents(page.objects, session.options.notifications)
+        contents = listed_contents(page.objects, session.options.notifications, page.now)
         found = [
             Found(content, micros(listed.modified))
             for listed, content in zip(page.objects, contents, strict=True)

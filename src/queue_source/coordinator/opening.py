@@ -58,7 +58,26 @@ class Opener:
             announced = announced_messages(messages, options.notifications)
         else:
             announced = announced_objects(messages, options.notifications, self._stat)
-        return announced if self._session.semantics.keeps_shards else [apart(one) for one in announced]
+        if not self._session.semantics.keeps_shards:
+            announced = [apart(one) for one in announced]
+        return self._with_begun(announced)
+
+    def _with_begun(self, announced: list[Announced]) -> list[Announced]:
+        """What was begun is read to its end, whatever its age is by now: or a part of its rows would be missing."""
+        session = self._session
+        keys = {self._key(content.shard_id) for one in announced for content in one.left_out}
+        if not keys:
+            return announced
+        if session.semantics.keeps_shards:
+            begun = {key for key, shard in session.store.look(keys).items() if shard.state is ShardState.OPEN}
+        else:
+            begun = self._in_flight.waited_for(keys)
+        return [self._decided(one, begun) for one in announced]
+
+    def _decided(self, one: Announced, begun: set[ShardKey]) -> Announced:
+        going_on = tuple(content for content in one.left_out if self._key(content.shard_id) in begun)
+        ignored = one.ignored + len(one.left_out) - len(going_on)
+        return one._replace(contents=one.contents + going_on, ignored=ignored, left_out=())
 
     def _record(self, malformed: Sequence[Announced]) -> None:
         if malformed:
@@ -117,6 +136,7 @@ class Opener:
         self._session.metrics.add(
             quarantined=sum(one.error is not None for one in announced),
             ignored=sum(one.ignored for one in announced),
+            foreign=sum(one.foreign for one in announced),
             reopened=len(reopened),
             duplicates=sum(len(one.contents) for one in announced) - len(found) + known,
         )

@@ -26,6 +26,7 @@ logger = logging.getLogger("cuesqueue")
 class _Counts:
     received: int = 0  # messages delivered to us, redeliveries included
     ignored: int = 0  # records that announce nothing to read: test events, delete events
+    foreign: int = 0  # objects of others, with onForeignObject = ignore
     duplicates: int = 0  # announcements of shards that were known already
     reopened: int = 0  # objects that were found bad, and are read again since they were announced again
     quarantined: int = 0  # messages that were not understood

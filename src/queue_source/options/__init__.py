@@ -6,7 +6,7 @@ No pyarrow, no Spark and no library of a queue is loaded here: commands and exec
 from __future__ import annotations
 
 from queue_source.options.backfill import BackfillOptions
-from queue_source.options.checks import check_declared
+from queue_source.options.checks import check_declared, check_zone
 from queue_source.options.connections import connection_options
 from queue_source.options.content import ContentOptions, SchemaOptions
 from queue_source.options.file_format import FormatOptions
@@ -45,6 +45,7 @@ __all__ = [
     "TargetQueue",
     "ViewOptions",
     "check_declared",
+    "check_zone",
     "connection_options",
     "parse_reader_options",
     "parse_sink_options",

@@ -13,6 +13,7 @@ from queue_source.options.file_format import MESSAGE_FORMATS, FormatOptions
 from queue_source.options.reader import ReaderOptions
 from queue_source.options.receiving import NotificationOptions
 from queue_source.options.secrets import shown
+from queue_source.options.time_zones import parse_time_zone
 from queue_source.options.units import format_duration
 from queue_source.options.views import ViewOptions
 from queue_source.uris import climbs
@@ -28,6 +29,7 @@ def check_reader(options: ReaderOptions) -> None:
     if options.content.format is not None:
         _check_format(options.content.format)
     _check_paths(options.notifications)
+    _check_choice(options.notifications, options.content.content)
     _check_shares(options)
     _check_backfill(options)
     _check_times(options)
@@ -67,6 +69,40 @@ def _check_paths(options: NotificationOptions) -> None:
             raise OptionError(given[0], "acts only on notificationFormat json; set that too, or leave it out")
     elif given not in (["uriPath"], ["bucketPath", "keyPath"]):
         raise OptionError("notificationFormat", "json needs the option uriPath, or bucketPath and keyPath together")
+
+
+def _check_choice(options: NotificationOptions, content: str) -> None:
+    """What chooses objects does nothing for messages; and something has to be left to choose."""
+    given = {
+        "onForeignObject": options.on_foreign_object != "quarantine",
+        "modifiedAfter": options.modified_after is not None,
+        "modifiedBefore": options.modified_before is not None,
+        "maxFileAge": options.max_file_age is not None,
+    }
+    if content == "message" and (name := next((name for name, is_given in given.items() if is_given), None)):
+        raise OptionError(name, "is about objects, and with content message there are none; leave it out")
+    after, before = options.modified_after, options.modified_before
+    if after is not None and before is not None and after >= before:
+        raise OptionError(
+            "modifiedBefore",
+            f"is {before.isoformat()}, which is not after modifiedAfter ({after.isoformat()}): no object is between "
+            "them; write a later time",
+        )
+
+
+def check_zone(options: NotificationOptions, session: str) -> None:
+    """In a task, which is told the session's zone: it is that in which a time without a zone was taken.
+
+    The process that parses options is not told it.
+    """
+    assumed = options.assumed_zone
+    if assumed is not None and parse_time_zone(session) != assumed:
+        name = "modifiedAfter" if options.modified_after is not None else "modifiedBefore"
+        raise OptionError(
+            name,
+            f"has no zone, and was taken to be in {assumed}, that of the driver's machine, but the session's zone is "
+            f"{session}; write the zone, as in 2026-11-20T08:30:00Z",
+        )
 
 
 def _check_shares(options: ReaderOptions) -> None:

@@ -33,6 +33,7 @@ class Option:
         unless: (another option, its value) with which a required option may be omitted all the same; the
             value None stands for any.
         formats: The file formats that it acts on; with another one it is refused, since it would do nothing.
+        beside: Other options beside which it acts whatever the format.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Option:
     required: str = ""
     unless: tuple[tuple[str, str | None], ...] = ()
     formats: tuple[str, ...] = ()
+    beside: tuple[str, ...] = ()
 
 
 def _field(declare: Callable[Attributes, Option]) -> Callable[Attributes, Any]:

@@ -39,7 +39,7 @@ class FormatOptions:
     )
     timezone: str | None = option(
         "timeZone", types.TIME_ZONE, example="Europe/Berlin", note="the session's: `spark.sql.session.timeZone`",
-        formats=RECORD_FORMATS,
+        formats=RECORD_FORMATS, beside=("modifiedAfter", "modifiedBefore"),
         help="Zone of timestamps that are written without one. Where the session sets none either, it is the zone of "
         "the driver's machine, as in Spark.",
     )

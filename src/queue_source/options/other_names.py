@@ -50,12 +50,15 @@ CANNOT = {
     "ignoreCorruptFiles": "set onCorruptObject to quarantine or skip",
     "ignoreMissingFiles": "set onMissingObject to quarantine or skip",
     "recursiveFileLookup": "a prefix stands for all that is below it; leave it out",
-    "modifiedBefore": _NO_LISTING,
-    "modifiedAfter": _NO_LISTING,
     "latestFirst": _NO_LISTING,
-    "maxFileAge": _NO_LISTING,
 }
 """Options of Spark's own file sources that have no equal here, and what to do instead."""
+
+CLOUD_FILES_CANNOT = {
+    "maxFileAge": "there it is how long a file is remembered: set deduplicationWindow; maxFileAge without cloudFiles "
+    "is Spark's, and leaves out what is older",
+}
+"""The same for options `cloudFiles.X`, by X."""
 
 MEANINGLESS = {
     "cloudFiles.useNotifications": "cuesqueue always works by notifications",

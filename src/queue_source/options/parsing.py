@@ -21,6 +21,7 @@ from queue_source.options.connections import connections
 from queue_source.options.content import ContentOptions, SchemaOptions
 from queue_source.options.declaring import build
 from queue_source.options.file_format import RECORD_FORMATS, FormatOptions
+from queue_source.options.local_times import instant
 from queue_source.options.other_names import SPARK_HIDES
 from queue_source.options.places import READER, SINK, VIEWS
 from queue_source.options.reader import (
@@ -34,6 +35,7 @@ from queue_source.options.receiving import NotificationOptions, QueueOptions
 from queue_source.options.secrets import Literal, Secret, SecretUrl
 from queue_source.options.sink import SinkOptions, TableOptions, TargetQueue
 from queue_source.options.storage import StorageOptions, storage_options
+from queue_source.options.time_zones import machine_time_zone
 from queue_source.options.values import check_shown, read
 from queue_source.options.views import ViewOptions
 
@@ -55,7 +57,7 @@ def parse_reader_options(options: Mapping[str, str]) -> ReaderOptions:
     partitions = values["minPartitions"] or os.cpu_count() or 1
     parsed = ReaderOptions(
         queue=build(QueueOptions, values, urls=urls, connections=connections(_all_urls(values, urls), values)),
-        notifications=build(NotificationOptions, values),
+        notifications=_notifications(values),
         backfill=_backfill(values, prefixes, alone=not urls),
         batches=build(BatchOptions, values, min_partitions=partitions),
         leases=build(LeaseOptions, values),
@@ -135,6 +137,20 @@ def _property(name: str, text: str) -> Secret:
     secret = _SECRET_PROPERTY.search(name) is not None
     check_shown(name, name, text, secret)
     return Secret(text) if secret or SPARK_HIDES.search(name) or name.lower().endswith("uri") else Literal(text)
+
+
+def _notifications(values: Mapping[str, Any]) -> NotificationOptions:
+    """With times as instants: a process that parses options is not told the session's zone."""
+    given = {name: values[name] for name in ("modifiedAfter", "modifiedBefore") if values[name] is not None}
+    without_zone = any(time.tzinfo is None for time in given.values())
+    assumed = machine_time_zone() if without_zone and values["timeZone"] is None else None
+    for name, time in given.items():
+        try:
+            given[name] = instant(time, values["timeZone"] or assumed or "UTC")
+        except ValueError as error:
+            raise OptionError(name, f"{time.isoformat()} is {error}; write another one") from None
+    prefixes = values["allowedPrefixes"] or ()
+    return build(NotificationOptions, {**values, **given}, allowed_prefixes=prefixes, assumed_zone=assumed)
 
 
 def _format(values: Mapping[str, Any]) -> FormatOptions | None:

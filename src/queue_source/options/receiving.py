@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, ClassVar
 
 from queue_source.options import types
@@ -67,7 +67,11 @@ class QueueOptions:
 
 @dataclass(frozen=True, slots=True)
 class NotificationOptions:
-    """How a message becomes shards. Form `json` alone needs the paths."""
+    """How a message becomes shards. Form `json` alone needs the paths.
+
+    Attributes:
+        assumed_zone: The zone in which a time without one was taken, where no option says it.
+    """
 
     TITLE: ClassVar = "Notifications"
 
@@ -79,6 +83,12 @@ class NotificationOptions:
         help="Folders or buckets whose objects are read: only URIs that start with one of these; all others go to the "
         "error table. After the bucket's name it is a comparison of text: end a folder with `/`. With "
         "`backfillPrefixes` it is these, unless it is given.",
+    )
+    on_foreign_object: str = option(
+        "onForeignObject", types.choice("quarantine", "ignore"), "quarantine", example="ignore",
+        help="What happens with a message that announces an object outside of `allowedPrefixes`. `quarantine`: it goes "
+        "to the error table, and nothing of it is read. `ignore`: for queues that announce objects of several streams; "
+        "such objects are left out and counted as `foreign`.",
     )
     notification_format: str = option(
         "notificationFormat", types.choice("auto", *_NOTIFICATION_FORMS), "auto", example="s3",
@@ -108,6 +118,22 @@ class NotificationOptions:
         "that allows them. Like Spark, the reader leaves them out otherwise (`_temporary/`, `_delta_log/`, "
         "`_committed_*`, `.part-0`), and counts them as ignored; folders of partition columns (`_year=2026`) are read.",
     )
+    modified_after: datetime | None = option(
+        "modifiedAfter", types.TIMESTAMP, example="2026-11-01T00:00:00Z",
+        help="Only objects that were modified after this time are read; others are counted as ignored. A time without "
+        "a zone is in that of `timeZone`, else in that of the driver's machine.",
+    )
+    modified_before: datetime | None = option(
+        "modifiedBefore", types.TIMESTAMP, example="2026-12-01T00:00:00Z",
+        help="Only objects that were modified before this time are read; others are counted as ignored. Zones as in "
+        "`modifiedAfter`.",
+    )
+    max_file_age: timedelta | None = option(
+        "maxFileAge", types.DURATION, example="7 days",
+        help="Only objects are read that were modified no longer ago than this when the reader looks at them; others "
+        "are counted as ignored. Longer than the longest time for which the query stands still. How long finished "
+        "objects are remembered (`cloudFiles.maxFileAge`) is `deduplicationWindow`.",
+    )
     tag_filter: tuple[str, ...] | None = option(
         "tagFilter", types.TAG_FILTER, example="orders.#,returns.*",
         help="Only messages whose tag matches one of these are read (`*` is one word, `#` any number of them); others "
@@ -132,6 +158,12 @@ class NotificationOptions:
         "keyPath", types.NON_EMPTY, help="The same for the key. Needs `bucketPath`.", example="detail.files.key"
     )
     # fmt: on
+    assumed_zone: str | None = None
+
+    @property
+    def chooses_by_time(self) -> bool:
+        """Whether it has to be known when an object was modified."""
+        return any(given is not None for given in (self.modified_after, self.modified_before, self.max_file_age))
 
 
 GOOGLE_OPTIONS = (

@@ -17,6 +17,7 @@ from queue_source.errors import MalformedNotification
 from queue_source.options.date_patterns import parse_pattern
 from queue_source.options.ddl import parse_fields
 from queue_source.options.globs import name_matcher
+from queue_source.options.local_times import parse_local_time
 from queue_source.options.partitioning import parse_partitioning
 from queue_source.options.path_globs import PathGlob, path_glob
 from queue_source.options.secrets import Secret, SecretUrl, is_reference, is_url, shown
@@ -142,6 +143,16 @@ def _time(text: str) -> datetime:
             f"{shown(text)} is not a time; write one as in 2026-11-20, 2026-11-20T08:30Z or 2026-11-20T09:30:00+01:00"
         ) from None
     return time if time.tzinfo is not None else time.replace(tzinfo=timezone.utc)
+
+
+def _timestamp(text: str) -> datetime:
+    try:
+        return parse_local_time(text)
+    except ValueError as error:
+        raise ValueError(
+            f"{shown(text)} is not a timestamp{f' ({error})' if str(error) else ''}; write yyyy-MM-ddTHH:mm:ss, best "
+            "with its zone, as in 2026-11-20T08:30:00Z or 2026-11-20T09:30:00+01:00"
+        ) from None
 
 
 def _delivery_hash(text: str) -> str:
@@ -316,6 +327,7 @@ COLUMNS = OptionType("columns", "columns with types, as Spark's DDL has them", _
 URIS = OptionType("URIs", "URIs of objects, separated by commas", _uris)
 DOMAINS = OptionType("domains", "names of domains, separated by commas", _domains)
 TIME = OptionType("time", "an ISO time; UTC without an offset", _time)
+TIMESTAMP = OptionType("timestamp", "`yyyy-MM-ddTHH:mm:ss`, with or without a zone", _timestamp)
 DELIVERY_HASH = OptionType("delivery hash", "a `delivery_hash` of the view `attempts`", _delivery_hash)
 NAMES = OptionType("names", "names of columns, separated by commas", _names)
 TABLE = OptionType("table", "a namespace and a name, separated by a dot", _table_name)

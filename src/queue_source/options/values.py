@@ -10,13 +10,14 @@ from typing import Any
 from queue_source.errors import OptionError
 from queue_source.options import types
 from queue_source.options.declaring import Option
-from queue_source.options.other_names import ALIASES, CANNOT, MEANINGLESS, SPARK_HIDES, SPARK_OWN
+from queue_source.options.other_names import ALIASES, CANNOT, CLOUD_FILES_CANNOT, MEANINGLESS, SPARK_HIDES, SPARK_OWN
 from queue_source.options.places import PLACES, READER, SINK, Place
 from queue_source.options.secrets import Secret, is_reference
 from shard_store.redaction import redact_url
 
 _CLOUD_FILES = "cloudfiles."
 _CANNOT = {name.lower(): instead for name, instead in CANNOT.items()}
+_CLOUD_FILES_CANNOT = {name.lower(): why for name, why in CLOUD_FILES_CANNOT.items()}
 _ALIASES = {alias.lower(): name.lower() for alias, name in ALIASES.items()}
 _MEANINGLESS = {name.lower(): why for name, why in MEANINGLESS.items()}
 _SPARK_OWN = {name.lower() for name in SPARK_OWN}
@@ -73,6 +74,8 @@ def _resolve(place: Place, table: Mapping[str, Option], written: str) -> Option 
     name = _ALIASES.get(name, name)
     if name.startswith(_CLOUD_FILES):
         name = name.removeprefix(_CLOUD_FILES)
+        if name in _CLOUD_FILES_CANNOT:
+            raise OptionError(written, f"has no equivalent here: {_CLOUD_FILES_CANNOT[name]}")
     if name in table:
         return table[name]
     if place is READER and name in _CANNOT:
@@ -114,6 +117,8 @@ def _parse(option: Option, text: str) -> Any:
 
 def _check_format(option: Option, values: Mapping[str, Any]) -> None:
     """An option of one file format does nothing with another: say so instead of ignoring it."""
+    if any(values[name] is not None for name in option.beside):
+        return
     if option.formats and values["fileFormat"] not in option.formats:
         raise OptionError(
             option.name,

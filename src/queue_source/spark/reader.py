@@ -22,7 +22,7 @@ from pyspark.sql.types import StructType
 
 from queue_source.errors import OptionError
 from queue_source.formats.base import check_schema, may_be_cut
-from queue_source.options import ReaderOptions, connection_options
+from queue_source.options import ReaderOptions, check_zone, connection_options
 from queue_source.options.content import ContentOptions
 from queue_source.options.time_zones import machine_time_zone, parse_time_zone
 from queue_source.read.message_rows import check_message_schema
@@ -31,7 +31,7 @@ from queue_source.read.plan_store import PlanStore
 from queue_source.read.task import Alone, Beside, Work, read_work
 from queue_source.spark.compat import AvailableNow, arrow_schema, read_all_available
 from queue_source.spark.process import driver_identity, is_repeated, session_time_zone, stop_on_sigterm
-from queue_source.storage.files import stat_objects
+from queue_source.storage.files import ObjectStat, stat_objects
 from shard_store.model import Plan, Range
 
 if TYPE_CHECKING:
@@ -138,6 +138,7 @@ class CuesqueueStreamReader(AvailableNow, DataSourceStreamReader):
         assert isinstance(partition, WorkPartition)
         work = partition.work
         if (zone := session_time_zone()) is not None:
+            check_zone(self._options.notifications, zone)
             work = replace(work, content=self._in_zone(work.content, zone))
         return read_work(work, arrow_schema(self._schema), repeated=is_repeated())
 
@@ -169,8 +170,8 @@ def _start(options: ReaderOptions) -> tuple[Coordinator, PlanStore]:
     def bucket(prefix: str) -> Bucket:
         return open_bucket(prefix, storage)
 
-    def stat(uris: Sequence[str]) -> list[int | None]:
-        return [None if found is None else found.size for found in stat_objects(uris, storage)]
+    def stat(uris: Sequence[str]) -> list[ObjectStat | None]:
+        return stat_objects(uris, storage)
 
     # a lock or a failover is waited for until others may take over: the heartbeats end what takes longer
     patience = max(QUERY_PATIENCE, options.leases.stale_after.total_seconds())

@@ -2,7 +2,8 @@
 
 Loading and verifying some 20,000 classes is most of what a short Spark does. The first engine test of an environment
 lets a Spark write its classes to a file beside it (`-XX:ArchiveClassesAtExit`, Java 13 and later); each later JVM maps
-the file. A JVM that the file does not suit starts without it.
+the file. A JVM that the file does not suit starts without it. All compile for a short life, also those of examples in
+the documentation, which say nothing of it.
 
     python -m support.engine.class_archive FILE      write the archive
 """
@@ -23,6 +24,7 @@ import pytest
 VARIABLE = "SPARK_SUBMIT_OPTS"
 """Spark gives its text to each JVM that a Python program starts."""
 
+_SHORT_LIFE = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # compile less
 _SILENT = "-Xlog:disable"  # a JVM that the archive does not suit says so on standard output
 
 
@@ -33,9 +35,11 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def use() -> None:
-    """Let each JVM that starts from now on map the archive, where there is one."""
-    if VARIABLE not in os.environ and (archive := archived()):
-        os.environ[VARIABLE] = f"-XX:SharedArchiveFile={archive} {_SILENT}"
+    """Let each JVM that starts from now on compile less, and map the archive where there is one."""
+    if os.environ.get(VARIABLE) in (None, _SHORT_LIFE):  # else it is complete, or somebody's own
+        archive = archived()
+        mapped = f" -XX:SharedArchiveFile={archive} {_SILENT}" if archive else ""
+        os.environ[VARIABLE] = _SHORT_LIFE + mapped
 
 
 def archived() -> Path | None:
@@ -59,7 +63,7 @@ def _write_in_another_process(archive: Path) -> None:
     draft = archive.with_suffix(".new")
     draft.unlink(missing_ok=True)
     command = [sys.executable, "-m", "support.engine.class_archive"]
-    environment = {**os.environ, VARIABLE: f"-XX:ArchiveClassesAtExit={draft} {_SILENT}"}
+    environment = {**os.environ, VARIABLE: f"{_SHORT_LIFE} -XX:ArchiveClassesAtExit={draft} {_SILENT}"}
     environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
     subprocess.run(command, env=environment, check=True, capture_output=True)
     if draft.exists():  # some Javas come without the archive of their own classes, which this one is based on

@@ -19,9 +19,11 @@ from queue_source.errors import BadObject, ObjectStoreError
 from queue_source.formats.bad_records import BadRecords
 from queue_source.formats.base import OpenObject, Part, format_of
 from queue_source.formats.typed import parquet as parquet_reader
-from queue_source.formats.typed import parquet_pages
+from queue_source.formats.typed import parquet_bytes
 from queue_source.formats.typed.limits import Limits
-from queue_source.formats.typed.parquet_pages import Whole, fetch, leaves, row_starts
+from queue_source.formats.typed.parquet_bytes import Whole
+from queue_source.formats.typed.parquet_pages import fetch, leaves, row_starts
+from queue_source.formats.typed.parquet_thrift import read_footer
 from queue_source.options.file_format import FormatOptions
 from queue_source.storage.files import ObjectFile, open_object
 from support.hostile.typed import one_page
@@ -38,7 +40,7 @@ def place_of_small_objects(request: pytest.FixtureRequest, monkeypatch: pytest.M
     if request.param != "in memory":
         monkeypatch.setattr(parquet_reader, "SMALL", 0)
     if request.param == "on disk":
-        monkeypatch.setattr(parquet_pages, "IN_MEMORY", 0)
+        monkeypatch.setattr(parquet_bytes, "IN_MEMORY", 0)
 
 
 def read_parquet(file: ObjectFile, part: Part | None = None) -> Iterator[pa.Table]:
@@ -254,7 +256,8 @@ def test_a_page_is_what_its_type_says_whatever_headers_it_has() -> None:
     data = one_page(bytes(24), 24, values=3, physical=2, two_headers=True)
     file = ObjectFile("", pa.BufferReader(data))
     reader = pq.ParquetFile(pa.BufferReader(data))
-    _, chunks = fetch(Whole(file), reader, [0], leaves(reader.schema, ["a"]), Limits(len(data), 250))
+    (group,), _, _ = read_footer(data[-8 - int.from_bytes(data[-8:-4], "little") : -8])
+    _, chunks = fetch(Whole(file), {0: group}, leaves(reader.schema, ["a"]), Limits(len(data), 250))
     assert [(chunk.values, chunk.dictionary) for chunk in chunks] == [(3, 0)]
 
 

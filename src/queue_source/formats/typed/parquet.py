@@ -6,7 +6,7 @@ import itertools
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -16,10 +16,13 @@ import pyarrow.types as pt
 
 from queue_source.errors import BadObject
 from queue_source.formats.base import OpenObject, Part
+from queue_source.formats.new_columns import Tree
 from queue_source.formats.pieces import neighbours
 from queue_source.formats.typed.calendars import in_gregorian
 from queue_source.formats.typed.limits import AT_ONCE, Limits
-from queue_source.formats.typed.parquet_pages import Chunk, Leaf, Stored, Whole, fetch, leaves, longest_of_short
+from queue_source.formats.typed.parquet_bytes import Stored, Whole
+from queue_source.formats.typed.parquet_pages import Chunk, Leaf, fetch, leaves, longest_of_short
+from queue_source.formats.typed.parquet_thrift import Footer, RowGroup, read_footer
 from queue_source.formats.typed.tables import Chosen, ColumnarFormat, choose, conformed, damage_is_bad
 from queue_source.formats.types import fields_of, inner_types, is_text, special_struct
 from queue_source.options.file_format import FormatOptions
@@ -30,6 +33,7 @@ READ_AT_ONCE = 64 << 20
 """Bytes (as the footer says) of the columns of row groups that are fetched in one go."""
 SMALL = 1 << 20
 """Bytes of the largest object that is fetched as a whole, in one request, also where not all of it is needed."""
+_END = 64 << 10  # bytes that have the footer of most objects
 _ROWS = 65_536
 _FEW = 1_024  # rows of a batch below which it is worth finding out how long texts really are
 _YEAR_1, _YEAR_10000 = -62_135_769_600_000_000 - 3 * 86_400_000_000, 253_402_300_800_000_000 + 86_400_000_000
@@ -41,26 +45,26 @@ class Parquet(ColumnarFormat):
     specials = ("VARIANT",)
 
     def schema_of(self, file: ObjectFile) -> pa.Schema:
-        return _opened(file).schema_arrow
+        return _opened(pa.PythonFile(file, "r")).schema_arrow
 
     def read(self, source: OpenObject, part: Part, schema: pa.Schema, options: FormatOptions) -> Iterator[pa.Table]:
         """The rows of the row groups that begin in the part."""
         file, limits = source.file, Limits(source.size, options.max_expansion)
         with damage_is_bad(file, "Parquet"):
             whole = Whole(file) if file.size() <= SMALL else None
-            reader = _opened(whole or file)
-            layout = _layout(reader, schema, options, file.uri)
-            chosen, columns = layout.chosen, layout.columns
-            metadata = reader.metadata
-            groups = {n: metadata.row_group(n) for n in range(metadata.num_row_groups)}
+            end = _end(whole or file)
+            reader = _opened(pa.BufferReader(end))
+            footer = read_footer(_footer_at(end))
+            layout = _layout(reader, footer, schema, options)
+            chosen, columns, times = Chosen(layout.matches, layout.rescued, file.uri), layout.columns, layout.times
+            groups = dict(enumerate(footer.groups))
             if part != Part():
                 last = sys.maxsize if part.end is None else part.end
                 groups = {n: group for n, group in groups.items() if part.start <= _first_byte(group) < last}
-            limits.check_rows(sum(group.num_rows for group in groups.values()))
+            limits.check_rows(sum(group.rows for group in groups.values()))
             sized = [(n, _claimed(group, columns) if len(groups) > 1 else 0) for n, group in groups.items()]
-            times = _Times(metadata.metadata or {}, columns)
         for some in neighbours(sized, READ_AT_ONCE):
-            for batch in _batches(file, whole, reader, some, chosen.names, columns, limits):
+            for batch in _batches(file, whole, reader, {n: groups[n] for n in some}, chosen.names, columns, limits):
                 table = pa.Table.from_batches([batch])
                 if times.are_unusual:
                     with damage_is_bad(file, "Parquet"):
@@ -71,21 +75,22 @@ class Parquet(ColumnarFormat):
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """What is read of a file with such columns."""
+    """What is read of a file with such columns and metadata."""
 
-    written: pa.Schema
-    stored: pq.ParquetSchema
+    footer: Footer
     declared: pa.Schema
     options: FormatOptions
-    chosen: Chosen
+    matches: dict[str, str]
+    rescued: Tree
     columns: Sequence[Leaf]
+    times: _Times
 
-    def is_of(self, written: pa.Schema, stored: pq.ParquetSchema, declared: pa.Schema, options: FormatOptions) -> bool:
+    def is_of(self, footer: Footer, declared: pa.Schema, options: FormatOptions) -> bool:
         return (
             options is self.options
+            and footer.schema == self.footer.schema
+            and footer.rest == self.footer.rest
             and declared.equals(self.declared, check_metadata=True)
-            and written.equals(self.written, check_metadata=True)
-            and stored.equals(self.stored)
         )
 
 
@@ -93,21 +98,23 @@ _last: _Layout | None = None
 """That of the last file: of thousands of small ones all may have the same."""
 
 
-def _layout(reader: pq.ParquetFile, schema: pa.Schema, options: FormatOptions, uri: str) -> _Layout:
+def _layout(reader: pq.ParquetFile, footer: Footer, schema: pa.Schema, options: FormatOptions) -> _Layout:
     """Raises BadObject("wrong-columns"), and NewColumns where the options want to know of them."""
     global _last
-    written, stored = reader.schema_arrow, reader.schema
-    last = _last
-    if last is not None and last.is_of(written, stored, schema, options):
-        return replace(last, chosen=replace(last.chosen, uri=uri))
+    if _last is not None and _last.is_of(footer, schema, options):
+        return _last
+    written = reader.schema_arrow
     found = written
     if any(map(_is_empty, written.types)):  # pyarrow leaves out a group without any values
         found = pa.schema([field for field in written if not _is_empty(field.type)])
-    chosen = choose(schema, found, options, uri)
+    chosen = choose(schema, found, options, "")
     for name, there in chosen.matches.items():
         if pt.is_nested(schema.field(name).type):
             _check_variant(schema.field(name).type, written.field(there).type, name)
-    _last = _Layout(written, stored, schema, options, chosen, leaves(stored, chosen.names))
+    columns = leaves(reader.schema, chosen.names)
+    times = _Times(reader.metadata.metadata or {}, columns)
+    ends = footer._replace(groups=[])
+    _last = _Layout(ends, schema, options, chosen.matches, chosen.rescued, columns, times)
     return _last
 
 
@@ -135,45 +142,64 @@ def _check_variant(declared: pa.DataType, written: pa.DataType, name: str) -> No
             _check_variant(inner, there, name)
 
 
-def _opened(file: ObjectFile | Stored, **more: Any) -> pq.ParquetFile:
-    native = pa.PythonFile(file, "r") if isinstance(file, ObjectFile) else file.native()
+def _end(file: ObjectFile | Whole) -> bytes:
+    """The end of an object, from its footer on, or from before it."""
+    size = file.size()
+    if isinstance(file, Whole):
+        return file.at(0, size)
+    end = _read(file, max(size - _END, 0), size)
+    start = size - 8 - int.from_bytes(end[-8:-4], "little")
+    return end if start >= size - len(end) or start < 0 else _read(file, start, size)
+
+
+def _read(file: ObjectFile, start: int, end: int) -> bytes:
+    file.seek(start)
+    return file.read(end - start)
+
+
+def _footer_at(end: bytes) -> bytes:
+    """The footer at the end of an object that pyarrow has found to have one."""
+    return end[-8 - int.from_bytes(end[-8:-4], "little") : -8]
+
+
+def _opened(native: pa.NativeFile, **more: Any) -> pq.ParquetFile:
     # INT96 as microseconds: as nanoseconds it would end in 2262, and Spark has no more digits either
     return pq.ParquetFile(native, page_checksum_verification=True, coerce_int96_timestamp_unit="us", **more)
 
 
-def _first_byte(group: pq.RowGroupMetaData) -> int:
+def _first_byte(group: RowGroup) -> int:
     """Where a row group begins. A writer that leaves offsets out (0) gives all its groups to the first part."""
-    if group.num_columns == 0:
+    if not len(group):
         return 0
     column = group.column(0)
-    return int(column.dictionary_page_offset or column.data_page_offset)
+    return column.dictionary_page or column.data_page
 
 
-def _claimed(group: pq.RowGroupMetaData, columns: Sequence[Leaf]) -> int:
-    return sum(group.column(leaf.number).total_uncompressed_size for leaf in columns)
+def _claimed(group: RowGroup, columns: Sequence[Leaf]) -> int:
+    return sum(group.column(leaf.number).decoded for leaf in columns)
 
 
 def _batches(
     file: ObjectFile,
     whole: Whole | None,
     reader: pq.ParquetFile,
-    groups: Sequence[int],
+    groups: Mapping[int, RowGroup],
     wanted: list[str],
     columns: Sequence[Leaf],
     limits: Limits,
 ) -> Iterator[pa.RecordBatch]:
     """The rows of some groups."""
     with damage_is_bad(file, "Parquet"):
-        stored, chunks = fetch(whole or file, reader, groups, columns, limits)
+        stored, chunks = fetch(whole or file, groups, columns, limits)
     try:
         with damage_is_bad(file, "Parquet"):
             rows = _rows(chunks)
             if rows < _FEW and any(chunk.rows > rows for chunk in chunks) and _measure_texts(stored, reader, chunks):
                 rows = _rows(chunks)
             if whole is None:
-                reader = _opened(stored, metadata=reader.metadata, buffer_size=stored.buffer_size)
+                reader = _opened(stored.native(), metadata=reader.metadata, buffer_size=stored.buffer_size)
             # no threads: Spark runs one worker a core
-            if wanted and sum(reader.metadata.row_group(n).num_rows for n in groups) <= rows:  # takes less than batches
+            if wanted and sum(group.rows for group in groups.values()) <= rows:  # takes less than batches
                 table = reader.read_row_groups(list(groups), columns=wanted, use_threads=False)
                 batches = iter(table.to_batches())
             else:
@@ -265,7 +291,8 @@ def _measure_texts(stored: Stored, reader: pq.ParquetFile, chunks: Sequence[Chun
             else:
                 rest.setdefault(chunk.group, {})[chunk.path] = chunk
     for group, paths in rest.items():
-        file = _opened(stored, metadata=reader.metadata, read_dictionary=list(paths), buffer_size=stored.buffer_size)
+        more = {"metadata": reader.metadata, "read_dictionary": list(paths), "buffer_size": stored.buffer_size}
+        file = _opened(stored.native(), **more)
         for batch in itertools.islice(
             file.iter_batches(1, row_groups=[group], columns=list(paths), use_threads=False), 1
         ):

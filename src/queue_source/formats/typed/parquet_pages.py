@@ -1,4 +1,4 @@
-"""The pages of a Parquet row group, fetched as they are stored and measured before anything decodes them.
+"""The pages of a Parquet row group, measured as they are stored before anything decodes them.
 
 What the footer says of sizes is a claim; a decoder allocates what the header of each page says. A page of a few bytes
 may stand for gigabytes: compressed zeros, runs of one value, texts that repeat the text before them.
@@ -7,37 +7,31 @@ may stand for gigabytes: compressed zeros, runs of one value, texts that repeat 
 from __future__ import annotations
 
 import bisect
-import tempfile
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import IO, Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from queue_source.formats.typed.limits import INDIVISIBLE, Limits
+from queue_source.formats.typed.parquet_bytes import Fetched, Stored, Whole
+from queue_source.formats.typed.parquet_thrift import DICTIONARY, V1, V2, Page, RowGroup, page_header, varint
 from queue_source.storage.files import ObjectFile
 
-IN_MEMORY = 64 << 20
-"""Bytes of a fetched group that are held in memory; one that is larger is in a file of its own on local disk."""
-_GAP = 64 << 10  # between two chunks that are still fetched in one request
-_REQUEST = 32 << 20
-_BUFFER = 1 << 20
 _HEADER = 256
+_LARGEST = (1 << 31) - 1  # bytes of a page: of a larger number a decoder would take the lower bits
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 20, "FLOAT": 4, "DOUBLE": 8}
 _DICTIONARIES = (2, 8)  # encodings PLAIN_DICTIONARY, RLE_DICTIONARY
-_CODECS = {"SNAPPY": "snappy", "GZIP": "gzip", "BROTLI": "brotli", "ZSTD": "zstd", "LZ4_RAW": "lz4_raw"}
+_UNCOMPRESSED = 0
+_CODECS = {1: "snappy", 2: "gzip", 4: "brotli", 6: "zstd", 7: "lz4_raw"}
+_OTHER_CODECS = {3: "LZO", 5: "LZ4"}
 _RUNS = 3  # encoding RLE
 _FEW = 16  # bytes that numpy takes longer for
 _ZEROS = [[at for at in range(8) if not byte >> at & 1] for byte in range(256)]
-_TYPE, _DECODED, _STORED = 1, 2, 3  # in a page's header
-_V1, _DICTIONARY_PAGE, _V2 = 0, 2, 3  # types of pages
-_DATA_PAGES = {_V1: (0x51, 0x52), _V2: (0x81, 0x84)}  # in their headers: how many values, and their encoding
-_ENTRIES, _V1_LEVELS_ENCODING, _V2_LEVELS = 0x71, 0x54, 0x86
-_WHOLE_OR_BINARY = (4, 5, 6, 8)  # i16, i32, i64, and binary, which begins with its length
 _DELTA_BYTES = 7  # encoding DELTA_BYTE_ARRAY: a value may repeat the whole of the value before it
 
 
@@ -59,7 +53,7 @@ class Chunk:
     width: int | None
     repeated: bool
     rows: int
-    compression: str
+    codec: int
     values: int = 0
     largest_page: int = 0
     dictionary: int = 0
@@ -98,155 +92,6 @@ class Chunk:
         return fixed + max(windows, default=0)
 
 
-class Stored(Protocol):
-    """What is known to be in memory or on local disk of an object, at its places in the object."""
-
-    @property
-    def buffer_size(self) -> int:
-        """Bytes that pyarrow reads of a column at once; 0 for all of it."""
-
-    def at(self, place: int, size: int) -> bytes:
-        """So many bytes, or fewer at the end of what is stored."""
-
-    def native(self) -> pa.NativeFile:
-        """A file for pyarrow."""
-
-    def release(self) -> None:
-        """Nothing of it is read any more."""
-
-
-class Whole:
-    """A small object, all of it in memory."""
-
-    buffer_size = 0
-
-    def __init__(self, file: ObjectFile) -> None:
-        size = file.size()
-        file.seek(0)
-        self._data = file.read(size)
-        if len(self._data) < size:
-            raise ValueError(f"it ends at byte {len(self._data)}")
-
-    def size(self) -> int:
-        return len(self._data)
-
-    def at(self, place: int, size: int) -> bytes:
-        return self._data[place : place + size]
-
-    def native(self) -> pa.NativeFile:
-        return pa.BufferReader(self._data)
-
-    def release(self) -> None:
-        """Nothing: other groups are in it too."""
-
-
-class Fetched:
-    """The chunks of a group: a file for pyarrow, which has at their places what was fetched."""
-
-    def __init__(self, file: ObjectFile, ranges: Sequence[tuple[int, int]]) -> None:
-        self._file = file
-        self._place = 0
-        joined = _joined(ranges)
-        self._starts = [start for start, _ in joined]
-        self._pieces: list[memoryview] = []
-        self._spool: IO[bytes] | None = None
-        self._spooled: list[tuple[int, int]] = []  # where each is in the spool, and its length
-        self.closed = False
-        if sum(end - start for start, end in joined) > IN_MEMORY:
-            self._spool = tempfile.TemporaryFile(prefix="cuesqueue-group-")  # noqa: SIM115 (`release`)
-        try:
-            for start, end in joined:
-                parts = _parts(file, start, end)
-                if self._spool is None:
-                    self._pieces.append(memoryview(b"".join(parts)))
-                else:
-                    self._spooled.append((self._spool.tell(), end - start))
-                    self._spool.writelines(parts)
-        except BaseException:
-            self.release()
-            raise
-
-    @property
-    def buffer_size(self) -> int:
-        return 0 if self._spool is None else _BUFFER
-
-    def native(self) -> pa.NativeFile:
-        return pa.PythonFile(self, "r")
-
-    def at(self, place: int, size: int) -> bytes:
-        return bytes(self._at(place, size))
-
-    def _at(self, place: int, size: int) -> bytes | memoryview:
-        index = bisect.bisect_right(self._starts, place) - 1
-        if index >= 0:
-            inside = place - self._starts[index]
-            if self._spool is None:
-                if piece := self._pieces[index][inside : inside + size]:
-                    return piece
-            else:
-                where, length = self._spooled[index]
-                if inside < length:
-                    self._spool.seek(where + inside)
-                    return self._spool.read(min(size, length - inside))
-        self._file.seek(place)
-        return self._file.read(size)
-
-    def read(self, size: int) -> bytes | memoryview:
-        """Not copied where it is in memory."""
-        data = self._at(self._place, size)
-        self._place += len(data)
-        return data
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        self._place = offset + (0, self._place, self._file.size() if whence == 2 else 0)[whence]
-        return self._place
-
-    def tell(self) -> int:
-        return self._place
-
-    def size(self) -> int:
-        return self._file.size()
-
-    def close(self) -> None:
-        """Nothing: pyarrow closes what it is given; `release` does."""
-
-    def release(self) -> None:
-        self.closed = True
-        self._pieces.clear()
-        if self._spool is not None:
-            self._spool.close()
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def writable(self) -> bool:
-        return False
-
-
-def _parts(file: ObjectFile, start: int, end: int) -> Iterator[bytes]:
-    """A range of the object, in requests that are not too large."""
-    file.seek(start)
-    while start < end:
-        data = file.read(min(end - start, _REQUEST))
-        if not data:
-            raise ValueError(f"it ends at byte {start}, within a column")
-        yield data
-        start += len(data)
-
-
-def _joined(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    joined: list[tuple[int, int]] = []
-    for start, end in sorted(ranges):
-        if joined and start <= joined[-1][1] + _GAP:
-            joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
-        else:
-            joined.append((start, end))
-    return joined
-
-
 @dataclass(frozen=True, slots=True)
 class Leaf:
     """A column of values of the file.
@@ -283,28 +128,25 @@ def _top(path: str, names: set[str]) -> bool:
 
 
 def fetch(
-    file: ObjectFile | Whole, reader: pq.ParquetFile, groups: Sequence[int], columns: Sequence[Leaf], limits: Limits
+    file: ObjectFile | Whole, groups: Mapping[int, RowGroup], columns: Sequence[Leaf], limits: Limits
 ) -> tuple[Stored, list[Chunk]]:
     """The chunks of some groups, and what is in them. Raises BadObject for pages that need too much memory."""
     ranges, measured = [], []
     length = file.size()
-    for group in groups:
-        meta = reader.metadata.row_group(group)
-        rows = meta.num_rows
+    for number, group in groups.items():
         for leaf in columns:
-            column = meta.column(leaf.number)
-            start, dictionary = column.data_page_offset, column.dictionary_page_offset
-            if dictionary is not None and 0 < dictionary < start:
-                start = dictionary
-            size = column.total_compressed_size
+            column = group.column(leaf.number)
+            start, size = column.start, column.stored
             if start < 0 or size < 0 or start + size > length:
                 raise ValueError("a column lies beyond the end of the object")
             ranges.append((start, start + size))
-            measured.append(Chunk(group, leaf.path, leaf.width, leaf.levels > 0, rows, column.compression))
+            measured.append(Chunk(number, leaf.path, leaf.width, leaf.levels > 0, group.rows, column.codec))
     stored: Stored = file if isinstance(file, Whole) else Fetched(file, ranges)
     try:
         for chunk, (start, end) in zip(measured, ranges, strict=True):
             _measure(chunk, stored, start, end, limits)
+            if not chunk.repeated and chunk.values != chunk.rows:  # a decoder would leave out what is beyond the rows
+                raise ValueError(f"column {chunk.path!r} has {chunk.values} values for {chunk.rows} rows")
         for first in range(0, len(measured), len(columns) or 1):
             group_of = measured[first : first + len(columns)]
             pages = sum(chunk.largest_page + 2 * chunk.dictionary for chunk in group_of)
@@ -330,47 +172,40 @@ def fetch(
 
 def _measure(chunk: Chunk, stored: Stored, start: int, end: int, limits: Limits) -> None:
     largest = values = 0
-    for header, place in _headers(stored, start, end):
-        decoded = header.get(_DECODED, 0)
+    for (kind, decoded, size, count, encoding, _), place in _pages(stored, start, end):
         limits.add_pages(decoded)
         if decoded > largest:
             largest = decoded
-        kind = header.get(_TYPE)
-        if kind == _DICTIONARY_PAGE:
+        if kind == DICTIONARY:
             chunk.dictionary += decoded
             if chunk.width is None:
-                chunk.entries, chunk.longest = header.get(_ENTRIES, 0), decoded
-                chunk.stored = place, header.get(_STORED, 0)
-            continue
-        if kind not in _DATA_PAGES:
-            continue
-        count, encoding = (header.get(number, 0) for number in _DATA_PAGES[kind])
-        values += count
-        if chunk.width is None and encoding not in _DICTIONARIES:
-            chunk.pages.append((count, decoded, encoding == _DELTA_BYTES))
+                chunk.entries, chunk.longest = count, decoded
+                chunk.stored = place, size
+        elif kind in (V1, V2):
+            values += count
+            if chunk.width is None and encoding not in _DICTIONARIES:
+                chunk.pages.append((count, decoded, encoding == _DELTA_BYTES))
     chunk.largest_page, chunk.values = largest, values
 
 
 def row_starts(stored: Stored, chunk: Chunk, start: int, end: int, levels: int) -> np.ndarray:
     """`Chunk.starts`: a row begins where nothing is repeated. Raises ValueError where that cannot be seen."""
     found, before = array("q"), 0
-    for header, place in _headers(stored, start, end):
-        kind = header.get(_TYPE)
-        if kind not in _DATA_PAGES:
+    for page, place in _pages(stored, start, end):
+        if page.kind not in (V1, V2):
             continue
-        count = header.get(_DATA_PAGES[kind][0], 0)
-        page = stored.at(place, header.get(_STORED, 0) if kind == _V1 else header[_V2_LEVELS])
-        if kind == _V1:
-            codec = _CODECS.get(chunk.compression)
-            if codec is not None:
-                page = pa.Codec(codec).decompress(page, header.get(_DECODED, 0), asbytes=True)
-            elif chunk.compression != "UNCOMPRESSED":
-                raise ValueError(f"lists as long as these are not read from {chunk.compression}; write them with zstd")
-            if header.get(_V1_LEVELS_ENCODING, 0) != _RUNS:
+        data = stored.at(place, page.stored if page.kind == V1 else page.levels)
+        if page.kind == V1:
+            if chunk.codec in _CODECS:
+                data = pa.Codec(_CODECS[chunk.codec]).decompress(data, page.decoded, asbytes=True)
+            elif chunk.codec != _UNCOMPRESSED:
+                name = _OTHER_CODECS.get(chunk.codec, f"codec {chunk.codec}")
+                raise ValueError(f"lists as long as these are not read from {name}; write them with zstd")
+            if page.levels != _RUNS:
                 raise ValueError("lists as long as these are only read where their levels are in runs")
-            page = page[4 : 4 + int.from_bytes(page[:4], "little")]
-        _add_starts(found, page, count, levels.bit_length(), before, chunk.rows)
-        before += count
+            data = data[4 : 4 + int.from_bytes(data[:4], "little")]
+        _add_starts(found, data, page.values, levels.bit_length(), before, chunk.rows)
+        before += page.values
         if len(found) > chunk.rows:
             raise ValueError("there are more rows than the footer says")
     found.append(before)
@@ -382,7 +217,7 @@ def _add_starts(found: array[int], levels: bytes, count: int, width: int, before
     place, done = 0, before
     last = before + count
     while done < last:
-        header, place = _varint(levels, place)
+        header, place = varint(levels, place)
         if header & 1:
             size = (header >> 1) * width
             if width == 1 and size < _FEW:
@@ -413,9 +248,8 @@ def longest_of_short(stored: Stored, chunk: Chunk) -> int | None:
     Of short texts three bytes of each length are 0, and no text has three of them one after the other.
     """
     page = stored.at(*chunk.stored)
-    codec = _CODECS.get(chunk.compression)
-    if codec is not None:
-        page = pa.Codec(codec).decompress(page, chunk.dictionary, asbytes=True)
+    if chunk.codec in _CODECS:
+        page = pa.Codec(_CODECS[chunk.codec]).decompress(page, chunk.dictionary, asbytes=True)
     data = np.frombuffer(page, np.uint8)
     if len(data) < 4:
         return None
@@ -434,84 +268,20 @@ def longest_of_short(stored: Stored, chunk: Chunk) -> int | None:
     return None
 
 
-def _headers(stored: Stored, start: int, end: int) -> Iterator[tuple[dict[int, int], int]]:
-    """The headers of the pages of a chunk, and where their contents begin."""
+def _pages(stored: Stored, start: int, end: int) -> Iterator[tuple[Page, int]]:
+    """The pages of a chunk, and where their contents begin."""
     while start < end:
         size = _HEADER
         while True:
             data = stored.at(start, min(size, end - start))
             try:
-                header, length = page_header(data)
+                page, length = page_header(data)
                 break
             except IndexError:
                 if len(data) < size:  # old writers say more than there is: what is left is no page
                     return
                 size *= 8
-        size = header.get(_STORED, 0)
-        if size < 0 or header.get(_DECODED, 0) < 0:
-            raise ValueError("a page has a negative size")
-        yield header, start + length
-        start += length + size
-
-
-def page_header(data: bytes) -> tuple[dict[int, int], int]:
-    """The whole numbers of a struct in Thrift's compact form, by number, and its length. Raises IndexError.
-
-    Those of a struct in it are at 16 times the struct's number and theirs. What is deeper, or has larger numbers, is
-    not needed of a page's header. Thousands of pages are common: one loop, without calls.
-    """
-    found: dict[int, int] = {}
-    outer: list[tuple[int, int]] = []
-    place = number = 0
-    base = 0  # -1: nothing of it is wanted
-    while True:
-        kind = data[place] & 0x0F
-        delta = data[place] >> 4
-        place += 1
-        if not kind:
-            if not outer:
-                return found, place
-            base, number = outer.pop()
-            continue
-        if delta:
-            number += delta
-        else:
-            number, place = _number(data, place)
-        known = base >= 0 and 0 < number < 16
-        if kind in _WHOLE_OR_BINARY:
-            value = data[place]
-            place += 1
-            if value > 0x7F:
-                value, place = _varint(data, place - 1)
-            if kind == 8:
-                place += value
-            elif known:
-                found[base + number] = (value >> 1) ^ -(value & 1)
-        elif kind == 12:
-            if len(outer) >= 4:
-                raise ValueError("a page has no header")
-            outer.append((base, number))
-            base = 16 * number if known and not base else -1
-            number = 0
-        elif kind in (3, 7):  # byte, double
-            place += 1 if kind == 3 else 8
-        elif kind not in (1, 2):  # true, false: there is nothing more of them
-            raise ValueError("a page has no header")
-
-
-def _number(data: bytes, place: int) -> tuple[int, int]:
-    value, place = _varint(data, place)
-    return (value >> 1) ^ -(value & 1), place
-
-
-def _varint(data: bytes, place: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = data[place]
-        place += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, place
-        shift += 7
-        if shift > 63:
-            raise ValueError("a page has no header")
+        if not (0 <= page.stored <= _LARGEST and 0 <= page.decoded <= _LARGEST):
+            raise ValueError("a page has a size that no page has")
+        yield page, start + length
+        start += length + page.stored

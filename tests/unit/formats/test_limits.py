@@ -1,0 +1,86 @@
+"""What an object decodes to is counted table by table, and rows of text are handed on before they are too many."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from queue_source.errors import BadObject
+from queue_source.formats.bad_records import BadRecords
+from queue_source.formats.text import records
+from queue_source.formats.text.blocks import Block
+from queue_source.formats.text.csv_lines import CsvReader
+from queue_source.formats.text.json_lines import JsonReader
+from queue_source.formats.typed import limits
+from queue_source.formats.typed.limits import Limits
+from queue_source.options.file_format import FormatOptions
+
+ROWS = 10_000
+TABLE = pa.table({"a": pa.array(range(ROWS), pa.int64())})
+
+
+def refused_after(tables: list[pa.Table]) -> int | None:
+    """How many tables were let through, or None where all were."""
+    counted = Limits(size=1, expansion=1)
+    for place, table in enumerate(tables):
+        try:
+            assert counted.counted(table) is table
+        except BadObject:
+            return place
+    return None
+
+
+@pytest.mark.parametrize("small", [0, 1 << 20])
+def test_a_small_first_table_counts_as_all_others_do(small: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "_SMALL", small)
+    monkeypatch.setattr(limits, "ALWAYS_ALLOWED", 3 * TABLE.nbytes)
+    assert refused_after([TABLE] * 3) is None
+    assert refused_after([TABLE] * 4) == 3
+    monkeypatch.setattr(limits, "ALWAYS_ALLOWED", 1 << 30)
+    monkeypatch.setattr(limits, "ALWAYS_ALLOWED_ROWS", ROWS)
+    assert refused_after([TABLE]) is None
+    assert refused_after([TABLE, TABLE]) == 1
+    monkeypatch.setattr(limits, "ALWAYS_ALLOWED_ROWS", ROWS - 1)
+    assert refused_after([TABLE]) == 0
+
+
+def test_of_a_small_first_table_only_its_buffers_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    nulls = pa.table({"a": pa.nulls(ROWS, pa.int64())})
+    counted = Limits(size=1, expansion=1)
+    counted.counted(nulls)
+    assert (counted.rows, counted.decoded) == (ROWS, nulls.get_total_buffer_size())
+    counted.counted(nulls)  # one that is not the first: nulls are no bytes
+    assert (counted.rows, counted.decoded) == (2 * ROWS, nulls.get_total_buffer_size())
+    monkeypatch.setattr(limits, "_SMALL", nulls.get_total_buffer_size())
+    counted = Limits(size=1, expansion=1)
+    counted.counted(nulls)  # nor of a first one that is large
+    assert (counted.rows, counted.decoded) == (ROWS, 0)
+
+
+SCHEMA = pa.schema([("a", pa.int64()), ("b", pa.string())])
+
+
+@pytest.mark.parametrize("reader", [CsvReader, JsonReader])
+def test_rows_that_are_read_one_by_one_are_handed_on_before_they_are_too_many(
+    reader: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "csv" if reader is CsvReader else "json"
+    line = b"%d,x\n" if name == "csv" else b'{"a":%d,"b":"x"}\n'
+    data = b"".join(line % n for n in range(10))
+    for cells, sizes in ((9, [3, 3, 3, 1]), (10, [4, 4, 2]), (1 << 20, [10])):
+        monkeypatch.setattr(records, "MAX_CELLS", cells)
+        tables = list(reader(SCHEMA, FormatOptions(name), BadRecords("PERMISSIVE"), "uri").slowly(Block(0, data)))
+        assert [table.num_rows for table in tables] == sizes
+        assert pa.concat_tables(tables)["a"].to_pylist() == list(range(10))
+
+
+def test_items_of_a_large_document_are_handed_on_before_they_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records, "MAX_CELLS", 9)
+    monkeypatch.setattr(JsonReader, "_items_quickly", lambda *_: None)
+    data = b"[" + b",".join(b'{"a":%d,"b":"x"}' % n for n in range(10)) + b"]"
+    reader = JsonReader(SCHEMA, FormatOptions("json", multi_line=True), BadRecords("PERMISSIVE"), "uri")
+    tables = reader._items(Block(0, data), data[1:-1].replace(b"},{", b"}\n{"))
+    assert [table.num_rows for table in tables] == [3, 3, 3, 1]
+    assert pa.concat_tables(tables)["a"].to_pylist() == list(range(10))
