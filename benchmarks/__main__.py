@@ -19,6 +19,7 @@ from rich.table import Table
 import benchmarks.competing
 import benchmarks.growth
 import benchmarks.leases
+import benchmarks.listing
 import benchmarks.memory
 import benchmarks.pruning
 import benchmarks.queue_sink

@@ -79,6 +79,8 @@ def check_object(uri: str) -> None:
 
 def climbs(uri: str) -> bool:
     """Whether a segment `.` or `..` makes clients ask for another object: HTTP resolves them, over buckets too."""
+    if "/." not in uri:  # nearly all
+        return False
     scheme, _, path = uri.partition("://")
     return scheme not in _LITERAL_KEYS and any(part in (".", "..") for part in path.split("/"))
 

@@ -4,7 +4,7 @@ before and after. What is done with an object is decided by its store, which kno
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -153,6 +153,14 @@ def due(transaction: Transaction, source: str, limit: int) -> DueCleanings:
     rows = transaction.execute(query).all()
     found = [row._asdict() | {"shard_key": ShardKey(bytes(row.shard_key)), "again": bool(row.again)} for row in rows]
     return DueCleanings([Cleaning(**values) for values in found], now)
+
+
+def redirect(transaction: Transaction, targets: Mapping[ShardKey, str | None]) -> None:
+    """Other targets than those that were planned."""
+    for key in sorted(targets):
+        action = "delete" if targets[key] is None else "move"
+        this = cleanings.c.shard_key == key, cleanings.c.ended_at.is_(None)
+        transaction.execute(cleanings.update().where(*this).values(target=targets[key], action=action))
 
 
 def end(transaction: Transaction, ended: Sequence[Ended]) -> None:

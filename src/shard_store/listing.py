@@ -182,20 +182,24 @@ def fail(transaction: Transaction, token: PublishToken, source: str, prefix: str
 
 
 def abandoned(transaction: Transaction, source: str, limit: int) -> list[Shard]:
-    """Open shards of listings whose pipelines have stopped: no message leads anybody to them."""
+    """Open shards of listings that nobody has, or whose pipelines have stopped: no message leads anybody to them."""
     stopped = sa.select(pipelines.c.pipeline).where(
         pipelines.c.source == source, pipelines.c.stale_at <= transaction.now()
     )
-    left = sa.and_(shards.c.owner.in_(stopped), shards.c.finished_at.is_(None), shards.c.queue == LISTING)
-    query = current(transaction).where(left, shards.c.source == source).limit(limit)
-    return [as_shard(row) for row in transaction.execute(query)]
+    names = transaction.execute(stopped).scalars().all()  # by name: else planners read all that is open of everybody
+    left = sa.and_(shards.c.finished_at.is_(None), shards.c.queue == LISTING, shards.c.source == source)
+    query = current(transaction).where(left).limit(limit)
+    found = transaction.execute(query.where(shards.c.owner.is_(None))).all()
+    return [as_shard(row) for row in (*found, *transaction.select_among(query, shards.c.owner, names))][:limit]
 
 
-def leave_existing(transaction: Transaction, token: PublishToken, source: str, prefixes: Iterable[str]) -> None:
-    """Objects that were there before now are no business of listings, if this source was never listed before."""
+def leave_existing(transaction: Transaction, token: PublishToken, source: str) -> None:
+    """Objects that were there before now are no business of listings, if this source was never listed before.
+
+    It holds for the whole source: so also where other prefixes were listed, of which something may be missing still.
+    """
     fence(transaction, token)
-    keys = [listing_key(source, prefix) for prefix in prefixes]
-    if any(transaction.select_among(sa.select(listings.c.listing_key), listings.c.listing_key, keys)):
+    if transaction.execute(sa.select(listings.c.listing_key).where(listings.c.source == source).limit(1)).first():
         return
     this = sources.update().where(sources.c.source == source, sources.c.existing_before.is_(None))
     transaction.execute(this.values(existing_before=transaction.now()))
@@ -236,9 +240,8 @@ def _is_due(row: Row[Any], token: PublishToken, interval: int, at_once: bool) ->
 
 def _insert(transaction: Transaction, key: bytes, source: str, prefix: str) -> None:
     """As one that ended before time began."""
-    times = ("incarnation", "began_at", "touched_at", "ended_at")
-    numbers = (*times, "objects", "opened", "beyond_memory", "existing", "failures")
-    row = {"listing_key": key, "source": source, "prefix": prefix, "owner": "", **dict.fromkeys(numbers, 0)}
+    row: dict[str, Any] = dict.fromkeys((c.name for c in listings.c if isinstance(c.type, sa.BigInteger)), 0)
+    row |= {"listing_key": key, "source": source, "prefix": prefix, "owner": ""}
     transaction.execute(transaction.dialect.insert_if_absent(listings).values(row))
 
 

@@ -152,6 +152,7 @@ class ShardStore:
 
     plan_cleanings = _writes(cleaning.plan)
     due_cleanings = _reads(cleaning.due)
+    redirect_cleanings = _writes(cleaning.redirect)
     end_cleanings = _writes(cleaning.end)
     waiting_cleanings = _reads(cleaning.waiting)
 

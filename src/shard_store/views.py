@@ -224,7 +224,9 @@ def pages(
     query = sa.select(*chosen).select_from(_FROM[view])
     if source is not None:
         query = query.where(table.c.source == source)
-    if pipeline is not None and "pipeline" in {column.name for column in VIEWS[view]}:
+    if pipeline is not None and "pipeline" not in known:
+        query = query.where(sa.false())  # they are of sources
+    elif pipeline is not None:
         query = query.where((table.c.owner if table is shards else table.c.pipeline) == pipeline)
     if keys is not None:
         query = query.where(*keys.conditions())

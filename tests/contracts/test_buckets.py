@@ -187,14 +187,30 @@ def test_what_is_another_object_by_now_stays(made: BucketBackend, bucket: Bucket
 
 
 @pytest.mark.parametrize("act", ["delete", "move"])
-def test_without_an_etag_size_and_time_decide(made: BucketBackend, bucket: Bucket, prefix: str, act: str) -> None:
+def test_without_etags_size_and_time_decide(made: BucketBackend, bucket: Bucket, prefix: str, act: str) -> None:
+    if made.has_etags:
+        pytest.skip("its ETags decide")
     made.put_many({f"{prefix}{name}": b"old" for name in "abcd"})
-    known = {one.uri[-1]: one._replace(etag=None) for one in _known(bucket, prefix)}
+    known = {one.uri[-1]: one for one in _known(bucket, prefix)}
     known["a"] = known["a"]._replace(size=4)
     known["b"] = known["b"]._replace(read_at=known["b"].read_at - timedelta(hours=2))
     known["c"] = known["c"]._replace(size=None)
     outcomes = _act(bucket, act, list(known.values()))
     assert [_cause(outcome) for outcome in outcomes] == ["object-changed", "object-changed", None, None]
+
+
+@pytest.mark.parametrize("act", ["delete", "move"])
+def test_what_was_read_without_its_etag_stays_where_there_are_etags(
+    made: BucketBackend, bucket: Bucket, prefix: str, act: str
+) -> None:
+    """Its size says little, and its time is that of another clock."""
+    if not made.has_etags:
+        pytest.skip("files have no ETags")
+    made.put_many({f"{prefix}{name}": b"old" for name in "ab"})
+    a, b = (one._replace(etag=None) for one in _known(bucket, prefix))
+    outcomes = _act(bucket, act, [a, b._replace(size=4)])
+    assert [_cause(outcome) for outcome in outcomes] == ["etag-unknown", "object-changed"]
+    assert _all_uris(bucket, prefix) == [a.uri, b.uri]
 
 
 def test_an_etag_decides_whatever_the_time(made: BucketBackend, bucket: Bucket, prefix: str) -> None:

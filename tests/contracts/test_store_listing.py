@@ -225,19 +225,19 @@ def test_what_existed_before_the_first_listing_may_be_left_out_for_ever(
 ) -> None:
     lister.ahead = ahead
     backend.clock.now += 0.5
-    lister.store.leave_existing(lister.us.token, "s", [PREFIX])
+    lister.store.leave_existing(lister.us.token, "s")
     before, after = lister.listed("before", age=1.0), lister.listed("after", age=-1.0)
     within = Found(content("within the second"), lister.clock() - 500_000)  # of stores that tell whole seconds
     assert within.modified % 1_000_000 == 0
     backend.clock.advance(DAY)
     for expected in ({"after", "within the second"}, {"after", "within the second"}):
         assert lister.opened(before, within, after) == expected
-    lister.store.leave_existing(lister.us.token, "s", [PREFIX])
+    lister.store.leave_existing(lister.us.token, "s")
     assert memory(lister.store).existing_before == round((backend.clock.now - DAY) * 1_000_000)
 
 
 def test_what_appeared_later_with_an_older_time_did_not_exist_and_what_did_is_counted(lister: Lister) -> None:
-    lister.store.leave_existing(lister.us.token, "s", [PREFIX])
+    lister.store.leave_existing(lister.us.token, "s")
     moved_in = lister.listed("moved in", age=DAY)._replace(appeared=lister.clock())
     there = lister.listed("there", age=DAY)._replace(appeared=lister.clock() - 60_000_000)
     claim = lister.claim()
@@ -263,9 +263,31 @@ def test_memory_goes_by_the_time_of_the_last_change_and_not_by_that_of_the_name(
 
 def test_existing_objects_are_not_left_out_any_more_once_the_source_was_listed(lister: Lister) -> None:
     lister.list()
-    lister.store.leave_existing(lister.us.token, "s", [PREFIX])
+    lister.store.leave_existing(lister.us.token, "s")
     assert memory(lister.store).existing_before is None
     assert lister.opened(lister.listed("old", age=DAY)) == {"old"}
+
+
+def test_existing_objects_are_left_out_of_a_source_that_was_never_listed_at_all(
+    lister: Lister, backend: StoreBackend
+) -> None:
+    """A start with other prefixes leaves out nothing that the listing of an earlier one is still to find."""
+    Lister(Pipeline.start(backend.open(), "other", "t"), backend).list()
+    lister.list()
+    leave(lister)
+    assert memory_of_existing(lister.store, "s") is None
+    new = Pipeline.start(backend.open(), "new", "u")
+    leave(Lister(new, backend))
+    assert memory_of_existing(new.store, "u") is not None
+
+
+def memory_of_existing(store: ShardStore, source: str) -> Any:
+    query = sa.select(sources.c.existing_before).where(sources.c.source == source)
+    return store.database.read(lambda t: t.execute(query).scalar_one())
+
+
+def leave(lister: Lister) -> None:
+    lister.store.leave_existing(lister.us.token, lister.us.source)
 
 
 def test_what_is_younger_than_the_grace_is_left_to_its_message(lister: Lister, backend: StoreBackend) -> None:

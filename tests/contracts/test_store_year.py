@@ -30,7 +30,7 @@ SMALL = {
     "cuesqueue_listings": "one row for each prefix that is listed",
 }
 PAGES = "a page of a view, which ends when it is full; the query continues after its last key"
-ALLOWED = {("views", table): PAGES for table in ("shards", "attempts", "splits", "errors")}
+ALLOWED = {("views", table): PAGES for table in ("shards", "attempts", "splits", "errors", "cleanings")}
 ALLOWED["start", "errors"] = "once in a start: the errors of all pipelines that ran before, of which MariaDB reads most"
 ALLOWED["start", "attempts"] = ALLOWED["start", "errors"]
 """(step, table) -> why a scan is right there."""

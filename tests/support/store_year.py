@@ -252,7 +252,7 @@ class Life:
         self.store.release(self._token, [shard.key for shard in compared.shards])
         assert self.store.claim_listing(self._token, SOURCE, "s3://bucket/", 3600.0) is None
         assert self.store.abandoned(SOURCE, 1000) == []
-        self.store.leave_existing(self._token, SOURCE, ["s3://bucket/"])
+        self.store.leave_existing(self._token, SOURCE)
         self.store.let_go_of_listings(self._token, SOURCE, ["s3://bucket/"])
 
     def _ownership(self) -> None:

@@ -319,9 +319,11 @@ def rows_of(world: World) -> list[dict[str, Any]]:
 def test_clocks_an_hour_off_lose_and_double_nothing(world: World, ahead: float) -> None:
     world.bucket.ahead = ahead
     world.bucket.put(*uris(20))
-    with world.loop(**ALONE, backfillInterval="50ms", deduplicationMaxShards="5", pruneInterval="10ms") as loop:
-        until(lambda: _published(world) == 20, slowly(loop))
-        until(lambda: len(rows_of(world)) == 5, slowly(loop))
+    with world.loop(**ALONE, backfillInterval="50ms") as loop:
+        until(lambda: _all_done(world, 20), slowly(loop))
+        with world.store() as store:
+            assert store.prune(RetentionPolicy(max_shards=5)).shards == 15
+        assert len(rows_of(world)) == 5
         listed = loop.metrics["listed"]
         until(lambda: loop.metrics["listed"] > listed + 40, slowly(loop))
         assert loop.metrics["beyondMemory"] > 0

@@ -16,7 +16,7 @@ from queue_source.errors import ObjectRefused
 from queue_source.storage.buckets import open_bucket
 from shard_store.pruning import RetentionPolicy
 from support.coordinator_world import World, assert_published_once, patiently, uris
-from support.driver_loop import published, until
+from support.driver_loop import published, states, until
 
 LIST: dict[str, Any] = {"backfillPrefixes": "s3://bucket/", "backfillGrace": "0s"}
 OFTEN: dict[str, Any] = {**LIST, "backfillInterval": "50ms"}
@@ -29,7 +29,7 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
-def drain(world: World, **options: str) -> dict[str, int]:
+def drain(world: World, **options: Any) -> dict[str, int]:
     """An AvailableNow run; its counters."""
     with world.loop(**{**ALONE, **options}) as loop:
         loop.drain()
@@ -124,3 +124,48 @@ def test_runs_that_end_at_a_page_that_fails_begin_anew_too(world: World) -> None
     world.bucket.put(*before_it)
     assert drain(world)["backfilled"] == 2
     assert_published_once(world, [*before_it, *uris(4, first=1)])
+
+
+# --- what a stopped pipeline has left ---
+
+
+def test_available_now_reads_what_a_pipeline_that_stopped_had_found(world: World) -> None:
+    world.bucket.put(*uris(5))
+    with world.loop(**LIST, pipeline="one", checkpoint="one", maxFilesPerTrigger="1") as loop:
+        until(lambda: loop.metrics["backfilled"] == 5, lambda: time.sleep(0.01))
+    with world.loop(**LIST, pipeline="two", checkpoint="two") as loop:
+        loop.drain()
+    assert_published_once(world, uris(5))
+
+
+def test_available_now_reads_all_that_stopped_pipelines_had_found(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("queue_source.coordinator.backfill._ABANDONED", 2)
+    world.bucket.put(*uris(7))
+
+    with world.loop(**LIST, pipeline="one", checkpoint="one", maxFilesPerTrigger="3") as loop:
+        until(lambda: loop.metrics["backfilled"] == 7, lambda: time.sleep(0.01))
+    with world.loop(**LIST, pipeline="two", checkpoint="two") as loop:
+        loop.drain()
+    assert_published_once(world, uris(7))
+
+
+def test_a_batch_that_a_stopped_pipeline_had_planned_stays_its_own(world: World) -> None:
+    world.bucket.put(*uris(5))
+    with world.loop(**LIST, pipeline="one", checkpoint="one", maxFilesPerTrigger="1") as loop:
+        until(lambda: loop.metrics["backfilled"] == 5, lambda: time.sleep(0.01))
+        loop.coordinator.latest(0)
+    with world.loop(**LIST, pipeline="two", checkpoint="two") as loop:
+        loop.drain()
+        with world.store() as store:
+            assert states(store) == {"open": 1, "done": 4}
+
+
+def test_a_reader_that_does_not_list_any_more_reads_what_it_had_found(world: World) -> None:
+    world.bucket.put(*uris(5))
+    with world.loop(**LIST, pipeline="one", checkpoint="one", maxFilesPerTrigger="1") as loop:
+        until(lambda: loop.metrics["backfilled"] == 5, lambda: time.sleep(0.01))
+    with world.loop(pipeline="one", checkpoint="one") as loop:
+        until(lambda: published_of(world).total() == 5, patiently(loop))
+    assert_published_once(world, uris(5))

@@ -98,6 +98,9 @@ COMPANIONS = {
     "backfillPrefixes": {"allowedPrefixes": "s3://landing/"},
     "backfillInterval": {"backfillPrefixes": "s3://in/"},
     "backfillGrace": {"backfillPrefixes": "s3://in/"},
+    "cleanSource": {"allowedPrefixes": "s3://landing/in/", "cleanSource.moveDestination": "s3://landing/archive/"},
+    "cleanSource.moveDestination": {"allowedPrefixes": "s3://landing/in/", "cleanSource": "move"},
+    "cleanSource.retentionDuration": {"cleanSource": "delete"},
     "azure.clientSecret": {"azure.clientId": "c", "azure.tenantId": "t"},
 }
 """What an option does not go without."""
@@ -163,6 +166,7 @@ BAD: dict[str, list[str]] = {
     "domains": [",", "https://a.b/", "localhost"],
     "URIs": ["", "s3://a/,", "landing/1.json"],
     "prefixes": ["", "s3://a/,", ",", "landing/", "s3:/a/", "file://elsewhere/"],
+    "folder": ["", "landing/", "s3:/a/", "file://elsewhere/", "s3://b/../c/"],
     "tag filter": ["", "a,", "x" * 300],
     "glob": ["", "[a", "{a,b", "a\\"],
     "path glob": ["", "*.csv", "s3://b/[a"],

@@ -22,6 +22,8 @@ def is_hidden(uri: str, prefixes: Iterable[str]) -> bool:
 
 
 def _is_hidden_below(path: str) -> bool:
+    if path[:1] not in ("_", ".") and "/_" not in path and "/." not in path and _COPYING not in path:
+        return False  # nearly all, and listings ask for a million
     *folders, name = path.split("/")
     return _is_hidden_file(name) or any(map(_is_hidden_folder, folders))
 

@@ -61,6 +61,7 @@ class Backfill:
         self._ownership = ownership
         self._open_bucket = open_bucket
         self._draining = False
+        self._has_taken = False
         self._lock = threading.Lock()
         # a reader that has nothing else shows what is there when it is started, as often as it is
         now, alone = session.clock(), not options.queue.urls
@@ -75,7 +76,7 @@ class Backfill:
             except (BadObject, ObjectStoreError) as error:  # without a request
                 raise OptionError("backfillPrefixes", str(error)) from error
         if self._prefixes and not session.options.backfill.include_existing:
-            session.store.leave_existing(session.token, session.options.source, list(self._prefixes))
+            session.store.leave_existing(session.token, session.options.source)
         self._in_flight.expect_listing(bool(self._prefixes))
 
     def start(self, threads: Threads) -> None:
@@ -83,7 +84,12 @@ class Backfill:
             threads.start(f"backfill-{number}", self._run)
 
     def drain(self) -> None:
-        """AvailableNow: what is due now is listed to its end, once; a listing that comes due later is not begun."""
+        """AvailableNow: what is due now is listed to its end, once; a listing that comes due later is not begun.
+
+        What stopped pipelines have left is taken first, all of it: they had no more than they could read soon.
+        """
+        while self._take() == _ABANDONED:
+            pass
         with self._lock:
             self._draining = True
             for prefix in self._prefixes.values():
@@ -93,9 +99,17 @@ class Backfill:
 
     def take_abandoned(self) -> None:
         """Read what pipelines that have stopped found by listing: nobody has a message that leads to it."""
+        if (self._prefixes or not self._has_taken) and self._in_flight.wait_for_listed(0.0):
+            self._take()  # once also by a reader that does not list any more: it may have left some itself
+
+    def _take(self) -> int:
         session = self._session
-        if self._prefixes and self._in_flight.wait_for_listed(0.0):
-            self._ownership.resolve(session.store.abandoned(session.options.source, _ABANDONED))
+        found = []
+        if session.semantics.keeps_shards:
+            found = session.store.abandoned(session.options.source, _ABANDONED)
+            self._ownership.resolve(found)
+        self._has_taken = True
+        return len(found)
 
     def let_go(self) -> None:
         """After the threads have ended: others may go on with our listings. Raises ShardStoreError."""

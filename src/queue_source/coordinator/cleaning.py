@@ -7,15 +7,18 @@ between is no more than a repetition: what is gone stays gone, and what is anoth
 from __future__ import annotations
 
 import logging
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from datetime import datetime, timedelta, timezone
+from hashlib import sha256
 
 from queue_source.coordinator.session import Session
 from queue_source.errors import BadObject, ObjectRefused, ObjectStoreError
 from queue_source.storage.buckets.base import Bucket, Known, Outcome
 from queue_source.storage.files import bucket_of
+from queue_source.uris import climbs
 from shard_store import cleaning
 from shard_store.cleaning import Cleaning, Ended, Planned
 from shard_store.errors import ShardStoreError
@@ -29,10 +32,14 @@ _BATCH = 250  # objects of one call to a bucket: as many as are done again after
 _SAME_CLOCK = timedelta(seconds=2)  # dates of HTTP have whole seconds, and an answer takes its time
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _DETAIL = 1000  # characters
+_PLAIN = re.compile(r"[\w=-][\w.=-]{0,199}", re.ASCII)
 
 
 class Cleaner:
-    """One thread. What fails is written down, logged, counted (`cleaningFailures`) and tried again; it ends nothing."""
+    """One thread. What fails is written down, logged, counted (`cleaningFailures`) and tried again.
+
+    It ends no query.
+    """
 
     def __init__(self, session: Session, open_bucket: Callable[[str], Bucket]) -> None:
         self._session = session
@@ -72,7 +79,17 @@ class Cleaner:
         if not uri.startswith(self._allowed):
             return None
         version = shard_id[len(uri) + 1 :] if shard_id.startswith(f"{uri}#") else None
-        return Planned(uri, None if self._destination is None else moved_to(uri, version, self._destination), version)
+        return Planned(uri, self._target(uri, version), version)
+
+    def _target(self, uri: str, version: str | None) -> str | None:
+        return None if self._destination is None else moved_to(uri, version, self._destination)
+
+    def _as_options_say(self, due: Sequence[Cleaning]) -> list[Cleaning]:
+        """Options may have changed since it was planned. And nobody who writes to the store says where objects go."""
+        wanted = {one.shard_key: self._target(one.uri, one.version) for one in due}
+        if other := {one.shard_key: wanted[one.shard_key] for one in due if one.target != wanted[one.shard_key]}:
+            self._session.store.redirect_cleanings(other)
+        return [one._replace(target=wanted[one.shard_key]) for one in due]
 
     def _clean_some(self) -> int:
         """What is due next; how many it were."""
@@ -80,13 +97,14 @@ class Cleaner:
         due, now = session.store.due_cleanings(session.options.source, _BATCH)
         if not due:
             return 0
+        due = self._as_options_say(due)
         ended: list[Ended] = []
         by_bucket: defaultdict[str, list[Cleaning]] = defaultdict(list)
         for one in due:
             if one.again:
                 ended.append(Ended(one.shard_key, one.read_at, cleaning.CHANGED, "announced-again"))
-            elif not one.uri.startswith(self._allowed):
-                detail = f"{one.uri!r} is outside of allowedPrefixes by now"
+            elif not one.uri.startswith(self._allowed) or climbs(one.uri):
+                detail = f"{one.uri!r} is outside of allowedPrefixes"
                 ended.append(Ended(one.shard_key, one.read_at, cause="forbidden-object", detail=detail, hopeless=True))
             else:
                 by_bucket[bucket_of(one.uri)].append(one)
@@ -157,7 +175,9 @@ def moved_to(uri: str, version: str | None, destination: str) -> str:
     if version is None:
         return destination + path
     folder, slash, name = path.rpartition("/")
-    return f"{destination}{folder}{slash}{version.replace('/', '_')}/{name}"
+    if not _PLAIN.fullmatch(version):  # whoever sends a message says what it is: it must not be a path
+        version = sha256(version.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    return f"{destination}{folder}{slash}{version}/{name}"
 
 
 def _ended(one: Cleaning, outcome: Outcome) -> Ended:

@@ -336,7 +336,8 @@ class InFlight:
             self._inbox.clear()
             self._opening = []
             self._unopened = 0
-            return Left(unplanned, list(planned), [key for key in bare if self._ready.remove(key)])
+            # what listings have found has no messages: nobody would come for it before it is stale
+            return Left(unplanned, list(planned), [key for key in (*bare, *self._listed) if self._ready.remove(key)])
 
     def counts(self) -> Counts:
         with self._changed:

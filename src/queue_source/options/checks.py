@@ -149,6 +149,14 @@ def _check_backfill(options: ReaderOptions) -> None:
             raise OptionError(
                 name, f"{shown(prefix)} is no folder and no bucket; write s3://bucket/folder/ or file:///folder/"
             )
+    if options.deduplication.deduplication_max_shards is not None:
+        # the busier the source, the shorter its memory; no number says that it reaches back to the last listing
+        raise OptionError(
+            "deduplicationMaxShards",
+            "forgets what was read by number, however young it is, and a listing leaves alone whatever is as old as "
+            "what is forgotten: objects that it has not come to yet are then never read; leave it out, and bound the "
+            "memory by deduplicationWindow",
+        )
     least = _SURE + 2 * backfill.interval + backfill.grace
     if options.deduplication.deduplication_window < least:
         raise OptionError(
@@ -191,8 +199,8 @@ def check_cleaning_is_given(values: Mapping[str, Any]) -> None:
     if action == "move" and values[destination] is None:
         raise OptionError(
             destination,
-            "is required with cleanSource move: name a folder in the same bucket, outside of allowedPrefixes, as "
-            "in 's3://landing/archive/'",
+            "is required with cleanSource move: name a folder in the same bucket that is outside of allowedPrefixes, "
+            "as in 's3://landing/archive/'",
         )
     if action != "move" and values[destination] is not None:
         raise OptionError(destination, f"acts only with cleanSource move, and it is {action}; leave it out")
@@ -209,12 +217,11 @@ def _check_cleaning(options: ReaderOptions) -> None:
         return
     if options.content.content == "message":
         raise OptionError(name, "deletes or moves objects, and with content message there are none; leave it out")
-    semantics = Semantics(options.delivery.delivery_semantics)
-    if not semantics.keeps_shards:
+    if (semantics := options.delivery.delivery_semantics) != Semantics.EXACTLY_ONCE.value:
         raise OptionError(
             name,
-            f"needs a store that remembers what was read, and with deliverySemantics {semantics.value} it does not; "
-            "leave one of them out",
+            f"needs a store that knows when all rows of an object are published, and with deliverySemantics "
+            f"{semantics} it does not; leave one of them out",
         )
     window = options.deduplication.deduplication_window
     if cleaning.retention > window:

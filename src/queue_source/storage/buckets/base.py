@@ -41,9 +41,9 @@ class Page:
 class Known(NamedTuple):
     """What is known of an object that is to go: it goes only if it is still that one.
 
-    `etag` decides where both sides have one; else `size` and that it was not modified after `read_at` (by the clock of
-    the store). `version`: the version or ETag that is part of its identity: where versions are kept, the same content
-    once more is another object.
+    `etag` decides where the store has ETags: without it (and without `version`) the object stays. Of local files `size`
+    and that it was not modified after `read_at` decide. `version`: the version or ETag that is part of its identity:
+    where versions are kept, the same content once more is another object.
     """
 
     uri: str
@@ -60,10 +60,15 @@ def if_changed(
     etag = None if etag is None else etag.strip('"')
     if known.version is not None and version is not None and known.version not in (version, etag):
         there, expected, same = f"the version {version}", known.version, False
+    elif known.version is not None and version is not None:
+        return None
     elif known.etag is not None and etag is not None:
         there, expected, same = f"the ETag {etag}", known.etag, etag == known.etag.strip('"')
     elif known.size is not None and known.size != size:
         there, expected, same = f"{size} bytes", str(known.size), False
+    elif etag is not None:
+        # its time is by another clock than `read_at`, and it may have been overwritten while it was read
+        return BadObject("etag-unknown", f"{known.uri!r} was read without its ETag, and may be another object by now")
     else:
         there, expected, same = f"the time {modified}", f"up to {known.read_at}", modified <= known.read_at
     return None if same else BadObject("object-changed", f"{known.uri!r} has {there} by now, {expected} was read")
@@ -88,7 +93,8 @@ def in_bytes(name: str) -> bytes:
 Outcome = BadObject | ObjectStoreError | None
 """What came of one object: None: done, also when it had been done before (nothing is there any more).
 
-BadObject("object-changed") when it is another one by now; any other error is the store's, and may be tried again.
+BadObject("object-changed") when it is another one by now, BadObject("etag-unknown") when nobody can tell; any other
+error is the store's, and may be tried again.
 """
 
 
