@@ -71,9 +71,22 @@ def test_what_is_announced_is_what_the_queues_hold(flights: bytes, tmp_path: Pat
     for pipeline, told in announced.items():
         with open_queue(layout.queue(pipeline)) as queue:
             assert queue.depth().ready == told.messages
-        assert told.announcements > told.distinct >= told.objects
+        assert told.announcements > told.distinct >= told.objects - len(told.lost)
     causes = [cause for told in announced.values() for cause in told.bad]
     assert sorted(causes) == ["corrupt-object", "malformed-message", "missing-object"]
+
+
+def test_of_every_ten_objects_one_is_announced_by_nobody(flights: bytes, tmp_path: Path) -> None:
+    layout = demo_data.Layout(tmp_path)
+    announced = demo_data.lay_out(layout, flights, demo_data.choose_days(365))
+    assert {name: len(told.lost) for name, told in announced.items()} == {
+        name: -(-(told.objects - 1) // 10) for name, told in announced.items()
+    }
+    for pipeline, told in announced.items():
+        with open_queue(layout.queue(pipeline)) as queue:
+            bodies = b"\n".join(message.body for message in queue.receive(1000, 60, 0))
+        assert all(Path(uri.removeprefix("file://")).is_file() for uri in told.lost)
+        assert not [uri for uri in told.lost if uri.encode() in bodies]
 
 
 def test_equal_rows_in_another_order_differ_on_no_day(few: pa.Table) -> None:
@@ -93,7 +106,11 @@ def test_a_single_wrong_row_is_found_with_its_day(few: pa.Table, change: str) ->
 
 
 def test_the_proof_fails_on_anything_that_is_not_as_it_has_to_be() -> None:
-    announced = {"csv": demo_data.Announced(objects=2, messages=3, announcements=4, distinct=3, bad=["missing-object"])}
+    announced = {
+        "csv": demo_data.Announced(
+            objects=2, messages=3, announcements=4, distinct=3, lost=["lost"], bad=["missing-object"]
+        )
+    }
     good = demo_report.Tour(
         announced,
         demo_report.Moment(),
@@ -101,6 +118,7 @@ def test_the_proof_fails_on_anything_that_is_not_as_it_has_to_be() -> None:
         days=1,
         expected_rows=10,
         wrong_days=[],
+        certificates={"csv": demo_report.Certificate(1, {"published": 2, "missing": 0}, "all of them")},
     )
     assert good.problems == []
     for wrong in (
@@ -109,6 +127,9 @@ def test_the_proof_fails_on_anything_that_is_not_as_it_has_to_be() -> None:
         replace(good, after=replace(good.after, published=Counter(csv=1))),
         replace(good, after=replace(good.after, left=Counter(csv=1))),
         replace(good, after=replace(good.after, errors=())),
+        replace(good, certificates={}),
+        replace(good, certificates={"csv": demo_report.Certificate(1, {"published": 1, "missing": 1}, "")}),
+        replace(good, certificates={"csv": demo_report.Certificate(1, {"published": 2, "missing": 1}, "")}),
     ):
         assert len(wrong.problems) == 1
 
@@ -142,6 +163,12 @@ def test_the_demo_survives_its_kill_proves_every_row_and_its_commands_work_when_
     assert told["problems"] == []
     assert told["days_equal"] == told["days"] == FEW
     assert told["interrupted"]
+    lost = told["objects that no message announces"]
+    assert all(count >= 1 for count in lost.values())
+    assert told["of these found by listing and published"] == lost
+    assert [one["certificate"] for one in told["certificates"]] == [1, 2, 3]
+    assert [one["says"].count("1 quarantined") for one in told["certificates"]] == [0, 0, 1]
+    assert not any("missing" in one["says"] for one in told["certificates"])
     assert all(count >= 1 for count in told["micro-batches before the kill"].values())
     assert sorted(bad["cause"] for bad in told["quarantined"]) == [
         "corrupt-object",
@@ -153,6 +180,7 @@ def test_the_demo_survives_its_kill_proves_every_row_and_its_commands_work_when_
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.count("attempt-output") >= 3
     assert "malformed-message" in ran.stdout
+    assert "the same objects and numbers as in certificate 1" in ran.stdout + ran.stderr
     assert list(tmp_path.iterdir()) == []
 
 

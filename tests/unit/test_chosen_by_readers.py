@@ -124,3 +124,17 @@ def test_the_other_semantics_leave_the_same_objects_out(world: World, semantics:
     assert world.depth() == EMPTY
     with world.store() as store:
         assert [name.partition("#")[0] for name in published(store)] == ["s3://bucket/2"]
+
+
+def test_what_is_listed_is_left_out_by_its_time_too_and_what_was_begun_goes_on(world: World) -> None:
+    listing: dict[str, Any] = {"backfillPrefixes": "s3://bucket/", "backfillGrace": "0s", "commitTimeout": "1s"}
+    world.bucket.put("s3://bucket/1", "s3://bucket/2", "s3://bucket/3", age=60.0)
+    with world.loop(pipeline="one", **listing), world.store() as store:
+        until(lambda: known(store) == 3, lambda: None)
+    world.bucket.put("s3://bucket/4", age=60.0)
+    again = {**listing, "backfillInterval": "50ms"}
+    with world.loop(pipeline="two", checkpoint="two", **again, **BEFORE) as loop, world.store() as store:
+        until(lambda: states(store) == {"done": 3}, patiently(loop))
+        listed = loop.metrics["listed"]
+        until(lambda: loop.metrics["listed"] >= listed + 8, patiently(loop))  # two listings more
+    assert_published_once(world, ["s3://bucket/1", "s3://bucket/2", "s3://bucket/3"])

@@ -32,7 +32,7 @@ def demo(
     ] = 365,
     as_json: Json = False,
 ) -> None:
-    """Publish a year of flights exactly once: three queues, duplicates, bad objects, and a kill -9 in the middle."""
+    """Publish a year of flights exactly once: three queues, duplicates, lost notifications, bad objects, a kill -9."""
     with _signals_as_exceptions():
         from queue_source.commands.demo.data import Layout
 
@@ -59,7 +59,7 @@ def demo(
 
 
 def _tour(layout: Layout, days: int, as_json: bool) -> Tour:
-    """Write the objects, run, kill, run again, compare."""
+    """Write the objects, run, kill, run again, compare, certify."""
     from queue_source.commands.demo import data as demo_data
     from queue_source.commands.demo import proof as demo_proof
     from queue_source.commands.demo import run as demo_run
@@ -71,10 +71,10 @@ def _tour(layout: Layout, days: int, as_json: bool) -> Tour:
 
     started = time.monotonic()
     flights, chosen = demo_data.read_flights(), demo_data.choose_days(days)
-    say(f"1. {days} days of flights become objects (csv, json lines, parquet); messages on three queues announce them")
+    say(f"1. {days} days of flights become objects (csv, json lines, parquet); three queues announce nine of ten")
     announced = demo_data.lay_out(layout, flights, chosen)
     expected = demo_proof.only_days(demo_data.as_table(flights), chosen)
-    objects = sum(what.distinct for what in announced.values())
+    objects = sum(what.distinct + len(what.lost) for what in announced.values())
 
     with open_store(layout.store) as store, progress("objects finished", objects, not as_json) as advance:
 
@@ -90,13 +90,16 @@ def _tour(layout: Layout, days: int, as_json: bool) -> Tour:
             if not demo_run.watch(store, process, advance, in_the_middle):
                 raise RuntimeError("the first run ended before it could be killed; report this as a bug")
             killed = demo_run.kill_session(process)
-        say(f"3. ... until kill -9 ends all {killed} processes. They are started again ...")
+        say(f"3. ... until kill -9 ends all {killed} processes. They are started again, with backfill ...")
         interrupted, orphans = demo_run.interrupted(store), demo_run.unpublished_files(layout, store)
         before = demo_run.moment(layout, store)
-        with demo_run.running(layout) as process:
+        with demo_run.running(layout, "--backfill") as process:
             demo_run.watch(store, process, advance)
-        say("4. ... and run until the queues are empty. Now every row is compared with the input")
+        say(
+            "4. ... until the queues are empty and listing has found the rest. Now every row is compared with the input"
+        )
         after = demo_run.moment(layout, store)
+        certificates = demo_proof.certify(layout, store)
     published = demo_proof.read_splits(after.files, expected.schema)
     return Tour(
         announced,
@@ -108,6 +111,7 @@ def _tour(layout: Layout, days: int, as_json: bool) -> Tour:
         killed=killed,
         interrupted=interrupted,
         orphans=orphans,
+        certificates=certificates,
         seconds=time.monotonic() - started,
     )
 

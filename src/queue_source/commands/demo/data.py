@@ -2,7 +2,8 @@
 
 One pipeline for each file format, since a reader has one. Every day of 2013 is in exactly one object; the last month of
 each format is one large object. What real queues hold is there too: the same object in several messages,
-several objects in one message, events that announce nothing, and what cannot be read.
+several objects in one message, events that announce nothing, and what cannot be read. And what they should hold and do
+not: of every ten objects one is announced by nobody.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ SCHEMA = (
 """The columns of the flights, as Spark writes them."""
 
 _TEXTS = ("carrier", "tailnum", "origin", "dest")
+_LOST = slice(1, None, 10)  # of the objects of one pipeline: their notifications are lost
 _WEEK = 7  # objects in one message, where a message announces several
 
 
@@ -54,6 +56,10 @@ class Layout:
     def objects(self) -> str:
         """The prefix of the objects' URIs."""
         return f"file://{self.folder / 'objects'}/"
+
+    def prefix(self, pipeline: str) -> str:
+        """That of the objects of one pipeline."""
+        return f"{self.objects}{pipeline}/"
 
     @property
     def splits(self) -> Path:
@@ -76,6 +82,7 @@ class Announced:
     announcements: int = 0  # of objects in messages, repeated and unreadable ones included
     distinct: int = 0  # different objects among them
     ignored: int = 0  # messages that announce nothing on purpose
+    lost: list[str] = field(default_factory=list)  # objects that hold rows and that no message announces
     bad: list[str] = field(default_factory=list)  # what has to end in the error table
 
 
@@ -161,18 +168,21 @@ def _write(path: Path, text: bytes) -> str:
 
 
 def _announce(layout: Layout, pipeline: str, objects: Sequence[str]) -> Announced:
-    """Every object once, alone or with others of its week; then some again, and what is bad or announces nothing."""
-    weeks = [list(objects[start : start + _WEEK]) for start in range(0, len(objects), _WEEK)]
+    """Every object that is not lost once, alone or with others of its week; then some again, and what is bad or
+    announces nothing."""
+    lost = list(objects[_LOST])
+    told = [uri for uri in objects if uri not in lost]
+    weeks = [told[start : start + _WEEK] for start in range(0, len(told), _WEEK)]
     messages: list[list[str]] = []
     for number, week in enumerate(weeks):
         messages += [week] if number % 2 else [[uri] for uri in week]  # every other week in one message
-    messages += [[uri] for uri in objects[::3]]  # the same objects in messages of their own
+    messages += [[uri] for uri in told[::3]]  # the same objects in messages of their own
     messages += weeks[:1]
-    announced = Announced(objects=len(objects))
+    announced = Announced(objects=len(objects), lost=lost)
     bodies: list[bytes] = [(uris[0] if len(uris) == 1 else json.dumps(uris)).encode() for uris in messages]
     uris = [uri for message in messages for uri in message]
     if pipeline == "csv":
-        gone = f"{layout.objects}csv/2013-02-30.csv"
+        gone = f"{layout.prefix(pipeline)}2013-02-30.csv"
         uris.append(gone)
         announced.bad.append("missing-object")
         bodies[1:1] = [json.dumps({"Service": "Amazon S3", "Event": "s3:TestEvent"}).encode(), gone.encode()]

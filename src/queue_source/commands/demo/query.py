@@ -1,8 +1,9 @@
 """The driver script of `cuesqueue demo`: three streaming queries, one for each file format, with one store.
 
-    python -m queue_source.commands.demo.query FOLDER
+    python -m queue_source.commands.demo.query FOLDER [--backfill]
 
-A script as a user would write it. It runs until the queues are empty; it may be killed at any time and started again.
+A script as a user would write it. It runs until the queues are empty, and with --backfill until every object is
+finished; it may be killed at any time and started again.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from queue_source.commands.demo.data import MONTHS, SCHEMA, Layout
 from queue_source.queues import open_queue
+from shard_store import ShardStore, open_store
+from shard_store.views import VIEWS
 
 _BATCHES = 5  # micro-batches for the objects of one pipeline, so that there is a middle in which to be killed
 
@@ -24,8 +27,8 @@ _SHORT_LIFE = "-XX:-UsePerfData -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """For a JVM that lives a minute: quick compilation, which took 14 s of processor time where the default took 23 s."""
 
 
-def start(spark: SparkSession, layout: Layout, pipeline: str) -> StreamingQuery:
-    """One pipeline: its queue -> the objects that it announces -> published rows."""
+def start(spark: SparkSession, layout: Layout, pipeline: str, backfill: bool) -> StreamingQuery:
+    """One pipeline: its queue -> the objects that it announces -> published rows. `backfill`: what it omits, too."""
     objects = len(list((layout.folder / "objects" / pipeline).iterdir()))
     reader = (
         spark.readStream.format("cuesqueue")
@@ -43,6 +46,8 @@ def start(spark: SparkSession, layout: Layout, pipeline: str) -> StreamingQuery:
     )
     if pipeline == "csv":
         reader = reader.option("header", True).option("nullValue", "NA")
+    if backfill:
+        reader = reader.option("backfillPrefixes", layout.prefix(pipeline)).option("backfillGrace", "0s")
     return (
         reader.load()
         .writeStream.format("cuesqueue")
@@ -66,8 +71,16 @@ def wait_for_its_reader(query: StreamingQuery) -> None:
         time.sleep(0.05)
 
 
-def main(folder: Path) -> None:
-    """Run the three queries until their queues are empty; a query that fails ends the script with its error."""
+def unfinished(layout: Layout, store: ShardStore) -> bool:
+    """Whether there is an object that is neither published nor quarantined."""
+    objects = {f"file://{path}" for path in (layout.folder / "objects").rglob("*.*")}
+    place = [column.name for column in VIEWS["shards"]].index
+    rows = (row for page in store.pages("shards") for row in page)
+    return bool(objects - {row[place("shard_id")] for row in rows if row[place("state")] != "open"})
+
+
+def main(folder: Path, backfill: bool = False) -> None:
+    """Run the three queries until nothing is left to do; a query that fails ends the script with its error."""
     layout = Layout(folder)
     temporary = folder / "tmp"
     temporary.mkdir(exist_ok=True)
@@ -85,11 +98,12 @@ def main(folder: Path) -> None:
     with ExitStack() as stack:
         stack.callback(spark.stop)
         queues = [stack.enter_context(open_queue(layout.queue(pipeline))) for pipeline in MONTHS]
+        store = stack.enter_context(open_store(layout.store))
         queries = []
         for pipeline in MONTHS:
-            queries.append(start(spark, layout, pipeline))
+            queries.append(start(spark, layout, pipeline, backfill))
             wait_for_its_reader(queries[-1])
-        while any(queue.depth().total for queue in queues):
+        while any(queue.depth().total for queue in queues) or (backfill and unfinished(layout, store)):
             for query in queries:
                 query.awaitTermination(1)
         for query in queries:
@@ -97,4 +111,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), backfill="--backfill" in sys.argv[2:])

@@ -23,6 +23,7 @@ class Moment:
     """What the store and the queues hold at one moment."""
 
     published: Counter[str] = field(default_factory=Counter)  # objects
+    names: frozenset[str] = frozenset()  # their URIs
     shards: Counter[str] = field(default_factory=Counter)
     attempts: Counter[str] = field(default_factory=Counter)
     rows: Counter[str] = field(default_factory=Counter)
@@ -30,6 +31,15 @@ class Moment:
     left: Counter[str] = field(default_factory=Counter)  # messages in the queue
     errors: tuple[tuple[str, str, str], ...] = ()  # pipeline, cause, detail
     files: tuple[str, ...] = ()  # that are published
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """What `cuesqueue reconcile --certify` writes of the folder of one pipeline; `says` is it in words."""
+
+    number: int
+    counts: Counts  # by category
+    says: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +55,7 @@ class Tour:
     killed: int = 0  # processes
     interrupted: list[str] = field(default_factory=list)  # pipelines with a planned, unpublished micro-batch
     orphans: int = 0
+    certificates: Mapping[str, Certificate] = field(default_factory=dict)  # by pipeline
     seconds: float = 0.0
 
     @property
@@ -65,7 +76,19 @@ class Tour:
                 found.append(f"{pipeline}: {self.after.left[pipeline]} messages left in the queue")
             if causes != sorted(announced.bad):
                 found.append(f"{pipeline}: the error table holds {causes}, not {sorted(announced.bad)}")
+            found += self._not_certified(pipeline, announced)
         return found
+
+    def found(self, pipeline: str) -> int:
+        """Objects that are published although no message announces them."""
+        return len(self.after.names.intersection(self.announced[pipeline].lost))
+
+    def _not_certified(self, pipeline: str, announced: Announced) -> Iterator[str]:
+        """A bad object that is there is quarantined, and all others have to be published."""
+        counts = self.certificates[pipeline].counts if pipeline in self.certificates else {}
+        others = sum(counts.values()) - counts.get("published", 0)
+        if counts.get("published") != announced.objects or others != announced.bad.count("corrupt-object"):
+            yield f"{pipeline}: the certificate says {dict(counts)}, and there are {announced.objects} objects"
 
 
 def _lines(tour: Tour) -> Iterator[tuple[str, Counts]]:
@@ -80,7 +103,9 @@ def _lines(tour: Tour) -> Iterator[tuple[str, Counts]]:
     yield "messages held by readers at the kill", before.leased
     yield "messages that announce nothing", of("ignored")
     yield "announcements of objects", of("announcements")
-    yield "duplicates dropped", of("announcements") - after.shards
+    yield "duplicates dropped", of("announcements") - of("distinct")
+    yield "objects that no message announces", Counter({name: len(what.lost) for name, what in tour.announced.items()})
+    yield "of these found by listing and published", Counter({name: tour.found(name) for name in tour.announced})
     yield "quarantined", Counter(pipeline for pipeline, _, _ in after.errors)
     yield "objects published before the kill", before.published
     yield "objects published after the kill", after.published - before.published
@@ -98,7 +123,16 @@ def print_report(tour: Tour, layout: Layout, keep: bool, as_json: bool) -> None:
         }
         quarantined = [{"pipeline": pipeline, "cause": cause} for pipeline, cause, _ in tour.after.errors]
         proof = {"days": tour.days, "days_equal": right, "problems": tour.problems}
-        more = {"processes_killed": tour.killed, "interrupted": tour.interrupted, "folder": str(layout.folder)}
+        written = [
+            {"pipeline": pipeline, "certificate": one.number, "says": one.says}
+            for pipeline, one in tour.certificates.items()
+        ]
+        more = {
+            "certificates": written,
+            "processes_killed": tour.killed,
+            "interrupted": tour.interrupted,
+            "folder": str(layout.folder),
+        }
         seconds = {"seconds": round(tour.seconds, 1)}
         commands = {"commands": _commands(layout)} if keep else {}
         print_result({**result, "quarantined": quarantined, **proof, **more, **seconds, **commands}, True, title="demo")
@@ -126,6 +160,9 @@ def print_report(tour: Tour, layout: Layout, keep: bool, as_json: bool) -> None:
         f"[{color}]proof: {tour.rows:,} rows published, {tour.expected_rows:,} in the input; "
         f"{right} of {tour.days} days are equal row by row[/{color}]  ({tour.seconds:.0f} s)"
     )
+    for one in tour.certificates.values():
+        said = one.says.replace(str(layout.folder), "...")
+        console.print(f"certificate {one.number}: {said}", markup=False, style=color)
     for problem in tour.problems[:20]:
         console.print(f"  {problem}", markup=False, style="red")
     for line in _commands(layout) if keep and not tour.problems else ():
@@ -146,6 +183,8 @@ def _commands(layout: Layout) -> tuple[str, ...]:
         "# announce an object once more, and run the queries again: nothing is published twice",
         f"{program} send {queue} {again}",
         f"PYSPARK_PYTHON={python} {python} -m queue_source.commands.demo.query {folder}",
+        "# compare the folder with its certificate once more: the same numbers",
+        f"{program} reconcile --certificate 1 --store {store}",
         "# what a scheduled prune would remove",
         f"{program} prune --store {store} --dry-run",
         "# remove everything that this demo made",

@@ -31,7 +31,7 @@ _PAUSE = 0.05  # seconds between two readings of the store
 _STALLED = 180.0  # seconds without anything published after which the run has failed
 
 
-def start(layout: Layout) -> subprocess.Popen[bytes]:
+def start(layout: Layout, *options: str) -> subprocess.Popen[bytes]:
     """Start the driver script; its output goes to the log. Nothing of this process's environment changes."""
     root = str(Path(queue_source.__file__).parents[1])
     environment = {
@@ -44,7 +44,7 @@ def start(layout: Layout) -> subprocess.Popen[bytes]:
     }
     with layout.log.open("ab") as log:
         return subprocess.Popen(
-            [sys.executable, "-m", "queue_source.commands.demo.query", str(layout.folder)],
+            [sys.executable, "-m", "queue_source.commands.demo.query", str(layout.folder), *options],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -55,9 +55,9 @@ def start(layout: Layout) -> subprocess.Popen[bytes]:
 
 
 @contextmanager
-def running(layout: Layout) -> Iterator[subprocess.Popen[bytes]]:
+def running(layout: Layout, *options: str) -> Iterator[subprocess.Popen[bytes]]:
     """The driver script, killed with all it started when the block is left, however that happens."""
-    process = start(layout)
+    process = start(layout, *options)
     try:
         yield process
     finally:
@@ -120,8 +120,10 @@ def _rows(store: ShardStore, view: str) -> list[dict[str, Any]]:
 def moment(layout: Layout, store: ShardStore) -> Moment:
     """What the store and the queues hold now."""
     shards, splits = _rows(store, "shards"), _rows(store, "splits")
+    done = [shard for shard in shards if shard["state"] == "done"]
     found = Moment(
-        published=Counter(shard["pipeline"] for shard in shards if shard["state"] == "done"),
+        published=Counter(shard["pipeline"] for shard in done),
+        names=frozenset(shard["shard_id"] for shard in done),
         shards=Counter(shard["pipeline"] for shard in shards),
         attempts=Counter(attempt["pipeline"] for attempt in _rows(store, "attempts")),
         errors=tuple((e["pipeline"], e["cause"], e["detail"]) for e in _rows(store, "errors") if e["final"]),
