@@ -158,6 +158,7 @@ def lived(backend: StoreBackend, part: float) -> dict[str, int]:
     found: dict[str, int] = {}
     for step, work in life.steps():
         amounts: list[int] = []
+        store_year.vacuum(store)
         with counted(store.database, amounts):
             work()
         found[step] = amounts[0]

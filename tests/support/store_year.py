@@ -145,6 +145,10 @@ def _rows(sql: _Sql, batches: int, now: int) -> Iterator[tuple[str, int, dict[st
     changes |= {"shard_id": sql.text.format("s3://bucket/landing/"), "action": "'quarantine'", "actor": "'me@here'"}
     changes |= {"reason": "''", "before": "'{}'", "changed_at": at(29, 1000)}
     yield "shard_changes", 1000, changes
+    cleaned = {"shard_key": sql.key.format(salt="done"), "source": ours["source"]}
+    cleaned |= {"uri": sql.text.format("s3://bucket/landing/"), "action": "'delete'", "attempts": "1"}
+    cleaned |= dict.fromkeys(("opened_at", "read_at", "planned_at", "due_at", "ended_at"), at(29, objects))
+    yield "cleanings", objects, {**cleaned, "outcome": "'cleaned'"}
     yield "leases", 50, {"name": sql.text.format("of a source "), "holder": "''", "until": at(29, 50)}
 
 
@@ -155,6 +159,13 @@ def start(store: ShardStore, batches: int = 0) -> None:
     done = dict.fromkeys(("last_seq", "confirmed_seq", "begun_seq"), batches)
     this = pipelines.update().where(pipelines.c.pipeline == PIPELINE)
     store.database.write(lambda t: t.execute(this.values(**done)))
+
+
+def vacuum(store: ShardStore) -> None:
+    """PostgreSQL: rows that were replaced are gone, and are not read again beside those that are left."""
+    if store.database.dialect.name == "postgresql":
+        with store.database.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            connection.exec_driver_sql("VACUUM")
 
 
 def analyse(store: ShardStore) -> None:
@@ -251,6 +262,9 @@ class Life:
         assert compared.opened == 1
         self.store.release(self._token, [shard.key for shard in compared.shards])
         assert self.store.claim_listing(self._token, SOURCE, "s3://bucket/", 3600.0) is None
+        abandoned = self.store.abandoned(SOURCE, 1000)
+        assert [shard.key for shard in abandoned] == [shard.key for shard in compared.shards]
+        self.store.acquire(self._token, {shard.key: None for shard in abandoned})
         assert self.store.abandoned(SOURCE, 1000) == []
         self.store.leave_existing(self._token, SOURCE)
         self.store.let_go_of_listings(self._token, SOURCE, ["s3://bucket/"])
