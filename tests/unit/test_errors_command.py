@@ -206,3 +206,35 @@ def test_wrong_use_is_told_and_ends_with_2(world: World, arguments: list[str], s
     done = CliRunner().invoke(app, ["errors", *arguments])
     assert done.exit_code == 2
     assert says in done.stderr
+
+
+HOSTILE = "\x1b]0;owned\x07\x1b[2J\u202etxt.exe"
+
+
+def record_hostile(world: World, queue: str) -> None:
+    """An error as whoever may write to the store, or send a message, could have it."""
+    record = ErrorRecord("message", "malformed-message", HOSTILE, HOSTILE, queue=queue, message_id="m",
+                         **kept_message(b"\x1b[2Jbody", HOSTILE, (), None))  # fmt: skip
+    with world.store() as store:
+        store.record_errors("files", "files", [record])
+
+
+@pytest.mark.parametrize("arguments", [("list",), ("show", "m")])
+def test_errors_give_no_orders_to_the_terminal(world: World, arguments: tuple[str, ...]) -> None:
+    record_hostile(world, world.queue_url)
+    if arguments[0] == "show":
+        with world.store() as store:
+            arguments = ("show", rows(store, "errors")[0]["error_id"])
+    done = CliRunner().invoke(app, ["errors", *arguments], env={"COLUMNS": "400"})
+    assert done.exit_code == 0, done.output
+    assert not {"\x1b", "\x07", "\u202e"} & set(done.output)
+    assert "owned" in done.output
+
+
+@pytest.mark.parametrize("queue", ["os:system?;touch {0}", "subprocess:getoutput?touch {0}", "builtins:open?file={0}"])
+def test_a_queue_that_the_store_names_runs_no_code(world: World, queue: str) -> None:
+    mark = world.folder / "made"
+    record_hostile(world, queue.format(mark))
+    done = CliRunner().invoke(app, ["errors", "requeue", "--all", "--json"])
+    assert done.exit_code != 0, done.output
+    assert not mark.exists()

@@ -39,6 +39,8 @@ def main(folder: Path) -> None:
     while described["restarts"] or any(query.isActive for query in queries):
         for place, query in enumerate(described["queries"]):
             failed = described["restarts"] and queries[place].exception() is not None
+            if failed:
+                sys.stderr.write(f"started again after: {str(queries[place].exception())[:2000]}\n")
             if failed or starved(queries[place]):
                 queries[place] = start(spark, query)
         if not told and all(query.lastProgress for query in queries):
