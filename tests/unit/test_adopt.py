@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from queue_source.admin.adopt import AdoptResult, adopt
+from queue_source.admin.adopt import AdoptResult, adopt, adopt_list
 from queue_source.commands.main import app
 from queue_source.errors import OptionError
 from shard_store.store import ShardStore, open_store
@@ -117,3 +117,20 @@ def test_the_command_creates_the_store_and_says_what_it_did(tmp_path: Path, chec
     assert not (tmp_path / "new.db").exists()
     done = CliRunner().invoke(app, arguments)
     assert json.loads(done.stdout) == {"files": 4, "new": 4, "dry_run": False}
+
+
+def test_a_list_of_paths_is_taken_over(store: ShardStore) -> None:
+    lines = ["s3a://bucket/a b%20.json\n", "\n", "/in/c.json\r\n", "s3://bucket/a b%20.json"]
+    assert adopt_list(store, "s", lines) == AdoptResult(files=3, new=2)
+    assert {row["shard_id"] for row in rows(store, "shards")} == {"s3://bucket/a b%20.json", "file:///in/c.json"}
+    with pytest.raises(OptionError, match=r"line 2: .*a URI or an absolute path a line"):
+        adopt_list(store, "s", ["/in/d.json\n", "e.json\n"])
+
+
+def test_the_command_takes_a_list_or_a_checkpoint(tmp_path: Path, checkpoint: Path) -> None:
+    (tmp_path / "paths.txt").write_text("/in/a.json\n/in/b.json\n")
+    place = ["--source", "s", "--store", f"sqlite:///{tmp_path}/new.db"]
+    done = CliRunner().invoke(app, ["adopt", "--list", str(tmp_path / "paths.txt"), *place, "--json"])
+    assert json.loads(done.stdout) == {"files": 2, "new": 2, "dry_run": False}
+    for both in ([], ["--list", str(tmp_path / "paths.txt"), str(checkpoint)]):
+        assert "give one of them" in CliRunner().invoke(app, ["adopt", *both, *place]).output

@@ -1,14 +1,14 @@
-"""Takes over what a query of Spark's own file source has read, from its checkpoint: those files count as finished.
+"""Takes over what another reader has read, from a checkpoint of Spark's file source or a list: it counts as finished.
 
-The log of that source is a folder of JSON lines, one file for each of its batches, and now and then (`N.compact`) all
-that came before in one. An offset of the query says up to which of these batches it has come.
+The log of Spark's file source is a folder of JSON lines, one file for each of its batches, and now and then
+(`N.compact`) all that came before in one. An offset of the query says up to which of these batches it has come.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +26,7 @@ from shard_store.store import ShardStore
 
 _LOG = re.compile(r"([0-9]+)(\.compact)?")
 _ORIGIN = "read by Spark's file source"
+_LISTED = "read by another reader"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +56,39 @@ def adopt(
         OptionError: It is no such checkpoint, or its last micro-batch has not ended.
         ObjectStoreError: It cannot be read.
     """
+    return _adopt(store, source, _files(_Checkpoint(checkpoint, storage), stream), _ORIGIN, progress)
+
+
+def adopt_list(
+    store: ShardStore | None, source: str, lines: Iterable[str], *, progress: Callable[[int], None] = lambda files: None
+) -> AdoptResult:
+    """As `adopt`, from lines with a URI or an absolute path each, as they are announced; empty lines are left out.
+
+    Raises:
+        OptionError: A line is neither; those of the pages before it are adopted.
+    """
+    return _adopt(store, source, _listed(lines), _LISTED, progress)
+
+
+def _adopt(
+    store: ShardStore | None, source: str, uris: Iterator[str], origin: str, progress: Callable[[int], None]
+) -> AdoptResult:
     files = new = 0
-    for page in chunks(_files(_Checkpoint(checkpoint, storage), stream)):
+    for page in chunks(uris):
         files += len(page)
         if store is not None:
-            new += store.adopt(source, [Adopted(uri) for uri in page], _ORIGIN)
+            new += store.adopt(source, [Adopted(uri) for uri in page], origin)
         progress(len(page))
     return AdoptResult(files, new)
+
+
+def _listed(lines: Iterable[str]) -> Iterator[str]:
+    for number, line in enumerate(lines, 1):
+        if text := line.strip("\r\n"):
+            try:
+                yield plain_uri(text)
+            except MalformedNotification as error:
+                raise OptionError("--list", f"line {number}: {error}; write a URI or an absolute path a line") from None
 
 
 class _Checkpoint:

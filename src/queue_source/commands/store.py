@@ -116,28 +116,41 @@ def migrate(store: Store, as_json: Json = False) -> None:
 
 
 def adopt(
-    checkpoint: Annotated[
-        str, typer.Argument(metavar="CHECKPOINT", help="Folder or URI that the query had as checkpointLocation.")
-    ],
     source: Annotated[str, typer.Option(metavar="S", help="The source, as in the reader's option source.")],
     store: Store,
+    checkpoint: Annotated[
+        str | None, typer.Argument(metavar="CHECKPOINT", help="Folder or URI that the query had as checkpointLocation.")
+    ] = None,
+    list_: Annotated[
+        Path | None,
+        typer.Option("--list", metavar="FILE", help="Instead of a checkpoint: a file with a URI or a path a line."),
+    ] = None,
     stream: Annotated[
         int, typer.Option(min=0, metavar="N", help="Which source of the query it is, where the query reads several.")
     ] = 0,
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
-    """Take over the list of files that a query of Spark's own file source has read: none of them is read again.
+    """Take over the list of files that another reader has read, such as Spark's file source: none is read again.
 
     Stop that query first, after its last micro-batch has ended. The checkpoint is only read; the store is created if
     there is none. Running it again changes nothing.
     """
     import shard_store
     from queue_source.admin.adopt import adopt as adopt_files
+    from queue_source.admin.adopt import adopt_list
+    from queue_source.errors import OptionError
 
-    folder = checkpoint if "://" in checkpoint else str(Path(checkpoint).absolute())
+    if (checkpoint is None) == (list_ is None):
+        raise OptionError("CHECKPOINT", "or --list FILE says what was read: give one of them")
     with ExitStack() as opened, progress("files", None, not as_json) as advance:
         target = None if dry_run else opened.enter_context(shard_store.open_store(store))
-        result = adopt_files(target, source, folder, stream=stream, progress=advance)
+        if checkpoint is None:
+            assert list_ is not None
+            with list_.open(encoding="utf-8") as lines:
+                result = adopt_list(target, source, lines, progress=advance)
+        else:
+            folder = checkpoint if "://" in checkpoint else str(Path(checkpoint).absolute())
+            result = adopt_files(target, source, folder, stream=stream, progress=advance)
     counts = {"files": result.files} if dry_run else {"files": result.files, "new": result.new}
     print_result({**counts, "dry_run": dry_run}, as_json, title="would be adopted" if dry_run else "adopted")
