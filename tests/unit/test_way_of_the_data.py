@@ -21,6 +21,10 @@ from support.reading import plan_store
 from unit.test_imports import place
 
 CALLBACKS = {
+    (
+        "announcements.contents",
+        "storage.files",
+    ): "sizes and times are asked for by the function that it was given",
     ("coordinator.leases", "coordinator.start"): "a lease that was lost is reported",
     ("coordinator.in_flight", "coordinator.coordinator"): "the condition that ends a wait",
     ("coordinator.in_flight", "coordinator.receiving"): "the condition that ends a wait",
