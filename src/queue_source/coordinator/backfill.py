@@ -287,9 +287,9 @@ class Backfill:
         return compared.claim
 
 
-def _now(told: datetime, read_at: float) -> int:
-    """The clock of the object store, which was `told` in its answer, a while after that was read."""
-    return micros(told) + int((time.monotonic() - read_at) * 1_000_000)
+def _now(answered: datetime, read_at: float) -> int:
+    """The time by the object store's clock now: `answered` was in its answer, which was read at `read_at`."""
+    return micros(answered) + int((time.monotonic() - read_at) * 1_000_000)
 
 
 def _is_passing(error: BaseException) -> bool:

@@ -34,7 +34,7 @@ class Forms(NamedTuple):
 
 @cache
 def forms() -> Forms:
-    """Numbers of fields are written as steps from the one before, so no field passed over can be one that we read."""
+    """Numbers of fields are written as steps from the one before, so none that is skipped can be one that we read."""
     n = rb"[\x80-\xff]{0,9}[\x00-\x7f]"
     binary = b"(?:" + b"|".join(rb"\x%02x.{%d}" % (size, size) for size in range(128)) + b")"
 
