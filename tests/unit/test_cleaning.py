@@ -215,6 +215,16 @@ def test_what_was_overwritten_while_it_waited_stays(any_world: World) -> None:
     assert real(any_world).contents() == {"in/a": b"TEN BYTES\n"}
 
 
+def test_without_an_etag_what_was_modified_after_it_was_announced_stays_also_if_it_was_done_later(world: World) -> None:
+    """It may have been overwritten while it was read: then nobody has read what is there."""
+    read(world, "a")
+    earlier = shards.update().values(opened_at=shards.c.opened_at - 3_600_000_000)
+    with world.store() as store:
+        store.database.write(lambda t: t.execute(earlier))
+    clean(world, "delete", {"a": "changed"})
+    assert sorted(real(world).contents()) == ["in/a"]
+
+
 def test_what_was_announced_again_while_it_waited_stays(world: World) -> None:
     (uri,) = read(world, "a")
     with world.store() as store:
