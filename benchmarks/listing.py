@@ -1,47 +1,51 @@
 """A listing of a million objects that are all known: objects a second, memory, and what is left for batches meanwhile.
 
 The listing is fed from memory, so that nothing is measured but what is ours: no object store answers as fast. All else
-is what a reader does: the same threads, pages, statements and filters. The batches are those of the benchmark `store`,
-of 1,000 new shards, by another pipeline in the same process: the reader's own part of a micro-batch, without Spark,
-with which it shares the interpreter's lock.
+is what a reader does: the same threads, pages, statements and filters. The batches are of 1,000 new shards by a reader
+that also lists, against the same reader without `backfillPrefixes`: from a queue in a file of its own, in Spark's
+order of calls without Spark, one batch right after the other, and all in one process.
 """
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 from benchmarks.registry import Measurement, Settings, benchmark
-from benchmarks.store import Batches, databases
+from benchmarks.store import databases
 from queue_source.coordinator import Coordinator, start
 from queue_source.messages import ListedObject
 from queue_source.options import parse_reader_options
+from queue_source.queues.sql import SqlQueue
 from queue_source.storage.buckets.base import PAGE, Bucket, Known, Outcome, Page
 from shard_store.adopting import Adopted
 from shard_store.sql.transaction import chunks
-from shard_store.store import ShardStore, open_store
+from shard_store.store import open_store
+from support.driver_loop import DriverLoop, reader_options
 
 _PREFIX = "s3://landing/orders/"
-_PAUSE = 2.0  # seconds of batches, which are counted
+_PAUSE = 3.0  # seconds of batches, which are counted
+_WARM = 2  # batches before
+_MESSAGES = 60_000
 
 
 class Generated(Bucket):
     """`count` objects that are made when they are listed."""
 
     def __init__(self, count: int) -> None:
-        self._count = count
+        self.count = count
         self._modified = datetime.now(timezone.utc) - timedelta(days=2)
         self.resident: list[int] = []
 
     def _page(self, prefix: str, cursor: str | None, versions: bool) -> Page:
         first = 0 if cursor is None else int(cursor)
-        last = min(first + PAGE, self._count)
+        last = min(first + PAGE, self.count)
         objects = [ListedObject(name_of(i), 1000, f"etag-{i}", self._modified) for i in range(first, last)]
         self.resident.append(resident())
-        return Page(objects, f"{last:09}" if last < self._count else None, datetime.now(timezone.utc))
+        return Page(objects, f"{last:09}" if last < self.count else None, datetime.now(timezone.utc))
 
     def delete(self, objects: Sequence[Known]) -> list[Outcome]:
         raise NotImplementedError
@@ -81,7 +85,7 @@ def listing(settings: Settings) -> Iterator[Measurement]:
                 grown.append(max(pages[len(pages) // 10 :]) / early - 1)
             case = f"{name}, all known; memory {max(grown):+.1%}"
             yield Measurement(case, seconds, count, "objects")
-            yield from _meanwhile(settings, name, address, store, count)
+            yield from _meanwhile(settings, name, address, settings.folder / name, count)
 
 
 def _reader(address: str, bucket: Bucket) -> Coordinator:
@@ -105,25 +109,47 @@ def _listed(coordinator: Coordinator, count: int) -> float:
     return time.perf_counter() - began
 
 
-def _meanwhile(settings: Settings, name: str, address: str, store: ShardStore, count: int) -> Iterator[Measurement]:
-    """Batches in turn: alone, and while a listing runs."""
-    batches = Batches(store)
-    batches.run(1000)
+def _meanwhile(settings: Settings, name: str, address: str, folder: Path, count: int) -> Iterator[Measurement]:
+    """The same reader in turn: without a listing, and while one runs."""
     alone, beside = [], []
-    for _ in range(settings.repetitions):
-        alone.append(_batches(batches, lambda: False))
-        coordinator = _reader(address, Generated(count))
-        beside.append(_batches(batches, lambda c=coordinator: c.report()["listed"] >= count))  # type: ignore[misc]
-        coordinator.stop()
+    for number in range(settings.repetitions):
+        alone.append(_batch(address, folder / f"{number}-alone", None))
+        beside.append(_batch(address, folder / f"{number}-beside", Generated(count)))
     yield Measurement(f"{name}, batches of 1,000 beside a listing", beside, 1000, "messages", "alone", alone)
 
 
-def _batches(batches: Batches, over: Callable[[], bool]) -> float:
-    """The median seconds of a batch."""
-    taken: list[float] = []
-    deadline = time.perf_counter() + _PAUSE
-    while time.perf_counter() < deadline and not over():
-        began = time.perf_counter()
-        batches.run(1000)
-        taken.append(time.perf_counter() - began)
-    return statistics.median(taken)
+def _batch(address: str, folder: Path, bucket: Bucket | None) -> float:
+    """Seconds for a batch of a reader that has more messages than it reads."""
+    queue_url = f"sql+sqlite:///{folder}.db?queue=landing"
+    with SqlQueue(queue_url) as queue:
+        for first in range(0, _MESSAGES, 1000):
+            queue.publish([f"s3://landing/new/{folder.name}-{n:06}" for n in range(first, first + 1000)])
+    backfill = {} if bucket is None else {"backfillPrefixes": _PREFIX, "backfillInterval": "1h"}
+    options = reader_options(
+        queue_url,
+        address,
+        source="listing",
+        visibilityTimeout="5m",
+        commitTimeout="60s",
+        maxFilesPerTrigger="1000",
+        **backfill,
+    )
+    loop = DriverLoop(options, folder / "checkpoint", folder / "output", open_bucket=lambda prefix: bucket)
+    try:
+        for _ in range(_WARM):
+            _next_batch(loop)
+        began, batches = time.perf_counter(), 0
+        while time.perf_counter() - began < _PAUSE and batches < _MESSAGES // 1000 - _WARM:
+            _next_batch(loop)
+            batches += 1
+        taken = time.perf_counter() - began
+        if bucket is not None and not 0 < loop.coordinator.report()["listed"] < bucket.count:
+            raise AssertionError("the listing did not run all the time")
+        return taken / batches
+    finally:
+        loop.stop()
+
+
+def _next_batch(loop: DriverLoop) -> None:
+    while not loop.batch():
+        time.sleep(0.001)

@@ -107,7 +107,8 @@ class Coordinator:
         if max(start, end) > progress.last_seq:
             progress.adopt(max(start, end))
         progress.confirm(start)
-        plan = session.store.plan(session.token, start, end)
+        with session.spark.first():
+            plan = session.store.plan(session.token, start, end)
         if plan.published and start == 0 and self._asked:
             plan = replace(plan, ranges=())
         if plan.lost:

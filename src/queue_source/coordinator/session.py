@@ -12,6 +12,7 @@ from typing import Any
 
 import tenacity
 
+from queue_source.coordinator.precedence import Precedence
 from queue_source.errors import QueueUnavailable
 from queue_source.options import ReaderOptions
 from queue_source.queues.base import Queue
@@ -73,7 +74,10 @@ class Metrics:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """`queues` by name. `stopping` is set when the reader ends; `clock` gives seconds of a monotonic clock."""
+    """`queues` by name. `stopping` is set when the reader ends; `clock` gives seconds of a monotonic clock.
+
+    `spark` tells what can wait whether a call of Spark's is under way.
+    """
 
     options: ReaderOptions
     store: ShardStore
@@ -82,6 +86,7 @@ class Session:
     metrics: Metrics
     stopping: threading.Event
     clock: Callable[[], float] = time.monotonic
+    spark: Precedence = field(default_factory=Precedence)
 
     @property
     def semantics(self) -> Semantics:
