@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
@@ -27,25 +27,29 @@ from shard_store.store import open_store
 from support.driver_loop import DriverLoop, reader_options
 
 _PREFIX = "s3://landing/orders/"
-_PAUSE = 3.0  # seconds of batches, which are counted
+_PAUSE = 5.0  # seconds of batches, which are counted
 _WARM = 2  # batches before
 _MESSAGES = 60_000
+_ENDLESS = 1_000_000_000  # objects: a listing that lasts longer than the batches
 
 
 class Generated(Bucket):
-    """`count` objects that are made when they are listed."""
+    """`count` objects that are made when they are listed; their names come again after `known` of them."""
 
-    def __init__(self, count: int) -> None:
-        self.count = count
+    def __init__(self, count: int, known: int) -> None:
+        self._count, self._known = count, known
         self._modified = datetime.now(timezone.utc) - timedelta(days=2)
         self.resident: list[int] = []
 
     def _page(self, prefix: str, cursor: str | None, versions: bool) -> Page:
         first = 0 if cursor is None else int(cursor)
-        last = min(first + PAGE, self.count)
-        objects = [ListedObject(name_of(i), 1000, f"etag-{i}", self._modified) for i in range(first, last)]
+        last = min(first + PAGE, self._count)
+        objects = [
+            ListedObject(name_of(i % self._known), 1000, f"etag-{i % self._known}", self._modified)
+            for i in range(first, last)
+        ]
         self.resident.append(resident())
-        return Page(objects, f"{last:09}" if last < self.count else None, datetime.now(timezone.utc))
+        return Page(objects, f"{last:09}" if last < self._count else None, datetime.now(timezone.utc))
 
     def delete(self, objects: Sequence[Known]) -> list[Outcome]:
         raise NotImplementedError
@@ -76,7 +80,7 @@ def listing(settings: Settings) -> Iterator[Measurement]:
                 store.adopt("listing", [Adopted(name_of(i), 1000, f"etag-{i}") for i in numbers], "benchmark")
             seconds, grown = [], []
             for _ in range(1 if settings.quick else 3):
-                bucket = Generated(count)
+                bucket = Generated(count, count)
                 coordinator = _reader(address, bucket)
                 seconds.append(_listed(coordinator, count))
                 coordinator.stop()
@@ -113,18 +117,21 @@ def _meanwhile(settings: Settings, name: str, address: str, folder: Path, count:
     """The same reader in turn: without a listing, and while one runs."""
     alone, beside = [], []
     for number in range(settings.repetitions):
-        alone.append(_batch(address, folder / f"{number}-alone", None))
-        beside.append(_batch(address, folder / f"{number}-beside", Generated(count)))
+        prefix = _PREFIX[: -1 - number]  # of which no listing was made before: it is due
+        listing = {"backfillPrefixes": prefix, "backfillInterval": "1h"}
+        bucket = Generated(_ENDLESS, count)
+        alone.append(_batch(address, folder / f"{number}-alone", bucket, {}))
+        beside.append(_batch(address, folder / f"{number}-beside", bucket, listing))
     yield Measurement(f"{name}, batches of 1,000 beside a listing", beside, 1000, "messages", "alone", alone)
 
 
-def _batch(address: str, folder: Path, bucket: Bucket | None) -> float:
+def _batch(address: str, folder: Path, bucket: Bucket, listing: Mapping[str, str]) -> float:
     """Seconds for a batch of a reader that has more messages than it reads."""
-    queue_url = f"sql+sqlite:///{folder}.db?queue=landing"
+    folder.mkdir(parents=True)
+    queue_url = f"sql+sqlite:///{folder}/queue.db?queue=landing"
     with SqlQueue(queue_url) as queue:
         for first in range(0, _MESSAGES, 1000):
             queue.publish([f"s3://landing/new/{folder.name}-{n:06}" for n in range(first, first + 1000)])
-    backfill = {} if bucket is None else {"backfillPrefixes": _PREFIX, "backfillInterval": "1h"}
     options = reader_options(
         queue_url,
         address,
@@ -132,7 +139,7 @@ def _batch(address: str, folder: Path, bucket: Bucket | None) -> float:
         visibilityTimeout="5m",
         commitTimeout="60s",
         maxFilesPerTrigger="1000",
-        **backfill,
+        **listing,
     )
     loop = DriverLoop(options, folder / "checkpoint", folder / "output", open_bucket=lambda prefix: bucket)
     try:
@@ -143,8 +150,8 @@ def _batch(address: str, folder: Path, bucket: Bucket | None) -> float:
             _next_batch(loop)
             batches += 1
         taken = time.perf_counter() - began
-        if bucket is not None and not 0 < loop.coordinator.report()["listed"] < bucket.count:
-            raise AssertionError("the listing did not run all the time")
+        if listing and not loop.coordinator.report()["listed"]:
+            raise AssertionError("nothing was listed meanwhile")
         return taken / batches
     finally:
         loop.stop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -41,7 +42,7 @@ def test_a_driver_killed_while_it_cleans_leaves_each_object_in_one_place(
 ) -> None:
     if place == "object-copied" and action == "delete":
         pytest.skip("nothing is copied where objects are deleted")
-    cleaning: dict[str, object] = {
+    cleaning: dict[str, Any] = {
         "allowedPrefixes": f"file://{world.root}/in/",
         "cleanSource": action,
         "cleanSource.retentionDuration": "1 hour",

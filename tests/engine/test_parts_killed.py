@@ -14,8 +14,8 @@ from support.engine.world import World
 pytestmark = pytest.mark.engine
 
 STREAM = {"processingTime": "0 seconds"}
-PARTS = ("reader", "jvm")
-OTHERS = ("script",)
+PARTS = ("reader",)
+OTHERS = ("jvm", "script")
 """The same is in integration/test_parts_killed_spark.py: with its script a driver loses its JVM."""
 
 

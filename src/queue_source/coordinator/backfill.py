@@ -29,7 +29,7 @@ OpenBucket = Callable[[str], Bucket]
 
 _SIDE_BY_SIDE = 4  # prefixes that are listed at the same time, each on a thread
 _POLL = 0.5  # seconds: what changes without a sign is noticed as late as this
-_GIVES_WAY = 20, 1.0  # times as long as a page was compared, and seconds, at most: busy readers are to list as well
+_GIVES_WAY = 19, 1.0  # times as long as a page was compared, and seconds, at most: busy readers are to list as well
 _ABANDONED = 1000  # shards of pipelines that have stopped that are taken over at a time
 
 
@@ -229,7 +229,7 @@ class Backfill:
             page = self._page(bucket, claim)
             reach("page-listed")
             times, seconds = _GIVES_WAY
-            session.spark.give_way(min(times * compared, seconds))
+            session.batches.give_way(min(times * compared, seconds))
             began = time.monotonic()
             after = self._compare(claim, page)
             compared = time.monotonic() - began

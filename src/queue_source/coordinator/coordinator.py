@@ -86,7 +86,9 @@ class Coordinator:
         batches = self._session.options.batches
         ranges = parts.in_flight.take(batches.max_files_per_trigger, batches.max_bytes_per_trigger, self._may_be_cut)
         if ranges:
+            self._session.batches.begin()
             return progress.begin(ranges, done=done)
+        self._session.batches.end()
         progress.confirm(done)
         if parts.receivers.draining:
             parts.acknowledger.finish()
@@ -107,8 +109,8 @@ class Coordinator:
         if max(start, end) > progress.last_seq:
             progress.adopt(max(start, end))
         progress.confirm(start)
-        with session.spark.first():
-            plan = session.store.plan(session.token, start, end)
+        session.batches.begin()
+        plan = session.store.plan(session.token, start, end)
         if plan.published and start == 0 and self._asked:
             plan = replace(plan, ranges=())
         if plan.lost:
@@ -182,6 +184,7 @@ class Coordinator:
         the first one of a reader waits as well, for a while.
         """
         parts, clock, batches = self._parts, self._session.clock, self._session.options.batches
+        self._session.batches.end()
         deadline = float("inf") if parts.receivers.draining else clock() + _FIRST_GATHER
         parts.in_flight.wait_for_batch(
             batches.max_files_per_trigger,

@@ -35,8 +35,7 @@ class Progress:
     def confirm(self, seq: int) -> None:
         """Make everything up to `seq` final; then acknowledge."""
         if seq > self.confirmed:
-            with self._session.spark.first():
-                self._conclude(seq, self._advance(seq, None))
+            self._conclude(seq, self._advance(seq, None))
 
     def begin(self, ranges: tuple[Range, ...], *, done: int) -> int:
         """Make the next snapshot durable and everything up to `done` final, in one transaction; returns its seq.
@@ -44,15 +43,14 @@ class Progress:
         When it cannot be stored, what it was made of is ready again.
         """
         snapshot = Snapshot(self.last_seq + 1, ranges)
-        with self._session.spark.first():
-            try:
-                confirmed = self._advance(done, snapshot)
-            except BaseException:
-                self._in_flight.put_back()
-                raise
-            self._plan(snapshot, confirmed.written)
-            if done > self.confirmed:
-                self._conclude(done, confirmed)
+        try:
+            confirmed = self._advance(done, snapshot)
+        except BaseException:
+            self._in_flight.put_back()
+            raise
+        self._plan(snapshot, confirmed.written)
+        if done > self.confirmed:
+            self._conclude(done, confirmed)
         return snapshot.seq
 
     def adopt(self, seq: int) -> None:

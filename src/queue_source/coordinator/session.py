@@ -76,7 +76,7 @@ class Metrics:
 class Session:
     """`queues` by name. `stopping` is set when the reader ends; `clock` gives seconds of a monotonic clock.
 
-    `spark` tells what can wait whether a call of Spark's is under way.
+    `batches` tells what can wait whether a micro-batch is under way.
     """
 
     options: ReaderOptions
@@ -86,7 +86,7 @@ class Session:
     metrics: Metrics
     stopping: threading.Event
     clock: Callable[[], float] = time.monotonic
-    spark: Precedence = field(default_factory=Precedence)
+    batches: Precedence = field(default_factory=lambda: Precedence(time.monotonic))
 
     @property
     def semantics(self) -> Semantics:
