@@ -8,6 +8,10 @@ from importlib.metadata import version
 import pytest
 from hypothesis import HealthCheck, settings
 
+# before gRPC is loaded: after it has been used, a program that is started may die of gRPC's own handling of forks
+# (https://github.com/grpc/grpc/issues/43055), and a Spark is such a program
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
+
 from support import leaks, loopback
 from support.engine import class_archive
 

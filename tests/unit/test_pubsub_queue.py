@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -26,6 +27,7 @@ from queue_source.queues import open_queue
 from queue_source.queues.pubsub import PubSubQueue
 from queue_source.queues.pubsub.calls import LARGEST_REQUEST, MOST_RECEIPTS, PubSubCalls
 from queue_source.queues.pubsub.errors import LASTING, NEEDED, PASSING, our_error, receipt_failures
+from support.servers.pubsub import PubSubServer
 
 PATH = "projects/p/subscriptions/files"
 
@@ -285,3 +287,30 @@ def test_googles_library_is_loaded_only_for_such_a_queue() -> None:
     environment = {"PYTHONPATH": str(Path(queue_source.__file__).parents[1])}
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, env=environment)
     assert not [name for name in json.loads(done.stdout) if name.startswith(("google", "grpc"))]
+
+
+STARTS_PROGRAMS = """
+import os, subprocess, sys
+from queue_source.queues.pubsub import PubSubQueue
+import grpc
+
+channel = grpc.insecure_channel(sys.argv[1])
+grpc.channel_ready_future(channel).result(30)
+ended = []
+for _ in range(100):
+    for _ in range(3):
+        try:
+            channel.unary_unary("/no/such")(b"", timeout=30)
+        except grpc.RpcError:
+            pass
+    ended.append(subprocess.Popen(["true"], preexec_fn=os.getpid).wait())
+print(len(ended), sum(map(bool, ended)))
+"""
+"""As PySpark starts a JVM: what runs before the new program begins keeps Python from another way than fork."""
+
+
+def test_programs_that_are_started_after_a_queue_was_used_run(pubsub_server: PubSubServer) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "GRPC_ENABLE_FORK_SUPPORT"}
+    command = [sys.executable, "-c", STARTS_PROGRAMS, pubsub_server.host]
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert ran.stdout.split() == ["100", "0"]
