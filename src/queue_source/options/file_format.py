@@ -33,7 +33,7 @@ class FormatOptions:
     # fmt: off
     file_format: str = option(
         "fileFormat", types.choice(*FILE_FORMATS, refused=("xml",)), example="json",
-        required="the objects need a format", unless=(("content", "message"),),
+        required="the objects need a format", unless=(("content", "message"), ("content", "reference")),
         help="Format of the objects, or of messages; `json` is one record a line. Without it, messages are read as "
         "they are.",
     )
@@ -143,7 +143,7 @@ class FormatOptions:
         "and beyond 1 GB or 100 million rows (csv, json and text: 256 MB), the object is corrupt.",
     )
     partition_columns: tuple[str, ...] = option(
-        "partitionColumns", types.NAMES, "", example="day,country",
+        "partitionColumns", types.NAMES, "", example="day,country", formats=FILE_FORMATS,
         help="Columns of the schema whose values are folders of the object's path (`.../day=2020-01-01/...`).",
     )
     # fmt: on
