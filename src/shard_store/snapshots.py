@@ -66,6 +66,11 @@ def flatten(parts: Sequence[Snapshot]) -> list[Range]:
     return [r for snapshot in parts for r in snapshot.ranges]
 
 
+def as_kept(entry: Range) -> Range:
+    """Without what is for opening alone, and comes back from no snapshot."""
+    return entry._replace(content=entry.content._replace(sequence=None, named=True))
+
+
 def mark(entry: Range | Move) -> str:
     """Names one range within the snapshots of a pipeline: a plan keeps the marks of what it leaves out."""
     return f"{entry.key.hex()}:{entry.start}"
