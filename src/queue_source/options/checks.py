@@ -52,6 +52,12 @@ def _check_content(options: ContentOptions) -> None:
         raise OptionError("partitionColumns", "come from paths of objects, which messages do not have; leave it out")
 
 
+def check_nothing_is_parsed(values: Mapping[str, Any]) -> None:
+    """Without a format all columns are given."""
+    if values["partitionColumns"]:
+        raise OptionError("partitionColumns", "acts only on objects that are read in a fileFormat; leave it out")
+
+
 def _check_unread(options: ContentOptions) -> None:
     given = {
         "fileFormat": options.format is not None,

@@ -143,7 +143,7 @@ class FormatOptions:
         "and beyond 1 GB or 100 million rows (csv, json and text: 256 MB), the object is corrupt.",
     )
     partition_columns: tuple[str, ...] = option(
-        "partitionColumns", types.NAMES, "", example="day,country", formats=FILE_FORMATS,
+        "partitionColumns", types.NAMES, "", example="day,country",
         help="Columns of the schema whose values are folders of the object's path (`.../day=2020-01-01/...`).",
     )
     # fmt: on

@@ -166,6 +166,7 @@ def _notifications(values: Mapping[str, Any]) -> NotificationOptions:
 
 def _format(values: Mapping[str, Any]) -> FormatOptions | None:
     if values["fileFormat"] is None:
+        checks.check_nothing_is_parsed(values)
         return None
     mode = _evolution_mode(values)
     infers_text = values["schemaLocation"] is not None and mode != "none" and values["fileFormat"] in RECORD_FORMATS
