@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         SchemaChanged,
     )
     from queue_source.foreach_batch.delivery import Delivery, Output, delivery
+    from queue_source.foreach_batch.references import references
     from queue_source.foreach_batch.rejects import reject_rows
     from queue_source.messages import Received
     from queue_source.queues import Capabilities, Depth, Payload, Queue, open_queue, register_queue
@@ -98,6 +99,7 @@ __all__ = [
     "prune",
     "quarantine_shards",
     "reconcile",
+    "references",
     "register_queue",
     "reject_rows",
     "reopen_shards",
@@ -111,6 +113,7 @@ _PLACES = {
     "queue_source.errors": "BadObject CuesqueueError MalformedNotification ObjectStoreError OptionError "
     "QueueConfigurationError QueueError QueueNotFound QueueUnavailable SchemaChanged",
     "queue_source.foreach_batch.delivery": "Delivery Output delivery",
+    "queue_source.foreach_batch.references": "references",
     "queue_source.foreach_batch.rejects": "reject_rows",
     "queue_source.messages": "Received",
     "queue_source.queues": "Capabilities Depth Payload Queue open_queue register_queue",

@@ -66,7 +66,8 @@ class ObjectNotice:
     """One object that a notification announces. `size` in bytes and `etag`/`version` are None when omitted.
 
     `sequence` orders the notifications about one object, where they say so: as text, the greater is the later.
-    `modified` (aware) is when the object was written, as far as its store says so beside its size.
+    `modified` (aware) is when the object was written, as far as its store says so beside its size; `event_time` (aware)
+    when that happened which the notification reports.
     """
 
     uri: str
@@ -75,6 +76,7 @@ class ObjectNotice:
     version: str | None = None
     sequence: str | None = field(default=None, compare=False)  # when, and not what, is announced
     modified: datetime | None = field(default=None, compare=False)
+    event_time: datetime | None = field(default=None, compare=False)
 
 
 class ListedObject(NamedTuple):

@@ -41,7 +41,7 @@ GIVEN_UP = "quarantined-by-hand"
 
 REOPENED = "announced again"
 _OPEN = {"state": ShardState.OPEN.value, "position": BEGINNING, "finished_at": None, "end_seq": None, "pending": None}
-_VERSION = ("size", "etag", "message_id", "sequence")
+_VERSION = ("size", "etag", "message_id", "sequence", "reference")
 
 
 def newest_of(source: str, contents: Iterable[Content]) -> dict[ShardKey, Content]:
@@ -129,7 +129,8 @@ def pending_of(transaction: Transaction, keys: Iterable[ShardKey]) -> dict[Shard
 def as_announced(transaction: Transaction, ranges: Sequence[Range], pending: Collection[ShardKey]) -> list[Range]:
     """The ranges, with the newest size and ETag of their shards: where a whole object is read, and nothing of it was.
 
-    A snapshot has what its reader knew. `pending` are the shards of which more may be known by now.
+    A snapshot has what its reader knew. `pending` are the shards of which more may be known by now. Objects by
+    reference stay as they are in the snapshot: their rows are made of it, and are the same at every attempt.
     """
     if not pending:
         return list(ranges)
@@ -139,7 +140,7 @@ def as_announced(transaction: Transaction, ranges: Sequence[Range], pending: Col
     }
     return [
         r._replace(content=r.content._replace(size=found[r.key][0], etag=found[r.key][1]))
-        if r.key in found and reads_all(r)
+        if r.key in found and reads_all(r) and r.content.reference is None
         else r
         for r in ranges
     ]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
 from enum import Enum
 from typing import NamedTuple, NewType
 
@@ -38,6 +39,11 @@ def offset_of(position: Position) -> int:
 
 def is_end(position: Position) -> bool:
     return position.startswith("~")
+
+
+def micros(time: datetime) -> int:
+    """An aware time as the store keeps it: microseconds since 1970 UTC."""
+    return (time - datetime(1970, 1, 1, tzinfo=timezone.utc)) // timedelta(microseconds=1)
 
 
 def shard_key(source: str, shard_id: str) -> ShardKey:
@@ -95,6 +101,19 @@ class Payload(NamedTuple):
     sent_at: float | None = None
 
 
+class Reference(NamedTuple):
+    """What else is known of an object when it is announced, for rows of `content=reference`; None where nothing is.
+
+    Times are microseconds since 1970 UTC: of the object's last change, and of the event that its notification reports.
+    `version` is the bucket's, `tag` the message's.
+    """
+
+    version: str | None = None
+    modified: int | None = None
+    event_time: int | None = None
+    tag: str | None = None
+
+
 class Content(NamedTuple):
     """What a shard is made of, as announced: enough to read it later without the message.
 
@@ -104,7 +123,7 @@ class Content(NamedTuple):
 
     `sequence` orders the announced versions of the content (text of one kind, greater is newer), None where nothing
     says so. `named`: its message has an id of its own; equal messages without one share an id. Both are for opening:
-    snapshots do not keep them.
+    snapshots do not keep them. `reference` is kept by both, and is None where objects are read.
     """
 
     shard_id: str
@@ -118,6 +137,7 @@ class Content(NamedTuple):
     payload: Payload | None = None
     sequence: str | None = None
     named: bool = True
+    reference: Reference | None = None
 
 
 class Shard(NamedTuple):

@@ -93,7 +93,8 @@ def write_snapshot(
     if row.last_seq == seq:
         # either an attempt of this very call, whose commit was not reported, or a caller that counts wrongly
         there = snapshots.flatten(snapshots.read(transaction, token.pipeline, seq - 1, seq))
-        if there == list(entries) or (semantics.final_at_snapshot and set(there) <= set(entries)):
+        wanted = [snapshots.as_kept(entry) for entry in entries]
+        if there == wanted or (semantics.final_at_snapshot and set(there) <= set(wanted)):
             return tuple(there)
         raise ShardStoreError(f"pipeline {token.pipeline!r}: snapshot {seq} is there already, with other ranges")
     if row.last_seq != seq - 1:

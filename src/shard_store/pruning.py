@@ -14,7 +14,7 @@ from sqlalchemy.engine import Row
 from shard_store import cleaning
 from shard_store.error_delivery import UNDELIVERED, awaits_delivery
 from shard_store.error_records import FINAL
-from shard_store.model import BEGINNING, LISTING
+from shard_store.model import BEGINNING, LISTING, micros
 from shard_store.semantics import Semantics
 from shard_store.sql.database import Database
 from shard_store.sql.schema import (
@@ -23,7 +23,6 @@ from shard_store.sql.schema import (
     cleanings,
     errors,
     leases,
-    micros,
     pipelines,
     read_marks,
     shard_changes,

@@ -19,7 +19,8 @@ from shard_store.sql.schema import pipelines, shards
 from shard_store.sql.transaction import Transaction, chunks
 
 _GIVEN = (
-    "shard_key", "shard_id", "uri", "size", "etag", "queue", "message_id", "receive_count", "message_group", "sequence"
+    "shard_key", "shard_id", "uri", "size", "etag", "queue", "message_id", "receive_count", "message_group",
+    "sequence", "reference",
 )  # fmt: skip
 """The columns that a notification fills, in the order of `_row`."""
 
@@ -71,7 +72,8 @@ def _with_size(shard: Shard, content: Content) -> Shard:
     """A shard that was put back has no size and ETag, since its object may have been repaired: the announced ones."""
     if shard.content.size is not None or content.size is None:
         return shard
-    return shard._replace(content=shard.content._replace(size=content.size, etag=content.etag))
+    reference = content.reference or shard.content.reference
+    return shard._replace(content=shard.content._replace(size=content.size, etag=content.etag, reference=reference))
 
 
 def insert_absent(
@@ -170,12 +172,15 @@ def current(transaction: Transaction) -> sa.Select[Any]:
 
 
 def as_shard(row: Sequence[Any]) -> Shard:
-    key, shard_id, uri, size, etag, queue, message_id, count, group, sequence, *rest = row
+    key, shard_id, uri, size, etag, queue, message_id, count, group, sequence, reference, *rest = row
     position, state, owner, incarnation, fresh = rest
     uri = shard_id if uri is None else uri
+    content = Content(
+        shard_id, uri, size, etag, queue, message_id, count, group, sequence=sequence, reference=reference
+    )
     return Shard(
         key=ShardKey(key),
-        content=Content(shard_id, uri, size, etag, queue, message_id, count, group, sequence=sequence),
+        content=content,
         position=Position(position),
         state=ShardState(state),
         token=None if owner is None else PublishToken(owner, incarnation),
@@ -193,4 +198,5 @@ def _row_of(token: PublishToken) -> sa.Update:
 def _row(key: ShardKey, content: Content) -> tuple[object, ...]:
     c = content
     uri = None if c.uri == c.shard_id else c.uri
-    return (key, c.shard_id, uri, c.size, c.etag, c.queue, c.message_id, c.receive_count, c.group, c.sequence)
+    given = (c.size, c.etag, c.queue, c.message_id, c.receive_count, c.group, c.sequence, c.reference)
+    return (key, c.shard_id, uri, *given)

@@ -15,7 +15,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from shard_store.model import Content, Move, Payload, PublishToken, Range, ShardKey, Snapshot
+from shard_store.model import Content, Move, Payload, PublishToken, Range, Reference, ShardKey, Snapshot
 from shard_store.sql.schema import snapshots
 from shard_store.sql.transaction import ROWS_PER_STATEMENT, Transaction
 
@@ -66,6 +66,11 @@ def flatten(parts: Sequence[Snapshot]) -> list[Range]:
     return [r for snapshot in parts for r in snapshot.ranges]
 
 
+def as_kept(entry: Range) -> Range:
+    """Without what is for opening alone, and comes back from no snapshot."""
+    return entry._replace(content=entry.content._replace(sequence=None, named=True))
+
+
 def mark(entry: Range | Move) -> str:
     """Names one range within the snapshots of a pipeline: a plan keeps the marks of what it leaves out."""
     return f"{entry.key.hex()}:{entry.start}"
@@ -111,7 +116,9 @@ def _chunks(ranges: Sequence[Range]) -> Iterator[list[Range]]:
 def _size(content: Content) -> int:
     """About how many bytes its text takes: more than it does, unless its names are full of control characters."""
     names = 4 * (len(content.shard_id) + len(content.uri) + len(content.message_id))
-    payload = content.payload
+    payload, reference = content.payload, content.reference
+    if reference is not None:
+        names += 4 * (len(reference.version or "") + len(reference.tag or ""))
     if payload is None:
         return names
     headers = sum([len(name) + len(text) for name, text in payload.headers])
@@ -145,14 +152,22 @@ def _contents_text(contents: Sequence[Content]) -> str:
         [c.group for c in contents] if any(c.group is not None for c in contents) else None,
         [_payload_fields(c.payload) for c in contents] if any(c.payload is not None for c in contents) else None,
     ]
+    if any(c.reference is not None for c in contents):
+        columns.append([c.reference for c in contents])
     return json.dumps(columns, separators=(",", ":"), ensure_ascii=False)
 
 
 def _contents(text: str) -> list[Content]:
-    ids, uris, *others, groups, payloads = json.loads(text)
+    ids, uris, size, etag, queue, message_id, count, groups, payloads, *more = json.loads(text)
     uris = [shard_id if uri is None else uri for shard_id, uri in zip(ids, uris, strict=True)]
     few = (repeat(None) if groups is None else groups, repeat(None) if payloads is None else map(_payload, payloads))
-    return list(map(Content, ids, uris, *others, *few))
+    contents = list(map(Content, ids, uris, size, etag, queue, message_id, count, *few))
+    for references in more:  # of objects by reference; there is one such column, or none
+        contents = [
+            content if fields is None else content._replace(reference=Reference(*fields))
+            for content, fields in zip(contents, references, strict=True)
+        ]
+    return contents
 
 
 def _payload_fields(payload: Payload | None) -> list[object] | None:

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from shard_store.completeness import UNPUBLISHED, Category
 from shard_store.error_records import error_state
 from shard_store.errors import StoreConfigurationError
-from shard_store.model import split_key
+from shard_store.model import micros, split_key
 from shard_store.sql.database import Database
 from shard_store.sql.schema import (
     AnyText,
@@ -24,7 +24,6 @@ from shard_store.sql.schema import (
     certificates,
     cleanings,
     errors,
-    micros,
     pipelines,
     shards,
     splits,

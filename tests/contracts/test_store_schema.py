@@ -306,6 +306,25 @@ def test_a_store_of_the_second_schema_gets_its_indexes_and_knows_its_newest_atte
         assert left == ["new"]
 
 
+@pytest.mark.parametrize("died", [False, True])
+def test_a_store_of_the_sixth_schema_has_objects_of_which_nothing_more_is_known(
+    url: str, database: Database, died: bool
+) -> None:
+    """Also where the migration died before it was stamped."""
+    install(database, "0006")
+    with database.engine.begin() as connection:
+        texts = dict.fromkeys(("shard_id", "queue", "message_id"), "a")
+        numbers = dict.fromkeys(("receive_count", "opened_at"), 1)
+        row = {"shard_key": shard_key("s", "a"), "source": "s", "position": "", "state": "open", **texts, **numbers}
+        connection.execute(shards.insert().values(**row))
+        if died:
+            connection.exec_driver_sql("ALTER TABLE cuesqueue_shards ADD COLUMN reference TEXT")
+    assert installing.migrate(database) == ("0006", REVISION)
+    with open_store(url) as store:
+        (shard,) = store.look([shard_key("s", "a")]).values()
+        assert shard.content.reference is None
+
+
 def test_a_migration_that_died_before_it_was_stamped_goes_on(url: str, database: Database) -> None:
     open_store(url).close()
     stamp(database, "0001")
@@ -376,6 +395,7 @@ def test_the_wheel_holds_the_migrations() -> None:
         "0004_announced_again.py",
         "0005_indexes_of_a_year.py",
         "0006_listings.py",
+        "0007_references.py",
     }
     assert {path.name for path in (folder / "versions").glob("[0-9]*.py")} == revisions
     settings = (Path(__file__).resolve().parents[2] / "pyproject.toml").read_text(encoding="utf-8")

@@ -33,9 +33,14 @@ from shard_store.store import ShardStore, open_store
 from support.coordinator_world import EMPTY
 from support.driver_loop import DriverLoop, reader_options, states
 from support.store_backends import rows
-from support.sweep_sinks import EXPECTED, FIRST_BATCH, OBJECTS, Cell
+from support.sweep_sinks import FIRST_BATCH, OBJECTS, Cell
 
-SCHEMA = StructType([StructField("value", StringType())])
+
+def _schema(cell: Cell) -> StructType:
+    return StructType([StructField("uri" if cell.sink.by_reference else "value", StringType())])
+
+
+_BY_REFERENCE = {"content": "reference", "fileFormat": "", "mode": ""}
 
 
 class SweepLoop(DriverLoop):
@@ -56,9 +61,10 @@ class SweepLoop(DriverLoop):
             "maxFilesPerTrigger": str(len(FIRST_BATCH)),
             "minPartitions": "2",
             "deliverySemantics": cell.sink.semantics,
+            **(_BY_REFERENCE if cell.sink.by_reference else {}),
         }
         options = reader_options(f"sql+{cell.elsewhere}?queue=files", cell.store, **{**given, **more})
-        self.reader = CuesqueueStreamReader(options, SCHEMA)
+        self.reader = CuesqueueStreamReader(options, _schema(cell))
         super().__init__(options, cell.folder / "checkpoint", cell.folder / "output", work=work)
 
     def _start_coordinator(self, driver: str) -> Coordinator:
@@ -79,12 +85,13 @@ class SweepLoop(DriverLoop):
 
         if sink.options is not None:
             options = parse_sink_options({"store": self.cell.store, "pipeline": "p", **sink.options(self.cell)})
-            task = _pickled(CuesqueueStreamWriter(options, SCHEMA))
+            schema = _schema(self.cell)
+            task = _pickled(CuesqueueStreamWriter(options, schema))
             written = []
             for place, batches in enumerate(read()):
                 with patch.object(writer_module, "task_name", lambda place=place: f"{number}.{place}"):
                     written.append(_pickled(task.write(batches if WRITES_ARROW else _rows(batches))))
-            CuesqueueStreamWriter(options, SCHEMA).commit(written, number)
+            CuesqueueStreamWriter(options, schema).commit(written, number)
         else:
             assert sink.deliver is not None
             sink.deliver(self.cell, lambda: [row.value for batches in read() for row in _rows(batches)], number)
@@ -98,7 +105,8 @@ def _pickled(value: Any) -> Any:
 
 
 def _rows(batches: Iterator[Any]) -> Iterator[Row]:
-    return (Row(value=value) for batch in batches for value in batch.column("value").to_pylist())
+    """Of the one column that there is."""
+    return (Row(**row) for batch in batches for row in batch.to_pylist())
 
 
 @dataclass
@@ -138,11 +146,11 @@ def recover(cell: Cell) -> None:
 def check(cell: Cell, point: str, *, failed: bool) -> None:
     """The rows, the store, the queues: what stands when nothing is left to do. Raises AssertionError."""
     sink = cell.sink
-    found = sink.found(cell)
-    lost, doubled = EXPECTED - found, found - EXPECTED
+    found, expected = sink.found(cell), sink.expected
+    lost, doubled = expected - found, found - expected
     assert bool(lost) == (failed and point in sink.losing), f"lost: {lost}"
-    assert not lost or lost == Counter(v for v in EXPECTED.elements() if v.split()[0] in FIRST_BATCH), f"lost: {lost}"
-    assert not doubled or (point in sink.doubling and doubled.keys() <= EXPECTED.keys()), f"doubled: {doubled}"
+    assert not lost or lost == Counter(v for v in expected.elements() if v.split()[0] in FIRST_BATCH), f"lost: {lost}"
+    assert not doubled or (point in sink.doubling and doubled.keys() <= expected.keys()), f"doubled: {doubled}"
     with open_store(cell.store) as store:
         check_store(cell, store)
         sink.check(cell, store)
@@ -158,7 +166,8 @@ def check_store(cell: Cell, store: ShardStore) -> None:
     if cell.sink.semantics == "at-least-once":
         assert states(store) == {}
     elif cell.sink.semantics == "exactly-once":
-        assert states(store) == {"done": len(set(OBJECTS)) - 1, "quarantined": 1}
+        bad = cell.sink.bad.count("object")
+        assert states(store) == Counter(done=len(set(OBJECTS)) - bad) + Counter(quarantined=bad)
     else:  # a batch that was given up told of no bad objects
         assert states(store).keys() <= {"done", "quarantined"}
         assert sum(states(store).values()) == len(set(OBJECTS))
@@ -174,7 +183,7 @@ def check_store(cell: Cell, store: ShardStore) -> None:
 def check_errors(cell: Cell, store: ShardStore, point: str) -> None:
     told = rows(store, "errors")
     scopes = sorted(error["scope"] for error in told)
-    assert scopes == [*(["message"] if cell.sink.errors_inside else []), "object", "record"]
+    assert scopes == [*(["message"] if cell.sink.errors_inside else []), *cell.sink.bad]
     assert {error["state"] for error in told} == {"delivered"}
     with open_queue(cell.errors_url) as queue:
         sent = [json.loads(message.body)["error_id"] for message in queue.peek(1000)]  # type: ignore[attr-defined]

@@ -31,6 +31,8 @@ OBJECTS = ("first", "missing", "bad", "second", "third", "fourth", "second")
 """As they are announced."""
 FIRST_BATCH = OBJECTS[:3]
 EXPECTED = Counter(f"{name} {line}" for name in set(OBJECTS) - {"missing"} for line in range(2))
+ANNOUNCED = Counter(set(OBJECTS))
+"""The rows of objects by reference, by their names: nobody looks at what is in them, or whether they are there."""
 USERS = sa.Table("users_rows", sa.MetaData(), sa.Column("value", sa.String(100)))
 
 
@@ -103,12 +105,30 @@ class Sink:
     errors_inside: bool = False
     semantics: str = "exactly-once"
     losing: frozenset[str] = frozenset()
+    by_reference: bool = False
+
+    @property
+    def expected(self) -> Counter[str]:
+        return ANNOUNCED if self.by_reference else EXPECTED
+
+    @property
+    def bad(self) -> list[str]:
+        """The scopes of the errors that the objects bring."""
+        return [] if self.by_reference else ["object", "record"]
 
 
 def in_splits(cell: Cell) -> Counter[str]:
+    return Counter(_values_in_splits(cell, "value"))
+
+
+def referenced(cell: Cell) -> Counter[str]:
+    return Counter(Path(uri).stem for uri in _values_in_splits(cell, "uri"))
+
+
+def _values_in_splits(cell: Cell, column: str) -> list[str]:
     with open_store(cell.store) as store:
         paths = [row["path"] for row in rows(store, "splits")]
-    return Counter(value for path in paths for value in pq.read_table(path).column("value").to_pylist())
+    return [value for path in paths for value in pq.read_table(path).column(column).to_pylist()]
 
 
 def catalog(uri: str) -> Any:
@@ -245,6 +265,7 @@ COLUMNS: dict[str, Sink] = {
     ),
     "foreachBatch": Sink(lambda cell: users_rows(cell.store), deliver=upsert_and_copy, check=check_copies),
     "foreign": Sink(in_files, deliver=foreign(str)),
+    "path, by reference": Sink(referenced, path_options, errors_inside=True, by_reference=True),
     "path, at least once": Sink(in_splits, path_options, semantics="at-least-once", doubling=_ANYWHERE),
     "foreign, at least once": Sink(in_files, deliver=_anew, semantics="at-least-once", doubling=_ANYWHERE),
     "path, at most once": Sink(in_splits, path_options, semantics="at-most-once", losing=_BEGUN),
@@ -254,6 +275,7 @@ COLUMNS: dict[str, Sink] = {
 _PATHS = {name for name in COLUMNS if name.startswith("path")}
 _TABLES = {"Iceberg", "Iceberg elsewhere"}
 ONLY: dict[str, tuple[set[str], str]] = {
+    "object-read": ({name for name, sink in COLUMNS.items() if not sink.by_reference}, "nobody reads the objects"),
     "split-written": (_PATHS, "no split files"),
     "table-files-written": (_TABLES, "no Iceberg table"),
     "table-committed": (_TABLES, "no Iceberg table"),
@@ -261,7 +283,10 @@ ONLY: dict[str, tuple[set[str], str]] = {
     "rows-shown": ({"queue"}, "nothing is staged"),
     "rows-sent": ({"queue elsewhere"}, "nothing is sent to a queue elsewhere"),
     "output-delivered": ({"foreachBatch"}, "no named output"),
-    "errors-sent": (COLUMNS.keys() - {"path"}, "the error queue is in the store: sent and marked in one transaction"),
+    "errors-sent": (
+        {name for name, sink in COLUMNS.items() if not sink.errors_inside},
+        "the error queue is in the store: sent and marked in one transaction",
+    ),
 }
 """The points that not every column reaches: those that do, and why the others do not. All others are reached by all."""
 

@@ -181,6 +181,13 @@ def test_what_was_read_is_moved_with_its_whole_path(any_world: World) -> None:
     assert real(any_world).contents() == {archived(any_world, "a"): BODY, archived(any_world, "b/c"): BODY}
 
 
+def test_an_object_by_reference_is_moved_when_its_row_is_published(world: World) -> None:
+    by_reference = {"content": "reference", "fileFormat": ""}
+    read(world, "a", **by_reference)
+    clean(world, "move", {"a": "cleaned"}, **by_reference)
+    assert real(world).contents() == {archived(world, "a"): BODY}
+
+
 def test_a_reader_deletes_nothing_unless_it_is_told_to(world: World) -> None:
     read(world, "a")
     with loop_of(world, "off") as loop:

@@ -15,7 +15,7 @@ from queue_source.options.json_paths import JsonPaths
 from queue_source.queues.base import REPUBLISH_COUNT
 from queue_source.tags import matches_any
 from queue_source.uris import climbs
-from shard_store.model import Content, ErrorRecord, Payload
+from shard_store.model import Content, ErrorRecord, Payload, Reference, micros
 
 
 class Stated(Protocol):
@@ -74,6 +74,8 @@ def announced_objects(
     if options.notification_format == "json":
         paths = JsonPaths(options.bucket_path, options.key_path, options.uri_path)
     parsed = _asked([_objects_of(message, options, paths) for message in messages], options, stat)
+    if options.by_reference:
+        parsed = [_dated(one) for one in parsed]
     return [_chosen(one, options, now) for one in parsed] if options.chooses_by_time else [p.announced for p in parsed]
 
 
@@ -184,7 +186,11 @@ def _content(notice: ObjectNotice, message: Received, options: NotificationOptio
     version = notice.version or notice.etag or message.headers.get(OBJECT_VERSION)
     if options.allow_overwrites and version is not None:
         identity = f"{notice.uri}#{version}"
-    return _from(message, identity, notice.uri, notice.size, notice.etag, sequence=notice.sequence)
+    content = _from(message, identity, notice.uri, notice.size, notice.etag, sequence=notice.sequence)
+    if not options.by_reference:
+        return content
+    happened = None if notice.event_time is None else micros(notice.event_time)
+    return content._replace(reference=Reference(notice.version, None, happened, message.tag))
 
 
 def _from(
@@ -238,6 +244,15 @@ def _completed(parsed: _Parsed, found: Mapping[str, Stated]) -> _Parsed:
         for c, m in zip(contents, parsed.modified, strict=True)
     )
     return _Parsed(parsed.announced._replace(contents=sized), modified)
+
+
+def _dated(parsed: _Parsed) -> _Parsed:
+    """With the times of the objects in what is said of them by reference."""
+    contents = tuple(
+        c if m is None or c.reference is None else c._replace(reference=c.reference._replace(modified=micros(m)))
+        for c, m in zip(parsed.announced.contents, parsed.modified, strict=True)
+    )
+    return parsed._replace(announced=parsed.announced._replace(contents=contents))
 
 
 def _chosen(parsed: _Parsed, options: NotificationOptions, now: datetime | None) -> Announced:

@@ -40,6 +40,7 @@ class Dialect:
     sequencer: str | None = None  # in the item: hexadecimal, of the order of events about one key
     generation: str | None = None  # in the item: a number that rises with each version
     time: str | None = None  # in the record: when it happened, for senders that say nothing better
+    event_time: str | None = None  # in the record: the same, where it is surely the time of the event
     decode_key: Callable[[str], str] = str
     missing_size: int | None = None  # what a size that is left out means; None: not known
     senders: Mapping[str, Dialect] = field(default_factory=dict)  # by `eventSource`: who does it in another way
@@ -89,6 +90,7 @@ _S3 = Dialect(
     version="versionId",
     sequencer="sequencer",
     time="eventTime",
+    event_time="eventTime",
     decode_key=lambda key: unquoted(key, plus=True),
 )
 
@@ -116,7 +118,7 @@ GCS_ATTRIBUTES = replace(
     key="objectId",
     version="objectGeneration",
     generation="objectGeneration",
-    time="eventTime",
+    event_time="eventTime",
     deleted=None,
 )
 """Cloud Storage through Pub/Sub: the attributes of the message, together with the fields of its body."""
@@ -143,6 +145,7 @@ DIALECTS: Mapping[str, Dialect] = {
         version="version-id",
         sequencer="sequencer",
         time="time",
+        event_time="time",
     ),
     "gcs": _GCS_OBJECT,  # the body alone, where the attributes were lost on the way
 }

@@ -9,7 +9,7 @@ from queue_source.announcements.contents import is_chosen, is_wanted
 from queue_source.messages import ListedObject
 from queue_source.options import NotificationOptions
 from queue_source.uris import climbs
-from shard_store.model import LISTING, Content
+from shard_store.model import LISTING, Content, Reference, micros
 
 
 def listed_contents(
@@ -41,4 +41,7 @@ def _content(listed: ListedObject, options: NotificationOptions) -> Content | No
     version = listed.version or listed.etag
     identity = f"{uri}#{version}" if options.allow_overwrites and version is not None else uri
     seen = version or listed.modified.astimezone(timezone.utc).isoformat()
-    return Content(identity, uri, listed.size, listed.etag, LISTING, f"listed {seen}", receive_count=1)
+    reference = Reference(listed.version, micros(listed.modified)) if options.by_reference else None
+    return Content(
+        identity, uri, listed.size, listed.etag, LISTING, f"listed {seen}", receive_count=1, reference=reference
+    )

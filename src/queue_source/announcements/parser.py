@@ -16,7 +16,7 @@ import json
 from collections.abc import Mapping
 
 from queue_source.announcements.dialects import DIALECTS, GCS_ATTRIBUTES, Dialect, Json
-from queue_source.announcements.sequences import modified_of, sequence_of
+from queue_source.announcements.sequences import sequence_of, time_of
 from queue_source.errors import MalformedNotification
 from queue_source.messages import Announcement, ObjectNotice
 from queue_source.options.json_paths import JsonPaths, uris_at
@@ -145,8 +145,9 @@ def _notice(dialect: Dialect, record: Json) -> ObjectNotice | None:
     uri = f"{dialect.scheme}://{bucket}/{key}"
     etag, version = _optional(item, dialect.etag), _optional(item, dialect.version)
     # who does not know the size is not the store, and tells when it sent the event
-    modified = None if size is None else modified_of(dialect, record)
-    return ObjectNotice(uri, size, etag, version, sequence_of(dialect, record, item), modified)
+    modified = None if size is None else time_of(record, dialect.time)
+    event_time = time_of(record, dialect.event_time)
+    return ObjectNotice(uri, size, etag, version, sequence_of(dialect, record, item), modified, event_time)
 
 
 def _gcs(body: bytes, attributes: Mapping[str, str]) -> Announcement:
@@ -158,8 +159,8 @@ def _gcs(body: bytes, attributes: Mapping[str, str]) -> Announcement:
         raise MalformedNotification(f"the payload JSON_API_V1 is a JSON object, not {_kind(payload)}")
     generation = attributes.get("objectGeneration", payload.get("generation"))
     from_body = {"size": payload.get("size"), "etag": payload.get("etag"), "objectGeneration": generation}
-    if payload.get("updated") is not None:  # the object's own time; the attribute has that of the event
-        from_body["eventTime"] = payload["updated"]
+    updated = payload.get("updated")  # the object's own time; that of the event is close to it
+    from_body["updated"] = attributes.get("eventTime") if updated is None else updated
     return _announced(GCS_ATTRIBUTES, {**attributes, **from_body})
 
 

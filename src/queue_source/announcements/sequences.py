@@ -1,8 +1,8 @@
 """What orders the notifications about one object: queues deliver them in any order, and more than once.
 
-And when the object was written, by the same time. A hint that cannot be read is left out, and the notification still
-announces its object: order only decides which of two announcements of an object that nobody has read yet is the newer
-one, and a store may be asked for times.
+And when the object was written, or the event happened. A hint that cannot be read is left out, and the notification
+still announces its object: order only decides which of two announcements of an object that nobody has read yet is the
+newer one, and a store may be asked for times.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ def sequence_of(dialect: Dialect, record: Mapping[str, object], item: Mapping[st
     return None if micros is None else f"t{micros:020d}"
 
 
-def modified_of(dialect: Dialect, record: Mapping[str, object]) -> datetime | None:
-    """When the object was written (aware, UTC), as its notification says; None where it does not."""
-    micros = None if dialect.time is None else _micros(_text(record, dialect.time))
+def time_of(record: Mapping[str, object], name: str | None) -> datetime | None:
+    """The time (aware, UTC) that the record has under this name; None where it has none."""
+    micros = None if name is None else _micros(_text(record, name))
     # 1970 is written by senders that know no time
     return _EPOCH + timedelta(microseconds=micros) if micros else None
 

@@ -20,7 +20,7 @@ from queue_source.storage.buckets.base import Bucket, Page
 from shard_store.errors import PipelineTakenOver, ShardStoreError
 from shard_store.failpoints import reach
 from shard_store.listing import Claim, Found
-from shard_store.sql.schema import micros
+from shard_store.model import micros
 
 logger = logging.getLogger("cuesqueue")
 

@@ -54,10 +54,10 @@ class Opener:
 
     def _announced(self, messages: Sequence[Received]) -> list[Announced]:
         options = self._session.options
-        if options.content.content == "message":
-            announced = announced_messages(messages, options.notifications)
-        else:
+        if options.content.kind.is_announced:
             announced = announced_objects(messages, options.notifications, self._stat)
+        else:
+            announced = announced_messages(messages, options.notifications)
         if not self._session.semantics.keeps_shards:
             announced = [apart(one) for one in announced]
         return self._with_begun(announced)

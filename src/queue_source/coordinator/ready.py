@@ -62,7 +62,7 @@ class ReadyQueue:
     def is_outdated(self, key: ShardKey, content: Content) -> bool:
         """Whether the shard is here, as another version than this."""
         known = self._entries.get(key)
-        return known is not None and (known.content.size, known.content.etag) != (content.size, content.etag)
+        return known is not None and _version(known.content) != _version(content)
 
     def remove(self, key: ShardKey) -> bool:
         """False when it is not here."""
@@ -131,6 +131,10 @@ class ReadyQueue:
 
 def group_of(content: Content) -> Group | None:
     return None if content.group is None else (content.queue, content.group)
+
+
+def _version(content: Content) -> tuple[object, ...]:
+    return content.size, content.etag, content.reference
 
 
 def _part(entry: Ready, max_bytes: int | None, may_be_cut: Callable[[Content], bool]) -> Range:

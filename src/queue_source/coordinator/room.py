@@ -33,7 +33,7 @@ class Limits:
 def limits_of(options: ReaderOptions) -> Limits:
     """What `maxInFlightMessages` and `maxInFlightBytes` allow, and no more than a few triggers can take."""
     batches, queue = options.batches, options.queue
-    default = _MESSAGE_BYTES if options.content.content == "message" else None
+    default = None if options.content.kind.is_announced else _MESSAGE_BYTES
     return Limits(
         messages=queue.max_in_flight_messages,
         work=min(queue.max_in_flight_messages, _TRIGGERS * max(batches.max_files_per_trigger, len(queue.urls))),

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from queue_source.errors import OptionError
-from queue_source.options.content import ContentOptions, SchemaOptions
+from queue_source.options.content import ContentKind, ContentOptions, SchemaOptions
 from queue_source.options.file_format import MESSAGE_FORMATS, FormatOptions
 from queue_source.options.reader import ReaderOptions
 from queue_source.options.receiving import NotificationOptions
@@ -29,7 +29,7 @@ def check_reader(options: ReaderOptions) -> None:
     if options.content.format is not None:
         _check_format(options.content.format)
     _check_paths(options.notifications)
-    _check_choice(options.notifications, options.content.content)
+    _check_choice(options.notifications, options.content.kind)
     _check_shares(options)
     _check_backfill(options)
     _check_cleaning(options)
@@ -37,9 +37,11 @@ def check_reader(options: ReaderOptions) -> None:
 
 
 def _check_content(options: ContentOptions) -> None:
-    """Objects need a format; messages may have one."""
+    """Objects need a format; messages may have one; of what nobody reads nothing can be bad."""
     format = options.format
-    if options.content != "message" or format is None:
+    if not options.kind.is_read:
+        _check_unread(options)
+    if options.kind.is_announced or format is None:
         return
     if format.file_format not in MESSAGE_FORMATS:
         raise OptionError(
@@ -48,6 +50,26 @@ def _check_content(options: ContentOptions) -> None:
         )
     if format.partition_columns:
         raise OptionError("partitionColumns", "come from paths of objects, which messages do not have; leave it out")
+
+
+def check_nothing_is_parsed(values: Mapping[str, Any]) -> None:
+    """Without a format all columns are given."""
+    if values["partitionColumns"]:
+        raise OptionError("partitionColumns", "acts only on objects that are read in a fileFormat; leave it out")
+
+
+def _check_unread(options: ContentOptions) -> None:
+    given = {
+        "fileFormat": options.format is not None,
+        "schemaHints": bool(options.schema.schema_hints),
+        "onMissingObject": options.on_missing_object != "quarantine",
+        "onCorruptObject": options.on_corrupt_object != "quarantine",
+        "onForbiddenObject": options.on_forbidden_object != "quarantine",
+    }
+    if name := next((name for name, is_given in given.items() if is_given), None):
+        raise OptionError(
+            name, "is about reading objects, and with content reference that is left to your own code; leave it out"
+        )
 
 
 def _check_format(options: FormatOptions) -> None:
@@ -72,7 +94,7 @@ def _check_paths(options: NotificationOptions) -> None:
         raise OptionError("notificationFormat", "json needs the option uriPath, or bucketPath and keyPath together")
 
 
-def _check_choice(options: NotificationOptions, content: str) -> None:
+def _check_choice(options: NotificationOptions, content: ContentKind) -> None:
     """What chooses objects does nothing for messages; and something has to be left to choose."""
     given = {
         "onForeignObject": options.on_foreign_object != "quarantine",
@@ -80,7 +102,8 @@ def _check_choice(options: NotificationOptions, content: str) -> None:
         "modifiedBefore": options.modified_before is not None,
         "maxFileAge": options.max_file_age is not None,
     }
-    if content == "message" and (name := next((name for name, is_given in given.items() if is_given), None)):
+    name = next((name for name, is_given in given.items() if is_given), None)
+    if name is not None and not content.is_announced:
         raise OptionError(name, "is about objects, and with content message there are none; leave it out")
     after, before = options.modified_after, options.modified_before
     if after is not None and before is not None and after >= before:
@@ -131,7 +154,7 @@ def _check_backfill(options: ReaderOptions) -> None:
     backfill, name = options.backfill, "backfillPrefixes"
     if not backfill.prefixes:
         return
-    if options.content.content == "message":
+    if not options.content.kind.is_announced:
         raise OptionError(name, "lists objects, and with content message there are none; leave it out")
     semantics = Semantics(options.delivery.delivery_semantics)
     if not semantics.keeps_shards:
@@ -215,7 +238,7 @@ def _check_cleaning(options: ReaderOptions) -> None:
     cleaning, name = options.cleaning, "cleanSource"
     if cleaning.clean_source == "off":
         return
-    if options.content.content == "message":
+    if not options.content.kind.is_announced:
         raise OptionError(name, "deletes or moves objects, and with content message there are none; leave it out")
     if (semantics := options.delivery.delivery_semantics) != Semantics.EXACTLY_ONCE.value:
         raise OptionError(

@@ -6,6 +6,7 @@ Plain frozen dataclasses: what an executor unpickles loads the standard library 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 from typing import ClassVar
 
 from queue_source.options import types
@@ -14,6 +15,24 @@ from queue_source.options.file_format import INFERRED_FORMATS, RECORD_FORMATS, F
 from queue_source.options.storage import StorageOptions
 
 _BAD_OBJECT = types.choice("quarantine", "fail", "skip")
+
+
+class ContentKind(str, Enum):
+    """What is read, as the option `content` says. What follows from it is asked of this, and not of the name."""
+
+    OBJECT = "object"
+    MESSAGE = "message"
+    REFERENCE = "reference"
+
+    @property
+    def is_announced(self) -> bool:
+        """Whether messages and listings announce objects; else the messages themselves are the content."""
+        return self is not ContentKind.MESSAGE
+
+    @property
+    def is_read(self) -> bool:
+        """Whether bytes become rows; else the rows are the announced objects, and nobody opens them."""
+        return self is not ContentKind.REFERENCE
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +100,10 @@ class ContentOptions:
     schema: SchemaOptions
     # fmt: off
     content: str = option(
-        "content", types.choice("object", "message"), "object", example="message",
-        help="What is read: the objects that messages announce, or the messages themselves.",
+        "content", types.choice(*(kind.value for kind in ContentKind)), "object", example="message",
+        help="What the rows are: the content of the objects that messages announce; [the messages "
+        "themselves](../how-to/messages.md); or the [objects by reference](../how-to/references.md), which are not "
+        "read: URI, size, version and times.",
     )
     on_missing_object: str = option(
         "onMissingObject", _BAD_OBJECT, "quarantine", example="skip",
@@ -100,6 +121,10 @@ class ContentOptions:
         "the reason is its own. When all of a bucket is refused, the query fails.",
     )
     # fmt: on
+
+    @property
+    def kind(self) -> ContentKind:
+        return ContentKind(self.content)
 
     @property
     def stops_at_bad_objects(self) -> bool:

@@ -33,9 +33,9 @@ class FormatOptions:
     # fmt: off
     file_format: str = option(
         "fileFormat", types.choice(*FILE_FORMATS, refused=("xml",)), example="json",
-        required="the objects need a format", unless=(("content", "message"),),
+        required="the objects need a format", unless=(("content", "message"), ("content", "reference")),
         help="Format of the objects, or of messages; `json` is one record a line. Without it, messages are read as "
-        "they are.",
+        "they are. Objects of other formats are read [by Spark's own readers](../how-to/references.md).",
     )
     timezone: str | None = option(
         "timeZone", types.TIME_ZONE, example="Europe/Berlin", note="the session's: `spark.sql.session.timeZone`",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -19,7 +20,7 @@ from queue_source.options import backfill, checks, cleaning, types
 from queue_source.options.backfill import BackfillOptions
 from queue_source.options.cleaning import CleaningOptions
 from queue_source.options.connections import connections
-from queue_source.options.content import ContentOptions, SchemaOptions
+from queue_source.options.content import ContentKind, ContentOptions, SchemaOptions
 from queue_source.options.declaring import build
 from queue_source.options.file_format import RECORD_FORMATS, FormatOptions
 from queue_source.options.local_times import instant
@@ -41,6 +42,7 @@ from queue_source.options.values import check_shown, read
 from queue_source.options.views import ViewOptions
 
 _WAIT = timedelta(seconds=20)
+_PARTITION = 128 << 20
 _RESCUED = "_rescued_data"
 _CATALOG = "catalog."
 _SECRET_PROPERTY = re.compile("credential|account-?key|connection-?string|authorization", re.IGNORECASE)
@@ -51,6 +53,8 @@ def parse_reader_options(options: Mapping[str, str]) -> ReaderOptions:
     values = read(READER, options)
     if values["waitTime"] is None:  # no receive waits longer than its messages are invisible
         values["waitTime"] = min(_WAIT, values["visibilityTimeout"] / 2)
+    if values["maxPartitionBytes"] is None:  # what nobody reads may be in one partition, however large it is
+        values["maxPartitionBytes"] = _PARTITION if ContentKind(values["content"]).is_read else sys.maxsize
     urls: tuple[SecretUrl, ...] = values["queueUrl"] or ()
     prefixes: tuple[str, ...] = values["backfillPrefixes"] or ()
     values["allowedPrefixes"] = values["allowedPrefixes"] or prefixes
@@ -151,12 +155,18 @@ def _notifications(values: Mapping[str, Any]) -> NotificationOptions:
             given[name] = instant(time, values["timeZone"] or assumed or "UTC")
         except ValueError as error:
             raise OptionError(name, f"{time.isoformat()} is {error}; write another one") from None
-    prefixes = values["allowedPrefixes"] or ()
-    return build(NotificationOptions, {**values, **given}, allowed_prefixes=prefixes, assumed_zone=assumed)
+    return build(
+        NotificationOptions,
+        {**values, **given},
+        allowed_prefixes=values["allowedPrefixes"] or (),
+        assumed_zone=assumed,
+        by_reference=not ContentKind(values["content"]).is_read,
+    )
 
 
 def _format(values: Mapping[str, Any]) -> FormatOptions | None:
     if values["fileFormat"] is None:
+        checks.check_nothing_is_parsed(values)
         return None
     mode = _evolution_mode(values)
     infers_text = values["schemaLocation"] is not None and mode != "none" and values["fileFormat"] in RECORD_FORMATS

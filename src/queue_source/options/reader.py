@@ -55,8 +55,9 @@ class BatchOptions:
         help="Minimum number of partitions of a micro-batch, as far as its objects can be split.",
     )
     max_partition_bytes: int = option(
-        "maxPartitionBytes", types.SIZE, "128m", example="64m",
-        help="Maximum size of one partition; larger objects are split.",
+        "maxPartitionBytes", types.SIZE, example="64m", note="`128m`; none with `content` = `reference`",
+        help="Maximum size of one partition; larger objects are split. With `content` = `reference` objects are never "
+        "split; set it where your own code reads them in the tasks.",
     )
     # fmt: on
 

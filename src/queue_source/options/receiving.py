@@ -71,6 +71,7 @@ class NotificationOptions:
 
     Attributes:
         assumed_zone: The zone in which a time without one was taken, where no option says it.
+        by_reference: Whether what is announced beside URI, size and ETag is kept, for rows of `content=reference`.
     """
 
     TITLE: ClassVar = "Notifications"
@@ -159,6 +160,7 @@ class NotificationOptions:
     )
     # fmt: on
     assumed_zone: str | None = None
+    by_reference: bool = False
 
     @property
     def chooses_by_time(self) -> bool:

@@ -21,9 +21,9 @@ from queue_source.options.file_format import FormatOptions
 from queue_source.read.batches import gathered
 from queue_source.read.combined import SMALL, TOGETHER, may_be_joined, read_together
 from queue_source.read.error_records import bad_object, bad_records, kills_its_reader
+from queue_source.read.fixed_rows import fixed_rows
 from queue_source.read.isolation import Marks, interval_of, read_alone
 from queue_source.read.message_records import Message, parsed_messages
-from queue_source.read.message_rows import message_batches
 from queue_source.read.objects import BATCH_ROWS, ExpectedObject, read_object
 from queue_source.read.partitions import Piece
 from queue_source.read.plan_store import PlanStore
@@ -73,8 +73,8 @@ def read_work(work: Work, schema: pa.Schema, *, repeated: bool) -> Iterator[pa.R
     Raises StoreConfigurationError, before anything is read, where the plan's store cannot be used from here.
     """
     work.store.check()
-    if work.content.format is None:
-        yield from message_batches(_messages(work), schema)
+    if (fixed := fixed_rows(work.content)) is not None:
+        yield from fixed.batches([(piece.content, _metadata(piece, work.identity)) for piece in work.pieces], schema)
         return
     if repeated:
         work = _without_bad(work)
@@ -111,7 +111,7 @@ def read_pieces(work: Work, schema: pa.Schema, report: Report) -> Iterator[pa.Re
 
     Raises SchemaChanged for columns that the schema lacks, where the options ask for it.
     """
-    read = _read_messages if work.content.content == "message" else _read_objects
+    read = _read_objects if work.content.kind.is_announced else _read_messages
     try:
         yield from read(work, schema, report)
     except NewColumns as noticed:

@@ -166,10 +166,10 @@ def _wait_for(queue: Queue, limit: int, options: ReaderOptions) -> list[Received
 def _contents(options: ReaderOptions, shown: Iterable[list[Received]], problems: list[str]) -> list[Content]:
     contents: dict[str, Content] = {}
     for messages in shown:
-        if options.content.content == "message":
-            announced = announced_messages(messages, options.notifications)
-        else:
+        if options.content.kind.is_announced:
             announced = announced_objects(messages, options.notifications, lambda uris: [None] * len(uris))
+        else:
+            announced = announced_messages(messages, options.notifications)
         problems += [one.error.detail for one in announced if one.error is not None]
         contents.update((content.shard_id, content) for one in announced for content in one.contents)
     return list(contents.values())
@@ -196,7 +196,7 @@ def _listed(options: ReaderOptions, limit: int, problems: list[str]) -> list[Con
 
 def _seen_before(options: ReaderOptions, limit: int, problems: list[str]) -> list[Content]:
     """Objects of the source that were read before, by this pipeline or another."""
-    if options.content.content == "message":
+    if not options.content.kind.is_announced:
         return []  # their bodies are gone
     names = [column.name for column in VIEWS["shards"]]
     place, state = names.index("shard_id"), names.index("state")

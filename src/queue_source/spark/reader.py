@@ -25,7 +25,7 @@ from queue_source.formats.base import check_schema, may_be_cut
 from queue_source.options import ReaderOptions, check_zone, connection_options
 from queue_source.options.content import ContentOptions
 from queue_source.options.time_zones import machine_time_zone, parse_time_zone
-from queue_source.read.message_rows import check_message_schema
+from queue_source.read.fixed_rows import fixed_rows
 from queue_source.read.partitions import partition
 from queue_source.read.plan_store import PlanStore
 from queue_source.read.task import Alone, Beside, Work, read_work
@@ -144,10 +144,11 @@ class CuesqueueStreamReader(AvailableNow, DataSourceStreamReader):
 
     def _started(self) -> Coordinator:
         if self._coordinator is None:
-            if self._options.content.format is None:
-                check_message_schema(arrow_schema(self._schema))
-            else:
-                check_schema(arrow_schema(self._schema), self._options.content.format)
+            schema, content = arrow_schema(self._schema), self._options.content
+            if (fixed := fixed_rows(content)) is not None:
+                fixed.check(schema)
+            elif content.format is not None:
+                check_schema(schema, content.format)
             stop_on_sigterm()
             self._coordinator, self._store = _start(self._options)
         return self._coordinator

@@ -24,8 +24,7 @@ from queue_source.storage import inventory
 from queue_source.uris import plain_prefix
 from shard_store.completeness import UNMEASURED, Category, Memory
 from shard_store.listing import SURE
-from shard_store.model import ShardState, shard_key
-from shard_store.sql.schema import micros
+from shard_store.model import ShardState, micros, shard_key
 from shard_store.store import open_store
 
 _LISTED: dict[str, DataType] = {

@@ -41,10 +41,10 @@ class CuesqueueSource(DataSource):
             from queue_source.spark.compat import spark_schema
 
             options = parse_reader_options(self.options)
-            if options.content.format is None:
-                from queue_source.read.message_rows import MESSAGE_SCHEMA
+            from queue_source.read.fixed_rows import fixed_rows
 
-                return spark_schema(MESSAGE_SCHEMA)
+            if (fixed := fixed_rows(options.content)) is not None:
+                return spark_schema(fixed.schema)
             from queue_source.schema.sampling import inferred_schema
 
             self._inferred = True  # pickled after this call, and so known to the readers

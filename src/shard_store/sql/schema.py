@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
-from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql
 from sqlalchemy.engine import Dialect
 
-REVISION = "0006"
+from shard_store.model import Reference
+
+REVISION = "0007"
 """The Alembic revision that these tables are: the newest one in `migrations/versions` (a test compares)."""
 
 metadata = sa.MetaData()
@@ -65,9 +67,17 @@ class AnyText(sa.types.TypeDecorator[str]):
         return value if value is None or value[:1] != '"' else unpack(value)
 
 
-def micros(time: datetime) -> int:
-    """An aware time as the tables keep it."""
-    return (time - datetime(1970, 1, 1, tzinfo=timezone.utc)) // timedelta(microseconds=1)
+class AsReference(sa.types.TypeDecorator[Reference]):
+    """A `Reference` as a JSON array, in ASCII, which every database keeps."""
+
+    impl = LongText
+    cache_ok = True
+
+    def bind_processor(self, dialect: Dialect) -> Callable[[Reference | None], str | None]:
+        return lambda value: None if value is None else json.dumps(value, separators=(",", ":"))
+
+    def process_result_value(self, value: str | None, dialect: Dialect) -> Reference | None:
+        return None if value is None else Reference(*json.loads(value))
 
 
 _REFUSED = re.compile('^"|[\0\ud800-\udfff]')
@@ -140,6 +150,7 @@ shards = sa.Table(
     sa.Column("finished_at", sa.BigInteger),  # NULL while open
     sa.Column("sequence", sa.String(64)),  # orders the versions of the object, where its notification says it
     sa.Column("pending", sa.String(12)),  # what the next plan has to know of it: see announcing.py
+    sa.Column("reference", AsReference),  # what else its announcement said; NULL where objects are read
     **_TABLE,
 )
 sa.Index(  # MySQL has no partial indexes: there `finished_at` keeps the finished ones out of the way

@@ -1,0 +1,89 @@
+"""Rows whose columns are fixed, and for which nothing is read: messages as they are, and objects by reference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from queue_source.errors import OptionError
+from queue_source.formats.metadata import METADATA_COLUMN, ObjectMetadata, check_metadata_field, metadata_column
+from queue_source.options import ContentOptions
+from queue_source.read.message_rows import MESSAGE_SCHEMA, message_value
+from queue_source.read.reference_rows import REFERENCE_SCHEMA, as_file, reference_value
+from shard_store.model import Content
+
+_ROWS = 1_000  # in an Arrow batch: messages may have 1 MB each
+
+Row = tuple[Content, ObjectMetadata]
+
+
+@dataclass(frozen=True, slots=True)
+class FixedRows:
+    """Attributes:
+    subject: What a row is, in errors.
+    schema: All columns; a user's schema may leave some out, in any order, and add `_metadata`.
+    value: The value of the column of this name.
+    has_body: Whether what becomes a row came with the plan.
+    metadata: Adds what is known of the content beside its message.
+    """
+
+    subject: str
+    schema: pa.Schema
+    value: Callable[[str, Content], object]
+    has_body: bool
+    metadata: Callable[[Content, ObjectMetadata], ObjectMetadata]
+
+    def check(self, declared: pa.Schema) -> None:
+        """Refuse columns that there are not. Driver; raises OptionError naming the column."""
+        check_metadata_field(declared)
+        for field in declared:
+            if field.name == METADATA_COLUMN:
+                continue
+            if field.name not in self.schema.names:
+                known = ", ".join(self.schema.names)
+                raise OptionError("schema", f"{self.subject} has no column {field.name!r}; its columns are {known}")
+            own = self.schema.field(field.name).type
+            if not _same(field.type, own):
+                raise OptionError("schema", f"column {field.name!r} of {self.subject} is {own}, not {field.type}")
+
+    def batches(self, rows: Sequence[Row], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """One row each, in their order. Executor worker; `schema` passed `check`.
+
+        Raises OptionError for what was announced when the pipeline had another `content`: nothing of it is left out.
+        """
+        for start in range(0, len(rows), _ROWS):
+            chunk = rows[start : start + _ROWS]
+            if other := next((c for c, _ in chunk if (c.payload is not None) is not self.has_body), None):
+                raise OptionError(
+                    "content",
+                    f"was another one when {other.shard_id[:300]!r} was announced, which is not {self.subject}; run "
+                    "the query as it was until nothing is left (trigger availableNow), or give the new one another "
+                    "'pipeline'",
+                )
+            yield pa.record_batch([self._column(field, chunk) for field in schema], schema=schema)
+
+    def _column(self, field: pa.Field, rows: Sequence[Row]) -> pa.Array:
+        if field.name == METADATA_COLUMN:
+            return metadata_column(field.type, [self.metadata(*row) for row in rows], len(rows))
+        return pa.array([self.value(field.name, content) for content, _ in rows], field.type)
+
+
+_MESSAGES = FixedRows("a message", MESSAGE_SCHEMA, message_value, has_body=True, metadata=lambda _, known: known)
+_REFERENCES = FixedRows("an object by reference", REFERENCE_SCHEMA, reference_value, has_body=False, metadata=as_file)
+
+
+def fixed_rows(content: ContentOptions) -> FixedRows | None:
+    """What the rows are where nothing is read; None where a format says what is in them."""
+    if content.format is not None:
+        return None
+    return _REFERENCES if content.kind.is_announced else _MESSAGES
+
+
+def _same(declared: pa.DataType, own: pa.DataType) -> bool:
+    """Spark writes strings, binaries and maps in more than one Arrow form."""
+    if pa.types.is_map(declared) and pa.types.is_map(own):
+        return _same(declared.key_type, own.key_type) and _same(declared.item_type, own.item_type)
+    large = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary(), pa.int32(): pa.int64()}
+    return bool(declared == own or declared == large.get(own))
