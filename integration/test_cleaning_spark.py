@@ -24,10 +24,15 @@ DAY = 86_400_000_000
 
 
 def age(world: World) -> None:
-    """Nothing is waited for: what was read has been so for a day, and the round of those that died is over."""
+    """Nothing is waited for: what was read has been so for a day."""
     with open_store(world.store_url) as store, store.database.engine.begin() as connection:
         done = shards.c.finished_at.is_not(None)
         connection.execute(shards.update().where(done).values(finished_at=shards.c.finished_at - DAY))
+
+
+def end_round(world: World) -> None:
+    """The round that those who died had won is over."""
+    with open_store(world.store_url) as store, store.database.engine.begin() as connection:
         connection.execute(sa.delete(leases))
 
 
@@ -53,6 +58,7 @@ def test_a_driver_killed_while_it_cleans_leaves_each_object_in_one_place(
     run(spark, described(world))
     read = contents(world.root / "in")
     age(world)
+    end_round(world)
 
     driver = new_driver([described(world, trigger=STREAM, **cleaning)], pause_at=place)
     driver.wait_paused()
@@ -61,7 +67,7 @@ def test_a_driver_killed_while_it_cleans_leaves_each_object_in_one_place(
     assert contents(world.root / "in") | contents(world.root / "archive") == (
         read if action == "move" or place == "cleanings-planned" else {}
     )
-    age(world)  # of the interval that the dead one had won
+    end_round(world)
     rows += world.feed(5, 2)
     young = {f"{number}.json" for number in (5, 6)}
     running = start(spark, described(world, trigger=STREAM, **cleaning))
