@@ -35,7 +35,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("queue_source.read",),
     *inside(
         "queue_source.coordinator",
-        "leases metrics shares threads waiting",
+        "leases precedence shares threads waiting",
         "ready room session",
         "error_log error_queue in_flight heartbeats",
         "acknowledging receiving",
