@@ -18,6 +18,7 @@ from rich.table import Table
 
 import benchmarks.competing
 import benchmarks.growth
+import benchmarks.latency
 import benchmarks.leases
 import benchmarks.listing
 import benchmarks.memory
@@ -26,6 +27,7 @@ import benchmarks.queue_sink
 import benchmarks.queues
 import benchmarks.reading
 import benchmarks.reconcile
+import benchmarks.recovery
 import benchmarks.semantics
 import benchmarks.sinks
 import benchmarks.store

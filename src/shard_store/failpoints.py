@@ -3,7 +3,7 @@
 `CUESQUEUE_FAILPOINTS` holds `NAME=ACTION` pairs separated by `;`. Actions: `pause:FILE` writes its process id to
 FILE and then waits until FILE is removed or emptied, while the test may kill it (`{pid}` in FILE is the process id; a
 FILE that is there already, also an empty one, stops nobody), `exit` ends the process as SIGKILL would, `raise` raises
-FailpointReached.
+FailpointReached, `note:FILE` adds a line to FILE each time: seconds since 1970, name, process id.
 `NAME@3=...` acts at the third time the place is reached in a process, `NAME~TEXT=...` only where it is about TEXT.
 """
 
@@ -80,6 +80,10 @@ def reach(name: str, about: str = "") -> None:
     nth, wanted, action = _armed[name]
     if wanted not in about:
         return
+    kind, _, file = action.partition(":")
+    if kind == "note":
+        _note(Path(file), name)
+        return
     _reached[name] = _reached.get(name, 0) + 1
     if _reached[name] != nth:
         return
@@ -87,7 +91,6 @@ def reach(name: str, about: str = "") -> None:
         raise FailpointReached(name)
     if action == "exit":
         os.kill(os.getpid(), signal.SIGKILL)
-    kind, _, file = action.partition(":")
     if kind != "pause":
         raise ValueError(f"{VARIABLE}: unknown action {action!r}")
     marker = Path(file.replace("{pid}", str(os.getpid())))
@@ -101,6 +104,15 @@ def reach(name: str, about: str = "") -> None:
         partial.unlink()
     while _holds(marker):
         time.sleep(0.02)
+
+
+def _note(file: Path, name: str) -> None:
+    line = f"{time.time():.6f} {name} {os.getpid()}\n".encode()
+    descriptor = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    try:
+        os.write(descriptor, line)  # in one call: lines of several processes do not mix
+    finally:
+        os.close(descriptor)
 
 
 def _holds(marker: Path) -> bool:

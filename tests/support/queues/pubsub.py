@@ -105,17 +105,18 @@ class PubSubBackend(Backend):
     server: PubSubServer = field(kw_only=True)
 
     def open(self) -> Queue:
-        return self._open(_PACE)
+        return self._open(_PACE, self.options)
 
     def open_in_real_time(self) -> Queue:
-        return self._open(1)
+        # there many messages come in one answer, which a busy machine does not give in a tenth of a second
+        return self._open(1, {**self.options, "shortest_wait": 1.0})
 
     def open_later(self, seconds: float) -> Queue:
         self.clock.advance(seconds)
         return self.open()
 
-    def _open(self, pace: float) -> Queue:
-        watched: Any = Watched(open_queue(self.url, **self.options), self.server, pace)
+    def _open(self, pace: float, options: Mapping[str, Any]) -> Queue:
+        watched: Any = Watched(open_queue(self.url, **options), self.server, pace)
         self.views.append(watched)
         return self.views[-1]
 

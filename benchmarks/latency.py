@@ -1,0 +1,247 @@
+"""From an event to its visible rows: one small file every 0.4 s, this source and sink against Spark's own.
+
+Ours: a notification in a SQL queue, `cuesqueue` as source and as sink with `path` (Parquet), store on SQLite. Spark's:
+its file stream into its own Parquet sink, which is transactional as well. Same session, same trigger (the default: as
+soon as possible), by turns; each turn is a query of its own, whose first files are not counted.
+
+A file's rows are visible when the transaction that publishes them is committed (failpoint `published`), or when Spark's
+sink has put the batch into its `_spark_metadata` (the time of that file). The time of an event is when the file
+has its name, before its message is sent.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import json
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import unquote
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from benchmarks.reading import TUNED, spark_session
+from benchmarks.registry import Measurement, Settings, benchmark
+from queue_source.queues import open_queue
+from shard_store.failpoints import VARIABLE
+from shard_store.store import open_store
+
+EVERY = 0.4
+"""Seconds between two files."""
+WARM_UP = 15
+"""Files of a turn that do not count."""
+STEPS = (
+    "snapshot-written",
+    "offset-logged",
+    "plan-made",
+    "object-read",
+    "split-written",
+    "before-publish",
+    "published",
+)
+"""What is noted of a micro-batch, in this order."""
+SCHEMA = "id BIGINT, text STRING"
+_KEPT = {"spark.sql.streaming.numRecentProgressUpdates": "1000"}
+_PATIENCE = 60.0
+_PARTS = ("latestOffset", "walCommit", "getBatch", "queryPlanning", "addBatch", "commitOffsets", "triggerExecution")
+
+
+@dataclass
+class Turn:
+    """One query, to which files have come: the latency of each counted file, and what its micro-batches consist of."""
+
+    latencies: list[float] = field(default_factory=list)
+    parts: dict[str, list[float]] = field(default_factory=dict)
+
+    def add(self, part: str, seconds: float) -> None:
+        self.parts.setdefault(part, []).append(seconds)
+
+
+@benchmark("latency")
+def latency(settings: Settings) -> Iterator[Measurement]:
+    """seconds from an event to its visible rows, a file every 0.4 s, Unix sockets, against Spark's file stream"""
+    yield from _latency(settings, TUNED, "unix sockets")
+
+
+@benchmark("latency-untuned")
+def latency_untuned(settings: Settings) -> Iterator[Measurement]:
+    """the same with Spark's defaults"""
+    yield from _latency(settings, {}, "Spark's defaults")
+
+
+def _latency(settings: Settings, tuned: Mapping[str, str], about: str) -> Iterator[Measurement]:
+    files, rounds = (10, 1) if settings.quick else (80, 3)
+    trace = settings.folder / "trace"
+    os.environ[VARIABLE] = ";".join(f"{step}=note:{trace}" for step in STEPS)  # Spark's processes inherit it
+    try:
+        with spark_session(settings.folder, {**tuned, **_KEPT}) as spark:
+            ours: list[Turn] = []
+            theirs: list[Turn] = []
+            for number in range(1 + rounds):
+                count = WARM_UP + (files if number else 0)
+                ours.append(_ours(spark, settings.folder / f"ours-{number}", count, trace))
+                theirs.append(_theirs(spark, settings.folder / f"theirs-{number}", count))
+                settings.say(f"round {number}: p50 {_ms(ours[-1].latencies)}, Spark's {_ms(theirs[-1].latencies)} ms")
+    finally:
+        del os.environ[VARIABLE]
+    ours, theirs = ours[1:], theirs[1:]
+    _say_parts(settings, "this source", ours)
+    _say_parts(settings, "Spark's own", theirs)
+    for name, place in (("p50", 0.5), ("p99", 0.99)):
+        mine = [_quantile(turn.latencies, place) for turn in ours]
+        yield Measurement(
+            f"{about}, {name}",
+            mine,
+            0,
+            "",
+            "Spark's file stream",
+            [_quantile(turn.latencies, place) for turn in theirs],
+        )
+
+
+def _ours(spark: SparkSession, folder: Path, count: int, trace: Path) -> Turn:
+    landing = folder / "landing"
+    landing.mkdir(parents=True)
+    trace.unlink(missing_ok=True)
+    queue_url, store_url = f"sql+sqlite:///{folder}/queue.db?queue=files", f"sqlite:///{folder}/store.db"
+    stream = (
+        spark.readStream.format("cuesqueue")
+        .schema(SCHEMA)
+        .options(queueUrl=queue_url, store=store_url, fileFormat="json", source="files", pipeline="files")
+        .option("allowedPrefixes", f"file://{landing}/")
+        .load()
+    )
+    writer = (
+        stream.writeStream.format("cuesqueue")
+        .option("store", store_url)
+        .option("pipeline", "files")
+        .option("checkpointLocation", str(folder / "checkpoint"))
+    )
+    with open_queue(queue_url) as queue:
+        query = writer.start(str(folder / "table"))
+        try:
+            sent = _send(query, landing, count, lambda path: queue.publish([f"file://{path}"]))
+            _wait(query, lambda: sum(p.numInputRows for p in query.recentProgress) >= count)
+        finally:
+            query.stop()
+    turn = Turn()
+    notes = [(float(at), name) for at, name, _ in map(str.split, trace.read_text().splitlines())]
+    visible = sorted(at for at, name in notes if name == "published")
+    published_at = _published(store_url)
+    for path, at in list(sent.items())[WARM_UP:] or sent.items():
+        published = published_at[str(path)]
+        # the store's time of a publication is taken at its begin: the next note is that of its end
+        turn.latencies.append(visible[bisect.bisect_left(visible, published)] - at)
+        turn.add("to the publication's begin", published - at)
+    _add_steps(turn, sorted(notes))
+    _add_progress(turn, query)
+    return turn
+
+
+def _theirs(spark: SparkSession, folder: Path, count: int) -> Turn:
+    landing = folder / "landing"
+    landing.mkdir(parents=True)
+    stream: DataFrame = spark.readStream.schema(SCHEMA).json(str(landing))
+    writer = stream.writeStream.format("parquet").option("checkpointLocation", str(folder / "checkpoint"))
+    metadata = folder / "table" / "_spark_metadata"
+    query = writer.start(str(folder / "table"))
+    try:
+        sent = _send(query, landing, count, lambda path: None)
+        _wait(query, lambda: sum(p.numInputRows for p in query.recentProgress) >= count)
+    finally:
+        query.stop()
+    turn = Turn()
+    of_batch = {path: int(batch) for batch, path in _read_by_spark(folder / "checkpoint")}
+    for path, at in list(sent.items())[WARM_UP:] or sent.items():
+        turn.latencies.append(_written_at(metadata, of_batch[str(path)]) - at)
+    _add_progress(turn, query)
+    return turn
+
+
+def _send(query: StreamingQuery, landing: Path, count: int, announce: Callable[[Path], object]) -> dict[Path, float]:
+    """A file every 0.4 s, once the query runs; returns when each had its name."""
+    _wait(query, lambda: bool(query.recentProgress) or query.status["message"].startswith("Waiting for data"))
+    sent: dict[Path, float] = {}
+    begin = time.monotonic()
+    for number in range(count):
+        making = landing.with_name("making")
+        making.write_text(json.dumps({"id": number, "text": "a row of a small file"}) + "\n")
+        time.sleep(max(0.0, begin + number * EVERY - time.monotonic()))
+        path = making.rename(landing / f"part-{number:05}.json")
+        sent[path] = time.time()
+        announce(path)
+        error = query.exception()
+        if error is not None:
+            raise error
+    return sent
+
+
+def _published(store_url: str) -> dict[str, float]:
+    """When each object was published, in seconds since 1970 by the clock that the trace has."""
+    with open_store(store_url) as store:
+        pages = store.pages("files_state", columns=("path", "commit_time", "state"))
+        return {unquote(path.removeprefix("file://")): at / 1e6 for page in pages for path, at, _ in page if at}
+
+
+def _read_by_spark(checkpoint: Path) -> Iterator[tuple[int, str]]:
+    """(micro-batch, path) of each file, from the log that Spark's file source keeps."""
+    for log in (checkpoint / "sources" / "0").iterdir():
+        if log.name.startswith("."):
+            continue
+        for line in log.read_text().splitlines()[1:]:
+            entry = json.loads(line)
+            yield entry["batchId"], unquote(entry["path"].removeprefix("file://"))
+
+
+def _written_at(metadata: Path, batch: int) -> float:
+    """When Spark's sink wrote a batch into its log. Every tenth batch is compacted into a file of another name."""
+    plain = metadata / str(batch)
+    return (plain if plain.exists() else plain.with_name(f"{batch}.compact")).stat().st_mtime
+
+
+def _add_steps(turn: Turn, notes: Sequence[tuple[float, str]]) -> None:
+    """The seconds between one step of a micro-batch and the next; notes of batches that were cut off are left out."""
+    last: tuple[float, str] | None = None
+    for at, name in notes:
+        if last is not None and STEPS.index(name) == STEPS.index(last[1]) + 1:
+            turn.add(f"{last[1]} .. {name}", at - last[0])
+        last = (at, name)
+
+
+def _add_progress(turn: Turn, query: StreamingQuery) -> None:
+    for progress in query.recentProgress:
+        if progress.numInputRows:
+            for part in _PARTS:
+                turn.add(part, progress.durationMs.get(part, 0) / 1000)
+
+
+def _say_parts(settings: Settings, name: str, turns: Sequence[Turn]) -> None:
+    """The budget: the median and the 99th percentile of each part of a micro-batch, in milliseconds."""
+    settings.say(f"{name}: milliseconds of each part of a micro-batch, median and 99th percentile")
+    for part in dict.fromkeys(itertools.chain.from_iterable(turn.parts for turn in turns)):
+        values = [value for turn in turns for value in turn.parts.get(part, ())]
+        settings.say(f"  {part:34} {_ms(values)}  ({len(values)})")
+
+
+def _ms(values: Sequence[float]) -> str:
+    return f"{1000 * statistics.median(values):6.0f} {1000 * _quantile(values, 0.99):6.0f}"
+
+
+def _quantile(values: Sequence[float], place: float) -> float:
+    return sorted(values)[min(len(values) - 1, round(place * (len(values) - 1)))]
+
+
+def _wait(query: StreamingQuery, until: Callable[[], bool]) -> None:
+    patience = time.monotonic() + _PATIENCE
+    while not until():
+        error = query.exception()
+        if error is not None:
+            raise error
+        if time.monotonic() > patience:
+            raise RuntimeError(f"nothing happened in {_PATIENCE:.0f} s: {query.lastProgress}")
+        time.sleep(0.05)

@@ -1,0 +1,201 @@
+"""Starting a query: with nothing to do, and after kill -9 of everything with many files done.
+
+Both run into their own transactional Parquet sink, from a folder of many files of one row.
+
+- *starting*: an AvailableNow run, of a query that has run before, with nothing new: from `start()` until it has ended.
+  In one Spark session, by turns.
+- *recovery*: a whole driver is killed (its process group, SIGKILL) while its query waits for files, a file comes, and
+  the program is started again: from there until the file's row is visible. So it includes Python, Spark and the JVM,
+  which cost both the same.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from benchmarks.reading import TUNED, spark_session
+from benchmarks.registry import Measurement, Settings, alternate, benchmark
+from queue_source.queues import open_queue
+from shard_store.store import open_store
+
+SCHEMA = "id BIGINT, text STRING"
+FILES_PER_BATCH = 10_000
+_PATIENCE = 900.0
+_THEIRS = "Spark's file stream"
+
+
+@benchmark("starting")
+def starting(settings: Settings) -> Iterator[Measurement]:
+    """seconds of an AvailableNow run with nothing to do, against Spark's file stream"""
+    with spark_session(settings.folder, TUNED) as spark:
+        runs = []
+        for kind in STREAMS:
+            _bring(settings.folder / kind, 0, 10)
+            runs.append(partial(_run_to_the_end, spark, settings.folder / kind, kind))
+            runs[-1]()
+        ours, theirs = alternate(runs, settings.repetitions, warm_up=2)
+    yield Measurement("nothing to do", ours, 0, "", _THEIRS, theirs)
+
+
+@benchmark("recovery")
+def recovery(settings: Settings) -> Iterator[Measurement]:
+    """seconds from a restart after kill -9 until a new file's row is visible, against Spark's file stream"""
+    rounds = 1 if settings.quick else 3
+    for files in (100,) if settings.quick else (20_000, 100_000):
+        taken: dict[str, list[float]] = {kind: [] for kind in STREAMS}
+        folders = {kind: settings.folder / f"{kind}-{files}" for kind in STREAMS}
+        for kind, folder in folders.items():
+            settings.say(f"{kind}: {files:,} files")
+            _bring(folder, 0, files)
+            driver = Driver(folder, kind, files)
+            driver.wait_until_idle()
+            driver.kill()
+        for number in range(1 + rounds):
+            for kind, folder in folders.items():
+                _bring(folder, files + number, 1)
+                driver = Driver(folder, kind, 1)
+                seconds = driver.wait_for_rows()
+                driver.wait_until_idle()
+                driver.kill()
+                settings.say(f"{kind}: {seconds:.1f} s")
+                if number:
+                    taken[kind].append(seconds)
+        ours, theirs = taken.values()
+        yield Measurement(f"{files:,} files done", ours, 0, "", _THEIRS, theirs)
+
+
+class Driver:
+    """A program of its own that runs one query until it is killed."""
+
+    def __init__(self, folder: Path, kind: str, rows: int) -> None:
+        self._folder = folder
+        self._kind = kind
+        (folder / "idle").unlink(missing_ok=True)
+        self._log = (folder / "log").open("ab")
+        self._began = time.time()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.recovery", str(folder), kind, str(rows)],
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+    def wait_until_idle(self) -> None:
+        """Until all its rows are published."""
+        self._wait(lambda: (self._folder / "idle").exists())
+
+    def wait_for_rows(self) -> float:
+        """Seconds from the start of the program until it has published something."""
+        self._wait(lambda: NEWEST[self._kind](self._folder) > self._began)
+        return NEWEST[self._kind](self._folder) - self._began
+
+    def kill(self) -> None:
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        self._log.close()
+
+    def _wait(self, until: Callable[[], bool]) -> None:
+        patience = time.monotonic() + _PATIENCE
+        while not until():
+            if self._process.poll() is not None or time.monotonic() > patience:
+                raise RuntimeError((self._folder / "log").read_text()[-4000:])
+            time.sleep(0.1)
+
+
+def _bring(folder: Path, first: int, count: int) -> None:
+    """New files of one row, complete, and announced."""
+    landing, making = folder / "landing", folder / "making"
+    landing.mkdir(parents=True, exist_ok=True)
+    uris = []
+    for number in range(first, first + count):
+        making.write_text(json.dumps({"id": number, "text": "a row"}) + "\n")
+        uris.append(f"file://{making.rename(landing / f'part-{number:07}.json')}")
+    with open_queue(_queue_url(folder)) as queue:
+        for begin in range(0, len(uris), 1000):
+            queue.publish(uris[begin : begin + 1000])
+
+
+def _queue_url(folder: Path) -> str:
+    return f"sql+sqlite:///{folder}/queue.db?queue=files"
+
+
+def _store_url(folder: Path) -> str:
+    return f"sqlite:///{folder}/store.db"
+
+
+def _ours(spark: SparkSession, folder: Path) -> DataStreamWriter:
+    stream = (
+        spark.readStream.format("cuesqueue")
+        .schema(SCHEMA)
+        .options(queueUrl=_queue_url(folder), store=_store_url(folder), fileFormat="json", pipeline="files")
+        .options(source="files", maxFilesPerTrigger=str(FILES_PER_BATCH), allowedPrefixes=f"file://{folder}/landing/")
+        .load()
+    )
+    return stream.writeStream.format("cuesqueue").options(store=_store_url(folder), pipeline="files")
+
+
+def _spark_s(spark: SparkSession, folder: Path) -> DataStreamWriter:
+    stream = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", FILES_PER_BATCH).json(f"{folder}/landing")
+    return stream.writeStream.format("parquet")
+
+
+STREAMS: dict[str, Callable[[SparkSession, Path], DataStreamWriter]] = {"ours": _ours, "theirs": _spark_s}
+
+
+def _start(spark: SparkSession, folder: Path, kind: str, **trigger: bool) -> StreamingQuery:
+    writer = STREAMS[kind](spark, folder).option("checkpointLocation", f"{folder}/checkpoint")
+    if trigger:
+        writer = writer.trigger(availableNow=True)
+    return writer.start(f"{folder}/table")
+
+
+def _run_to_the_end(spark: SparkSession, folder: Path, kind: str) -> float:
+    began = time.perf_counter()
+    _start(spark, folder, kind, availableNow=True).awaitTermination()
+    return time.perf_counter() - began
+
+
+def _newest_of_ours(folder: Path) -> float:
+    """When something was published last, in seconds since 1970; 0 where nothing was."""
+    if not (folder / "store.db").exists():
+        return 0.0
+    with open_store(_store_url(folder), create=False) as store:
+        return max(
+            (at / 1e6 for page in store.pages("attempts", columns=("published_at",)) for (at,) in page), default=0
+        )
+
+
+def _newest_of_spark(folder: Path) -> float:
+    """When Spark's sink wrote a batch into its log last. Every tenth is compacted, into a file of another name."""
+    metadata = folder / "table" / "_spark_metadata"
+    written = [entry for entry in os.scandir(metadata) if entry.name[0] != "."] if metadata.exists() else []
+    return max((entry.stat().st_mtime for entry in written), default=0.0)
+
+
+NEWEST: dict[str, Callable[[Path], float]] = {"ours": _newest_of_ours, "theirs": _newest_of_spark}
+
+
+def _main(folder: Path, kind: str, rows: int) -> None:
+    """The program of a `Driver`: says in the file `idle` when all rows are read, and runs until it is killed."""
+    with spark_session(folder, TUNED) as spark:
+        query = _start(spark, folder, kind)
+        while sum(progress.numInputRows for progress in query.recentProgress) < rows:
+            time.sleep(0.1)
+        (folder / "idle").touch()
+        query.awaitTermination()
+
+
+if __name__ == "__main__":
+    _main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))
