@@ -11,6 +11,7 @@ import random
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TypeVar
 
 from sqlalchemy import inspect
@@ -20,6 +21,7 @@ from queue_source.queues.adapter import BaseQueue, check_lease, convert_each, co
 from queue_source.queues.base import Capabilities, Depth, Extras
 from queue_source.queues.sql.database import Address, create_tables, messages, open_database, parse_address
 from queue_source.queues.sql.rows import QueueRows, checked
+from queue_source.queues.sql.watch import waking_early
 from shard_store.sql.database import Database
 from shard_store.sql.transaction import ROWS_PER_STATEMENT, Transaction, chunks
 from shard_store.sql.urls import same_database
@@ -69,22 +71,28 @@ class SqlQueue(BaseQueue):
         def take(transaction: Transaction) -> list[Received]:
             return self._rows.take(transaction, max_messages, lease, started)
 
-        while max_messages > 0:
-            started = time.monotonic()
-            taken = self._run(take)
-            if taken:
-                return taken
+        if max_messages <= 0:
+            return []
+        with waking_early(self._watched() if wait > 0 else None, self._sleep) as sleep:
             while True:
-                left = until - now()
-                if left <= 0:
-                    return []
-                self._sleep(min(left, random.uniform(*_POLL)))
-                if self._closed.is_set():
-                    return []
-                # this takes no write lock: idle consumers do not slow down busy ones
-                if self._run(self._rows.anything_visible, read=True):
-                    break
-        return []
+                started = time.monotonic()
+                if taken := self._run(take):
+                    return taken
+                while True:
+                    left = until - now()
+                    if left <= 0:
+                        return []
+                    sleep(min(left, random.uniform(*_POLL)))
+                    if self._closed.is_set():
+                        return []
+                    # this takes no write lock: idle consumers do not slow down busy ones
+                    if self._run(self._rows.anything_visible, read=True):
+                        break
+
+    def _watched(self) -> Path | None:
+        """The file whose changes may be messages; none where a test decides what time it is."""
+        self._opened()
+        return self._database.file() if self._clock is None else None
 
     def extend(self, receipts: Sequence[Receipt], lease: float) -> set[Receipt]:
         check_lease(lease)
