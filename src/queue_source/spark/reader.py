@@ -30,7 +30,7 @@ from queue_source.read.partitions import partition
 from queue_source.read.plan_store import PlanStore
 from queue_source.read.task import Alone, Beside, Work, read_work
 from queue_source.spark.compat import AvailableNow, arrow_schema, read_all_available
-from queue_source.spark.process import driver_identity, is_repeated, session_time_zone, stop_on_sigterm
+from queue_source.spark.process import driver_identity, is_repeated, keep_loaded, session_time_zone, stop_on_sigterm
 from queue_source.storage.files import ObjectStat, stat_objects
 from shard_store.model import Plan, Range
 
@@ -140,7 +140,8 @@ class CuesqueueStreamReader(AvailableNow, DataSourceStreamReader):
         if (zone := session_time_zone()) is not None:
             check_zone(self._options.notifications, zone)
             work = replace(work, content=self._in_zone(work.content, zone))
-        return read_work(work, arrow_schema(self._schema), repeated=is_repeated())
+        yield from read_work(work, arrow_schema(self._schema), repeated=is_repeated())
+        keep_loaded()
 
     def _started(self) -> Coordinator:
         if self._coordinator is None:
@@ -151,6 +152,7 @@ class CuesqueueStreamReader(AvailableNow, DataSourceStreamReader):
                 check_schema(schema, content.format)
             stop_on_sigterm()
             self._coordinator, self._store = _start(self._options)
+            keep_loaded()
         return self._coordinator
 
     def _offset(self, seq: int) -> dict[str, Any]:

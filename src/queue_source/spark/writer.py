@@ -19,10 +19,10 @@ from queue_source.options import SinkOptions
 from queue_source.queues.own import register_queues
 from queue_source.sinks.base import Batch, Sink, open_sink
 from queue_source.spark.compat import ArrowStreamWriter, arrow_schema, as_batches
-from queue_source.spark.process import driver_identity, task_name
+from queue_source.spark.kept_store import kept_store
+from queue_source.spark.process import driver_identity, keep_loaded, task_name
 from shard_store.errors import ShardStoreError
 from shard_store.failpoints import reach
-from shard_store.store import QUERY_PATIENCE, open_store
 
 
 @dataclass
@@ -52,10 +52,11 @@ class CuesqueueStreamWriter(ArrowStreamWriter):
         """Pickled at planning only: the batch's plans were made a moment ago by the readers of the same driver."""
         if self._batch is None:
             driver = driver_identity() or None
-            with open_store(self._options.store.reveal(), create=False, patience=QUERY_PATIENCE) as store:
+            with kept_store(self._options.store.reveal()) as store:
                 self._batch = Batch(tuple(store.current_plan(name, driver) for name in self._options.pipelines))
                 self._sink = open_sink(self._options)
                 self._sink.prepare(store, arrow_schema(self._schema))
+            keep_loaded()
         return self.__dict__
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
@@ -65,7 +66,9 @@ class CuesqueueStreamWriter(ArrowStreamWriter):
         register_queues(self._queues)
         batches = as_batches(iterator, self._schema)
         mine = replace(self._batch, task=task_name())
-        return TaskWritten(self._batch, self._sink.write(batches, arrow_schema(self._schema), mine))
+        written = TaskWritten(self._batch, self._sink.write(batches, arrow_schema(self._schema), mine))
+        keep_loaded()
+        return written
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Commit process: publish what all tasks wrote; a second commit of one plan does nothing."""
@@ -80,12 +83,13 @@ class CuesqueueStreamWriter(ArrowStreamWriter):
             )
         about = ",".join(self._options.pipelines)
         reach("before-publish", about)
-        with open_store(self._options.store.reveal(), create=False, patience=QUERY_PATIENCE) as store:
+        with kept_store(self._options.store.reveal()) as store:
             written = [task.written for task in tasks]
             open_sink(self._options).commit(
                 store, batches.pop(), written, row_schema=self._schema.json(), batch_id=batchId
             )
         reach("published", about)
+        keep_loaded()
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Nothing to undo: what no transaction names (files, staged messages) is invisible, and `vacuum` removes it."""
