@@ -17,12 +17,12 @@ def test_the_commands_of_the_page_find_requeue_and_drop(tmp_path: Path) -> None:
     bad = "s3://bucket/orders/1.json"
     world.publish("no notification", bad)
     with world.loop() as loop:
-        plan = loop.coordinator.plan(0, loop.coordinator.latest(0))
+        plan = loop.coordinator.plan(0, loop.latest(0))
         error = ErrorRecord("object", "missing-object", "", bad, plan.identity.delivery_hash, queue=world.queue_url)
         with world.store() as store:
             store.record_errors("files", "files", [error])
             store.publish([plan.identity], [])
-        loop.coordinator.latest(1)
+        loop.latest(1)
         until(lambda: world.depth() == EMPTY, patiently(loop))
     look, objects, messages, forget = (b.text for b in blocks(ROOT / "docs/how-to/errors.md") if b.language == "bash")
     reader = Reader(tmp_path)

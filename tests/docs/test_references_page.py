@@ -26,7 +26,7 @@ def test_the_command_of_the_page_gets_past_an_object_that_has_vanished(tmp_path:
     world = World(tmp_path)
     world.publish(OBJECT, "s3://landing/orders/2.parquet")
     with world.loop(content="reference", fileFormat="") as loop:
-        loop.coordinator.plan(0, loop.coordinator.latest(0))  # and the batch fails
+        loop.coordinator.plan(0, loop.latest(0))  # and the batch fails
         loop.die()
     (command,) = [block.text for block in PAGE if "quarantine" in block.text and block.language == "bash"]
     Reader(tmp_path).run(command.replace("sqlite:///shop.db", world.store_url))

@@ -17,7 +17,7 @@ def test_the_commands_of_the_page_get_past_an_object_and_back_to_it(tmp_path: Pa
     world = World(tmp_path)
     world.publish(OBJECT)
     with world.loop() as loop:
-        loop.coordinator.plan(0, loop.coordinator.latest(0))  # and the batch fails
+        loop.coordinator.plan(0, loop.latest(0))  # and the batch fails
         loop.die()
     find, give_up, reopen, forget = (
         b.text for b in blocks(ROOT / "docs/how-to/skip-an-object.md") if b.language == "bash"

@@ -25,6 +25,8 @@ from shard_store.failpoints import reach
 from shard_store.model import ErrorRecord, Plan, Split
 from shard_store.store import ShardStore, open_store
 
+_FIRST_TRIGGER = 10.0  # seconds
+
 
 def reader_options(queue_url: str, store_url: str, **more: str) -> ReaderOptions:
     """Options for tests: short times, in their allowed order; `more` overrides, and "" leaves one out."""
@@ -110,6 +112,7 @@ class DriverLoop:
         self.idempotent = idempotent
         self.tells_start = tells_start
         self._dead = False
+        self._gathered = False
         for folder in (checkpoint / "offsets", checkpoint / "commits", output):
             folder.mkdir(parents=True, exist_ok=True)
         self.coordinator = self._start_coordinator(driver)
@@ -135,7 +138,7 @@ class DriverLoop:
         if number >= 0 and number not in self._done:
             self._run(number)  # a logged batch that was not finished: no latestOffset before it
             return True
-        end = self.coordinator.latest(self._start if self.tells_start else None)
+        end = self.latest(self._start if self.tells_start else None)
         if end == self._start:
             return False
         self._write("offsets", number + 1, {"start": self._start, "end": end})
@@ -144,6 +147,15 @@ class DriverLoop:
             self.coordinator.confirm(self._start)
         self._run(number + 1)
         return True
+
+    def latest(self, start: int | None) -> int:
+        """The first one comes late: all that the queues have is there, or a whole batch."""
+        if not self._gathered:
+            self._gathered, batches, over = True, self.options.batches, time.monotonic() + _FIRST_TRIGGER
+            limits = batches.max_files_per_trigger, batches.max_bytes_per_trigger
+            stopping = self.coordinator._session.stopping
+            self.in_flight.wait_for_batch(*limits, lambda: stopping.is_set() or time.monotonic() > over)
+        return self.coordinator.latest(start)
 
     def stop(self) -> None:
         if not self._dead:

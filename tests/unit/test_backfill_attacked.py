@@ -155,7 +155,7 @@ def test_a_batch_that_a_stopped_pipeline_had_planned_stays_its_own(world: World)
     world.bucket.put(*uris(5))
     with world.loop(**LIST, pipeline="one", checkpoint="one", maxFilesPerTrigger="1") as loop:
         until(lambda: loop.metrics["backfilled"] == 5, lambda: time.sleep(0.01))
-        loop.coordinator.latest(0)
+        loop.latest(0)
     with world.loop(**LIST, pipeline="two", checkpoint="two") as loop:
         loop.drain()
         with world.store() as store:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from queue_source.coordinator.in_flight import InFlight
 from queue_source.messages import Receipt
 from queue_source.queues import Depth, open_queue
 from shard_store.errors import LostProgress, PipelineTakenOver, StoreUnavailable
@@ -119,6 +121,15 @@ def test_a_lost_checkpoint_loses_and_doubles_nothing(world: World) -> None:
     assert_published_once(world, uris(10))
 
 
+def test_a_message_that_is_ready_waits_for_no_other(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("queue_source.coordinator.coordinator._FIRST_GATHER", 3600.0)
+    monkeypatch.setattr(InFlight, "_drained", lambda self: False)  # a queue that never says that it is empty
+    world.publish("a")
+    with world.loop() as loop, ThreadPoolExecutor(1) as thread:
+        until(lambda: loop.in_flight.counts().ready == 1)
+        assert thread.submit(loop.coordinator.latest, 0).result(timeout=60) == 1
+
+
 def test_a_published_batch_is_read_again_when_spark_repeats_it_but_not_by_a_new_checkpoint(world: World) -> None:
     """Spark was killed before it knew of the publication: what it reads again builds the state of the query."""
     world.publish(*uris(5))
@@ -128,7 +139,7 @@ def test_a_published_batch_is_read_again_when_spark_repeats_it_but_not_by_a_new_
         repeated = loop.coordinator.plan(0, 1)
         assert (repeated.published, len(repeated.ranges)) == (True, 5)
     with world.loop(checkpoint="another") as loop:
-        assert loop.coordinator.latest(None) == 1  # as before Spark 4.2
+        assert loop.latest(None) == 1  # as before Spark 4.2
         assert loop.coordinator.plan(0, 1).ranges == ()
 
 
@@ -136,11 +147,11 @@ def test_a_published_batch_is_read_again_when_spark_repeats_it_but_not_by_a_new_
 def test_a_snapshot_that_spark_never_logged_is_handed_out_again_first(world: World, tells_start: bool) -> None:
     world.publish(*uris(5))
     with world.loop(tells_start=tells_start) as loop:
-        assert loop.coordinator.latest(0 if tells_start else None) == 1  # durable, but Spark dies before logging it
+        assert loop.latest(0 if tells_start else None) == 1  # durable, but Spark dies before logging it
     world.publish(*uris(5, first=5))
     with world.loop(tells_start=tells_start) as loop:
         for _ in range(3):  # however often Spark asks: it has not said that it knows this offset
-            assert loop.coordinator.latest(0 if tells_start else None) == 1
+            assert loop.latest(0 if tells_start else None) == 1
         until(lambda: world.depth() == EMPTY, patiently(loop))
     assert_published_once(world, uris(10))
 
@@ -173,7 +184,7 @@ def test_the_older_of_two_queries_with_one_pipeline_name_stops_with_an_error(wor
         newer.batch()
 
         def call() -> None:
-            older.coordinator.latest(0)
+            older.latest(0)
             time.sleep(0.05)
 
         with pytest.raises(PipelineTakenOver, match="taken over by a newer query"):
@@ -183,7 +194,7 @@ def test_the_older_of_two_queries_with_one_pipeline_name_stops_with_an_error(wor
 def test_a_zombie_publishes_nothing_after_its_replacement_has_started(world: World) -> None:
     world.publish(*uris(5))
     with world.loop() as zombie:
-        end = zombie.coordinator.latest(0)
+        end = zombie.latest(0)
         plan = zombie.coordinator.plan(0, end)
         with world.loop(checkpoint="other") as replacement:
             until(lambda: not replacement.batch(), lambda: None)
@@ -204,7 +215,7 @@ def test_a_graceful_stop_gives_unplanned_messages_back_at_once_and_keeps_planned
 def test_leases_are_extended_while_a_batch_takes_longer_than_the_visibility_timeout(world: World) -> None:
     world.publish(*uris(3))
     with world.loop(visibilityTimeout="900ms", commitTimeout="1s") as loop:
-        end = loop.coordinator.latest(0)
+        end = loop.latest(0)
         loop.coordinator.plan(0, end)
         with open_queue(world.queue_url) as other:
             assert other.receive(10, 1.0, 2.5) == []
@@ -255,7 +266,7 @@ def test_what_is_taken_stays_ours_while_its_snapshot_waits_for_a_lock_and_when_t
                 loop.batch()
         assert held == [0]
         assert loop.in_flight.counts() == (5, 5, 0, 0)
-        assert [r.content.uri for r in loop.coordinator.plan(0, loop.coordinator.latest(0)).ranges] == uris(5)
+        assert [r.content.uri for r in loop.coordinator.plan(0, loop.latest(0)).ranges] == uris(5)
         assert loop.metrics["lostShards"] == 0
 
 
@@ -295,14 +306,14 @@ def test_what_another_pipeline_finished_and_pruned_between_two_looks_ends_its_me
     world.publish("s3://bucket/1")
     common: dict[str, Any] = {"source": "files", "commitTimeout": "1s", "visibilityTimeout": "5m"}
     with world.loop(pipeline="first", checkpoint="first", maxInFlightMessages="1", **common) as first:
-        plan = first.coordinator.plan(0, first.coordinator.latest(0))
+        plan = first.coordinator.plan(0, first.latest(0))
         world.publish("s3://bucket/1")
         with world.loop(pipeline="second", checkpoint="second", **common) as second:
             until(lambda: second.coordinator.report()["held"] == 1, lambda: second.in_flight.wait(0.1))
             look = second.coordinator._session.store.look
             second.coordinator._session.store.look = lambda keys: {}  # type: ignore[method-assign]
             first._deliver(plan, 0)
-            first.coordinator.latest(1)
+            first.latest(1)
             until(lambda: world.depth() == EMPTY, lambda: second.in_flight.wait(0.1))
             second.coordinator._session.store.look = look  # type: ignore[method-assign]
             assert second.metrics["received"] == 1
@@ -378,13 +389,13 @@ def test_a_duplicate_of_a_shard_that_another_live_pipeline_owns_is_held_until_it
         )
 
     with loop("first", 1) as first:
-        first.coordinator.plan(0, first.coordinator.latest(0))
+        first.coordinator.plan(0, first.latest(0))
         world.publish("s3://bucket/1")
         with loop("second", 10) as second:
             until(lambda: second.coordinator.report()["held"] == 1, patiently(second))
             plan = first.coordinator.plan(0, 1)
             first._deliver(plan, 0)
-            first.coordinator.latest(1)
+            first.latest(1)
             until(lambda: world.depth() == EMPTY, patiently(second))
             assert second.metrics["received"] == 1  # held, not given back and received again
     assert_published_once(world, ["s3://bucket/1"])
@@ -393,7 +404,7 @@ def test_a_duplicate_of_a_shard_that_another_live_pipeline_owns_is_held_until_it
 def test_shards_of_a_pipeline_whose_heartbeats_stopped_are_acquired_by_another(world: World) -> None:
     world.publish(*uris(5))
     with world.loop(pipeline="first", source="files", commitTimeout="1s", visibilityTimeout="5s") as first:
-        end = first.coordinator.latest(0)
+        end = first.latest(0)
         plan = first.coordinator.plan(0, end)
         first.freeze()
         with world.loop(pipeline="second", source="files", checkpoint="second", commitTimeout="1s") as second:

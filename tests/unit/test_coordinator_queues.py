@@ -33,7 +33,7 @@ def ready(loop: DriverLoop, count: int) -> None:
 
 
 def first_plan(loop: DriverLoop) -> Plan:
-    return loop.coordinator.plan(0, loop.coordinator.latest(0))
+    return loop.coordinator.plan(0, loop.latest(0))
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_an_ordered_group_is_published_in_its_order_whatever_happens_on_the_way(
     }
     with world.loop(**options) as loop:
         loop.batch()
-        loop.coordinator.latest(loop._start)  # a snapshot that is never run by this driver
+        loop.latest(loop._start)  # a snapshot that is never run by this driver
     with world.loop(**options) as loop:
         until(lambda: world.depth() == EMPTY, patiently(loop))
     with world.store() as store:
@@ -97,7 +97,7 @@ def test_a_group_waits_for_its_shard_that_another_pipeline_has(world: World) -> 
             world.publish("s3://bucket/free")
             until(lambda: len(published(second.coordinator._session.store)) == 1, patiently(second))
             first._deliver(plan, 0)
-            first.coordinator.latest(1)
+            first.latest(1)
             steps = itertools.cycle([patiently(first), patiently(second)])  # either may receive what comes free now
             until(lambda: world.depth() == EMPTY, lambda: next(steps)())
     assert_published_once(world, ["s3://bucket/1", "s3://bucket/2", "s3://bucket/free"])
@@ -123,7 +123,7 @@ def test_a_full_reader_gives_back_what_only_waits_for_others_and_goes_on(world: 
             world.publish(*uris(3))
             until(lambda: len(published(second.coordinator._session.store)) == 3, patiently(second))
             first._deliver(plan, 0)
-            first.coordinator.latest(1)
+            first.latest(1)
             until(lambda: world.depth() == EMPTY, patiently(second))
     assert_published_once(world, ["s3://bucket/slow", *uris(3)])
 
@@ -170,7 +170,7 @@ def test_a_replay_reads_the_message_from_the_snapshot_though_its_queue_has_lost_
         until(lambda: not queue.acknowledge([m.receipt for m in queue.receive(1, 60, 5)]), lambda: None)
         assert queue.depth() == EMPTY
     with world.loop(content="message", fileFormat="") as loop:
-        assert loop.coordinator.latest(0) == 1
+        assert loop.latest(0) == 1
         assert loop.coordinator.plan(0, 1).ranges == plan.ranges
 
 
@@ -190,7 +190,7 @@ def test_a_message_opened_but_not_planned_by_a_dead_reader_waits_for_its_redeliv
     """Its body is nowhere else: a shard without it must not be handed out."""
     world.publish("first", "second")
     with world.loop(content="message", fileFormat="", maxFilesPerTrigger="1") as loop:
-        loop.coordinator.latest(0)
+        loop.latest(0)
         ready(loop, 1)
         loop.die()
     with world.loop(content="message", fileFormat="") as loop:

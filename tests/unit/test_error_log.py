@@ -44,7 +44,7 @@ def bad(plan: Plan, place: int, scope: str, cause: str) -> ErrorRecord:
 
 def batch_with_errors(world: World, loop: DriverLoop) -> Plan:
     """A batch of three objects: an executor finds one bad, and a record of another."""
-    end = loop.coordinator.latest(0)
+    end = loop.latest(0)
     plan = loop.coordinator.plan(0, end)
     with world.store() as store:
         found = [bad(plan, 0, "object", "missing-object"), bad(plan, 1, "record", "bad-record")]
@@ -62,14 +62,14 @@ def test_what_executors_found_bad_is_told_when_its_plan_is_final(
     with world.loop(publishes=publishes) as loop:
         plan = batch_with_errors(world, loop)
         assert lines.texts == [], "the plan may still be repeated"
-        assert loop.coordinator.latest(1) == 1
+        assert loop.latest(1) == 1
         (line,) = lines.having("cause=missing-object")
         bad_uri = plan.ranges[0].content.uri
         assert f"shard={bad_uri} plan=0-1 delivery_hash={plan.identity.delivery_hash} queue=" in line
         assert line.endswith(": why")
         assert len(lines.having("bad record", "cause=bad-record")) == 1
         assert loop.coordinator.report()["errors"] == {"missing-object": 1, "bad-record": 1}
-        assert loop.coordinator.latest(1) == 1
+        assert loop.latest(1) == 1
     assert len(lines.texts) == 2, "each once"
 
 

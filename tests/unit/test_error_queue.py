@@ -48,7 +48,7 @@ def bad(plan: Plan, uri: str, scope: str, at: int | None = None) -> ErrorRecord:
 
 def one_bad_of_each(world: ErrorWorld, loop: DriverLoop) -> None:
     """A batch of three objects: one is bad, one has a bad record."""
-    end = loop.coordinator.latest(0)
+    end = loop.latest(0)
     plan = loop.coordinator.plan(0, end)
     with world.store() as store:
         store.record_errors("files", "files", [bad(plan, uris(2)[0], "object"), bad(plan, uris(2)[1], "record", 7)])
@@ -60,7 +60,7 @@ def test_a_bad_message_a_bad_object_and_a_bad_record_end_in_the_error_queue_once
     with world.loop(errorQueueUrl=world.error_url) as loop:
         one_bad_of_each(world, loop)
         assert [error["scope"] for error in world.sent()] == ["message"], "the plan is published, not confirmed yet"
-        assert loop.coordinator.latest(1) == 1
+        assert loop.latest(1) == 1
         assert loop.coordinator.report()["errorsDelivered"] == 3
     assert world.depth() == EMPTY
     with world.store() as store:
@@ -102,7 +102,7 @@ def test_a_crash_between_publishing_and_sending_loses_no_error_and_sends_none_tw
         one_bad_of_each(world, loop)
         fails_at("errors-due")
         with pytest.raises(failpoints.FailpointReached):
-            loop.coordinator.latest(1)
+            loop.latest(1)
         assert world.depth() == Depth(ready=0, in_flight=3), "nothing is acknowledged"
     assert world.sent() == []
     with world.loop(errorQueueUrl=world.error_url) as loop:
@@ -118,7 +118,7 @@ def test_an_error_that_is_sent_twice_is_known_by_its_id(tmp_path: Path, fails_at
         one_bad_of_each(world, loop)
         fails_at("errors-sent")
         with pytest.raises(failpoints.FailpointReached):
-            loop.coordinator.latest(1)
+            loop.latest(1)
         assert world.depth() == Depth(ready=0, in_flight=3), "nothing is acknowledged"
     with world.loop(errorQueueUrl=world.error_url):
         pass
@@ -142,7 +142,7 @@ def test_errors_that_cannot_be_sent_fail_the_query_and_nothing_is_acknowledged(t
     with world.loop(errorQueueUrl=elsewhere, commitTimeout="500ms") as loop:
         one_bad_of_each(world, loop)
         with pytest.raises(QueueConfigurationError, match=r"absent/errors\.db"):
-            loop.coordinator.latest(1)
+            loop.latest(1)
         assert world.depth() == Depth(ready=0, in_flight=3)
     with world.store() as store:
         assert {row["state"] for row in rows(store, "errors")} == {"recorded"}

@@ -41,7 +41,7 @@ def waiting(url: str) -> list[Received]:
 
 def run_with(world: World, loop: DriverLoop, bad: dict[str, str], **more: Any) -> Plan:
     """One batch, in which shards have errors of these scopes; its split lists those that are good."""
-    end = loop.coordinator.latest(0)
+    end = loop.latest(0)
     plan = loop.coordinator.plan(0, end)
     found = [
         ErrorRecord(

@@ -203,7 +203,7 @@ def test_partitions_are_not_counted_by_bytes_that_nobody_reads(tmp_path: Path) -
         queue.publish([s3(f"{number}", size=1 << 40) for number in range(20)])
     for given, tasks in (("", 4), ("2t", 10)):
         with world.loop(**BY_REFERENCE, minPartitions="4", maxPartitionBytes=given, checkpoint=f"c{tasks}") as loop:
-            plan = loop.coordinator.plan(0, loop.coordinator.latest(0))
+            plan = loop.coordinator.plan(0, loop.latest(0))
             assert len(works(loop, plan)) == tasks
             loop.die()
 
@@ -228,7 +228,7 @@ def rows_of(loop: DriverLoop, plan: Plan, schema: pa.Schema = REFERENCE_SCHEMA) 
 
 
 def planned(loop: DriverLoop) -> Plan:
-    return loop.coordinator.plan(0, loop.coordinator.latest(0))
+    return loop.coordinator.plan(0, loop.latest(0))
 
 
 @pytest.fixture

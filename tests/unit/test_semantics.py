@@ -94,7 +94,7 @@ def test_at_least_once_a_snapshot_that_is_not_confirmed_is_replayed_with_the_sam
     world.publish("a", "b", "c")
     options: dict[str, Any] = {"content": "message", "fileFormat": "", "allowedPrefixes": "", **AT_LEAST}
     with world.loop(**options) as loop:
-        before = loop.coordinator.plan(0, loop.coordinator.latest(0))
+        before = loop.coordinator.plan(0, loop.latest(0))
         loop.die()
     with open_queue(world.queue_url) as queue:
         queue.purge()  # type: ignore[attr-defined]  # from here on only the snapshot knows what they said
@@ -139,14 +139,14 @@ def test_at_least_once_a_large_object_is_read_whole_in_one_batch(world: World, m
     monkeypatch.setattr(ready, "LEAST_PART", 3)  # the loop's objects have 10 bytes
     world.publish("s3://bucket/large")
     with world.loop(maxBytesPerTrigger="1b", **AT_LEAST) as loop:
-        [entry] = loop.coordinator.plan(0, loop.coordinator.latest(0)).ranges
+        [entry] = loop.coordinator.plan(0, loop.latest(0)).ranges
         assert (entry.start, entry.end) == (BEGINNING, end_at(10))
 
 
 def test_at_least_once_a_zombie_of_the_pipeline_can_publish_nothing(world: World) -> None:
     world.publish(*uris(5))
     with world.loop(**AT_LEAST) as zombie:
-        plan = zombie.coordinator.plan(0, zombie.coordinator.latest(0))
+        plan = zombie.coordinator.plan(0, zombie.latest(0))
         with world.loop(checkpoint="other", **AT_LEAST) as replacement:
             replacement.batch()
             with pytest.raises(PipelineTakenOver):
@@ -161,7 +161,7 @@ def test_at_most_once_a_message_is_acknowledged_before_spark_sees_the_offset(wor
     world.publish(*uris(5))
     with world.loop(maxFilesPerTrigger="3", **AT_MOST) as loop:
         until(lambda: loop.coordinator.report()["ready"] == 5, lambda: time.sleep(0.02))
-        assert loop.coordinator.latest(0) == 1
+        assert loop.latest(0) == 1
         assert world.depth() == Depth(ready=0, in_flight=2)
         with world.store() as store:
             assert states(store) == {"done": 3, "open": 2}
@@ -188,7 +188,7 @@ def test_at_most_once_a_batch_that_was_begun_is_empty_at_every_later_attempt_and
 ) -> None:
     world.publish(*uris(5))
     with world.loop(**AT_MOST) as loop:
-        assert len(loop.coordinator.plan(0, loop.coordinator.latest(0)).ranges) == 5
+        assert len(loop.coordinator.plan(0, loop.latest(0)).ranges) == 5
         loop.die()
     for attempt in (2, 3):
         with world.loop(**AT_MOST) as loop:
@@ -206,7 +206,7 @@ def test_at_most_once_a_batch_that_was_begun_is_empty_at_every_later_attempt_and
 def test_at_most_once_a_snapshot_that_was_never_begun_is_not_lost(world: World) -> None:
     world.publish(*uris(5))
     with world.loop(**AT_MOST) as loop:
-        loop.coordinator.latest(0)  # acknowledged, and Spark dies before it logs the offset
+        loop.latest(0)  # acknowledged, and Spark dies before it logs the offset
         loop.die()
     assert world.depth() == EMPTY
     with world.loop(**AT_MOST) as loop:
@@ -218,7 +218,7 @@ def test_at_most_once_a_message_that_is_acknowledged_lives_on_in_its_snapshot(wo
     world.publish("a", "b", "c")
     options: dict[str, Any] = {"content": "message", "fileFormat": "", "allowedPrefixes": "", **AT_MOST}
     with world.loop(**options) as loop:
-        loop.coordinator.latest(0)
+        loop.latest(0)
         loop.die()
     assert world.depth() == EMPTY
     with world.loop(**options) as loop:
@@ -230,7 +230,7 @@ def test_at_most_once_a_plan_made_twice_by_one_reader_is_the_same_plan(world: Wo
     """Also when a commit whose outcome nobody knows is tried again: that is no other attempt."""
     world.publish(*uris(5))
     with world.loop(**AT_MOST) as loop:
-        end = loop.coordinator.latest(0)
+        end = loop.latest(0)
         first = loop.coordinator.plan(0, end)
         assert loop.coordinator.plan(0, end) == first
 
@@ -257,7 +257,7 @@ def test_at_most_once_a_large_object_goes_on_after_the_part_that_was_lost(
 
     def parts(kill: bool) -> list[tuple[Position, Position]]:
         with world.loop(**options) as loop:
-            found = [(r.start, r.end) for r in loop.coordinator.plan(0, loop.coordinator.latest(0)).ranges]
+            found = [(r.start, r.end) for r in loop.coordinator.plan(0, loop.latest(0)).ranges]
             if kill:
                 loop.die()
             else:
@@ -297,7 +297,7 @@ def test_at_most_once_what_passed_to_another_pipeline_is_not_in_the_snapshot(wor
         with world.loop(pipeline="b", checkpoint="b", **common) as quick:
             until(lambda: quick.metrics["acquired"] == 5, patiently(quick))
             slow.coordinator._session.stopping.clear()
-            assert slow.coordinator.latest(0) == 1
+            assert slow.latest(0) == 1
             assert slow.coordinator.plan(0, 1).ranges == ()
             until(lambda: world.depth() == EMPTY, patiently(quick))
             quick.batch()
@@ -325,7 +325,7 @@ def test_at_most_once_a_listener_reads_what_it_hears_and_no_more(world: World) -
 def test_semantics_change_only_when_what_was_begun_is_finished(world: World) -> None:
     world.publish(*uris(5))
     with world.loop() as loop:
-        loop.coordinator.latest(0)
+        loop.latest(0)
         loop.die()
     with (
         pytest.raises(StoreConfigurationError, match=r"run with exactly-once.* 1 snapshot.* 5 shard.*availableNow"),

@@ -78,9 +78,10 @@ class Coordinator:
         if progress.last_seq > max(done, progress.confirmed):  # snapshots that Spark does not know or has not run
             progress.confirm(done)
             return progress.last_seq
-        if parts.receivers.draining or parts.receivers.hurry:
+        if parts.receivers.draining or (parts.receivers.hurry and start is None):
             progress.confirm(done)
             self._gather()
+        parts.receivers.hurry = False
         if parts.in_flight.continues(done):  # the next part of a large object is ready when this one is final
             progress.confirm(done)
         batches = self._session.options.batches
@@ -180,8 +181,8 @@ class Coordinator:
     def _gather(self) -> None:
         """Wait until a whole batch is ready or the queues gave all they had.
 
-        AvailableNow ends at the first latestOffset that brings nothing new, and on Spark 4.0 and 4.1 has but one: so
-        the first one of a reader waits as well, for a while.
+        AvailableNow ends at the first latestOffset that brings nothing new, and on Spark 4.0 and 4.1 has but one, and
+        does not tell: so there the first one of a reader waits as well, for a while.
         """
         parts, clock, batches = self._parts, self._session.clock, self._session.options.batches
         self._session.batches.end()
@@ -191,7 +192,6 @@ class Coordinator:
             batches.max_bytes_per_trigger,
             lambda: self._session.stopping.is_set() or clock() > deadline,
         )
-        parts.receivers.hurry = False
         self.check()
 
     def _let_go(self) -> None:
