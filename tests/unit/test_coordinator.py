@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -126,7 +127,7 @@ def test_a_message_that_is_ready_waits_for_no_other(world: World, monkeypatch: p
     monkeypatch.setattr(InFlight, "_drained", lambda self: False)  # a queue that never says that it is empty
     world.publish("a")
     with world.loop() as loop, ThreadPoolExecutor(1) as thread:
-        until(lambda: loop.in_flight.counts().ready == 1)
+        until(lambda: loop.in_flight.counts().ready == 1, partial(time.sleep, 0.05))
         assert thread.submit(loop.coordinator.latest, 0).result(timeout=60) == 1
 
 
