@@ -125,7 +125,7 @@ def test_a_lost_checkpoint_loses_and_doubles_nothing(world: World) -> None:
 def test_a_message_that_is_ready_waits_for_no_other(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("queue_source.coordinator.coordinator._FIRST_GATHER", 3600.0)
     monkeypatch.setattr(InFlight, "_drained", lambda self: False)  # a queue that never says that it is empty
-    world.publish("a")
+    world.publish(*uris(1))
     with world.loop() as loop, ThreadPoolExecutor(1) as thread:
         until(lambda: loop.in_flight.counts().ready == 1, partial(time.sleep, 0.05))
         assert thread.submit(loop.coordinator.latest, 0).result(timeout=60) == 1
