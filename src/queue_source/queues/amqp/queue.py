@@ -59,6 +59,10 @@ class AmqpQueue(BaseQueue):
     def capabilities(self) -> Capabilities:
         return self._capabilities
 
+    @property
+    def log_id_header(self) -> str | None:
+        return self._address.log_id_header
+
     # --- the verbs ---------------------------------------------------------------------------------------------------
 
     def _receive(self, max_messages: int, lease: float, wait: float) -> list[Received]:
