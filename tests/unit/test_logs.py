@@ -189,7 +189,7 @@ def test_lines_for_debugging_are_all_there(logger: logging.Logger) -> None:
 def test_messages_without_number_take_a_bounded_amount_of_memory_and_of_lines(logger: logging.Logger) -> None:
     writer = Writer(logger)
     for number in range(10_000):
-        logger.warning(f"message {number}")  # noqa: G004 - as a careless caller would
+        logger.warning(f"message {number}")
     assert len(writer.lines) == setup._MESSAGES + LINES
     assert len(writer.handler._limit._said) == setup._MESSAGES + 1
 

@@ -63,7 +63,10 @@ class Limit:
 
 
 class Lines(logging.Handler):
-    """Our handler: its origin, its bound and its form for each line. `stream`: None for standard error as it is then."""
+    """Our handler: its origin, its bound and its form for each line.
+
+    `stream`: None for standard error, whatever that is at the time.
+    """
 
     def __init__(self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()

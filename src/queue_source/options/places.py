@@ -68,7 +68,9 @@ READER = Place(
 )
 SINK = Place(
     "writeStream",
-    _sections(SinkOptions, TableOptions, TargetQueue, LogOptions, access=(*STORAGE_OPTIONS, *SQS_OPTIONS, *GOOGLE_OPTIONS)),
+    _sections(
+        SinkOptions, TableOptions, TargetQueue, LogOptions, access=(*STORAGE_OPTIONS, *SQS_OPTIONS, *GOOGLE_OPTIONS)
+    ),
 )
 VIEWS = Place(
     "read",
