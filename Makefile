@@ -10,7 +10,7 @@ RUN = @"$(PYTHON)" tools/environment.py --spark "$(SPARK)" --
 .DEFAULT_GOAL := help
 MINUTES ?= 30
 
-.PHONY: help demo test test-engine test-cluster integration soak bench lint format docs lock clean distclean
+.PHONY: help demo test test-engine test-cluster integration soak bench lint format docs site dist lock clean distclean
 
 help:  ## list the targets
 	@echo "make TARGET [PYTHON=python3.12] [SPARK=4.0] [ARGS=...]"
@@ -45,6 +45,9 @@ lint:  ## ruff and mypy
 format:  ## let ruff put the code in form
 	$(RUN) ruff check --fix .
 	$(RUN) ruff format .
+
+site:  ## the documentation as a site, in build/site
+	$(RUN) python -m mkdocs build --strict $(ARGS)
 
 docs:  ## write the generated pages of docs/ anew
 	$(RUN) python tools/generate_docs.py $(ARGS)
