@@ -52,6 +52,9 @@ site:  ## the documentation as a site, in build/site
 docs:  ## write the generated pages of docs/ anew
 	$(RUN) python tools/generate_docs.py $(ARGS)
 
+dist:  ## wheel and sdist, checked, and tried in an empty environment
+	$(RUN) python tools/dist.py $(ARGS)
+
 lock:  ## write locks/ anew (ARGS=--upgrade takes newer versions)
 	@"$(PYTHON)" tools/lock.py $(ARGS)
 

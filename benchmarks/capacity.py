@@ -106,7 +106,9 @@ def run(folder: Path, url: str, messages: int, batch: int) -> None:
         for first in range(0, messages, 1000):
             names = range(first, min(first + 1000, messages))
             queue.send([f"s3://bucket/landing/{name}/part-{number:08d}.parquet" for number in names])
-    options = reader_options(queue_url, url, visibilityTimeout="10m", commitTimeout="60s", maxFilesPerTrigger=str(batch))
+    options = reader_options(
+        queue_url, url, visibilityTimeout="10m", commitTimeout="60s", maxFilesPerTrigger=str(batch)
+    )
     observer = Observer(url)
     before, calls_before = observer.wal(), Calls()
     with counted() as calls, observer.watching():
@@ -138,8 +140,9 @@ def idle(folder: Path, url: str, seconds: float) -> None:
             time.sleep(seconds)
     finally:
         loop.stop()
-    minutes = seconds / 60
-    print(f"idle: {calls.statements / minutes:.0f} statements, {calls.transactions / minutes:.0f} transactions a minute")
+    a_minute = 60 / seconds
+    found = calls.statements * a_minute, calls.transactions * a_minute
+    print(f"idle: {found[0]:.0f} statements, {found[1]:.0f} transactions a minute")
 
 
 def main(arguments: list[str]) -> None:
