@@ -61,6 +61,7 @@ class SimQueue(SqlQueue):
 
     @property
     def log_id_header(self) -> str | None:
+        """The header that contains the log id, where the URL names one: log lines about a message have it."""
         return self._sim.log_id_header
 
     # --- faults ------------------------------------------------------------------------------------------------------
