@@ -16,13 +16,15 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
 
 from queue_source.queues import open_queue
+from queue_source.spark.kept_store import kept_store
+from shard_store.model import Plan, Split
 from support.driver_loop import DriverLoop, reader_options
 from support.servers.postgres import new_database, postgres_server
 
@@ -36,6 +38,7 @@ class Calls:
 
     statements: int = 0
     transactions: int = 0
+    writes: int = 0  # of the transactions, those that wait for the disk
 
 
 @contextmanager
@@ -46,7 +49,9 @@ def counted() -> Iterator[Calls]:
         calls.statements += connection.dialect.name == "postgresql"
 
     def on_commit(connection: sa.Connection) -> None:
-        calls.transactions += connection.dialect.name == "postgresql"
+        ours = connection.dialect.name == "postgresql"
+        calls.transactions += ours
+        calls.writes += ours and connection.get_execution_options().get("cuesqueue_write", True)
 
     sa.event.listen(sa.Engine, "before_cursor_execute", on_statement)
     sa.event.listen(sa.Engine, "commit", on_commit)
@@ -98,6 +103,17 @@ class Observer:
                 self.connections = max(self.connections, int(connection.exec_driver_sql(count).scalar_one()))
 
 
+class Query(DriverLoop):
+    """Its sink uses the store as the sink of Spark does: once to plan the writer, once to commit, and it stays open."""
+
+    def _deliver(self, plan: Plan, number: int) -> None:
+        url = self.options.store.reveal()
+        with kept_store(url) as store:
+            identity = store.current_plan(self.options.pipeline, None)
+        with kept_store(url) as store:
+            store.publish([identity], [Split(f"/split-{number}", len(plan.ranges), 1)], batch_id=number)
+
+
 def run(folder: Path, url: str, messages: int, batch: int) -> None:
     """A whole run over so many messages, in micro-batches of `batch`, and what it came to for each of them."""
     name = f"run{batch}"
@@ -110,10 +126,10 @@ def run(folder: Path, url: str, messages: int, batch: int) -> None:
         queue_url, url, visibilityTimeout="10m", commitTimeout="60s", maxFilesPerTrigger=str(batch)
     )
     observer = Observer(url)
-    before, calls_before = observer.wal(), Calls()
+    before = observer.wal()
     with counted() as calls, observer.watching():
-        loop = DriverLoop(options, folder / f"{name}-checkpoint", folder / f"{name}-output")
-        calls_before.statements, calls_before.transactions = calls.statements, calls.transactions
+        loop = Query(options, folder / f"{name}-checkpoint", folder / f"{name}-output")
+        start = replace(calls)
         try:
             loop.drain()
         finally:
@@ -121,9 +137,9 @@ def run(folder: Path, url: str, messages: int, batch: int) -> None:
     batches = observer.ask(f"SELECT count(*) FROM cuesqueue_attempts WHERE pipeline = '{options.pipeline}'")
     wal = observer.wal() - before
     print(
-        f"| {batch:,} | {batches:,} | {(calls.statements - calls_before.statements) / batches:.1f} | "
-        f"{(calls.transactions - calls_before.transactions) / batches:.1f} | {wal / messages:,.0f} | "
-        f"{observer.connections} |",
+        f"| {batch:,} | {batches:,} | {(calls.statements - start.statements) / batches:.1f} | "
+        f"{(calls.transactions - start.transactions) / batches:.1f} | {(calls.writes - start.writes) / batches:.1f} | "
+        f"{wal / messages:,.0f} | {observer.connections} |",
         flush=True,
     )
 
@@ -141,8 +157,8 @@ def idle(folder: Path, url: str, seconds: float) -> None:
     finally:
         loop.stop()
     a_minute = 60 / seconds
-    found = calls.statements * a_minute, calls.transactions * a_minute
-    print(f"idle: {found[0]:.0f} statements, {found[1]:.0f} transactions a minute")
+    found = [round(number * a_minute) for number in (calls.statements, calls.transactions, calls.writes)]
+    print(f"idle: {found[0]} statements, {found[1]} transactions ({found[2]} that write) a minute")
 
 
 def main(arguments: list[str]) -> None:
@@ -152,7 +168,8 @@ def main(arguments: list[str]) -> None:
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="cuesqueue-capacity-") as temporary, postgres_server() as server:
         folder = Path(temporary)
-        print("| objects in a batch | batches | statements | transactions | WAL bytes an object | connections |")
+        columns = ("objects in a batch", "batches", "statements", "transactions", "of these writing")
+        print("", *columns, "WAL bytes an object", "connections", "", sep=" | ")
         sizes = []
         for batch in (1000, 100, 10):
             url = new_database(server)
