@@ -14,6 +14,7 @@ import pytest
 import cuesqueue
 from shard_store.store import open_store
 from support.coordinator_world import World, uris
+from support.snippets import ROOT, blocks
 from support.store_backends import Pipeline
 
 OURS = {"pipeline": "p", "seq": 4}
@@ -115,3 +116,13 @@ def test_a_listener_that_has_a_connection_is_pickled_without_it(store_url: str) 
     copy = pickle.loads(pickle.dumps(listener))
     assert copy._store is None
     listener.close()
+
+
+def test_the_function_of_the_page_takes_the_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+    page = ROOT / "docs" / "how-to" / "watch-progress.md"
+    (snippet,) = [block.text for block in blocks(page) if "def send" in block.text]
+    added: list[Any] = []
+    spark = SimpleNamespace(streams=SimpleNamespace(addListener=added.append))
+    exec(snippet, {"spark": spark, "cuesqueue": cuesqueue})
+    added[0].onQueryProgress(event(source({"pipeline": "p", "numFilesOutstanding": 3})))
+    assert capsys.readouterr().out == "cuesqueue.files_outstanding:3|g|#pipeline:p\n"
