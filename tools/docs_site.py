@@ -38,7 +38,9 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> st
     """Let the page's links lead to pages of the site."""
     place = page.file.src_uri
     source = next((name for name, target in PAGES.items() if target == place), f"docs/{place}")
-    return _LINK.sub(lambda link: link[1] + site_link(link[2], source, place, config["repo_url"]) + link[3], markdown)
+    return _LINK.sub(
+        lambda link: link[1] + site_link(link[2], source, place, config["extra"]["repository"]) + link[3], markdown
+    )
 
 
 def site_link(link: str, source: str, place: str, repository: str) -> str:

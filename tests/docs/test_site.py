@@ -68,6 +68,8 @@ def test_the_pages_load_nothing_from_another_host(site: Path) -> None:
     tags = [tag for _, html in html_of(site) for tag in _LOADED.findall(html)]
     assert tags
     assert not [tag for tag in tags if re.search(r'(?:src|href)="(?:https?:)?//', tag)]
+    asks_the_repository = 'data-md-component="source"'  # the theme's script, for stars and forks
+    assert not [page for page, html in html_of(site) if asks_the_repository in html]
 
 
 def test_tables_lists_and_code_are_not_left_as_text(site: Path) -> None:
