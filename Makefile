@@ -10,7 +10,7 @@ RUN = @"$(PYTHON)" tools/environment.py --spark "$(SPARK)" --
 .DEFAULT_GOAL := help
 MINUTES ?= 30
 
-.PHONY: help demo test test-engine test-cluster integration soak bench lint format docs lock clean distclean
+.PHONY: help demo test test-engine test-cluster integration soak bench lint format docs site dist lock clean distclean
 
 help:  ## list the targets
 	@echo "make TARGET [PYTHON=python3.12] [SPARK=4.0] [ARGS=...]"
@@ -46,8 +46,14 @@ format:  ## let ruff put the code in form
 	$(RUN) ruff check --fix .
 	$(RUN) ruff format .
 
+site:  ## the documentation as a site, in build/site
+	$(RUN) python -m mkdocs build --strict $(ARGS)
+
 docs:  ## write the generated pages of docs/ anew
 	$(RUN) python tools/generate_docs.py $(ARGS)
+
+dist:  ## wheel and sdist, checked, and tried in an empty environment
+	$(RUN) python tools/dist.py $(ARGS)
 
 lock:  ## write locks/ anew (ARGS=--upgrade takes newer versions)
 	@"$(PYTHON)" tools/lock.py $(ARGS)

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from queue_source.queues import Capabilities, Depth, Payload, Queue, open_queue, register_queue
     from queue_source.queues.log_ids import log_id
     from queue_source.queues.sim import Fault, SimQueue
+    from queue_source.spark.progress_listener import ProgressListener
     from queue_source.spark.reconcile import reconcile
     from queue_source.spark.source import CuesqueueSource
     from shard_store import PruneResult, RetentionPolicy, ShardStore, open_store, prune
@@ -70,6 +71,7 @@ __all__ = [
     "Output",
     "Payload",
     "PipelineTakenOver",
+    "ProgressListener",
     "PruneResult",
     "Queue",
     "QueueConfigurationError",
@@ -119,6 +121,7 @@ _PLACES = {
     "queue_source.queues": "Capabilities Depth Payload Queue open_queue register_queue",
     "queue_source.queues.log_ids": "log_id",
     "queue_source.queues.sim": "Fault SimQueue",
+    "queue_source.spark.progress_listener": "ProgressListener",
     "queue_source.spark.reconcile": "reconcile",
     "queue_source.spark.source": "CuesqueueSource",
     "shard_store": "PruneResult RetentionPolicy ShardStore open_store prune",

@@ -16,6 +16,7 @@ from sqlalchemy.engine import Connection
 
 from shard_store import (
     adopting,
+    backlog,
     certificates,
     cleaning,
     completeness,
@@ -121,6 +122,7 @@ class ShardStore:
         self.database.close()
 
     store_id = _reads(identity.store_id)
+    backlog = _reads(backlog.backlog)
 
     # shards and their owners
 

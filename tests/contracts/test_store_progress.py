@@ -391,3 +391,17 @@ def test_a_plan_whose_shards_are_all_gone_is_a_delivery_of_nothing(backend: Stor
     us.confirm()
     [attempt] = rows(store, "attempts")
     assert (attempt["kind"], attempt["shards"], attempt["lost"]) == ("attempt-nil", 0, 1)
+
+
+# --- the backlog ---
+
+
+def test_the_backlog_of_a_pipeline_is_what_it_owns_and_has_not_finished(store: ShardStore) -> None:
+    us = Pipeline.start(store)
+    assert store.backlog("p") == (0, 0)
+    us.deliver("done")
+    Pipeline.start(store, "another").open("theirs")
+    unknown = content("without a size", size=None)
+    store.open_shards(us.token, us.source, [content("a"), content("b"), unknown])
+    assert store.backlog("p") == (3, 20)
+    assert store.backlog("never started") == (0, 0)

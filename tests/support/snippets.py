@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
-_BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+_BLOCK = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.DOTALL | re.MULTILINE)  # indented: in a list
 _FILE = re.compile(r"[Ss]ave this as `([\w.]+)`:\s*$")
 
 
@@ -28,5 +29,5 @@ def blocks(page: Path) -> list[Block]:
     found = []
     for block in _BLOCK.finditer(text):
         named = _FILE.search(text[: block.start()].rstrip())
-        found.append(Block(block[1], block[2], named[1] if named else None))
+        found.append(Block(block[2], textwrap.dedent(block[3]), named[1] if named else None))
     return found

@@ -133,6 +133,7 @@ def log_of(clock: Clock, causes: dict[str, int] | None = None) -> tuple[ErrorLog
 
     session: Any = SimpleNamespace(
         clock=clock,
+        queues={"rabbit": SimpleNamespace(log_id_header="X-Ascent-Log-Id")},
         token=PublishToken("files", 1),
         metrics=Metrics(),
         store=SimpleNamespace(errors_of_plans=of_plans),
@@ -193,3 +194,14 @@ def test_the_fields_of_a_line_are_those_of_its_record(caplog: pytest.LogCaptureF
         "scope": "record", "cause": "bad-record", "shard": "s", "plan": "0-1", "delivery_hash": PLAN_HASH,
         "queue": "q", "message": "m",
     }  # fmt: skip
+
+
+def test_a_bad_message_is_logged_with_the_log_id_that_its_header_has(caplog: pytest.LogCaptureFixture) -> None:
+    log, _ = log_of(Clock())
+    headers = (("X-Ascent-Log-Id", "request-7"), ("X-Other", "1"))
+    for queue in ("rabbit", "a queue without such a header"):
+        log.of_messages([ErrorRecord("message", "malformed-message", "why", "m", queue=queue, headers=headers)])
+    first, second = caplog.records
+    assert vars(first)["cuesqueue_log_id"] == "request-7"
+    assert "log_id=request-7" in first.getMessage()
+    assert "cuesqueue_log_id" not in vars(second)

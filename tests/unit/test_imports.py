@@ -27,6 +27,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("queue_source.messages", "queue_source.tags"),
     ("queue_source.uris",),
     ("queue_source.queues",),
+    ("queue_source.logs",),
     ("queue_source.options",),
     ("queue_source.announcements",),
     ("queue_source.storage",),

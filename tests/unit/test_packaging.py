@@ -6,10 +6,14 @@ import importlib.metadata
 import os
 import subprocess
 import sys
+import sysconfig
 from importlib.metadata import Distribution, PackageNotFoundError
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+
+from tools import dist
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -57,6 +61,20 @@ def test_the_extra_all_joins_the_others_and_the_wheel_holds_all_packages() -> No
     assert sorted(included) == sorted(
         f"src/{path.name}" for path in (ROOT / "src").iterdir() if path.name != "__pycache__"
     )
+
+
+@pytest.mark.skipif(find_spec("build") is None, reason="build and twine are installed by the locks: 'make test'")
+def test_wheel_and_sdist_are_complete_and_the_wheel_works_alone(tmp_path: Path) -> None:
+    """In an environment of its own, which borrows only what the wheel depends on."""
+    wheel, sdist = dist.build(tmp_path / "dist")
+    dist.check(wheel, sdist)
+    folder = tmp_path / "empty"
+    dist.Installed(folder, wheel, dependencies_of=[sysconfig.get_path("purelib")]).try_out()
+
+
+def test_an_archive_that_lacks_a_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match=r"lacks \['cuesqueue/py\.typed'\]"):
+        dist._expect(tmp_path / "x.whl", dist.IN_WHEEL, [name for name in dist.IN_WHEEL if "cuesqueue/py" not in name])
 
 
 def test_the_command_is_declared(installed: Distribution) -> None:

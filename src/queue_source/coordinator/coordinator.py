@@ -144,7 +144,8 @@ class Coordinator:
     def report(self) -> dict[str, Any]:
         """Counters for the query's progress, `errors` by cause.
 
-        `depth` is what waits in the queues, None while that is not known.
+        `depth` is what waits in the queues, None while that is not known. Names that begin with `num`, and
+        `approximateQueueSize`, are those of Auto Loader, for dashboards that have them.
         """
         counts = self._parts.in_flight.counts()
         return {
@@ -155,6 +156,9 @@ class Coordinator:
             "ready": counts.ready,
             "awaitingCommit": counts.planned,
             "held": counts.held,
+            "numFilesOutstanding": counts.ready + counts.planned,
+            "numBytesOutstanding": self._parts.in_flight.bytes_held,
+            "approximateQueueSize": self._parts.maintenance.depth,
             **self._session.metrics.snapshot(),
         }
 

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from queue_source.coordinator.session import Session
+from queue_source.queues.log_ids import log_id_of
 from shard_store.error_search import StoredError
 from shard_store.model import ErrorRecord
 
@@ -41,7 +42,10 @@ class ErrorLog:
         with self._lock:
             self._turn()
             for record in records[: self._left]:
-                self._log(record.scope, record.cause, record.detail, queue=record.queue, message=record.message_id)
+                log_id = log_id_of(self._session.queues.get(record.queue), dict(record.headers))
+                found = {} if log_id is None else {"log_id": log_id}
+                where = {"queue": record.queue, "message": record.message_id, **found}
+                self._log(record.scope, record.cause, record.detail, **where)
             self._count(Counter(record.cause for record in records), [record.cause for record in records[: self._left]])
 
     def of_plans(self, hashes: Sequence[str]) -> None:

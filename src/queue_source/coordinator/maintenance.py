@@ -13,6 +13,7 @@ from queue_source.coordinator.in_flight import InFlight
 from queue_source.coordinator.ownership import Ownership
 from queue_source.coordinator.session import Session
 from queue_source.errors import QueueError
+from queue_source.logs.setup import tell_left_out
 from shard_store.errors import PipelineTakenOver, ShardStoreError
 from shard_store.pruning import RetentionPolicy
 
@@ -67,7 +68,7 @@ class Maintenance:
             _Task("room for new messages", self._make_room, session.heartbeat),
             _Task("pruning", self._prune, self._prune_every),
             _Task("the depth of the queues", self._get_depth, _DEPTH_EVERY, rest=20.0),
-            _Task("the log of errors", self._error_log.flush, session.heartbeat),
+            _Task("the log of errors", self._tell_left_out, session.heartbeat),
         )
         due = dict.fromkeys(tasks, session.clock())
         while not session.stopping.wait(self._slice):
@@ -118,6 +119,10 @@ class Maintenance:
             if result.total:
                 logger.info("source %s: %s", source, result)
         return self._pruning
+
+    def _tell_left_out(self) -> None:
+        self._error_log.flush()
+        tell_left_out()
 
     def _get_depth(self) -> None:
         self.depth = None

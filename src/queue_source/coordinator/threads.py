@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import threading
 from collections.abc import Callable
 
@@ -20,6 +21,8 @@ class Threads:
         self._wakes += wakes
 
     def start(self, name: str, work: Callable[..., None], *arguments: object) -> None:
+        """Run `work` on a thread of its own, in a copy of our context: its log lines have the same origin."""
+
         def guarded() -> None:
             try:
                 work(*arguments)
@@ -27,7 +30,8 @@ class Threads:
                 self._failure = self._failure or error
                 self._stop()
 
-        thread = threading.Thread(target=guarded, name=f"cuesqueue-{name}", daemon=True)
+        context = contextvars.copy_context()
+        thread = threading.Thread(target=context.run, args=(guarded,), name=f"cuesqueue-{name}", daemon=True)
         self._threads.append(thread)
         thread.start()
 

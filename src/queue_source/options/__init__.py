@@ -12,6 +12,7 @@ from queue_source.options.connections import connection_options
 from queue_source.options.content import ContentOptions, SchemaOptions
 from queue_source.options.file_format import FormatOptions
 from queue_source.options.listing import ListingOptions, parse_listing_options
+from queue_source.options.logs import LogOptions
 from queue_source.options.parsing import parse_reader_options, parse_sink_options, parse_view_options
 from queue_source.options.reader import (
     BatchOptions,
@@ -37,6 +38,7 @@ __all__ = [
     "FormatOptions",
     "LeaseOptions",
     "ListingOptions",
+    "LogOptions",
     "NotificationOptions",
     "QueueOptions",
     "ReaderOptions",

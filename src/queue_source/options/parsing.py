@@ -24,6 +24,7 @@ from queue_source.options.content import ContentKind, ContentOptions, SchemaOpti
 from queue_source.options.declaring import build
 from queue_source.options.file_format import RECORD_FORMATS, FormatOptions
 from queue_source.options.local_times import instant
+from queue_source.options.logs import LogOptions
 from queue_source.options.other_names import SPARK_HIDES
 from queue_source.options.places import READER, SINK, VIEWS
 from queue_source.options.reader import (
@@ -70,6 +71,7 @@ def parse_reader_options(options: Mapping[str, str]) -> ReaderOptions:
         delivery=build(DeliveryOptions, values),
         cleaning=_cleaning(values),
         content=build(ContentOptions, values, format=_format(values), storage=_storage(values), schema=_schema(values)),
+        logs=build(LogOptions, values),
         store=_absolute(values["storeUrl"]),
         source=source,
         pipeline=values["pipeline"] or source,
@@ -92,6 +94,7 @@ def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
         path="" if table else _folder(values["path"]),
         storage=storage_options(values),
         table=table,
+        logs=build(LogOptions, values),
         queue=None if url is None else TargetQueue(connections([url], values), url),
     )
 

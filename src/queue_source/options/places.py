@@ -10,6 +10,7 @@ from queue_source.options.cleaning import CleaningOptions
 from queue_source.options.content import ContentOptions, SchemaOptions
 from queue_source.options.declaring import Option, options_of
 from queue_source.options.file_format import FormatOptions
+from queue_source.options.logs import LogOptions
 from queue_source.options.reader import (
     BatchOptions,
     DeduplicationOptions,
@@ -59,6 +60,7 @@ READER = Place(
         DeduplicationOptions,
         DeliveryOptions,
         CleaningOptions,
+        LogOptions,
         access=(*STORAGE_OPTIONS, *SQS_OPTIONS, *GOOGLE_OPTIONS),
     ),
     no_path="a streaming read takes no path: the queue announces what is read; call load() without an argument, and "
@@ -66,7 +68,9 @@ READER = Place(
 )
 SINK = Place(
     "writeStream",
-    _sections(SinkOptions, TableOptions, TargetQueue, access=(*STORAGE_OPTIONS, *SQS_OPTIONS, *GOOGLE_OPTIONS)),
+    _sections(
+        SinkOptions, TableOptions, TargetQueue, LogOptions, access=(*STORAGE_OPTIONS, *SQS_OPTIONS, *GOOGLE_OPTIONS)
+    ),
 )
 VIEWS = Place(
     "read",

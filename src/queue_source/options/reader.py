@@ -15,6 +15,7 @@ from queue_source.options.backfill import BackfillOptions
 from queue_source.options.cleaning import CleaningOptions
 from queue_source.options.content import ContentOptions
 from queue_source.options.declaring import option
+from queue_source.options.logs import LogOptions
 from queue_source.options.receiving import NotificationOptions, QueueOptions
 from queue_source.options.secrets import SecretUrl
 from shard_store.semantics import Semantics
@@ -160,6 +161,7 @@ class ReaderOptions:
     delivery: DeliveryOptions
     cleaning: CleaningOptions
     content: ContentOptions
+    logs: LogOptions
     store: SecretUrl = store_url()
     # fmt: off
     source: str = option(

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from queue_source.options import types
 from queue_source.options.declaring import option
+from queue_source.options.logs import LogOptions
 from queue_source.options.partitioning import PartitionField
 from queue_source.options.reader import store_url
 from queue_source.options.secrets import Secret, SecretUrl
@@ -71,6 +72,7 @@ class SinkOptions:
     storage: StorageOptions
     table: TableOptions | None
     queue: TargetQueue | None
+    logs: LogOptions
     # fmt: off
     pipelines: tuple[str, ...] = option(
         "pipeline", types.PIPELINES, example="orders",

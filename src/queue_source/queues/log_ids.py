@@ -38,6 +38,17 @@ def log_id(value: str) -> Iterator[None]:
         _current.reset(before)
 
 
+def current_log_id() -> str | None:
+    """What `log_id` has set here."""
+    return _current.get()
+
+
+def log_id_of(queue: object, headers: Mapping[str, str]) -> str | None:
+    """The log id that a message of this queue carries: its queue says which header has it, where one has."""
+    header = getattr(queue, "log_id_header", None)
+    return headers.get(header) if header else None
+
+
 def stamped(headers: Mapping[str, str] | None, header: str | None) -> dict[str, str]:
     """The headers with the current log id; one that is given stays."""
     value = _current.get()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -31,6 +32,8 @@ from queue_source.read.refused import Refusals
 from queue_source.schema.evolution import schema_changed
 from shard_store.failpoints import reach
 from shard_store.model import BEGINNING, ErrorRecord, PlanIdentity, ReadMark, is_end, offset_of
+
+logger = logging.getLogger("cuesqueue")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +76,7 @@ def read_work(work: Work, schema: pa.Schema, *, repeated: bool) -> Iterator[pa.R
     Raises StoreConfigurationError, before anything is read, where the plan's store cannot be used from here.
     """
     work.store.check()
+    logger.debug("the task has %d piece(s) of objects or messages to read", len(work.pieces))
     if (fixed := fixed_rows(work.content)) is not None:
         yield from fixed.batches([(piece.content, _metadata(piece, work.identity)) for piece in work.pieces], schema)
         return
@@ -222,7 +226,12 @@ def _part(piece: Piece) -> Part:
 
 
 def _record(work: Work, records: Sequence[ErrorRecord]) -> None:
-    """Write errors where they happen; they become final with their plan. One short connection: errors are rare."""
+    """Write errors where they happen; they become final with their plan. One short connection: errors are rare.
+
+    The reader logs them then, and each once: what an attempt logs of them is for debugging.
+    """
+    for record in records:
+        logger.debug("found a bad %s: cause=%s shard=%s", record.scope, record.cause, record.subject)
     with work.store.open() as store:
         store.record_errors(work.identity.source, work.identity.token.pipeline, records)
 

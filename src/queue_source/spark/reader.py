@@ -22,6 +22,8 @@ from pyspark.sql.types import StructType
 
 from queue_source.errors import OptionError
 from queue_source.formats.base import check_schema, may_be_cut
+from queue_source.logs.context import Origin, work_on
+from queue_source.logs.setup import set_up, tell_left_out
 from queue_source.options import ReaderOptions, check_zone, connection_options
 from queue_source.options.content import ContentOptions
 from queue_source.options.time_zones import machine_time_zone, parse_time_zone
@@ -30,7 +32,14 @@ from queue_source.read.partitions import partition
 from queue_source.read.plan_store import PlanStore
 from queue_source.read.task import Alone, Beside, Work, read_work
 from queue_source.spark.compat import AvailableNow, arrow_schema, read_all_available
-from queue_source.spark.process import driver_identity, is_repeated, keep_loaded, session_time_zone, stop_on_sigterm
+from queue_source.spark.process import (
+    driver_identity,
+    is_repeated,
+    keep_loaded,
+    session_time_zone,
+    stop_on_sigterm,
+    task_name,
+)
 from queue_source.storage.files import ObjectStat, stat_objects
 from shard_store.model import Plan, Range
 
@@ -56,6 +65,7 @@ class CuesqueueStreamReader(AvailableNow, DataSourceStreamReader):
         self._schema = schema
         self._coordinator: Coordinator | None = None
         self._store: PlanStore | None = None  # since the start
+        self._origin = Origin(options.pipeline)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_coordinator": None}
@@ -70,7 +80,9 @@ class CuesqueueStreamReader(AvailableNow, DataSourceStreamReader):
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: object = None) -> dict[str, Any]:
         """Spark 4.2 and later say from where and how much; our own options set the limits."""
-        return self._offset(self._started().latest(None if start is None else int(start["seq"])))
+        coordinator, self._origin.plan = self._started(), None  # the batch before has ended
+        self._origin.seq = coordinator.latest(None if start is None else int(start["seq"]))
+        return self._offset(self._origin.seq)
 
     def getDefaultReadLimit(self) -> Any:
         """Spark 4.2 and later ask before any batch, also where the first has no new data and asks for nothing else."""
@@ -84,7 +96,8 @@ class CuesqueueStreamReader(AvailableNow, DataSourceStreamReader):
         if start["seq"] == end["seq"]:
             self._started().logged(int(end["seq"]))  # Spark before 4.2, after a restart
             return []
-        plan = self._started().plan(int(start["seq"]), int(end["seq"]))
+        coordinator, self._origin.plan = self._started(), f"{start['seq']}-{end['seq']}"
+        plan = coordinator.plan(int(start["seq"]), int(end["seq"]))
         assert self._store is not None
         batches = self._options.batches
         tasks = partition(plan, batches.min_partitions, batches.max_partition_bytes, self._may_be_cut)
@@ -132,11 +145,19 @@ class CuesqueueStreamReader(AvailableNow, DataSourceStreamReader):
     def stop(self) -> None:
         coordinator, self._coordinator = self._coordinator, None
         if coordinator is not None:
-            coordinator.stop()
+            try:
+                coordinator.stop()
+            finally:
+                tell_left_out(end=True)
+                work_on(None)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, WorkPartition)
-        work = partition.work
+        work, logs = partition.work, self._options.logs
+        identity = work.identity
+        set_up(logs.level, logs.form)
+        plan = f"{identity.start_seq}-{identity.end_seq}"
+        work_on(Origin(identity.token.pipeline, identity.end_seq, plan, task_name() or None))
         if (zone := session_time_zone()) is not None:
             check_zone(self._options.notifications, zone)
             work = replace(work, content=self._in_zone(work.content, zone))
@@ -150,6 +171,8 @@ class CuesqueueStreamReader(AvailableNow, DataSourceStreamReader):
                 fixed.check(schema)
             elif content.format is not None:
                 check_schema(schema, content.format)
+            set_up(self._options.logs.level, self._options.logs.form)
+            work_on(self._origin)
             stop_on_sigterm()
             self._coordinator, self._store = _start(self._options)
             keep_loaded()

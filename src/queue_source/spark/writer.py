@@ -15,6 +15,8 @@ from typing import Any
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from queue_source.logs.context import Origin, work_on
+from queue_source.logs.setup import set_up
 from queue_source.options import SinkOptions
 from queue_source.queues.own import register_queues
 from queue_source.sinks.base import Batch, Sink, open_sink
@@ -51,6 +53,7 @@ class CuesqueueStreamWriter(ArrowStreamWriter):
     def __getstate__(self) -> dict[str, Any]:
         """Pickled at planning only: the batch's plans were made a moment ago by the readers of the same driver."""
         if self._batch is None:
+            self._log()
             driver = driver_identity() or None
             with kept_store(self._options.store.reveal()) as store:
                 self._batch = Batch(tuple(store.current_plan(name, driver) for name in self._options.pipelines))
@@ -63,6 +66,7 @@ class CuesqueueStreamWriter(ArrowStreamWriter):
         """Executor: one task's rows, invisible until published."""
         if self._batch is None or self._sink is None:
             raise ShardStoreError("the sink's writer reached an executor without its plan; report this as a bug")
+        self._log(task_name() or None)
         register_queues(self._queues)
         batches = as_batches(iterator, self._schema)
         mine = replace(self._batch, task=task_name())
@@ -81,6 +85,7 @@ class CuesqueueStreamWriter(ArrowStreamWriter):
                 f"batch {batchId}: expected commit messages of one plan and got {len(batches)}; "
                 "use one 'pipeline' name for one query only"
             )
+        self._log()
         about = ",".join(self._options.pipelines)
         reach("before-publish", about)
         with kept_store(self._options.store.reveal()) as store:
@@ -90,6 +95,10 @@ class CuesqueueStreamWriter(ArrowStreamWriter):
             )
         reach("published", about)
         keep_loaded()
+
+    def _log(self, task: str | None = None) -> None:
+        set_up(self._options.logs.level, self._options.logs.form)
+        work_on(Origin(",".join(self._options.pipelines), task=task))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Nothing to undo: what no transaction names (files, staged messages) is invisible, and `vacuum` removes it."""

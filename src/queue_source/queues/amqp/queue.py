@@ -59,6 +59,11 @@ class AmqpQueue(BaseQueue):
     def capabilities(self) -> Capabilities:
         return self._capabilities
 
+    @property
+    def log_id_header(self) -> str | None:
+        """The header that contains the log id, where the URL names one: log lines about a message have it."""
+        return self._address.log_id_header
+
     # --- the verbs ---------------------------------------------------------------------------------------------------
 
     def _receive(self, max_messages: int, lease: float, wait: float) -> list[Received]:

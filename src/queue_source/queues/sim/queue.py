@@ -59,6 +59,11 @@ class SimQueue(SqlQueue):
         super().__init__(self._sim.table, clock=clock, sleep=sleep, patience=patience)
         self.capabilities = replace(SqlQueue.capabilities, loses_while_closed=self._sim.listener)
 
+    @property
+    def log_id_header(self) -> str | None:
+        """The header that contains the log id, where the URL names one: log lines about a message have it."""
+        return self._sim.log_id_header
+
     # --- faults ------------------------------------------------------------------------------------------------------
 
     def order(self, fault: Fault, times: int = 1, *, seconds: float = 0.0, verb: str | None = None) -> None:
@@ -123,7 +128,7 @@ class SimQueue(SqlQueue):
         """To every pool of the source whose filters let the tag pass; raises where there is none, as RabbitMQ does."""
         convert_each(messages, lambda message: check_tag(message.tag))
         self._connected("send")
-        header = self._sim.log_id_header
+        header = self.log_id_header
         return super().send_messages(
             [message._replace(headers=stamped(message.headers, header)) for message in messages]
         )

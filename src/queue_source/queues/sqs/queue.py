@@ -41,7 +41,7 @@ _MOVING = 30  # seconds in which a message that is copied elsewhere stays ours
 _FEW_RECEIVES = 10
 _SIDE_BY_SIDE = 8  # batches of one call
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger("cuesqueue")
 _Result = TypeVar("_Result")
 
 
@@ -309,9 +309,9 @@ class SqsQueue(BaseQueue):
 
     def _warn(self, found: Attributes) -> None:
         if found.dead_letter is None:
-            _log.warning("queue %r has no dead-letter queue: rejected messages are deleted", self.name)
+            logger.warning("queue %r has no dead-letter queue: rejected messages are deleted", self.name)
         elif found.max_receives is not None and found.max_receives < _FEW_RECEIVES:
-            _log.warning(
+            logger.warning(
                 "queue %r moves a message to its dead-letter queue after %d receives, and each restart of a query is "
                 "one for every message in flight; raise maxReceiveCount of the redrive policy to %d or more",
                 self.name,

@@ -1,0 +1,68 @@
+"""Hooks of MkDocs: one set of pages, whose links work in the repository and on the site.
+
+Pages outside of docs/ (README, CHANGELOG ...) become pages of the site, and the folder of decisions gets a list, as the
+repository shows one. A link that leaves docs/ leads to such a page, or else to the file in the repository.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = {
+    "README.md": "index.md",
+    "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "SECURITY.md": "security.md",
+}
+"""Of the repository -> of the site."""
+
+_DECISIONS = "decisions/index.md"
+_LINK = re.compile(r"(?<!!)(\[[^\]]+\]\()([^)\s]+)(\))")
+
+
+def on_files(files: Any, *, config: Any) -> Any:
+    """Add the pages that are not in docs/."""
+    for source, target in PAGES.items():
+        files.append(File.generated(config, target, content=(ROOT / source).read_text("utf-8")))
+    files.append(File.generated(config, _DECISIONS, content=decisions()))
+    return files
+
+
+def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> str:
+    """Let the page's links lead to pages of the site."""
+    place = page.file.src_uri
+    source = next((name for name, target in PAGES.items() if target == place), f"docs/{place}")
+    return _LINK.sub(
+        lambda link: link[1] + site_link(link[2], source, place, config["extra"]["repository"]) + link[3], markdown
+    )
+
+
+def site_link(link: str, source: str, place: str, repository: str) -> str:
+    """A link of the file `source` of the repository, as it is on the page `place` of the site."""
+    path, mark, anchor = link.partition("#")
+    if not path or "://" in path or path.startswith("mailto:"):
+        return link
+    target = posixpath.normpath(posixpath.join(posixpath.dirname(source), path))
+    if target in PAGES:
+        there = PAGES[target]
+    elif target == "docs/decisions":
+        there = _DECISIONS
+    elif target.startswith("docs/") and target != "docs/decisions/template.md":
+        there = target.removeprefix("docs/")
+    else:
+        return f"{repository}/blob/main/{target}{mark}{anchor}"
+    return posixpath.relpath(there, posixpath.dirname(place) or ".") + mark + anchor
+
+
+def decisions() -> str:
+    """The list of decisions, by their titles."""
+    found = sorted(path for path in (ROOT / "docs" / "decisions").glob("*.md") if path.stem != "template")
+    titles = [(path.name, path.read_text("utf-8").splitlines()[0].removeprefix("# ")) for path in found]
+    lines = [f"- [{title}]({name})" for name, title in titles]
+    return "\n".join(["# Decisions", "", "Why things are as they are, and what else was considered.", "", *lines, ""])
