@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, settings
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
 
 from support import leaks, loopback
-from support.engine import class_archive
+from support.engine import class_archive, few_at_once
 
 # pytester runs small test suites inside a test: tests/unit/test_house.py
 pytest_plugins = ["pytester", "support.servers.fixtures"]
@@ -33,6 +33,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.ge
 def pytest_configure(config: pytest.Config) -> None:
     loopback.guard()
     config.pluginmanager.register(class_archive, "class_archive")
+    config.pluginmanager.register(few_at_once, "few_at_once")
     config.pluginmanager.register(leaks.LeakPlugin(leaks.Watch()), "leaks")
     config.pluginmanager.register(loopback.LoopbackPlugin(), "loopback")
 
