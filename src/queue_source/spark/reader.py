@@ -11,6 +11,7 @@ An offset is `{"pipeline": name, "seq": number}`: the snapshots up to `seq`.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -33,6 +34,7 @@ from queue_source.read.plan_store import PlanStore
 from queue_source.read.task import Alone, Beside, Work, read_work
 from queue_source.spark.compat import AvailableNow, arrow_schema, read_all_available
 from queue_source.spark.process import (
+    advice,
     driver_identity,
     is_repeated,
     keep_loaded,
@@ -48,6 +50,8 @@ if TYPE_CHECKING:
     from queue_source.options.secrets import SecretUrl
     from queue_source.queues.base import Queue
     from queue_source.storage.buckets import Bucket
+
+logger = logging.getLogger("cuesqueue")
 
 
 @dataclass
@@ -176,6 +180,8 @@ class CuesqueueStreamReader(AvailableNow, DataSourceStreamReader):
             stop_on_sigterm()
             self._coordinator, self._store = _start(self._options)
             keep_loaded()
+            for text in advice():
+                logger.info("pipeline %s can be faster: %s", self._options.pipeline, text)
         return self._coordinator
 
     def _offset(self, seq: int) -> dict[str, Any]:

@@ -90,6 +90,7 @@ def main(folder: Path, backfill: bool = False) -> None:
         .config("spark.ui.enabled", False)
         .config("spark.ui.showConsoleProgress", False)
         .config("spark.log.level", "WARN")
+        .config("spark.python.unix.domain.socket.enabled", True)  # Spark before 4.1 does not know it, and says nothing
         .config("spark.local.dir", str(temporary))  # a killed Spark leaves its files: here they go with the demo
         .config("spark.driver.extraJavaOptions", f"-Djava.io.tmpdir={temporary} {_SHORT_LIFE}")
         .config("spark.sql.warehouse.dir", str(temporary / "warehouse"))
