@@ -9,7 +9,8 @@ import pytest
 
 from queue_source.spark import kept_store as module
 from queue_source.spark.kept_store import kept_store
-from shard_store.errors import StoreConfigurationError
+from shard_store.errors import StoreConfigurationError, StoreUnavailable
+from shard_store.sql.database import Database
 from shard_store.sql.schema import version
 from shard_store.store import open_store
 
@@ -70,6 +71,22 @@ def test_a_newer_schema_is_refused_also_when_the_store_was_open(url: str) -> Non
     with pytest.raises(StoreConfigurationError, match="9999"), kept_store(url):
         pass
     assert first.database._closed
+
+
+def test_a_database_that_does_not_answer_is_waited_for_once(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with kept_store(url):
+        pass
+    waits: list[str] = []
+
+    def ensure(database: Database, *, create: bool) -> None:
+        waits.append(database.name)
+        raise StoreUnavailable("it does not answer")
+
+    monkeypatch.setattr(module, "ensure", ensure)
+    monkeypatch.setattr("shard_store.sql.install.ensure", ensure)
+    with pytest.raises(StoreUnavailable), kept_store(url):
+        pass
+    assert len(waits) == 1
 
 
 def test_few_stores_are_kept(tmp_path: Path) -> None:

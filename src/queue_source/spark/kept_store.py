@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from shard_store.errors import ShardStoreError
+from shard_store.errors import ShardStoreError, StoreUnavailable
 from shard_store.sql.install import ensure
 from shard_store.store import QUERY_PATIENCE, ShardStore, open_store
 
@@ -38,6 +38,9 @@ class _Kept:
             if _file_of(store) == file:
                 ensure(store.database, create=False)
                 return store
+        except StoreUnavailable:  # it was waited for, for as long as a query waits
+            store.close()
+            raise
         except ShardStoreError:
             pass  # opening it anew says what is wrong
         store.close()
