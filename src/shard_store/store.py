@@ -164,6 +164,7 @@ class ShardStore:
     adopt_offset = _writes(offsets.adopt_offset)
     plan = _writes(plans.plan)
     current_plan = _reads(plans.current_plan)
+    planned_ranges = _reads(plans.planned_ranges)
     current_plan_inside = _joins(plans.current_plan)
 
     # publishing
@@ -297,6 +298,8 @@ class ShardStore:
     def win_interval(self, name: str, interval: float) -> bool:
         """True for one caller over all pipelines in each `interval` seconds."""
         return leases.win_interval(self.database, name, interval)
+
+    was_won = _reads(leases.was_won)
 
     def prune(
         self, policy: RetentionPolicy, now: datetime | None = None, *, dry_run: bool = False, time_out: float = 60.0

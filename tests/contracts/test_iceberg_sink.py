@@ -241,7 +241,7 @@ def test_the_same_batch_committed_by_another_driver_meanwhile_is_noticed(
     query = Query(lake)
     query.batch(table_of([1]))
     query.begin()
-    append = sink_module._append
+    append = sink_module.append
     others: list[Table] = []
 
     def another_first(table: Table, files: Any, marks: Any) -> None:
@@ -250,7 +250,7 @@ def test_the_same_batch_committed_by_another_driver_meanwhile_is_noticed(
             append(lake.table(), files, marks)
         append(table, files, marks)
 
-    monkeypatch.setattr(sink_module, "_append", another_first)
+    monkeypatch.setattr(sink_module, "append", another_first)
     query.attempt(table_of([2]))
     assert (lake.ids(), len(others), len(rows(lake.store, "attempts"))) == ([1, 2], 1, 2)
 
