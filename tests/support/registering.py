@@ -50,7 +50,9 @@ class Registering(Query):
         if uri not in self.announced:
             path = Path(uri.removeprefix("file://"))
             self.announced[uri] = path.stat().st_size if path.exists() else None
-        return Content(uri, uri, self.announced[uri], self.etags.get(uri), "q", "m", reference=Reference())
+        return Content(
+            uri, uri, self.announced[uri], self.etags.get(uri), "q", f"m{self.batch_id}", reference=Reference()
+        )
 
     def references(self, objects: Sequence[Path | str]) -> pa.Table:
         """The rows of the reader."""
@@ -65,13 +67,16 @@ class Registering(Query):
 
     def causes(self) -> dict[str, str]:
         """The cause of each object that is recorded as bad, by its file's name."""
-        return {row["subject"].rpartition("/")[2]: row["cause"] for row in rows(self.lake.store, "errors")}
+        return {row["subject"].rpartition("/")[2]: row["cause"] for row in self._rows("errors")}
 
     def details(self) -> list[str]:
-        return [row["detail"] for row in rows(self.lake.store, "errors")]
+        return [row["detail"] for row in self._rows("errors")]
 
     def states(self) -> dict[str, str]:
-        return {row["shard_id"].rpartition("/")[2]: row["state"] for row in rows(self.lake.store, "shards")}
+        return {row["shard_id"].rpartition("/")[2]: row["state"] for row in self._rows("shards")}
+
+    def _rows(self, view: str) -> list[dict[str, Any]]:
+        return [row for row in rows(self.lake.store, view) if row["source"] == self.pipeline.source]
 
     def files(self) -> dict[str, DataFile]:
         """The table's data files by their paths."""

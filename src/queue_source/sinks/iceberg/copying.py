@@ -23,7 +23,6 @@ from pyiceberg.types import (
     StringType,
     TimestampType,
     TimestamptzType,
-    TimeType,
 )
 
 from queue_source.errors import BadObject
@@ -98,8 +97,6 @@ def _as_read(kind: pa.DataType, physical: str, column: str) -> PrimitiveType:
         kind = kind.value_type
     if pt.is_timestamp(kind):
         return TimestamptzType() if kind.tz is not None or physical == "INT96" else TimestampType()
-    if pt.is_time(kind):
-        return TimeType()
     if pt.is_date(kind):
         return DateType()
     if pt.is_uint32(kind):

@@ -36,7 +36,7 @@ from pyiceberg.types import (
 
 from queue_source.errors import BadObject
 from queue_source.sinks.iceberg.facts import Facts
-from queue_source.sinks.iceberg.partitions import as_numbers
+from queue_source.sinks.iceberg.partitions import as_numbers, transformable
 
 NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 _WHOLE = re.compile(r"[+-]?[0-9]{1,19}")
@@ -159,7 +159,7 @@ def _transformed(field: PartitionField, source: NestedField, value: Any) -> Any:
         array = pa.array([value], pa.int32() if isinstance(kind, DateType) else pa.int64()).cast(arrow)
     else:
         array = pa.array([value], arrow)
-    return as_numbers(field.transform.pyarrow_transform(kind)(array))[0].as_py()
+    return as_numbers(field.transform.pyarrow_transform(kind)(transformable(array)))[0].as_py()
 
 
 def _from_folder(name: str, text: str, kind: PrimitiveType) -> Any:

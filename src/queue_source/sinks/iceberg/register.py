@@ -14,7 +14,6 @@ import pyarrow.types as pt
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.manifest import DataFile
-from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 
 from queue_source.errors import BadObject, CuesqueueError, ObjectRefused, OptionError
@@ -108,10 +107,8 @@ class RegisteringSink(Sink):
                     "deletes or moves them; leave cleanSource out, and start the query again five minutes later",
                 )
         maker = TableMaker(self._options, by_name=True)
-        if (table := maker.find(store)) is None:
+        if (table := maker.mapped(store)) is None:
             maker.check_place()
-        else:
-            table = maker.ready(store, Schema())
         self._target = None if table is None else Target.of(table)
         self._store = PlanStore.of(self._options.store, store)
 

@@ -69,11 +69,11 @@ class TableMaker:
         self._options, self._table, self._by_name = options, options.table, by_name
         self._factory = CatalogFactory(options.table, options.storage)
 
-    def find(self, store: ShardStore) -> Table | None:
-        """The table, if it exists."""
-        return store.database.read(self.find_inside)
+    def mapped(self, store: ShardStore) -> Table | None:
+        """The table, if it exists, with the name mapping that its readers need."""
+        return None if store.database.read(self.find_inside) is None else self.ready(store, None)
 
-    def ready(self, store: ShardStore, wanted: Schema) -> Table:
+    def ready(self, store: ShardStore, wanted: Schema | None) -> Table:
         """The table with all the columns that are wanted, at least as wide. Raises OptionError."""
 
         def look(transaction: Transaction) -> Table | None:
@@ -86,6 +86,8 @@ class TableMaker:
                 try:
                     table = load_table(catalog, self._table.name)
                 except NoSuchTableError:
+                    if wanted is None:
+                        raise
                     table = self._create(catalog, wanted)
                 self._evolve(table, wanted, commit=True)
                 return table
@@ -123,11 +125,12 @@ class TableMaker:
         spec = partition_spec(wanted, self._table.partition_by)
         return catalog.create_table(name, wanted, partition_spec=spec, properties=properties)
 
-    def _evolve(self, table: Table, wanted: Schema, *, commit: bool) -> bool:
+    def _evolve(self, table: Table, wanted: Schema | None, *, commit: bool) -> bool:
         """Whether the rows need other columns than the table has; with `commit` it gets them."""
         transaction = table.transaction()
-        with transaction.update_schema() as update:
-            update.union_by_name(united(self._table.name, table.schema(), wanted))
+        if wanted is not None:
+            with transaction.update_schema() as update:
+                update.union_by_name(united(self._table.name, table.schema(), wanted))
         changed = transaction.table_metadata.schema() != table.schema()
         if self._by_name and (mapping := missing_mapping(transaction.table_metadata)) is not None:
             transaction.set_properties({TableProperties.DEFAULT_NAME_MAPPING: mapping.model_dump_json()})
