@@ -268,6 +268,7 @@ class ShardStore:
 
     key_ranges = _reads(views.key_ranges)
     published_names = _reads(views.published_names)
+    announced_uris = _reads(views.announced_uris)
     row_schema = _reads(views.row_schema)
 
     def pages(

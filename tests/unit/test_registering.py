@@ -20,6 +20,7 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
 from pyiceberg.table import TableProperties
 from pyiceberg.table.metadata import TableMetadata, new_table_metadata
+from pyiceberg.table.name_mapping import NameMapping, parse_mapping_from_json
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 
 from queue_source.errors import BadObject
@@ -228,15 +229,12 @@ def test_one_place_has_several_names() -> None:
 
 
 def test_a_name_mapping_gets_what_it_lacks_and_loses_nothing(tmp_path: Path) -> None:
-    from pyiceberg.table.name_mapping import MappedField, NameMapping
-
     file = parquet(tmp_path / "a.parquet", {"id": [1], "s": pa.array([{"x": 1, "y": 2}])})
     fields = registered(file)[1].schema().fields
-    before = NameMapping([
-        MappedField(field_id=1, names=["key"]),
-        MappedField(field_id=99, names=["gone"]),
-        MappedField(field_id=2, names=["s"], fields=[MappedField(field_id=3, names=["x"])]),
-    ])  # type: ignore[call-arg] # fmt: skip
+    before = parse_mapping_from_json(
+        '[{"field-id": 1, "names": ["key"]}, {"field-id": 99, "names": ["gone"]},'
+        '{"field-id": 2, "names": ["s"], "fields": [{"field-id": 3, "names": ["x"]}]}]'
+    )
     found = completed(fields, before)
     assert [(entry.field_id, entry.names) for entry in found] == [(1, ["key", "id"]), (99, ["gone"]), (2, ["s"])]
     assert [(entry.field_id, entry.names) for entry in found[2].fields] == [(3, ["x"]), (4, ["y"])]
