@@ -39,7 +39,7 @@ def test_what_spark_has_written_is_registered_and_what_does_not_fit_is_copied_or
     files = sorted(landing.rglob("*.parquet"))
     world.publish([file.as_uri().replace("%3D", "=") for file in files])
     query = {**described(world, fileFormat=None, content="reference"), "schema": ""}
-    query["sink_options"] = world.sink(  # type: ignore[typeddict-item]
+    query["sink_options"] = world.sink(
         path=None,
         table="db.events",
         warehouse=world.root / "lake",
@@ -71,7 +71,7 @@ def test_a_query_without_the_columns_fails_before_anything_is_read(
 ) -> None:
     world.publish([f"file://{world.root}/in/x.parquet"])
     query = {**described(world, fileFormat=None, content="reference"), "schema": "uri STRING"}
-    query["sink_options"] = world.sink(  # type: ignore[typeddict-item]
+    query["sink_options"] = world.sink(
         path=None, table="db.events", warehouse=world.root / "lake", register="uri"
     )
     running = start(spark, query)  # type: ignore[arg-type]

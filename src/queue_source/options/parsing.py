@@ -126,12 +126,12 @@ def _folder(path: str | None) -> str:
 def _table(values: Mapping[str, Any], of_catalog: Mapping[str, str]) -> TableOptions | None:
     """The Iceberg table, where one is named; its warehouse may also be the argument of `start()`."""
     warehouse, path = _folder(values["warehouse"]), _folder(values["path"])
+    checks.check_registering(values)
     if values["table"] is None:
         given = {name: values[name] for name in ("partitionBy", "register")} | {"warehouse": warehouse, **of_catalog}
         if alone := next((name for name, value in given.items() if value), None):
             raise OptionError(alone, "acts only on an Iceberg table; name it with the option table, or leave this out")
         return None
-    checks.check_registering(values)
     if warehouse and path and warehouse != path:
         raise OptionError("path", "of a table is its warehouse, which is given too; keep one of them")
     if code := next((name for name in of_catalog if name.lower().endswith("impl")), None):
