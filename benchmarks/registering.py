@@ -29,6 +29,8 @@ from shard_store.store import ShardStore, open_store
 
 TASKS = 2
 _SIZE = 64 << 20
+_ROUNDS = 3
+"""Each copies more than a gigabyte."""
 _GROUP = 1 << 20
 """Rows of a row group, as pyarrow writes them."""
 
@@ -43,7 +45,7 @@ def registering(settings: Settings) -> Iterator[Measurement]:
     with open_store(f"sqlite:///{settings.folder / 'store.db'}") as store:
         run = partial(_run, store, settings.folder)
         cases: dict[str, list[float]] = {"registered": [], "copied": [], "small": []}
-        for number in range(1 + settings.repetitions):
+        for number in range(1 + min(settings.repetitions, _ROUNDS)):
             taken = {
                 "registered": run(f"large {number}", large, count, "error"),
                 "copied": run(f"copies {number}", large, sample, "copy") * count / sample,

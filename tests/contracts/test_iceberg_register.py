@@ -112,6 +112,7 @@ def test_a_file_that_the_table_has_is_refused_by_name(lake: Lake, tmp_path: Path
     assert query.causes()["1.parquet"] == "already-registered"
     assert any(f"{one}' is a data file of table {lake.name} already" in detail for detail in query.details())
     assert any("is in this batch twice" in detail for detail in query.details())
+    assert query.states() == {"1.parquet": "quarantined", "3.parquet": "done"}, "its second row is rejected alone"
 
 
 @pytest.mark.parametrize(

@@ -418,6 +418,10 @@ def test_columns_that_must_not_be_null(lake: Lake, folder: Path) -> None:
     ])  # fmt: skip
     assert set(query.causes()) == {"null.parquet", "silent.parquet", "lacking.parquet"}
     assert strict.ids() == [1, 4]
+    copying = Registering(strict, "copying", {"onUnregistrable": "copy"})
+    copying.objects([folder / "null.parquet", silent, parquet(folder / "odd#name", {"id": [6], "n": n})])
+    assert set(copying.causes()) == {"null.parquet", "silent.parquet"}
+    assert strict.ids() == [1, 4, 6]
 
 
 # partitions

@@ -71,9 +71,7 @@ def test_a_query_without_the_columns_fails_before_anything_is_read(
 ) -> None:
     world.publish([f"file://{world.root}/in/x.parquet"])
     query = {**described(world, fileFormat=None, content="reference"), "schema": "uri STRING"}
-    query["sink_options"] = world.sink(
-        path=None, table="db.events", warehouse=world.root / "lake", register="uri"
-    )
+    query["sink_options"] = world.sink(path=None, table="db.events", warehouse=world.root / "lake", register="uri")
     running = start(spark, query)  # type: ignore[arg-type]
     with pytest.raises(StreamingQueryException, match=r"option 'register': needs a column 'size' of type BIGINT"):
         running.awaitTermination()

@@ -32,6 +32,7 @@ from queue_source.sinks.iceberg.files import write_files
 from queue_source.sinks.iceberg.known_partitions import inferred
 from queue_source.sinks.iceberg.name_mapping import completed
 from queue_source.sinks.iceberg.partitions import partition_spec
+from queue_source.sinks.iceberg.register import _footer_may_say_anything
 from queue_source.sinks.iceberg.registering import Candidate, TableOfFiles, location_of, same_place
 from queue_source.storage.files import open_object
 from support.registering import parquet
@@ -215,11 +216,33 @@ def test_bounds_of_bytes_count_where_the_footer_says_in_which_order_they_are(tmp
     assert parquet_facts._bounds(column[0], written, True) == Bounds(b"x", b"x", None)
 
 
-@pytest.mark.parametrize("uri", ["s3://b/a#b", "s3://b/a?b", "s3://b/a//b", "s3://b/a\x00", "s3://b/a ", "s3://b/a\\b"])
+@pytest.mark.parametrize(
+    "uri", ["s3://b/a#b", "s3://b/a?b", "s3://b/a//b", "s3://b/a\x00", "s3://b/a ", "s3://b/a\\b", "az://a/b"]
+)
 def test_names_that_some_reader_takes_for_others_are_refused(uri: str) -> None:
     with pytest.raises(BadObject, match="another object") as refused:
         location_of(uri)
     assert refused.value.cause == "unsupported-key"
+
+
+@pytest.mark.parametrize("asked", ["", "year(at)", "hour(at)", "at", "bucket(4, at)"])
+@pytest.mark.parametrize("moment", [-(2**63), 2**63 - 1])
+def test_bounds_beyond_all_years_are_no_failure_of_the_query(tmp_path: Path, asked: str, moment: int) -> None:
+    at = pa.array([moment], pa.int64()).cast(UTC)
+    path = parquet(tmp_path / "a.parquet", {"id": [1], "at": at})
+    with suppress(BadObject), _footer_may_say_anything():
+        found, metadata = registered(path, asked)
+        id = metadata.schema().find_field("at").field_id
+        assert found.lower_bounds[id] == struct.pack("<q", moment)
+
+
+def test_a_decimal_bound_with_more_digits_than_its_type_is_none(tmp_path: Path) -> None:
+    path = parquet(tmp_path / "a.parquet", {"d": pa.array([Decimal("1.25")], pa.decimal128(9, 2))})
+    column = described(path).columns[0]
+    kind = registered(path)[1].schema().fields[0].field_type
+    too_many = Bounds(b"\x7f" * len(column.chunks[0].bounds.lower), column.chunks[0].bounds.upper, None)  # type: ignore[union-attr]
+    facts = Facts.of(column._replace(chunks=[column.chunks[0]._replace(bounds=too_many)]), kind)  # type: ignore[arg-type]
+    assert facts.lower is None
 
 
 def test_one_place_has_several_names() -> None:

@@ -34,8 +34,9 @@ from queue_source.options.partitioning import PartitionField
 from queue_source.options.storage import StorageOptions
 from queue_source.read.objects import ExpectedObject, read_object
 from queue_source.sinks.iceberg.columns import Bound, bind_names, file_fields, stored_as_iceberg, wanted_fields, wrong
+from queue_source.sinks.iceberg.facts import Facts
 from queue_source.sinks.iceberg.known_partitions import folder_columns
-from queue_source.sinks.iceberg.registering import TableOfFiles, take_up
+from queue_source.sinks.iceberg.registering import TableOfFiles, check_required, collect, take_up
 
 
 class Copy:
@@ -45,6 +46,7 @@ class Copy:
         self.uri = uri
         self._expected = expected
         self._folders = path_values(uri)
+        self._described = described
         self._fields = file_fields(described, _as_read)
 
     def wanted(self, name: str, metadata: TableMetadata | None, partition_by: Sequence[PartitionField]) -> Schema:
@@ -53,6 +55,14 @@ class Copy:
         for one in bound:
             _check_names(one.children, one.name)
         return take_up(name, metadata, wanted_fields(bound), self._folders, partition_by)
+
+    def check(self, table: TableOfFiles) -> None:
+        """Raise BadObject for nulls where the table takes none: once rows are written, it is too late."""
+        bound = bind_names(self._fields, table.metadata)
+        found: dict[int, tuple[NestedField, Facts]] = {}
+        collect(bound, self._described, found)
+        filled = folder_columns(table.metadata.spec(), table.schema, self._folders)
+        check_required(table.schema.fields, bound, filled, {id: facts for id, (_, facts) in found.items()})
 
     def rows(self, table: TableOfFiles, storage: StorageOptions) -> Iterator[pa.RecordBatch]:
         """The rows in the table's columns. Raises BadObject before the first batch or never."""

@@ -83,7 +83,7 @@ def _value(raw: bytes, kind: PrimitiveType, physical: str) -> Any:
     if isinstance(kind, DecimalType):
         little = physical in ("INT32", "INT64")
         unscaled = int.from_bytes(raw, "little" if little else "big", signed=True)
-        return unscaled_to_decimal(unscaled, kind.scale) if raw else None
+        return unscaled_to_decimal(unscaled, kind.scale) if raw and abs(unscaled) < 10**kind.precision else None
     if physical in ("INT32", "INT64"):
         return int.from_bytes(raw, "little", signed=True) if len(raw) == (4 if physical == "INT32" else 8) else None
     if isinstance(kind, BooleanType):

@@ -97,7 +97,11 @@ def _value(
         if known is not None:
             _check_agreement(field, source, name, by_folder, value, result, known)
         return result
-    return None if known is None else _from_facts(field, source, name, known)
+    if known is None:
+        if source.initial_default is not None:
+            raise _refused(f"the file has no column {name!r}, for which readers see a default")
+        return None
+    return _from_facts(field, source, name, known)
 
 
 def _from_facts(field: PartitionField, source: NestedField, name: str, known: Facts) -> Any:

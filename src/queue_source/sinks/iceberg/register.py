@@ -6,7 +6,8 @@ import logging
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -209,13 +210,16 @@ class _Task:
         """Or refuse it, or return what is to be copied."""
         try:
             try:
-                candidate = Candidate(named.uri, described)
-                data_file = candidate.as_data_file(self._prepared(candidate))
+                with _footer_may_say_anything():
+                    candidate = Candidate(named.uri, described)
+                table = self._prepared(candidate)
+                with _footer_may_say_anything():
+                    data_file = candidate.as_data_file(table)
             except BadObject as error:
                 if self._table.on_unregistrable != "copy" or error.cause not in _COPIED_INSTEAD:
                     raise
                 copy = Copy(named.uri, named.expected, described)
-                self._prepared(copy)
+                copy.check(self._prepared(copy))
                 self._names[copy] = named
                 return [copy]
             self.result.registered.append((named, data_file))
@@ -257,6 +261,17 @@ class _Task:
         if self._table.on_unregistrable == "fail":
             raise BadObject(error.cause, detail) from error
         self.result.refused.append(Refused(named, error.cause, detail))
+
+
+@contextmanager
+def _footer_may_say_anything() -> Iterator[None]:
+    """Also what no library has thought of, such as a year that is none: the object is bad, and not the query."""
+    try:
+        yield
+    except CuesqueueError:
+        raise
+    except (ValueError, ArithmeticError, RecursionError, pa.ArrowException) as error:
+        raise BadObject("corrupt-object", f"its footer says what cannot be: {error}") from error
 
 
 class _Commit:
@@ -345,36 +360,49 @@ class _Commit:
         self._refused.append(Refused(named, "already-registered", detail))
 
     def _record(self) -> None:
+        """Raises PipelineTakenOver for a driver that was replaced: what it finds is not for it to judge."""
         if not self._refused:
             return
         ranges = [(plan, entry) for plan in self._batch.plans for entry in self._store.planned_ranges(plan)]
+        records = _records(self._batch.plans[0], [named for named, _ in self._registered], self._refused, ranges)
         for plan in self._batch.plans:
-            records = list(_records(plan, self._batch.plans[0], self._refused, ranges))
-            if records:
-                self._store.record_errors(plan.source, plan.token.pipeline, records)
+            if own := [record for record in records if record.plan_hash == plan.delivery_hash]:
+                self._store.reject(plan, own)
 
 
 def _records(
-    plan: PlanIdentity, first: PlanIdentity, refused: Iterable[Refused], ranges: Sequence[tuple[PlanIdentity, Range]]
-) -> Iterator[ErrorRecord]:
-    """Errors of the plan's own objects. What is no object of any plan is a row that was rejected, of the first plan."""
-    taken: set[tuple[bytes, str]] = set()
+    first: PlanIdentity,
+    registered: Iterable[Named],
+    refused: Iterable[Refused],
+    ranges: Sequence[tuple[PlanIdentity, Range]],
+) -> list[ErrorRecord]:
+    """Errors of the plans' own objects. What is none of them, or one that is registered, is a row that was rejected."""
+    free: dict[str, list[tuple[PlanIdentity, Range]]] = {}
+    for plan, entry in ranges:
+        free.setdefault(entry.content.uri, []).append((plan, entry))
+
+    def take(named: Named) -> tuple[PlanIdentity, Range] | None:
+        """The range that is announced as the row says; of several versions another one has another ETag."""
+        left = free.get(named.uri, [])
+        found = next((one for one in left if (one[1].content.size, one[1].content.etag) == named[1:]), None)
+        found = found or next(iter(left), None)
+        if found is not None:
+            left.remove(found)
+        return found
+
+    for named in registered:
+        take(named)
+    records = []
     for number, one in enumerate(refused):
-        same = [(owner, r) for owner, r in ranges if r.content.uri == one.object.uri]
-        exact = [found for found in same if (found[1].content.size, found[1].content.etag) == one.object[1:]] or same
-        owner, entry = next(
-            (found for found in exact if (found[1].key, found[1].start) not in taken),
-            exact[0] if exact else (None, None),
-        )
-        if entry is not None:
-            taken.add((entry.key, entry.start))
-        if owner is None and plan == first:
-            given = one.object.uri.encode("utf-8", "surrogatepass")
-            yield ErrorRecord(
-                "row", one.cause, one.detail, "", plan.delivery_hash, input=given, occurrence=f"register {number}"
-            )
-        elif entry is not None and owner == plan:
-            yield ErrorRecord(
+        found = take(one.object)
+        if found is None:
+            uri = one.object.uri.encode("utf-8", "surrogatepass")
+            record = ErrorRecord("row", one.cause, one.detail, "", first.delivery_hash, input=uri)
+            records.append(replace(record, occurrence=f"register {number}"))
+            continue
+        plan, entry = found
+        records.append(
+            ErrorRecord(
                 scope="object",
                 cause=one.cause,
                 detail=one.detail,
@@ -384,3 +412,5 @@ def _records(
                 queue=entry.content.queue,
                 message_id=entry.content.message_id,
             )
+        )
+    return records

@@ -25,6 +25,7 @@ from queue_source.sinks.iceberg.schemas import united
 
 _MISREAD = re.compile(r"[?#\\\x00-\x1f\x7f]|\s$")
 """In names: some readers of tables take what is behind `?` and `#` for no part of it, and drop or change the others."""
+_SCHEMES = frozenset({"file", "s3", "s3a", "s3n", "gs", "abfs", "abfss"})
 _SPARK = b"org.apache.spark.version"
 _LEGACY = b"org.apache.spark.legacyDateTime"
 _DAYS_OF_1900, _MICROS_OF_1900 = -25_567, -25_567 * 86_400_000_000
@@ -32,8 +33,10 @@ _DAYS_OF_1900, _MICROS_OF_1900 = -25_567, -25_567 * 86_400_000_000
 
 def location_of(uri: str) -> str:
     """The URI as metadata has it. Raises BadObject("unsupported-key") where readers would look for another object."""
-    location = f"file://{uri}" if uri.startswith("/") else uri
-    key = location.partition("://")[2]
+    scheme, separator, key = (f"file://{uri}" if uri.startswith("/") else uri).partition("://")
+    location = f"{scheme.lower()}{separator}{key}"
+    if scheme.lower() not in _SCHEMES:
+        raise _misread(uri, f"has the scheme {scheme!r}")
     if (found := _MISREAD.search(location)) is not None:
         raise _misread(uri, f"contains {found.group()!r}")
     if "//" in key:
@@ -43,7 +46,8 @@ def location_of(uri: str) -> str:
 
 def _misread(uri: str, problem: str) -> BadObject:
     return BadObject(
-        "unsupported-key", f"{uri!r} {problem}, and some readers of Iceberg tables would look for another object"
+        "unsupported-key",
+        f"{uri!r} {problem}, and some readers of Iceberg tables would look for another object, or none",
     )
 
 
@@ -78,9 +82,9 @@ class Candidate:
         bound = bind(self._fields, table.metadata)
         filled = folder_columns(table.metadata.spec(), table.schema, self.folders)
         leaves: dict[int, tuple[NestedField, Facts]] = {}
-        _collect(bound, described, leaves)
+        collect(bound, described, leaves)
         have = {one.field.field_id for one in bound if one.field is not None}
-        _check_required(table.schema.fields, bound, filled, {id: facts for id, (_, facts) in leaves.items()})
+        check_required(table.schema.fields, bound, filled, {id: facts for id, (_, facts) in leaves.items()})
         for field in table.schema.fields:
             if field.field_id not in have | filled and field.name in self.folders:
                 raise BadObject(
@@ -183,12 +187,12 @@ class TableOfFiles:
         return found
 
 
-def _collect(bound: Sequence[Bound], described: Described, found: dict[int, tuple[NestedField, Facts]]) -> None:
+def collect(bound: Sequence[Bound], described: Described, found: dict[int, tuple[NestedField, Facts]]) -> None:
     for one in bound:
         if one.field is None:
             continue
         if one.file.type is None:
-            _collect(one.children, described, found)
+            collect(one.children, described, found)
         else:
             column = described.columns[one.file.leaf]
             found[one.field.field_id] = (one.field, Facts.of(column, one.file.type))
@@ -202,7 +206,7 @@ def _all(fields: Sequence[NestedField]) -> list[NestedField]:
     return [part for field in fields for part in (field, *_all(children_of(field.field_type)))]
 
 
-def _check_required(
+def check_required(
     table: Sequence[NestedField], bound: Sequence[Bound], filled: set[int], facts: Mapping[int, Facts]
 ) -> None:
     """Columns that must not be null are in the file, and it says that there is no null in them."""
@@ -216,7 +220,7 @@ def _check_required(
         known = facts.get(field.field_id)
         if field.required and not one.file.required and (known is None or known.nulls != 0):
             raise wrong(f"column {field.name!r} of the table must not be null, and in the file it may be")
-        _check_required(children_of(field.field_type), one.children, set(), facts)
+        check_required(children_of(field.field_type), one.children, set(), facts)
 
 
 def _check_calendar(described: Described) -> None:
