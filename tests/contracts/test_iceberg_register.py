@@ -215,7 +215,7 @@ def test_the_same_object_that_another_writer_adds_meanwhile_is_refused(
                 lake.table().add_files([f"file://{one}"])
         check(table, written)
 
-    monkeypatch.setattr("queue_source.sinks.iceberg.register.check_unchanged_table", another_first)
+    monkeypatch.setattr("queue_source.sinks.iceberg.registration.check_unchanged_table", another_first)
     query.objects([one, two])
     assert lake.ids() == [0, 1, 2]
     assert query.causes() == ({"1.parquet": "already-registered"} if "catalog.type" in lake.options else {})

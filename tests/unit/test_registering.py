@@ -27,13 +27,13 @@ from queue_source.errors import BadObject
 from queue_source.formats.typed import parquet_facts
 from queue_source.formats.typed.parquet_facts import Bounds, Described, describe
 from queue_source.options.partitioning import parse_partitioning
+from queue_source.sinks.iceberg.candidates import Candidate, TableOfFiles, location_of, same_place
 from queue_source.sinks.iceberg.facts import SURE_BYTES, Facts
 from queue_source.sinks.iceberg.files import write_files
 from queue_source.sinks.iceberg.known_partitions import inferred
 from queue_source.sinks.iceberg.name_mapping import completed
 from queue_source.sinks.iceberg.partitions import partition_spec
 from queue_source.sinks.iceberg.register import _footer_may_say_anything
-from queue_source.sinks.iceberg.registering import Candidate, TableOfFiles, location_of, same_place
 from queue_source.storage.files import open_object
 from support.registering import parquet
 

@@ -33,10 +33,10 @@ from queue_source.options.file_format import FormatOptions
 from queue_source.options.partitioning import PartitionField
 from queue_source.options.storage import StorageOptions
 from queue_source.read.objects import ExpectedObject, read_object
+from queue_source.sinks.iceberg.candidates import TableOfFiles, check_required, collect, take_up
 from queue_source.sinks.iceberg.columns import Bound, bind_names, file_fields, stored_as_iceberg, wanted_fields, wrong
 from queue_source.sinks.iceberg.facts import Facts
 from queue_source.sinks.iceberg.known_partitions import folder_columns
-from queue_source.sinks.iceberg.registering import TableOfFiles, check_required, collect, take_up
 
 
 class Copy:
