@@ -14,10 +14,11 @@ import pytest
 from pyiceberg.table import Table
 
 from queue_source.admin.vacuum import vacuum
-from queue_source.errors import OptionError
+from queue_source.errors import ObjectRefused, ObjectStoreError, OptionError
 from queue_source.options import parse_sink_options
 from queue_source.sinks.base import Batch, open_sink
 from queue_source.sinks.iceberg import commits
+from queue_source.storage import files
 from shard_store.errors import PipelineTakenOver, ShardStoreError
 from shard_store.model import Split
 from support.iceberg_tables import Lake, Query, failing_at, table_of
@@ -356,6 +357,40 @@ def test_a_new_table_needs_a_warehouse_before_anything_is_read(lake: Lake, tmp_p
     query.announce(*objects(tmp_path, 1))
     with pytest.raises(OptionError, match="'warehouse': is required"):
         query.attempt(query.references(objects(tmp_path, 1)))
+
+
+@sqlite_only
+@pytest.mark.parametrize("own", [True, False])
+def test_an_object_that_its_store_refuses_is_bad_and_a_bucket_that_is_refused_fails_the_task(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: bool
+) -> None:
+    one, two = objects(tmp_path, 1, 2)
+    refused = {str(one)}
+    opened = files.open_object
+
+    def open_object(uri: str, storage: Any) -> Any:
+        if uri.removeprefix("file://") in refused:
+            raise ObjectRefused(f"{uri!r} is refused", own=own)
+        return opened(uri, storage)
+
+    monkeypatch.setattr("queue_source.sinks.iceberg.register.open_object", open_object)
+    monkeypatch.setattr("queue_source.read.refused.open_object", open_object)
+    monkeypatch.setattr("queue_source.read.refused.PAUSES", ())
+    query = Registering(lake)
+    query.objects([one, two])
+    assert (query.causes(), lake.ids()) == ({"1.parquet": "forbidden-object"}, [2])
+    three, four = objects(tmp_path, 3, 4)
+    refused |= {str(three), str(four)}
+    query.announce(three, four)
+    if own:
+        query.attempt(query.references([three, four]))
+        assert set(query.causes().values()) == {"forbidden-object"}
+        return
+    with pytest.raises(ObjectStoreError, match="nothing else of file:/// could be read"):
+        query.attempt(query.references([three, four]))
+    refused.clear()
+    query.attempt(query.references([three, four]))
+    assert lake.ids() == [2, 3, 4]
 
 
 @sqlite_only

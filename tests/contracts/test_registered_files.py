@@ -525,6 +525,16 @@ def test_folders_give_the_partition_also_of_columns_that_the_files_lack(lake: La
     assert [task.file.file_path for task in one] == [f"file://{files[0]}"]
 
 
+def test_an_object_without_the_column_of_a_new_tables_partitions_waits_for_nobody(lake: Lake, folder: Path) -> None:
+    lake.options["partitionBy"] = "day"
+    query = Registering(lake)
+    query.objects([parquet(folder / "a.parquet", table_of([1]))])
+    assert query.causes() == {"a.parquet": "wrong-columns"}
+    assert "no column 'day' to partition by" in query.details()[0]
+    query.objects([parquet(folder / "day=2026-01-03" / "b.parquet", table_of([2]))])
+    assert [row["day"] for row in with_pyiceberg(lake)] == [date(2026, 1, 3)]
+
+
 @pytest.mark.parametrize("asked", ["month(on)", ""])
 def test_a_folder_that_readers_would_not_look_at_is_refused_for_a_column_that_the_file_lacks(
     lake: Lake, folder: Path, asked: str

@@ -17,7 +17,16 @@ from queue_source.errors import BadObject, OptionError
 from queue_source.formats.path_columns import path_values
 from queue_source.formats.typed.parquet_facts import Described
 from queue_source.options.partitioning import PartitionField
-from queue_source.sinks.iceberg.columns import Bound, bind, covers, file_fields, stored_as_iceberg, wanted_fields, wrong
+from queue_source.sinks.iceberg.columns import (
+    Bound,
+    bind,
+    covers,
+    file_fields,
+    new_columns,
+    stored_as_iceberg,
+    wanted_fields,
+    wrong,
+)
 from queue_source.sinks.iceberg.facts import Facts, as_bounds
 from queue_source.sinks.iceberg.known_partitions import folder_columns, inferred, record_of
 from queue_source.sinks.iceberg.name_mapping import children_of
@@ -80,6 +89,8 @@ class Candidate:
         """What the table's manifest says of it. Raises BadObject."""
         described = self.described
         bound = bind(self._fields, table.metadata)
+        if (new := next(new_columns(bound), None)) is not None:
+            raise wrong(f"its column {new!r} is none of the table's")  # another writer has taken it away again
         filled = folder_columns(table.metadata.spec(), table.schema, self.folders)
         leaves: dict[int, tuple[NestedField, Facts]] = {}
         collect(bound, described, leaves)

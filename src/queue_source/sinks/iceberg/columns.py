@@ -247,6 +247,14 @@ def every(fields: Sequence[FileField]) -> Iterator[FileField]:
         yield from every(field.children)
 
 
+def new_columns(bound: Sequence[Bound]) -> Iterator[str]:
+    """The names of those that the table does not have yet."""
+    for one in bound:
+        if one.field is None and not one.dropped:
+            yield one.file.name
+        yield from new_columns(one.children)
+
+
 def wanted_fields(bound: Sequence[Bound], ids: Iterator[int] | None = None) -> list[NestedField]:
     """The columns as a table would have to have them, under its own names. Their ids mean nothing."""
     ids = itertools.count(1) if ids is None else ids
