@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
@@ -18,6 +19,7 @@ from queue_source.errors import ObjectRefused, ObjectStoreError, OptionError
 from queue_source.options import parse_sink_options
 from queue_source.sinks.base import Batch, open_sink
 from queue_source.sinks.iceberg import commits
+from queue_source.sinks.iceberg.tables import TableMaker
 from queue_source.storage import files
 from shard_store.errors import PipelineTakenOver, ShardStoreError
 from shard_store.model import Split
@@ -264,6 +266,32 @@ def test_a_table_that_was_partitioned_anew_while_footers_were_read_is_left_alone
     assert len(lake.snapshots()) == 1
     query.attempt(query.references([one]))
     assert next(iter(lake.table().scan(row_filter="id = 1").plan_files())).file.partition[0] == "n1"
+
+
+@sqlite_only
+def test_a_table_that_was_partitioned_anew_between_two_objects_of_a_task_is_left_alone(
+    lake: Lake, tmp_path: Path
+) -> None:
+    """The second one has a new column, for which the task looks at the table again."""
+    zero, one = objects(tmp_path, 0, 1)
+    two = parquet(tmp_path / "in" / "2.parquet", table_of([2], more=["x"]))
+    query = Registering(lake)
+    query.objects([zero])
+    query.announce(one, two)
+
+    class Between(TableMaker):
+        def ready(self, store: Any, wanted: Any) -> Table:
+            if wanted is not None:
+                with lake.catalog() as catalog, catalog.load_table(lake.name).update_spec() as update:
+                    update.add_identity("name")
+            return super().ready(store, wanted)
+
+    with patch("queue_source.sinks.iceberg.register.TableMaker", Between):
+        written = query.written(query.references([one, two]))
+    with pytest.raises(ShardStoreError, match="partitioned in another way"):
+        query.commit(*written)
+    query.attempt(query.references([one, two]))
+    assert lake.ids() == [0, 1, 2]
 
 
 def test_a_query_of_two_pipelines_records_what_is_bad_of_both(lake: Lake, tmp_path: Path) -> None:

@@ -160,6 +160,7 @@ class TableOfFiles:
     def __init__(self, metadata: TableMetadata) -> None:
         self.metadata = metadata
         self.schema = metadata.schema()
+        self.identity = metadata.table_uuid, metadata.default_spec_id
 
     def takes(self, wanted: Schema) -> bool:
         """Whether it has all of the columns, as wide as they are."""

@@ -78,7 +78,7 @@ def check_unchanged(table: Table, written: Sequence[TaskFiles]) -> None:
     check_unchanged_table(table, {(task.table, task.spec_id) for task in written})
 
 
-def check_unchanged_table(table: Table, written: Set[tuple[uuid.UUID | None, int]]) -> None:
+def check_unchanged_table(table: Table, written: Set[tuple[uuid.UUID, int]]) -> None:
     """The table and the partition spec are those that tasks have made files for. Raises ShardStoreError."""
     if written != {(table.metadata.table_uuid, table.metadata.default_spec_id)}:
         raise ShardStoreError(

@@ -33,13 +33,12 @@ class Refused(NamedTuple):
 
 @dataclass(slots=True)
 class TaskObjects:
-    """What one task made of its objects, for which table and partition spec (None: for none).
+    """What one task made of its objects, and for which tables and partition specs: of one, unless it changed meanwhile.
 
     `copied` are the new files with the rows of `copies` objects. `empty` objects have no rows.
     """
 
-    table: uuid.UUID | None = None
-    spec_id: int = 0
+    targets: set[tuple[uuid.UUID, int]] = field(default_factory=set)
     registered: list[tuple[Named, DataFile]] = field(default_factory=list)
     copied: list[DataFile] = field(default_factory=list)
     copies: int = 0

@@ -127,9 +127,6 @@ class _Task:
                 copies += self._register(named, found)
         if copies:
             self._copy(copies, prefix)
-        if self._files is not None:
-            metadata = self._files.metadata
-            self.result.table, self.result.spec_id = metadata.table_uuid, metadata.default_spec_id
 
     def _use(self, target: Target | None) -> None:
         self._target = target
@@ -174,6 +171,7 @@ class _Task:
                 self._names[copy] = named
                 return [copy]
             self.result.registered.append((named, data_file))
+            self.result.targets.add(table.identity)
         except BadObject as error:
             self._refuse(named, error)
         return []
@@ -206,6 +204,7 @@ class _Task:
         rows = all_rows(copies, self._files, self._options.storage, refuse)
         self.result.copied = write_files(rows, self._files.metadata, self._target.read()[1], prefix)
         self.result.copies = len(copies) - len(bad)
+        self.result.targets.add(self._files.identity)
 
     def _refuse(self, named: Named, error: BadObject) -> None:
         detail = error.detail if named.uri in error.detail else f"{named.uri!r}: {error.detail}"

@@ -77,7 +77,7 @@ class Registration:
                 return None
             catalog = self._factory.open(transaction)
             table = load_table(catalog, self._table.name)
-            check_unchanged_table(table, {(task.table, task.spec_id) for task in self._written})
+            check_unchanged_table(table, {target for task in self._written for target in task.targets})
             marks = marks_of(transaction, self._batch, published, self._batch_id)
             if not is_delivered(table, marks):
                 if self._registered and table.metadata.current_snapshot_id != self._checked:
