@@ -18,7 +18,6 @@ from queue_source.admin.vacuum import vacuum
 from queue_source.errors import ObjectRefused, ObjectStoreError, OptionError
 from queue_source.options import parse_sink_options
 from queue_source.sinks.base import Batch, open_sink
-from queue_source.sinks.iceberg import commits
 from queue_source.sinks.iceberg.tables import TableMaker
 from queue_source.storage import files
 from shard_store.errors import PipelineTakenOver, ShardStoreError
@@ -208,20 +207,20 @@ def test_the_same_object_that_another_writer_adds_meanwhile_is_refused(
     zero, one, two = objects(tmp_path, 0, 1, 2)
     query = Registering(lake)
     query.objects([zero])
-    check = commits.check_unchanged_table
+    publish = lake.store.publish_with
     others: list[Table] = []
 
-    def another_first(table: Table, written: Any) -> None:
+    def another_first(*given: Any, **named: Any) -> Any:
         if not others:
-            others.append(table)
-            if "catalog.type" in lake.options:  # in the store's database its commit would wait for ours
-                lake.table().add_files([f"file://{one}"])
-        check(table, written)
+            others.append(lake.table())
+            others[0].add_files([f"file://{one}"])
+        return publish(*given, **named)
 
-    monkeypatch.setattr("queue_source.sinks.iceberg.registration.check_unchanged_table", another_first)
+    monkeypatch.setattr(lake.store, "publish_with", another_first)
     query.objects([one, two])
     assert lake.ids() == [0, 1, 2]
-    assert query.causes() == ({"1.parquet": "already-registered"} if "catalog.type" in lake.options else {})
+    assert query.causes() == {"1.parquet": "already-registered"}
+    assert query.states() == {"0.parquet": "done", "1.parquet": "quarantined", "2.parquet": "done"}
 
 
 def test_pipelines_that_register_and_write_into_one_table_lose_and_double_nothing(lake: Lake, tmp_path: Path) -> None:

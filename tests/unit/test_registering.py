@@ -30,7 +30,7 @@ from queue_source.options.partitioning import parse_partitioning
 from queue_source.sinks.iceberg.candidates import Candidate, TableOfFiles, location_of, same_place
 from queue_source.sinks.iceberg.facts import SURE_BYTES, Facts
 from queue_source.sinks.iceberg.files import write_files
-from queue_source.sinks.iceberg.known_partitions import inferred
+from queue_source.sinks.iceberg.known_partitions import inferred, record_of
 from queue_source.sinks.iceberg.name_mapping import completed
 from queue_source.sinks.iceberg.partitions import partition_spec
 from queue_source.sinks.iceberg.register import _footer_may_say_anything
@@ -189,6 +189,22 @@ def test_equal_bounds_that_may_be_cut_are_no_value(tmp_path: Path) -> None:
     column = described(short).columns[1]
     silent = [c._replace(bounds=c.bounds._replace(exact=None)) for c in column.chunks if c.bounds]
     assert Facts.of(column._replace(chunks=silent), kind).exact  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("asked", "is_proved"), [("name", False), ("bucket(4, name)", False), ("truncate(2, name)", True)]
+)
+def test_a_value_that_may_be_cut_is_no_partition_and_its_first_characters_are(
+    tmp_path: Path, asked: str, is_proved: bool
+) -> None:
+    _, metadata = registered(parquet(tmp_path / "a.parquet", {"id": [1], "name": ["abc"]}), asked)
+    for exact in (True, False):
+        facts = {1: Facts(1, 1, 0, 1, 1, True), 2: Facts(1, 1, 0, "abc", "abc", exact)}
+        if exact or is_proved:
+            record_of(metadata.spec(), metadata.schema(), facts, {}, set())
+        else:
+            with pytest.raises(BadObject, match="the bounds of column 'name' are cut"):
+                record_of(metadata.spec(), metadata.schema(), facts, {}, set())
 
 
 def test_what_one_row_group_does_not_say_is_not_known_of_the_column(tmp_path: Path) -> None:
