@@ -212,8 +212,9 @@ def test_the_same_object_that_another_writer_adds_meanwhile_is_refused(
 
     def another_first(*given: Any, **named: Any) -> Any:
         if not others:
-            others.append(lake.table())
-            others[0].add_files([f"file://{one}"])
+            with lake.catalog() as catalog:
+                others.append(catalog.load_table(lake.name))
+                others[0].add_files([f"file://{one}"])
         return publish(*given, **named)
 
     monkeypatch.setattr(lake.store, "publish_with", another_first)
