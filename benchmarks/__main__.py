@@ -28,6 +28,7 @@ import benchmarks.queues
 import benchmarks.reading
 import benchmarks.reconcile
 import benchmarks.recovery
+import benchmarks.registering
 import benchmarks.semantics
 import benchmarks.sinks
 import benchmarks.store

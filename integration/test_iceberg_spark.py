@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog import load_catalog
 from pyspark.sql import SparkSession
@@ -12,6 +14,7 @@ from pyspark.sql import SparkSession
 from engine.conftest import DriverFactory, new_driver, spark
 from support.engine.queries import Query, described, run_until_settled
 from support.engine.world import World
+from support.registering import bytes_of
 from support.servers.fixtures import gcs_server, iceberg_threads
 
 __all__ = ["gcs_server", "iceberg_threads", "new_driver", "spark"]  # the fixtures
@@ -39,6 +42,47 @@ def result(world: World) -> list[tuple[int, str]]:
     finally:
         catalog.close()
     return sorted((row["id"], row["name"]) for row in found)
+
+
+def registering(world: World) -> Query:
+    """The same of objects that are registered where they are."""
+    query = query_of(world)
+    references = described(world, fileFormat=None, content="reference", maxFilesPerTrigger=2)
+    return {
+        **query,
+        "source": references["source"],
+        "schema": "",
+        "sink_options": {**query["sink_options"], "register": "uri"},
+    }
+
+
+def feed_parquet(world: World, objects: int) -> list[tuple[int, str]]:
+    folder = world.root / "in"
+    folder.mkdir(parents=True)
+    rows = [[(10 * number + i, f"row {i} of {number}") for i in range(5)] for number in range(objects)]
+    for number, own in enumerate(rows):
+        ids, names = zip(*own, strict=True)
+        pq.write_table(pa.table({"id": ids, "name": names}), folder / f"{number}.parquet")
+    world.publish([f"file://{folder}/{number}.parquet" for number in range(objects)])
+    return [row for own in rows for row in own]
+
+
+@pytest.mark.parametrize("place", ["table-files-written", "table-committed", "published"])
+def test_a_driver_that_registers_and_is_killed_at_any_step_loses_and_doubles_nothing(
+    spark: SparkSession, tmp_path: Path, new_driver: DriverFactory, place: str
+) -> None:
+    worlds = [World(tmp_path / name) for name in ("store", "elsewhere")]
+    rows = [feed_parquet(world, 5) for world in worlds]
+    before = [bytes_of(world.root / "in") for world in worlds]
+    queries = [registering(world) for world in worlds]
+    driver = new_driver(queries, pause_at=place)
+    driver.wait_paused(2)
+    driver.kill()
+    run_until_settled(spark, zip(worlds, queries, strict=True))
+    for world, expected, objects in zip(worlds, rows, before, strict=True):
+        assert result(world) == sorted(expected), world.root.name
+        assert (world.depth().total, world.open_shards()) == (0, []), world.root.name
+        assert bytes_of(world.root / "in") == objects, world.root.name
 
 
 @pytest.mark.parametrize("place", ["table-files-written", "table-committed", "published"])

@@ -35,6 +35,13 @@ def win_interval(database: Database, name: str, interval: float) -> bool:
     return database.read(is_free) and database.write(claim)
 
 
+def was_won(transaction: Transaction, name: str, within: float) -> bool:
+    """Whether somebody has won the interval of this name, and it did not end more than `within` seconds ago."""
+    until = sa.select(leases.c.until).where(leases.c.name == _bounded(name), leases.c.until > 0)
+    found = transaction.execute(until.where(leases.c.until > transaction.now() - int(within * 1_000_000))).first()
+    return found is not None
+
+
 def _bounded(name: str) -> str:
     """The name as its column takes it: of a long one the beginning, and a hash of all."""
     longest = Name.length or 0

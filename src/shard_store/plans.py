@@ -109,6 +109,16 @@ def current_plan(transaction: Transaction, pipeline: str, driver: str | None = N
     return PlanIdentity(row.source, token, row.plan_start, row.plan_end, row.plan_hash)
 
 
+def planned_ranges(transaction: Transaction, identity: PlanIdentity) -> list[Range]:
+    """What a plan moves, with its contents. Nothing of one that is not the pipeline's current plan by now."""
+    row = transaction.execute(sa.select(pipelines).where(pipelines.c.pipeline == identity.token.pipeline)).one()
+    if row.plan_hash != identity.delivery_hash or row.plan_end <= max(row.confirmed_seq, row.plan_start):
+        return []
+    left_out = set(json.loads(row.plan_left_out))
+    ranges = snapshots.flatten(snapshots.read(transaction, row.pipeline, row.plan_after, row.plan_end))
+    return [entry for entry in ranges if snapshots.mark(entry) not in left_out]
+
+
 def _published(
     transaction: Transaction, row: Row[Any], token: PublishToken, start_seq: int, end_seq: int
 ) -> Plan | None:

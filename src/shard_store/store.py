@@ -101,7 +101,7 @@ class ShardStore:
     Every method is one transaction, which is tried again for a while when the database is in trouble. Those named
     `..._inside` are part of the caller's own transaction instead, in the store's database: they commit nothing, and
     try nothing again. All are safe to call again, and raise `shard_store.errors`. Used in the reader process, in the
-    sink's commit process and, for errors only, in executors.
+    sink's commit process and, for errors and for the table of an Iceberg sink, in executors.
     """
 
     def __init__(self, database: Database) -> None:
@@ -164,6 +164,7 @@ class ShardStore:
     adopt_offset = _writes(offsets.adopt_offset)
     plan = _writes(plans.plan)
     current_plan = _reads(plans.current_plan)
+    planned_ranges = _reads(plans.planned_ranges)
     current_plan_inside = _joins(plans.current_plan)
 
     # publishing
@@ -267,6 +268,7 @@ class ShardStore:
 
     key_ranges = _reads(views.key_ranges)
     published_names = _reads(views.published_names)
+    announced_uris = _reads(views.announced_uris)
     row_schema = _reads(views.row_schema)
 
     def pages(
@@ -297,6 +299,8 @@ class ShardStore:
     def win_interval(self, name: str, interval: float) -> bool:
         """True for one caller over all pipelines in each `interval` seconds."""
         return leases.win_interval(self.database, name, interval)
+
+    was_won = _reads(leases.was_won)
 
     def prune(
         self, policy: RetentionPolicy, now: datetime | None = None, *, dry_run: bool = False, time_out: float = 60.0

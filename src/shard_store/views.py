@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from shard_store.completeness import UNPUBLISHED, Category
 from shard_store.error_records import error_state
 from shard_store.errors import StoreConfigurationError
-from shard_store.model import micros, split_key
+from shard_store.model import micros, shard_key, split_key
 from shard_store.sql.database import Database
 from shard_store.sql.schema import (
     AnyText,
@@ -26,6 +26,7 @@ from shard_store.sql.schema import (
     errors,
     pipelines,
     shards,
+    sources,
     splits,
 )
 from shard_store.sql.transaction import Transaction
@@ -356,6 +357,15 @@ def row_schema(transaction: Transaction, pipeline: str | None = None) -> str | N
     if pipeline is not None:
         query = query.where(pipelines.c.pipeline == pipeline)
     return transaction.execute(query.order_by(pipelines.c.heartbeat_at.desc()).limit(1)).scalar_one_or_none()
+
+
+def announced_uris(transaction: Transaction, uris: Sequence[str]) -> set[str]:
+    """Which of the URIs are objects that some source of the store knows, in whatever state; any version of them."""
+    known = transaction.execute(sa.select(sources.c.source)).scalars().all()
+    by_key = {bytes(shard_key(source, uri)): uri for source in known for uri in uris}
+    found = transaction.select_among(sa.select(shards.c.shard_key), shards.c.shard_key, by_key)
+    with_version = transaction.select_among(sa.select(shards.c.uri), shards.c.uri, uris)
+    return {by_key[bytes(key)] for (key,) in found} | {uri for (uri,) in with_version}
 
 
 def published_names(transaction: Transaction, paths: Sequence[str]) -> set[str]:

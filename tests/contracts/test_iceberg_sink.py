@@ -16,7 +16,7 @@ from pyiceberg.table import Table
 
 from queue_source.errors import OptionError
 from queue_source.sinks.base import Batch
-from queue_source.sinks.iceberg import sink as sink_module
+from queue_source.sinks.iceberg import commits
 from shard_store.errors import PipelineTakenOver, ShardStoreError
 from support.iceberg_tables import Lake, Query, failing_at, table_of
 from support.servers.iceberg_rest import RestCatalogServer, rest_catalog_server
@@ -241,7 +241,7 @@ def test_the_same_batch_committed_by_another_driver_meanwhile_is_noticed(
     query = Query(lake)
     query.batch(table_of([1]))
     query.begin()
-    append = sink_module._append
+    append = commits.append
     others: list[Table] = []
 
     def another_first(table: Table, files: Any, marks: Any) -> None:
@@ -250,7 +250,7 @@ def test_the_same_batch_committed_by_another_driver_meanwhile_is_noticed(
             append(lake.table(), files, marks)
         append(table, files, marks)
 
-    monkeypatch.setattr(sink_module, "_append", another_first)
+    monkeypatch.setattr("queue_source.sinks.iceberg.sink.append", another_first)
     query.attempt(table_of([2]))
     assert (lake.ids(), len(others), len(rows(lake.store, "attempts"))) == ([1, 2], 1, 2)
 

@@ -176,6 +176,17 @@ def test_another_type_or_a_name_in_another_case_is_refused(lake: Lake, columns: 
     assert len(lake.table().schemas()) == 1
 
 
+@pytest.mark.parametrize(("first", "second"), [((9, 2), (18, 4)), ((18, 4), (9, 2)), ((9, 4), (18, 2))])
+def test_a_decimal_of_another_scale_is_refused(lake: Lake, first: tuple[int, int], second: tuple[int, int]) -> None:
+    """Its digits stand in files without their point: readers would put it into another place."""
+    query = Query(lake)
+    query.batch(table_of([1], d=pa.array([Decimal("1.25")], pa.decimal128(*first))))
+    query.begin()
+    with pytest.raises(OptionError, match=r"'d' of db\.events is of type decimal"):
+        query.attempt(table_of([2], d=pa.array([Decimal("1.25")], pa.decimal128(*second))))
+    assert len(lake.table().schemas()) == 1
+
+
 def test_a_mandatory_column_stays_mandatory_and_takes_no_null(lake: Lake) -> None:
     Query(lake, "first").batch(table_of([0]))
     fields = NestedField(1, "id", IntegerType(), required=True), NestedField(2, "name", StringType())

@@ -161,7 +161,7 @@ def test_the_command_counts_and_removes(tmp_path: Path) -> None:
     for arguments, left in ((["--dry-run"], True), ([], False)):
         done = CliRunner().invoke(app, ["vacuum", "--store", url, "--path", str(folder), "--json", *arguments])
         assert done.exit_code == 0, done.output
-        counts = {"files": 3, "published": 1, "too_young": 1, "removed": 1, "bytes": 4}
+        counts = {"files": 3, "published": 1, "announced": 0, "too_young": 1, "removed": 1, "bytes": 4}
         assert json.loads(done.stdout) == {**counts, "staged_messages": 0, "staged_removed": 0, "dry_run": left}
         assert (orphan.exists(), young.exists()) == (left, True)
     for wrong in (["--older-than", "soon"], ["--path", str(tmp_path / "nowhere")]):

@@ -16,7 +16,7 @@ from unittest.mock import patch
 
 import sqlalchemy as sa
 from pyspark.sql import Row
-from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from queue_source.coordinator import Coordinator
 from queue_source.options import parse_sink_options
@@ -37,7 +37,8 @@ from support.sweep_sinks import FIRST_BATCH, OBJECTS, Cell
 
 
 def _schema(cell: Cell) -> StructType:
-    return StructType([StructField("uri" if cell.sink.by_reference else "value", StringType())])
+    schema = StructType([StructField("uri" if cell.sink.by_reference else "value", StringType())])
+    return schema.add("size", LongType()).add("etag", StringType()) if cell.sink.registers else schema
 
 
 _BY_REFERENCE = {"content": "reference", "fileFormat": "", "mode": ""}

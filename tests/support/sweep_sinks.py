@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import sqlalchemy as sa
 from pyiceberg.catalog import load_catalog
@@ -31,6 +32,8 @@ OBJECTS = ("first", "missing", "bad", "second", "third", "fourth", "second")
 """As they are announced."""
 FIRST_BATCH = OBJECTS[:3]
 EXPECTED = Counter(f"{name} {line}" for name in set(OBJECTS) - {"missing"} for line in range(2))
+REGISTERED = Counter({row: count for row, count in EXPECTED.items() if not row.startswith("bad ")})
+"""Nobody reads an object: one with a bad record is one that is no Parquet."""
 ANNOUNCED = Counter(set(OBJECTS))
 """The rows of objects by reference, by their names: nobody looks at what is in them, or whether they are there."""
 USERS = sa.Table("users_rows", sa.MetaData(), sa.Column("value", sa.String(100)))
@@ -61,7 +64,11 @@ class Cell:
             lines = [json.dumps({"value": f"{name} {line}"}) for line in range(2)]
             if name == "bad":
                 lines.insert(1, '{"value": ')
-            if name != "missing":
+            if name == "missing":
+                continue
+            if self.sink.registers and name != "bad":
+                pq.write_table(pa.table({"value": [f"{name} {line}" for line in range(2)]}), objects / f"{name}.json")
+            else:
                 (objects / f"{name}.json").write_text("\n".join(lines))
         for url in (self.store, self.elsewhere):
             with database(url) as engine:
@@ -106,14 +113,17 @@ class Sink:
     semantics: str = "exactly-once"
     losing: frozenset[str] = frozenset()
     by_reference: bool = False
+    registers: bool = False
 
     @property
     def expected(self) -> Counter[str]:
-        return ANNOUNCED if self.by_reference else EXPECTED
+        return REGISTERED if self.registers else ANNOUNCED if self.by_reference else EXPECTED
 
     @property
     def bad(self) -> list[str]:
         """The scopes of the errors that the objects bring."""
+        if self.registers:
+            return ["object", "object"]
         return [] if self.by_reference else ["object", "record"]
 
 
@@ -136,7 +146,7 @@ def catalog(uri: str) -> Any:
 
 
 def _table_of(cell: Cell) -> Any:
-    opened = catalog(cell.elsewhere if COLUMNS["Iceberg elsewhere"] is cell.sink else cell.store)
+    opened = catalog(cell.elsewhere if cell.column.startswith("Iceberg elsewhere") else cell.store)
     try:
         return opened.load_table("db.events")
     finally:
@@ -166,6 +176,17 @@ def table_options(cell: Cell) -> dict[str, str]:
 
 def table_elsewhere(cell: Cell) -> dict[str, str]:
     return {**table_options(cell), "catalog.type": "sql", "catalog.uri": cell.elsewhere}
+
+
+def registering(options: Callable[[Cell], dict[str, str]]) -> Sink:
+    """Objects by reference, which become data files where they are."""
+    return Sink(
+        in_table,
+        lambda cell: {**options(cell), "register": "uri"},
+        check=check_snapshots,
+        by_reference=True,
+        registers=True,
+    )
 
 
 def in_queue(url: Callable[[Cell], str]) -> Callable[[Cell], Counter[str]]:
@@ -256,6 +277,8 @@ COLUMNS: dict[str, Sink] = {
     "path": Sink(in_splits, path_options, errors_inside=True),
     "Iceberg": Sink(in_table, table_options, check=check_snapshots),
     "Iceberg elsewhere": Sink(in_table, table_elsewhere, check=check_snapshots),
+    "Iceberg, registering": registering(table_options),
+    "Iceberg elsewhere, registering": registering(table_elsewhere),
     "queue": Sink(in_queue(queue_inside), lambda cell: {"queueUrl": queue_inside(cell)}, check=check_nothing_staged),
     "queue elsewhere": Sink(
         in_queue(queue_elsewhere),
@@ -273,7 +296,7 @@ COLUMNS: dict[str, Sink] = {
 }
 
 _PATHS = {name for name in COLUMNS if name.startswith("path")}
-_TABLES = {"Iceberg", "Iceberg elsewhere"}
+_TABLES = {name for name in COLUMNS if name.startswith("Iceberg")}
 ONLY: dict[str, tuple[set[str], str]] = {
     "object-read": ({name for name, sink in COLUMNS.items() if not sink.by_reference}, "nobody reads the objects"),
     "split-written": (_PATHS, "no split files"),

@@ -1,7 +1,8 @@
 """Removes data files (splits) that no transaction has published: what attempts that died left in the sink's folder.
 
 Which files are published the store alone knows, and it never forgets one. They are recognised by their names, which are
-unique: so it does not matter how the folder is spelled.
+unique: so it does not matter how the folder is spelled. A file that was announced to a source of the store is an object
+of somebody's, and may be registered in a table where it is: it stays, whatever its name is.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from pyarrow import fs as pafs
 from queue_source.errors import OptionError
 from queue_source.options.storage import StorageOptions
 from queue_source.storage.files import is_local, raise_mapped, resolve
+from queue_source.storage.refusals import S3_SCHEMES
 from shard_store.store import ShardStore
 
 # as `sinks.splits` names them; no other is touched
@@ -31,10 +33,14 @@ _THREADS = 16
 
 @dataclass(frozen=True, slots=True)
 class VacuumResult:
-    """How many split files there are, which of them stay, and what was removed (with dry_run: would be)."""
+    """How many split files there are, which of them stay, and what was removed (with dry_run: would be).
+
+    `announced` ones are not published, and are objects of a source.
+    """
 
     found: int = 0
     published: int = 0
+    announced: int = 0
     young: int = 0
     removed: int = 0
     bytes: int = 0
@@ -65,17 +71,36 @@ def vacuum(
     inner = inner.rpartition("/")[0]
     limit = datetime.now(timezone.utc) - older_than
     _check_store(store, folder, _pages(filesystem, inner, folder))
-    found = published = young = removed = size = 0
+    found = published = announced = young = removed = size = 0
     with ThreadPoolExecutor(_THREADS) as threads:
         for page in _pages(filesystem, inner, folder):
             known = store.published_names([file.path for file in page])
             orphans = [file for file in page if file.path not in known]
             old = [file for file in orphans if file.modified < limit]
+            fresh = [file for file in orphans if file.modified >= limit]
+            objects = _announced(store, folder, old)
+            old = [file for file in old if file.path not in objects]
+            announced += len(objects)
             gone = old if dry_run else _remove(filesystem, old, folder, threads)
-            found, published, young = found + len(page), published + len(known), young + len(orphans) - len(old)
+            found, published, young = found + len(page), published + len(known), young + len(fresh)
             removed, size = removed + len(gone), size + sum(file.size for file in gone)
             progress(found)
-    return VacuumResult(found, published, young, removed, size)
+    return VacuumResult(found, published, announced, young, removed, size)
+
+
+def _announced(store: ShardStore, folder: str, files: list[_File]) -> set[str]:
+    """The paths of those that are objects of a source, under any spelling of the folder."""
+    if not files:
+        return set()
+    if is_local(folder):
+        plain = folder.removeprefix("file://").rstrip("/")
+        folders = [f"file://{place}" for place in {plain, os.path.realpath(plain)}]
+    else:
+        scheme, _, place = folder.rstrip("/").partition("://")
+        schemes = S3_SCHEMES if scheme.lower() in S3_SCHEMES else (scheme,)
+        folders = [f"{scheme}://{place}" for scheme in schemes]
+    uris = {f"{place}/{file.path.rpartition('/')[2]}": file.path for file in files for place in folders}
+    return {uris[uri] for uri in store.announced_uris(list(uris))}
 
 
 def _check_store(store: ShardStore, folder: str, pages: Iterable[list[_File]]) -> None:

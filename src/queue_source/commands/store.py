@@ -90,6 +90,7 @@ def vacuum(
             counts = {
                 "files": files.found,
                 "published": files.published,
+                "announced": files.announced,
                 "too_young": files.young,
                 "removed": files.removed,
                 "bytes": files.bytes,

@@ -302,6 +302,15 @@ def check_target(values: Mapping[str, Any]) -> None:
         raise OptionError(given[1], f"cannot be given beside {given[0]!r}: rows go to one place; leave one of them out")
 
 
+def check_registering(values: Mapping[str, Any]) -> None:
+    """What becomes of objects that cannot be registered is only asked where objects are."""
+    name = "onUnregistrable"
+    if values["register"] is None and values[name] != "error":
+        raise OptionError(
+            name, "acts only with register; set register to the column with the objects' URIs, or leave this out"
+        )
+
+
 def check_as_of(options: ViewOptions) -> None:
     """Only what is published keeps its past; the other tables show the present."""
     if options.as_of is not None and options.as_of_attempt is not None:

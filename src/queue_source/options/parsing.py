@@ -126,8 +126,9 @@ def _folder(path: str | None) -> str:
 def _table(values: Mapping[str, Any], of_catalog: Mapping[str, str]) -> TableOptions | None:
     """The Iceberg table, where one is named; its warehouse may also be the argument of `start()`."""
     warehouse, path = _folder(values["warehouse"]), _folder(values["path"])
+    checks.check_registering(values)
     if values["table"] is None:
-        given = {"warehouse": warehouse, "partitionBy": values["partitionBy"], **of_catalog}
+        given = {name: values[name] for name in ("partitionBy", "register")} | {"warehouse": warehouse, **of_catalog}
         if alone := next((name for name, value in given.items() if value), None):
             raise OptionError(alone, "acts only on an Iceberg table; name it with the option table, or leave this out")
         return None

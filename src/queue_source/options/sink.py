@@ -34,6 +34,16 @@ class TableOptions:
         "partitionBy", types.PARTITIONING, "", example="day(ts), bucket(16, id), country",
         help="Partitioning of a table that is yet to be created; an existing table must have it.",
     )
+    register: str | None = option(
+        "register", types.NON_EMPTY, example="uri", note="none: the rows are written",
+        help="Column with the URIs of Parquet objects, which become [data files of the table where they are]"
+        "(../how-to/iceberg-register.md). The rows are those of a reader with `content` = `reference`.",
+    )
+    on_unregistrable: str = option(
+        "onUnregistrable", types.choice("error", "copy", "fail"), "error", example="copy",
+        help="What happens to an object that `register` cannot make a data file of: `error` quarantines it with its "
+        "cause, `copy` writes its rows to new files if it is Parquet that can be read, `fail` fails the query.",
+    )
     catalog: str = option("catalog", types.NAME, "cuesqueue", help="Name of the catalog.", example="lake")
     properties: Mapping[str, Secret] = option(
         "catalog.*", types.SECRET, note="the catalog in the store's database",

@@ -84,6 +84,7 @@ def check_visible(paths: Iterable[str]) -> None:
 _SINKS = {
     "path": ("queue_source.sinks.splits", "SplitSink"),
     "table": ("queue_source.sinks.iceberg", "IcebergSink"),
+    "register": ("queue_source.sinks.iceberg", "RegisteringSink"),
     "queue": ("queue_source.sinks.queue", "QueueSink"),
 }
 """What names the target -> module and class; loaded only when used, since each may need an extra."""
@@ -91,6 +92,7 @@ _SINKS = {
 
 def open_sink(options: SinkOptions) -> Sink:
     """The sink that the options ask for. Does no work: nothing is opened."""
-    module, name = _SINKS["table" if options.table else "queue" if options.queue else "path"]
+    table = "register" if options.table and options.table.register else "table"
+    module, name = _SINKS[table if options.table else "queue" if options.queue else "path"]
     sink: Sink = getattr(importlib.import_module(module), name)(options)
     return sink

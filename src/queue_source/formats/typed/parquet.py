@@ -45,16 +45,16 @@ class Parquet(ColumnarFormat):
     specials = ("VARIANT",)
 
     def schema_of(self, file: ObjectFile) -> pa.Schema:
-        return _opened(pa.PythonFile(file, "r")).schema_arrow
+        return opened(pa.PythonFile(file, "r")).schema_arrow
 
     def read(self, source: OpenObject, part: Part, schema: pa.Schema, options: FormatOptions) -> Iterator[pa.Table]:
         """The rows of the row groups that begin in the part."""
         file, limits = source.file, Limits(source.size, options.max_expansion)
         with damage_is_bad(file, "Parquet"):
             whole = Whole(file) if file.size() <= SMALL else None
-            end = _end(whole or file)
-            reader = _opened(pa.BufferReader(end))
-            footer = read_footer(_footer_at(end))
+            end = footer_end(whole or file)
+            reader = opened(pa.BufferReader(end))
+            footer = read_footer(footer_at(end))
             layout = _layout(reader, footer, schema, options)
             chosen, columns, times = Chosen(layout.matches, layout.rescued, file.uri), layout.columns, layout.times
             groups = dict(enumerate(footer.groups))
@@ -142,7 +142,7 @@ def _check_variant(declared: pa.DataType, written: pa.DataType, name: str) -> No
             _check_variant(inner, there, name)
 
 
-def _end(file: ObjectFile | Whole) -> bytes:
+def footer_end(file: ObjectFile | Whole) -> bytes:
     """The end of an object, from its footer on, or from before it."""
     size = file.size()
     if isinstance(file, Whole):
@@ -157,12 +157,12 @@ def _read(file: ObjectFile, start: int, end: int) -> bytes:
     return file.read(end - start)
 
 
-def _footer_at(end: bytes) -> bytes:
+def footer_at(end: bytes) -> bytes:
     """The footer at the end of an object that pyarrow has found to have one."""
     return end[-8 - int.from_bytes(end[-8:-4], "little") : -8]
 
 
-def _opened(native: pa.NativeFile, **more: Any) -> pq.ParquetFile:
+def opened(native: pa.NativeFile, **more: Any) -> pq.ParquetFile:
     # INT96 as microseconds: as nanoseconds it would end in 2262, and Spark has no more digits either
     return pq.ParquetFile(native, page_checksum_verification=True, coerce_int96_timestamp_unit="us", **more)
 
@@ -197,7 +197,7 @@ def _batches(
             if rows < _FEW and any(chunk.rows > rows for chunk in chunks) and _measure_texts(stored, reader, chunks):
                 rows = _rows(chunks)
             if whole is None:
-                reader = _opened(stored.native(), metadata=reader.metadata, buffer_size=stored.buffer_size)
+                reader = opened(stored.native(), metadata=reader.metadata, buffer_size=stored.buffer_size)
             # no threads: Spark runs one worker a core
             if wanted and sum(group.rows for group in groups.values()) <= rows:  # takes less than batches
                 table = reader.read_row_groups(list(groups), columns=wanted, use_threads=False)
@@ -292,7 +292,7 @@ def _measure_texts(stored: Stored, reader: pq.ParquetFile, chunks: Sequence[Chun
                 rest.setdefault(chunk.group, {})[chunk.path] = chunk
     for group, paths in rest.items():
         more = {"metadata": reader.metadata, "read_dictionary": list(paths), "buffer_size": stored.buffer_size}
-        file = _opened(stored.native(), **more)
+        file = opened(stored.native(), **more)
         for batch in itertools.islice(
             file.iter_batches(1, row_groups=[group], columns=list(paths), use_threads=False), 1
         ):

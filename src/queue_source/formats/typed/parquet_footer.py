@@ -90,7 +90,7 @@ _last = Footer([], b"", b"")
 def read_footer(data: bytes) -> Footer:
     """A footer that pyarrow has accepted. Raises ValueError, IndexError."""
     global _last
-    walk = _Walk(data)
+    walk = Walk(data)
     _, schema, rest = _last
     groups: list[RowGroup] = []
     for number, kind in walk.fields():
@@ -110,7 +110,7 @@ def read_footer(data: bytes) -> Footer:
     return Footer(groups, schema, rest)
 
 
-def _row_group(walk: _Walk) -> RowGroup:
+def _row_group(walk: Walk) -> RowGroup:
     group, form = RowGroup(), forms().column
     for number, kind in walk.fields():
         if (number, kind) == (1, LIST):
@@ -128,7 +128,7 @@ def _row_group(walk: _Walk) -> RowGroup:
     return group
 
 
-def _column(walk: _Walk) -> Column:
+def _column(walk: Walk) -> Column:
     said: dict[tuple[int, int], int] = {}
     for number, kind in walk.fields():
         if (number, kind) == (3, STRUCT):
@@ -143,7 +143,7 @@ def _column(walk: _Walk) -> Column:
     return Column(*[said.get(place, 0) for place in places])
 
 
-class _Walk:
+class Walk:
     """A place in some bytes, which moves on."""
 
     __slots__ = ("_struct", "data", "place")
@@ -220,3 +220,11 @@ class _Walk:
         if size > len(self.data):
             raise ValueError("the footer has more values than bytes")
         return size
+
+    def text(self) -> bytes:
+        """The bytes of a value of type BINARY. Raises ValueError where the footer ends before them."""
+        size = self._size()
+        start, self.place = self.place, self.place + size
+        if self.place > len(self.data):
+            raise ValueError("the footer ends within a text")
+        return self.data[start : self.place]

@@ -98,7 +98,9 @@ class Partitioner:
         if not self._fields:
             yield (), batch
             return
-        columns = [_numbers(transform(_reach(batch, accessor))) for accessor, transform in self._fields]
+        columns = [
+            as_numbers(transform(transformable(_reach(batch, accessor)))) for accessor, transform in self._fields
+        ]
         keys = pa.RecordBatch.from_arrays(columns, [str(number) for number in range(len(columns))])
         order = pc.sort_indices(keys, sort_keys=[(name, "ascending") for name in keys.schema.names])
         keys = keys.take(order)
@@ -125,6 +127,11 @@ def _reach(batch: pa.RecordBatch, accessor: Accessor) -> pa.Array:
     return array
 
 
-def _numbers(array: pa.Array) -> pa.Array:
+def transformable(array: pa.Array) -> pa.Array:
+    """PyIceberg's core cuts bytes of this type alone."""
+    return array.cast(pa.binary()) if array.type == pa.large_binary() else array
+
+
+def as_numbers(array: pa.Array) -> pa.Array:
     number = _NUMBERS.get(array.type)
     return array if number is None else array.cast(number)

@@ -155,6 +155,8 @@ def _united_type(table: str, column: str, old: IcebergType, new: IcebergType) ->
 def _promotes(narrow: PrimitiveType, wide: PrimitiveType) -> bool:
     if isinstance(narrow, StringType | BinaryType | FixedType):
         return False  # PyIceberg reads one as the other; a column cannot become the other
+    if isinstance(narrow, DecimalType) and isinstance(wide, DecimalType) and narrow.scale != wide.scale:
+        return False  # PyIceberg does not look at it; files have the digits alone
     try:
         return promote(narrow, wide) == wide
     except ResolveError:

@@ -1,0 +1,142 @@
+"""Rows of a Parquet object that no data file can be made of as it is: they are read, and written to files of the table.
+
+Here types may be those that `columns` refuses, as far as the table has one for all of their values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import pyarrow as pa
+import pyarrow.types as pt
+from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyiceberg.schema import Schema
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.types import (
+    BinaryType,
+    DateType,
+    DecimalType,
+    FloatType,
+    LongType,
+    NestedField,
+    PrimitiveType,
+    StringType,
+    TimestampType,
+    TimestamptzType,
+)
+
+from queue_source.errors import BadObject
+from queue_source.formats.bad_records import BadRecords
+from queue_source.formats.path_columns import path_values
+from queue_source.formats.typed.parquet_facts import Described
+from queue_source.options.file_format import FormatOptions
+from queue_source.options.partitioning import PartitionField
+from queue_source.options.storage import StorageOptions
+from queue_source.read.objects import ExpectedObject, read_object
+from queue_source.sinks.iceberg.candidates import TableOfFiles, check_required, collect, take_up
+from queue_source.sinks.iceberg.columns import Bound, bind_names, file_fields, stored_as_iceberg, wanted_fields, wrong
+from queue_source.sinks.iceberg.facts import Facts
+from queue_source.sinks.iceberg.known_partitions import folder_columns
+
+
+class Copy:
+    """An object whose rows are to be copied, with the columns that a table needs to have for them."""
+
+    def __init__(self, uri: str, expected: ExpectedObject, described: Described) -> None:
+        self.uri = uri
+        self._expected = expected
+        self._folders = path_values(uri)
+        self._described = described
+        self._fields = file_fields(described, _as_read)
+
+    def wanted(self, name: str, metadata: TableMetadata | None, partition_by: Sequence[PartitionField]) -> Schema:
+        """The columns, as wide as object and table need them. Raises BadObject("wrong-columns")."""
+        bound = bind_names(self._fields, metadata)
+        for one in bound:
+            _check_names(one.children, one.name)
+        return take_up(name, metadata, wanted_fields(bound), self._folders, partition_by)
+
+    def check(self, table: TableOfFiles) -> None:
+        """Raise BadObject for nulls where the table takes none: once rows are written, it is too late."""
+        bound = bind_names(self._fields, table.metadata)
+        found: dict[int, tuple[NestedField, Facts]] = {}
+        collect(bound, self._described, found)
+        filled = folder_columns(table.metadata.spec(), table.schema, self._folders)
+        check_required(table.schema.fields, bound, filled, {id: facts for id, (_, facts) in found.items()})
+
+    def rows(self, table: TableOfFiles, storage: StorageOptions) -> Iterator[pa.RecordBatch]:
+        """The rows in the table's columns. Raises BadObject before the first batch or never."""
+        bound = [one for one in bind_names(self._fields, table.metadata) if one.field is not None]
+        names = {one.file.name: one.name for one in bound}
+        columns = [pa.field(one.file.name, _read_type(one)) for one in bound]
+        filled = folder_columns(table.metadata.spec(), table.schema, self._folders)
+        from_path = [field for field in table.schema.fields if field.field_id in filled and field.name not in names]
+        columns += [pa.field(field.name, _small(field)) for field in from_path]
+        options = FormatOptions("parquet", timezone="UTC", partition_columns=tuple(field.name for field in from_path))
+        batches = read_object(
+            self.uri, pa.schema(columns), options, BadRecords("FAILFAST"), storage=storage, expected=self._expected
+        )
+        for batch in batches:
+            yield batch.rename_columns([names.get(name, name) for name in batch.schema.names])
+
+
+def all_rows(
+    copies: Sequence[Copy],
+    table: TableOfFiles,
+    storage: StorageOptions,
+    refuse: Callable[[Copy, BadObject], None],
+) -> Iterator[pa.RecordBatch]:
+    """Of one object after the other; one that turns out to be bad has brought none."""
+    for copy in copies:
+        try:
+            yield from copy.rows(table, storage)
+        except BadObject as error:
+            refuse(copy, error)
+
+
+def _check_names(bound: Sequence[Bound], above: str) -> None:
+    for one in bound:
+        if one.name != one.file.name:
+            raise wrong(f"field {one.file.name!r} of its column {above!r} has another name in the table")
+        _check_names(one.children, f"{above}.{one.name}")
+
+
+def _as_read(kind: pa.DataType, physical: str, column: str) -> PrimitiveType:
+    """The type that holds all values of a type. INT96 is a moment, as Spark writes it."""
+    if pt.is_dictionary(kind):
+        kind = kind.value_type
+    if pt.is_timestamp(kind):
+        return TimestamptzType() if kind.tz is not None or physical == "INT96" else TimestampType()
+    if pt.is_date(kind):
+        return DateType()
+    if pt.is_uint32(kind):
+        return LongType()
+    if pt.is_uint64(kind):
+        return DecimalType(20, 0)
+    if pt.is_float16(kind):
+        return FloatType()
+    if pt.is_decimal(kind) and kind.precision <= 38:
+        return DecimalType(kind.precision, kind.scale)
+    if pt.is_string_view(kind):
+        return StringType()
+    if pt.is_binary_view(kind):
+        return BinaryType()
+    return stored_as_iceberg(kind, physical, column)
+
+
+def _read_type(one: Bound) -> pa.DataType:
+    """As the table has it, of those parts that the file has."""
+    assert one.field is not None
+    if one.file.kind == "struct":
+        fields = [pa.field(part.file.name, _read_type(part)) for part in one.children if part.field is not None]
+        return pa.struct(fields)
+    if one.file.kind == "list":
+        return pa.list_(_read_type(one.children[0]))
+    if one.file.kind == "map":
+        return pa.map_(*map(_read_type, one.children))
+    return _small(one.field)
+
+
+def _small(field: NestedField) -> pa.DataType:
+    kind = schema_to_pyarrow(Schema(field)).field(0).type
+    return {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}.get(kind, kind)

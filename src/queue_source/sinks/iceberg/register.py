@@ -1,0 +1,224 @@
+"""The sink with `table` and `register`: announced Parquet objects become data files where they are (decision 0052)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import pyarrow as pa
+import pyarrow.types as pt
+
+from queue_source.errors import BadObject, CuesqueueError, ObjectRefused, OptionError
+from queue_source.formats.typed.parquet_facts import Described, describe
+from queue_source.options import SinkOptions
+from queue_source.read.objects import check_unchanged
+from queue_source.read.plan_store import PlanStore
+from queue_source.read.refused import Refusals
+from queue_source.sinks.base import Batch, Sink
+from queue_source.sinks.iceberg.candidates import Candidate, TableOfFiles
+from queue_source.sinks.iceberg.copying import Copy, all_rows
+from queue_source.sinks.iceberg.files import write_files
+from queue_source.sinks.iceberg.objects import Named, Refused, TaskObjects
+from queue_source.sinks.iceberg.registration import Registration
+from queue_source.sinks.iceberg.tables import TableMaker, Target
+from queue_source.storage.files import open_object
+from shard_store.failpoints import reach
+from shard_store.store import ShardStore
+
+logger = logging.getLogger("cuesqueue")
+
+THREADS = 16
+"""Footers that a task asks for at the same time: each takes two or three answers of a store."""
+_TRIES = 3
+_CLEANED_LATELY = 300.0  # seconds
+_COPIED_INSTEAD = frozenset({"wrong-columns", "wrong-partition", "unsupported-key"})
+"""Causes for which the rows of an object can still be read."""
+
+
+class RegisteringSink(Sink):
+    """As the sink that writes rows: table, positions and attempt in one transaction, exactly once."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        assert options.table is not None
+        assert options.table.register is not None
+        self._options, self._table, self._column = options, options.table, options.table.register
+        self._target: Target | None = None
+        self._store: PlanStore | None = None
+
+    def prepare(self, store: ShardStore, schema: pa.Schema) -> None:
+        """The table may not exist yet: then the first task that knows of columns makes it."""
+        check_columns(schema, self._column)
+        for pipeline in self._options.pipelines:
+            source = store.current_plan(pipeline).source
+            if store.was_won(f"clean {source}", _CLEANED_LATELY):
+                raise OptionError(
+                    "register",
+                    f"makes data files of the objects of source {source!r}, and its reader has cleanSource, which "
+                    "deletes or moves them; leave cleanSource out, and start the query again five minutes later",
+                )
+        maker = TableMaker(self._options, by_name=True)
+        if (table := maker.mapped(store)) is None:
+            maker.check_place()
+        self._target = None if table is None else Target.of(table)
+        self._store = PlanStore.of(self._options.store, store)
+
+    def write(self, batches: Iterator[pa.RecordBatch], schema: pa.Schema, batch: Batch) -> TaskObjects:
+        assert self._store is not None
+        objects = [named for rows in batches for named in _named(rows, self._column)]
+        if not objects:
+            return TaskObjects()
+        task = _Task(self._options, self._target, self._store)
+        task.run(objects, batch.digest[:12])
+        reach("table-files-written")
+        return task.result
+
+    def commit(
+        self, store: ShardStore, batch: Batch, written: Sequence[TaskObjects], *, row_schema: str, batch_id: int
+    ) -> None:
+        """What is refused is written down first: if this attempt dies behind it, the next one does not see it again."""
+        Registration(self._options, store, batch, written, batch_id).run()
+
+
+def check_columns(schema: pa.Schema, column: str) -> None:
+    """The rows say which objects they are. Raises OptionError."""
+    for name, is_right, kind in (
+        (column, pt.is_string, "STRING"),
+        ("size", pt.is_int64, "BIGINT"),
+        ("etag", pt.is_string, "STRING"),
+    ):
+        found = schema.field(name).type if name in schema.names else None
+        if found is None or not (is_right(found) or (kind == "STRING" and pt.is_large_string(found))):
+            raise OptionError(
+                "register",
+                f"needs a column {name!r} of type {kind}, and the rows have {'none' if found is None else found}; read "
+                "the stream with content reference, and leave its columns size and etag in: by them it is noticed "
+                "that an object was replaced",
+            )
+
+
+def _named(rows: pa.RecordBatch, column: str) -> Iterator[Named]:
+    for uri, size, etag in zip(*(rows.column(name).to_pylist() for name in (column, "size", "etag")), strict=True):
+        if uri is None:
+            raise CuesqueueError(f"column {column!r} is null in a row; leave such rows out of the query")
+        yield Named(uri, size, etag)
+
+
+class _Task:
+    """Executor: footers side by side, and then one object after the other."""
+
+    def __init__(self, options: SinkOptions, target: Target | None, store: PlanStore) -> None:
+        assert options.table is not None
+        self._options, self._table, self._target, self._store = options, options.table, target, store
+        self._files: TableOfFiles | None = None
+        self._names: dict[Copy, Named] = {}
+        self.result = TaskObjects()
+        self._use(target)
+
+    def run(self, objects: Sequence[Named], prefix: str) -> None:
+        copies: list[Copy] = []
+        for named, found in self._described(objects):
+            if isinstance(found, BadObject):
+                self._refuse(named, found)
+            elif not found.rows:
+                self.result.empty += 1
+            else:
+                copies += self._register(named, found)
+        if copies:
+            self._copy(copies, prefix)
+
+    def _use(self, target: Target | None) -> None:
+        self._target = target
+        self._files = None if target is None else TableOfFiles(target.read()[0])
+
+    def _described(self, objects: Sequence[Named]) -> Iterator[tuple[Named, Described | BadObject]]:
+        refusals = Refusals(self._options.storage, _TRIES, lambda: [named.uri for named in objects])
+        with ThreadPoolExecutor(min(THREADS, len(objects)), thread_name_prefix="cuesqueue-footers") as threads:
+            found = list(threads.map(self._describe, objects))
+        for named, one in zip(objects, found, strict=True):
+            if isinstance(one, Described):
+                refusals.was_read(named.uri)
+        for named, one in zip(objects, found, strict=True):
+            tries = 1
+            while isinstance(one, ObjectRefused):
+                one = refusals.give_up(named.uri, one, tries) or self._describe(named)
+                tries += 1
+            yield named, one
+
+    def _describe(self, named: Named) -> Described | BadObject | ObjectRefused:
+        try:
+            with open_object(named.uri, self._options.storage) as file:
+                check_unchanged(named.uri, file, file.size(), named.expected)
+                return describe(file)
+        except (BadObject, ObjectRefused) as error:
+            return error
+
+    def _register(self, named: Named, described: Described) -> list[Copy]:
+        """Or refuse it, or return what is to be copied."""
+        try:
+            try:
+                with _footer_may_say_anything():
+                    candidate = Candidate(named.uri, described)
+                table = self._prepared(candidate)
+                with _footer_may_say_anything():
+                    data_file = candidate.as_data_file(table)
+            except BadObject as error:
+                if self._table.on_unregistrable != "copy" or error.cause not in _COPIED_INSTEAD:
+                    raise
+                copy = Copy(named.uri, named.expected, described)
+                copy.check(self._prepared(copy))
+                self._names[copy] = named
+                return [copy]
+            self.result.registered.append((named, data_file))
+            self.result.targets.add(table.identity)
+        except BadObject as error:
+            self._refuse(named, error)
+        return []
+
+    def _prepared(self, one: Candidate | Copy) -> TableOfFiles:
+        """The table with the columns that the object has. Raises BadObject where it cannot have them."""
+        partition_by = self._table.partition_by
+        wanted = one.wanted(self._table.name, None if self._files is None else self._files.metadata, partition_by)
+        if self._files is None or not self._files.takes(wanted):
+            with self._store.open() as store:
+                try:
+                    table = TableMaker(self._options, by_name=True).ready(store, wanted)
+                except OptionError as error:  # another task has given the table other columns meanwhile
+                    if error.option not in ("table", "partitionBy"):
+                        raise
+                    raise BadObject("wrong-columns", error.problem.partition(";")[0]) from error
+            self._use(Target.of(table))
+        assert self._files is not None
+        return self._files
+
+    def _copy(self, copies: Sequence[Copy], prefix: str) -> None:
+        assert self._files is not None
+        assert self._target is not None
+        bad: set[Copy] = set()
+
+        def refuse(copy: Copy, error: BadObject) -> None:
+            bad.add(copy)
+            self._refuse(self._names[copy], error)
+
+        rows = all_rows(copies, self._files, self._options.storage, refuse)
+        self.result.copied = write_files(rows, self._files.metadata, self._target.read()[1], prefix)
+        self.result.copies = len(copies) - len(bad)
+        self.result.targets.add(self._files.identity)
+
+    def _refuse(self, named: Named, error: BadObject) -> None:
+        detail = error.detail if named.uri in error.detail else f"{named.uri!r}: {error.detail}"
+        if self._table.on_unregistrable == "fail":
+            raise BadObject(error.cause, detail) from error
+        self.result.refused.append(Refused(named, error.cause, detail))
+
+
+@contextmanager
+def _footer_may_say_anything() -> Iterator[None]:
+    """Also what no library has thought of, such as a year that is none: the object is bad, and not the query."""
+    try:
+        yield
+    except CuesqueueError:
+        raise
+    except (ValueError, ArithmeticError, RecursionError, pa.ArrowException) as error:
+        raise BadObject("corrupt-object", f"its footer says what cannot be: {error}") from error

@@ -1,0 +1,174 @@
+"""The commit of registered objects: what the table has already is refused, and the rest is in one transaction."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.manifest import DataFile
+from pyiceberg.table import Table
+
+from queue_source.errors import BadObject
+from queue_source.options import SinkOptions
+from queue_source.sinks.base import Batch, check_visible
+from queue_source.sinks.iceberg.candidates import same_place
+from queue_source.sinks.iceberg.catalogs import CatalogFactory, load_table
+from queue_source.sinks.iceberg.commits import append, check_unchanged_table, is_delivered, marks_of
+from queue_source.sinks.iceberg.known_files import KnownFiles
+from queue_source.sinks.iceberg.objects import Named, Refused, TaskObjects
+from queue_source.sinks.iceberg.tables import TableMaker, tried_again
+from shard_store import publishing
+from shard_store.failpoints import reach
+from shard_store.model import ErrorRecord, PlanIdentity, Range
+from shard_store.publishing import Published
+from shard_store.sql.transaction import Transaction
+from shard_store.store import ShardStore
+
+logger = logging.getLogger("cuesqueue")
+
+_COUNTS = ("cuesqueue.registered-objects", "cuesqueue.copied-objects")
+
+
+class Registration:
+    """One commit, in the commit process. What is refused is written down before it (decision 0052)."""
+
+    def __init__(
+        self, options: SinkOptions, store: ShardStore, batch: Batch, written: Sequence[TaskObjects], batch_id: int
+    ) -> None:
+        assert options.table is not None
+        self._table, self._store, self._batch, self._batch_id = options.table, store, batch, batch_id
+        self._written = [task for task in written if task.registered or task.copied]
+        self._copied = [file for task in written for file in task.copied]
+        self._copies = sum(task.copies for task in written)
+        self._refused = [refused for task in written for refused in task.refused]
+        self._registered: list[tuple[Named, DataFile]] = []
+        places: set[str] = set()
+        for named, file in (one for task in written for one in task.registered):
+            if same_place(file.file_path) in places:
+                self._refuse(named, "is in this batch twice, and is registered once")
+            else:
+                places.add(same_place(file.file_path))
+                self._registered.append((named, file))
+        self._factory = CatalogFactory(self._table, options.storage)
+        self._maker = TableMaker(options, by_name=True)
+        self._known = KnownFiles()
+        self._checked: int | None = None
+
+    def run(self) -> None:
+        check_visible(file.file_path for file in self._copied)
+        catalog = tried_again(self._store.database.patience)(self._attempt)
+        if catalog is not None:
+            self._factory.sweep(catalog)
+        if self._registered or self._copies or self._refused:
+            counts = (len(self._registered), self._copies, len(self._refused))
+            logger.info("table %s: %d objects registered, %d copied, %d refused", self._table.name, *counts)
+
+    def _attempt(self) -> Catalog | None:
+        if not self._look():
+            self._record()
+        files = [*(file for _, file in self._registered), *self._copied]
+        brought = sum(f.record_count for f in files), sum(f.file_size_in_bytes for f in files)
+
+        def commit(transaction: Transaction, published: Published) -> Catalog | None:
+            if published.already or not files:
+                return None
+            catalog = self._factory.open(transaction)
+            table = load_table(catalog, self._table.name)
+            check_unchanged_table(table, {target for task in self._written for target in task.targets})
+            marks = marks_of(transaction, self._batch, published, self._batch_id)
+            if not is_delivered(table, marks):
+                if self._registered and table.metadata.current_snapshot_id != self._checked:
+                    raise CommitFailedException("another writer has added files that may be the same")
+                counts = dict(zip(_COUNTS, map(str, (len(self._registered), self._copies)), strict=True))
+                append(table, files, {**marks, **counts})
+            reach("table-committed")
+            return catalog
+
+        return self._store.publish_with(self._batch.plans, commit, batch_id=self._batch_id, brought=brought)
+
+    def _look(self) -> bool:
+        """Whether the batch is in the table, or in the store. If not, what the table has already is refused."""
+
+        def look(transaction: Transaction) -> tuple[Table | None, bool]:
+            published = publishing.look(transaction, self._batch.plans, self._batch_id)
+            if published.already:
+                return None, True
+            if (table := self._maker.find_inside(transaction)) is None:  # nothing of this batch has needed one
+                return None, False
+            return table, is_delivered(table, marks_of(transaction, self._batch, published, self._batch_id))
+
+        table, is_there = self._store.database.read(look)
+        if is_there or table is None:
+            return is_there
+        self._checked = table.metadata.current_snapshot_id
+        there = self._known.among(table, {same_place(file.file_path) for _, file in self._registered})
+        for named, file in self._registered:
+            if same_place(file.file_path) in there:
+                self._refuse(named, f"is a data file of table {self._table.name} already")
+        self._registered = [one for one in self._registered if same_place(one[1].file_path) not in there]
+        return False
+
+    def _refuse(self, named: Named, problem: str) -> None:
+        detail = f"{named.uri!r} {problem}; a changed object has to have a new name"
+        if self._table.on_unregistrable == "fail":
+            raise BadObject("already-registered", detail)
+        self._refused.append(Refused(named, "already-registered", detail))
+
+    def _record(self) -> None:
+        """Raises PipelineTakenOver for a driver that was replaced: what it finds is not for it to judge."""
+        if not self._refused:
+            return
+        ranges = [(plan, entry) for plan in self._batch.plans for entry in self._store.planned_ranges(plan)]
+        records = _records(self._batch.plans[0], [named for named, _ in self._registered], self._refused, ranges)
+        for plan in self._batch.plans:
+            if own := [record for record in records if record.plan_hash == plan.delivery_hash]:
+                self._store.reject(plan, own)
+
+
+def _records(
+    first: PlanIdentity,
+    registered: Iterable[Named],
+    refused: Iterable[Refused],
+    ranges: Sequence[tuple[PlanIdentity, Range]],
+) -> list[ErrorRecord]:
+    """Errors of the plans' own objects. What is none of them, or one that is registered, is a row that was rejected."""
+    free: dict[str, list[tuple[PlanIdentity, Range]]] = {}
+    for plan, entry in ranges:
+        free.setdefault(entry.content.uri, []).append((plan, entry))
+
+    def take(named: Named) -> tuple[PlanIdentity, Range] | None:
+        """The range that is announced as the row says; of several versions another one has another ETag."""
+        left = free.get(named.uri, [])
+        found = next((one for one in left if (one[1].content.size, one[1].content.etag) == named[1:]), None)
+        found = found or next(iter(left), None)
+        if found is not None:
+            left.remove(found)
+        return found
+
+    for named in registered:
+        take(named)
+    records = []
+    for number, one in enumerate(refused):
+        found = take(one.object)
+        if found is None:
+            uri = one.object.uri.encode("utf-8", "surrogatepass")
+            record = ErrorRecord("row", one.cause, one.detail, "", first.delivery_hash, input=uri)
+            records.append(replace(record, occurrence=f"register {number}"))
+            continue
+        plan, entry = found
+        records.append(
+            ErrorRecord(
+                scope="object",
+                cause=one.cause,
+                detail=one.detail,
+                subject=entry.content.shard_id,
+                plan_hash=plan.delivery_hash,
+                position=entry.start,
+                queue=entry.content.queue,
+                message_id=entry.content.message_id,
+            )
+        )
+    return records
