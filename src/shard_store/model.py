@@ -124,6 +124,8 @@ class Content(NamedTuple):
     `sequence` orders the announced versions of the content (text of one kind, greater is newer), None where nothing
     says so. `named`: its message has an id of its own; equal messages without one share an id. Both are for opening:
     snapshots do not keep them. `reference` is kept by both, and is None where objects are read.
+    `sent_at`: when its message was sent, in microseconds since 1970 UTC; else when that happened which the message
+    reports; None: nobody knows. A snapshot keeps it beside what moves, and gives it back with no range.
     """
 
     shard_id: str
@@ -138,6 +140,7 @@ class Content(NamedTuple):
     sequence: str | None = None
     named: bool = True
     reference: Reference | None = None
+    sent_at: int | None = None
 
 
 class Shard(NamedTuple):

@@ -23,6 +23,7 @@ SMALL = {
     "cuesqueue_pipelines": "one row for each pipeline that ran within a year",
     "cuesqueue_leases": "one row for each source",
     "cuesqueue_alembic_version": "one row",
+    "cuesqueue_schema": "one row",
     "cuesqueue_store": "one row",
     "cuesqueue_snapshots": "what is not confirmed",
     "cuesqueue_certificates": "one row for each prefix that is certified on a day",

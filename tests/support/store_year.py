@@ -211,7 +211,7 @@ class Life:
     def _open(self) -> None:
         self.number += 1
         names = [f"s3://bucket/new/{self.number}/{i}" for i in range(_OBJECTS)]
-        contents = [Content(name, name, 10, None, "sqs://landing", name) for name in names]
+        contents = [Content(name, name, 10, None, "sqs://landing", name, sent_at=1) for name in names]
         found = self.store.open_shards(self._token, SOURCE, contents)
         assert len(self.store.look(found)) == _OBJECTS
         self._ranges = [Range(s.key, s.content, BEGINNING, end_at(10)) for s in found.values()]

@@ -43,6 +43,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "ownership",
         "backfill",
         "cleaning maintenance opening progress",
+        "reporting",
         "coordinator",
         "start",
     ),
