@@ -177,25 +177,6 @@ class Report:
         return cls(**_known(cls, found)) if found["incarnation"] == incarnation else None
 
 
-@dataclass(frozen=True, slots=True)
-class Runtime:
-    """Where a reader runs, and with which versions; None: not known."""
-
-    host: str | None = None
-    spark: str | None = None
-    cuesqueue: str | None = None
-
-    def columns(self) -> dict[str, str | None]:
-        def cut(text: str | None, length: int) -> str | None:
-            return None if text is None else text[:length]
-
-        return {
-            "host": cut(self.host, 255),
-            "spark_version": cut(self.spark, 40),
-            "cuesqueue_version": cut(self.cuesqueue, 40),
-        }
-
-
 def counters_of(text: str | None) -> dict[str, int]:
     """Those of the last report, whoever made it."""
     return {} if text is None else dict(json.loads(text)["counters"])

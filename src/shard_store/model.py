@@ -88,6 +88,25 @@ class PublishToken:
         return f"{self.pipeline}/{self.incarnation}"
 
 
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """Where a reader runs, and with which versions; None: not known."""
+
+    host: str | None = None
+    spark: str | None = None
+    cuesqueue: str | None = None
+
+    def columns(self) -> dict[str, str | None]:
+        def cut(text: str | None, length: int) -> str | None:
+            return None if text is None else text[:length]
+
+        return {
+            "host": cut(self.host, 255),
+            "spark_version": cut(self.spark, 40),
+            "cuesqueue_version": cut(self.cuesqueue, 40),
+        }
+
+
 class Payload(NamedTuple):
     """A message that is itself the content (`content=message`). `sent_at` is seconds since 1970, None if unknown.
 

@@ -180,7 +180,7 @@ class Hour:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class StatusLimits:
     """What a pipeline may do before it counts as unhealthy; None: anything. A dead one is unhealthy in any case.
 
     Attributes:
@@ -194,7 +194,7 @@ class Limits:
     max_errors: int | None = None
 
 
-def complaints(status: PipelineStatus, limits: Limits) -> tuple[str, ...]:
+def complaints(status: PipelineStatus, limits: StatusLimits) -> tuple[str, ...]:
     """What is wrong with the pipeline, a sentence each; none where it is healthy."""
     found = []
     if status.state == DEAD:
@@ -218,7 +218,8 @@ def status(
     transaction: Transaction, *, source: str | None = None, pipeline: str | None = None
 ) -> tuple[PipelineStatus, ...]:
     """All pipelines, or those of a source, or one, by their names. In a few statements, however many there are."""
-    delivered = sa.exists().where(attempts.c.delivery_hash == pipelines.c.plan_hash)
+    # not by EXISTS, for which PostgreSQL reads the whole table
+    delivered = sa.select(attempts.c.delivery_hash).where(attempts.c.delivery_hash == pipelines.c.plan_hash).limit(1)
     waiting = (
         sa.select(sa.func.coalesce(shards.c.sent_at, shards.c.opened_at))
         .where(shards.c.owner == pipelines.c.pipeline, shards.c.finished_at.is_(None))
@@ -228,7 +229,7 @@ def status(
     query = sa.select(
         pipelines,
         transaction.now().label("now"),
-        delivered.label("plan_delivered"),
+        delivered.scalar_subquery().label("delivered"),
         waiting.scalar_subquery().label("waiting_since"),
     )
     if source is not None:
@@ -274,7 +275,7 @@ def _status(row: Row[Any], outstanding: int, listed: Listed | None, certified: C
         state = STOPPED
     held = report if state == RUNNING else None
     recent, seconds = _recent(activity, row.now)
-    under_way = row.plan_hash is not None and not row.plan_delivered and row.plan_end > row.confirmed_seq
+    under_way = row.plan_hash is not None and row.delivered is None and row.plan_end > row.confirmed_seq
     return PipelineStatus(
         pipeline=row.pipeline,
         source=row.source,

@@ -10,9 +10,9 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
 from shard_store import snapshots
-from shard_store.activity import Runtime, counters_of
+from shard_store.activity import counters_of
 from shard_store.errors import StoreConfigurationError
-from shard_store.model import PublishToken, Shard, ShardKey, Snapshot
+from shard_store.model import PublishToken, Runtime, Shard, ShardKey, Snapshot
 from shard_store.offsets import plans_with_errors
 from shard_store.semantics import Semantics
 from shard_store.shards import as_shard, current, owned_by

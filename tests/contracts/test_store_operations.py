@@ -7,10 +7,10 @@ from datetime import datetime, timedelta, timezone
 import pytest
 import sqlalchemy as sa
 
-from shard_store.activity import Report, Runtime
+from shard_store.activity import Report
 from shard_store.listing import Found
-from shard_store.model import LISTING, Content, ErrorRecord, Plan, Position, Split
-from shard_store.operations import DEAD, RUNNING, STOPPED, Limits, PipelineStatus, complaints
+from shard_store.model import LISTING, Content, ErrorRecord, Plan, Position, Runtime, Split
+from shard_store.operations import DEAD, RUNNING, STOPPED, PipelineStatus, StatusLimits, complaints
 from shard_store.pruning import RetentionPolicy
 from shard_store.semantics import Semantics
 from shard_store.sql.schema import history, pipelines
@@ -367,14 +367,18 @@ def test_complaints_are_about_what_the_limits_say(backend: StoreBackend) -> None
     store.open_shards(us.token, "s", [sent(backend, "a", 600.0)])
     store.record_errors("s", "p", [ErrorRecord("message", "malformed-message", "why", "m")])
     found = the(store)
-    assert complaints(found, Limits()) == ()
-    assert complaints(found, Limits(timedelta(minutes=11), timedelta(seconds=30), 1)) == ()
-    assert complaints(found, Limits(max_lag=timedelta(minutes=9))) == ("its oldest message has waited for 0:10:00",)
-    assert complaints(found, Limits(max_errors=0)) == ("1 errors in the last hour",)
+    assert complaints(found, StatusLimits()) == ()
+    assert complaints(found, StatusLimits(timedelta(minutes=11), timedelta(seconds=30), 1)) == ()
+    assert complaints(found, StatusLimits(max_lag=timedelta(minutes=9))) == (
+        "its oldest message has waited for 0:10:00",
+    )
+    assert complaints(found, StatusLimits(max_errors=0)) == ("1 errors in the last hour",)
     backend.clock.advance(40)
-    assert complaints(the(store), Limits(max_silence=timedelta(seconds=30))) == ("its last heartbeat was 0:00:40 ago",)
+    assert complaints(the(store), StatusLimits(max_silence=timedelta(seconds=30))) == (
+        "its last heartbeat was 0:00:40 ago",
+    )
     backend.clock.advance(STALE)
-    assert complaints(the(store), Limits()) == ("its heartbeats ended 0:01:40 ago, and it was not stopped",)
+    assert complaints(the(store), StatusLimits()) == ("its heartbeats ended 0:01:40 ago, and it was not stopped",)
 
 
 def test_status_takes_a_few_statements_however_many_pipelines_there_are(store: ShardStore) -> None:

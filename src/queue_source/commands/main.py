@@ -15,6 +15,7 @@ from queue_source.commands.reconcile import reconcile
 from queue_source.commands.send import send
 from queue_source.commands.setup import app as setup
 from queue_source.commands.shards import group as shards_group
+from queue_source.commands.status import status
 from queue_source.commands.store import adopt, migrate, prune, vacuum
 
 
@@ -32,13 +33,14 @@ app = typer.Typer(
     pretty_exceptions_enable=False,  # it prints local variables, and they hold secrets
     rich_markup_mode=None,  # plain help: it loads in half the time
     help="Exactly-once Spark streaming from message queues: send messages, and manage queues, errors and the store.\n\n"
-    "Exit codes: 0 done, 1 failed, 2 wrong use. CUESQUEUE_STORE names the store in place of --store; "
-    "CUESQUEUE_DEBUG=1 shows tracebacks.",
+    "Exit codes: 0 done, 1 failed, 2 wrong use, 3 found something unhealthy (status). CUESQUEUE_STORE names "
+    "the store in place of --store; CUESQUEUE_DEBUG=1 shows tracebacks.",
 )
 
 app.command()(demo)
 app.command()(send)
 app.command("publish", hidden=True)(send)  # the earlier name
+app.command()(status)
 app.add_typer(queue_group)
 app.add_typer(errors_group)
 app.add_typer(shards_group)

@@ -34,8 +34,7 @@ from queue_source.options import ReaderOptions
 from queue_source.options.queue_checks import warn_of_retention
 from queue_source.queues.base import Queue
 from queue_source.storage.buckets.base import Bucket
-from shard_store.activity import Runtime
-from shard_store.model import LISTING
+from shard_store.model import LISTING, Runtime
 from shard_store.semantics import Semantics
 from shard_store.starting import Started
 from shard_store.store import ShardStore

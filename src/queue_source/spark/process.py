@@ -9,14 +9,13 @@ import re
 import signal
 import socket
 import threading
-from importlib.metadata import PackageNotFoundError, version
 from types import FrameType
 from typing import Any
 
 import pyspark
 from pyspark import SparkContext, TaskContext
 
-from shard_store.activity import Runtime
+from shard_store.model import Runtime
 
 pyspark_version = tuple(int(number) for number in re.findall(r"\d+", pyspark.__version__)[:2])
 
@@ -48,6 +47,8 @@ def _folders_by_the_jvm() -> str:
 
 def runtime() -> Runtime:
     """Where this reader process runs, for operators."""
+    from importlib.metadata import PackageNotFoundError, version  # here: executors import this module as well
+
     try:
         ours: str | None = version("cuesqueue")
     except PackageNotFoundError:  # its code came with `--py-files`
