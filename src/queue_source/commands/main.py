@@ -8,6 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 from queue_source.commands.demo.command import demo
+from queue_source.commands.doctor import doctor
 from queue_source.commands.errors import group as errors_group
 from queue_source.commands.output import Json, errors_as_exit_codes, print_result
 from queue_source.commands.queue import group as queue_group
@@ -33,7 +34,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,  # it prints local variables, and they hold secrets
     rich_markup_mode=None,  # plain help: it loads in half the time
     help="Exactly-once Spark streaming from message queues: send messages, and manage queues, errors and the store.\n\n"
-    "Exit codes: 0 done, 1 failed, 2 wrong use, 3 found something unhealthy (status). CUESQUEUE_STORE names "
+    "Exit codes: 0 done, 1 failed, 2 wrong use, 3 found something unhealthy (status, doctor). CUESQUEUE_STORE names "
     "the store in place of --store; CUESQUEUE_DEBUG=1 shows tracebacks.",
 )
 
@@ -49,6 +50,7 @@ app.command()(vacuum)
 app.command()(reconcile)
 app.command()(migrate)
 app.command()(adopt)
+app.command()(doctor)
 app.add_typer(setup, name="setup")
 
 
