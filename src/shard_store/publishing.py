@@ -210,7 +210,7 @@ def deliver(transaction: Transaction, delivery: Delivery) -> Published:
         advance_shards(transaction, identity, delivery.moves)
     causes, bad = _errors_of(transaction, identity.delivery_hash)
     quarantined = {key for key in advanced if key in bad}
-    ended = {move.key for move in delivery.moves if is_end(move.end)} - bad
+    ended = [move.key for move in delivery.moves if is_end(move.end) and move.key not in bad]
     if semantics.keeps_shards:
         quarantined -= announced_since(transaction, identity, quarantined)
         quarantine = shards.update().values(

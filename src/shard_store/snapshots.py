@@ -68,7 +68,8 @@ def read_planned(
         moves += found
         if times:
             base, later = json.loads(times)
-            sent.update((m.key, (base + ms) * 1000) for m, ms in zip(found, later, strict=True) if ms is not None)
+            both = zip(found, later, strict=True)
+            sent |= {move[0]: (base + ms) * 1000 for move, ms in both if ms is not None}
     return moves, sent
 
 
@@ -149,12 +150,13 @@ def _moves_text(ranges: Sequence[Range]) -> str:
 
 def _sent_text(ranges: Sequence[Range]) -> str | None:
     """The first time in milliseconds, and how much later each is: short, since it is read by each publish."""
-    times = [None if (sent := r.content.sent_at) is None else sent // 1000 for r in ranges]
+    times = [r.content.sent_at for r in ranges]
     known = [time for time in times if time is not None]
     if not known:
         return None
-    base = min(known)
-    return json.dumps([base, [None if time is None else time - base for time in times]], separators=(",", ":"))
+    base = min(known) // 1000
+    later = [None if time is None else time // 1000 - base for time in times]
+    return json.dumps([base, later], separators=(",", ":"))
 
 
 def _moves(text: str) -> list[Move]:

@@ -201,7 +201,7 @@ def test_a_clock_that_is_wrong_is_a_warning(tmp_path: Path, monkeypatch: pytest.
     assert the("store's clock", examine_store(url)).state is State.WARNING
 
 
-def test_a_store_that_cannot_be_reached_is_a_problem_without_its_password() -> None:
+def test_a_store_that_cannot_be_reached_is_a_problem_without_its_password(impatient: None) -> None:
     found = list(examine_store("postgresql+psycopg://me:hunter2@127.0.0.1:9/db?connect_timeout=1"))
     assert the("store", found).state is State.PROBLEM
     assert "hunter2" not in str(found)
@@ -271,6 +271,11 @@ def doctor(*arguments: str, code: int = 0) -> dict[str, Finding]:
     return {one["check"]: Finding(**{**one, "state": State(one["state"])}) for one in found["findings"]}
 
 
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("queue_source.admin.doctor.services._PATIENCE", 0.2)
+
+
 @pytest.fixture(autouse=True)
 def well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, text in environment(tmp_path).items():
@@ -320,7 +325,7 @@ def test_options_that_are_none_are_wrong_use(tmp_path: Path, arguments: tuple[st
     run(*arguments, code=2)
 
 
-def test_passwords_are_shown_nowhere(tmp_path: Path) -> None:
+def test_passwords_are_shown_nowhere(tmp_path: Path, impatient: None) -> None:
     secrets = ("hunter2", "s3cr3t")
     store = "postgresql+psycopg://me:hunter2@127.0.0.1:9/db?connect_timeout=1"
     queue = "sql+postgresql+psycopg://me:s3cr3t@127.0.0.1:9/db?connect_timeout=1&queue=files"
