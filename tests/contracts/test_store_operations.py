@@ -389,3 +389,59 @@ def test_status_takes_a_few_statements_however_many_pipelines_there_are(store: S
     with counting(store.database) as counts:
         assert len(store.status()) == 20
     assert len([text for text in counts.texts if "cuesqueue_" in text]) == 4
+
+
+def test_an_object_that_is_announced_again_waits_since_its_new_message(backend: StoreBackend) -> None:
+    store = backend.open()
+    us = Pipeline.start(store)
+    plan = planned(us, sent(backend, "a", 5000.0))
+    store.record_errors("s", "p", [bad(plan, "a", "missing-object", "object")])
+    us.publish(plan)
+    us.confirm()
+    [shard] = store.open_shards(us.token, "s", [sent(backend, "a", 20.0)._replace(message_id="another")]).values()
+    assert shard.reopened
+    assert the(store).oldest_age == 20.0
+    us.snapshot(us.look("a")["a"])
+    us.publish(us.plan(), Split("/x", 1, 1))
+    assert the(store).last_hour.lag_p99 == pytest.approx(20.0, rel=0.1)
+
+
+def test_an_object_whose_error_a_person_requeues_has_no_lag(backend: StoreBackend) -> None:
+    from shard_store import error_search
+    from shard_store.error_search import Criteria
+
+    store = backend.open()
+    us = Pipeline.start(store)
+    plan = planned(us, sent(backend, "a", 5000.0))
+    store.record_errors("s", "p", [bad(plan, "a", "corrupt-object", "object")])
+    us.publish(plan)
+    us.confirm()
+    [found] = [error for page in error_search.pages(store.database, Criteria()) for error in page]
+    store.reopen([found])
+    store.acquire(us.token, dict.fromkeys([shard.key for shard in us.look("a").values()]))
+    us.snapshot(us.look("a")["a"])
+    us.publish(us.plan(), Split("/x", 1, 1))
+    assert (the(store).last_hour.objects, the(store).last_hour.lag_p99) == (1, None)
+
+
+def test_a_snapshot_that_was_written_is_known_again_with_the_times_of_its_messages(backend: StoreBackend) -> None:
+    """Its commit was not reported: the call is repeated with the same ranges."""
+    store = backend.open()
+    us = Pipeline.start(store)
+    found = store.open_shards(us.token, "s", [sent(backend, "a", 9.0), sent(backend, "b", 3.0)]).values()
+    ranges = us.snapshot(*found)
+    store.advance(us.token, snapshot=(us.seq, ranges))
+    us.publish(us.plan(), Split("/x", 1, 1))
+    assert the(store).last_hour.lag_p99 == pytest.approx(9.0, rel=0.1)
+
+
+def test_objects_of_messages_without_a_time_have_no_lag_and_the_others_have(backend: StoreBackend) -> None:
+    store = backend.open()
+    us = Pipeline.start(store)
+    plan = planned(
+        us, sent(backend, "a", 9.0), sent(backend, "b", 9.0)._replace(sent_at=None), sent(backend, "c", -5.0)
+    )
+    us.publish(plan, Split("/x", 1, 1))
+    found = the(store).last_hour
+    assert (found.objects, found.lag_p50) == (3, 0.01)  # a clock that is ahead: no time at all
+    assert found.lag_p99 == pytest.approx(9.0, rel=0.1)
