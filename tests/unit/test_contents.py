@@ -281,8 +281,8 @@ def test_a_message_without_an_id_is_content_only_where_the_user_says_what_makes_
 
 def test_a_content_is_as_old_as_its_message_or_else_as_the_event_that_it_reports() -> None:
     event = {"eventName": "ObjectCreated:Put", "eventTime": "1970-01-01T00:00:02Z", "eventSource": "aws:s3"}
-    event |= {"s3": {"bucket": {"name": "bucket"}, "object": {"key": "a", "size": 1}}}
-    body = json.dumps({"Records": [event]}).encode()
+    where = {"s3": {"bucket": {"name": "bucket"}, "object": {"key": "a", "size": 1}}}
+    body = json.dumps({"Records": [{**event, **where}]}).encode()
     options = parse_reader_options(
         {"queueUrl": "sim://files", "fileFormat": "json", "allowedPrefixes": "s3://"}
     ).notifications
