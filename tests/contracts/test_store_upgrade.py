@@ -137,3 +137,27 @@ def test_a_migration_leaves_readers_from_where_the_code_says(url: str, old: OldR
         assert database.read(lambda t: t.execute(applied.select()).scalar_one()) == REVISION
     finally:
         database.close()
+
+
+def test_a_store_that_is_made_while_it_is_looked_at_is_not_taken_for_an_old_one(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the two looks of a process that opens it another one has made it."""
+    database = Database(url)
+    read = installing._read_stamp
+    looked: list[str] = []
+
+    def look(transaction: Any, table: Any) -> str | None:
+        found = read(transaction, table)
+        if not looked:
+            looked.append(table.name)
+            open_store(url).close()
+        return found
+
+    try:
+        monkeypatch.setattr(installing, "_read_stamp", look)
+        found = installing.installed(database)
+        assert looked
+        assert found in (None, REVISION)
+    finally:
+        database.close()

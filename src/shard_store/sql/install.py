@@ -129,14 +129,20 @@ def _stamps(database: Database) -> Installed | None:
 
 
 def _older_stamp(transaction: Transaction) -> Installed | None:
-    """Up to 0007 there was one, in a table of which Alembic knew; both were the same."""
-    inspector = sa.inspect(transaction.connection)
-    for table in (applied, version):
-        if inspector.has_table(table.name):
-            found: str | None = transaction.execute(sa.select(table.c.version_num)).scalar_one_or_none()
-            if found is not None:
-                return Installed(found, found)
-    return None
+    """Up to 0007 there was one, in a table of which Alembic knew; both were the same.
+
+    Another process may be making the store: `version` is looked at first, since it is written last.
+    """
+    readers_from, revision = (_read_stamp(transaction, table) for table in (version, applied))
+    found = revision or readers_from
+    return None if found is None else Installed(found, readers_from or found)
+
+
+def _read_stamp(transaction: Transaction, table: sa.Table) -> str | None:
+    if not sa.inspect(transaction.connection).has_table(table.name):
+        return None
+    found: str | None = transaction.execute(sa.select(table.c.version_num)).scalar_one_or_none()
+    return found
 
 
 def _stamp(transaction: Transaction, table: sa.Table, revision: str) -> None:
