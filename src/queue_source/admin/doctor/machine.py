@@ -107,7 +107,6 @@ def _workers(environment: Mapping[str, str]) -> Finding:
 
 def _bytecode(environment: Mapping[str, str]) -> Finding:
     name = "bytecode"
-    page = "docs/explanation/performance.md, PySpark's bytecode"
     if environment.get("PYTHONDONTWRITEBYTECODE"):
         text = "PYTHONDONTWRITEBYTECODE is set: each Python process that Spark starts compiles all modules again"
         return warning(name, text, "unset PYTHONDONTWRITEBYTECODE")
@@ -122,7 +121,7 @@ def _bytecode(environment: Mapping[str, str]) -> Finding:
         compiled = any(entry.endswith(".pyc") for entry in opened.namelist())
     if not compiled:
         text = f"{archive} has sources only: the start of each Python process takes up to 1 s of CPU longer"
-        return warning(name, text, f"add it once, by the script of {page}")
+        return warning(name, text, "compile it once where PySpark is installed: cuesqueue setup pyspark")
     return ok(name, "PySpark's modules are compiled")
 
 
