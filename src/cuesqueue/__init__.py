@@ -14,6 +14,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from queue_source.admin.operations import complaints, history, status
     from queue_source.admin.requeue import Requeued, requeue
     from queue_source.admin.shards import find_shards, forget_shards, quarantine_shards, reopen_shards, shard_stories
     from queue_source.errors import (
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
         StoreConfigurationError,
         StoreUnavailable,
     )
+    from shard_store.operations import PipelineStatus, StatusLimits
     from shard_store.shard_repair import ShardsChanged
     from shard_store.shard_search import FoundShard, ShardCriteria
     from shard_store.shard_story import ShardStory
@@ -70,6 +72,7 @@ __all__ = [
     "OptionError",
     "Output",
     "Payload",
+    "PipelineStatus",
     "PipelineTakenOver",
     "ProgressListener",
     "PruneResult",
@@ -89,12 +92,15 @@ __all__ = [
     "ShardsChanged",
     "ShardsLost",
     "SimQueue",
+    "StatusLimits",
     "StoreConfigurationError",
     "StoreUnavailable",
     "__version__",
+    "complaints",
     "delivery",
     "find_shards",
     "forget_shards",
+    "history",
     "log_id",
     "open_queue",
     "open_store",
@@ -107,9 +113,11 @@ __all__ = [
     "reopen_shards",
     "requeue",
     "shard_stories",
+    "status",
 ]
 
 _PLACES = {
+    "queue_source.admin.operations": "complaints history status",
     "queue_source.admin.requeue": "Requeued requeue",
     "queue_source.admin.shards": "find_shards forget_shards quarantine_shards reopen_shards shard_stories",
     "queue_source.errors": "BadObject CuesqueueError MalformedNotification ObjectStoreError OptionError "
@@ -128,6 +136,7 @@ _PLACES = {
     "shard_store.error_search": "Criteria",
     "shard_store.errors": "LostProgress PipelineTakenOver ShardStoreError ShardsLost StoreConfigurationError "
     "StoreUnavailable",
+    "shard_store.operations": "PipelineStatus StatusLimits",
     "shard_store.shard_repair": "ShardsChanged",
     "shard_store.shard_search": "FoundShard ShardCriteria",
     "shard_store.shard_story": "ShardStory",

@@ -216,7 +216,7 @@ def _reopen(
         return not any(_is_redelivered(content, message_id) for message_id in known.get(key, ()))
 
     chosen = {key: row for row in rows if is_wanted(key := ShardKey(row.shard_key))}
-    names = (*_VERSION, "queue", "receive_count")
+    names = (*_VERSION, "queue", "receive_count", "sent_at")
     columns = {"key": shards.c.shard_key, "message_group": shards.c.message_group}
     given = transaction.row_set(**columns, **{name: shards.c[name] for name in names})
     update = shards.update().where(shards.c.shard_key == given.c["key"])

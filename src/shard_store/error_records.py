@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
 
+from shard_store.activity import count_errors
 from shard_store.model import QUARANTINING, ErrorRecord, PlanIdentity, Position, ShardKey, shard_key
 from shard_store.shards import fence
 from shard_store.sql.schema import attempts, errors
@@ -35,12 +36,21 @@ def record(transaction: Transaction, source: str, pipeline: str, records: Sequen
         published = set(transaction.execute(final).scalars())
         records = [r for r in records if r.plan_hash not in published or r.scope == "row"]
     rows = {r["error_key"]: r for r in (_row(source, record) for record in records)}
+    _count_messages(transaction, pipeline, rows)
     _shorten(transaction, rows.values())
     fixed = {"source": source, "pipeline": pipeline, "occurred_at": transaction.now()}
     insert = transaction.dialect.insert_if_absent(errors).values(**fixed)
     for chunk in chunks(sorted(rows)):  # in the order of keys: two executors do not deadlock
         transaction.execute(insert, [rows[key] for key in chunk])
     _bring_back(transaction, [key for key, row in rows.items() if row["scope"] == "message"])
+
+
+def _count_messages(transaction: Transaction, pipeline: str, rows: Mapping[bytes, dict[str, Any]]) -> None:
+    """Bad messages are final at once, and counted the first time that they are written; all others with their plan."""
+    messages = [key for key, row in rows.items() if row["scope"] == "message"]
+    known = transaction.select_among(sa.select(errors.c.error_key), errors.c.error_key, messages)
+    if fresh := set(messages) - {bytes(key) for (key,) in known}:
+        count_errors(transaction, pipeline, [rows[key]["cause"] for key in fresh])
 
 
 def _shorten(transaction: Transaction, rows: Collection[dict[str, Any]]) -> None:

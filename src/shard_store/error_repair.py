@@ -111,7 +111,7 @@ def _announcement(key: ShardKey, error: StoredError, row: Row[Any] | None) -> Re
 
 
 def _put_back(transaction: Transaction, starts: dict[ShardKey, Position]) -> None:
-    reset = dict.fromkeys(("owner", "incarnation", "end_seq", "finished_at", "size", "etag"))
+    reset = dict.fromkeys(("owner", "incarnation", "end_seq", "finished_at", "size", "etag", "sent_at"))
     given = transaction.row_set(key=shards.c.shard_key, start=shards.c.position)
     update = (
         shards.update()

@@ -88,6 +88,25 @@ class PublishToken:
         return f"{self.pipeline}/{self.incarnation}"
 
 
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """Where a reader runs, and with which versions; None: not known."""
+
+    host: str | None = None
+    spark: str | None = None
+    cuesqueue: str | None = None
+
+    def columns(self) -> dict[str, str | None]:
+        def cut(text: str | None, length: int) -> str | None:
+            return None if text is None else text[:length]
+
+        return {
+            "host": cut(self.host, 255),
+            "spark_version": cut(self.spark, 40),
+            "cuesqueue_version": cut(self.cuesqueue, 40),
+        }
+
+
 class Payload(NamedTuple):
     """A message that is itself the content (`content=message`). `sent_at` is seconds since 1970, None if unknown.
 
@@ -124,6 +143,8 @@ class Content(NamedTuple):
     `sequence` orders the announced versions of the content (text of one kind, greater is newer), None where nothing
     says so. `named`: its message has an id of its own; equal messages without one share an id. Both are for opening:
     snapshots do not keep them. `reference` is kept by both, and is None where objects are read.
+    `sent_at`: when its message was sent, in microseconds since 1970 UTC; else when that happened which the message
+    reports; None: nobody knows. A snapshot keeps it beside what moves, and gives it back with no range.
     """
 
     shard_id: str
@@ -138,6 +159,7 @@ class Content(NamedTuple):
     sequence: str | None = None
     named: bool = True
     reference: Reference | None = None
+    sent_at: int | None = None
 
 
 class Shard(NamedTuple):

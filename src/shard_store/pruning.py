@@ -22,6 +22,7 @@ from shard_store.sql.schema import (
     certificates,
     cleanings,
     errors,
+    history,
     leases,
     pipelines,
     read_marks,
@@ -41,6 +42,9 @@ one window, while somebody does: so a reader with `cleanSource` may be down for 
 
 CERTIFICATES = timedelta(days=365)
 """How long a certificate is kept that is not the newest of its prefix."""
+
+HISTORY = timedelta(days=90)
+"""How long the hours of the history are kept, where the window is not longer: a quarter of a year, to compare with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +79,7 @@ class PruneResult:
     splits: int = 0
     certificates: int = 0
     cleanings: int = 0
+    history: int = 0
     timed_out: bool = False
 
     @property
@@ -184,6 +189,8 @@ def _targets(database: Database, policy: RetentionPolicy, at: int) -> Iterator[_
     yield _Target(cleanings, ended, (cleanings.c.ended_at,))
     yield _Target(leases, leases.c.until < cutoff, (leases.c.until,))
     yield _old_certificates(policy, at)
+    old_hour = history.c.hour < at - max(HISTORY, policy.window) // _MICROSECOND
+    yield _Target(history, sa.and_(old_hour, _of_source(history, policy)), (history.c.hour,))
     if policy.data is not None:
         old_file = splits.c.published_at < at - policy.data // _MICROSECOND
         yield _Target(splits, sa.and_(old_file, _of_source(splits, policy)), (splits.c.published_at,))

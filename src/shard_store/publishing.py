@@ -4,17 +4,30 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
 from shard_store import read_marks, snapshots
+from shard_store.activity import Amounts, LastBatch, counted
 from shard_store.announcing import announced_since
 from shard_store.errors import ShardStoreError
-from shard_store.model import QUARANTINING, AttemptKind, Move, PlanIdentity, ShardState, Split, split_key
+from shard_store.lags import histogram
+from shard_store.model import (
+    QUARANTINING,
+    AttemptKind,
+    Move,
+    PlanIdentity,
+    ShardKey,
+    ShardState,
+    Split,
+    is_end,
+    split_key,
+)
 from shard_store.positions import advance_shards, lock_shards
 from shard_store.semantics import Semantics
 from shard_store.shards import fence
@@ -41,11 +54,13 @@ class Delivery:
     `files` is None where another sink took the rows, or where they are recorded with another pipeline's attempt: then
     `lead` is its hash. `digest` is the attempt's hash where it is not the plan's own.
     `elsewhere`: rows and bytes that become visible with the transaction, in another place than splits.
+    `row` is the pipeline's, locked; `sent`: when the messages were sent, as far as that is known.
     """
 
     identity: PlanIdentity
-    semantics: Semantics
+    row: Row[Any]
     moves: Sequence[Move]
+    sent: Mapping[ShardKey, int] = field(default_factory=dict)
     lost: int = 0
     files: Sequence[Split] | None = None
     row_schema: str | None = None
@@ -53,6 +68,10 @@ class Delivery:
     digest: str = ""
     lead: str = ""
     elsewhere: tuple[int, int] = (0, 0)
+
+    @property
+    def semantics(self) -> Semantics:
+        return Semantics(self.row.semantics)
 
     @property
     def rows(self) -> int | None:
@@ -91,7 +110,7 @@ def publish(
         read_marks.forget(transaction, identity.delivery_hash, rows[identity].plan_attempt)
     first = identities[0]
     deliveries = {i: _delivery(transaction, i, rows[i], batch_id) for i in fresh}
-    idle = Delivery(first, Semantics(rows[first].semantics), (), batch_id=batch_id)
+    idle = Delivery(first, rows[first], (), batch_id=batch_id)
     lead = replace(deliveries.get(first, idle), files=files, row_schema=row_schema, elsewhere=elsewhere)
     if first in deliveries:
         made = [deliver(transaction, lead)]
@@ -169,15 +188,18 @@ def _delivery(transaction: Transaction, identity: PlanIdentity, row: Row[Any], b
             f"pipeline {identity.token.pipeline!r}: the batch to publish is not the one that was planned last; "
             "use one 'pipeline' name for one query only"
         )
-    moves = planned_moves(transaction, row)
-    return Delivery(identity, Semantics(row.semantics), moves, row.plan_lost or 0, batch_id=batch_id)
+    moves, sent = planned_moves(transaction, row)
+    return Delivery(identity, row, moves, sent, row.plan_lost or 0, batch_id=batch_id)
 
 
-def planned_moves(transaction: Transaction, row: Row[Any]) -> list[Move]:
-    """What the plan on record in the pipeline's row moves: its snapshots without what it left out."""
-    moves = snapshots.read_moves(transaction, row.pipeline, row.plan_after, row.plan_end)
+def planned_moves(transaction: Transaction, row: Row[Any]) -> tuple[list[Move], dict[ShardKey, int]]:
+    """What the plan on record in the pipeline's row moves: its snapshots without what it left out.
+
+    And when the messages of these shards were sent, as far as that is known.
+    """
+    moves, sent = snapshots.read_planned(transaction, row.pipeline, row.plan_after, row.plan_end)
     left_out = set(json.loads(row.plan_left_out))
-    return [m for m in moves if snapshots.mark(m) not in left_out] if left_out else moves
+    return [m for m in moves if snapshots.mark(m) not in left_out] if left_out else moves, sent
 
 
 def deliver(transaction: Transaction, delivery: Delivery) -> Published:
@@ -186,18 +208,23 @@ def deliver(transaction: Transaction, delivery: Delivery) -> Published:
     advanced = {move.key for move in delivery.moves}
     if semantics.final_at_delivery:
         advance_shards(transaction, identity, delivery.moves)
-    count, bad = _errors_of(transaction, identity.delivery_hash)
+    causes, bad = _errors_of(transaction, identity.delivery_hash)
     quarantined = {key for key in advanced if key in bad}
+    ended = [move.key for move in delivery.moves if is_end(move.end) and move.key not in bad]
     if semantics.keeps_shards:
-        ended = {"finished_at": transaction.now(), "end_seq": identity.end_seq}
         quarantined -= announced_since(transaction, identity, quarantined)
-        quarantine = shards.update().values(state=ShardState.QUARANTINED.value, pending=None, **ended)
+        quarantine = shards.update().values(
+            state=ShardState.QUARANTINED.value,
+            pending=None,
+            finished_at=transaction.now(),
+            end_seq=identity.end_seq,
+        )
         transaction.change_among(quarantine, shards.c.shard_key, quarantined)
     kind = AttemptKind.OUTPUT
     rows = delivery.rows
     if rows == 0 or (rows is None and advanced <= bad):
-        kind = AttemptKind.ERROR if count else AttemptKind.NIL
-    _record(transaction, delivery, kind, len(advanced), count)
+        kind = AttemptKind.ERROR if causes else AttemptKind.NIL
+    _record(transaction, delivery, kind, len(advanced), causes, ended)
     return Published(identity.delivery_hash, False, kind, len(advanced), len(quarantined))
 
 
@@ -217,25 +244,36 @@ def _deliver_without_shards(transaction: Transaction, delivery: Delivery) -> Pub
     """Record splits and attempt of a batch in which the pipeline has no new input."""
     kind = AttemptKind.NIL if delivery.rows == 0 else AttemptKind.OUTPUT
     own = replace(delivery, identity=replace(delivery.identity, start_seq=delivery.identity.end_seq))
-    _record(transaction, own, kind, 0, 0)
+    _record(transaction, own, kind, 0, Counter(), ())
     return Published(delivery.digest, False, kind)
 
 
-def _errors_of(transaction: Transaction, digest: str) -> tuple[int, set[bytes]]:
-    """How many errors the plan left, and the keys of the objects that are bad as a whole."""
-    counted = transaction.execute(
-        sa.select(errors.c.scope, sa.func.count()).where(errors.c.delivery_hash == digest).group_by(errors.c.scope)
-    )
-    by_scope: dict[str, int] = {row[0]: row[1] for row in counted}
-    if by_scope.keys().isdisjoint(QUARANTINING):
-        return sum(by_scope.values()), set()
+def _errors_of(transaction: Transaction, digest: str) -> tuple[Counter[str], set[bytes]]:
+    """How many errors the plan left, by cause, and the keys of the objects that are bad as a whole."""
+    kinds = errors.c.scope, errors.c.cause
+    counts = sa.select(*kinds, sa.func.count()).where(errors.c.delivery_hash == digest).group_by(*kinds)
+    causes = Counter[str]()
+    scopes: set[str] = set()
+    for scope, cause, count in transaction.execute(counts):
+        scopes.add(scope)
+        causes[cause] += count
+    if scopes.isdisjoint(QUARANTINING):
+        return causes, set()
     bad = transaction.execute(
         sa.select(errors.c.shard_key).where(errors.c.delivery_hash == digest, errors.c.scope.in_(QUARANTINING))
     )
-    return sum(by_scope.values()), set(bad.scalars())
+    return causes, set(bad.scalars())
 
 
-def _record(transaction: Transaction, delivery: Delivery, kind: AttemptKind, shard_count: int, errors: int) -> None:
+def _record(
+    transaction: Transaction,
+    delivery: Delivery,
+    kind: AttemptKind,
+    shard_count: int,
+    causes: Counter[str],
+    ended: Collection[ShardKey],
+) -> None:
+    """Splits and attempt, and in the pipeline's row what operators see of them. `ended`: published to their end."""
     identity, files = delivery.identity, delivery.files
     pipeline = identity.token.pipeline
     written = sa.select(snapshot_rows.c.created_at).where(
@@ -265,7 +303,7 @@ def _record(transaction: Transaction, delivery: Delivery, kind: AttemptKind, sha
             kind=kind.value,
             shards=shard_count,
             lost=delivery.lost,
-            errors=errors,
+            errors=causes.total(),
             splits=len(files or ()),
             rows=delivery.rows,
             bytes=delivery.size,
@@ -273,4 +311,9 @@ def _record(transaction: Transaction, delivery: Delivery, kind: AttemptKind, sha
         )
     )
     shown = {} if delivery.row_schema is None else {"row_schema": delivery.row_schema}
+    lags = histogram([now - delivery.sent[key] for key in ended if key in delivery.sent])
+    amounts = Amounts(1, delivery.rows, delivery.size, len(ended), errors=causes, lags=lags)
+    size = delivery.rows, delivery.size
+    last = LastBatch(identity.end_seq, delivery.batch_id, kind.value, now, *size, len(ended), causes.total())
+    shown |= counted(transaction, delivery.row, now, amounts, last)
     transaction.execute(pipelines.update().where(pipelines.c.pipeline == pipeline).values(published_at=now, **shown))

@@ -204,6 +204,7 @@ def _put_back(transaction: Transaction, starts: Iterable[tuple[bytes, Position, 
             state=ShardState.OPEN.value,
             pending=Pending.RENEWED.value,
             finished_at=None,
+            sent_at=None,  # what a person has opened waits for no message
             **_UNKNOWN,
         )
     )

@@ -12,6 +12,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
+from shard_store.activity import Amounts, Report, counted, counters_of, locked_now
 from shard_store.announcing import newest_of, take_up
 from shard_store.errors import PipelineTakenOver
 from shard_store.model import BEGINNING, Content, Pending, Position, PublishToken, Shard, ShardKey, ShardState
@@ -20,34 +21,53 @@ from shard_store.sql.transaction import Transaction, chunks
 
 _GIVEN = (
     "shard_key", "shard_id", "uri", "size", "etag", "queue", "message_id", "receive_count", "message_group",
-    "sequence", "reference",
+    "sequence", "reference", "sent_at",
 )  # fmt: skip
 """The columns that a notification fills, in the order of `_row`."""
 
 
+_FENCED = sa.select(pipelines).where(pipelines.c.pipeline == sa.bindparam("fenced")).with_for_update()
+"""Made once: building it would cost each transaction more than running it."""
+
+
 def fence(transaction: Transaction, token: PublishToken) -> Row[Any]:
     """Lock the pipeline's row and return it; raises PipelineTakenOver when another incarnation is current."""
-    row = transaction.execute(
-        sa.select(pipelines).where(pipelines.c.pipeline == token.pipeline).with_for_update()
-    ).one_or_none()
+    row = transaction.execute(_FENCED, [{"fenced": token.pipeline}]).one_or_none()
     if row is None or row.incarnation != token.incarnation:
         raise PipelineTakenOver(token.pipeline, token.incarnation, None if row is None else row.incarnation)
     return row
 
 
-def heartbeat(transaction: Transaction, token: PublishToken, stale_after: float) -> None:
-    """Say that the token's owner lives; raises PipelineTakenOver when it is no longer the pipeline's."""
-    now = transaction.now()
-    transaction.execute(_row_of(token).values(heartbeat_at=now, stale_at=now + int(stale_after * 1_000_000)))
-    fence(transaction, token)
+def heartbeat(transaction: Transaction, token: PublishToken, stale_after: float, report: Report | None = None) -> None:
+    """Say that the token's owner lives; raises PipelineTakenOver when it is no longer the pipeline's.
+
+    `report`: what it says of itself, for operators.
+    """
+    row = locked_now(transaction, token.pipeline)
+    if row is None or row.incarnation != token.incarnation:
+        raise PipelineTakenOver(token.pipeline, token.incarnation, None if row is None else row.incarnation)
+    until = row.now + int(stale_after * 1_000_000)
+    said = _reported(transaction, row, report)
+    transaction.execute(_row_of(token).values(heartbeat_at=row.now, stale_at=until, **said))
 
 
-def retire(transaction: Transaction, token: PublishToken) -> None:
+def retire(transaction: Transaction, token: PublishToken, report: Report | None = None) -> None:
     """A graceful end: this incarnation plans nothing more. Its shards stay its own until they are stale.
 
-    They may be in a batch that another sink has already taken: a restart has to find them.
+    They may be in a batch that another sink has already taken: a restart has to find them. `report` is its last one.
     """
-    transaction.execute(_row_of(token).values(driver=""))
+    row = locked_now(transaction, token.pipeline)
+    if row is not None and row.incarnation == token.incarnation:
+        transaction.execute(_row_of(token).values(driver="", **_reported(transaction, row, report)))
+
+
+def _reported(transaction: Transaction, row: Row[Any], report: Report | None) -> dict[str, str]:
+    """What the report changes in the pipeline's row: itself, and the messages received since the one before."""
+    if report is None:
+        return {}
+    received = report.counters.get("received", 0) - counters_of(row.report).get("received", 0)
+    values = {"report": report.dump(row.incarnation)}
+    return values | counted(transaction, row, row.now, Amounts(messages=received)) if received > 0 else values
 
 
 def open_shards(
@@ -172,12 +192,11 @@ def current(transaction: Transaction) -> sa.Select[Any]:
 
 
 def as_shard(row: Sequence[Any]) -> Shard:
-    key, shard_id, uri, size, etag, queue, message_id, count, group, sequence, reference, *rest = row
+    key, shard_id, uri, size, etag, queue, message_id, count, group, sequence, reference, sent_at, *rest = row
     position, state, owner, incarnation, fresh = rest
     uri = shard_id if uri is None else uri
-    content = Content(
-        shard_id, uri, size, etag, queue, message_id, count, group, sequence=sequence, reference=reference
-    )
+    names = shard_id, uri, size, etag, queue, message_id, count, group
+    content = Content(*names, sequence=sequence, reference=reference, sent_at=sent_at)
     return Shard(
         key=ShardKey(key),
         content=content,
@@ -198,5 +217,5 @@ def _row_of(token: PublishToken) -> sa.Update:
 def _row(key: ShardKey, content: Content) -> tuple[object, ...]:
     c = content
     uri = None if c.uri == c.shard_id else c.uri
-    given = (c.size, c.etag, c.queue, c.message_id, c.receive_count, c.group, c.sequence, c.reference)
+    given = (c.size, c.etag, c.queue, c.message_id, c.receive_count, c.group, c.sequence, c.reference, c.sent_at)
     return (key, c.shard_id, uri, *given)

@@ -1,7 +1,8 @@
 """Snapshots as rows: which shards move from where to where, and what they are made of; up to 1,000 ranges a row.
 
-Both are JSON, column by column, and kept apart: publishing and confirming need the moves only. Of the moves the first
-column is all keys as one hexadecimal text. A snapshot is kept until no plan can need it again (decision 0032).
+Both are JSON, column by column, and kept apart: publishing and confirming need the moves only, and when the messages
+were sent that announced them. Of the moves the first column is all keys as one hexadecimal text. A snapshot is kept
+until no plan can need it again (decision 0032).
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ def write(transaction: Transaction, token: PublishToken, snapshot: Snapshot) -> 
         moves, text = _moves_text(chunk), _contents_text([r.content for r in chunk])
         for start in range(0, len(text), PIECE):
             row = {"chunk": next(number), "moves": "" if start else moves, "contents": text[start : start + PIECE]}
+            row["sent"] = None if start else _sent_text(chunk)
             transaction.execute(insert, [row])
 
 
@@ -55,6 +57,22 @@ def read_moves(transaction: Transaction, pipeline: str, after: int, until: int) 
     return [move for _, text in rows if text for move in _moves(text)]
 
 
+def read_planned(
+    transaction: Transaction, pipeline: str, after: int, until: int
+) -> tuple[list[Move], dict[ShardKey, int]]:
+    """As `read_moves`, and when the messages of these shards were sent (microseconds), as far as that is known."""
+    moves: list[Move] = []
+    sent: dict[ShardKey, int] = {}
+    for _, text, times in _rows(transaction, pipeline, after, until, snapshots.c.moves, snapshots.c.sent):
+        found = _moves(text) if text else []
+        moves += found
+        if times:
+            base, later = json.loads(times)
+            both = zip(found, later, strict=True)
+            sent |= {move[0]: (base + ms) * 1000 for move, ms in both if ms is not None}
+    return moves, sent
+
+
 def forget(transaction: Transaction, pipeline: str, after: int, until: int, *, keep_moves: bool) -> None:
     """No plan needs the snapshots with after < seq <= until again: they go, or all of them but the moves."""
     these = _between(pipeline, after, until)
@@ -68,7 +86,7 @@ def flatten(parts: Sequence[Snapshot]) -> list[Range]:
 
 def as_kept(entry: Range) -> Range:
     """Without what is for opening alone, and comes back from no snapshot."""
-    return entry._replace(content=entry.content._replace(sequence=None, named=True))
+    return entry._replace(content=entry.content._replace(sequence=None, named=True, sent_at=None))
 
 
 def mark(entry: Range | Move) -> str:
@@ -128,6 +146,17 @@ def _size(content: Content) -> int:
 def _moves_text(ranges: Sequence[Range]) -> str:
     keys = b"".join([r.key for r in ranges])
     return json.dumps([keys.hex(), [r.start for r in ranges], [r.end for r in ranges]], separators=(",", ":"))
+
+
+def _sent_text(ranges: Sequence[Range]) -> str | None:
+    """The first time in milliseconds, and how much later each is: short, since it is read by each publish."""
+    times = [r.content.sent_at for r in ranges]
+    known = [time for time in times if time is not None]
+    if not known:
+        return None
+    base = min(known) // 1000
+    later = [None if time is None else time // 1000 - base for time in times]
+    return json.dumps([base, later], separators=(",", ":"))
 
 
 def _moves(text: str) -> list[Move]:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
 from shard_store import snapshots
+from shard_store.activity import counters_of
 from shard_store.errors import StoreConfigurationError
-from shard_store.model import PublishToken, Shard, ShardKey, Snapshot
+from shard_store.model import PublishToken, Runtime, Shard, ShardKey, Snapshot
 from shard_store.offsets import plans_with_errors
 from shard_store.semantics import Semantics
 from shard_store.shards import as_shard, current, owned_by
@@ -25,7 +27,7 @@ class Started:
     `unfinished` are its own open shards, those inside `unconfirmed` snapshots included; `previous_alive`: the
     incarnation before still had a fresh heartbeat in the same driver. `recent`, where no shards are kept: what was
     delivered a short while ago, perhaps without its messages being acknowledged. `with_errors`: the hashes of plans
-    that are final now, and have left errors.
+    that are final now, and have left errors. `counters`: those that the incarnation before reported last.
     """
 
     token: PublishToken
@@ -36,6 +38,7 @@ class Started:
     previous_alive: bool
     recent: frozenset[ShardKey] = frozenset()
     with_errors: tuple[str, ...] = ()
+    counters: Mapping[str, int] = field(default_factory=dict)
 
 
 def check_name(option: str, name: str) -> None:
@@ -56,6 +59,7 @@ def start(
     stale_after: float = 120.0,
     semantics: Semantics = Semantics.EXACTLY_ONCE,
     remembered: float = 0.0,
+    runtime: Runtime | None = None,
 ) -> Started:
     """Begin a new incarnation of the pipeline, which fences the one before. Idempotent but for the number.
 
@@ -63,6 +67,7 @@ def start(
     are delivered, and are confirmed; those after it are not.
     `stale_after`: the seconds after its last heartbeat from which others may take the pipeline's shards.
     `remembered`: with at-least-once, for how many seconds what was delivered is reported as `recent`.
+    `runtime` is for operators.
     """
     check_name("source", source)
     check_name("pipeline", pipeline)
@@ -86,6 +91,7 @@ def start(
             remembered=int(remembered * 1_000_000),
             heartbeat_at=now,
             stale_at=now + int(stale_after * 1_000_000),
+            **(runtime or Runtime()).columns(),
         )
     )
     ours = shards.update().where(shards.c.owner == pipeline, shards.c.finished_at.is_(None))
@@ -100,6 +106,7 @@ def start(
         previous_alive=bool(row.alive) and driver != "" and row.driver == driver,
         recent=frozenset() if semantics.keeps_shards else _recent(transaction, pipeline, confirmed, remembered),
         with_errors=plans_with_errors(transaction, pipeline, row.confirmed_seq, confirmed),
+        counters=counters_of(row.report),
     )
 
 

@@ -29,6 +29,7 @@ from shard_store import (
     leases,
     listing,
     offsets,
+    operations,
     plans,
     pruning,
     publishing,
@@ -246,6 +247,9 @@ class ShardStore:
         """Delete up to 1,000 finished shards: announced again, they are read again."""
         run = self.database.read if dry_run else self.database.write
         return run(lambda t: shard_repair.forget(t, keys, audit, dry_run=dry_run))
+
+    status = _reads(operations.status)
+    hours = _reads(operations.hours)
 
     # marks of reads: called by executors, for plans that have failed before
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
 
 import sqlalchemy as sa
 
@@ -149,6 +150,14 @@ def _rows(sql: _Sql, batches: int, now: int) -> Iterator[tuple[str, int, dict[st
     cleaned |= {"uri": sql.text.format("s3://bucket/landing/"), "action": "'delete'", "attempts": "1"}
     cleaned |= dict.fromkeys(("opened_at", "read_at", "planned_at", "due_at", "ended_at"), at(29, objects))
     yield "cleanings", objects, {**cleaned, "outcome": "'cleaned'"}
+    hour = {
+        "pipeline": ours["pipeline"],
+        "hour": at(89, 2136),
+        "source": ours["source"],
+        "causes": "'{}'",
+        "lags": "'{}'",
+    }
+    yield "history", 2136, hour | dict.fromkeys(("batches", "objects", "messages", "errors"), "1")
     yield "leases", 50, {"name": sql.text.format("of a source "), "holder": "''", "until": at(29, 50)}
 
 
@@ -201,6 +210,7 @@ class Life:
         yield "prune", lambda: self.store.prune(RetentionPolicy(source=SOURCE), time_out=600.0)
         yield "lookups", self._look_up
         yield "views", self._views
+        yield "status", self._status
 
     def _start(self) -> None:
         started = self.store.start(SOURCE, PIPELINE)
@@ -211,7 +221,7 @@ class Life:
     def _open(self) -> None:
         self.number += 1
         names = [f"s3://bucket/new/{self.number}/{i}" for i in range(_OBJECTS)]
-        contents = [Content(name, name, 10, None, "sqs://landing", name) for name in names]
+        contents = [Content(name, name, 10, None, "sqs://landing", name, sent_at=1) for name in names]
         found = self.store.open_shards(self._token, SOURCE, contents)
         assert len(self.store.look(found)) == _OBJECTS
         self._ranges = [Range(s.key, s.content, BEGINNING, end_at(10)) for s in found.values()]
@@ -275,6 +285,11 @@ class Life:
         assert self.store.acquire(self._token, dict.fromkeys(opened)) == set(opened)
         self.store.release(self._token, list(opened))
         self.store.win_interval(f"prune {SOURCE}", 0.0)
+
+    def _status(self) -> None:
+        found = {one.pipeline: one for one in self.store.status()}
+        assert found[PIPELINE].total.objects > 0
+        assert self.store.hours(since=datetime.now(timezone.utc) - timedelta(hours=2))
 
     def _views(self) -> None:
         """What each view costs before it shows its rows, and its first page."""

@@ -208,7 +208,8 @@ def test_prune_takes_the_store_from_the_environment_and_its_policy_from_the_opti
     done = cuesqueue("prune", *arguments, *older, env={"CUESQUEUE_STORE": "sqlite:///env.db"})
     assert json.loads(done.stdout) == {
         "shards": 3, "snapshots": 2, "attempts": 1, "errors": 0, "read_marks": 0, "leases": 0, "pipelines": 0,
-        "shard_changes": 0, "splits": 0, "certificates": 0, "cleanings": 0, "timed_out": False, "dry_run": True,
+        "shard_changes": 0, "splits": 0, "certificates": 0, "cleanings": 0, "history": 0,
+        "timed_out": False, "dry_run": True,
     }  # fmt: skip
     kept = {"window": timedelta(days=5), "pipelines": timedelta(days=90), "data": timedelta(days=700)}
     assert pruning.asked == [{"url": "sqlite:///env.db", "dry_run": True, "max_shards": 9, "source": "orders", **kept}]

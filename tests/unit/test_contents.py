@@ -277,3 +277,18 @@ def test_a_message_without_an_id_is_content_only_where_the_user_says_what_makes_
     options["messageIdentity"] = "content"
     lenient = announced_messages(messages, parse_reader_options(options).notifications)
     assert [(len(one.contents), one.error) for one in lenient] == [(1, None), (1, None)]
+
+
+def test_a_content_is_as_old_as_its_message_or_else_as_the_event_that_it_reports() -> None:
+    event = {"eventName": "ObjectCreated:Put", "eventTime": "1970-01-01T00:00:02Z", "eventSource": "aws:s3"}
+    where = {"s3": {"bucket": {"name": "bucket"}, "object": {"key": "a", "size": 1}}}
+    body = json.dumps({"Records": [{**event, **where}]}).encode()
+    options = parse_reader_options(
+        {"queueUrl": "sim://files", "fileFormat": "json", "allowedPrefixes": "s3://"}
+    ).notifications
+    timed, untimed = replace(received(body), sent_at=5.5), replace(received(body), sent_at=None)
+    bare = replace(received(b"s3://bucket/b"), sent_at=None)
+    found = announced_objects([timed, untimed, bare], options, no_sizes)
+    assert [one.contents[0].sent_at for one in found] == [5_500_000, 2_000_000, None]
+    [message] = announced_messages([replace(timed, has_id=True)], options)
+    assert message.contents[0].sent_at == 5_500_000

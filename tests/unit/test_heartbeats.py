@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from queue_source.coordinator.heartbeats import send_heartbeats
+from shard_store.activity import Report
 from shard_store.errors import PipelineTakenOver, StoreUnavailable
 from shard_store.model import PublishToken
 from support.sessions import make_session
@@ -35,7 +36,7 @@ class Store:
         self.time, self.fails, self.takes = time, fails, takes
         self.beats: list[float] = []
 
-    def heartbeat(self, token: PublishToken, stale_after: float) -> None:
+    def heartbeat(self, token: PublishToken, stale_after: float, report: Report | None = None) -> None:
         assert stale_after == STALE_AFTER
         failure = self.fails(self.time.now)
         self.time.now += self.takes

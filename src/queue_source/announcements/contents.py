@@ -187,9 +187,11 @@ def _content(notice: ObjectNotice, message: Received, options: NotificationOptio
     if options.allow_overwrites and version is not None:
         identity = f"{notice.uri}#{version}"
     content = _from(message, identity, notice.uri, notice.size, notice.etag, sequence=notice.sequence)
+    happened = None if notice.event_time is None else micros(notice.event_time)
+    if content.sent_at is None:
+        content = content._replace(sent_at=happened)
     if not options.by_reference:
         return content
-    happened = None if notice.event_time is None else micros(notice.event_time)
     return content._replace(reference=Reference(notice.version, None, happened, message.tag))
 
 
@@ -203,7 +205,8 @@ def _from(
     sequence: str | None = None,
 ) -> Content:
     origin = message.queue, message.message_id, message.receive_count, message.group
-    return Content(shard_id, uri, size, etag, *origin, payload, sequence, message.has_id)
+    sent_at = None if message.sent_at is None else round(message.sent_at * 1_000_000)
+    return Content(shard_id, uri, size, etag, *origin, payload, sequence, message.has_id, sent_at=sent_at)
 
 
 def _error(message: Received, cause: str, detail: str) -> ErrorRecord:

@@ -8,6 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 from queue_source.commands.demo.command import demo
+from queue_source.commands.doctor import doctor
 from queue_source.commands.errors import group as errors_group
 from queue_source.commands.output import Json, errors_as_exit_codes, print_result
 from queue_source.commands.queue import group as queue_group
@@ -15,6 +16,7 @@ from queue_source.commands.reconcile import reconcile
 from queue_source.commands.send import send
 from queue_source.commands.setup import app as setup
 from queue_source.commands.shards import group as shards_group
+from queue_source.commands.status import status
 from queue_source.commands.store import adopt, migrate, prune, vacuum
 
 
@@ -32,13 +34,14 @@ app = typer.Typer(
     pretty_exceptions_enable=False,  # it prints local variables, and they hold secrets
     rich_markup_mode=None,  # plain help: it loads in half the time
     help="Exactly-once Spark streaming from message queues: send messages, and manage queues, errors and the store.\n\n"
-    "Exit codes: 0 done, 1 failed, 2 wrong use. CUESQUEUE_STORE names the store in place of --store; "
-    "CUESQUEUE_DEBUG=1 shows tracebacks.",
+    "Exit codes: 0 done, 1 failed, 2 wrong use, 3 found something unhealthy (status, doctor). CUESQUEUE_STORE names "
+    "the store in place of --store; CUESQUEUE_DEBUG=1 shows tracebacks.",
 )
 
 app.command()(demo)
 app.command()(send)
 app.command("publish", hidden=True)(send)  # the earlier name
+app.command()(status)
 app.add_typer(queue_group)
 app.add_typer(errors_group)
 app.add_typer(shards_group)
@@ -47,6 +50,7 @@ app.command()(vacuum)
 app.command()(reconcile)
 app.command()(migrate)
 app.command()(adopt)
+app.command()(doctor)
 app.add_typer(setup, name="setup")
 
 

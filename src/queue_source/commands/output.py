@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 FAILED = 1
 WRONG_USE = 2
+UNHEALTHY = 3
+"""What was looked at is not as it should be: of `status` and `doctor`, for probes."""
 
 
 def _default_store() -> str:

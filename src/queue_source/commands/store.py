@@ -103,7 +103,8 @@ def vacuum(
 def migrate(store: Store, as_json: Json = False) -> None:
     """Bring the store's tables to this version's schema; in an empty database, create them.
 
-    Stop the queries that use the store first. Running it again changes nothing.
+    Queries of the version before may go on meanwhile, unless the error that asks for the migration says that they have
+    to be stopped. Running it again changes nothing.
     """
     from shard_store.sql.database import Database
     from shard_store.sql.install import migrate as migrate_tables

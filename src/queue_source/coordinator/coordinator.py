@@ -18,6 +18,7 @@ from queue_source.coordinator.leases import LeaseKeeper
 from queue_source.coordinator.maintenance import Maintenance
 from queue_source.coordinator.progress import Progress
 from queue_source.coordinator.receiving import Receivers
+from queue_source.coordinator.reporting import Reporting
 from queue_source.coordinator.session import Session
 from queue_source.coordinator.threads import Threads
 from queue_source.errors import QueueError
@@ -45,6 +46,7 @@ class Parts:
     receivers: Receivers
     backfill: Backfill
     maintenance: Maintenance
+    reporting: Reporting
     threads: Threads
 
 
@@ -208,7 +210,7 @@ class Coordinator:
         left = self._parts.in_flight.empty()
         try:
             session.store.release(session.token, left.shards)
-            session.store.retire(session.token)
+            session.store.retire(session.token, self._parts.reporting.report(stopped=True))
             self._parts.backfill.let_go()
         except ShardStoreError as error:
             logger.warning("pipeline %s: %s", session.token.pipeline, error)  # they go stale by themselves

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from queue_source.coordinator.session import Session
+from shard_store.activity import Report
 from shard_store.errors import StoreUnavailable
 
 logger = logging.getLogger("cuesqueue")
@@ -12,8 +14,8 @@ logger = logging.getLogger("cuesqueue")
 _RETRY = 1.0  # seconds
 
 
-def send_heartbeats(session: Session, started: float) -> None:
-    """Say that this reader lives. `started`: the clock's time when the store began it.
+def send_heartbeats(session: Session, started: float, report: Callable[[], Report | None] = lambda: None) -> None:
+    """Say that this reader lives, and what it holds. `started`: the clock's time when the store began it.
 
     Raises PipelineTakenOver when a newer incarnation runs: the query then stops. While the store is unavailable it
     tries again until the moment at which others may take our shards over, and raises StoreUnavailable then.
@@ -23,7 +25,7 @@ def send_heartbeats(session: Session, started: float) -> None:
     while not session.stopping.wait(pause):
         asked = session.clock()
         try:
-            session.store.heartbeat(session.token, session.stale_after)
+            session.store.heartbeat(session.token, session.stale_after, report())
         except StoreUnavailable as error:
             if session.clock() >= fresh_until:
                 raise

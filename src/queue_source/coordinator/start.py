@@ -23,6 +23,7 @@ from queue_source.coordinator.opening import Opener
 from queue_source.coordinator.ownership import Ownership
 from queue_source.coordinator.progress import Progress
 from queue_source.coordinator.receiving import Receivers
+from queue_source.coordinator.reporting import Reporting
 from queue_source.coordinator.room import limits_of
 from queue_source.coordinator.session import Metrics, Session, with_back_off
 from queue_source.coordinator.shares import shares_of
@@ -33,7 +34,7 @@ from queue_source.options import ReaderOptions
 from queue_source.options.queue_checks import warn_of_retention
 from queue_source.queues.base import Queue
 from queue_source.storage.buckets.base import Bucket
-from shard_store.model import LISTING
+from shard_store.model import LISTING, Runtime
 from shard_store.semantics import Semantics
 from shard_store.starting import Started
 from shard_store.store import ShardStore
@@ -55,6 +56,7 @@ def start(
     stat: Stat,
     *,
     driver: str = "",
+    runtime: Runtime | None = None,
     error_queue: Queue | None = None,
     open_bucket: OpenBucket = _no_bucket,
     clock: Callable[[], float] = time.monotonic,
@@ -62,8 +64,8 @@ def start(
     """Recover, and start the threads. May be repeated after a death at any moment. Runs in the reader process.
 
     `queues` by name, `store` already open, `error_queue`: all are closed by the coordinator's `stop`, and are left
-    open when this raises (ShardStoreError, QueueError). `driver` identifies the driver that runs us. `open_bucket`: for
-    `backfillPrefixes` and `cleanSource`.
+    open when this raises (ShardStoreError, QueueError). `driver` identifies the driver that runs us, `runtime` tells
+    operators of it. `open_bucket`: for `backfillPrefixes` and `cleanSource`.
     """
     listing = bool(options.backfill.prefixes)
     if listing and LISTING in queues:
@@ -71,7 +73,7 @@ def start(
     threads = Threads()
     began = clock()
     retry = options.queue.retry_timeout.total_seconds()
-    started = _begin(options, store, queues, driver, with_back_off(threads.stopping, retry, clock))
+    started = _begin(options, store, queues, driver, runtime, with_back_off(threads.stopping, retry, clock))
     session = Session(options, store, queues, started.token, Metrics(), threads.stopping, clock)
     errors, error_log = ErrorQueue(session, error_queue), ErrorLog(session)
     error_log.of_plans(started.with_errors)
@@ -91,9 +93,10 @@ def start(
     backfill = Backfill(session, in_flight, ownership, open_bucket)
     backfill.prepare()
     maintenance = Maintenance(session, in_flight, ownership, acknowledger, error_log, backfill)
+    reporting = Reporting(session, in_flight, maintenance, started.counters)
     threads.on_stop(in_flight.wake, leases.wake, acknowledger.wake)
     threads.start("leases", leases.run, threads.stopping)
-    threads.start("heartbeats", send_heartbeats, session, began)
+    threads.start("heartbeats", send_heartbeats, session, began, reporting.report)
     threads.start("maintenance", maintenance.run)
     threads.start("open", Opener(session, stat, in_flight, ownership, acknowledger, errors, error_log).run)
     threads.start("acknowledge", acknowledger.run)
@@ -102,13 +105,28 @@ def start(
     if options.cleaning.clean_source != "off":
         threads.start("cleaning", Cleaner(session, open_bucket).run)
     parts = Parts(
-        in_flight, leases, acknowledger, errors, error_log, progress, receivers, backfill, maintenance, threads
+        in_flight,
+        leases,
+        acknowledger,
+        errors,
+        error_log,
+        progress,
+        receivers,
+        backfill,
+        maintenance,
+        reporting,
+        threads,
     )
     return Coordinator(session, parts)
 
 
 def _begin(
-    options: ReaderOptions, store: ShardStore, queues: Mapping[str, Queue], driver: str, patiently: tenacity.Retrying
+    options: ReaderOptions,
+    store: ShardStore,
+    queues: Mapping[str, Queue],
+    driver: str,
+    runtime: Runtime | None,
+    patiently: tenacity.Retrying,
 ) -> Started:
     """The new incarnation, and what the one before left."""
     semantics = Semantics(options.delivery.delivery_semantics)
@@ -124,6 +142,7 @@ def _begin(
         stale_after=stale_after,
         semantics=semantics,
         remembered=_REMEMBERED_LEASES * max(lease, stale_after),
+        runtime=runtime,
     )
 
 

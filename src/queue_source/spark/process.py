@@ -7,12 +7,15 @@ import hashlib
 import os
 import re
 import signal
+import socket
 import threading
 from types import FrameType
 from typing import Any
 
 import pyspark
 from pyspark import SparkContext, TaskContext
+
+from shard_store.model import Runtime
 
 pyspark_version = tuple(int(number) for number in re.findall(r"\d+", pyspark.__version__)[:2])
 
@@ -40,6 +43,17 @@ def _folders_by_the_jvm() -> str:
     field.setAccessible(True)
     folders = field.get(context._jsc.sc().env()).diskBlockManager().localDirs()
     return ",".join(folder.getPath() for folder in folders)
+
+
+def runtime() -> Runtime:
+    """Where this reader process runs, for operators."""
+    from importlib.metadata import PackageNotFoundError, version  # here: executors import this module as well
+
+    try:
+        ours: str | None = version("cuesqueue")
+    except PackageNotFoundError:  # its code came with `--py-files`
+        ours = None
+    return Runtime(socket.gethostname(), pyspark.__version__, ours)
 
 
 def is_repeated() -> bool:

@@ -38,6 +38,7 @@ from queue_source.spark.process import (
     driver_identity,
     is_repeated,
     keep_loaded,
+    runtime,
     session_time_zone,
     stop_on_sigterm,
     task_name,
@@ -224,7 +225,14 @@ def _start(options: ReaderOptions) -> tuple[Coordinator, PlanStore]:
         check_suitability(queues, options)
         by_name = {queue.name: queue for queue in queues}
         coordinator = start(
-            options, store, by_name, stat, driver=driver_identity(), error_queue=errors, open_bucket=bucket
+            options,
+            store,
+            by_name,
+            stat,
+            driver=driver_identity(),
+            runtime=runtime(),
+            error_queue=errors,
+            open_bucket=bucket,
         )
         undone.pop_all()
     return coordinator, plan_store

@@ -2,6 +2,9 @@
 
 Opening costs one statement. An empty database is created from `schema.py` and stamped with its revision, without
 loading Alembic; a test proves that the migrations end at the same tables.
+
+Two revisions are stamped: the one that the tables are, and the oldest whose code can use them. So queries of an older
+version go on, and start again, while a store grows under them (decision 0053).
 """
 
 from __future__ import annotations
@@ -11,14 +14,14 @@ from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import sqlalchemy as sa
 
 from shard_store import identity
 from shard_store.errors import ShardStoreError, StoreConfigurationError, StoreUnavailable
 from shard_store.sql.database import Database
-from shard_store.sql.schema import REVISION, metadata, pipelines, version
+from shard_store.sql.schema import READERS_FROM, REVISION, applied, metadata, pipelines, version
 from shard_store.sql.transaction import Transaction
 
 if TYPE_CHECKING:
@@ -27,26 +30,42 @@ if TYPE_CHECKING:
 COMMAND = "cuesqueue migrate --store URL"
 
 
-def ensure(database: Database, *, create: bool) -> None:
-    """Return when the tables are there at our revision; `create` makes them in a database that has none.
+class Installed(NamedTuple):
+    """The revision of a store's tables, and the oldest revision whose code can use them."""
 
-    Any number of processes may do it at once. Raises StoreConfigurationError for an older or newer schema.
+    revision: str
+    readers_from: str
+
+    @property
+    def usable(self) -> bool:
+        """By this code: they are its own, or newer ones that have all that it knows."""
+        return self.revision == REVISION or (self.revision not in _revisions() and self.readers_from in _revisions())
+
+
+def ensure(database: Database, *, create: bool) -> None:
+    """Return when the tables are there, and of a revision that this code can use.
+
+    `create` makes them in a database that has none. Any number of processes may do it at once. Raises
+    StoreConfigurationError for a schema that is older, or too new.
     """
     file = database.file()
     if not create and file is not None and not file.exists():
         raise StoreConfigurationError(f"database {database.name!r}: there is no such file, and so no store")
-    found = installed(database)
+    found = _stamps(database)
     if found is None and not create:
         raise StoreConfigurationError(f"database {database.name!r}: there is no store in it")
     if found is None:
         database.write(_create)
-        found = installed(database)
-    if found != REVISION:
-        raise StoreConfigurationError(_refusal(database, found or "none"))
+        found = _stamps(database)
+    if found is None or not found.usable:
+        raise StoreConfigurationError(_refusal(database, "none" if found is None else found.revision))
 
 
 def migrate(database: Database) -> tuple[str | None, str]:
-    """Bring the tables to this version's revision, from whatever they are; returns the revision before and after."""
+    """Bring the tables to this version's revision, from whatever they are; returns the revision before and after.
+
+    Code from READERS_FROM on may use the store meanwhile.
+    """
     found = installed(database)
     if found is not None and found not in _revisions():
         raise StoreConfigurationError(_refusal(database, found))
@@ -58,7 +77,10 @@ def migrate(database: Database) -> tuple[str | None, str]:
     def upgrade(transaction: Transaction) -> None:
         with schema_lock(transaction):
             settings.attributes["connection"] = transaction.connection
+            if found is not None:
+                _stamp(transaction, applied, found)
             command.upgrade(settings, "head")
+            _stamp(transaction, version, READERS_FROM)
 
     with _migrations() as folder:
         settings.set_main_option("script_location", str(folder).replace("%", "%%"))
@@ -90,25 +112,53 @@ def _copy(found: Traversable, folder: Path) -> None:
 
 def installed(database: Database) -> str | None:
     """The revision of the tables in the database; None when there is no store."""
+    found = _stamps(database)
+    return None if found is None else found.revision
+
+
+def _stamps(database: Database) -> Installed | None:
+    both = sa.select(applied.c.version_num, sa.select(version.c.version_num).scalar_subquery())
     try:
-        return database.read(_revision)
+        found = database.read(lambda transaction: transaction.execute(both).one_or_none())
+        return None if found is None else Installed(*found)
     except StoreUnavailable:
         raise
     except ShardStoreError:
         # the answer to a table that is not there, or was not a moment ago; anything else comes up again here
-        there = database.read(lambda transaction: sa.inspect(transaction.connection).has_table(version.name))
-        return database.read(_revision) if there else None
+        return database.read(_older_stamp)
 
 
-def _revision(transaction: Transaction) -> str | None:
-    revision: str | None = transaction.execute(sa.select(version.c.version_num)).scalar_one_or_none()
-    return revision
+def _older_stamp(transaction: Transaction) -> Installed | None:
+    """Up to 0007 there was one, in a table of which Alembic knew; both were the same.
+
+    Another process may be making the store: `version` is looked at first, since it is written last.
+    """
+    readers_from, revision = (_read_stamp(transaction, table) for table in (version, applied))
+    found = revision or readers_from
+    return None if found is None else Installed(found, readers_from or found)
+
+
+def _read_stamp(transaction: Transaction, table: sa.Table) -> str | None:
+    if not sa.inspect(transaction.connection).has_table(table.name):
+        return None
+    found: str | None = transaction.execute(sa.select(table.c.version_num)).scalar_one_or_none()
+    return found
+
+
+def _stamp(transaction: Transaction, table: sa.Table, revision: str) -> None:
+    """Also where a process has died before it was done."""
+    table.create(transaction.connection, checkfirst=True)
+    there = transaction.execute(sa.select(table.c.version_num)).scalar_one_or_none()
+    if there is None:
+        transaction.execute(table.insert().values(version_num=revision))
+    elif there != revision:
+        transaction.execute(table.update().values(version_num=revision))
 
 
 def _create(transaction: Transaction) -> None:
     with schema_lock(transaction):
         inspector = sa.inspect(transaction.connection)
-        if inspector.has_table(version.name) and _revision(transaction) is not None:
+        if _older_stamp(transaction) is not None:
             return  # another process was faster
         # without transactions around tables a process may have died half-way: what is missing is added
         if transaction.dialect.transactional_ddl and inspector.has_table(pipelines.name):
@@ -118,8 +168,8 @@ def _create(transaction: Transaction) -> None:
             )
         metadata.create_all(transaction.connection, checkfirst=True)
         identity.create(transaction)
-        version.create(transaction.connection, checkfirst=True)
-        transaction.execute(version.insert().values(version_num=REVISION))
+        _stamp(transaction, applied, REVISION)
+        _stamp(transaction, version, READERS_FROM)
 
 
 @contextmanager
@@ -144,9 +194,10 @@ def schema_lock(transaction: Transaction) -> Iterator[None]:
 
 def _refusal(database: Database, found: str) -> str:
     if found in _revisions():
+        stop = "" if found >= READERS_FROM else "stop the queries that use it and "
         return (
-            f"database {database.name!r}: the store's schema is {found}, older than this version's {REVISION}; stop "
-            f"the queries that use it and run: {COMMAND}"
+            f"database {database.name!r}: the store's schema is {found}, older than this version's {REVISION}; {stop}"
+            f"run: {COMMAND}"
         )
     return (
         f"database {database.name!r}: the store's schema is {found}, which this version (schema {REVISION}) does not "

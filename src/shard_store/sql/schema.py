@@ -13,8 +13,12 @@ from sqlalchemy.engine import Dialect
 
 from shard_store.model import Reference
 
-REVISION = "0007"
+REVISION = "0008"
 """The Alembic revision that these tables are: the newest one in `migrations/versions` (a test compares)."""
+
+READERS_FROM = "0007"
+"""Code of this revision and of all later ones can use these tables (decision 0053). A migration that only adds what
+such code does not need leaves it as it is; one that takes something away sets it to its own revision."""
 
 metadata = sa.MetaData()
 _TABLE: dict[str, Any] = {
@@ -125,6 +129,11 @@ pipelines = sa.Table(
     sa.Column("created_at", sa.BigInteger, nullable=False),
     sa.Column("remembered", sa.BigInteger),  # microseconds: how long a start asks for what was delivered
     sa.Column("published_at", sa.BigInteger),  # of its newest attempt, which is never pruned
+    sa.Column("host", sa.String(255)),  # of the reader process, as are the versions
+    sa.Column("spark_version", sa.String(40)),
+    sa.Column("cuesqueue_version", sa.String(40)),
+    sa.Column("report", LongText),  # what its reader said with the last heartbeat (JSON, see activity.py)
+    sa.Column("activity", LongText),  # what it has published, in all and lately (JSON, see activity.py)
     **_TABLE,
 )
 
@@ -151,6 +160,7 @@ shards = sa.Table(
     sa.Column("sequence", sa.String(64)),  # orders the versions of the object, where its notification says it
     sa.Column("pending", sa.String(12)),  # what the next plan has to know of it: see announcing.py
     sa.Column("reference", AsReference),  # what else its announcement said; NULL where objects are read
+    sa.Column("sent_at", sa.BigInteger),  # its message, by the queue's clock; NULL: nobody knows
     **_TABLE,
 )
 sa.Index(  # MySQL has no partial indexes: there `finished_at` keeps the finished ones out of the way
@@ -179,6 +189,7 @@ snapshots = sa.Table(
     sa.Column("moves", LongText, nullable=False),  # JSON, as is `contents`: see snapshots.py
     sa.Column("contents", AnyText, nullable=False),
     sa.Column("created_at", sa.BigInteger, nullable=False),
+    sa.Column("sent", LongText),  # when the messages were sent that announced what moves (JSON); NULL: nobody knows
     **_TABLE,
 )
 
@@ -396,6 +407,26 @@ sa.Index(
 )
 sa.Index("cuesqueue_cleanings_ended", cleanings.c.ended_at)
 
+history = sa.Table(
+    "cuesqueue_history",  # what each pipeline published in each hour, written when the hour is over: see activity.py
+    metadata,
+    sa.Column("pipeline", Name, primary_key=True),
+    sa.Column("hour", sa.BigInteger, primary_key=True, autoincrement=False),  # its beginning
+    sa.Column("source", Name, nullable=False),
+    sa.Column("batches", sa.BigInteger, nullable=False),
+    sa.Column("rows", sa.BigInteger),  # NULL: another sink took them, uncounted
+    sa.Column("bytes", sa.BigInteger),
+    sa.Column("objects", sa.BigInteger, nullable=False),
+    sa.Column("messages", sa.BigInteger, nullable=False),  # received, also again
+    sa.Column("errors", sa.BigInteger, nullable=False),
+    sa.Column("causes", LongText, nullable=False),  # of the errors: JSON, numbers by cause
+    sa.Column("lag_p50", sa.BigInteger),  # microseconds from the message to the publication; NULL: nobody knows
+    sa.Column("lag_p99", sa.BigInteger),
+    sa.Column("lags", LongText, nullable=False),  # the histogram that they are from (JSON, see lags.py)
+    **_TABLE,
+)
+sa.Index("cuesqueue_history_hour", history.c.hour)
+
 identity = sa.Table(
     "cuesqueue_store",
     metadata,
@@ -405,10 +436,13 @@ identity = sa.Table(
     **_TABLE,
 )
 
-# Alembic's own table, under a name that two users of one database do not share; not part of `metadata`
+# Both under names that two users of one database do not share, and not part of `metadata`. `applied` is Alembic's own
+# table: the revision that the tables are. `version` was that up to 0007, and is READERS_FROM now: code that knows
+# no other table finds there whether it can use the store
 version = sa.Table(
     "cuesqueue_alembic_version", sa.MetaData(), sa.Column("version_num", sa.String(32), primary_key=True)
 )
+applied = sa.Table("cuesqueue_schema", sa.MetaData(), sa.Column("version_num", sa.String(32), primary_key=True))
 
 # Made where a user's `foreachBatch` writes an output, in any database (outputs.py): so of types that all know, and
 # not part of `metadata` either

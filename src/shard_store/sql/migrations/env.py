@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from alembic import context
 
-from shard_store.sql.schema import metadata, version
+from shard_store.sql.schema import applied, metadata
 
 context.configure(
     connection=context.config.attributes["connection"],
     target_metadata=metadata,
-    version_table=version.name,
+    version_table=applied.name,
     transactional_ddl=False,  # the caller's transaction is around everything, where the database has that
 )
 context.run_migrations()

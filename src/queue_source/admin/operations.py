@@ -1,0 +1,74 @@
+"""What operators see of the pipelines that share a store, running or dead. The command `status` is built on it."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from shard_store import operations
+from shard_store.operations import Hour, PipelineStatus, StatusLimits
+from shard_store.store import ShardStore
+
+
+def status(store: ShardStore, *, source: str | None = None, pipeline: str | None = None) -> tuple[PipelineStatus, ...]:
+    """Each pipeline that has started with the store: whether it is alive, how far it is, how far behind, how fast.
+
+    What its reader holds (`in_flight` and the like) is as old as its last heartbeat; what is published is exact, also
+    after a process was killed.
+
+    Args:
+        store: The store, as `open_store` returns it.
+        source: Only the pipelines of this source.
+        pipeline: Only this pipeline.
+
+    Returns:
+        One status for each pipeline, by their names.
+
+    Raises:
+        ShardStoreError: The store failed.
+
+    Process:
+        Any. It reads some rows of each pipeline, and the index of what is not published.
+    """
+    return store.status(source=source, pipeline=pipeline)
+
+
+def history(
+    store: ShardStore, *, since: datetime, source: str | None = None, pipeline: str | None = None
+) -> tuple[Hour, ...]:
+    """What each pipeline has published in each hour: rows, bytes, objects, errors by cause, and percentiles of the lag.
+
+    Args:
+        store: The store, as `open_store` returns it.
+        since: The first hour, as a time in it, with a zone. Hours are kept for 90 days.
+        source: Only the pipelines of this source.
+        pipeline: Only this pipeline.
+
+    Returns:
+        The hours in which anything happened, the oldest first; the current one as far as it is.
+
+    Raises:
+        ShardStoreError: The store failed.
+
+    Process:
+        Any.
+    """
+    return store.hours(since=since, source=source, pipeline=pipeline)
+
+
+def complaints(status: PipelineStatus, limits: StatusLimits) -> tuple[str, ...]:
+    """What is wrong with a pipeline, as a probe sees it.
+
+    Args:
+        status: One pipeline, of `status`.
+        limits: What it may do. Whatever they say, it is wrong when its heartbeats have ended and it was not stopped.
+
+    Returns:
+        A sentence for each thing that is wrong; none if the pipeline is healthy.
+
+    Raises:
+        Nothing.
+
+    Process:
+        Any.
+    """
+    return operations.complaints(status, limits)

@@ -1,0 +1,138 @@
+"""`cuesqueue doctor`: is everything there that a query needs, and set as it should be."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from queue_source.commands.output import UNHEALTHY, Json, print_result, tell, visible
+from queue_source.errors import OptionError
+from queue_source.options.reader import DEFAULT_STORE
+
+if TYPE_CHECKING:
+    from queue_source.admin.doctor import Finding
+    from queue_source.options import ReaderOptions
+
+_WIDTH = 80
+
+
+def doctor(
+    store: Annotated[
+        str | None,
+        typer.Option(
+            "--store",
+            envvar="CUESQUEUE_STORE",
+            metavar="URL",
+            help="Database of the store; otherwise that of storeUrl, or sqlite:///cuesqueue.db where that file is.",
+            show_default=False,
+        ),
+    ] = None,
+    option: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--option", "-o", metavar="NAME=VALUE", help="An option of the reader, as queueUrl=URL; may be repeated."
+        ),
+    ] = None,
+    options: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Options of the reader as a JSON object, so that no secret is in a command."),
+    ] = None,
+    spark_master: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL", help="Start a Spark session there, and ask its executors; without it no Spark is started."
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Check what a query needs: Java, Python, the store, and with the reader's options its queues, windows and objects.
+
+    Nothing is changed or created. Each finding that is not ok says what to do. Exit codes: 0 there is no problem
+    (warnings are none), 3 there is one.
+    """
+    given = _given(option or [], options)
+    found: list[Finding] = []
+    for finding in _findings(store, given, spark_master):
+        found.append(finding)
+        if not as_json:
+            _print(finding)
+    problems = [finding for finding in found if finding.state.value == "problem"]
+    if as_json:
+        shown = [{**asdict(finding), "state": finding.state.value} for finding in found]
+        print_result({"healthy": not problems, "findings": shown}, as_json, title="doctor")
+    else:
+        warnings = sum(finding.state.value == "warning" for finding in found)
+        tell(f"{len(problems)} problem(s), {warnings} warning(s)")
+    if problems:
+        raise typer.Exit(UNHEALTHY)
+
+
+def _given(pairs: list[str], file: Path | None) -> dict[str, str]:
+    found: dict[str, Any] = {}
+    if file is not None:
+        try:
+            found = json.loads(file.read_text("utf-8"))
+        except ValueError:
+            found = {"": ""}
+        if not isinstance(found, dict) or not all(name and isinstance(text, str) for name, text in found.items()):
+            raise OptionError(
+                "--options", 'the file is not a JSON object of texts, such as {"queueUrl": "sqs://files"}'
+            )
+    for pair in pairs:
+        name, separator, text = pair.partition("=")
+        if not separator or not name:
+            raise OptionError("--option", "is not NAME=VALUE, such as queueUrl=sqs://files")
+        found[name] = text
+    return found
+
+
+def _findings(store: str | None, given: dict[str, str], spark_master: str | None) -> Iterator[Finding]:
+    """One check after the other, so that what takes long is seen to go on."""
+    from queue_source.admin import doctor
+    from queue_source.admin.doctor import findings
+
+    yield from doctor.examine_machine()
+    if spark_master is None:
+        yield findings.skipped("executors", "not asked", "name --spark-master URL to start a session there")
+    else:
+        from queue_source.spark.doctor import examine_spark
+
+        yield from examine_spark(spark_master)
+    read: ReaderOptions | None = None
+    if given:
+        from queue_source.options import parse_reader_options
+
+        try:
+            read = parse_reader_options({**given, **({} if store is None else {"storeUrl": store})})
+            yield findings.ok("options", f"{len(given)} options fit together")
+        except OptionError as error:
+            yield findings.problem("options", str(error), "mend the option that it names; docs/reference/options.md")
+    url = store or (read.store.reveal() if read is not None else None)
+    if url is None and Path(DEFAULT_STORE.removeprefix("sqlite:///")).is_file():
+        url = DEFAULT_STORE
+    if url is None:
+        yield findings.skipped("store", "not looked at", "name it with --store URL")
+    else:
+        yield from doctor.examine_store(url, local=spark_master is None or spark_master.startswith("local"))
+    if read is None:
+        yield findings.skipped("queue, objects", "not looked at", "name the reader's options: -o queueUrl=... -o ...")
+        return
+    yield from doctor.examine_queues(read)
+    prefixes = dict.fromkeys((*read.notifications.allowed_prefixes, *read.backfill.prefixes))
+    yield from doctor.examine_prefixes(list(prefixes), read.content.storage)
+
+
+def _print(finding: Finding) -> None:
+    text = visible(f"{finding.check}: {finding.text}")
+    lines = textwrap.wrap(text, _WIDTH, initial_indent=f"{finding.state.value:<9}", subsequent_indent=" " * 9)
+    if finding.fix:
+        indent = " " * 9
+        fix = visible(finding.fix)
+        lines += textwrap.wrap(fix, _WIDTH, initial_indent=f"{indent}-> ", subsequent_indent=f"{indent}   ")
+    typer.echo("\n".join(lines))

@@ -1,0 +1,31 @@
+"""What a reader says of itself: to the store with each heartbeat, where operators see it, and to Spark's progress."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from queue_source.coordinator.in_flight import InFlight
+from queue_source.coordinator.maintenance import Maintenance
+from queue_source.coordinator.session import Session
+from shard_store.activity import Report
+
+
+@dataclass(frozen=True, slots=True)
+class Reporting:
+    """`before`: the counters that the incarnations before this one have reported; they go on from there.
+
+    Errors by cause are not among them: the store counts those itself, when they are final.
+    """
+
+    _session: Session
+    _in_flight: InFlight
+    _maintenance: Maintenance
+    _before: Mapping[str, int] = field(default_factory=dict)
+
+    def report(self, *, stopped: bool = False) -> Report:
+        counts = self._in_flight.counts()
+        now = {name: count for name, count in self._session.metrics.snapshot().items() if isinstance(count, int)}
+        counters = {name: now.get(name, 0) + self._before.get(name, 0) for name in {**self._before, **now}}
+        gauges = counts.in_flight, counts.ready, counts.planned, counts.held
+        return Report(*gauges, self._maintenance.depth, counters, stopped=stopped)

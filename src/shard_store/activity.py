@@ -1,0 +1,232 @@
+"""What a pipeline has published, and what its reader says of itself: two texts of JSON in the pipeline's row.
+
+The row is locked and written in the transaction that publishes. So the amounts in it are exact whenever a process
+dies, and cost no statement of their own. It holds the amounts since the pipeline's first start, and slots of five
+minutes of a bit more than the last hour. When an hour is over, the next write of the row adds it to the history.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Row
+
+from shard_store.lags import percentile
+from shard_store.sql.schema import history, pipelines
+from shard_store.sql.transaction import Transaction
+
+SLOT = 300_000_000  # microseconds, as are all times here
+HOUR = 12 * SLOT
+_KEPT = HOUR + SLOT
+CAUSES = 50
+"""Causes of errors that are counted apart, in one amount; users may name their own. What is beyond is `other`."""
+
+
+@dataclass
+class Amounts:
+    """What was published in some time. `rows` and `bytes` are None where only other sinks took them, uncounted.
+
+    `objects`: shards that were published to their end, whose content is an object or a message. `messages`: received by
+    its reader, redeliveries included. `errors`: final ones, by cause. `lags`: of objects whose messages have a time.
+    """
+
+    batches: int = 0
+    rows: int | None = None
+    bytes: int | None = None
+    objects: int = 0
+    messages: int = 0
+    errors: Counter[str] = field(default_factory=Counter)
+    lags: Counter[int] = field(default_factory=Counter)
+
+    def add(self, other: Amounts, *, lags: bool = True) -> None:
+        self.batches += other.batches
+        self.rows = _sum(self.rows, other.rows)
+        self.bytes = _sum(self.bytes, other.bytes)
+        self.objects += other.objects
+        self.messages += other.messages
+        for cause, count in other.errors.items():
+            self.errors[cause if cause in self.errors or len(self.errors) < CAUSES else "other"] += count
+        if lags:
+            self.lags.update(other.lags)
+
+    def as_json(self) -> dict[str, Any]:
+        """Without what is zero."""
+        return {
+            name: value for name, value in vars(self).items() if value or (value == 0 and name in ("rows", "bytes"))
+        }
+
+    @classmethod
+    def of_json(cls, found: Mapping[str, Any]) -> Amounts:
+        counts = {name: found[name] for name in _COUNTS if name in found}
+        lags = Counter({int(place): count for place, count in found["lags"].items()}) if "lags" in found else Counter()
+        return cls(**counts, errors=Counter(found.get("errors")), lags=lags)
+
+
+_COUNTS = ("batches", "rows", "bytes", "objects", "messages")
+
+
+@dataclass(frozen=True)
+class LastBatch:
+    """The batch that was published last. `batch_id` is Spark's, where a sink reported it."""
+
+    seq: int
+    batch_id: int | None
+    kind: str
+    published_at: int
+    rows: int | None
+    bytes: int | None
+    objects: int
+    errors: int
+
+
+@dataclass
+class Activity:
+    """`slots` by their beginning. Up to `stored` the history has the hours."""
+
+    total: Amounts = field(default_factory=Amounts)
+    slots: dict[int, Amounts] = field(default_factory=dict)
+    stored: int = 0
+    last: LastBatch | None = None
+
+    @classmethod
+    def parse(cls, text: str | None) -> Activity:
+        if text is None:
+            return cls()
+        found = json.loads(text)
+        slots = {start: Amounts.of_json(amounts) for start, amounts in found["slots"]}
+        last = None if found["last"] is None else LastBatch(**_known(LastBatch, found["last"]))
+        return cls(Amounts.of_json(found["total"]), slots, found["stored"], last)
+
+    def dump(self) -> str:
+        last = None if self.last is None else vars(self.last)
+        slots = [[start, amounts.as_json()] for start, amounts in sorted(self.slots.items())]
+        found = {"total": self.total.as_json(), "slots": slots, "stored": self.stored, "last": last}
+        return json.dumps(found, separators=(",", ":"))
+
+    def add(self, now: int, amounts: Amounts) -> None:
+        """What was published now. A clock that goes back adds to the last slot: what is stored does not change."""
+        start = max([now - now % SLOT, self.stored, *self.slots])
+        self.slots.setdefault(start, Amounts()).add(amounts)
+        self.total.add(amounts, lags=False)  # those of all times say nothing
+
+    def take_hours(self, now: int) -> Iterator[tuple[int, Amounts]]:
+        """The hours that are over and not stored yet, each once; slots that nobody needs any more go."""
+        over = now - now % HOUR
+        yield from self.hours(until=over)
+        self.stored = max(self.stored, over)
+        self.slots = {start: amounts for start, amounts in self.slots.items() if start > now - _KEPT}
+
+    def hours(self, until: int | None = None) -> Iterator[tuple[int, Amounts]]:
+        """The hours that are not stored, up to then."""
+        found: dict[int, Amounts] = {}
+        for start, amounts in sorted(self.slots.items()):
+            if start >= self.stored and (until is None or start < until):
+                found.setdefault(start - start % HOUR, Amounts()).add(amounts)
+        yield from found.items()
+
+    def since(self, start: int) -> Amounts:
+        """In the slots that began then or later."""
+        found = Amounts()
+        for began, amounts in self.slots.items():
+            if began >= start:
+                found.add(amounts)
+        return found
+
+
+def _known(kind: Any, found: Mapping[str, Any]) -> dict[str, Any]:
+    """Without what a later version has written beside it."""
+    names = {f.name for f in fields(kind)}
+    return {name: value for name, value in found.items() if name in names}
+
+
+def _sum(one: int | None, other: int | None) -> int | None:
+    return other if one is None else one + (other or 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a reader says of itself: what it holds now, and its counters since the pipeline's first start.
+
+    `in_flight` are messages, `ready`, `awaiting_commit` and `held` shards: to be planned, in a batch, and of other
+    pipelines that ours wait for. `depth`: what waits in the queues, None where they do not say. `stopped`: it is the
+    last report of a reader that has ended by itself, and was not killed.
+    """
+
+    in_flight: int = 0
+    ready: int = 0
+    awaiting_commit: int = 0
+    held: int = 0
+    depth: int | None = None
+    counters: Mapping[str, int] = field(default_factory=dict)
+    stopped: bool = False
+
+    def dump(self, incarnation: int) -> str:
+        return json.dumps({"incarnation": incarnation, **asdict(self)}, separators=(",", ":"))
+
+    @classmethod
+    def parse(cls, text: str | None, incarnation: int) -> Report | None:
+        """The report, if that incarnation has made it; of an earlier one only its counters are left."""
+        if text is None:
+            return None
+        found = json.loads(text)
+        return cls(**_known(cls, found)) if found["incarnation"] == incarnation else None
+
+
+def counters_of(text: str | None) -> dict[str, int]:
+    """Those of the last report, whoever made it."""
+    return {} if text is None else dict(json.loads(text)["counters"])
+
+
+def locked_now(transaction: Transaction, pipeline: str) -> Row[Any] | None:
+    """The pipeline's row, locked, with the time as `now`."""
+    query = sa.select(pipelines, transaction.now().label("now")).where(pipelines.c.pipeline == pipeline)
+    return transaction.execute(query.with_for_update()).one_or_none()
+
+
+def counted(
+    transaction: Transaction, row: Row[Any], now: int, amounts: Amounts, last: LastBatch | None = None
+) -> dict[str, str]:
+    """The new value of `activity` for the pipeline's row, which is locked; stores the hours that are over."""
+    activity = Activity.parse(row.activity)
+    if last is not None:
+        activity.last = last
+    ended = list(activity.take_hours(now))
+    activity.add(now, amounts)
+    if ended:
+        store_hours(transaction, row.pipeline, row.source, ended)
+    return {"activity": activity.dump()}
+
+
+def count_errors(transaction: Transaction, pipeline: str, causes: Iterable[str]) -> None:
+    """Errors that no plan makes final: bad messages. A pipeline that never started counts none."""
+    row = locked_now(transaction, pipeline)
+    if row is not None:
+        values = counted(transaction, row, row.now, Amounts(errors=Counter(causes)))
+        transaction.execute(pipelines.update().where(pipelines.c.pipeline == pipeline).values(**values))
+
+
+def store_hours(transaction: Transaction, pipeline: str, source: str, hours: Iterable[tuple[int, Amounts]]) -> None:
+    insert = transaction.dialect.insert_if_absent(history)
+    for hour, amounts in hours:
+        row = hour_row(pipeline, source, hour, amounts)
+        transaction.execute(insert.values(**row))
+
+
+def hour_row(pipeline: str, source: str, hour: int, amounts: Amounts) -> dict[str, Any]:
+    """As the table of the history has it."""
+    return {
+        "pipeline": pipeline,
+        "hour": hour,
+        "source": source,
+        **{name: getattr(amounts, name) for name in ("batches", "rows", "bytes", "objects", "messages")},
+        "errors": amounts.errors.total(),
+        "causes": json.dumps(amounts.errors, separators=(",", ":")),
+        "lag_p50": percentile(amounts.lags, 0.5),
+        "lag_p99": percentile(amounts.lags, 0.99),
+        "lags": json.dumps(amounts.lags, separators=(",", ":")),
+    }

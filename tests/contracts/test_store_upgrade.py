@@ -1,0 +1,163 @@
+"""Contract: a store grows under running queries: readers of the schema before go on, and start again."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shard_store.errors import StoreConfigurationError
+from shard_store.sql import install as installing
+from shard_store.sql.database import Database
+from shard_store.sql.schema import READERS_FROM, REVISION, applied, version
+from shard_store.store import open_store
+from support import old_reader
+from support.servers.postgres import new_database
+from support.store_backends import MYSQL_URL, PROCESS_BACKENDS, Pipeline, rows
+
+ARCHIVES = Path(__file__).resolve().parents[1] / "data" / "readers"
+
+
+class OldReader:
+    """A process with the code of an earlier schema."""
+
+    def __init__(self, archive: Path, url: str) -> None:
+        command = [sys.executable, "-P", old_reader.__file__, str(archive), url]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={"PYTHONPATH": ""}
+        )
+        self.revision = self._answer()[1]
+
+    def ask(self, word: str) -> Any:
+        assert self._process.stdin is not None
+        self._process.stdin.write(word + "\n")
+        self._process.stdin.flush()
+        return self._answer()
+
+    def _answer(self) -> Any:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        assert line, "the reader of the earlier schema has died"
+        return json.loads(line)
+
+    def close(self) -> None:
+        self._process.communicate()
+
+
+@pytest.fixture(params=PROCESS_BACKENDS)
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An empty database."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'store.db'}"
+    return new_database(request.getfixturevalue("postgres_url") if request.param == "postgresql" else MYSQL_URL)
+
+
+@pytest.fixture
+def old(url: str) -> Iterator[OldReader]:
+    """It has made the store."""
+    reader = OldReader(ARCHIVES / "schema-0007.zip", url)
+    yield reader
+    reader.close()
+
+
+def migrate(url: str) -> tuple[str | None, str]:
+    database = Database(url)
+    try:
+        return installing.migrate(database)
+    finally:
+        database.close()
+
+
+def test_a_reader_of_the_schema_before_goes_on_and_starts_again_while_the_store_grows(url: str, old: OldReader) -> None:
+    assert old.revision == "0007"
+    assert old.ask("a") == ["attempt-output", "done"]
+    with pytest.raises(StoreConfigurationError, match=rf"0007, older than this version's {REVISION}; run: cuesqueue"):
+        open_store(url)  # the store first, then the readers, one after the other
+    assert migrate(url) == ("0007", REVISION)
+    assert old.ask("b") == ["attempt-output", "done"]
+    assert old.ask("start") == [2, 2]
+    assert old.ask("c") == ["attempt-output", "done"]
+    assert old.ask("bad") == "recorded"
+    with open_store(url) as store:
+        us = Pipeline.start(store, "new")
+        us.deliver("d")
+        assert {row["shard_id"]: row["state"] for row in rows(store, "shards")} == dict.fromkeys("abcd", "done")
+        found = {one.pipeline: one for one in store.status()}
+        assert (found["old"].last_batch, found["old"].total.batches) == (None, 0)  # it counts nothing
+        assert found["new"].total.batches == 1
+    assert old.ask("e") == ["attempt-output", "done"]
+
+
+def test_a_pipeline_goes_from_the_old_code_to_the_new_and_back_with_nothing_twice(url: str, old: OldReader) -> None:
+    assert old.ask("a") == ["attempt-output", "done"]
+    migrate(url)
+    with open_store(url) as store:
+        us = Pipeline.start(store, "old")
+        us.deliver("b")
+        us.planned("c")  # the old code has to plan what the new one has written
+    assert old.ask("start")[1] == 3
+    with open_store(url) as store:
+        again = Pipeline.start(store, "old")
+        assert [r.content.shard_id for r in again.plan().ranges] == ["c"]
+
+
+def test_a_new_store_serves_readers_of_the_schema_before(url: str) -> None:
+    open_store(url).close()
+    reader = OldReader(ARCHIVES / "schema-0007.zip", url)
+    try:
+        assert reader.ask("a") == ["attempt-output", "done"]
+    finally:
+        reader.close()
+
+
+def test_this_code_uses_a_newer_store_that_says_it_can(url: str) -> None:
+    open_store(url).close()
+    database = Database(url)
+    try:
+        database.write(lambda t: t.execute(applied.update().values(version_num="9999")))
+        with open_store(url, create=False) as store:
+            assert Pipeline.start(store).deliver("a")
+        database.write(lambda t: t.execute(version.update().values(version_num="9998")))
+        with pytest.raises(StoreConfigurationError, match="9999, which this version"):
+            open_store(url)
+    finally:
+        database.close()
+
+
+def test_a_migration_leaves_readers_from_where_the_code_says(url: str, old: OldReader) -> None:
+    migrate(url)
+    database = Database(url)
+    try:
+        assert database.read(lambda t: t.execute(version.select()).scalar_one()) == READERS_FROM
+        assert database.read(lambda t: t.execute(applied.select()).scalar_one()) == REVISION
+    finally:
+        database.close()
+
+
+def test_a_store_that_is_made_while_it_is_looked_at_is_not_taken_for_an_old_one(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the two looks of a process that opens it another one has made it."""
+    database = Database(url)
+    read = installing._read_stamp
+    looked: list[str] = []
+
+    def look(transaction: Any, table: Any) -> str | None:
+        found = read(transaction, table)
+        if not looked:
+            looked.append(table.name)
+            open_store(url).close()
+        return found
+
+    try:
+        monkeypatch.setattr(installing, "_read_stamp", look)
+        found = installing.installed(database)
+        assert looked
+        assert found in (None, REVISION)
+    finally:
+        database.close()
