@@ -11,7 +11,7 @@ from queue_source.spark import kept_store as module
 from queue_source.spark.kept_store import kept_store
 from shard_store.errors import StoreConfigurationError, StoreUnavailable
 from shard_store.sql.database import Database
-from shard_store.sql.schema import version
+from shard_store.sql.schema import applied, version
 from shard_store.store import open_store
 
 
@@ -67,7 +67,9 @@ def test_a_newer_schema_is_refused_also_when_the_store_was_open(url: str) -> Non
     with kept_store(url) as first:
         pass
     with open_store(url) as other:
-        other.database.write(lambda t: t.execute(version.update().values(version_num="9999")))
+        for table in (applied, version):
+            statement = table.update().values(version_num="9999")
+            other.database.write(lambda t, statement=statement: t.execute(statement))  # type: ignore[misc]
     with pytest.raises(StoreConfigurationError, match="9999"), kept_store(url):
         pass
     assert first.database._closed

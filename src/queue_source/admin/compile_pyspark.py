@@ -12,16 +12,21 @@ import shutil
 import tempfile
 import warnings
 import zipfile
+from importlib.util import find_spec
 from pathlib import Path
 
 
 def archive_of(spark_home: str | None) -> Path:
-    """`pyspark.zip` of a Spark home, or of the PySpark that is installed here; it may be absent."""
+    """`pyspark.zip` of a Spark home, or of the PySpark that is installed here; it may be absent.
+
+    Raises ModuleNotFoundError where no PySpark is installed.
+    """
     if spark_home:
         return Path(spark_home) / "python" / "lib" / "pyspark.zip"
-    import pyspark  # here: whoever names a folder need not have it
-
-    return Path(pyspark.__file__).parent / "python" / "lib" / "pyspark.zip"
+    found = find_spec("pyspark")
+    if found is None or found.origin is None:
+        raise ModuleNotFoundError("pyspark")
+    return Path(found.origin).parent / "python" / "lib" / "pyspark.zip"
 
 
 def compile_pyspark(archive: Path) -> int:

@@ -23,6 +23,7 @@ from shard_store.views import VIEWS
 
 _BATCHES = 5  # micro-batches for the objects of one pipeline, so that there is a middle in which to be killed
 
+_LONGEST_FOLDER = 60  # characters: the path of a Unix socket has at most 107, and Spark adds 42
 _SHORT_LIFE = "-XX:-UsePerfData -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """For a JVM that lives a minute: quick compilation, which took 14 s of processor time where the default took 23 s."""
 
@@ -90,7 +91,7 @@ def main(folder: Path, backfill: bool = False) -> None:
         .config("spark.ui.enabled", False)
         .config("spark.ui.showConsoleProgress", False)
         .config("spark.log.level", "WARN")
-        .config("spark.python.unix.domain.socket.enabled", True)  # Spark before 4.1 does not know it, and says nothing
+        .config("spark.python.unix.domain.socket.enabled", len(str(temporary)) <= _LONGEST_FOLDER)
         .config("spark.local.dir", str(temporary))  # a killed Spark leaves its files: here they go with the demo
         .config("spark.driver.extraJavaOptions", f"-Djava.io.tmpdir={temporary} {_SHORT_LIFE}")
         .config("spark.sql.warehouse.dir", str(temporary / "warehouse"))
