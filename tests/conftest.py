@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from importlib.metadata import version
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import HealthCheck, settings
 # (https://github.com/grpc/grpc/issues/43055), and a Spark is such a program
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
 
+from queue_source.logs.context import work_on
 from support import leaks, loopback
 from support.engine import class_archive, few_at_once
 
@@ -36,6 +38,13 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(few_at_once, "few_at_once")
     config.pluginmanager.register(leaks.LeakPlugin(leaks.Watch()), "leaks")
     config.pluginmanager.register(loopback.LoopbackPlugin(), "loopback")
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_worked_on() -> Iterator[None]:
+    """What reads or writes in the process of a test notes what its lines of the log are of, as in one of Spark's."""
+    yield
+    work_on(None)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

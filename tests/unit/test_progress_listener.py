@@ -62,7 +62,7 @@ def test_what_the_reader_reports_is_taken_where_spark_shows_it(tmp_path: Path) -
     world = World(tmp_path)
     world.publish(*uris(3))
     with world.loop() as loop:
-        assert loop.coordinator.latest(0) == 1
+        assert loop.latest(0) == 1
         reported = loop.coordinator.report()
     given: list[Any] = []
     cuesqueue.ProgressListener("sqlite:///nowhere.db", export=given.append).onQueryProgress(event(source(reported)))

@@ -80,10 +80,9 @@ class Coordinator:
         if progress.last_seq > max(done, progress.confirmed):  # snapshots that Spark does not know or has not run
             progress.confirm(done)
             return progress.last_seq
-        if parts.receivers.draining or (parts.receivers.hurry and start is None):
+        if parts.receivers.draining or parts.receivers.hurry:
             progress.confirm(done)
-            self._gather()
-        parts.receivers.hurry = False
+            self._gather(whole=parts.receivers.draining or start is None)
         if parts.in_flight.continues(done):  # the next part of a large object is ready when this one is final
             progress.confirm(done)
         batches = self._session.options.batches
@@ -184,20 +183,22 @@ class Coordinator:
         # without shards nothing remembers how far an object was read
         return self._session.semantics.keeps_shards and may_be_cut(content.uri, self._session.options.content)
 
-    def _gather(self) -> None:
-        """Wait until a whole batch is ready or the queues gave all they had.
+    def _gather(self, *, whole: bool) -> None:
+        """Wait until something is ready, or a `whole` batch, or the queues gave all they had.
 
         AvailableNow ends at the first latestOffset that brings nothing new, and on Spark 4.0 and 4.1 has but one, and
-        does not tell: so there the first one of a reader waits as well, for a while.
+        does not tell: so there the first one of a reader waits for a whole batch, for a while. Later Sparks run an
+        empty micro-batch where the first one of a new query brings nothing: one shard is enough to spare that.
         """
         parts, clock, batches = self._parts, self._session.clock, self._session.options.batches
         self._session.batches.end()
         deadline = float("inf") if parts.receivers.draining else clock() + _FIRST_GATHER
         parts.in_flight.wait_for_batch(
-            batches.max_files_per_trigger,
+            batches.max_files_per_trigger if whole else 1,
             batches.max_bytes_per_trigger,
             lambda: self._session.stopping.is_set() or clock() > deadline,
         )
+        parts.receivers.hurry = False
         self.check()
 
     def _let_go(self) -> None:
