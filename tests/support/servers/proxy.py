@@ -75,7 +75,9 @@ class TcpProxy:
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         for thread in self._threads:
-            thread.join()
+            while thread.is_alive():  # a process of Spark, and one that plays it, keeps a connection for the next batch
+                self.cut_all()
+                thread.join(0.1)
 
 
 class CommitCutter(TcpProxy):
