@@ -98,9 +98,9 @@ def _run(stream: DataFrame, checkpoint: Path, repetitions: int, bring: Callable[
     seen = 0
     try:
         for number in range(3 * (2 + repetitions)):
-            _wait(query, lambda: query.status["message"].startswith("Waiting for next trigger"))
+            wait(query, lambda: query.status["message"].startswith("Waiting for next trigger"))
             bring(number)
-            _wait(query, lambda seen=seen: sum(p.numInputRows for p in _full(query)[seen:]) >= NEW)  # type: ignore[misc]
+            wait(query, lambda seen=seen: sum(p.numInputRows for p in _full(query)[seen:]) >= NEW)  # type: ignore[misc]
             new = _full(query)[seen:]
             seen += len(new)
             if len(new) == 1:  # else the trigger was quicker than the files
@@ -116,7 +116,8 @@ def _full(query: StreamingQuery) -> list[StreamingQueryProgress]:
     return [progress for progress in query.recentProgress if progress.numInputRows]
 
 
-def _wait(query: StreamingQuery, until: Callable[[], bool]) -> None:
+def wait(query: StreamingQuery, until: Callable[[], bool]) -> None:
+    """Until it holds; raises what the query fails with."""
     patience = time.monotonic() + _PATIENCE
     while not until():
         error = query.exception()

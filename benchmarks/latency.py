@@ -25,6 +25,7 @@ from urllib.parse import unquote
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from benchmarks.growth import wait
 from benchmarks.reading import TUNED, spark_session
 from benchmarks.registry import Measurement, Settings, benchmark
 from queue_source.queues import open_queue
@@ -47,7 +48,6 @@ STEPS = (
 """What is noted of a micro-batch, in this order."""
 SCHEMA = "id BIGINT, text STRING"
 _KEPT = {"spark.sql.streaming.numRecentProgressUpdates": "1000"}
-_PATIENCE = 60.0
 _PARTS = ("latestOffset", "walCommit", "getBatch", "queryPlanning", "addBatch", "commitOffsets", "triggerExecution")
 
 
@@ -126,7 +126,7 @@ def _ours(spark: SparkSession, folder: Path, count: int, trace: Path) -> Turn:
         query = writer.start(str(folder / "table"))
         try:
             sent = _send(query, landing, count, lambda path: queue.publish([f"file://{path}"]))
-            _wait(query, lambda: sum(p.numInputRows for p in query.recentProgress) >= count)
+            wait(query, lambda: sum(p.numInputRows for p in query.recentProgress) >= count)
         finally:
             query.stop()
     turn = Turn()
@@ -152,7 +152,7 @@ def _theirs(spark: SparkSession, folder: Path, count: int) -> Turn:
     query = writer.start(str(folder / "table"))
     try:
         sent = _send(query, landing, count, lambda path: None)
-        _wait(query, lambda: sum(p.numInputRows for p in query.recentProgress) >= count)
+        wait(query, lambda: sum(p.numInputRows for p in query.recentProgress) >= count)
     finally:
         query.stop()
     turn = Turn()
@@ -165,7 +165,7 @@ def _theirs(spark: SparkSession, folder: Path, count: int) -> Turn:
 
 def _send(query: StreamingQuery, landing: Path, count: int, announce: Callable[[Path], object]) -> dict[Path, float]:
     """A file every 0.4 s, once the query runs; returns when each had its name."""
-    _wait(query, lambda: bool(query.recentProgress) or query.status["message"].startswith("Waiting for data"))
+    wait(query, lambda: bool(query.recentProgress) or query.status["message"].startswith("Waiting for data"))
     sent: dict[Path, float] = {}
     begin = time.monotonic()
     for number in range(count):
@@ -234,14 +234,3 @@ def _ms(values: Sequence[float]) -> str:
 
 def _quantile(values: Sequence[float], place: float) -> float:
     return sorted(values)[min(len(values) - 1, round(place * (len(values) - 1)))]
-
-
-def _wait(query: StreamingQuery, until: Callable[[], bool]) -> None:
-    patience = time.monotonic() + _PATIENCE
-    while not until():
-        error = query.exception()
-        if error is not None:
-            raise error
-        if time.monotonic() > patience:
-            raise RuntimeError(f"nothing happened in {_PATIENCE:.0f} s: {query.lastProgress}")
-        time.sleep(0.05)

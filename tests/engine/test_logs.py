@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
+from queue_source.spark.process import pyspark_version
 from support.engine.harness import environment
 from support.snippets import ROOT, blocks
 
@@ -44,6 +45,10 @@ def test_lines_of_reader_and_tasks_reach_the_driver_and_a_listener_gets_the_numb
     tasks = [line for line in lines if line["message"].startswith("the task has")]
     assert {line["plan"] for line in tasks} == {"0-1"}
     assert all("." in line["task"] and line["seq"] == 1 for line in tasks)
+
+    # the session of the test has no Unix sockets, of which Spark before 4.1 does not know
+    advised = [line for line in lines if "spark.python.unix.domain.socket.enabled" in line["message"]]
+    assert len(advised) == (pyspark_version >= (4, 1))
 
     elsewhere = own.read_text("utf-8")
     assert elsewhere.count("cause=malformed-message") == 1

@@ -122,7 +122,7 @@ _frozen_in = 0
 def keep_loaded() -> None:
     """Once in each process, when our modules are loaded: the collector of cycles leaves alone what is there by now.
 
-    PySpark's daemon has it look at everything after each task (`gc.collect()`), which takes a core for 60 ms with our
+    PySpark's daemon has it look at everything after each task (`gc.collect()`), which takes a core for 45 ms with our
     modules and their dependencies, while the JVM commits the micro-batch. What is loaded is never garbage.
     """
     global _frozen_in
