@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from shard_store.model import ShardState, end_at, shard_key
+from shard_store.moved import refuse_moved
 from shard_store.sql.schema import shards, sources
 from shard_store.sql.transaction import Transaction, chunks
 from shard_store.starting import check_name
@@ -27,6 +28,7 @@ def adopt(transaction: Transaction, source: str, objects: Sequence[Adopted], ori
     """
     check_name("source", source)
     transaction.execute(transaction.dialect.insert_if_absent(sources).values(source=source, forgotten_before=0))
+    refuse_moved(transaction, source)
     by_key = {shard_key(source, one.uri): one for one in objects}
     keys = sorted(by_key)
     known = {row.shard_key for row in transaction.select_among(shards.select(), shards.c.shard_key, keys)}

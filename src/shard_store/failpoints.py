@@ -53,6 +53,16 @@ CLEANING_POINTS = (
 """Of readers with `cleanSource` alone."""
 
 
+MOVING_POINTS = (
+    "source-left",  # export: the store says that the source is elsewhere, and there is no file
+    "rows-exported",  # export: the file is complete, under another name
+    "file-written",  # export: it has its name
+    "rows-imported",  # import: all rows are there, the transaction is not committed
+    "source-arrived",  # import: it is committed
+)
+"""Of the commands `export` and `import` alone."""
+
+
 class FailpointReached(Exception):
     """Raised by the action `raise`; only tests ever see it."""
 
@@ -63,7 +73,7 @@ def _parse(text: str) -> dict[str, tuple[int, str, str]]:
         place, _, action = part.partition("=")
         place, _, wanted = place.partition("~")
         name, _, nth = place.partition("@")
-        if name not in (points := (*POINTS, *LISTING_POINTS, *CLEANING_POINTS)):
+        if name not in (points := (*POINTS, *LISTING_POINTS, *CLEANING_POINTS, *MOVING_POINTS)):
             raise ValueError(f"{VARIABLE}: there is no point {name!r}; points are {', '.join(points)}")
         armed[name] = (int(nth or 1), wanted, action)
     return armed

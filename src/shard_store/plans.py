@@ -21,7 +21,7 @@ from shard_store.offsets import lost_progress
 from shard_store.positions import finished, open_places, split_by_fit
 from shard_store.semantics import Semantics
 from shard_store.shards import fence
-from shard_store.sql.schema import attempts, pipelines
+from shard_store.sql.schema import attempts, pipelines, sources
 from shard_store.sql.transaction import Transaction
 
 
@@ -91,8 +91,9 @@ def current_plan(transaction: Transaction, pipeline: str, driver: str | None = N
     """
     delivered = attempts.c.delivery_hash.is_not(None).label("delivered")
     row = transaction.execute(
-        sa.select(pipelines, delivered)
+        sa.select(pipelines, delivered, sources.c.moved_to)
         .outerjoin(attempts, attempts.c.delivery_hash == pipelines.c.plan_hash)
+        .outerjoin(sources, sources.c.source == pipelines.c.source)
         .where(pipelines.c.pipeline == pipeline)
     ).one_or_none()
     if row is None:
@@ -100,6 +101,8 @@ def current_plan(transaction: Transaction, pipeline: str, driver: str | None = N
             f"option 'pipeline': no cuesqueue source named {pipeline!r} has started with this store; give the sink the "
             "'store' and 'pipeline' of the source that feeds it"
         )
+    if row.moved_to is not None:
+        raise PipelineTakenOver(pipeline, row.plan_incarnation, row.incarnation, (row.source, row.moved_to))
     done = row.plan_hash is None or row.delivered or row.plan_end <= row.confirmed_seq
     if (row.plan_incarnation != row.incarnation and not done) or (driver is not None and row.driver != driver):
         raise PipelineTakenOver(pipeline, row.plan_incarnation, row.incarnation)

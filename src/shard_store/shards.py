@@ -16,6 +16,7 @@ from shard_store.activity import Amounts, Report, counted, counters_of, locked_n
 from shard_store.announcing import newest_of, take_up
 from shard_store.errors import PipelineTakenOver
 from shard_store.model import BEGINNING, Content, Pending, Position, PublishToken, Shard, ShardKey, ShardState
+from shard_store.moved import moved_to
 from shard_store.sql.schema import pipelines, shards
 from shard_store.sql.transaction import Transaction, chunks
 
@@ -34,8 +35,17 @@ def fence(transaction: Transaction, token: PublishToken) -> Row[Any]:
     """Lock the pipeline's row and return it; raises PipelineTakenOver when another incarnation is current."""
     row = transaction.execute(_FENCED, [{"fenced": token.pipeline}]).one_or_none()
     if row is None or row.incarnation != token.incarnation:
-        raise PipelineTakenOver(token.pipeline, token.incarnation, None if row is None else row.incarnation)
+        raise taken_over(transaction, token, row)
     return row
+
+
+def taken_over(transaction: Transaction, token: PublishToken, row: Row[Any] | None) -> PipelineTakenOver:
+    """Why the token is no longer the pipeline's, whose row is given."""
+    if row is None:
+        return PipelineTakenOver(token.pipeline, token.incarnation, None)
+    place = moved_to(transaction, row.source)
+    moved = None if place is None else (row.source, place)
+    return PipelineTakenOver(token.pipeline, token.incarnation, row.incarnation, moved)
 
 
 def heartbeat(transaction: Transaction, token: PublishToken, stale_after: float, report: Report | None = None) -> None:
@@ -45,7 +55,7 @@ def heartbeat(transaction: Transaction, token: PublishToken, stale_after: float,
     """
     row = locked_now(transaction, token.pipeline)
     if row is None or row.incarnation != token.incarnation:
-        raise PipelineTakenOver(token.pipeline, token.incarnation, None if row is None else row.incarnation)
+        raise taken_over(transaction, token, row)
     until = row.now + int(stale_after * 1_000_000)
     said = _reported(transaction, row, report)
     transaction.execute(_row_of(token).values(heartbeat_at=row.now, stale_at=until, **said))

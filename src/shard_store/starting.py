@@ -13,6 +13,7 @@ from shard_store import snapshots
 from shard_store.activity import counters_of
 from shard_store.errors import StoreConfigurationError
 from shard_store.model import PublishToken, Runtime, Shard, ShardKey, Snapshot
+from shard_store.moved import refuse_moved
 from shard_store.offsets import plans_with_errors
 from shard_store.semantics import Semantics
 from shard_store.shards import as_shard, current, owned_by
@@ -113,6 +114,8 @@ def start(
 def _locked(transaction: Transaction, source: str, pipeline: str, semantics: Semantics) -> Row[Any]:
     """The pipeline's row, which is made when it starts for the first time."""
     now = transaction.now()
+    transaction.execute(transaction.dialect.insert_if_absent(sources).values(source=source, forgotten_before=0))
+    refuse_moved(transaction, source)
     transaction.execute(
         transaction.dialect.insert_if_absent(pipelines).values(
             pipeline=pipeline,
@@ -128,7 +131,6 @@ def _locked(transaction: Transaction, source: str, pipeline: str, semantics: Sem
             created_at=now,
         )
     )
-    transaction.execute(transaction.dialect.insert_if_absent(sources).values(source=source, forgotten_before=0))
     alive = (pipelines.c.stale_at > now).label("alive")
     row = transaction.execute(
         sa.select(pipelines, alive).where(pipelines.c.pipeline == pipeline).with_for_update()

@@ -29,6 +29,8 @@ from shard_store import (
     leases,
     listing,
     offsets,
+    moved,
+    moving,
     operations,
     plans,
     pruning,
@@ -267,6 +269,13 @@ class ShardStore:
     certify = _writes(certificates.write)
     certificate = _reads(certificates.find)
     newest_certificate = _reads(certificates.newest)
+
+    # sources that go to another store, or come from one
+
+    leave = _writes(moving.leave)
+    check_arrival = _reads(moving.check_arrival)
+    moved_sources = _reads(moved.moved_sources)
+    publisher_moved = _reads(moved.publisher_moved)
 
     # views and pruning
 

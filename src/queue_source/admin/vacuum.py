@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -71,6 +71,8 @@ def vacuum(
     inner = inner.rpartition("/")[0]
     limit = datetime.now(timezone.utc) - older_than
     _check_store(store, folder, _pages(filesystem, inner, folder))
+    if moved := store.moved_sources():
+        _refuse_moved(store, folder, moved, _pages(filesystem, inner, folder))
     found = published = announced = young = removed = size = 0
     with ThreadPoolExecutor(_THREADS) as threads:
         for page in _pages(filesystem, inner, folder):
@@ -115,6 +117,17 @@ def _check_store(store: ShardStore, folder: str, pages: Iterable[list[_File]]) -
             f"the store {store.database.name!r} knows none of the {found} split files in {folder}: name the store "
             "whose sink writes to this folder; if nothing was ever published to it, remove the folder by hand",
         )
+
+
+def _refuse_moved(store: ShardStore, folder: str, moved: Mapping[str, str], pages: Iterable[list[_File]]) -> None:
+    """What a source has published since it went to another store, this one does not know."""
+    for page in pages:
+        if (source := store.publisher_moved([file.path for file in page])) is not None:
+            raise OptionError(
+                "--path",
+                f"source {source!r}, which has published files in {folder}, was moved to the store {moved[source]}: "
+                "only that one knows them all; name it with --store",
+            )
 
 
 def _pages(filesystem: pafs.FileSystem, inner: str, folder: str) -> Iterator[list[_File]]:

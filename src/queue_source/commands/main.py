@@ -10,6 +10,7 @@ from typer.core import TyperGroup
 from queue_source.commands.demo.command import demo
 from queue_source.commands.doctor import doctor
 from queue_source.commands.errors import group as errors_group
+from queue_source.commands.moving import export, import_
 from queue_source.commands.output import Json, errors_as_exit_codes, print_result
 from queue_source.commands.queue import group as queue_group
 from queue_source.commands.reconcile import reconcile
@@ -50,6 +51,8 @@ app.command()(vacuum)
 app.command()(reconcile)
 app.command()(migrate)
 app.command()(adopt)
+app.command()(export)
+app.command("import")(import_)
 app.command()(doctor)
 app.add_typer(setup, name="setup")
 

@@ -106,6 +106,10 @@ class Database:
         """Run `work` in a transaction that only reads."""
         return self._run(work, write=False)
 
+    def read_one_state(self, work: Callable[[Transaction], T]) -> T:
+        """As `read`, where all statements see the database as it was at the first, whatever is committed meanwhile."""
+        return self._run(work, write=False, one_state=True)
+
     def write(self, work: Callable[[Transaction], T]) -> T:
         """Run `work` in one transaction and commit it.
 
@@ -158,9 +162,9 @@ class Database:
     def _transaction(self, connection: Connection) -> Transaction:
         return Transaction(connection, self.dialect, self.name, self.patience, self.trusts_rowcount, self._clock)
 
-    def _run(self, work: Callable[[Transaction], T], *, write: bool) -> T:
+    def _run(self, work: Callable[[Transaction], T], *, write: bool, one_state: bool = False) -> T:
         try:
-            result: T = self._patiently()(self._once, work, write)
+            result: T = self._patiently()(self._once, work, write, one_state)
             return result
         except exc.SQLAlchemyError as error:
             raise self._mapped(error) from error
@@ -173,12 +177,15 @@ class Database:
             reraise=True,
         )
 
-    def _once(self, work: Callable[[Transaction], T], write: bool) -> T:
+    def _once(self, work: Callable[[Transaction], T], write: bool, one_state: bool) -> T:
         engine = self.engine
         pool = engine.pool
         try:
-            with self._connect(engine, write) as connection, connection.begin():
-                return work(self._transaction(connection))
+            with self._connect(engine, write) as connection:
+                if one_state and self.dialect.isolation_level is not None:  # SQLite's transactions are so
+                    connection.execution_options(isolation_level="REPEATABLE READ")
+                with connection.begin():
+                    return work(self._transaction(connection))
         finally:
             if self._closed:  # meanwhile, by another thread, which could not close a connection in use
                 pool.dispose()

@@ -21,7 +21,16 @@ import sqlalchemy as sa
 from shard_store import identity
 from shard_store.errors import ShardStoreError, StoreConfigurationError, StoreUnavailable
 from shard_store.sql.database import Database
-from shard_store.sql.schema import READERS_FROM, REVISION, applied, metadata, pipelines, version
+from shard_store.sql.schema import (
+    READERS_FROM,
+    READERS_OF_MOVES,
+    REVISION,
+    applied,
+    metadata,
+    pipelines,
+    sources,
+    version,
+)
 from shard_store.sql.transaction import Transaction
 
 if TYPE_CHECKING:
@@ -80,7 +89,7 @@ def migrate(database: Database) -> tuple[str | None, str]:
             if found is not None:
                 _stamp(transaction, applied, found)
             command.upgrade(settings, "head")
-            _stamp(transaction, version, READERS_FROM)
+            _stamp(transaction, version, _readers_from(transaction))
 
     with _migrations() as folder:
         settings.set_main_option("script_location", str(folder).replace("%", "%%"))
@@ -155,6 +164,16 @@ def _stamp(transaction: Transaction, table: sa.Table, revision: str) -> None:
         transaction.execute(table.update().values(version_num=revision))
 
 
+def _readers_from(transaction: Transaction) -> str:
+    moved = sa.select(sa.func.count()).where(sources.c.moved_to.is_not(None))
+    return max(READERS_FROM, READERS_OF_MOVES) if transaction.execute(moved).scalar_one() else READERS_FROM
+
+
+def refuse_older_code(transaction: Transaction) -> None:
+    """From now on code that does not know of moved sources does not open the store."""
+    _stamp(transaction, version, max(READERS_FROM, READERS_OF_MOVES))
+
+
 def _create(transaction: Transaction) -> None:
     with schema_lock(transaction):
         inspector = sa.inspect(transaction.connection)
@@ -204,6 +223,11 @@ def _refusal(database: Database, found: str) -> str:
         "know: a newer cuesqueue made it; install that version here (a schema is never taken back), or name another "
         f"'store'; after an update run: {COMMAND}"
     )
+
+
+def is_known(revision: str) -> bool:
+    """Whether it is this code's revision, or an earlier one."""
+    return revision in _revisions()
 
 
 def _revisions() -> set[str]:

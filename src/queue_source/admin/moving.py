@@ -1,0 +1,248 @@
+"""A source's progress in a file: written from one store, read into another, whatever databases they are.
+
+The file is JSON lines, compressed with gzip. The first line says whose progress it is, from which store, and into which
+one it may go; then come the tables, each a line with its name and columns, and a line for each row; the last line has
+the number of rows of each table and a SHA-256 of all lines before. So a file that was cut off is no file. Bytes are
+base64. There is no URL and no password in it, but what queues said is: names of objects, bodies of messages.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import json
+import os
+import uuid
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from queue_source.errors import OptionError
+from shard_store import moving
+from shard_store.failpoints import reach
+from shard_store.moving import Cargo, Place, Value
+from shard_store.sql.transaction import Transaction
+from shard_store.store import ShardStore
+
+FORMAT = 1
+"""Raised when a reader of before could not read the file. What this version writes, all later ones read."""
+
+_PAGE_ROWS, _PAGE_BYTES = 1000, 4_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What a file holds. `already`: of an import, that it had been imported before."""
+
+    source: str
+    rows: dict[str, int]
+    already: bool = False
+
+
+Progress = Callable[[int, int], None]
+"""Called with the number of rows done, and of all."""
+
+
+def export(
+    store: ShardStore,
+    source: str,
+    file: Path,
+    *,
+    to: ShardStore | None,
+    progress: Progress = lambda done, all_rows: None,
+) -> Exported:
+    """Write the file of a source. With `to` it leaves for that store; without, this is a copy, and it stays.
+
+    May be run again when it was interrupted: a source that has left is written as it was when it left.
+
+    Raises:
+        OptionError: There is such a file already.
+        StoreConfigurationError: There is no such source, it is in another store already, or `to` cannot take it.
+    """
+    if file.exists():
+        raise OptionError("FILE", f"{file} is there already; name another one, or remove it")
+    if to is not None:
+        to.check_arrival(source)
+        store.leave(source, Place(to.database.name, to.store_id()))
+        reach("source-left")
+    copy_id = uuid.uuid4().hex if to is None else None
+    partial = file.with_name(f".{file.name}.{uuid.uuid4().hex}")
+    try:
+        found = store.database.read_one_state(lambda t: _write(t, source, partial, copy_id, progress))
+        reach("rows-exported")
+        os.replace(partial, file)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+    _sync(file.parent)
+    reach("file-written")
+    return found
+
+
+def import_file(store: ShardStore, file: Path, *, progress: Progress = lambda done, all_rows: None) -> Exported:
+    """Read a file of `export` into a store, in one transaction: all of it is there, or nothing. May be run again.
+
+    Raises:
+        OptionError: The file is none of ours, damaged, or incomplete.
+        StoreConfigurationError: The source is there already, or the file is for another store.
+    """
+    complete = check(file)
+    found = store.database.write(lambda t: _read(t, file, complete, progress))
+    if not found.already:
+        reach("source-arrived")
+    return found
+
+
+def check(file: Path) -> Exported:
+    """Read a file to its end, into nothing. Raises OptionError unless it is complete and as it was written."""
+    lines = _Lines(file)
+    for line in lines:
+        pass
+    return Exported(lines.cargo.source, lines.rows)
+
+
+def _write(t: Transaction, source: str, file: Path, copy_id: str | None, progress: Progress) -> Exported:
+    cargo, counts = moving.cargo(t, source, copy_id)
+    all_rows, done = sum(counts.values()), 0
+    written: dict[str, int] = {}
+    digest = hashlib.sha256()
+    with _create(file) as raw:
+        with gzip.GzipFile("", "wb", compresslevel=3, fileobj=raw, mtime=0) as opened:
+
+            def put(value: object) -> None:
+                line = json.dumps(value, separators=(",", ":")).encode() + b"\n"
+                digest.update(line)
+                opened.write(line)
+
+            put({"cuesqueue": "source", "format": FORMAT, **asdict(cargo)})
+            for table in moving.TABLES:
+                names = moving.columns(table)
+                put({"table": table.name, "columns": names})
+                number = 0
+                for number, row in enumerate(moving.rows(t, table, source), 1):
+                    put([_encoded(value) for value in row])
+                    if number % _PAGE_ROWS == 0:
+                        progress(done + number, all_rows)
+                written[table.name] = number
+                done += number
+            progress(done, all_rows)
+            put({"end": written, "sha256": digest.hexdigest()})
+        raw.flush()
+        os.fsync(raw.fileno())
+    return Exported(source, written)
+
+
+def _read(t: Transaction, file: Path, complete: Exported, progress: Progress) -> Exported:
+    lines = _Lines(file)
+    all_rows, done = sum(complete.rows.values()), 0
+    pages = lines.pages()
+    if not moving.arrive(t, lines.cargo):
+        return Exported(complete.source, complete.rows, already=True)
+    for name, names, page in pages:
+        moving.insert(t, _TABLES[name], names, page)
+        done += len(page)
+        progress(done, all_rows)
+    if lines.rows != complete.rows:
+        raise _damaged(file, "it has changed while it was read")
+    moving.arrived(t, lines.cargo)
+    reach("rows-imported")
+    return complete
+
+
+_TABLES = {table.name: table for table in moving.TABLES}
+
+
+class _Lines:
+    """The lines of a file: first what it is, then its rows; at the end it is checked."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._digest = hashlib.sha256()
+        self._lines = self._read()
+        self.rows: dict[str, int] = {}
+        first = next(self._lines, None)
+        if not isinstance(first, dict) or first.get("cuesqueue") != "source":
+            raise _damaged(file, "it was not written by cuesqueue export")
+        if first.get("format") != FORMAT:
+            raise OptionError("FILE", f"{file}: a newer cuesqueue wrote it (format {first.get('format')})")
+        self.cargo = Cargo(**{name: first[name] for name in Cargo.__dataclass_fields__})
+
+    def __iter__(self) -> Iterator[tuple[str, list[str], list[Any], int]]:
+        """Table, columns and values of each row, and how long its line is."""
+        table, names = "", list[str]()
+        for value in self._lines:
+            if isinstance(value, list) and len(value) == len(names):
+                self.rows[table] += 1
+                yield table, names, value, self._length
+            elif isinstance(value, dict) and value.get("table") in _TABLES:
+                table, names = value["table"], value["columns"]
+                moving.check_columns(_TABLES[table], names)
+                self.rows[table] = 0
+            elif isinstance(value, dict) and "end" in value:
+                self._check_end(value)
+                return
+            else:
+                raise _damaged(self._file, f"it has a line that this version does not know: {str(value)[:100]!r}")
+        raise _damaged(self._file, "it is cut off: its last line is missing")
+
+    def pages(self) -> Iterator[tuple[str, list[str], list[list[Value]]]]:
+        """Rows of one table at a time, as many as fit into a statement."""
+        kept: tuple[str, list[str]] = ("", [])
+        page, size = list[list[Value]](), 0
+        for table, names, row, length in self:
+            if page and (table != kept[0] or len(page) == _PAGE_ROWS or size > _PAGE_BYTES):
+                yield (*kept, page)
+                page, size = [], 0
+            kept = table, names
+            page.append([_decoded(value) for value in row])
+            size += length
+        if page:
+            yield (*kept, page)
+
+    def _check_end(self, end: dict[str, Any]) -> None:
+        if end.get("sha256") != self._before_last or end["end"] != self.rows:
+            raise _damaged(self._file, "its checksum or its number of rows is not that of its last line")
+        if next(self._lines, None) is not None:
+            raise _damaged(self._file, "something was added to it")
+
+    def _read(self) -> Iterator[Any]:
+        try:
+            with gzip.open(self._file) as opened:
+                for line in opened:
+                    self._before_last = self._digest.hexdigest() if line.startswith(b'{"end"') else ""
+                    self._digest.update(line)
+                    self._length = len(line)
+                    yield json.loads(line)
+        except (gzip.BadGzipFile, EOFError, zlib.error, ValueError) as error:
+            raise _damaged(self._file, f"it is cut off, or no file of cuesqueue export ({error})") from error
+
+
+def _encoded(value: Value) -> object:
+    return {"b": base64.b64encode(value).decode()} if isinstance(value, bytes) else value
+
+
+def _decoded(value: Any) -> Value:
+    found: Value = base64.b64decode(value["b"]) if isinstance(value, dict) else value
+    return found
+
+
+def _damaged(file: Path, problem: str) -> OptionError:
+    return OptionError("FILE", f"{file}: {problem}; nothing of it was imported")
+
+
+def _create(file: Path) -> BinaryIO:
+    """For its owner alone: it may hold bodies of messages."""
+    return os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb")
+
+
+def _sync(folder: Path) -> None:
+    """Make names durable, where the system can."""
+    if os.name == "posix":
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
