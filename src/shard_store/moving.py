@@ -85,8 +85,8 @@ def leave(transaction: Transaction, source: str, to: Place) -> None:
     here = identity.store_id(transaction)
     if here == to.store_id:
         raise StoreConfigurationError(
-            f"{to.name} and {transaction.database} are one store, or copies of each other: their id is {here}; a source "
-            "is moved to an empty database, or to one that cuesqueue has made by itself"
+            f"{to.name} and {transaction.database} are one store, or copies of each other: their id is {here}; a "
+            "source is moved to an empty database, or to one that cuesqueue has made by itself"
         )
     if row.moved_to is not None:
         if row.moved_to_id != to.store_id:
@@ -231,8 +231,8 @@ def _refuse_rows(transaction: Transaction, source: str) -> None:
     for table in TABLES:
         if table is not sources and transaction.execute(sa.select(sa.exists().where(_of(table, source)))).scalar():
             raise StoreConfigurationError(
-                f"the store {transaction.database} has a source {source!r} already, with rows in {table.name}: a source "
-                "arrives only where there is none of its name"
+                f"the store {transaction.database} has a source {source!r} already, with rows in {table.name}: a "
+                "source arrives only where there is none of its name"
             )
 
 

@@ -73,7 +73,7 @@ def export(
     try:
         found = store.database.read_one_state(lambda t: _write(t, source, partial, copy_id, progress))
         reach("rows-exported")
-        os.replace(partial, file)
+        partial.replace(file)
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
@@ -99,7 +99,7 @@ def import_file(store: ShardStore, file: Path, *, progress: Progress = lambda do
 def check(file: Path) -> Exported:
     """Read a file to its end, into nothing. Raises OptionError unless it is complete and as it was written."""
     lines = _Lines(file)
-    for line in lines:
+    for _row in lines:
         pass
     return Exported(lines.cargo.source, lines.rows)
 

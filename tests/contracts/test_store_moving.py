@@ -1,0 +1,401 @@
+"""Contract: a source goes from one store to another with all that is known of it, and is in one of them at any time."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from queue_source.admin.moving import check, export, import_file
+from queue_source.errors import OptionError
+from shard_store import moving
+from shard_store.errors import PipelineTakenOver, StoreConfigurationError
+from shard_store.model import Reference, Split
+from shard_store.sql.install import migrate
+from shard_store.sql.schema import (
+    READERS_OF_MOVES,
+    AnyText,
+    AsReference,
+    metadata,
+    pipelines,
+    read_marks,
+    shards,
+    sources,
+    version,
+)
+from shard_store.store import ShardStore, open_store
+from support.store_backends import Pipeline, StoreBackend, rows
+
+HOSTILE = '"a\0b\ud800\udc00\ud800"\\u0041\n\u2028'
+"""What JSON or a database would change: NUL, halves of characters (also two that make a whole one), a leading quote."""
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Any:
+    """Another store, in a SQLite file."""
+    with open_store(f"sqlite:///{tmp_path}/other.db") as opened:
+        yield opened
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "s.cuesqueue"
+
+
+def sample(column: sa.Column[Any], number: int) -> object:
+    """A value of the column's type; of a digest all kinds of bytes."""
+    kind = column.type
+    if isinstance(kind, AsReference):
+        return Reference(*[None] * len(Reference._fields))._replace(tag=HOSTILE)
+    if isinstance(kind, AnyText):
+        return f"{HOSTILE}{column.name}"
+    if isinstance(kind, sa.LargeBinary):
+        return bytes((number * 7 + place) % 256 for place in range(32))
+    if isinstance(kind, sa.Integer):
+        return number if column.name in ("receive_count", "chunk", "task", "unended", "attempts") else 2**50 + number
+    return f"{column.name} {number}"[: getattr(kind, "length", None) or 1000]
+
+
+def filled(store: ShardStore, source: str, first: int = 0) -> None:
+    """Three rows in each table of the source, with a value in each column."""
+    with store.database.engine.begin() as connection:
+        for table in moving.TABLES:
+            for number in range(first, first + (1 if table is sources else 3)):
+                values = {column.name: sample(column, number) for column in table.columns if column.name != "id"}
+                values |= {"source": source} if "source" in table.c else {}
+                if "pipeline" in table.c:
+                    values["pipeline"] = f"{source} p{number}"
+                if table is sources:
+                    values |= {"moves": None, "moved_to": None, "moved_to_id": None, "import_id": None}
+                if table is read_marks:
+                    values["delivery_hash"] = sample(pipelines.c.plan_hash, number)
+                connection.execute(table.insert().values(values))
+
+
+def kept(store: ShardStore, source: str) -> dict[str, list[tuple[Any, ...]]]:
+    """All rows of the source as our code reads them, without what moving changes."""
+    changed = {"id", "incarnation", "driver", "moves", "moved_to", "moved_to_id", "import_id"}
+
+    def read(t: Any) -> dict[str, list[tuple[Any, ...]]]:
+        return {
+            table.name: sorted(
+                t.execute(
+                    sa.select(*(c for c in table.columns if not (c.name in changed and table in (sources, pipelines)))).
+                    where(moving._of(table, source))
+                ).all(),
+                key=repr,
+            )
+            for table in moving.TABLES
+        }  # fmt: skip
+
+    found = store.database.read(read)
+    return {
+        name: [tuple(value for key, value in row._mapping.items() if key != "id") for row in page]
+        for name, page in found.items()
+    }
+
+
+def test_every_table_travels_or_is_left_out_with_a_reason() -> None:
+    assert set(metadata.sorted_tables) == {*moving.TABLES, *moving.LEFT_OUT}
+
+
+@pytest.mark.parametrize("back", [False, True], ids=["to-sqlite", "from-sqlite"])
+def test_every_column_of_every_table_arrives_as_it_was(
+    backend: StoreBackend, other: ShardStore, file: Path, back: bool
+) -> None:
+    origin, target = (other, backend.open()) if back else (backend.open(), other)
+    filled(origin, "s")
+    filled(origin, "another", 100)
+    before, beside = kept(origin, "s"), kept(origin, "another")
+    done: list[tuple[int, int]] = []
+    written = export(origin, "s", file, to=target, progress=lambda *now: done.append(now))
+    assert all(written.rows.values())
+    assert done[-1] == (sum(written.rows.values()),) * 2
+    assert import_file(target, file).rows == written.rows == check(file).rows
+    assert kept(target, "s") == before
+    assert kept(origin, "another") == beside
+    assert not any(kept(target, "another").values())
+
+
+def test_a_pipeline_goes_on_in_the_other_store_where_it_was(store: ShardStore, other: ShardStore, file: Path) -> None:
+    us = Pipeline.start(store)
+    us.deliver("a", "b")
+    plan = us.planned("c", "d")
+    us.open("waiting")
+    export(store, "s", file, to=other)
+    import_file(other, file)
+    again = Pipeline.start(other)
+    assert again.token.incarnation > us.token.incarnation
+    assert (again.confirmed, again.seq) == (1, 2)
+    made = again.plan()
+    assert made.identity.delivery_hash == plan.identity.delivery_hash
+    assert made.attempt == 2
+    again.publish(made, Split("/c-and-d", 2, 1))
+    again.confirm()
+    assert {row["shard_id"]: row["state"] for row in rows(other, "shards")} == {
+        **dict.fromkeys("abcd", "done"),
+        "waiting": "open",
+    }
+    assert [row["path"] for row in rows(other, "splits")] == ["/split-1", "/c-and-d"]
+    again.deliver("waiting")
+
+
+def test_a_plan_that_was_published_before_the_move_is_not_published_after_it(
+    store: ShardStore, other: ShardStore, file: Path
+) -> None:
+    us = Pipeline.start(store)
+    plan = us.planned("a")
+    us.publish(plan, Split("/a", 1, 1))  # and no confirm: Spark repeats it
+    export(store, "s", file, to=other)
+    import_file(other, file)
+    again = Pipeline.start(other)
+    assert again.confirmed == 1
+    repeated = other.plan(again.token, 0, 1)
+    assert repeated.published
+    assert again.publish(repeated, Split("/a-again", 1, 1)).already
+    assert [row["path"] for row in rows(other, "splits")] == ["/a"]
+
+
+def refused(work: Callable[[], object]) -> str:
+    with pytest.raises((PipelineTakenOver, StoreConfigurationError)) as caught:
+        work()
+    return str(caught.value)
+
+
+def test_whoever_runs_on_the_old_store_is_refused_with_the_name_of_the_new_one(
+    backend: StoreBackend, other: ShardStore, file: Path
+) -> None:
+    store = backend.open()
+    us = Pipeline.start(store, driver="d")
+    plan = us.planned("a")
+    stranger = Pipeline.start(store, "x", "another")
+    export(store, "s", file, to=other)
+    works: list[Callable[[], object]] = [
+        lambda: us.publish(plan, Split("/a", 1, 1)),
+        lambda: us.confirm(),
+        lambda: us.open("b"),
+        lambda: us.plan(),
+        lambda: store.heartbeat(us.token, 60.0),
+        lambda: store.current_plan("p"),
+        lambda: store.current_plan("p", "d"),
+        lambda: Pipeline.start(store),
+        lambda: Pipeline.start(store, "new"),
+        lambda: store.adopt("s", [], "read"),
+    ]
+    for work in works:
+        assert "other.db" in refused(work)
+    assert rows(store, "splits") == []
+    assert {row["pipeline"] for row in rows(store, "attempts")} == set()
+    stranger.deliver("c")
+
+
+def test_a_batch_without_input_is_not_published_in_the_old_store_after_the_move(
+    store: ShardStore, other: ShardStore, file: Path
+) -> None:
+    """As of a query with state: its sink asks for the plan after the reader has brought nothing new."""
+    us = Pipeline.start(store, driver="d")
+    us.deliver("a")
+    seen = store.current_plan("p", "d")
+    export(store, "s", file, to=other)
+    assert "other.db" in refused(lambda: store.publish([seen], [Split("/state", 1, 1)], batch_id=7))
+    assert [row["path"] for row in rows(store, "splits")] == ["/split-1"]
+
+
+def test_code_that_knows_nothing_of_moves_opens_the_old_store_no_more(
+    backend: StoreBackend, other: ShardStore, file: Path
+) -> None:
+    """Also after a migration: it would start the pipeline again, and publish."""
+    store = backend.open()
+    Pipeline.start(store).deliver("a")
+
+    def stamp() -> str:
+        return str(store.database.read(lambda t: t.execute(version.select()).scalar_one()))
+
+    before = stamp()
+    try:
+        export(store, "s", file, to=other)
+        assert stamp() == READERS_OF_MOVES
+        migrate(store.database)
+        assert stamp() == READERS_OF_MOVES
+    finally:  # other tests use this database too
+        store.database.write(lambda t: t.execute(version.update().values(version_num=before)))
+
+
+def test_a_copy_changes_nothing_in_its_store(store: ShardStore, other: ShardStore, file: Path) -> None:
+    us = Pipeline.start(store)
+    us.deliver("a")
+    export(store, "s", file, to=None)
+    us.deliver("b")
+    import_file(other, file)
+    again = Pipeline.start(other)
+    assert (again.seq, list(again.look("a", "b"))) == (1, ["a"])
+    again.deliver("c")
+    assert import_file(other, file).already
+    assert {row["shard_id"] for row in rows(other, "shards")} == {"a", "c"}
+    assert {row["shard_id"] for row in rows(store, "shards")} == {"a", "b"}
+
+
+def test_a_copy_of_a_running_source_is_of_one_moment(
+    backend: StoreBackend, other: ShardStore, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = backend.open()
+    us = Pipeline.start(store)
+    us.deliver("a")
+    read, delivered = moving.rows, []
+
+    def rows_and_a_batch(t: Any, table: sa.Table, source: str) -> Any:
+        if table is shards and not delivered:
+            delivered.append(us.deliver("b"))
+        return read(t, table, source)
+
+    monkeypatch.setattr(moving, "rows", rows_and_a_batch)
+    export(store, "s", file, to=None)
+    import_file(other, file)
+    assert delivered
+    assert [row["shard_id"] for row in rows(other, "shards")] == ["a"]
+    assert [row["end_seq"] for row in rows(other, "attempts")] == [1]
+
+
+def test_an_import_is_refused_where_the_source_or_one_of_its_pipelines_is(
+    store: ShardStore, other: ShardStore, file: Path, tmp_path: Path
+) -> None:
+    Pipeline.start(store).deliver("a")
+    export(store, "s", file, to=None)
+    Pipeline.start(other)
+    assert "has a source 's' already" in refused(lambda: import_file(other, file))
+    with open_store(f"sqlite:///{tmp_path}/third.db") as third:
+        Pipeline.start(third, "p", "another")
+        assert "has a pipeline 'p' of the source 'another'" in refused(lambda: import_file(third, file))
+        assert rows(third, "shards") == []
+    assert rows(other, "shards") == []
+    moved = tmp_path / "moved"
+    assert "has a source 's' already" in refused(lambda: export(store, "s", moved, to=other))
+    assert store.moved_sources() == {}  # it was asked before anything was changed
+
+
+def test_a_file_arrives_only_in_the_store_that_it_is_for_and_there_once(
+    store: ShardStore, other: ShardStore, file: Path, tmp_path: Path
+) -> None:
+    Pipeline.start(store).deliver("a")
+    export(store, "s", file, to=other)
+    with open_store(f"sqlite:///{tmp_path}/third.db") as third:
+        assert "is for another store" in refused(lambda: import_file(third, file))
+        assert "was moved from" in refused(lambda: export(store, "s", tmp_path / "again", to=third))
+        assert "was moved from" in refused(lambda: export(store, "s", tmp_path / "copy", to=None))
+    assert not import_file(other, file).already
+    Pipeline.start(other).deliver("b")
+    assert import_file(other, file).already
+    assert {row["shard_id"] for row in rows(other, "shards")} == {"a", "b"}
+
+
+def test_a_source_comes_back_and_an_older_file_does_not(
+    store: ShardStore, other: ShardStore, file: Path, tmp_path: Path
+) -> None:
+    Pipeline.start(store).deliver("a")
+    export(store, "s", file, to=other)
+    import_file(other, file)
+    Pipeline.start(other).deliver("b")
+    back = tmp_path / "back"
+    export(other, "s", back, to=store)
+    import_file(store, back)
+    assert "was moved from" in refused(lambda: Pipeline.start(other))
+    assert store.moved_sources() == {}
+    assert "was moved from" in refused(lambda: import_file(other, file))
+    Pipeline.start(store).deliver("c")
+    assert {row["shard_id"] for row in rows(store, "shards")} == {"a", "b", "c"}
+    third = tmp_path / "again"
+    export(store, "s", third, to=other)
+    assert "was moved from" in refused(lambda: import_file(store, back))
+    import_file(other, third)
+    Pipeline.start(other).deliver("d")
+    assert {row["shard_id"] for row in rows(other, "shards")} == set("abcd")
+
+
+def test_a_copy_of_a_store_is_no_other_store(backend: StoreBackend, tmp_path: Path, file: Path) -> None:
+    if backend.name != "sqlite":
+        pytest.skip("a file is copied")
+    store = backend.open()
+    Pipeline.start(store).deliver("a")
+    store.close()
+    copied = tmp_path / "copied.db"
+    copied.write_bytes((tmp_path / "store.db").read_bytes())
+    with open_store(backend.url) as origin, open_store(f"sqlite:///{copied}") as target:
+        origin.database.write(lambda t: [t.execute(table.delete()) for table in moving.TABLES])
+        filled(target, "x")
+        assert "are one store, or copies" in refused(lambda: export(target, "x", file, to=origin))
+
+
+def content_of(file: Path) -> list[str]:
+    return gzip.decompress(file.read_bytes()).decode().splitlines(keepends=True)
+
+
+def test_a_file_that_is_cut_off_or_changed_is_refused_and_nothing_of_it_is_there(
+    store: ShardStore, other: ShardStore, file: Path, tmp_path: Path
+) -> None:
+    Pipeline.start(store).deliver(*(f"shard {number}" for number in range(50)))
+    export(store, "s", file, to=other)
+    whole, lines = file.read_bytes(), content_of(file)
+    place = next(number for number, line in enumerate(lines) if "shard 7" in line and "[" in line)
+    swapped = [line.replace("shard 7", "shard 8") if number == place else line for number, line in enumerate(lines)]
+
+    def zipped(given: list[str]) -> bytes:
+        return gzip.compress("".join(given).encode())
+
+    damaged = {
+        "half": whole[: len(whole) // 2],
+        "no-end-of-gzip": whole[:-4],
+        "no-last-line": zipped(lines[:-1]),
+        "a-row-less": zipped(lines[:place] + lines[place + 1 :]),
+        "changed": zipped(swapped),
+        "longer": zipped([*lines, "[1]\n"]),
+        "text": b"not one of ours",
+        "other-json": zipped(["[1, 2]\n"]),
+        "empty": b"",
+        "newer": zipped([json.dumps({**json.loads(lines[0]), "format": 2}) + "\n", *lines[1:]]),
+    }
+    for name, content in damaged.items():
+        bad = tmp_path / name
+        bad.write_bytes(content)
+        with pytest.raises(OptionError, match=name):
+            import_file(other, bad)
+        assert rows(other, "shards") == [], name
+    import_file(other, file)
+    assert len(rows(other, "shards")) == 50
+
+
+def test_a_file_of_a_newer_schema_or_with_unknown_columns_is_refused(
+    store: ShardStore, other: ShardStore, file: Path
+) -> None:
+    Pipeline.start(store).deliver("a")
+    export(store, "s", file, to=other)
+    cargo = store.database.read(lambda t: moving.cargo(t, "s", None))[0]
+    newer = moving.Cargo(**{**{name: getattr(cargo, name) for name in cargo.__dataclass_fields__}, "revision": "9999"})
+    assert "newer cuesqueue" in refused(lambda: other.database.write(lambda t: moving.arrive(t, newer)))
+    names = moving.columns(shards)
+    moving.check_columns(shards, [name for name in names if name != "sent_at"])  # as of before 0008
+    assert "unknown ['colour']" in refused(lambda: moving.check_columns(shards, [*names, "colour"]))
+    assert "missing ['state']" in refused(
+        lambda: moving.check_columns(shards, [name for name in names if name != "state"])
+    )
+
+
+def test_a_file_is_its_owners_alone_and_replaces_none(store: ShardStore, other: ShardStore, file: Path) -> None:
+    Pipeline.start(store).deliver("a")
+    export(store, "s", file, to=None)
+    assert file.stat().st_mode & 0o777 == 0o600
+    with pytest.raises(OptionError, match="is there already"):
+        export(store, "s", file, to=other)
+    assert store.moved_sources() == {}
+    assert [path.name for path in file.parent.iterdir() if path.name.startswith(f".{file.name}")] == []
+
+
+def test_a_source_that_is_not_there_is_named_with_those_that_are(store: ShardStore, file: Path) -> None:
+    Pipeline.start(store)
+    assert "there is no source 'x'" in refused(lambda: export(store, "x", file, to=None))
+    assert "there is 's'" in refused(lambda: export(store, "x", file, to=None))
+    assert not file.exists()
