@@ -46,10 +46,13 @@ def advance(
     confirm: int | None = None,
     keys: Collection[ShardKey] = (),
     snapshot: tuple[int, Sequence[Range]] | None = None,
+    fail_on_data_loss: bool = True,
 ) -> Confirmed:
     """Confirm up to a seq and write the next snapshot; either may be left out.
 
     Where no shards are kept, all of `keys` are finished with their plan.
+    `fail_on_data_loss`: raise LostProgress where the store lacks what our sink has published, instead of having it read
+    again.
     """
     row = fence(transaction, token)
     changes: dict[str, int] = {}
@@ -59,7 +62,7 @@ def advance(
         if confirm > row.last_seq:
             raise lost_progress(transaction.database, token.pipeline, confirm, row.last_seq)
         if confirm > row.confirmed_seq:
-            lost = _confirm(transaction, row, token, confirm)
+            lost = _confirm(transaction, row, token, confirm, fail_on_data_loss)
             with_errors = plans_with_errors(transaction, token.pipeline, row.confirmed_seq, confirm)
             changes["confirmed_seq"] = confirm
         keys = frozenset(keys)
@@ -134,7 +137,9 @@ def _refuse_falling(token: PublishToken, entries: Sequence[Range]) -> None:
         )
 
 
-def _confirm(transaction: Transaction, row: Row[Any], token: PublishToken, end_seq: int) -> tuple[Move, ...]:
+def _confirm(
+    transaction: Transaction, row: Row[Any], token: PublishToken, end_seq: int, fail_on_data_loss: bool
+) -> tuple[Move, ...]:
     """Spark is done with everything up to `end_seq`: make it final, and forget the snapshots that it stood for.
 
     What the cuesqueue sink published stays as it is; with any other sink the shards of the plan advance now. Returns
@@ -143,13 +148,36 @@ def _confirm(transaction: Transaction, row: Row[Any], token: PublishToken, end_s
     lost: tuple[Move, ...] = ()
     known = sa.select(sa.func.count()).where(attempts.c.pipeline == token.pipeline, attempts.c.end_seq == end_seq)
     if not transaction.execute(known).scalar_one():
-        lost = _deliver_planned(transaction, row, token, end_seq)
+        forgotten = _was_published(transaction, row, token)
+        if forgotten and fail_on_data_loss:
+            raise LostProgress(
+                f"pipeline {token.pipeline!r}: the checkpoint says that offset {end_seq} is done, but the store "
+                f"{transaction.database} has nothing that the cuesqueue sink published for it: the store was restored "
+                "from a backup that is older (or the query has another sink now, and was killed in its first batch); "
+                "set 'failOnDataLoss' to false to have that batch read again"
+            )
+        # its shards stay open, and are offered again
+        if not (forgotten and Semantics(row.semantics).final_at_delivery):
+            lost = _deliver_planned(transaction, row, token, end_seq)
     # from the plan's own first snapshot, which a restart may have confirmed already; older ones are left to pruning:
     # the cost of a confirm is that of its own batch
     after = row.confirmed_seq if row.plan_after is None else min(row.plan_after, row.confirmed_seq)
     keeps_shards = Semantics(row.semantics).keeps_shards
     snapshots.forget(transaction, token.pipeline, after, end_seq, keep_moves=not keeps_shards)
     return lost
+
+
+def _was_published(transaction: Transaction, row: Row[Any], token: PublishToken) -> bool:
+    """Whether a plan that an incarnation before has made went to our sink, though the store has no attempt of it.
+
+    Our sink's attempt is there before Spark calls a batch done. The attempt before tells which sink there is.
+    """
+    if row.plan_incarnation == token.incarnation:
+        return False
+    columns = attempts.c.rows, attempts.c.delivery_hash, attempts.c.lead_hash
+    newest = sa.select(*columns).where(attempts.c.pipeline == token.pipeline).order_by(attempts.c.end_seq.desc())
+    before = transaction.execute(newest.limit(1)).one_or_none()
+    return before is not None and (before.rows is not None or before.lead_hash != before.delivery_hash)
 
 
 def _deliver_planned(transaction: Transaction, row: Row[Any], token: PublishToken, end_seq: int) -> tuple[Move, ...]:

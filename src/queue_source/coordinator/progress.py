@@ -69,6 +69,7 @@ class Progress:
             confirm=seq if seq > self.confirmed else None,
             keys=self._in_flight.planned_until(seq),
             snapshot=None if snapshot is None else (snapshot.seq, snapshot.ranges),
+            fail_on_data_loss=self._session.options.delivery.fail_on_data_loss,
         )
 
     def _plan(self, snapshot: Snapshot, written: tuple[Range, ...]) -> None:
