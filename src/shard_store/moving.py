@@ -178,7 +178,7 @@ def insert(transaction: Transaction, table: sa.Table, names: Sequence[str], valu
     check_columns(table, names)
     given = [dict(zip(names, row, strict=True)) for row in values]
     if table is pipelines:
-        _refuse_other_pipelines(transaction, [row["pipeline"] for row in given])
+        _refuse_other_pipelines(transaction, [str(row["pipeline"]) for row in given])
     types = {name: sa.bindparam(f"given_{name}", type_=_plain(table.c[name])) for name in names}
     bound = [{f"given_{name}": value for name, value in row.items()} for row in given]
     if table is sources:

@@ -1,4 +1,4 @@
-"""A store is restored from a backup, while queue, bucket, sink and checkpoint are of now: what `docs/how-to/backup.md` says.
+"""A store is restored from a backup; queue, bucket, sink and checkpoint are of now: what `docs/how-to/backup.md` says.
 
 The backup is a copy of the SQLite file, a dump of PostgreSQL's own, or a copy by `cuesqueue export --copy`. After it a
 batch was published and acknowledged, and one message is still in the queue.
@@ -24,7 +24,6 @@ from queue_source.commands.main import app
 from shard_store import failpoints
 from shard_store.errors import LostProgress
 from shard_store.failpoints import FailpointReached
-from shard_store.store import open_store
 from support.coordinator_world import EMPTY, patiently
 from support.driver_loop import DriverLoop, published, states, taken_by_foreign_sink, until
 from support.servers import postgres
@@ -107,7 +106,7 @@ class Drill:
     def uris(self, *numbers: range) -> list[str]:
         return [(self.folder / f"{number}.json").as_uri() for these in numbers for number in these]
 
-    def run(self, work: Callable[[DriverLoop], object] = DriverLoop.drain, **options: str) -> None:
+    def run(self, work: Callable[[DriverLoop], object] = DriverLoop.drain, **options: Any) -> None:
         with self.world.loop(publishes=self.publishes, **self.options, **options) as loop:
             work(loop)
 
@@ -147,7 +146,7 @@ def test_the_query_stops_at_once_and_nothing_is_acknowledged(backup: Backup, tel
     drill = restored(backup, tells_start=tells_start)
     for _ in range(2):
         with pytest.raises(
-            LostProgress, match="checkpoint is at offset 2, but the store .* knows offsets only up to 1"
+            LostProgress, match=r"checkpoint is at offset 2, but the store .* knows offsets only up to 1"
         ):
             drill.run()
     assert drill.world.depth().total == len(WAITING)
@@ -254,7 +253,7 @@ def test_a_backup_in_the_middle_of_the_last_batch_is_noticed_by_what_our_sink_ha
     drill = middle_of_the_last_batch(backup, monkeypatch, publishes=True)
     for _ in range(2):
         with pytest.raises(
-            LostProgress, match="offset 2 is done, but the store .* has nothing that the cuesqueue sink"
+            LostProgress, match=r"offset 2 is done, but the store .* has nothing that the cuesqueue sink"
         ):
             drill.run()
     with drill.world.store() as store:

@@ -81,7 +81,7 @@ def kept(store: ShardStore, source: str) -> dict[str, list[tuple[Any, ...]]]:
     """All rows of the source as our code reads them, without what moving changes."""
     changed = {"id", "incarnation", "driver", "moves", "moved_to", "moved_to_id", "import_id"}
 
-    def read(t: Any) -> dict[str, list[tuple[Any, ...]]]:
+    def read(t: Any) -> dict[str, list[Any]]:
         return {
             table.name: sorted(
                 t.execute(
@@ -246,7 +246,8 @@ def test_a_copy_of_a_running_source_is_of_one_moment(
     store = backend.open()
     us = Pipeline.start(store)
     us.deliver("a")
-    read, delivered = moving.rows, []
+    read = moving.rows
+    delivered: list[object] = []
 
     def rows_and_a_batch(t: Any, table: sa.Table, source: str) -> Any:
         if table is shards and not delivered:

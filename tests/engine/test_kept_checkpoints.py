@@ -1,0 +1,29 @@
+"""A query goes on with a checkpoint that Spark wrote for an earlier version: what was in flight is read, once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from queue_source.queues import open_queue
+from support.kept_checkpoints import ARCHIVES, unpack
+
+pytestmark = pytest.mark.engine
+
+
+@pytest.mark.parametrize("archive", ARCHIVES, ids=lambda archive: archive.stem)
+def test_a_query_goes_on_with_a_kept_checkpoint(spark: SparkSession, archive: Path, tmp_path: Path) -> None:
+    kept = unpack(archive, tmp_path)
+    with open_queue(kept.queue_url) as queue:
+        queue.publish(["new"])
+    taken: list[list[str]] = []
+
+    def take(batch: DataFrame, number: int) -> None:
+        taken.append(sorted(bytes(row.value).decode() for row in batch.collect()))
+
+    stream = spark.readStream.format("cuesqueue").options(**kept.source()).load()
+    query = stream.writeStream.foreachBatch(take).option("checkpointLocation", str(kept.checkpoint))
+    query.trigger(availableNow=True).start().awaitTermination()
+    assert taken == [kept.in_flight, ["new"]]
