@@ -6,8 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -17,23 +15,12 @@ from shard_store import failpoints
 from shard_store.errors import PipelineTakenOver, StoreConfigurationError
 from shard_store.failpoints import MOVING_POINTS, FailpointReached
 from shard_store.store import open_store
-from support.coordinator_world import EMPTY, World, patiently, uris
+from support.coordinator_world import EMPTY, MovingWorld, patiently, uris
 from support.driver_loop import published, states, taken_by_foreign_sink, until
 from support.servers.postgres import new_database
 from support.store_backends import MYSQL_URL, PROCESS_BACKENDS
 
 SRC = Path(__file__).resolve().parents[2] / "src"
-
-
-@dataclass
-class MovingWorld(World):
-    """A world whose store may be somewhere else."""
-
-    at: str = ""
-
-    @property
-    def store_url(self) -> str:
-        return self.at or super().store_url
 
 
 @pytest.fixture(params=PROCESS_BACKENDS)
@@ -50,11 +37,11 @@ def world(tmp_path: Path) -> MovingWorld:
 
 
 @pytest.fixture
-def armed(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, tuple[int, str, str]]]:
+def armed(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[int, str, str]]:
     points: dict[str, tuple[int, str, str]] = {}
     monkeypatch.setattr(failpoints, "_armed", points)
     monkeypatch.setattr(failpoints, "_reached", {})
-    yield points
+    return points
 
 
 def move(world: MovingWorld, to: str) -> None:

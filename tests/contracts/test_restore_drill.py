@@ -24,12 +24,10 @@ from queue_source.commands.main import app
 from shard_store import failpoints
 from shard_store.errors import LostProgress
 from shard_store.failpoints import FailpointReached
-from support.coordinator_world import EMPTY, patiently
+from support.coordinator_world import EMPTY, MovingWorld, patiently
 from support.driver_loop import DriverLoop, published, states, taken_by_foreign_sink, until
 from support.servers import postgres
 from support.servers.postgres import new_database
-
-from contracts.test_moving_queries import MovingWorld  # isort: skip
 
 BEFORE, SINCE, WAITING = range(3), range(3, 6), range(6, 7)
 """Objects that were published before the backup and since, and one that is announced and not read yet."""

@@ -73,6 +73,17 @@ class World:
             yield store
 
 
+@dataclass
+class MovingWorld(World):
+    """A world whose store may be somewhere else."""
+
+    at: str = ""
+
+    @property
+    def store_url(self) -> str:
+        return self.at or super().store_url
+
+
 def uris(count: int, first: int = 0) -> list[str]:
     return [f"s3://bucket/{number}" for number in range(first, first + count)]
 
