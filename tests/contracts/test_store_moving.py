@@ -353,6 +353,7 @@ def test_a_file_that_is_cut_off_or_changed_is_refused_and_nothing_of_it_is_there
         "no-last-line": zipped(lines[:-1]),
         "a-row-less": zipped(lines[:place] + lines[place + 1 :]),
         "changed": zipped(swapped),
+        "other-counts": zipped([*lines[:-1], lines[-1].replace('"cuesqueue_shards":50', '"cuesqueue_shards":49')]),
         "longer": zipped([*lines, "[1]\n"]),
         "text": b"not one of ours",
         "other-json": zipped(["[1, 2]\n"]),
