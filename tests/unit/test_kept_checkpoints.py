@@ -6,6 +6,7 @@ removes none: `FORMS` names those that exist. With a real Spark: `engine/test_ke
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -57,7 +58,12 @@ def test_todays_reader_goes_on_with_a_kept_checkpoint(archive: Path, tmp_path: P
         with open_queue(kept.queue_url) as queue:
             queue.publish(["new"])
         found = [offsets[last]]
-        until(lambda: found[-1] != offsets[last], lambda: found.append(reader.latestOffset(offsets[last])))
+
+        def ask() -> None:
+            time.sleep(0.05)  # as a trigger
+            found.append(reader.latestOffset(offsets[last]))
+
+        until(lambda: found[-1] != offsets[last], ask)
         assert found[-1]["seq"] == offsets[last]["seq"] + 1
         assert read(offsets[last], found[-1]) == ["new"]
     finally:

@@ -51,6 +51,9 @@ def keep(target: Path) -> None:
         spark.stop()
         with closing(sqlite3.connect(folder / "store.db")) as store:
             store.execute("PRAGMA journal_mode = DELETE")
+            if any(column[1] == "host" for column in store.execute("PRAGMA table_info(cuesqueue_pipelines)")):
+                store.execute("UPDATE cuesqueue_pipelines SET host = NULL")  # of whoever has made it
+                store.commit()
             store.execute("VACUUM")
         told = {
             "delivered": sorted(body for found in batches for body in found),
