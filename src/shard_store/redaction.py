@@ -1,4 +1,4 @@
-"""Hiding what must not be shown: passwords in URLs, URLs in texts. The one redaction of the whole project.
+"""Hiding what must not be shown: passwords in URLs, URLs in texts, what a terminal obeys. For the whole project.
 
 Purely textual, and greedy where a URL is malformed, because malformed URLs are what error messages show: too much is
 hidden rather than too little. (SQLAlchemy's own rendering shows the rest of a password after an `@` that was not
@@ -24,6 +24,8 @@ _SECRET_PARAMETER = re.compile(
 )
 _URL_IN_TEXT = re.compile(r"[A-Za-z][\w+.\-]{0,31}://\S+")
 _LONGEST = 8_192
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""All of C0 and C1 but line ends and tabs, what changes the direction of text, and halves of characters."""
 
 
 def redact_url(url: str) -> str:
@@ -47,6 +49,13 @@ def _shortened(text: str) -> str:
     last = "" if head[-1].isspace() else head.split()[-1]
     scheme, separator, _ = last.partition("://")
     return f"{head.removesuffix(last)}{scheme}{separator}{HIDDEN}..." if separator else f"{head}..."
+
+
+def visible(text: str) -> str:
+    """The text with what a terminal would obey written as `\\x1b`: senders of messages write to no terminal."""
+    return _CONTROLS.sub(
+        lambda found: f"\\x{ord(found[0]):02x}" if found[0] <= "\xff" else f"\\u{ord(found[0]):04x}", text
+    )
 
 
 def without_password(text: str, password: str | None) -> str:

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from queue_source.commands.output import UNHEALTHY, Json, print_result, tell, visible
+from queue_source.commands.output import UNHEALTHY, Json, print_result, tell
 from queue_source.errors import OptionError
 from queue_source.options.reader import DEFAULT_STORE
+from shard_store.redaction import visible
 
 if TYPE_CHECKING:
     from queue_source.admin.doctor import Finding

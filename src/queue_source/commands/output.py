@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ import typer
 
 from queue_source.errors import CuesqueueError, OptionError, QueueConfigurationError
 from queue_source.options.reader import DEFAULT_STORE
-from shard_store.redaction import redact_text
+from shard_store.redaction import redact_text, visible
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -54,17 +53,6 @@ Store = Annotated[
 def debugging() -> bool:
     """Whether `CUESQUEUE_DEBUG=1` asks for tracebacks."""
     return os.environ.get("CUESQUEUE_DEBUG", "") not in ("", "0")
-
-
-_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-"""All of C0 and C1 but line ends and tabs, what changes the direction of text, and halves of characters."""
-
-
-def visible(text: str) -> str:
-    """The text with what a terminal would obey written as `\\x1b`: senders of messages write to no terminal."""
-    return _CONTROLS.sub(
-        lambda found: f"\\x{ord(found[0]):02x}" if found[0] <= "\xff" else f"\\u{ord(found[0]):04x}", text
-    )
 
 
 def tell(text: str) -> None:

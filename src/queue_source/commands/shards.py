@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,8 +13,6 @@ from queue_source.errors import OptionError
 
 if TYPE_CHECKING:
     from shard_store.shard_repair import ShardsChanged
-    from shard_store.shard_search import FoundShard
-    from shard_store.shard_story import ShardStory
 
 group = typer.Typer(
     name="shards",
@@ -43,6 +40,7 @@ def list_shards(
     chosen = choice.criteria()
     import shard_store
     from queue_source.admin import shards
+    from queue_source.admin.stories import shard_as_dict
     from queue_source.coordinator.error_queue import iso_time
 
     with shard_store.open_store(store, create=False) as opened:
@@ -50,7 +48,7 @@ def list_shards(
     more = len(found) > limit
     del found[limit:]
     if as_json:
-        print_result({"shards": [_shard(one) for one in found], "more": more}, as_json, title="shards")
+        print_result({"shards": [shard_as_dict(one) for one in found], "more": more}, as_json, title="shards")
         return
     rows = [
         [
@@ -82,6 +80,7 @@ def show(
     chosen = ShardChoice([shard_id], source=source).criteria()
     import shard_store
     from queue_source.admin import shards
+    from queue_source.admin.stories import story_as_dict
 
     with shard_store.open_store(store, create=False) as opened:
         found = list(shards.shard_stories(opened, chosen, limit=2))
@@ -89,7 +88,7 @@ def show(
         problem = "knows nothing of" if not found else "has several shards for"
         hint = "see `cuesqueue shards list`" if not found else "name more digits, or the --source"
         raise OptionError("ID", f"the store {problem} {shard_id[:300]!r}; {hint}")
-    told = _story(found[0])
+    told = story_as_dict(found[0])
     if as_json:
         print_result(told, as_json, title="shard")
         return
@@ -197,45 +196,3 @@ def _change(
         tell(f"{shard_id[:300]} was refused: {why}")
     if done.refused:
         raise typer.Exit(FAILED)
-
-
-def _shard(shard: FoundShard) -> dict[str, Any]:
-    from queue_source.coordinator.error_queue import iso_time
-
-    told = asdict(shard)
-    times = {name: iso_time(told.pop(name)) for name in ("opened_at", "finished_at")}
-    return {"key": told.pop("key").hex(), **told, **times}
-
-
-def _story(story: ShardStory) -> dict[str, Any]:
-    from queue_source.coordinator.error_queue import error_as_dict, iso_time
-
-    planned = story.planned
-    plan = None
-    if planned is not None:
-        seqs = [planned.identity.start_seq, planned.identity.end_seq]
-        plan = {"delivery_hash": planned.identity.delivery_hash, "seqs": seqs, "attempt": planned.attempt}
-    attempts = [asdict(attempt) for attempt in story.attempts]
-    for attempt in attempts:
-        attempt |= {name: iso_time(attempt[name]) for name in ("planned_at", "published_at")}
-    return {
-        "outcome": story.outcome,
-        "shard": None if story.shard is None else _shard(story.shard),
-        "planned": plan,
-        "attempts": attempts,
-        "errors": [
-            {**error_as_dict(e), "state": e.state, "reopened_at": iso_time(e.reopened_at)} for e in story.errors
-        ],
-        "changes": [
-            {
-                "changed_at": iso_time(stored.changed_at),
-                "action": stored.change.action,
-                "actor": stored.change.actor,
-                "reason": stored.change.reason,
-                "message_id": stored.change.message_id,
-                "before": stored.before,
-                "after": stored.after,
-            }
-            for stored in story.changes
-        ],
-    }

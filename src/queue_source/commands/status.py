@@ -5,18 +5,20 @@ from __future__ import annotations
 import sys
 import textwrap
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from queue_source.admin.wording import number, since, status_lines, time_text
 from queue_source.commands.filters import duration_of
-from queue_source.commands.output import UNHEALTHY, Json, Store, print_result, print_table, tell, visible
+from queue_source.commands.output import UNHEALTHY, Json, Store, print_result, print_table, tell
+from shard_store.redaction import visible
 
 if TYPE_CHECKING:
-    from shard_store.operations import PipelineStatus, Published, StatusLimits
+    from shard_store.operations import PipelineStatus, StatusLimits
     from shard_store.store import ShardStore
 
 _WHOLE = 3  # pipelines that are shown with all that is known of them; of more, one line each
@@ -102,11 +104,11 @@ def _print_lines(found: Sequence[PipelineStatus], wrong: Mapping[str, Sequence[s
         [
             one.pipeline,
             one.state,
-            "" if one.last_batch is None else _since(one, one.last_batch.published_at),
-            _number(one.files_outstanding),
-            _time(one.oldest_age),
-            _number(one.rows_per_second),
-            _number(sum(one.last_hour.errors.values())),
+            "" if one.last_batch is None else since(one, one.last_batch.published_at),
+            number(one.files_outstanding),
+            time_text(one.oldest_age),
+            number(one.rows_per_second),
+            number(sum(one.last_hour.errors.values())),
         ]
         for one in found
     ]
@@ -119,7 +121,7 @@ def _print_lines(found: Sequence[PipelineStatus], wrong: Mapping[str, Sequence[s
 
 def _print_whole(one: PipelineStatus, wrong: Sequence[str]) -> None:
     typer.echo(visible(f"{one.pipeline}: {one.state}"))
-    for name, text in _lines(one):
+    for name, text in status_lines(one):
         _line(name, text)
     for sentence in wrong:
         _line("unhealthy", sentence)
@@ -129,78 +131,3 @@ def _line(name: str, text: str) -> None:
     indent = " " * 14
     lines = textwrap.fill(visible(text), _WIDTH, initial_indent=f"  {name:<12}", subsequent_indent=indent)
     typer.echo(lines)
-
-
-def _lines(one: PipelineStatus) -> Iterator[tuple[str, str]]:
-    yield "source", f"{one.source}, {one.semantics}"
-    versions = f"Spark {one.spark_version or '?'}, cuesqueue {one.cuesqueue_version or '?'}"
-    where = f"on {one.host or 'an unknown host'}, {versions}"
-    yield "reader", f"incarnation {one.incarnation} {where}; heartbeat {_time(one.silence)} ago"
-    if one.last_batch is not None:
-        b = one.last_batch
-        name = f"seq {b.seq}" if b.batch_id is None else f"batch {b.batch_id} (seq {b.seq})"
-        sizes = f"{_number(b.objects)} objects, {_number(b.rows)} rows, {_size(b.bytes)}, {_number(b.errors)} errors"
-        yield "published", f"{name} {_since(one, b.published_at)} ago: {sizes}"
-    if one.plan is not None:
-        yield "plan", f"{one.plan.start_seq}-{one.plan.end_seq} is under way, attempt {one.plan.attempt}"
-    if one.in_flight is not None:
-        yield (
-            "holds",
-            f"{_number(one.in_flight)} messages in flight; objects: {_number(one.ready)} ready, "
-            f"{_number(one.awaiting_commit)} in a batch, {_number(one.held)} held for other pipelines; "
-            f"queue depth {_number(one.queue_depth)}",
-        )
-    oldest = "" if one.oldest_age is None else f", the oldest for {_time(one.oldest_age)}"
-    yield "waiting", f"{_number(one.files_outstanding)} objects are not published{oldest}"
-    yield "lag", f"p50 {_time(one.last_hour.lag_p50)}, p99 {_time(one.last_hour.lag_p99)} in the last hour"
-    yield "rate", f"{_number(one.rows_per_second)} rows/s, {_size(one.bytes_per_second)}/s in the last minutes"
-    yield "last hour", _amounts(one.last_hour)
-    yield "in all", _amounts(one.total)
-    if one.backfill is not None:
-        listed = one.backfill
-        how = "under way" if listed.ended_at is None else f"ended {_since(one, listed.ended_at)} ago"
-        counts = f"{_number(listed.objects)} objects, {_number(listed.opened)} of them new"
-        yield "backfill", f"{how}: {counts}, {_number(listed.failures)} failures ({listed.prefix})"
-    if one.certificate is not None:
-        found = one.certificate
-        ago, objects = _since(one, found.written_at), _number(found.objects)
-        yield "certificate", f"{found.id}, {ago} ago: {found.verdict}, {objects} objects ({found.prefix})"
-
-
-def _amounts(published: Published) -> str:
-    p = published
-    errors = ", ".join(f"{_number(count)} {cause}" for cause, count in sorted(p.errors.items())) or "none"
-    counts = f"{_number(p.batches)} batches, {_number(p.objects)} objects, {_number(p.rows)} rows, {_size(p.bytes)}"
-    return f"{counts}, {_number(p.messages)} messages received; errors: {errors}"
-
-
-def _since(one: PipelineStatus, then: datetime) -> str:
-    """By the database's clock, of which the last heartbeat and the silence since tell."""
-    return _time((one.heartbeat_at - then).total_seconds() + one.silence)
-
-
-def _time(seconds: float | None) -> str:
-    if seconds is None:
-        return "unknown"
-    if seconds < 10:
-        return f"{max(0.0, seconds):.1f} s"
-    for unit, length in (("s", 1), ("min", 60), ("h", 3600)):
-        if seconds < 120 * length:
-            return f"{seconds / length:.0f} {unit}"
-    return f"{seconds / 86_400:.0f} days"
-
-
-def _number(count: float | None) -> str:
-    if count is None:
-        return "unknown"
-    return f"{count:.1f}" if 0 < count < 10 and count != int(count) else f"{round(count):,}"
-
-
-def _size(size: float | None) -> str:
-    if size is None:
-        return "unknown bytes"
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}" if unit == "B" or size >= 10 else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:,.1f} TB"
