@@ -147,6 +147,14 @@ def newest(transaction: Transaction, scope: Scope) -> Certificate | None:
     return next((found for found in map(_certificate, rows) if found.scope == scope), None)
 
 
+def latest(transaction: Transaction, *, limit: int) -> tuple[Certificate, ...]:
+    """The last ones of all sources, the newest first, without the URIs of what is not published."""
+    columns = [column for column in certificates.c if column.name != "unpublished"]
+    query: sa.Select[Any] = sa.select(*columns, sa.literal("{}").label("unpublished"))
+    found = transaction.execute(query.order_by(certificates.c.id.desc()).limit(limit))
+    return tuple(_certificate(row) for row in found)
+
+
 @dataclass(frozen=True, slots=True)
 class Difference:
     """What is another now than when a certificate was written.

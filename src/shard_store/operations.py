@@ -27,6 +27,7 @@ said so."""
 
 _SECOND = 1_000_000
 _RECENT = 2 * SLOT
+SLOT_SECONDS = SLOT // _SECOND
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +181,16 @@ class Hour:
 
 
 @dataclass(frozen=True, slots=True)
+class Slot:
+    """What a pipeline published in the `SLOT_SECONDS` that began at `start`."""
+
+    pipeline: str
+    source: str
+    start: datetime
+    published: Published
+
+
+@dataclass(frozen=True, slots=True)
 class StatusLimits:
     """What a pipeline may do before it counts as unhealthy; None: anything. A dead one is unhealthy in any case.
 
@@ -265,6 +276,24 @@ def hours(
     for row in transaction.execute(stored):
         found[row.hour, row.pipeline] = _hour(row._mapping)
     return tuple(found[key] for key in sorted(found))
+
+
+def recent(transaction: Transaction, *, source: str | None = None, pipeline: str | None = None) -> tuple[Slot, ...]:
+    """What was published in each five minutes of the last hour in which anything happened, the oldest first."""
+    query = sa.select(
+        pipelines.c.pipeline, pipelines.c.source, pipelines.c.activity, transaction.now().label("now")
+    ).order_by(pipelines.c.pipeline)
+    for name, text in (("source", source), ("pipeline", pipeline)):
+        if text is not None:
+            query = query.where(pipelines.c[name] == text)
+    found = [
+        (start, row, amounts)
+        for row in transaction.execute(query)
+        for start, amounts in Activity.parse(row.activity).slots.items()
+        if start > row.now - HOUR - SLOT
+    ]
+    found.sort(key=lambda one: one[0])
+    return tuple(Slot(row.pipeline, row.source, time_of(start), _published(amounts)) for start, row, amounts in found)
 
 
 def _status(row: Row[Any], outstanding: int, listed: Listed | None, certified: Certified | None) -> PipelineStatus:

@@ -252,6 +252,7 @@ class ShardStore:
 
     status = _reads(operations.status)
     hours = _reads(operations.hours)
+    recent = _reads(operations.recent)
 
     # marks of reads: called by executors, for plans that have failed before
 
@@ -269,6 +270,7 @@ class ShardStore:
     certify = _writes(certificates.write)
     certificate = _reads(certificates.find)
     newest_certificate = _reads(certificates.newest)
+    latest_certificates = _reads(certificates.latest)
 
     # sources that go to another store, or come from one
 

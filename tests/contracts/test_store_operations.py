@@ -8,6 +8,8 @@ import pytest
 import sqlalchemy as sa
 
 from shard_store.activity import Report
+from shard_store.certificates import Scope, Tally
+from shard_store.completeness import Category
 from shard_store.listing import Found
 from shard_store.model import LISTING, Content, ErrorRecord, Plan, Position, Runtime, Split
 from shard_store.operations import DEAD, RUNNING, STOPPED, PipelineStatus, StatusLimits, complaints
@@ -445,3 +447,31 @@ def test_objects_of_messages_without_a_time_have_no_lag_and_the_others_have(back
     found = the(store).last_hour
     assert (found.objects, found.lag_p50) == (3, 0.01)  # a clock that is ahead: no time at all
     assert found.lag_p99 == pytest.approx(9.0, rel=0.1)
+
+
+def test_the_last_hour_is_read_in_slots_of_five_minutes(backend: StoreBackend) -> None:
+    store = backend.open()
+    first, second = Pipeline.start(store, "p"), Pipeline.start(store, "q")
+    backend.clock.now += 300 - backend.clock.now % 300
+    started = backend.clock.now
+    first.deliver("a", "b")
+    second.deliver("c")
+    backend.clock.now += 301
+    first.deliver("d")
+    found = [(s.pipeline, s.start.timestamp() - started, s.published.objects) for s in store.recent()]
+    assert found == [("p", 0, 2), ("q", 0, 1), ("p", 300, 1)]
+    assert [s.pipeline for s in store.recent(pipeline="q")] == ["q"]
+    assert [s.pipeline for s in store.recent(source="nobody")] == []
+    backend.clock.now += 2 * HOUR
+    assert store.recent() == ()
+
+
+def test_the_latest_certificates_come_first_and_without_their_uris(backend: StoreBackend) -> None:
+    store = backend.open()
+    tally = Tally()
+    tally.add("s3://a/b", 1, None, Category.MISSING)
+    for number in range(3):
+        store.certify(Scope(f"s{number}", "s3://a/", None, 1, "{}"), "listing", tally, "somebody")
+    found = store.latest_certificates(limit=2)
+    assert [one.scope.source for one in found] == ["s2", "s1"]
+    assert [(one.verdict, one.objects, dict(one.unpublished)) for one in found] == [("incomplete", 1, {})] * 2
