@@ -15,6 +15,7 @@ from queue_source.commands.output import Json, errors_as_exit_codes, print_resul
 from queue_source.commands.queue import group as queue_group
 from queue_source.commands.reconcile import reconcile
 from queue_source.commands.send import send
+from queue_source.commands.serve import serve
 from queue_source.commands.setup import app as setup
 from queue_source.commands.shards import group as shards_group
 from queue_source.commands.status import status
@@ -43,6 +44,7 @@ app.command()(demo)
 app.command()(send)
 app.command("publish", hidden=True)(send)  # the earlier name
 app.command()(status)
+app.command()(serve)
 app.add_typer(queue_group)
 app.add_typer(errors_group)
 app.add_typer(shards_group)

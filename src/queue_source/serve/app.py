@@ -1,0 +1,212 @@
+"""The web application: the page, `/metrics` and `/healthz`. Each answer is made from one or a few reads."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import datetime, timezone
+from pathlib import Path
+from urllib.parse import urlencode
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp
+
+from queue_source.admin.shards import find_shards, shard_stories
+from queue_source.admin.stories import story_as_dict
+from queue_source.serve import charts
+from queue_source.serve.guard import LOGIN, Access, Guard, given_token, logged_in
+from queue_source.serve.metrics import Export
+from queue_source.serve.reads import StoreReads
+from queue_source.serve.rendering import page
+from shard_store.errors import ShardStoreError
+from shard_store.operations import PipelineStatus, StatusLimits, complaints
+from shard_store.redaction import redact_text
+from shard_store.shard_search import ShardCriteria
+from shard_store.store import ShardStore
+
+STATIC = Path(__file__).parent / "static"
+ASSETS = ("page.css", "icon.svg", "charts.js", "uPlot.iife.min.js", "uPlot.min.css")
+PIPELINES = 50
+"""Pipelines on one page."""
+FOUND = 20
+"""Shards that a search lists, where it finds several."""
+CERTIFICATES = 50
+LONGEST_TEXT = 2_048
+"""Characters of a search, or of a name; keys of objects have up to 1,024."""
+REFRESH = ("5", "15", "60")
+
+
+class Site:
+    """The pages. Their functions run in threads of the web server, since reading the store blocks."""
+
+    def __init__(self, reads: StoreReads, access: Access, limits: StatusLimits) -> None:
+        self._reads = reads
+        self._access = access
+        self._limits = limits
+        self._export = Export(reads)
+
+    def routes(self) -> list[Route | Mount]:
+        return [
+            Route("/", self.overview),
+            Route("/pipeline", self.pipeline),
+            Route("/search", self.search),
+            Route("/certificates", self.certificates),
+            Route("/charts.json", self.charts),
+            Route("/metrics", self.metrics),
+            Route("/healthz", self.healthz),
+            Route(LOGIN, self.login, methods=["GET", "POST"]),
+            Mount("/static", StaticFiles(directory=STATIC)),
+        ]
+
+    def overview(self, request: Request) -> Response:
+        found = self._reads.status()
+        wrong = {one.pipeline: complaints(one, self._limits) for one in found}
+        number = _page_number(request)
+        shown = found[(number - 1) * PIPELINES : number * PIPELINES]
+        causes: Counter[str] = Counter()
+        recent: Counter[str] = Counter()
+        for one in found:
+            causes.update(one.total.errors)
+            recent.update(one.last_hour.errors)
+        return page(
+            "overview.html",
+            total=len(found),
+            pipelines=shown,
+            wrong=wrong,
+            unhealthy=sum(map(bool, wrong.values())),
+            causes=[(cause, recent[cause], count) for cause, count in causes.most_common(PIPELINES)],
+            chart="" if 0 < len(found) <= charts.TOGETHER else None,
+            number=number,
+            pages=max(1, -(-len(found) // PIPELINES)),
+            refresh=_refresh(request),
+        )
+
+    def pipeline(self, request: Request) -> Response:
+        name = _text(request, "name")
+        one = self._the(name)
+        now = one.heartbeat_at.timestamp() + one.silence
+        since = datetime.fromtimestamp(now - 24 * 3600, timezone.utc)
+        hours = self._reads.read(lambda store: store.hours(since=since, pipeline=name))
+        return page(
+            "pipeline.html",
+            one=one,
+            wrong=complaints(one, self._limits),
+            hours=list(reversed(hours)),
+            chart="?" + urlencode({"pipeline": name}),
+            refresh=_refresh(request),
+        )
+
+    def search(self, request: Request) -> Response:
+        text = _text(request, "q", "").strip()
+        if not text:
+            return page("search.html", text="", story=None, several=(), refresh=None)
+        criteria = ShardCriteria(ids=[text], source=_text(request, "source", "") or None)
+
+        def look(store: ShardStore) -> tuple[dict[str, object] | None, list[object]]:
+            found = list(find_shards(store, criteria, limit=FOUND + 1))
+            if len(found) > 1:
+                return None, list(found)
+            stories = list(shard_stories(store, criteria, limit=1))
+            return (story_as_dict(stories[0]) if len(stories) == 1 else None), []
+
+        story, several = self._reads.read(look)
+        return page("search.html", 200, text=text, story=story, several=several, most=FOUND, refresh=None)
+
+    def certificates(self, request: Request) -> Response:
+        found = self._reads.read(lambda store: store.latest_certificates(limit=CERTIFICATES))
+        return page("certificates.html", certificates=found, most=CERTIFICATES, refresh=None)
+
+    def charts(self, request: Request) -> Response:
+        name = _text(request, "pipeline", "") or None
+        shown = self._reads.status() if name is None else (self._the(name),)
+        if len(shown) > charts.TOGETHER:
+            raise HTTPException(400, "name a pipeline")
+        return JSONResponse(self._reads.read(lambda store: charts.series(store, shown, name)))
+
+    def metrics(self, request: Request) -> Response:
+        text, content_type = self._export.text(request.headers.get("accept", ""))
+        return Response(text, headers={"content-type": content_type})
+
+    def healthz(self, request: Request) -> Response:
+        """Whether all is well, in a word; what is not, for those who may read."""
+        name, source = _text(request, "pipeline", ""), _text(request, "source", "")
+        try:
+            found = [one for one in self._reads.status() if name in ("", one.pipeline) and source in ("", one.source)]
+        except ShardStoreError as error:
+            return self._health(request, False, {"store": redact_text(str(error))})
+        wrong = {one.pipeline: list(complaints(one, self._limits)) for one in found}
+        healthy = not any(wrong.values()) and (bool(found) or not name)
+        return self._health(request, healthy, {"pipelines": {one: text for one, text in wrong.items() if text}})
+
+    def _health(self, request: Request, healthy: bool, details: dict[str, object]) -> Response:
+        shown = details if self._access.may_read(request) else {}
+        return JSONResponse({"healthy": healthy, **shown}, 200 if healthy else 503)
+
+    async def login(self, request: Request) -> Response:
+        if self._access.token is None:
+            raise HTTPException(404, "no token is asked for here")
+        if request.method != "POST":
+            return await run_in_threadpool(page, "login.html", refused=False, refresh=None)
+        given = await given_token(request)
+        if given is None or not self._access.is_token(given):
+            return await run_in_threadpool(page, "login.html", 401, refused=True, refresh=None)
+        return logged_in(request, self._access)
+
+    def _the(self, name: str) -> PipelineStatus:
+        found = next((one for one in self._reads.status() if one.pipeline == name), None)
+        if found is None:
+            raise HTTPException(404, "no such pipeline has started with this store")
+        return found
+
+
+def create_app(reads: StoreReads, access: Access, limits: StatusLimits | None = None) -> ASGIApp:
+    """The application, behind its guard."""
+    site = Site(reads, access, limits or StatusLimits())
+    handlers = {ShardStoreError: _store_failed, HTTPException: _failed}
+    app = Starlette(routes=site.routes(), exception_handlers=handlers)
+    return Guard(app, access, open_paths=(LOGIN, "/healthz", *(f"/static/{name}" for name in ASSETS)))
+
+
+def _store_failed(request: Request, error: Exception) -> Response:
+    return _problem(request, 503, redact_text(str(error)))
+
+
+def _failed(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return _problem(request, error.status_code, error.detail)
+
+
+def _problem(request: Request, code: int, text: str) -> Response:
+    if "text/html" in request.headers.get("accept", ""):
+        return page("problem.html", code, code=code, problem=text, refresh=None)
+    return PlainTextResponse(text + "\n", code)
+
+
+def _text(request: Request, name: str, default: str | None = None) -> str:
+    """A parameter of the query. Raises HTTPException if it is missing without a default, or too long."""
+    found = request.query_params.get(name, default)
+    if found is None:
+        raise HTTPException(400, f"the parameter {name!r} is missing")
+    if len(found) > LONGEST_TEXT:
+        raise HTTPException(400, f"the parameter {name!r} has more than {LONGEST_TEXT} characters")
+    if "\0" in found:
+        raise HTTPException(400, f"the parameter {name!r} holds a character that no name has")
+    return found
+
+
+def _page_number(request: Request) -> int:
+    text = _text(request, "page", "1")
+    if not (text.isascii() and text.isdigit() and 1 <= len(text) <= 6):
+        raise HTTPException(400, "the parameter 'page' is a number from 1 on")
+    return max(1, int(text))
+
+
+def _refresh(request: Request) -> str | None:
+    """Seconds after which the page is to be loaded again."""
+    found = _text(request, "refresh", "")
+    return found if found in REFRESH else None

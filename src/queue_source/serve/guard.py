@@ -1,0 +1,158 @@
+"""What stands before every page: which hosts and methods are answered, who may read, and the headers of each answer."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from urllib.parse import parse_qs
+
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+LOGIN = "/login"
+COOKIE = "cuesqueue_session"
+SESSION = 12 * 3600
+"""Seconds for which a login lasts."""
+SHORTEST_TOKEN = 16
+LONGEST_QUERY = 8_192
+_LONGEST_BODY = 4_096
+
+HEADERS = {
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "x-frame-options": "DENY",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-store",
+}
+"""Of every answer, also of refusals and failures."""
+
+_HOST = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<name>[^:\[\]/@\s]+))(?::\d{1,5})?")
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Who may read. `hosts`: names in the header `Host` that are answered; `token`: None where none is asked for."""
+
+    hosts: frozenset[str] = LOOPBACK
+    token: str | None = field(default=None, repr=False)
+    clock: Callable[[], float] = time.time
+
+    @classmethod
+    def to(cls, more_hosts: Iterable[str], token: str | None) -> Access:
+        return cls(LOOPBACK | {host.lower().strip("[]") for host in more_hosts}, token)
+
+    def knows(self, host: str) -> bool:
+        """Whether the header names us. A page of somebody else whose name leads here (DNS rebinding) does not."""
+        found = _HOST.fullmatch(host)
+        return found is not None and (found["six"] or found["name"]).lower().rstrip(".") in self.hosts
+
+    def may_read(self, request: Request) -> bool:
+        if self.token is None:
+            return True
+        scheme, _, given = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer" and self.is_token(given.strip()):
+            return True
+        return self._is_session(request.cookies.get(COOKIE, ""))
+
+    def is_token(self, given: str) -> bool:
+        """In a time that says nothing of how much of it is right."""
+        return self.token is not None and hmac.compare_digest(_digest(given), _digest(self.token))
+
+    def session(self) -> str:
+        """A cookie's value that is good for some hours, and does not hold the token."""
+        until = str(int(self.clock()) + SESSION)
+        return f"{until}.{self._signature(until)}"
+
+    def _is_session(self, given: str) -> bool:
+        until, _, signature = given.partition(".")
+        if not re.fullmatch(r"[0-9]{1,12}", until) or not hmac.compare_digest(
+            _digest(signature), _digest(self._signature(until))
+        ):
+            return False
+        return int(until) > self.clock()
+
+    def _signature(self, until: str) -> str:
+        key = (self.token or "").encode("utf-8", "surrogatepass")
+        return hmac.new(key, f"cuesqueue serve session {until}".encode(), hashlib.sha256).hexdigest()
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+
+
+class Guard:
+    """The application, for those who may see it. `open_paths` are answered without a token."""
+
+    def __init__(self, app: ASGIApp, access: Access, open_paths: Iterable[str] = ()) -> None:
+        self._app = app
+        self._access = access
+        self._open = frozenset(open_paths)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            await send({"type": "websocket.close", "code": 1008})
+            return
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                kept = [(name, value) for name, value in message["headers"] if name.decode().lower() not in HEADERS]
+                ours = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
+                message = {**message, "headers": [*kept, *ours]}
+            await send(message)
+
+        refusal = self._refusal(Request(scope))
+        await (self._app if refusal is None else refusal)(scope, receive, send_with_headers)
+
+    def _refusal(self, request: Request) -> Response | None:
+        hosts = request.headers.getlist("host")
+        if len(hosts) != 1 or not self._access.knows(hosts[0]):
+            return PlainTextResponse("this host name is not served here; see --allowed-host\n", 421)
+        path = request.scope["path"]
+        if request.method not in ("GET", "HEAD") and not (request.method == "POST" and path == LOGIN):
+            return PlainTextResponse("this page is only read\n", 405, {"allow": "GET, HEAD"})
+        if len(request.scope["query_string"]) > LONGEST_QUERY:
+            return PlainTextResponse("the query is too long\n", 414)
+        if path in self._open or self._access.may_read(request):
+            return None
+        if "text/html" in request.headers.get("accept", ""):
+            return RedirectResponse(LOGIN, 303)
+        return PlainTextResponse("a token is needed\n", 401, {"www-authenticate": "Bearer"})
+
+
+async def given_token(request: Request) -> str | None:
+    """The token in the body of the login form; None if the body is something else."""
+    body = b""
+    async for piece in request.stream():
+        body += piece
+        if len(body) > _LONGEST_BODY:
+            return None
+    try:
+        found = parse_qs(body.decode("ascii"), max_num_fields=4).get("token", [])
+    except ValueError:  # not ASCII, or too many fields
+        return None
+    return found[0] if len(found) == 1 else None
+
+
+def logged_in(request: Request, access: Access) -> Response:
+    response = RedirectResponse("/", 303)
+    response.set_cookie(
+        COOKIE,
+        access.session(),
+        max_age=SESSION,
+        httponly=True,
+        samesite="strict",
+        secure=request.url.scheme == "https",
+    )
+    return response

@@ -1,0 +1,305 @@
+"""The metrics that are exported: one table of them, and a collector that reads the store at each scrape.
+
+Names follow Prometheus' rules: base units, `_total` for what only grows, `_seconds` and `_bytes`. Labels are the names
+of pipelines and sources, causes of errors (the store counts up to 51 of them apart), and words of ours.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from importlib.metadata import version
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+
+from queue_source.serve.reads import StoreReads
+from shard_store.errors import ShardStoreError
+from shard_store.operations import DEAD, RUNNING, STOPPED, PipelineStatus
+from shard_store.redaction import visible
+
+PIPELINES = 1000
+"""Pipelines that are exported, the first ones by their names; `cuesqueue_pipelines` counts all."""
+
+_LONGEST = 200  # characters of a label's value
+
+Samples = Iterable[tuple[tuple[str, ...], float | None]]
+"""The values of further labels, and a number; None: it is not known, and there is no sample."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """A metric with the labels `pipeline` and `source`, or, of a `source`, with that alone; then `labels`.
+
+    `samples`: of one pipeline's status; of a source, that of one of its pipelines.
+    """
+
+    name: str
+    help: str
+    samples: Callable[[PipelineStatus], Samples]
+    labels: tuple[str, ...] = ()
+    of_source: bool = False
+
+    @property
+    def kind(self) -> str:
+        return "counter" if self.name.endswith("_total") else "gauge"
+
+    @property
+    def all_labels(self) -> tuple[str, ...]:
+        return (("source",) if self.of_source else ("pipeline", "source")) + self.labels
+
+
+def _one(value: Callable[[PipelineStatus], float | None]) -> Callable[[PipelineStatus], Samples]:
+    return lambda status: [((), value(status))]
+
+
+def _each(counts: Callable[[PipelineStatus], Mapping[str, int]]) -> Callable[[PipelineStatus], Samples]:
+    return lambda status: [((name,), count) for name, count in counts(status).items()]
+
+
+def _states(now: str, *states: str) -> Samples:
+    return [((state,), float(state == now)) for state in states]
+
+
+def _at(then: datetime | None) -> float | None:
+    return None if then is None else then.timestamp()
+
+
+def _facts(status: PipelineStatus) -> Samples:
+    found = status.host, status.spark_version, status.cuesqueue_version, status.semantics
+    return [(tuple(fact or "" for fact in found), 1.0)]
+
+
+def _verdicts(status: PipelineStatus) -> Samples:
+    if status.certificate is None:
+        return []
+    return _states(status.certificate.verdict, "complete", "incomplete", "unknown")
+
+
+METRICS: tuple[Exported, ...] = (
+    Exported(
+        "cuesqueue_pipeline_info",
+        "Where and with what the reader of a pipeline was started last; always 1.",
+        _facts,
+        ("host", "spark_version", "cuesqueue_version", "semantics"),
+    ),
+    Exported(
+        "cuesqueue_pipeline_state",
+        "1 for the state that the pipeline is in, 0 for the others: running, stopped (its reader has ended by itself), "
+        "dead (its heartbeats have ended).",
+        lambda s: _states(s.state, RUNNING, STOPPED, DEAD),
+        ("state",),
+    ),
+    Exported("cuesqueue_pipeline_starts_total", "How often its reader was started.", _one(lambda s: s.incarnation)),
+    Exported(
+        "cuesqueue_heartbeat_timestamp_seconds",
+        "When its reader sent its last heartbeat, by the database's clock.",
+        _one(lambda s: _at(s.heartbeat_at)),
+    ),
+    Exported(
+        "cuesqueue_heartbeat_age_seconds",
+        "How long ago that was, by the database's clock alone.",
+        _one(lambda s: s.silence),
+    ),
+    Exported(
+        "cuesqueue_published_batches_total",
+        "Micro-batches that were published, also those without new input.",
+        _one(lambda s: s.total.batches),
+    ),
+    Exported(
+        "cuesqueue_published_objects_total",
+        "Objects, and messages that are content themselves, that were published to their end.",
+        _one(lambda s: s.total.objects),
+    ),
+    Exported(
+        "cuesqueue_published_rows_total",
+        "Rows that were published; missing where only other sinks than cuesqueue's took them.",
+        _one(lambda s: s.total.rows),
+    ),
+    Exported(
+        "cuesqueue_published_bytes_total",
+        "Bytes of the data files that were published; missing as the rows are.",
+        _one(lambda s: s.total.bytes),
+    ),
+    Exported(
+        "cuesqueue_last_publish_timestamp_seconds",
+        "When the last micro-batch was published.",
+        _one(lambda s: None if s.last_batch is None else _at(s.last_batch.published_at)),
+    ),
+    Exported(
+        "cuesqueue_received_messages_total",
+        "Messages received, redeliveries included, up to the last heartbeat.",
+        _one(lambda s: s.total.messages),
+    ),
+    Exported(
+        "cuesqueue_errors_total",
+        "Final errors, by cause; at most 51 causes for each pipeline, `other` has the rest.",
+        _each(lambda s: s.total.errors),
+        ("cause",),
+    ),
+    Exported(
+        "cuesqueue_reader_events_total",
+        "What its reader counts, up to its last heartbeat, by the names that the query's progress has for it.",
+        _each(lambda s: s.counters),
+        ("event",),
+    ),
+    Exported(
+        "cuesqueue_plan_attempts",
+        "How often the micro-batch that is under way was planned, 0 if none is; from 2 on one attempt has failed.",
+        _one(lambda s: 0 if s.plan is None else s.plan.attempt),
+    ),
+    Exported(
+        "cuesqueue_waiting_objects",
+        "Objects that it has opened and not published.",
+        _one(lambda s: s.files_outstanding),
+    ),
+    Exported(
+        "cuesqueue_oldest_waiting_seconds",
+        "How long ago the message of the oldest of them was sent; 0 if nothing waits.",
+        _one(lambda s: s.oldest_age or 0.0),
+    ),
+    Exported(
+        "cuesqueue_lag_p50_seconds",
+        "From the sending of a message to the publication, of the median object in the last hour; missing if none is "
+        "known.",
+        _one(lambda s: s.last_hour.lag_p50),
+    ),
+    Exported(
+        "cuesqueue_lag_p99_seconds",
+        "The same, that 99 of 100 objects are not longer than.",
+        _one(lambda s: s.last_hour.lag_p99),
+    ),
+    Exported(
+        "cuesqueue_in_flight_messages",
+        "Messages that its reader holds, by its last heartbeat; missing unless it runs, as the next four.",
+        _one(lambda s: s.in_flight),
+    ),
+    Exported("cuesqueue_ready_objects", "Objects that wait to be planned.", _one(lambda s: s.ready)),
+    Exported("cuesqueue_planned_objects", "Objects in a micro-batch.", _one(lambda s: s.awaiting_commit)),
+    Exported(
+        "cuesqueue_held_objects", "Objects of other pipelines for which its messages wait.", _one(lambda s: s.held)
+    ),
+    Exported(
+        "cuesqueue_queue_messages",
+        "Messages that wait in its queues; missing where those do not say.",
+        _one(lambda s: s.queue_depth),
+    ),
+    Exported(
+        "cuesqueue_backfill_running",
+        "1 while a listing of the source is under way, 0 after it has ended.",
+        _one(lambda s: None if s.backfill is None else float(s.backfill.ended_at is None)),
+        of_source=True,
+    ),
+    Exported(
+        "cuesqueue_backfill_end_timestamp_seconds",
+        "When the last listing ended.",
+        _one(lambda s: None if s.backfill is None else _at(s.backfill.ended_at)),
+        of_source=True,
+    ),
+    Exported(
+        "cuesqueue_backfill_new_objects",
+        "Objects of the last listing that no message had announced.",
+        _one(lambda s: None if s.backfill is None else s.backfill.opened),
+        of_source=True,
+    ),
+    Exported(
+        "cuesqueue_backfill_failures",
+        "Failures of the last listing.",
+        _one(lambda s: None if s.backfill is None else s.backfill.failures),
+        of_source=True,
+    ),
+    Exported(
+        "cuesqueue_certificate_verdict",
+        "1 for the verdict of the source's newest certificate, 0 for the others.",
+        _verdicts,
+        ("verdict",),
+        of_source=True,
+    ),
+    Exported(
+        "cuesqueue_certificate_timestamp_seconds",
+        "When the source's newest certificate was written.",
+        _one(lambda s: None if s.certificate is None else _at(s.certificate.written_at)),
+        of_source=True,
+    ),
+)
+
+OWN: dict[str, tuple[str, tuple[str, ...]]] = {
+    "cuesqueue_pipelines": ("Pipelines that have started with the store; the first 1,000 of them are exported.", ()),
+    "cuesqueue_scrape_success": ("1 if the store could be read for this scrape; else 0, and nothing else of it.", ()),
+    "cuesqueue_scrape_errors_total": ("Scrapes for which the store could not be read.", ()),
+    "cuesqueue_scrape_duration_seconds": ("How long reading the store took for this scrape.", ()),
+    "cuesqueue_build_info": ("The version of cuesqueue that exports this; always 1.", ("version",)),
+}
+"""What is said of the export itself, and not of a pipeline: name -> help and labels."""
+
+
+class StoreCollector(Collector):
+    """Reads the store when it is collected. A store that does not answer is a metric, not a failed scrape."""
+
+    def __init__(self, reads: StoreReads) -> None:
+        self._reads = reads
+        self._errors = 0
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing: or the store would be read when the collector is registered."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        began = time.perf_counter()
+        found: tuple[PipelineStatus, ...] | None = None
+        try:
+            found = self._reads.status()
+        except ShardStoreError:
+            self._errors += 1
+        yield self._own("cuesqueue_scrape_duration_seconds", time.perf_counter() - began)
+        yield self._own("cuesqueue_scrape_success", float(found is not None))
+        yield self._own("cuesqueue_scrape_errors_total", self._errors)
+        yield self._own("cuesqueue_build_info", 1.0, version("cuesqueue"))
+        if found is not None:
+            yield self._own("cuesqueue_pipelines", len(found))
+            yield from _families(found[:PIPELINES])
+
+    def _own(self, name: str, value: float, *labels: str) -> Metric:
+        text, names = OWN[name]
+        return _family(name, text, names, {labels: value})
+
+
+def _families(found: tuple[PipelineStatus, ...]) -> Iterator[Metric]:
+    for metric in METRICS:
+        values: dict[tuple[str, ...], float] = {}
+        for status in found:
+            whose = (status.source,) if metric.of_source else (status.pipeline, status.source)
+            for labels, value in metric.samples(status):
+                if value is not None:
+                    values[tuple(map(_label, (*whose, *labels)))] = value
+        yield _family(metric.name, metric.help, metric.all_labels, values)
+
+
+def _family(name: str, text: str, labels: tuple[str, ...], values: Mapping[tuple[str, ...], float]) -> Metric:
+    kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+    family = kind(name, text, labels=labels)
+    for label_values, value in values.items():
+        family.add_metric(list(label_values), value)
+    return family
+
+
+def _label(text: str) -> str:
+    """Users choose names and causes: what no terminal should obey, and halves of characters, are written out."""
+    return visible(text)[:_LONGEST]
+
+
+class Export:
+    """The text of a scrape."""
+
+    def __init__(self, reads: StoreReads) -> None:
+        self._registry = CollectorRegistry()
+        self._registry.register(StoreCollector(reads))
+
+    def text(self, accept: str) -> tuple[bytes, str]:
+        """The text in the form that the scraper accepts, and its content type."""
+        encode, content_type = choose_encoder(accept)
+        return encode(self._registry), content_type

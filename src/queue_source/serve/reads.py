@@ -1,0 +1,88 @@
+"""Reading the store for requests: in a few threads, for a limited time, and once for all who ask the same."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as Expired
+from dataclasses import dataclass
+from typing import TypeVar
+
+from shard_store.errors import StoreUnavailable
+from shard_store.operations import PipelineStatus
+from shard_store.store import ShardStore
+
+T = TypeVar("T")
+
+THREADS = 4
+WAITING = 32
+"""Reads that are under way or wait for a thread; more are refused."""
+FRESH = 1.0
+"""Seconds for which one reading of all pipelines answers everybody: however many ask, the store is read once."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Shared:
+    began: float
+    future: Future[tuple[PipelineStatus, ...]]
+
+    def serves(self, now: float) -> bool:
+        """A failure serves those who waited for it, and nobody after them."""
+        if not self.future.done():
+            return True
+        return now - self.began < FRESH and not self.future.cancelled() and self.future.exception() is None
+
+
+class StoreReads:
+    """A store behind a web server. `time_out`: seconds that a request waits for it.
+
+    A read that takes longer goes on until the database ends it, and holds one of a few threads: a store that hangs
+    makes requests fail, and no more threads and connections than these.
+    """
+
+    def __init__(
+        self, store: ShardStore, *, time_out: float = 5.0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._store = store
+        self._time_out = time_out
+        self._clock = clock
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="cuesqueue-serve")
+        self._room = threading.Semaphore(WAITING)
+        self._lock = threading.Lock()
+        self._shared: _Shared | None = None
+
+    def read(self, work: Callable[[ShardStore], T]) -> T:
+        """What `work` finds. Raises ShardStoreError, also when that takes too long."""
+        return self._wait(self._submit(work))
+
+    def status(self) -> tuple[PipelineStatus, ...]:
+        """All pipelines, as they were a second ago or later."""
+        with self._lock:
+            if self._shared is None or not self._shared.serves(self._clock()):
+                self._shared = _Shared(self._clock(), self._submit(lambda store: store.status()))
+            future = self._shared.future
+        return self._wait(future, shared=True)
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _submit(self, work: Callable[[ShardStore], T]) -> Future[T]:
+        if not self._room.acquire(blocking=False):
+            raise StoreUnavailable("too many reads of the store are under way")
+        try:
+            future = self._threads.submit(work, self._store)
+        except BaseException:
+            self._room.release()
+            raise
+        future.add_done_callback(lambda _: self._room.release())
+        return future
+
+    def _wait(self, future: Future[T], *, shared: bool = False) -> T:
+        try:
+            return future.result(self._time_out)
+        except Expired:
+            if not shared:
+                future.cancel()  # if it has not begun
+            raise StoreUnavailable(f"the store did not answer within {self._time_out:g} s") from None

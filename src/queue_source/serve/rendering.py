@@ -1,0 +1,38 @@
+"""Templates: everything is escaped, and what no terminal or page should obey is written out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+from starlette.responses import HTMLResponse
+
+from queue_source.admin import wording
+from shard_store.redaction import visible
+
+
+def _shown(value: Any) -> Any:
+    """Characters that change the direction of text would let a name look like another one."""
+    return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def _environment() -> Environment:
+    found = Environment(
+        loader=PackageLoader("queue_source.serve"),
+        autoescape=True,
+        finalize=_shown,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    found.filters |= {"time": wording.time_text, "number": wording.number, "size": wording.size_text}
+    found.globals |= {"since": wording.since, "amounts": wording.amounts, "lines": wording.status_lines}
+    return found
+
+
+_TEMPLATES = _environment()
+
+
+def page(template: str, status_code: int = 200, **values: Any) -> HTMLResponse:
+    return HTMLResponse(_TEMPLATES.get_template(template).render(**values), status_code)

@@ -1,0 +1,51 @@
+"""Starting the web server over a store."""
+
+from __future__ import annotations
+
+import uvicorn
+
+from queue_source.errors import OptionError
+from queue_source.serve.app import create_app
+from queue_source.serve.guard import LOOPBACK, SHORTEST_TOKEN, Access
+from queue_source.serve.reads import StoreReads
+from shard_store.operations import StatusLimits
+from shard_store.store import ShardStore
+
+_REQUESTS = 64
+"""At the same time; more are answered with 503."""
+
+
+def access_of(host: str, token: str | None, allowed_hosts: list[str]) -> Access:
+    """Who may read, as the command's options say. Raises OptionError."""
+    if token is not None and len(token) < SHORTEST_TOKEN:
+        raise OptionError(
+            "--token",
+            f"has fewer than {SHORTEST_TOKEN} characters; make one with: python -c 'import secrets; "
+            "print(secrets.token_urlsafe(32))'",
+        )
+    if host not in LOOPBACK and token is None:
+        raise OptionError(
+            "--host", f"{host!r} can be reached from elsewhere: set a token with CUESQUEUE_SERVE_TOKEN or --token"
+        )
+    own = [] if host in ("0.0.0.0", "::", "") else [host]  # who asks for a wildcard has to say by which names
+    return Access.to([*own, *allowed_hosts], token)
+
+
+def serve(store: ShardStore, *, host: str, port: int, access: Access, limits: StatusLimits, time_out: float) -> None:
+    """Answer requests until the process is told to end (SIGINT, SIGTERM)."""
+    reads = StoreReads(store, time_out=time_out)
+    try:
+        uvicorn.run(
+            create_app(reads, access, limits),
+            host=host,
+            port=port,
+            log_level="warning",
+            access_log=False,  # queries hold names of objects
+            server_header=False,
+            ws="none",
+            limit_concurrency=_REQUESTS,
+            h11_max_incomplete_event_size=16_384,
+            timeout_graceful_shutdown=5,
+        )
+    finally:
+        reads.close()
