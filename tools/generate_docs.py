@@ -1,7 +1,7 @@
-"""Write the generated reference pages: options.md, commands.md and python.md in docs/reference.
+"""Write the generated reference pages: options.md, commands.md, metrics.md and python.md in docs/reference.
 
-Run `python tools/generate_docs.py` after a change to an option, a command or a public docstring; `--check` only
-compares, and exits with 1 when a page is out of date (a test does the same).
+Run `python tools/generate_docs.py` after a change to an option, a command, a metric or a public docstring; `--check`
+only compares, and exits with 1 when a page is out of date (a test does the same).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from queue_source.options.declaring import Option
 from queue_source.options.other_names import ALIASES, MEANINGLESS
 from queue_source.options.places import READER, SINK, VIEWS, Place
 from queue_source.options.storage import StorageOptions
+from queue_source.serve.metrics import METRICS, OWN
 
 REFERENCE = Path(__file__).resolve().parent.parent / "docs" / "reference"
 COMMAND = "python tools/generate_docs.py"
@@ -37,6 +38,38 @@ def commands_page() -> str:
 def python_page() -> str:
     """The reference of the package `cuesqueue`, from its docstrings."""
     return "\n".join(_python_lines()) + "\n"
+
+
+def metrics_page() -> str:
+    """The reference of what `/metrics` exports, from the table of metrics."""
+    return "\n".join(_metrics_lines()) + "\n"
+
+
+def _metrics_lines() -> Iterator[str]:
+    yield from ("# Metrics", "", _NOTICE, "")
+    yield "[`cuesqueue serve`](../how-to/serve.md) exports these at `/metrics`, in Prometheus' text form or as"
+    yield "OpenMetrics. They are read from the store at each scrape, so they are there for every pipeline that shares"
+    yield "it, running, stopped or killed; several servers over one store export the same. What only grows ends in `_total`"
+    yield "and counts since the pipeline's first start: a restart of its query does not set it back."
+    yield ""
+    yield "What a sample is missing for is not known. Labels are bounded: the first 1,000 pipelines by name are"
+    yield "exported, with at most 51 causes of errors each."
+    yield from ("", "## Of each pipeline", "")
+    yield "Labels: `pipeline` and `source`, and those in the table."
+    yield from _metric_rows((m.name, m.kind, m.labels, m.help) for m in METRICS if not m.of_source)
+    yield from ("", "## Of each source", "", "Labels: `source`, and those in the table.")
+    yield from _metric_rows((m.name, m.kind, m.labels, m.help) for m in METRICS if m.of_source)
+    yield from ("", "## Of the export", "")
+    yield "All but `cuesqueue_pipelines` are there when the store cannot be read, and then nothing else is."
+    yield from _metric_rows(
+        (name, "counter" if name.endswith("_total") else "gauge", labels, text) for name, (text, labels) in OWN.items()
+    )
+
+
+def _metric_rows(metrics: Iterable[tuple[str, str, tuple[str, ...], str]]) -> Iterator[str]:
+    yield from ("", "| name | type | more labels | meaning |", "|---|---|---|---|")
+    for name, kind, labels, text in metrics:
+        yield f"| `{name}` | {kind} | {', '.join(f'`{label}`' for label in labels)} | {text} |"
 
 
 def _options_lines() -> Iterator[str]:
@@ -244,7 +277,12 @@ def _items(text: str) -> Iterator[str]:
 
 def main(arguments: Sequence[str]) -> int:
     """Write the pages, or with `--check` say which ones are out of date."""
-    texts = {"options": options_page(), "commands": commands_page(), "python": python_page()}
+    texts = {
+        "options": options_page(),
+        "commands": commands_page(),
+        "metrics": metrics_page(),
+        "python": python_page(),
+    }
     pages = {REFERENCE / f"{name}.md": text for name, text in texts.items()}
     stale = [path for path, text in pages.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
     if "--check" in arguments:

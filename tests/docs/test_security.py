@@ -37,6 +37,7 @@ def test_all_who_are_trusted_with_something_have_a_section() -> None:
         "Whoever writes to the store",
         "Whoever writes SQL",
         "Whoever reads output",
+        "Whoever reaches the web page",
         "The operator's terminal",
     ]
     assert len(PROMISES) > 20

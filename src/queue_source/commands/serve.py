@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import timedelta
 from typing import Annotated
 
@@ -66,4 +67,5 @@ def serve(
     limits = StatusLimits(limit("--max-lag", max_lag), limit("--max-silence", max_silence), max_errors)
     with shard_store.open_store(store, create=False, patience=_PATIENCE) as opened:
         tell(f"http://{f'[{host}]' if ':' in host else host}:{port}/ (Ctrl-C ends it)")
-        run.serve(opened, host=host, port=port, access=access, limits=limits, time_out=time_out.total_seconds())
+        with suppress(KeyboardInterrupt):  # the server has ended in good order before it comes
+            run.serve(opened, host=host, port=port, access=access, limits=limits, time_out=time_out.total_seconds())

@@ -228,7 +228,7 @@ METRICS: tuple[Exported, ...] = (
 )
 
 OWN: dict[str, tuple[str, tuple[str, ...]]] = {
-    "cuesqueue_pipelines": ("Pipelines that have started with the store; the first 1,000 of them are exported.", ()),
+    "cuesqueue_pipelines": ("Pipelines that have started with the store, also those that are not exported.", ()),
     "cuesqueue_scrape_success": ("1 if the store could be read for this scrape; else 0, and nothing else of it.", ()),
     "cuesqueue_scrape_errors_total": ("Scrapes for which the store could not be read.", ()),
     "cuesqueue_scrape_duration_seconds": ("How long reading the store took for this scrape.", ()),

@@ -1,0 +1,106 @@
+"""docs/how-to/serve.md: what it starts answers as the page says, and its configuration of Prometheus is one."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from queue_source.serve.app import FOUND, LONGEST_TEXT
+from queue_source.serve.guard import SESSION, SHORTEST_TOKEN
+from shard_store.store import open_store
+from support.snippets import ROOT, blocks
+from support.store_backends import Pipeline
+
+PAGE = ROOT / "docs" / "how-to" / "serve.md"
+TEXT = " ".join(PAGE.read_text("utf-8").split())
+
+
+@pytest.fixture
+def address(tmp_path: Path) -> Iterator[str]:
+    """Of a server that was started as the page says, on another port."""
+    [start] = [block.text for block in blocks(PAGE) if block.language == "bash"]
+    install, command = start.strip().splitlines()
+    assert install == "pip install 'cuesqueue[serve]'"
+    with open_store(f"sqlite:///{tmp_path}/cuesqueue.db") as store:
+        Pipeline.start(store, "orders", "orders").deliver("s3://landing/1.json")
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = found.getsockname()[1]
+    program = [sys.executable, "-m", "queue_source.commands.main", *command.split()[1:], "--port", str(port)]
+    surroundings = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "CUESQUEUE_SERVE_TOKEN": ""}
+    with subprocess.Popen(program, cwd=tmp_path, env=surroundings, stderr=subprocess.PIPE, text=True) as server:
+        try:
+            _await(port, server)
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            server.send_signal(signal.SIGINT)
+            _, said = server.communicate(timeout=30)
+        assert f"http://127.0.0.1:{port}/" in said
+        assert "Traceback" not in said
+        assert server.returncode == 0
+
+
+def _await(port: int, server: subprocess.Popen[str]) -> None:
+    while server.poll() is None:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.02)
+    raise AssertionError(server.communicate()[1])
+
+
+def get(url: str, **headers: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, headers=headers)) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def test_the_server_of_the_page_answers_on_its_own_machine(address: str) -> None:
+    code, text = get(f"{address}/")
+    assert (code, "orders" in text) == (200, True)
+    assert 'cuesqueue_published_objects_total{pipeline="orders",source="orders"} 1.0' in get(f"{address}/metrics")[1]
+    assert json.loads(get(f"{address}/healthz?pipeline=orders")[1]) == {"healthy": True, "pipelines": {}}
+    assert get(f"{address}/healthz?pipeline=other")[0] == 503
+    assert get(f"{address}/", Host="evil.example")[0] == 421
+    assert "published by attempt" in get(f"{address}/search?q=s3://landing/1.json")[1]
+
+
+def test_the_configuration_of_prometheus_is_yaml_and_names_the_rules() -> None:
+    first, second = [block.text for block in blocks(PAGE) if block.language == "yaml"]
+    found = yaml.safe_load(first)
+    assert found["scrape_configs"][0]["static_configs"] == [{"targets": ["127.0.0.1:8642"]}]
+    assert (ROOT / "docs" / "monitoring" / found["rule_files"][0]).exists()
+    assert "authorization" in yaml.safe_load(second)
+
+
+def test_the_limits_on_the_page_are_those_of_the_code() -> None:
+    assert f"at least {SHORTEST_TOKEN} characters" in TEXT
+    assert f"more than {LONGEST_TEXT:,} characters" in TEXT
+    assert f"good for {SESSION // 3600} hours" in TEXT
+    assert FOUND > 1
+
+
+def test_every_option_of_the_command_that_the_page_names_exists() -> None:
+    from typer.main import get_command
+
+    from queue_source.commands.main import app
+
+    command = get_command(app).commands["serve"]  # type: ignore[attr-defined]
+    known = {name for parameter in command.params for name in parameter.opts}
+    assert set(re.findall(r"`?(--[a-z-]+)", PAGE.read_text("utf-8"))) - known == set()
