@@ -49,8 +49,8 @@ def _metrics_lines() -> Iterator[str]:
     yield from ("# Metrics", "", _NOTICE, "")
     yield "[`cuesqueue serve`](../how-to/serve.md) exports these at `/metrics`, in Prometheus' text form or as"
     yield "OpenMetrics. They are read from the store at each scrape, so they are there for every pipeline that shares"
-    yield "it, running, stopped or killed; several servers over one store export the same. What only grows ends in `_total`"
-    yield "and counts since the pipeline's first start: a restart of its query does not set it back."
+    yield "it, running, stopped or killed; several servers over one store export the same. What only grows ends in"
+    yield "`_total` and counts since the pipeline's first start: a restart of its query does not set it back."
     yield ""
     yield "What a sample is missing for is not known. Labels are bounded: the first 1,000 pipelines by name are"
     yield "exported, with at most 51 causes of errors each."

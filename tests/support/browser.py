@@ -1,4 +1,4 @@
-"""A real browser over a running `cuesqueue serve`: Debian's Chromium, driven by Playwright, and a server in a thread."""
+"""A real browser over a running server of a store: Debian's Chromium, driven by Playwright."""
 
 from __future__ import annotations
 

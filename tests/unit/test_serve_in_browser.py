@@ -233,7 +233,7 @@ def test_without_javascript_all_numbers_are_there(browser: Browser, address: str
 def test_light_and_dark_differ_and_both_can_be_read(browser: Browser, address: str) -> None:
     seen = {}
     for scheme in ("light", "dark"):
-        context = browser.new_context(color_scheme=scheme)  # type: ignore[arg-type]
+        context = browser.new_context(color_scheme=scheme)
         page = context.new_page()
         page.goto(address)
         seen[scheme] = [_luminance(page.evaluate(f"getComputedStyle(document.body).{what}")) for what in _COLOURS]
