@@ -12,7 +12,6 @@ import shutil
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -41,7 +40,7 @@ def browser() -> None:
 
 
 @pytest.fixture
-def promtool(tmp_path: Path) -> Iterator[str]:
+def promtool(tmp_path: Path) -> str:
     """A path with promtool on it. The package is unpacked and not installed: that would start a server."""
     path = os.environ["PATH"]
     if shutil.which("promtool") is None:
@@ -53,7 +52,7 @@ def promtool(tmp_path: Path) -> Iterator[str]:
         [package] = tmp_path.glob("prometheus_*.deb")
         subprocess.run(["dpkg-deb", "-x", package, tmp_path / "package"], check=True)
         path = f"{tmp_path}/package/usr/bin{os.pathsep}{path}"
-    yield path
+    return path
 
 
 def test_the_alert_rules_and_the_metrics_pass_promtool(promtool: str) -> None:
