@@ -3,13 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import signal
-import socket
-import subprocess
-import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -21,6 +15,7 @@ import yaml
 from queue_source.serve.app import FOUND, LONGEST_TEXT
 from queue_source.serve.guard import SESSION, SHORTEST_TOKEN
 from shard_store.store import open_store
+from support.browser import serving
 from support.snippets import ROOT, blocks
 from support.store_backends import Pipeline
 
@@ -34,32 +29,11 @@ def address(tmp_path: Path) -> Iterator[str]:
     [start] = [block.text for block in blocks(PAGE) if block.language == "bash"]
     install, command = start.strip().splitlines()
     assert install == "pip install 'cuesqueue[serve]'"
+    assert command.startswith("cuesqueue serve --store sqlite:///")
     with open_store(f"sqlite:///{tmp_path}/cuesqueue.db") as store:
         Pipeline.start(store, "orders", "orders").deliver("s3://landing/1.json")
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port = found.getsockname()[1]
-    program = [sys.executable, "-m", "queue_source.commands.main", *command.split()[1:], "--port", str(port)]
-    surroundings = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "CUESQUEUE_SERVE_TOKEN": ""}
-    with subprocess.Popen(program, cwd=tmp_path, env=surroundings, stderr=subprocess.PIPE, text=True) as server:
-        try:
-            _await(port, server)
-            yield f"http://127.0.0.1:{port}"
-        finally:
-            server.send_signal(signal.SIGINT)
-            _, said = server.communicate(timeout=30)
-        assert f"http://127.0.0.1:{port}/" in said
-        assert "Traceback" not in said
-        assert server.returncode == 0
-
-
-def _await(port: int, server: subprocess.Popen[str]) -> None:
-    while server.poll() is None:
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        time.sleep(0.02)
-    raise AssertionError(server.communicate()[1])
+    with serving(command.split()[-1].replace("///", f"///{tmp_path}/")) as found:
+        yield found
 
 
 def get(url: str, **headers: str) -> tuple[int, str]:

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import shutil
-import threading
+import signal
+import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
-
-import uvicorn
-
-from queue_source.serve.app import create_app
-from queue_source.serve.guard import Access
-from queue_source.serve.reads import StoreReads
-from shard_store.store import open_store
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
+SRC = Path(__file__).resolve().parents[2] / "src"
 ARGUMENTS = [
     "--no-sandbox",  # as root
     "--disable-gpu",
@@ -49,25 +48,30 @@ def running_browser() -> Iterator[Browser]:
 
 
 @contextmanager
-def serving(store_url: str, *, token: str | None = None) -> Iterator[str]:
-    """The address of a server over the store."""
-    with open_store(store_url, create=False) as store:
-        reads = StoreReads(store)
-        app = create_app(reads, Access(token=token))
-        config = uvicorn.Config(app, host="127.0.0.1", port=0, log_level="warning", access_log=False, ws="none")
-        server = uvicorn.Server(config)
-        thread = threading.Thread(target=server.run, name="serve")
-        thread.start()
+def serving(store_url: str, *, token: str = "") -> Iterator[str]:
+    """The address of `cuesqueue serve` over the store, in a process of its own."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = found.getsockname()[1]
+    program = [sys.executable, "-m", "queue_source.commands.main", "serve", "--store", store_url, "--port", str(port)]
+    surroundings = {**os.environ, "PYTHONPATH": str(SRC), "CUESQUEUE_SERVE_TOKEN": token}
+    with subprocess.Popen(program, env=surroundings, stderr=subprocess.PIPE, text=True) as server:
         try:
-            while not server.started:
-                assert thread.is_alive()
-                time.sleep(0.01)
-            port = server.servers[0].sockets[0].getsockname()[1]
+            _await(port, server)
             yield f"http://127.0.0.1:{port}"
         finally:
-            server.should_exit = True
-            thread.join()
-            reads.close()
+            server.send_signal(signal.SIGINT)
+            _, said = server.communicate(timeout=30)
+    assert (server.returncode, "Traceback" in said) == (0, False), said
+
+
+def _await(port: int, server: subprocess.Popen[str]) -> None:
+    while server.poll() is None:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.02)
+    raise AssertionError(server.communicate()[1])
 
 
 @dataclass
@@ -77,7 +81,6 @@ class Watched:
     page: Page
     requests: list[str] = field(default_factory=list)
     complaints: list[str] = field(default_factory=list)
-    received: int = 0
 
     @classmethod
     def of(cls, page: Page) -> Watched:
