@@ -6,25 +6,24 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import pytest
 
 from shard_store.certificates import Scope, Tally
 from shard_store.completeness import Category
-from shard_store.model import ErrorRecord, Position
+from shard_store.model import Content, ErrorRecord, Position, Split
 from shard_store.store import open_store
 from support.browser import Watched, chromium, running_browser, serving
-from support.coordinator_world import World, uris
-from support.driver_loop import DriverLoop
+from support.coordinator_world import World
+from support.filling import filling
 from support.store_backends import Pipeline
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, Page, ViewportSize
 
 pytestmark = pytest.mark.skipif(chromium() is None, reason="no Chromium here; Debian's package chromium has it")
 
@@ -32,31 +31,12 @@ IMAGES = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "images"
 TOKEN = "a token of the tests, long enough"
 HOSTILE = "s3://bucket/<script>document.title='broken'</script><img src=x onerror=\"document.title='broken'\">"
 WIDTHS = (1100, 400)
+SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
+PICTURES: tuple[tuple[str, str, int, Literal["light", "dark"]], ...] = (
+    ("serve-light", "/", 1100, "light"),
+    ("serve-dark-narrow", "/pipeline?name=returns", 400, "dark"),
+)
 PATHS = ("/", "/pipeline?name=orders", "/search?q=s3://landing/orders/1-0.json", "/certificates")
-
-
-class Query:
-    """A query that goes on publishing in a thread, until it is stopped."""
-
-    def __init__(self, world: World, loop: DriverLoop) -> None:
-        self._world, self._loop = world, loop
-        self._stop = threading.Event()
-        self._first = 0
-        self._thread = threading.Thread(target=self._run, name="query")
-
-    def _run(self) -> None:
-        while not self._stop.wait(0.05):
-            self._world.publish(*uris(5, first=self._first))
-            self._first += 5
-            self._loop.batch()
-
-    def __enter__(self) -> Query:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +44,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """A store with a day of history, a dead pipeline, a stopped one, and a query that runs."""
     world = World(tmp_path_factory.mktemp("world"))
     _past(world)
-    with world.loop() as loop, Query(world, loop):
+    with filling(world):
         with world.store() as store:
             while not any(one.pipeline == "files" and one.total.objects >= 10 for one in store.status()):
                 time.sleep(0.05)
@@ -81,12 +61,13 @@ def _past(world: World) -> None:
         while clock[0] < now - 400:
             busy = 2 + round(clock[0] / 3600) % 7
             number += 1
-            us.deliver(*(f"s3://landing/orders/{number}-{part}.json" for part in range(busy)))
+            lag = 2.0 + busy / 3
+            _deliver(us, clock[0] - lag, lag * 3, [f"s3://landing/orders/{number}-{part}.json" for part in range(busy)])
             if number % 3 == 0:
-                other.deliver(f"s3://landing/returns/{number}.json")
-            clock[0] += 700
+                _deliver(other, clock[0] - 4.0, 9.0, [f"s3://landing/returns/{number}.json"])
+            clock[0] += 350
         plan = us.planned(HOSTILE)
-        causes = ["malformed-record"] * 5 + ["missing-object"] * 2 + ["<b>own cause</b>"]
+        causes = ["malformed-record"] * 5 + ["missing-object"] * 2 + ["price < 0"]
         digest = plan.identity.delivery_hash
         records = [ErrorRecord("record", c, HOSTILE, HOSTILE, digest, Position(str(n))) for n, c in enumerate(causes)]
         store.record_errors("orders", "orders", records)
@@ -98,6 +79,19 @@ def _past(world: World) -> None:
         store.certify(Scope("orders", "s3://landing/orders/", None, 1, "{}"), "listing", tally, "somebody")
         tally.add("s3://landing/orders/lost", 1, None, Category.MISSING)
         store.certify(Scope("returns", "s3://landing/returns/", None, 1, "{}"), "listing", tally, "somebody")
+
+
+def _deliver(us: Pipeline, sent: float, slowest: float, ids: list[str]) -> None:
+    """A micro-batch of objects whose messages were sent then, but for one that was sent earlier."""
+    times = [sent - slowest, *[sent] * (len(ids) - 1)]
+    contents = [
+        Content(i, i, 1 << 20, None, "queue", f"message of {i}", sent_at=round(at * 1_000_000))
+        for i, at in zip(ids, times, strict=True)
+    ]
+    us.snapshot(*us.store.open_shards(us.token, us.source, contents).values())
+    us.publish(us.plan(), Split(f"/data/{us.source}/{us.seq}.parquet", 40_000 * len(ids), len(ids) << 19))
+    us.confirm()
+    us.store.heartbeat(us.token, stale_after=60.0)
 
 
 @pytest.fixture(scope="module")
@@ -180,7 +174,7 @@ def test_no_script_in_a_name_or_a_cause_runs(watched: Watched, address: str) -> 
     assert HOSTILE in page.inner_text("main")
     assert page.title() == "Find - cuesqueue"
     page.goto(address)
-    assert "<b>own cause</b>" in page.inner_text("#causes")
+    assert "price < 0" in page.inner_text("#causes")
 
 
 def test_the_browser_refuses_scripts_that_are_not_files_of_ours(browser: Browser, address: str) -> None:
@@ -232,7 +226,7 @@ def test_without_javascript_all_numbers_are_there(browser: Browser, address: str
 
 def test_light_and_dark_differ_and_both_can_be_read(browser: Browser, address: str) -> None:
     seen = {}
-    for scheme in ("light", "dark"):
+    for scheme in SCHEMES:
         context = browser.new_context(color_scheme=scheme)
         page = context.new_page()
         page.goto(address)
@@ -270,16 +264,17 @@ def test_a_token_is_typed_once(browser: Browser, world: World) -> None:
 
 def test_the_pictures_of_the_docs_are_made(browser: Browser, address: str, tmp_path: Path) -> None:
     folder = IMAGES if os.environ.get("CUESQUEUE_WRITE_PICTURES") else tmp_path
-    for name, path, width, scheme in (
-        ("serve-light", "/", 1100, "light"),
-        ("serve-dark-narrow", "/pipeline?name=orders", 400, "dark"),
-    ):
-        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)  # type: ignore[arg-type]
+    for name, path, width, scheme in PICTURES:
+        viewport: ViewportSize = {"width": width, "height": 900 if width > 400 else 1400}
+        context = browser.new_context(viewport=viewport, color_scheme=scheme)
         page = context.new_page()
         page.goto(address + path)
         drawn(page)
         page.click("[data-range=hours]")
-        page.screenshot(path=folder / f"{name}.png")
+        page.wait_for_selector('[data-drawn="hours"]')
+        page.mouse.wheel(0, -10_000)  # a click scrolls
+        page.wait_for_function("scrollY === 0")
+        page.screenshot(path=folder / f"{name}.png", full_page=width == 1100)
         context.close()
         assert (folder / f"{name}.png").stat().st_size < 150_000
-    assert {path.name for path in IMAGES.iterdir()} == {"serve-light.png", "serve-dark-narrow.png"}
+    assert {path.name for path in IMAGES.iterdir()} == {f"{name}.png" for name, *_ in PICTURES}

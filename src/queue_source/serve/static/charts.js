@@ -14,6 +14,10 @@
       if (value >= 2 * length) return (value / length).toPrecision(3) + " " + unit;
     return value.toPrecision(3) + " s";
   };
+  const moment = (time) => {  // UTC, as in the tables
+    const text = new Date(time * 1e3).toISOString();
+    return text.slice(11, 16) === "00:00" ? text.slice(5, 10) : text.slice(11, 16);
+  };
   const axis = (more) => ({stroke: color("--dim"), grid: {stroke: color("--line"), width: 1}, ticks: {stroke: color("--line"), width: 1}, ...more});
   const line = (label, name, show) => ({label, stroke: color(name), width: 2, points: {show: true, size: 5}, value: (_, value) => show(value)});
 
@@ -23,8 +27,9 @@
     const options = {
       width: Math.max(200, target.clientWidth), height: 200,
       scales: {y: {range: (_, low, high) => [0, high > 0 ? high * 1.1 : 1]}},
-      axes: [axis({}), axis({size: 70, values: (_, ticks) => ticks.map(show)})],
-      series: [{value: "{YYYY}-{MM}-{DD} {HH}:{mm}"}, ...lines.map(([label, stroke]) => line(label, stroke, show))],
+      tzDate: (time) => uPlot.tzDate(new Date(time * 1e3), "Etc/UTC"),
+      axes: [axis({values: (_, ticks) => ticks.map(moment)}), axis({size: 70, values: (_, ticks) => ticks.map(show)})],
+      series: [{label: "UTC", value: "{YYYY}-{MM}-{DD} {HH}:{mm}"}, ...lines.map(([label, stroke]) => line(label, stroke, show))],
     };
     drawn.push(new uPlot(options, [times, ...columns], target));
   }
