@@ -101,7 +101,7 @@ def test_a_running_query_is_watched_and_its_bad_object_is_found_and_reopened(
             [cause] = page.locator("#causes tbody tr td:first-child").all_inner_texts()
             page.fill("input[name=q]", bad.as_uri())
             page.click("text=Find")
-            assert page.inner_text(".outcome").startswith("quarantined")
+            page.wait_for_selector(".outcome >> text=quarantined")
             assert cause in page.inner_text("main")
             bad.write_bytes(gzip.compress(b'{"id": 7, "name": "repaired"}\n'))
             command = [sys.executable, "-m", "queue_source.commands.main", "shards", "reopen", "--store"]

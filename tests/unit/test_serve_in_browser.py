@@ -137,6 +137,7 @@ def test_all_pipelines_are_seen_and_one_is_followed(watched: Watched, address: s
     page.click("[data-range=hours]")
     page.wait_for_selector('[data-drawn="hours"]')
     page.click("text=orders >> nth=0")
+    page.wait_for_url("**/pipeline?name=orders")
     assert page.inner_text("h1").startswith("orders")
     drawn(page)
     assert page.locator("#hours tbody tr").count() > 20
@@ -163,7 +164,7 @@ def test_an_object_is_found_by_hand(watched: Watched, address: str) -> None:
     assert "published by attempt" in page.inner_text(".outcome")
     page.fill("input[name=q]", "s3://landing/orders/nowhere")
     page.press("input[name=q]", "Enter")
-    assert "Not found" in page.inner_text("h1")
+    page.wait_for_selector("h1 >> text=Not found")
 
 
 def test_no_script_in_a_name_or_a_cause_runs(watched: Watched, address: str) -> None:
@@ -171,6 +172,7 @@ def test_no_script_in_a_name_or_a_cause_runs(watched: Watched, address: str) -> 
     page.goto(f"{address}/search")
     page.fill("input[name=q]", HOSTILE)
     page.click("text=Find")
+    page.wait_for_selector(".outcome")
     assert HOSTILE in page.inner_text("main")
     assert page.title() == "Find - cuesqueue"
     page.goto(address)
@@ -254,10 +256,10 @@ def test_a_token_is_typed_once(browser: Browser, world: World) -> None:
         assert page.url == f"{guarded}/login"
         page.fill("input[name=token]", "not the token at all")
         page.press("input[name=token]", "Enter")
-        assert "not the token" in page.inner_text(".bad")
+        page.wait_for_selector(".bad >> text=not the token")
         page.fill("input[name=token]", TOKEN)
         page.press("input[name=token]", "Enter")
-        assert page.locator("#pipelines").count() == 1
+        page.wait_for_selector("#pipelines")
         assert page.evaluate("document.cookie") == ""
         context.close()
 
