@@ -201,6 +201,16 @@ def test_no_secret_of_an_option_is_in_a_file_of_export(hunted: Hunted, postgres_
     assert hidden_from(hunted, seen) == {}
 
 
+def test_messages_and_bad_records_are_shown_as_they_came(hunted: Hunted) -> None:
+    """Only what is asked for by its own command: whoever mends a message has to see it."""
+    told = json.loads(command("errors", "list", "--json", "--store", hunted.store_url))
+    [bad] = [error for error in told["errors"] if error["scope"] == "message"]
+    assert bad["input"] == hunted.uris()[-1]
+    assert hunted.signed.found_in(json.dumps({**bad, "input": ""}).encode()) == []
+    shown = command("errors", "show", bad["error_id"], "--store", hunted.store_url)
+    assert hunted.signed.found_in(shown)
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_no_secret_is_in_a_line_of_the_log(hunted: Hunted, form: str) -> None:
     """Of names of objects, of options as they are logged, and of a driver's exception with its trace."""

@@ -1,4 +1,4 @@
-"""A real Prometheus with rules of ours, from Debian's package: unpacked and not installed, since that would start it."""
+"""A real Prometheus with rules of ours, from Debian's package. It is unpacked: to install it would start a server."""
 
 from __future__ import annotations
 
