@@ -57,8 +57,8 @@ def versions_page() -> str:
 def _versions_lines(records: list[dict[str, Any]]) -> Iterator[str]:
     yield from ("# Versions", "", _NOTICE.replace("the code", "`versions.json`, by `tools/versions.py`"), "")
     yield "cuesqueue needs Spark 4.0 or newer, Python 3.10 or newer, and Java 17 or newer. With these versions tests"
-    yield "were run; each line is one run, on one machine, with the packages of the lock of that Spark. What is not in the"
-    yield "table was not run."
+    yield "were run; each line is one run, on one machine, with the packages of the lock of that Spark. What is not in"
+    yield "the table was not run."
     yield from ("", "| Spark | Python | Java | tests | passed | failed | skipped | date | commit |")
     yield "|---|---|---|---|---|---|---|---|---|"
     for one in records:

@@ -10,16 +10,12 @@ import gzip
 import json
 import logging
 import re
-import urllib.error
-import urllib.request
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote
 
 import pytest
-from typer.testing import CliRunner
 
-from queue_source.commands.main import app as program
 from queue_source.logs.lines import FORMS
 from queue_source.options import parse_reader_options
 from queue_source.options.places import READER
@@ -28,16 +24,9 @@ from shard_store.certificates import Scope, Tally
 from shard_store.completeness import Category
 from shard_store.model import ErrorRecord
 from shard_store.store import open_store
-from support.browser import serving
 from support.coordinator_world import World
-from support.hunting import Secrets, forms
+from support.hunting import Secrets, command, commands, forms, pages, with_password
 from support.servers.postgres import new_database
-
-
-def with_password(url: str, password: str) -> str:
-    """The same database: the server trusts whoever comes from this machine, and asks for no password."""
-    parts = urlsplit(url)
-    return url.replace(parts.netloc, f"{parts.username}:{password}@{parts.hostname}:{parts.port}")
 
 
 @dataclass
@@ -111,40 +100,10 @@ def driver_text(world: Hunted) -> str:
     return str(refused.value)
 
 
-def command(*arguments: str) -> bytes:
-    """What a command prints, on both streams, also if it fails."""
-    done = CliRunner().invoke(program, list(arguments), env={"COLUMNS": "400"})
-    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
-    return done.output.encode()
-
-
-def without_inputs(told: bytes) -> bytes:
-    """JSON of errors, without the messages themselves: they are shown as they came, to be mended."""
-
-    def rest(value: object) -> object:
-        if isinstance(value, dict):
-            return {name: rest(part) for name, part in value.items() if name not in ("input", "input_base64")}
-        return [rest(part) for part in value] if isinstance(value, list) else value
-
-    return json.dumps(rest(json.loads(told))).encode()
-
-
 def test_no_secret_is_on_the_page_in_the_metrics_or_in_the_health(hunted: Hunted) -> None:
-    """Of a real server, in a process of its own: each page by each way to it, its headers, and what it prints."""
     token = hunted.secrets.new("a token of the page")
     certify(hunted)
-    said: list[str] = []
-    seen: dict[str, bytes] = {}
-    with serving(hunted.store_url, token=token, said=said) as address:
-        paths = ["/", "/?refresh=5", "/?page=2", "/pipeline?name=files", "/certificates", "/charts.json", "/metrics"]
-        paths += ["/charts.json?pipeline=files", "/healthz", "/healthz?pipeline=none", "/login", "/nothing", "/search"]
-        paths += [f"/search?{urlencode({'q': uri})}" for uri in hunted.uris()]
-        paths += [f"/search?{urlencode({'q': key[:length]})}" for key in shard_keys(hunted) for length in (4, 12, 64)]
-        for path in paths:
-            for accept in ("text/html", "application/openmetrics-text", "*/*"):
-                seen[f"{path} {accept}"] = fetched(f"{address}{path}", token, accept)
-            seen[f"{path} without the token"] = fetched(f"{address}{path}", "", "text/html")
-    seen["printed"] = "".join(said).encode()
+    seen = pages(hunted.store_url, token, "files", hunted.uris())
     happened = b"".join(seen.values())
     for words in (b"s3://landing/1.json?", b"missing-object", b"What became of it", b"cuesqueue_errors_total{", b"403"):
         assert words in happened, words
@@ -154,16 +113,8 @@ def test_no_secret_is_on_the_page_in_the_metrics_or_in_the_health(hunted: Hunted
 def test_no_secret_is_printed_by_a_command(hunted: Hunted) -> None:
     store = ("--store", hunted.store_url)
     certify(hunted)
-    seen = {" ".join(words): command(*words, *store) for words in (
-        ("status",), ("status", "--json"), ("status", "--max-errors", "0"), ("shards", "list"),
-        ("shards", "list", "--json"), ("errors", "list"), ("store", "upgrade"), ("status", "--pipeline", "none"),
-    )}  # fmt: skip
-    seen["errors list --json"] = without_inputs(command("errors", "list", "--json", *store))
-    for key in shard_keys(hunted):
-        seen[f"show {key}"] = command("shards", "show", key, *store)
-        seen[f"show {key} --json"] = without_inputs(command("shards", "show", key, "--json", *store))
+    seen = commands(hunted.store_url, hunted.uris())
     for uri in hunted.uris():
-        seen[f"show {uri}"] = command("shards", "show", uri, *store)
         seen[f"quarantine {uri}"] = command("shards", "quarantine", uri, "--reason", uri, *store)
         seen[f"show {uri} again"] = command("shards", "show", uri, *store)
     given = {"fileFormat": "json", "allowedPrefixes": "s3://landing/", "queueUrl": hunted.queue_url, **hunted.options}
@@ -258,28 +209,6 @@ def hidden_from(hunted: Hunted, seen: dict[str, bytes]) -> dict[str, list[str]]:
     """Where a secret was found that should be nowhere, and its name."""
     found = {name: hunted.secrets.found_in(text) + hunted.signed.found_in(text) for name, text in seen.items()}
     return {re.sub(r"=[^&]*", "=...", name): names for name, names in found.items() if names}
-
-
-def fetched(url: str, token: str, accept: str) -> bytes:
-    """The body and the headers, also of a refusal."""
-    headers = {"accept": accept, **({"authorization": f"Bearer {token}"} if token else {})}
-    opener = urllib.request.build_opener(_NoRedirects)
-    try:
-        with opener.open(urllib.request.Request(url, headers=headers)) as answer:
-            return bytes(str(answer.headers).encode() + answer.read())
-    except urllib.error.HTTPError as refused:
-        with refused:
-            return str(refused.headers).encode() + refused.read()
-
-
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    def redirect_request(self, *arguments: object, **more: object) -> None:
-        return None
-
-
-def shard_keys(hunted: Hunted) -> list[str]:
-    told = json.loads(command("shards", "list", "--json", "--store", hunted.store_url))
-    return [shard["key"] for shard in told["shards"]]
 
 
 def certify(hunted: Hunted) -> None:
