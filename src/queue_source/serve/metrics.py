@@ -20,7 +20,7 @@ from prometheus_client.registry import Collector
 from queue_source.serve.reads import StoreReads
 from shard_store.errors import ShardStoreError
 from shard_store.operations import DEAD, RUNNING, STOPPED, PipelineStatus
-from shard_store.redaction import redact_text, visible
+from shard_store.redaction import visible
 
 PIPELINES = 1000
 """Pipelines that are exported, the first ones by their names; `cuesqueue_pipelines` counts all."""
@@ -289,7 +289,7 @@ def _family(name: str, text: str, labels: tuple[str, ...], values: Mapping[tuple
 
 def _label(text: str) -> str:
     """Users choose names and causes: what no terminal should obey, and halves of characters, are written out."""
-    return visible(redact_text(text))[:_LONGEST]
+    return visible(text)[:_LONGEST]
 
 
 class Export:
