@@ -25,13 +25,10 @@ ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "docs" / "reference" / "versions.json"
 SETS: dict[str, list[str]] = {
     "unit": ["tests/unit"],
-    # the calls that Spark makes, source and sink, restarts and kills, old checkpoints, foreachBatch, types, views
+    # the calls that Spark makes, source and sink, restarts, a killed driver, old checkpoints and foreachBatch, numbers
     "engine": [
         f"tests/engine/test_{name}.py"
-        for name in (
-            *("spark_calls", "available_now", "semantics", "crashes", "lost_progress", "kept_checkpoints"),
-            *("stateful", "references", "messages", "values", "views", "operations", "logs"),
-        )
+        for name in ("spark_calls", "available_now", "crashes", "kept_checkpoints", "operations")
     ],
 }
 
