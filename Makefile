@@ -20,7 +20,7 @@ demo:  ## the tour: queues, crashes and exactly-once on this machine
 	$(RUN) cuesqueue demo $(ARGS)
 
 test:  ## all tests that need nothing but this machine
-	$(RUN) pytest tests/ --numprocesses 3 --maxschedchunk 1 $(ARGS)
+	$(RUN) pytest tests/ --numprocesses 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-engine:  ## only the tests with a real Spark (SPARK=4.0, 4.1, 4.2 or newest)
 	$(RUN) pytest tests/ -m engine $(ARGS)

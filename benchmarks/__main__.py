@@ -28,9 +28,11 @@ import benchmarks.queues
 import benchmarks.reading
 import benchmarks.reconcile
 import benchmarks.recovery
+import benchmarks.references
 import benchmarks.registering
 import benchmarks.semantics
 import benchmarks.sinks
+import benchmarks.small_files
 import benchmarks.store
 import benchmarks.store_year
 import benchmarks.worker_memory  # noqa: F401 -- these register themselves

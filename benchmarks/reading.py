@@ -18,6 +18,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta, timezone
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.json as pa_json
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
 
 from benchmarks.registry import Measurement, Settings, alternate, benchmark
 from queue_source.queues import open_queue
@@ -35,22 +38,85 @@ FORMATS = ("csv", "json", "text", "parquet")
 CORES = 2
 DISTINCT = 100
 """Files of different content."""
-SCHEMA = "id BIGINT, customer STRING, amount DOUBLE, quantity INT, country STRING, at TIMESTAMP"
-SCHEMAS = {"text": "value STRING"}
-"""What is declared where it is not `SCHEMA`."""
 TUNED = {"spark.python.unix.domain.socket.enabled": "true"}
 """What docs/explanation/performance.md recommends."""
-_ARROW = pa.schema(
-    [
-        ("id", pa.int64()),
-        ("customer", pa.string()),
-        ("amount", pa.float64()),
-        ("quantity", pa.int32()),
-        ("country", pa.string()),
-        ("at", pa.timestamp("us", tz="UTC")),
-    ]
-)
 _PARTS_OF_A_BATCH = ("getBatch", "queryPlanning", "addBatch")
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What is in the files: how Spark declares it, how Arrow does, and the columns of some rows.
+
+    Texts of CSV stand in quotes where `quoted`. Lines of text are one column, whatever is in them.
+    """
+
+    ddl: str
+    arrow: pa.Schema
+    columns: Callable[[range], list[list[Any]]]
+    quoted: bool = False
+
+    def declared(self, format: str) -> str:
+        return "value STRING" if format == "text" else self.ddl
+
+    def table(self, ids: range) -> pa.Table:
+        columns = zip(self.columns(ids), self.arrow, strict=True)
+        return pa.Table.from_arrays([pa.array(values, field.type) for values, field in columns], schema=self.arrow)
+
+
+def _orders(ids: range) -> list[list[Any]]:
+    return [
+        list(ids),
+        [f"customer-{i * 7919 % 1_000_003:07d}-of-the-shop" for i in ids],
+        [round(i * 0.37 % 1000, 2) for i in ids],
+        [i % 17 for i in ids],
+        [("DE", "FR", "US", "JP", "BR")[i % 5] for i in ids],
+        [datetime.fromtimestamp(1_700_000_000 + i, timezone.utc) for i in ids],
+    ]
+
+
+def _reviews(ids: range) -> list[list[Any]]:
+    return [
+        list(ids),
+        [f"customer-{i * 7919 % 1_000_003:07d}, of the shop" for i in ids],
+        [f"What I ordered ({i % 911}) came after {i % 13} days, and it is as good as it was said to be." for i in ids],
+        [f"{_COLOURS[i % 5]}, {_COLOURS[i // 5 % 5]}" for i in ids],
+        [date(2020, 1, 1) + timedelta(days=i % 2000) for i in ids],
+        [i % 3 == 0 for i in ids],
+    ]
+
+
+_COLOURS = ("red", "green", "blue", "black", "white")
+ORDERS = Content(
+    "id BIGINT, customer STRING, amount DOUBLE, quantity INT, country STRING, at TIMESTAMP",
+    pa.schema(
+        [
+            ("id", pa.int64()),
+            ("customer", pa.string()),
+            ("amount", pa.float64()),
+            ("quantity", pa.int32()),
+            ("country", pa.string()),
+            ("at", pa.timestamp("us", tz="UTC")),
+        ]
+    ),
+    _orders,
+)
+"""Made-up orders: numbers, repeated and unique texts, and times."""
+REVIEWS = Content(
+    "id BIGINT, customer STRING, text STRING, tags STRING, day DATE, public BOOLEAN",
+    pa.schema(
+        [
+            ("id", pa.int64()),
+            ("customer", pa.string()),
+            ("text", pa.string()),
+            ("tags", pa.string()),
+            ("day", pa.date32()),
+            ("public", pa.bool_()),
+        ]
+    ),
+    _reviews,
+    quoted=True,
+)
+"""Mostly texts, with commas in them."""
 
 
 @benchmark("reading")
@@ -110,6 +176,17 @@ def reading_small(settings: Settings) -> Iterator[Measurement]:
             shutil.rmtree(folder)
 
 
+@benchmark("reading-quoted")
+def reading_quoted(settings: Settings) -> Iterator[Measurement]:
+    """the same, tuned, with files that are mostly texts, each in quotes, with dates and booleans"""
+    files, rows_each = (6, 10_000) if settings.quick else (24, 40_000)
+    with spark_session(settings.folder, TUNED) as spark:
+        for format in ("csv", "json"):
+            folder = settings.folder / format
+            write_files(folder, format, files, rows_each, content=REVIEWS)
+            yield from compared(settings, spark, format, folder, files * rows_each, ", quoted", content=REVIEWS)
+
+
 def compared(
     settings: Settings,
     spark: SparkSession,
@@ -118,13 +195,14 @@ def compared(
     rows: int,
     about: str = "",
     rounds: tuple[int, int] = (5, 5),
+    content: Content = ORDERS,
 ) -> Iterator[Measurement]:
     """The files of a folder: this source and Spark's own in turn, and pyarrow alone.
 
     `rounds`: those to warm up, as the JVM goes on compiling for many batches, and those that count.
     """
-    ours = Query(settings.folder / "ours", rows, partial(our_stream, spark, format, folder))
-    theirs = Query(settings.folder / "theirs", rows, partial(file_stream, spark, format, folder))
+    ours = Query(settings.folder / "ours", rows, partial(our_stream, spark, format, folder, content))
+    theirs = Query(settings.folder / "theirs", rows, partial(file_stream, spark, format, folder, content))
     name = f"{format}{about}"
     settings.say(f"{name}: {rows:,} rows in {len(list(folder.iterdir()))} files, {_bytes(folder) / 1e6:.0f} MB")
     queries: list[list[float]] = [[], []]
@@ -136,20 +214,29 @@ def compared(
 
     warm_up, counted = (min(number, settings.repetitions) for number in rounds)
     batches = alternate([partial(run, ours, 0), partial(run, theirs, 1)], counted, warm_up)
-    floor = alternate([partial(_floor, format, folder)], counted)[0]
+    alone = alternate([partial(floor, format, folder, content)], counted)[0]
     against = "Spark's file stream"
     yield Measurement(f"{name}, batch", batches[0], rows, "rows", against, batches[1])
     yield Measurement(f"{name}, query", queries[0][warm_up:], rows, "rows", against, queries[1][warm_up:])
-    yield Measurement(f"{name}, pyarrow alone, {CORES} threads", floor, rows, "rows", "this source, batch", batches[0])
+    yield Measurement(f"{name}, pyarrow alone, {CORES} threads", alone, rows, "rows", "this source, batch", batches[0])
+
+
+Sink = Callable[[DataStreamWriter], DataStreamWriter]
+
+
+def into_nothing(writer: DataStreamWriter) -> DataStreamWriter:
+    """Spark's no-op sink."""
+    return writer.format("noop")
 
 
 class Query:
-    """Runs a stream into the no-op sink, each time anew in a folder of its own."""
+    """Runs a stream into a sink, each time anew in a folder of its own. `rows` are those that the stream has."""
 
-    def __init__(self, folder: Path, rows: int, stream: Callable[[], DataFrame]) -> None:
+    def __init__(self, folder: Path, rows: int, stream: Callable[[], DataFrame], sink: Sink = into_nothing) -> None:
         self._folder = folder
         self._rows = rows
         self._stream = stream
+        self._sink = sink
         self._numbers = itertools.count()
 
     def run(self) -> tuple[float, float]:
@@ -158,7 +245,7 @@ class Query:
         checkpoint = self._folder / str(next(self._numbers))
         started = time.perf_counter()
         query = (
-            stream.writeStream.format("noop")
+            self._sink(stream.writeStream)
             .option("checkpointLocation", str(checkpoint))
             .trigger(availableNow=True)
             .start()
@@ -173,8 +260,13 @@ class Query:
         return sum(durations.get(name, 0) for name in _PARTS_OF_A_BATCH) / 1000, whole
 
 
-def our_stream(spark: SparkSession, format: str, folder: Path) -> DataFrame:
+def our_stream(spark: SparkSession, format: str, folder: Path, content: Content = ORDERS) -> DataFrame:
     """A new queue and a new store; announcing is not part of what is measured."""
+    return announced(spark, folder).schema(content.declared(format)).option("fileFormat", format).load()
+
+
+def announced(spark: SparkSession, folder: Path) -> DataStreamReader:
+    """A reader of a new queue in which all files of the folder are announced, with a new store beside the folder."""
     state = folder.with_name("state")
     shutil.rmtree(state, ignore_errors=True)
     state.mkdir()
@@ -183,46 +275,43 @@ def our_stream(spark: SparkSession, format: str, folder: Path) -> DataFrame:
         queue.publish([f"file://{path}" for path in sorted(folder.iterdir())])
     return (
         spark.readStream.format("cuesqueue")
-        .schema(SCHEMAS.get(format, SCHEMA))
         .option("queueUrl", url)
         .option("store", f"sqlite:///{state / 'store.db'}")
-        .option("fileFormat", format)
         .option("allowedPrefixes", f"file://{folder}/")
         .option("maxFilesPerTrigger", 10_000)
-        .load()
     )
 
 
-def file_stream(spark: SparkSession, format: str, folder: Path) -> DataFrame:
+def file_stream(spark: SparkSession, format: str, folder: Path, content: Content = ORDERS) -> DataFrame:
     """Spark's own."""
-    return spark.readStream.format(format).schema(SCHEMAS.get(format, SCHEMA)).load(str(folder))
+    return spark.readStream.format(format).schema(content.declared(format)).load(str(folder))
 
 
-def _floor(format: str, folder: Path) -> float:
+def floor(format: str, folder: Path, content: Content = ORDERS) -> float:
     """Seconds in which pyarrow reads the files into memory, a file a thread at a time."""
     started = time.perf_counter()
     with ThreadPoolExecutor(CORES) as threads:
-        list(threads.map(lambda path: _READ[format](path).num_rows, sorted(folder.iterdir())))
+        list(threads.map(lambda path: _READ[format](path, content.arrow).num_rows, sorted(folder.iterdir())))
     return time.perf_counter() - started
 
 
-def _read_csv(path: Path) -> pa.Table:
+def _read_csv(path: Path, schema: pa.Schema) -> pa.Table:
     return pa_csv.read_csv(
         path,
-        read_options=pa_csv.ReadOptions(use_threads=False, column_names=_ARROW.names),
-        convert_options=pa_csv.ConvertOptions(column_types=_ARROW),
+        read_options=pa_csv.ReadOptions(use_threads=False, column_names=schema.names),
+        convert_options=pa_csv.ConvertOptions(column_types=schema),
     )
 
 
-def _read_json(path: Path) -> pa.Table:
+def _read_json(path: Path, schema: pa.Schema) -> pa.Table:
     return pa_json.read_json(
         path,
         read_options=pa_json.ReadOptions(use_threads=False),
-        parse_options=pa_json.ParseOptions(explicit_schema=_ARROW),
+        parse_options=pa_json.ParseOptions(explicit_schema=schema),
     )
 
 
-def _read_lines(path: Path) -> pa.Table:
+def _read_lines(path: Path, _schema: pa.Schema) -> pa.Table:
     """pyarrow has no reader of lines: CSV of one column, parted by what does not occur."""
     return pa_csv.read_csv(
         path,
@@ -232,52 +321,59 @@ def _read_lines(path: Path) -> pa.Table:
     )
 
 
-_READ: dict[str, Callable[[Path], pa.Table]] = {
+_READ: dict[str, Callable[[Path, pa.Schema], pa.Table]] = {
     "csv": _read_csv,
     "json": _read_json,
     "text": _read_lines,
-    "parquet": lambda path: pq.read_table(path, use_threads=False),
+    "parquet": lambda path, _schema: pq.read_table(path, use_threads=False),
 }
 
 
-def write_files(folder: Path, format: str, files: int, rows_each: int, times: int = 1, *, packed: bool = False) -> None:
-    """Files of made-up orders: numbers, repeated and unique texts, and times. Each holds its rows so many `times`."""
+def write_files(
+    folder: Path,
+    format: str,
+    files: int,
+    rows_each: int,
+    times: int = 1,
+    *,
+    packed: bool = False,
+    content: Content = ORDERS,
+) -> None:
+    """Files of `content`. Each holds its rows so many `times`."""
     folder.mkdir(parents=True)
     for number in range(files):
         path = folder / f"part-{number:05}.{format}"
         if number >= DISTINCT:  # thousands of files are quicker copied than made
             shutil.copyfile(folder / f"part-{number % DISTINCT:05}.{format}", path)
             continue
-        table = _orders(number * rows_each, rows_each)
+        table = content.table(range(number * rows_each, (number + 1) * rows_each))
         if format == "parquet":
             pq.write_table(pa.concat_tables([table] * times), path)
             continue
-        text = table.set_column(5, "at", pa.array([_iso(value) for value in table.column("at").to_pylist()]))
-        lines = zip(*text.to_pydict().values(), strict=True)
-        if format in ("csv", "text"):
-            content = "".join(",".join(map(str, line)) + "\n" for line in lines)
-        else:
-            content = "".join(json.dumps(dict(zip(_ARROW.names, line, strict=True))) + "\n" for line in lines)
+        text = _as_csv(table, content) if format in ("csv", "text") else _as_json(table)
         with gzip.open(f"{path}.gz", "wb", 6) if packed else path.open("wb") as file:
             for _ in range(times):
-                file.write(content.encode())
+                file.write(text.encode())
 
 
-def _orders(first: int, rows: int) -> pa.Table:
-    ids = range(first, first + rows)
-    columns: list[list[Any]] = [
-        list(ids),
-        [f"customer-{i * 7919 % 1_000_003:07d}-of-the-shop" for i in ids],
-        [round(i * 0.37 % 1000, 2) for i in ids],
-        [i % 17 for i in ids],
-        [("DE", "FR", "US", "JP", "BR")[i % 5] for i in ids],
-        [1_700_000_000_000_000 + i * 1_000_000 for i in ids],
-    ]
-    return pa.Table.from_arrays([pa.array(c, f.type) for c, f in zip(columns, _ARROW, strict=True)], schema=_ARROW)
+def _as_csv(table: pa.Table, content: Content) -> str:
+    columns = []
+    for field, values in zip(table.schema, table.to_pydict().values(), strict=True):
+        in_quotes = content.quoted and field.type == pa.string()
+        columns.append([f'"{value}"' if in_quotes else str(_plain(value)) for value in values])
+    return "".join(",".join(line) + "\n" for line in zip(*columns, strict=True))
 
 
-def _iso(value: Any) -> str:
-    return str(value.strftime("%Y-%m-%dT%H:%M:%SZ"))
+def _as_json(table: pa.Table) -> str:
+    return "".join(json.dumps(row, default=_plain) + "\n" for row in table.to_pylist())
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.strftime("%Y-%m-%dT%H:%M:%SZ")
+    if isinstance(value, date):
+        return value.isoformat()
+    return str(value).lower() if isinstance(value, bool) else value
 
 
 def _bytes(folder: Path) -> int:

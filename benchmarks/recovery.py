@@ -4,7 +4,7 @@ Both run into their own transactional Parquet sink, from a folder of many files 
 
 - *starting*: an AvailableNow run, of a query that has run before, with nothing new: from `start()` until it has ended.
   In one Spark session, by turns.
-- *recovery*: a whole driver is killed (its process group, SIGKILL) while its query waits for files, a file comes, and
+- *recovery*: a whole driver is killed (all its processes, SIGKILL) while its query waits for files, a file comes, and
   the program is started again: from there until the file's row is visible. So it includes Python, Spark and the JVM,
   which cost both the same.
 """
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -21,6 +20,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
+import psutil
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -102,7 +102,10 @@ class Driver:
         return NEWEST[self._kind](self._folder) - self._began
 
     def kill(self) -> None:
-        os.killpg(self._process.pid, signal.SIGKILL)
+        """The program, its JVM, and all Python processes of Spark, which have a process group of their own."""
+        program = psutil.Process(self._process.pid)
+        for process in (program, *program.children(recursive=True)):
+            process.kill()
         self._process.wait()
         self._log.close()
 

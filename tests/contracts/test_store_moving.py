@@ -81,23 +81,17 @@ def kept(store: ShardStore, source: str) -> dict[str, list[tuple[Any, ...]]]:
     """All rows of the source as our code reads them, without what moving changes."""
     changed = {"id", "incarnation", "driver", "moves", "moved_to", "moved_to_id", "import_id"}
 
-    def read(t: Any) -> dict[str, list[Any]]:
-        return {
-            table.name: sorted(
-                t.execute(
-                    sa.select(*(c for c in table.columns if not (c.name in changed and table in (sources, pipelines)))).
-                    where(moving._of(table, source))
-                ).all(),
-                key=repr,
+    def read(t: Any) -> dict[str, list[tuple[Any, ...]]]:
+        found = {}
+        for table in moving.TABLES:
+            columns = [c for c in table.columns if not (c.name in changed and table in (sources, pipelines))]
+            rows = t.execute(sa.select(*columns).where(moving._of(table, source))).mappings()
+            found[table.name] = sorted(
+                (tuple(value for name, value in row.items() if name != "id") for row in rows), key=repr
             )
-            for table in moving.TABLES
-        }  # fmt: skip
+        return found
 
-    found = store.database.read(read)
-    return {
-        name: [tuple(value for key, value in row._mapping.items() if key != "id") for row in page]
-        for name, page in found.items()
-    }
+    return store.database.read(read)
 
 
 def test_every_table_travels_or_is_left_out_with_a_reason() -> None:

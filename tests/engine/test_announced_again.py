@@ -15,7 +15,7 @@ from queue_source.commands.main import app
 from shard_store.model import Content
 from shard_store.store import open_store
 from support.engine.queries import described, run
-from support.engine.world import Row, World
+from support.engine.world import Row, World, eventually
 
 pytestmark = pytest.mark.engine
 
@@ -84,11 +84,12 @@ def test_an_operator_gets_a_stream_past_an_object_that_fails_it_and_has_it_read_
     run(spark, query)
     assert world.published() == sorted(rows)
     assert states(world) == {"0": "done", "1": "done", "2": "done", "broken": "quarantined"}
-    assert world.depth().total == 0
+    eventually("the leases of the runs that failed end", lambda: world.depth().in_flight == 0)
     write(broken, (1, "whole"), (2, "name"))
     assert shards(world, "reopen", broken.as_uri(), "--reason", "repaired")["shards"] == 1
     run(spark, query)
     assert world.published() == sorted([*rows, (1, "whole"), (2, "name")])
+    assert world.depth().total == 0
     story = shards(world, "show", broken.as_uri())
     assert story["outcome"].startswith("published by attempt ")
     assert [change["action"] for change in story["changes"]] == ["quarantine", "reopen"]

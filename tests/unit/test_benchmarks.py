@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks import __main__ as program
 from benchmarks import registry
-from benchmarks.reading import FORMATS, _floor, write_files
+from benchmarks.reading import FORMATS, floor, write_files
 from benchmarks.registry import Measurement, Settings, alternate, benchmark
 
 
@@ -77,4 +77,4 @@ def test_the_table_and_the_json_hold_every_measurement(
 def test_the_files_are_as_many_rows_as_said_in_every_format(format: str, tmp_path: Path) -> None:
     write_files(tmp_path / format, format, 2, 10)
     assert len(list((tmp_path / format).iterdir())) == 2
-    assert _floor(format, tmp_path / format) > 0
+    assert floor(format, tmp_path / format) > 0

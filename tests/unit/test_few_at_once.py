@@ -7,7 +7,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
-from support.engine.few_at_once import place
+from support.engine.few_at_once import place, spread
 
 TESTS = str(Path(__file__).parents[1])
 HOLD = """
@@ -44,3 +44,10 @@ def test_the_third_waits_until_one_of_two_dies(tmp_path: Path) -> None:
         finally:
             first.kill()
             second.kill()
+
+
+def test_some_files_stand_at_even_distances_among_the_others_and_all_keep_their_order() -> None:
+    files = [Path(name) for name in "abcdefghi"]
+    found = "".join(map(str, spread(files, set(files[:3]))))
+    assert found == "daefbghci"
+    assert spread(files, set()) == spread(files, set(files)) == files

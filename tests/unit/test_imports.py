@@ -6,6 +6,7 @@ All import statements count, also those in functions and for types only, and `im
 from __future__ import annotations
 
 import ast
+import subprocess
 import sys
 from collections.abc import Iterator
 from functools import cache
@@ -262,3 +263,29 @@ def test_the_order_is_checked_wherever_the_import_stands(importer: str, source: 
 )
 def test_an_sdk_outside_its_adapter_is_found(importer: str, source: str, wrong: bool) -> None:
     assert any(out_of_place(found) for found in imports_in(importer, source)) is wrong
+
+
+def test_a_task_reads_and_writes_without_loading_sql() -> None:
+    """Loading it takes a cold worker half a second, and every process of Spark that a query begins with is cold."""
+    program = """
+import subprocess
+import sys
+from pyspark.sql.types import StructType
+from queue_source.options import parse_reader_options, parse_sink_options
+from queue_source.sinks.base import open_sink
+from queue_source.spark.reader import CuesqueueStreamReader
+from queue_source.spark.writer import CuesqueueStreamWriter
+store = {"store": "sqlite:////tmp/store.db", "pipeline": "p"}
+CuesqueueStreamReader(
+    parse_reader_options(
+        {"queueUrl": "sqs://q", "fileFormat": "json", "allowedPrefixes": "s3://b/", "source": "s", **store}
+    ),
+    StructType(),
+)
+options = parse_sink_options({"path": "/tmp/table", **store})
+CuesqueueStreamWriter(options, StructType())
+open_sink(options)
+print(sorted({"sqlalchemy", "alembic", "pyiceberg", "pandas"} & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

@@ -292,7 +292,7 @@ def test_what_waiting_cannot_mend_is_told_apart_from_passing_trouble(
         raise exc.OperationalError("SELECT 1", {}, psycopg.OperationalError(says))
 
     database = open_database(parse_address("sql+postgresql://u:hunter2@h/db?queue=q"), None, 1.0)
-    monkeypatch.setattr(database, "_once", lambda work, _write: work(None))
+    monkeypatch.setattr(database, "_once", lambda work, *_: work(None))
     with pytest.raises(kind) as caught:
         database.read(fail)
     assert "hunter2" not in str(caught.value)

@@ -57,10 +57,13 @@ class Announced(NamedTuple):
 
 
 class _Parsed(NamedTuple):
-    """What a message says, before the store was asked; `modified` beside each of the contents."""
+    """What a message says, before the store was asked: objects that the options choose by their names, or an error."""
 
-    announced: Announced
-    modified: tuple[datetime | None, ...] = ()
+    message: Received
+    notices: tuple[ObjectNotice, ...] = ()
+    error: ErrorRecord | None = None
+    ignored: int = 0
+    foreign: int = 0
 
 
 def announced_objects(
@@ -73,10 +76,9 @@ def announced_objects(
     paths = None
     if options.notification_format == "json":
         paths = JsonPaths(options.bucket_path, options.key_path, options.uri_path)
-    parsed = _asked([_objects_of(message, options, paths) for message in messages], options, stat)
-    if options.by_reference:
-        parsed = [_dated(one) for one in parsed]
-    return [_chosen(one, options, now) for one in parsed] if options.chooses_by_time else [p.announced for p in parsed]
+    parsed = [_parsed(message, options, paths) for message in messages]
+    found = _stated(parsed, options, stat)
+    return [_announced(one, found, options, now) for one in parsed]
 
 
 def announced_messages(messages: Sequence[Received], options: NotificationOptions) -> list[Announced]:
@@ -99,20 +101,38 @@ def apart(announced: Announced) -> Announced:
     return announced._replace(contents=of_its_message(announced.contents), left_out=of_its_message(announced.left_out))
 
 
-def _objects_of(message: Received, options: NotificationOptions, paths: JsonPaths | None) -> _Parsed:
+def _parsed(message: Received, options: NotificationOptions, paths: JsonPaths | None) -> _Parsed:
     if not _tag_matches(message, options):
-        return _Parsed(Announced(message, ignored=1))
+        return _Parsed(message, ignored=1)
     try:
         found = parse_notification(message.body, message.headers, options.notification_format, paths)
         ours = [notice for notice in found.objects if not _is_left_to_others(notice.uri, options)]
         _check_number(len(ours), options)
-        wanted = [notice for notice in ours if is_wanted(notice.uri, options)]
-        contents = tuple(_content(notice, message, options) for notice in wanted)
+        wanted = tuple(notice for notice in ours if is_wanted(notice.uri, options))
+        for notice in wanted:
+            _check_place(notice.uri, options)
     except MalformedNotification as error:
-        return _Parsed(Announced(message, error=_error(message, "malformed-message", str(error))))
+        return _Parsed(message, error=_error(message, "malformed-message", str(error)))
     ignored, foreign = found.ignored + len(ours) - len(wanted), len(found.objects) - len(ours)
-    announced = Announced(message, contents, ignored=ignored, foreign=foreign)
-    return _Parsed(announced, tuple(notice.modified for notice in wanted))
+    return _Parsed(message, wanted, ignored=ignored, foreign=foreign)
+
+
+def _announced(
+    parsed: _Parsed, found: Mapping[str, Stated], options: NotificationOptions, now: datetime | None
+) -> Announced:
+    """What the notification says itself counts, and not what was `found`: the object may be another one by now."""
+    by_time = options.chooses_by_time
+    contents: list[Content] = []
+    left_out: list[Content] = []
+    for notice in parsed.notices:
+        size, modified = notice.size, notice.modified
+        if (stated := found.get(notice.uri)) is not None:
+            size = stated.size if size is None else size
+            modified = modified or stated.modified
+        content = _content(notice, size, modified, parsed.message, options)
+        (contents if not by_time or is_chosen(modified, options, now) else left_out).append(content)
+    kinds = tuple(contents), parsed.error, parsed.ignored, parsed.foreign, tuple(left_out)
+    return Announced(parsed.message, *kinds)
 
 
 def _message_of(message: Received, options: NotificationOptions) -> Announced:
@@ -123,7 +143,20 @@ def _message_of(message: Received, options: NotificationOptions) -> Announced:
     count = message.headers.get(REPUBLISH_COUNT)
     key = message.message_id if count is None else f"{message.message_id}#{count}"
     payload = Payload(message.body, key, message.tag, tuple(message.headers.items()), message.sent_at)
-    content = _from(message, f"{message.queue}#{key}", MESSAGE_URI, len(message.body), payload=payload)
+    sent_at = None if message.sent_at is None else round(message.sent_at * 1_000_000)
+    content = Content(
+        f"{message.queue}#{key}",
+        MESSAGE_URI,
+        len(message.body),
+        None,
+        message.queue,
+        message.message_id,
+        message.receive_count,
+        message.group,
+        payload,
+        named=message.has_id,
+        sent_at=sent_at,
+    )
     return Announced(message, (content,))
 
 
@@ -172,41 +205,48 @@ def is_chosen(modified: datetime | None, options: NotificationOptions, now: date
     return age is None or (now or datetime.now(timezone.utc)) - modified <= age
 
 
-def _content(notice: ObjectNotice, message: Received, options: NotificationOptions) -> Content:
-    if not notice.uri.startswith(options.allowed_prefixes):
+def _check_place(uri: str, options: NotificationOptions) -> None:
+    """Before anybody asks a store for it."""
+    if not uri.startswith(options.allowed_prefixes):
         raise MalformedNotification(
-            f"{notice.uri[:300]!r} starts with none of the allowed prefixes; name its prefix in option "
-            "'allowedPrefixes' and publish the message again"
+            f"{uri[:300]!r} starts with none of the allowed prefixes; name its prefix in option 'allowedPrefixes' and "
+            "publish the message again"
         )
-    if climbs(notice.uri):
+    if climbs(uri):
         raise MalformedNotification(
-            f"{notice.uri[:300]!r} has a segment '.' or '..', by which another object would be read; rename the object"
+            f"{uri[:300]!r} has a segment '.' or '..', by which another object would be read; rename the object"
         )
+
+
+def _content(
+    notice: ObjectNotice,
+    size: int | None,
+    modified: datetime | None,
+    message: Received,
+    options: NotificationOptions,
+) -> Content:
     identity = notice.uri
     version = notice.version or notice.etag or message.headers.get(OBJECT_VERSION)
     if options.allow_overwrites and version is not None:
         identity = f"{notice.uri}#{version}"
-    content = _from(message, identity, notice.uri, notice.size, notice.etag, sequence=notice.sequence)
     happened = None if notice.event_time is None else micros(notice.event_time)
-    if content.sent_at is None:
-        content = content._replace(sent_at=happened)
-    if not options.by_reference:
-        return content
-    return content._replace(reference=Reference(notice.version, None, happened, message.tag))
-
-
-def _from(
-    message: Received,
-    shard_id: str,
-    uri: str,
-    size: int | None,
-    etag: str | None = None,
-    payload: Payload | None = None,
-    sequence: str | None = None,
-) -> Content:
+    reference = None
+    if options.by_reference:
+        written = None if modified is None else micros(modified)
+        reference = Reference(notice.version, written, happened, message.tag)
+    sent_at = happened if message.sent_at is None else round(message.sent_at * 1_000_000)
     origin = message.queue, message.message_id, message.receive_count, message.group
-    sent_at = None if message.sent_at is None else round(message.sent_at * 1_000_000)
-    return Content(shard_id, uri, size, etag, *origin, payload, sequence, message.has_id, sent_at=sent_at)
+    return Content(
+        identity,
+        notice.uri,
+        size,
+        notice.etag,
+        *origin,
+        sequence=notice.sequence,
+        named=message.has_id,
+        reference=reference,
+        sent_at=sent_at,
+    )
 
 
 def _error(message: Received, cause: str, detail: str) -> ErrorRecord:
@@ -221,46 +261,17 @@ def _error(message: Received, cause: str, detail: str) -> ErrorRecord:
     )
 
 
-def _asked(parsed: list[_Parsed], options: NotificationOptions, stat: Stat) -> list[_Parsed]:
+def _stated(parsed: Sequence[_Parsed], options: NotificationOptions, stat: Stat) -> dict[str, Stated]:
     """Ask once for what the notifications omit: sizes, by which tasks and `maxBytesPerTrigger` go, and times."""
     times = options.chooses_by_time
     unknown = list(
         {
-            content.uri: None
+            notice.uri: None
             for one in parsed
-            for content, modified in zip(one.announced.contents, one.modified, strict=True)
-            if content.size is None or (times and modified is None)
+            for notice in one.notices
+            if notice.size is None or (times and notice.modified is None)
         }
     )
     if not unknown:
-        return parsed
-    found = {uri: stated for uri, stated in zip(unknown, stat(unknown), strict=True) if stated is not None}
-    return [_completed(one, found) for one in parsed]
-
-
-def _completed(parsed: _Parsed, found: Mapping[str, Stated]) -> _Parsed:
-    """What the notification says itself counts: the object may be another one by now."""
-    contents = parsed.announced.contents
-    sized = tuple(c._replace(size=found[c.uri].size) if c.size is None and c.uri in found else c for c in contents)
-    modified = tuple(
-        found[c.uri].modified if m is None and c.uri in found else m
-        for c, m in zip(contents, parsed.modified, strict=True)
-    )
-    return _Parsed(parsed.announced._replace(contents=sized), modified)
-
-
-def _dated(parsed: _Parsed) -> _Parsed:
-    """With the times of the objects in what is said of them by reference."""
-    contents = tuple(
-        c if m is None or c.reference is None else c._replace(reference=c.reference._replace(modified=micros(m)))
-        for c, m in zip(parsed.announced.contents, parsed.modified, strict=True)
-    )
-    return parsed._replace(announced=parsed.announced._replace(contents=contents))
-
-
-def _chosen(parsed: _Parsed, options: NotificationOptions, now: datetime | None) -> Announced:
-    chosen: list[Content] = []
-    left_out: list[Content] = []
-    for content, modified in zip(parsed.announced.contents, parsed.modified, strict=True):
-        (chosen if is_chosen(modified, options, now) else left_out).append(content)
-    return parsed.announced._replace(contents=tuple(chosen), left_out=tuple(left_out))
+        return {}
+    return {uri: stated for uri, stated in zip(unknown, stat(unknown), strict=True) if stated is not None}

@@ -110,9 +110,10 @@ def parse_view_options(options: Mapping[str, str]) -> ViewOptions:
 def _absolute(url: SecretUrl) -> SecretUrl:
     """With the whole path of a SQLite file: options are read on the driver, and tasks may run in another folder."""
     prefix, database = ("sql+", url.reveal()[4:]) if url.reveal().startswith("sql+") else ("", url.reveal())
-    if not database.lower().startswith("sqlite"):
+    kind, _, path = database.partition("://")
+    if not kind.lower().startswith("sqlite") or path.startswith("//"):
         return url
-    from shard_store.sql.urls import absolute  # here: executors know options without SQL
+    from shard_store.sql.urls import absolute  # here: loading it takes a while
 
     return SecretUrl(prefix + absolute(database))
 

@@ -12,7 +12,7 @@ import platform
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
@@ -20,7 +20,9 @@ from queue_source.errors import OptionError
 from queue_source.options import SinkOptions
 from queue_source.storage.files import is_local
 from shard_store.model import PlanIdentity
-from shard_store.store import ShardStore
+
+if TYPE_CHECKING:
+    from shard_store.store import ShardStore  # executors write without SQL
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ import os
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,7 +17,9 @@ from queue_source.sinks.base import Batch, Sink, check_visible
 from queue_source.storage.files import is_local, resolve
 from shard_store.failpoints import reach
 from shard_store.model import Split
-from shard_store.store import ShardStore
+
+if TYPE_CHECKING:
+    from shard_store.store import ShardStore  # executors write without SQL
 
 _ROWS_PER_GROUP = 1_000_000
 

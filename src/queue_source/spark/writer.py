@@ -21,7 +21,6 @@ from queue_source.options import SinkOptions
 from queue_source.queues.own import register_queues
 from queue_source.sinks.base import Batch, Sink, open_sink
 from queue_source.spark.compat import ArrowStreamWriter, arrow_schema, as_batches
-from queue_source.spark.kept_store import kept_store
 from queue_source.spark.process import driver_identity, keep_loaded, task_name
 from shard_store.errors import ShardStoreError
 from shard_store.failpoints import reach
@@ -53,6 +52,8 @@ class CuesqueueStreamWriter(ArrowStreamWriter):
     def __getstate__(self) -> dict[str, Any]:
         """Pickled at planning only: the batch's plans were made a moment ago by the readers of the same driver."""
         if self._batch is None:
+            from queue_source.spark.kept_store import kept_store  # here: executors write without SQL
+
             self._log()
             driver = driver_identity() or None
             with kept_store(self._options.store.reveal()) as store:
@@ -85,6 +86,8 @@ class CuesqueueStreamWriter(ArrowStreamWriter):
                 f"batch {batchId}: expected commit messages of one plan and got {len(batches)}; "
                 "use one 'pipeline' name for one query only"
             )
+        from queue_source.spark.kept_store import kept_store  # here: executors write without SQL
+
         self._log()
         about = ",".join(self._options.pipelines)
         reach("before-publish", about)

@@ -39,6 +39,7 @@ logger = logging.getLogger("cuesqueue")
 
 _NO_SUCH_NAME = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.EISDIR, errno.ELOOP})
 _STAT_THREADS = 32
+_LOCAL_AT_ONCE = 32
 
 GCS_EMULATOR = "STORAGE_EMULATOR_HOST"
 """Names an emulator of Google Cloud Storage (`http://host:port` or `host:port`), as it does to Google's own clients."""
@@ -122,8 +123,12 @@ def stat_objects(uris: Iterable[str], storage: StorageOptions | None = None) -> 
     if len(wanted) < 2:
         found = [_stat_or_error(uri, storage) for uri in wanted]
     else:
-        with ThreadPoolExecutor(min(_STAT_THREADS, len(wanted)), thread_name_prefix="cuesqueue-stat") as threads:
-            found = list(threads.map(lambda uri: _stat_or_error(uri, storage), wanted))
+        # a local file takes less time than handing it to a thread; one on a network's disk may take more
+        at_once = _LOCAL_AT_ONCE if all(map(is_local, wanted)) else 1
+        portions = [wanted[first : first + at_once] for first in range(0, len(wanted), at_once)]
+        with ThreadPoolExecutor(min(_STAT_THREADS, len(portions)), thread_name_prefix="cuesqueue-stat") as threads:
+            each = threads.map(lambda portion: [_stat_or_error(uri, storage) for uri in portion], portions)
+            found = [stat for portion in each for stat in portion]
     if failed := [error for error in found if isinstance(error, ObjectStoreError)]:
         logger.warning("the size of %d object(s) is not known; the first: %s", len(failed), failed[0])
     return [stat if isinstance(stat, ObjectStat) else None for stat in found]

@@ -1,7 +1,7 @@
 """At most two tests run a Spark at once, however many workers pytest has: each wants more than one core.
 
-A third worker fills the time in which the others wait. Where three Sparks share two cores, Spark's own time-outs end
-tests that are right.
+The other workers fill the time in which these wait. Where three Sparks share two cores, Spark's own time-outs end tests
+that are right. A worker that waits for a place does nothing else: so files with a Spark stand among the others.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import fcntl
 import sys
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -25,6 +25,27 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         return (yield)
     with place([Path(sys.prefix) / f"engine-tests-{number}.lock" for number in range(AT_ONCE)]):
         return (yield)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    files: dict[Path, list[pytest.Item]] = {}
+    for item in items:
+        files.setdefault(item.path, []).append(item)
+    items[:] = [item for file in spread(files, _runs_spark(files)) for item in files[file]]
+
+
+def _runs_spark(files: Mapping[Path, Sequence[pytest.Item]]) -> set[Path]:
+    return {path for path, items in files.items() if any(item.get_closest_marker("engine") for item in items)}
+
+
+def spread(files: Iterable[Path], some: set[Path]) -> list[Path]:
+    """The files with `some` of them at even distances; otherwise in their order."""
+    kinds: dict[bool, list[Path]] = {True: [], False: []}
+    for file in files:
+        kinds[file in some].append(file)
+    places = {file: (number + 0.5) / len(kind) for kind in kinds.values() for number, file in enumerate(kind)}
+    return sorted(places, key=places.__getitem__)
 
 
 @contextmanager

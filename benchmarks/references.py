@@ -1,0 +1,63 @@
+"""Parquet by reference: Spark's own reader in `foreachBatch`, for announced objects and for the files of a folder.
+
+Both read the same large files into Spark's no-op sink, by turns in one session. Ours takes the announced objects as
+rows (`content=reference`), asks the store whether the batch is published, and publishes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+import cuesqueue
+from benchmarks.reading import ORDERS, TUNED, Query, announced, file_stream, spark_session, write_files
+from benchmarks.registry import Measurement, Settings, alternate, benchmark
+
+
+@benchmark("references")
+def references(settings: Settings) -> Iterator[Measurement]:
+    """large Parquet files by reference in foreachBatch, against Spark's file stream in foreachBatch"""
+    files, rows_each, times = (2, 10_000, 4) if settings.quick else (4, 40_000, 32)
+    folder = settings.folder / "parquet"
+    write_files(folder, "parquet", files, rows_each, times)
+    rows = files * rows_each * times
+    queries: list[list[float]] = [[], []]
+    with spark_session(settings.folder, TUNED) as spark:
+        ours = Query(settings.folder / "ours", files, partial(_objects, spark, folder), partial(_read, folder))
+        theirs = Query(settings.folder / "theirs", rows, partial(file_stream, spark, "parquet", folder), _into_nothing)
+
+        def run(query: Query, place: int) -> float:
+            batch, whole = query.run()
+            queries[place].append(whole)
+            return batch
+
+        warm_up = settings.repetitions
+        batches = alternate([partial(run, ours, 0), partial(run, theirs, 1)], settings.repetitions, warm_up)
+    against = "Spark's file stream in foreachBatch"
+    yield Measurement("parquet, large, batch", batches[0], rows, "rows", against, batches[1])
+    yield Measurement("parquet, large, query", queries[0][warm_up:], rows, "rows", against, queries[1][warm_up:])
+
+
+def _objects(spark: SparkSession, folder: Path) -> DataFrame:
+    return announced(spark, folder).option("content", "reference").option("pipeline", "files").load()
+
+
+def _read(folder: Path, writer: DataStreamWriter) -> DataStreamWriter:
+    store = f"sqlite:///{folder.with_name('state') / 'store.db'}"
+
+    def read(batch: DataFrame, batch_id: int) -> None:
+        with cuesqueue.delivery(store, "files", batch_id) as this:
+            paths = cuesqueue.references(batch)
+            if paths and not this.already:
+                rows = batch.sparkSession.read.schema(ORDERS.ddl).parquet(*paths)
+                rows.write.format("noop").mode("overwrite").save()
+
+    return writer.foreachBatch(read)
+
+
+def _into_nothing(writer: DataStreamWriter) -> DataStreamWriter:
+    return writer.foreachBatch(lambda batch, _: batch.write.format("noop").mode("overwrite").save())
