@@ -25,6 +25,17 @@ ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "docs" / "reference" / "versions.json"
 SETS: dict[str, list[str]] = {
     "unit": ["tests/unit"],
+    # of these, a part that takes minutes: options, messages, formats, a reader without Spark, commands, the page
+    "python": [
+        "tests/unit/formats",
+        *(
+            f"tests/unit/test_{name}.py"
+            for name in (
+                *("options", "option_values", "notifications", "uris", "logs", "face", "coordinator", "sql_queue"),
+                *("commands", "status_command", "doctor", "serve"),
+            )
+        ),
+    ],
     # the calls that Spark makes, source and sink, restarts, a killed driver, old checkpoints and foreachBatch, numbers
     "engine": [
         f"tests/engine/test_{name}.py"
