@@ -19,6 +19,7 @@ from typer.testing import CliRunner, Result
 
 import queue_source.queues
 import shard_store
+from queue_source.commands import output
 from queue_source.commands.main import app
 from queue_source.commands.send import SET
 from queue_source.errors import QueueUnavailable
@@ -298,3 +299,14 @@ def test_the_program_loads_neither_spark_nor_databases_for_its_help() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "send" in done.stdout
+
+
+def test_a_table_leaves_out_no_part_of_a_name_however_narrow_the_terminal_is(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    name = "file:///" + "x" * 100
+    output.print_table("errors", ("id", "object", "detail"), [["0123456789ab", name, "y" * 100]])
+    output.print_result({"object": name}, False, title="one")
+    told = capsys.readouterr().out
+    assert (told.count("x"), told.count("y"), told.count("\u2026")) == (200, 100, 0)

@@ -117,12 +117,15 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]
 
 def _print_rows(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Column, Table
     from rich.text import Text
 
-    table = Table(*columns, title=Text(shown(title)), title_justify="left", show_header=bool(columns))
-    for row in rows:
-        table.add_row(*(Text(visible(cell)) for cell in row))
+    told = [[Text(visible(cell)) for cell in row] for row in rows]
+    headers = columns or [""] * len(told[0] if told else ())
+    folded = [Column(header, overflow="fold") for header in headers]  # an id that is cut off names nothing
+    table = Table(*folded, title=Text(shown(title)), title_justify="left", show_header=bool(columns))
+    for row in told:
+        table.add_row(*row)
     Console().print(table)
 
 
