@@ -50,7 +50,7 @@ _SETTINGS = {
     "lines.solid_capstyle": "butt",
 }
 _POINTS = 72.0  # an inch
-_WIDTH, _LEFT, _RIGHT = 560.0, 10.0, 200.0
+_WIDTH, _LEFT, _RIGHT = 600.0, 10.0, 235.0
 """In points; on the right is room for what is written behind the longest bar."""
 _TOP, _BOTTOM = 4.0, 32.0
 _LINE, _BAR, _SPACE = 13.0, 12.0, 8.0
