@@ -86,7 +86,7 @@ def bars(measurements: Sequence[Measurement]) -> Iterator[Bar]:
     rates = unit_of_rates(measurements) is not None
     there = [tuple(measurement.seconds) for measurement in measurements]
     for m in measurements:
-        compared = "" if m.ratio is None else f", {units.ratio(m.ratio)} {m.against}"
+        compared = f", {units.ratio(m.ratio)} {m.against}" if m.compared and m.ratio else ""
         yield _bar(m, rates, m.case, compared, m.role, m.seconds)
         if m.reference and tuple(m.reference) not in there:
             there.append(tuple(m.reference))

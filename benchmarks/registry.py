@@ -87,6 +87,11 @@ class Measurement:
             return None
         return statistics.median(theirs / ours for ours, theirs in zip(self.seconds, self.reference, strict=True))
 
+    @property
+    def compared(self) -> bool:
+        """Whether the reference is something else: the first of a series is compared with itself."""
+        return bool(self.reference) and tuple(self.reference) != tuple(self.seconds)
+
     def as_json(self) -> dict[str, object]:
         return {
             "case": self.case,

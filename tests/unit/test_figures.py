@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from importlib.util import find_spec
@@ -26,28 +27,46 @@ needs_matplotlib = pytest.mark.skipif(
 
 def made_up(settings: Settings) -> Iterator[Measurement]:
     """seconds of nothing"""
-    yield Measurement("a | b", [0.5, 0.1, 0.2], 0, "", "Spark's own", [1.0, 0.4, 0.6], breakdowns=[PARTS])
+    yield Measurement("a | b", [0.5, 0.125, 0.25], 0, "", "Spark's own", [1.0, 0.5, 0.75], breakdowns=[PARTS])
     yield Measurement("the floor", [0.05], role=Role.FLOOR)
 
 
 @pytest.fixture
-def docs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Docs:
-    """Docs with the figures of one benchmark, drawn where matplotlib is."""
+def known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is one benchmark, and a commit."""
+    _make_known(monkeypatch)
+
+
+def _make_known(monkeypatch: pytest.MonkeyPatch) -> None:
     found: dict[str, registry.Benchmark] = {}
     for module in (registry, program):
         monkeypatch.setattr(module, "REGISTRY", found)
     monkeypatch.setattr(saved, "checkout", lambda: saved.Checkout("0123456789", False))
     benchmark("made-up")(made_up)
-    made = Docs(tmp_path)
-    made.page.parent.mkdir()
-    (tmp_path / "benchmarks.md").write_text("# Benchmarks\n\n## never, made-up\n\n## A new benchmark\n", "utf-8")
-    assert program.main(["--save", str(made.figures)]) == 0
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Docs:
+    """Docs with the figures of one benchmark, drawn where matplotlib is."""
+    docs = Docs(tmp_path_factory.mktemp("docs"))
+    docs.page.parent.mkdir()
+    headings = "# Benchmarks\n\n## never, made-up\n\n## A new benchmark\n"
+    (docs.folder / "benchmarks.md").write_text(headings, "utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        _make_known(patch)
+        assert program.main(["--save", str(docs.figures)]) == 0
     if find_spec("matplotlib"):
-        figures.write(made)
-    capsys.readouterr()
-    return made
+        figures.write(docs)
+    return docs
 
 
+@pytest.fixture
+def docs(made: Docs, tmp_path: Path) -> Docs:
+    """A copy, which a test may change."""
+    return Docs(Path(shutil.copytree(made.folder, tmp_path / "docs")))
+
+
+@pytest.mark.usefixtures("known")
 def test_what_is_saved_is_what_was_measured_and_replaces_what_was_there(docs: Docs) -> None:
     (found,) = saved.load_all(docs.figures)
     assert (found.benchmark, found.about, found.commit) == ("made-up", "seconds of nothing", "0123456789")
@@ -60,6 +79,7 @@ def test_what_is_saved_is_what_was_measured_and_replaces_what_was_there(docs: Do
     assert [path.name for path in docs.figures.glob("*.json")] == ["made-up.json"]
 
 
+@pytest.mark.usefixtures("known")
 def test_a_quick_run_is_not_saved(docs: Docs, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         program.main(["--quick", "--save", str(docs.figures)])
@@ -81,23 +101,25 @@ def test_without_git_nothing_is_measured_for_the_docs(tmp_path: Path, monkeypatc
 
 def test_the_table_says_whose_each_figure_is_with_what_and_where_it_is_compared(docs: Docs) -> None:
     (found,) = saved.load_all(docs.figures)
-    text = figures.page([replace(found, load=(0.1, 2.0))], docs.sections())
+    text = figures.page([replace(found, load=(0.1, 2.0), machine={"cores": 2})], docs.sections())
     link = "| [made-up](#made-up) |"
-    assert f"{link} a \\| b | ours | 200 ms | 100 ms - 500 ms | Spark's own (peer) | 3.00 × | 3 | 0.1 .. 2.0 |" in text
+    assert f"{link} a \\| b | ours | 250 ms | 125 ms - 500 ms | Spark's own (peer) | 3.00 × | 3 | 0.1 .. 2.0 |" in text
     assert f"{link} the floor | floor | 50.0 ms |  |  |  | 1 |" in text
     assert "- Method: [never, made-up](../benchmarks.md#never-made-up)" in text
     assert "- [never](../benchmarks.md#never-made-up)" in text.partition("## Without figures")[2]
     assert "| ours: <micro-batch> | *all of it* | 50.0 ms |" in text
+    busy = figures.page([replace(found, load=(1.5, 2.0), machine={"cores": 2})], docs.sections())
+    assert "| **1.5** .. 2.0 |" in busy
 
 
 EDITS: dict[str, tuple[Callable[[Docs], None], str]] = {
-    "a figure in the JSON": (lambda docs: edit(docs.figures / "made-up.json", "0.4", "0.9"), "from other figures"),
-    "a figure in a picture": (lambda docs: edit(docs.figures / "made-up.svg", "200 ms", "100 ms"), "was edited"),
+    "a figure in the JSON": (lambda docs: edit(docs.figures / "made-up.json", "0.75", "0.7"), "from other figures"),
+    "a figure in a picture": (lambda docs: edit(docs.figures / "made-up.svg", "250 ms", "100 ms"), "was edited"),
     "the parts in a picture": (
         lambda docs: edit(docs.figures / "made-up-parts.svg", "30.0 ms", "3.0 ms"),
         "was edited",
     ),
-    "a figure on the page": (lambda docs: edit(docs.page, "200 ms", "100 ms"), "figures.md is not what is saved"),
+    "a figure on the page": (lambda docs: edit(docs.page, "250 ms", "100 ms"), "figures.md is not what is saved"),
     "a picture that is gone": (lambda docs: (docs.figures / "made-up.svg").unlink(), "made-up.svg is missing"),
     "a picture too many": (lambda docs: (docs.figures / "old.svg").touch(), "old.svg is of no figures"),
     "no method": (lambda docs: edit(docs.folder / "benchmarks.md", "made-up", "other"), "no section for made-up"),
@@ -111,9 +133,16 @@ def edit(path: Path, old: str, new: str) -> None:
 
 
 @needs_matplotlib
+def test_nothing_is_wrong_with_what_was_just_written(docs: Docs) -> None:
+    assert list(figures.wrong(docs)) == []
+    written = {path: path.read_bytes() for path in docs.pictures()}
+    figures.write(docs)
+    assert {path: path.read_bytes() for path in docs.pictures()} == written
+
+
+@needs_matplotlib
 @pytest.mark.parametrize("what", EDITS)
 def test_an_edit_by_hand_is_found(docs: Docs, what: str) -> None:
-    assert list(figures.wrong(docs)) == []
     change, said = EDITS[what]
     change(docs)
     assert said in " ".join(figures.wrong(docs))
@@ -134,8 +163,8 @@ def test_pictures_have_their_text_as_text_and_refer_to_nothing(docs: Docs) -> No
     for path in (docs.figures / "made-up.svg", docs.figures / "made-up-parts.svg"):
         assert_refers_to_nothing(path.read_text("utf-8"))
     assert ">a | b</text>" in docs.picture("made-up.svg")
-    assert ">200 ms, 3.00 × Spark's own</text>" in docs.picture("made-up.svg")
-    assert ">600 ms, Spark's own</text>" in docs.picture("made-up.svg")
+    assert ">250 ms, 3.00 × Spark's own</text>" in docs.picture("made-up.svg")
+    assert ">750 ms, Spark's own</text>" in docs.picture("made-up.svg")
     assert ">read &amp; write: 30.0 ms</text>" in docs.picture("made-up-parts.svg")
     assert ">the rest: 10.0 ms</text>" in docs.picture("made-up-parts.svg")
 
@@ -145,8 +174,11 @@ def test_a_reference_that_is_a_measurement_too_is_drawn_once() -> None:
     from benchmarks.plots import bars
 
     few, many = [1.0, 2.0], [3.0, 4.0]
-    drawn = list(bars([Measurement("few", few, 10, "rows"), Measurement("many", many, 10, "rows", "few", few)]))
-    assert [(bar.above, bar.middle) for bar in drawn] == [("few", 10 / 1.5), ("many", 10 / 3.5)]
+    drawn = list(
+        bars([Measurement(name, runs, 10, "rows", "few", few) for name, runs in (("few", few), ("many", many))])
+    )
+    assert [bar.above for bar in drawn] == ["few", "many"]
+    assert [bar.behind for bar in drawn] == ["6.67 rows/s", "2.86 rows/s, 0.42 × few"]
 
 
 def assert_refers_to_nothing(svg: str) -> None:
