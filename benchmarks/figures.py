@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -72,7 +72,7 @@ def _lines(found: Sequence[Saved], sections: Mapping[str, str]) -> Iterator[str]
     yield "- **Measured** is the median of the runs, and **spread** their least and their most."
     yield "- **Ratio**: how many times as fast as what it is compared with, the median over the pairs of runs."
     yield "- **Load** of the machine: in the minute before the benchmark, and at its end, with its own work in it."
-    yield "  The first is bold where it is more than half of the cores: something else was running, so measure it again."
+    yield "  The first is bold where it is more than half of the cores: something else was running; measure again."
     yield "- **Commit**: what was measured. *And changes*: the checkout had changes that were not committed."
     yield from ("", "## The table", "")
     yield "| benchmark | case | whose | measured | spread | compared with | ratio | runs | load | commit |"
@@ -127,7 +127,7 @@ def _section(saved: Saved, heading: str) -> Iterator[str]:
         about = "where the time goes" if name.endswith("-parts.svg") else "the figures of the table"
         yield from (f"![{saved.benchmark}: {about}](../figures/{name})", "")
     yield from _parts(saved)
-    machine = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in saved.machine.items())
+    machine = ", ".join(f"{name} {value}" for name, value in saved.machine.items())
     yield f"- Method: [{heading}]({_method(heading)})"
     yield f"- Command: `{saved.command}`"
     loads = f"a load of {_before(saved)} before and {saved.load[1]} at the end"
@@ -180,8 +180,11 @@ def digest(content: bytes | str) -> str:
     return hashlib.sha256(content.encode() if isinstance(content, str) else content).hexdigest()[:32]
 
 
-def wrong(docs: Docs) -> Iterator[str]:
-    """What in the docs is not made of what was saved, in a sentence each."""
+def wrong(docs: Docs, redraw: Collection[str] | None = None) -> Iterator[str]:
+    """What in the docs is not made of what was saved, in a sentence each.
+
+    `redraw`: the benchmarks whose pictures are drawn again, where the same matplotlib is installed; by default all.
+    """
     found = list(load_all(docs.figures))
     unknown = [saved.benchmark for saved in found if saved.benchmark not in docs.sections()]
     if unknown:
@@ -196,7 +199,9 @@ def wrong(docs: Docs) -> Iterator[str]:
         expected.update(texts)
         sentences = [_edited(name, text, data) for name, text in texts.items()]
         yield from filter(None, sentences)
-        if not any(sentences) and _DIGESTS.findall(texts[f"{saved.benchmark}.svg"])[0][0] == _installed():
+        if any(sentences) or (redraw is not None and saved.benchmark not in redraw):
+            continue
+        if _DIGESTS.findall(texts[f"{saved.benchmark}.svg"])[0][0] == _installed():
             now = drawn(saved, data)
             yield from (f"{name} is drawn differently now" for name, text in texts.items() if text != now[name])
     yield from (f"{path.name} is of no figures" for path in docs.pictures() if path.name not in expected)

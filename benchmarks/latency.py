@@ -92,7 +92,7 @@ def _latency(settings: Settings, tuned: Mapping[str, str], about: str) -> Iterat
     finally:
         del os.environ[VARIABLE]
     ours, theirs = ours[1:], theirs[1:]
-    breakdowns = [*_breakdowns("this source", ours), *_breakdowns("Spark's own", theirs)]
+    breakdowns = list(_breakdowns({"this source": ours, "Spark's own": theirs}))
     _say_breakdowns(settings, breakdowns)
     for name, place in (("p50", 0.5), ("p99", 0.99)):
         mine = [_quantile(turn.latencies, place) for turn in ours]
@@ -226,9 +226,9 @@ def _add_progress(turn: Turn, query: StreamingQuery) -> None:
             turn.triggers.append(progress.durationMs["triggerExecution"] / 1000)
 
 
-def _breakdowns(name: str, turns: Sequence[Turn]) -> Iterator[Breakdown]:
+def _breakdowns(by_name: Mapping[str, Sequence[Turn]]) -> Iterator[Breakdown]:
     """The budget: the parts of all turns together."""
-    for of in (_PROGRESS, _POINTS, _WAY):
+    for of, (name, turns) in itertools.product((_PROGRESS, _POINTS, _WAY), by_name.items()):
         parts = []
         for part in dict.fromkeys(itertools.chain.from_iterable(turn.parts.get(of, ()) for turn in turns)):
             values = [value for turn in turns for value in turn.parts.get(of, {}).get(part, ())]

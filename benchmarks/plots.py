@@ -7,6 +7,7 @@ outside of itself.
 
 from __future__ import annotations
 
+import itertools
 import re
 import statistics
 from collections.abc import Iterator, Sequence
@@ -17,6 +18,7 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
+from matplotlib.ticker import StrMethodFormatter
 
 from benchmarks import units
 from benchmarks.registry import Breakdown, Measurement, Role
@@ -47,6 +49,8 @@ _SETTINGS = {
     "grid.linewidth": 0.6,
     "xtick.color": _PALE,
     "xtick.labelcolor": _INK,
+    "xtick.major.size": 0.0,
+    "xtick.minor.size": 0.0,
     "lines.solid_capstyle": "butt",
 }
 _POINTS = 72.0  # an inch
@@ -54,7 +58,7 @@ _WIDTH, _LEFT, _RIGHT = 600.0, 10.0, 235.0
 """In points; on the right is room for what is written behind the longest bar."""
 _TOP, _BOTTOM = 4.0, 32.0
 _LINE, _BAR, _SPACE = 13.0, 12.0, 8.0
-_COLUMNS = 3
+_COLUMNS = 2
 """Of the parts' names."""
 _WIDE = 100
 """From this ratio of the largest to the smallest on, the axis is logarithmic, and bars become points."""
@@ -116,6 +120,7 @@ def _cases(measurements: Sequence[Measurement]) -> str:
     wide = most > _WIDE * least
     if wide:
         axes.set_xscale("log")
+        axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.10g}"))
     axes.set_xlim(least / 2 if wide else 0, most)
     y = 0.0
     for bar in drawn:
@@ -136,20 +141,17 @@ def _cases(measurements: Sequence[Measurement]) -> str:
 
 def _parts(breakdowns: Sequence[Breakdown]) -> str:
     """A bar for each breakdown, and under it the names and medians of its parts."""
-    lines = [-(-(len(breakdown.parts) + 1) // _COLUMNS) for breakdown in breakdowns]
+    named = [list(_named(breakdown)) for breakdown in breakdowns]
+    lines = [-(-len(parts) // _COLUMNS) for parts in named]
     height = sum(2 * _SPACE + _LINE + _BAR + count * _LINE for count in lines)
     figure, axes = _canvas(height, _LEFT, "milliseconds, medians")
-    axes.set_xlim(0, 1000 * max(max(b.whole, sum(part.seconds for part in b.parts)) for b in breakdowns))
+    axes.set_xlim(0, 1000 * max(sum(seconds for _, seconds, _ in parts) for parts in named))
     y = 0.0
-    for breakdown, count in zip(breakdowns, lines, strict=True):
+    for breakdown, parts, count in zip(breakdowns, named, lines, strict=True):
         y += _SPACE + _LINE
         _text(axes, 0, y - 3, breakdown.of)
-        named = [(part.name, part.seconds, colour) for part, colour in zip(breakdown.parts, _PARTS, strict=False)]
-        rest = breakdown.whole - sum(part.seconds for part in breakdown.parts)
-        if rest > 0:
-            named.append(("the rest", rest, _REST))
         begin = 0.0
-        for number, (name, seconds, colour) in enumerate(named):
+        for number, (name, seconds, colour) in enumerate(parts):
             axes.barh(y + _BAR / 2, 1000 * seconds, _BAR, left=begin, color=colour)
             begin += 1000 * seconds
             column, line = number % _COLUMNS / _COLUMNS, number // _COLUMNS
@@ -157,6 +159,15 @@ def _parts(breakdowns: Sequence[Breakdown]) -> str:
             _text(axes, column + 0.02, y + _BAR + (line + 1) * _LINE, f"{name}: {units.seconds(seconds)}")
         y += _BAR + count * _LINE + _SPACE
     return _svg(figure)
+
+
+def _named(breakdown: Breakdown) -> Iterator[tuple[str, float, str]]:
+    """Name, seconds and colour of each part, and of what is left of the whole."""
+    for part, colour in zip(breakdown.parts, itertools.cycle(_PARTS), strict=False):
+        yield part.name, part.seconds, colour
+    rest = breakdown.whole - sum(part.seconds for part in breakdown.parts)
+    if rest > 0:
+        yield "the rest", rest, _REST
 
 
 def _canvas(height: float, right: float, below: str) -> tuple[Figure, Axes]:
@@ -171,6 +182,7 @@ def _canvas(height: float, right: float, below: str) -> tuple[Figure, Axes]:
     axes.spines[["left", "top", "right"]].set_visible(False)
     axes.grid(axis="x")
     axes.set_axisbelow(True)
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.10g}"))
     axes.set_xlabel(below, loc="left")
     return figure, axes
 
@@ -187,6 +199,6 @@ def _svg(figure: Figure) -> str:
     text = written.getvalue()
     text = text[text.index("<svg") :]
     text = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", _STYLE, text, count=1, flags=re.DOTALL)
-    text = re.sub(r"font: ([\d.]+px) [^;]*", r"font: \1 system-ui, sans-serif", text)
+    text = text.replace("font-family: 'DejaVu Sans'", "font-family: system-ui, sans-serif")
     text = text.replace(_INK, "var(--ink)").replace(_PALE, "var(--pale)")
     return re.sub(r"[ \t]+$", "", text, flags=re.MULTILINE)
