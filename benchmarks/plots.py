@@ -18,7 +18,7 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
-from matplotlib.ticker import StrMethodFormatter
+from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
 from benchmarks import units
 from benchmarks.registry import Breakdown, Measurement, Role
@@ -182,6 +182,7 @@ def _canvas(height: float, right: float, below: str) -> tuple[Figure, Axes]:
     axes.spines[["left", "top", "right"]].set_visible(False)
     axes.grid(axis="x")
     axes.set_axisbelow(True)
+    axes.xaxis.set_major_locator(MaxNLocator(5))
     axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.10g}"))
     axes.set_xlabel(below, loc="left")
     return figure, axes
