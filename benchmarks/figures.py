@@ -192,7 +192,7 @@ def wrong(docs: Docs, redraw: Collection[str] | None = None) -> Iterator[str]:
         return
     if not docs.page.exists() or docs.page.read_text("utf-8") != page(found, docs.sections()):
         yield f"{docs.page.name} is not what is saved"
-    expected = set()
+    expected: set[str] = set()
     for saved in found:
         data = docs.data(saved.benchmark)
         texts = {name: docs.picture(name) for name in names_of_pictures(saved)}

@@ -13,10 +13,10 @@ import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from io import StringIO
+from typing import Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
@@ -35,7 +35,7 @@ _STYLE = """<style>
 svg { background: var(--paper) }
 * { stroke-linejoin: round; stroke-linecap: butt }
 </style>"""
-_SETTINGS = {
+_SETTINGS: Any = {
     "svg.fonttype": "none",
     "svg.hashsalt": "cuesqueue",
     "font.family": "DejaVu Sans",  # matplotlib's own, on every machine
@@ -196,7 +196,7 @@ def _text(axes: Axes, x: float, y: float, text: str, colour: str = _INK) -> None
 def _svg(figure: Figure) -> str:
     """What matplotlib writes, without what differs from run to run, with our style sheet."""
     written = StringIO()
-    FigureCanvasSVG(figure).print_svg(written, metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
+    figure.savefig(written, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
     text = written.getvalue()
     text = text[text.index("<svg") :]
     text = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", _STYLE, text, count=1, flags=re.DOTALL)

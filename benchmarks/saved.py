@@ -131,12 +131,12 @@ def load(path: Path) -> Saved:
 
 
 def _measurement(found: dict[str, Any]) -> Measurement:
-    roles = {name: Role(found.pop(name)) for name in ("role", "reference_role")}
+    role, reference_role = Role(found.pop("role")), Role(found.pop("reference_role"))
     breakdowns = tuple(
         Breakdown(entry["of"], tuple(Part(**part) for part in entry["parts"]), entry["whole"])
         for entry in found.pop("breakdowns")
     )
-    return Measurement(**found, **roles, breakdowns=breakdowns)
+    return Measurement(**found, role=role, reference_role=reference_role, breakdowns=breakdowns)
 
 
 def load_all(folder: Path) -> Iterator[Saved]:
