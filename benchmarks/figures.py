@@ -64,8 +64,9 @@ def page(found: Sequence[Saved], sections: Mapping[str, str]) -> str:
 
 def _lines(found: Sequence[Saved], sections: Mapping[str, str]) -> Iterator[str]:
     yield from ("# All figures", "", _NOTICE, "")
-    yield "The last saved figures of each [benchmark](../benchmarks.md). Things that are compared were measured in one run"
-    yield "on one machine, by turns unless the method says otherwise: so quote the ratio, and a rate only with its machine."
+    yield "The last saved figures of each [benchmark](../benchmarks.md). Things that are compared were measured in one"
+    yield "run on one machine, by turns unless the method says otherwise: so quote the ratio, and a rate only together"
+    yield "with its machine."
     yield ""
     yield "- **Whose**: *ours*; a *peer*, which others would use for the same work; the *floor*, the least that the"
     yield "  work takes without us; or a *baseline*, which is ours in another setting."
