@@ -10,8 +10,9 @@ import pytest
 
 from benchmarks import __main__ as program
 from benchmarks import registry
+from benchmarks.latency import _POINTS, _PROGRESS, Turn, _breakdowns
 from benchmarks.reading import FORMATS, floor, write_files
-from benchmarks.registry import Measurement, Settings, alternate, benchmark
+from benchmarks.registry import Breakdown, Measurement, Part, Settings, alternate, benchmark
 
 
 @pytest.fixture
@@ -71,6 +72,19 @@ def test_the_table_and_the_json_hold_every_measurement(
     told = json.loads(capsys.readouterr().out)
     assert told["measurements"][0]["reference_seconds"] == [2.0, 4.0, 9.0]
     assert told["machine"]["cores"]
+
+
+def test_the_parts_of_a_micro_batch_are_those_of_all_turns_in_their_order() -> None:
+    first, second, spark = Turn(), Turn(), Turn()
+    for turn, seconds in ((first, 1.0), (second, 3.0), (spark, 5.0)):
+        turn.add(_PROGRESS, "addBatch", seconds)
+        turn.triggers.append(2 * seconds)
+    second.add(_POINTS, "plan-made .. object-read", 0.5)
+    assert list(_breakdowns({"ours": [first, second], "Spark's": [spark]})) == [
+        Breakdown(f"ours: {_PROGRESS}", [Part("addBatch", 2.0, 3.0, 2)], 4.0),
+        Breakdown(f"Spark's: {_PROGRESS}", [Part("addBatch", 5.0, 5.0, 1)], 10.0),
+        Breakdown(f"ours: {_POINTS}", [Part("plan-made .. object-read", 0.5, 0.5, 1)]),
+    ]
 
 
 @pytest.mark.parametrize("format", FORMATS)
