@@ -18,7 +18,7 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator, StrMethodFormatter
+from matplotlib.ticker import MaxNLocator, NullLocator, StrMethodFormatter
 
 from benchmarks import units
 from benchmarks.registry import Breakdown, Measurement, Role
@@ -33,6 +33,7 @@ _STYLE = """<style>
 :root { --ink: #2b2f36; --pale: #c9ccd1; --paper: #ffffff }
 @media (prefers-color-scheme: dark) { :root { --ink: #d5d8de; --pale: #4a4f5a; --paper: #1e2129 } }
 svg { background: var(--paper) }
+text { font: 9px system-ui, sans-serif; fill: var(--ink) }
 * { stroke-linejoin: round; stroke-linecap: butt }
 </style>"""
 _SETTINGS: Any = {
@@ -50,7 +51,6 @@ _SETTINGS: Any = {
     "xtick.color": _PALE,
     "xtick.labelcolor": _INK,
     "xtick.major.size": 0.0,
-    "xtick.minor.size": 0.0,
     "lines.solid_capstyle": "butt",
 }
 _POINTS = 72.0  # an inch
@@ -120,6 +120,7 @@ def _cases(measurements: Sequence[Measurement]) -> str:
     wide = most > _WIDE * least
     if wide:
         axes.set_xscale("log")
+        axes.xaxis.set_minor_locator(NullLocator())
         axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.10g}"))
     axes.set_xlim(least / 2 if wide else 0, most)
     y = 0.0
@@ -200,6 +201,9 @@ def _svg(figure: Figure) -> str:
     text = written.getvalue()
     text = text[text.index("<svg") :]
     text = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", _STYLE, text, count=1, flags=re.DOTALL)
-    text = text.replace("font-family: 'DejaVu Sans'", "font-family: system-ui, sans-serif")
     text = text.replace(_INK, "var(--ink)").replace(_PALE, "var(--pale)")
+    text = re.sub(
+        r"font-size: 9px; font-family: 'DejaVu Sans'; (?:text-anchor: start; )?", "", text
+    )  # in the style sheet
+    text = re.sub(r' transform="rotate\(-0 .*?"', "", text).replace('<text style="fill: var(--ink)"', "<text")
     return re.sub(r"[ \t]+$", "", text, flags=re.MULTILINE)
