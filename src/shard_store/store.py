@@ -227,6 +227,7 @@ class ShardStore:
 
     # shards as operators see them
 
+    remembered_shards = _reads(shard_story.remembered)
     shard_story = _reads(shard_story.story)
 
     def find_shards(self, criteria: ShardCriteria, *, limit: int | None = None) -> Iterator[list[FoundShard]]:

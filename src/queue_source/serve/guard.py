@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from urllib.parse import parse_qs
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -134,10 +134,13 @@ class Guard:
 async def given_token(request: Request) -> str | None:
     """The token in the body of the login form; None if the body is something else."""
     body = b""
-    async for piece in request.stream():
-        body += piece
-        if len(body) > _LONGEST_BODY:
-            return None
+    try:
+        async for piece in request.stream():
+            body += piece
+            if len(body) > _LONGEST_BODY:
+                return None
+    except ClientDisconnect:
+        return None
     try:
         found = parse_qs(body.decode("ascii"), max_num_fields=4).get("token", [])
     except ValueError:  # not ASCII, or too many fields
