@@ -278,6 +278,7 @@ class ShardStore:
     leave = _writes(moving.leave)
     check_arrival = _reads(moving.check_arrival)
     moved_sources = _reads(moved.moved_sources)
+    refuse_changes = _reads(moved.refuse_changes)
     publisher_moved = _reads(moved.publisher_moved)
 
     # views and pruning

@@ -152,6 +152,13 @@ def test_a_name_that_is_allowed_is_answered(store: ShardStore) -> None:
     reads.close()
 
 
+@pytest.mark.parametrize("allowed", ["Queues.example.", "queues.example:443", "fe80::1", "[fe80::1]", "[fe80::1]:8642"])
+def test_a_name_may_be_allowed_in_any_form_that_a_browser_sends(allowed: str) -> None:
+    access = Access.to([allowed], None)
+    assert access.knows("[fe80::1]:8642" if "::" in allowed else "queues.example:8642")
+    assert not access.knows("other.example")
+
+
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"])
 def test_nothing_but_reading_is_answered(client: Callable[..., TestClient], method: str) -> None:
     for path in ("/", "/metrics", "/pipeline?name=files", "/search"):
@@ -460,6 +467,12 @@ def test_all_that_a_page_loads_is_small() -> None:
         (["--host", "10.0.0.1", "--token", "short"], "fewer than 16 characters"),
         (["--token", "short"], "fewer than 16 characters"),
         (["--max-lag", "soon"], "--max-lag"),
+        (["--token", "long enough, and a line end\n"], "has a line end"),
+        (["--token", "long enough, and an \xe4"], "a letter that no header can carry"),
+        (["--allowed-host", "https://queues.example/"], "is no name of a host"),
+        (["--allowed-host", "*"], "is no name of a host"),
+        (["--allowed-host", "*.example"], "is no name of a host"),
+        (["--allowed-host", ""], "is no name of a host"),
     ],
 )
 def test_what_would_be_open_to_others_is_not_started(tmp_path: Path, arguments: list[str], said: str) -> None:

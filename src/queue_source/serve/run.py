@@ -53,8 +53,16 @@ def access_of(host: str, token: str | None, allowed_hosts: list[str]) -> Access:
         raise OptionError(
             "--host", f"{host!r} can be reached from elsewhere: set a token with CUESQUEUE_SERVE_TOKEN or --token"
         )
-    own = [] if host in ("0.0.0.0", "::", "") else [host]  # who asks for a wildcard has to say by which names
-    return Access.to([*own, *allowed_hosts], token)
+    if token is not None and not (token.isascii() and token.isprintable() and token == token.strip()):
+        raise OptionError("--token", "has a line end, a space at an end, or a letter that no header can carry")
+    # who asks for a wildcard has to say by which names; no browser sends the zone of an address (`fe80::1%eth0`)
+    own = [] if host in ("0.0.0.0", "::", "") or "%" in host else [host]
+    try:
+        return Access.to([*own, *allowed_hosts], token)
+    except ValueError as error:
+        raise OptionError(
+            "--allowed-host", f"{error.args[0]!r} is no name of a host; write it as queues.example.com"
+        ) from None
 
 
 def serve(store: ShardStore, *, host: str, port: int, access: Access, limits: StatusLimits, time_out: float) -> None:
