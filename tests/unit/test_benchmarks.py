@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from pyspark import SparkContext
 
 from benchmarks import __main__ as program
 from benchmarks import registry
-from benchmarks.latency import _POINTS, _PROGRESS, Turn, _breakdowns
+from benchmarks.latency import _POINTS, _PROGRESS, Turn, _breakdowns, latency
 from benchmarks.reading import FORMATS, floor, write_files
 from benchmarks.registry import Breakdown, Measurement, Part, Settings, alternate, benchmark
 
@@ -72,6 +73,14 @@ def test_the_table_and_the_json_hold_every_measurement(
     told = json.loads(capsys.readouterr().out)
     assert told["measurements"][0]["reference_seconds"] == [2.0, 4.0, 9.0]
     assert told["machine"]["cores"]
+
+
+def test_latency_says_at_once_that_the_jvm_of_another_benchmark_would_note_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(SparkContext, "_gateway", object())
+    with pytest.raises(RuntimeError, match="in a run of its own"):
+        next(latency(Settings(tmp_path)))
 
 
 def test_the_parts_of_a_micro_batch_are_those_of_all_turns_in_their_order() -> None:
