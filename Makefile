@@ -10,7 +10,7 @@ RUN = @"$(PYTHON)" tools/environment.py --spark "$(SPARK)" --
 .DEFAULT_GOAL := help
 MINUTES ?= 30
 
-.PHONY: help demo test test-engine test-cluster integration soak bench lint format docs site dist lock clean distclean
+.PHONY: help demo test test-engine test-cluster integration soak bench lint format docs site dist versions lock clean distclean
 
 help:  ## list the targets
 	@echo "make TARGET [PYTHON=python3.12] [SPARK=4.0] [ARGS=...]"
@@ -22,7 +22,7 @@ demo:  ## the tour: queues, crashes and exactly-once on this machine
 test:  ## all tests that need nothing but this machine
 	$(RUN) pytest tests/ --numprocesses 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
-test-engine:  ## only the tests with a real Spark (SPARK=4.0 or newest)
+test-engine:  ## only the tests with a real Spark (SPARK=4.0, 4.1, 4.2 or newest)
 	$(RUN) pytest tests/ -m engine $(ARGS)
 
 test-cluster:  ## only the tests on a standalone Spark cluster, and with Spark Connect
@@ -55,6 +55,9 @@ docs:  ## write the generated pages of docs/ anew
 
 dist:  ## wheel and sdist, checked, and tried in an empty environment
 	$(RUN) python tools/dist.py $(ARGS)
+
+versions:  ## run the tests of the versions table and note the counts (ARGS="unit engine")
+	$(RUN) python tools/versions.py $(ARGS)
 
 lock:  ## write locks/ anew (ARGS=--upgrade takes newer versions)
 	@"$(PYTHON)" tools/lock.py $(ARGS)

@@ -1,7 +1,8 @@
 """Secrets in every option that takes one, the usual mistakes, and all output searched: none of them may be found.
 
 Searched are standard output and error (Spark's own log included), Spark's event log, checkpoints, progress, the tables
-of the store, and what the commands print.
+of the store, and what the commands and `cuesqueue serve` show of it: there also for what signs requests in names of
+objects.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import sqlalchemy as sa
 
@@ -19,6 +19,7 @@ from queue_source.options.places import PLACES
 from queue_source.queues import open_queue
 from support.engine import secret_hunt
 from support.engine.harness import environment
+from support.hunting import Secrets, commands, pages, with_password
 from support.servers.fixtures import postgres_url
 from support.servers.postgres import new_database
 
@@ -26,25 +27,6 @@ __all__ = ["postgres_url"]  # the fixture
 
 NOWHERE = "127.0.0.1:1"
 CATALOG = {"catalog.type": "rest", "catalog.uri": f"http://{NOWHERE}", "catalog.credential": "env:HUNTED_SECRET"}
-
-
-class Secrets:
-    """Makes secrets, and knows all that it has made."""
-
-    def __init__(self) -> None:
-        self.made: dict[str, str] = {}
-
-    def new(self, name: str) -> str:
-        return self.made.setdefault(name, f"hush{len(self.made)}x{name.replace('.', 'x').lower()}")
-
-    def found_in(self, content: bytes) -> list[str]:
-        return [name for name, secret in self.made.items() if secret.encode() in content]
-
-
-def with_password(url: str, password: str) -> str:
-    """The same database: the server trusts whoever comes from this machine, and asks for no password."""
-    parts = urlsplit(url)
-    return url.replace(parts.netloc, f"{parts.username}:{password}@{parts.hostname}:{parts.port}")
 
 
 def test_no_secret_of_an_option_is_found_in_any_output(tmp_path: Path, postgres_url: str) -> None:
@@ -91,8 +73,15 @@ def test_no_secret_of_an_option_is_found_in_any_output(tmp_path: Path, postgres_
         "a secret twice": {"cloudFiles.awsSecretKey": secrets.new("twice")},
     }
     first, *more = objects(folder)
+    signed = Secrets()
+    names = [
+        f"file://{folder}/in/{name}?sig={signed.new(name)}.{suffix}"
+        for name, suffix in (("gone", "json"), ("bad", "json.gz"), ("here", "json"))
+    ]
+    Path(names[1].removeprefix("file://")).write_bytes(b"no gzip")
+    Path(names[2].removeprefix("file://")).write_text('{"id": 2, "name": "Bob"}\n')
     with open_queue(queue_url) as queue:
-        queue.send([first, f"file://{folder}/in/gone.json", "nothing"])
+        queue.send([first, f"file://{folder}/in/gone.json", "nothing", *names])
     view = {"storeUrl": "env:HUNTED_STORE", "azure.sasToken": "env:HUNTED_SECRET"}
     plan = {"folder": str(folder / "hunt"), "reader": reader, "sink": sink, "view": view, "broken": broken}
     plan |= {"elsewhere": elsewhere, "objects": more}
@@ -116,15 +105,12 @@ def test_no_secret_of_an_option_is_found_in_any_output(tmp_path: Path, postgres_
     for file in files_in(folder / "hunt"):
         assert secrets.found_in(file.read_bytes()) == [], file
     assert secrets.found_in(tables_of(url)) == []
-    for command in (["errors", "list", "--store", store], ["errors", "list", "--store", store, "--json"]):
-        told = subprocess.run(
-            [sys.executable, "-m", "queue_source.commands.main", *command],
-            env={**os.environ, "COLUMNS": "300"},
-            capture_output=True,
-            check=False,
-        )
-        assert b"missing-object" in told.stdout
-        assert secrets.found_in(told.stdout + told.stderr) == []
+    token = secrets.new("token of the page")
+    shown = {**commands(store, names), **pages(store, token, "files", names)}
+    for words in (b"missing-object", b"corrupt-object", b"in/here?sig=", b"cuesqueue_errors_total{"):
+        assert any(words in text for text in shown.values()), words
+    assert {name: secrets.found_in(text) for name, text in shown.items() if secrets.found_in(text)} == {}
+    assert [number for number, text in enumerate(shown.values()) if signed.found_in(text)] == []
 
 
 def objects(folder: Path) -> list[str]:

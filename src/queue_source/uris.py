@@ -11,6 +11,7 @@ import re
 from urllib.parse import unquote, unquote_plus
 
 from queue_source.errors import MalformedNotification
+from shard_store.redaction import redact_url
 
 _URI = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]{0,31}):(?P<rest>//.+|/.+)", re.DOTALL)
 _PREFIX = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]{0,31})://(?P<bucket>[^/]*)(?P<rest>(?:/.*)?)", re.DOTALL)
@@ -69,7 +70,7 @@ def check_object(uri: str) -> None:
     scheme, _, rest = uri.partition("://")
     bucket, _, key = rest.partition("/")
     if scheme != "file" and not _BUCKET.fullmatch(bucket):
-        raise MalformedNotification(f"{bucket[:100]!r} is not a bucket name")
+        raise MalformedNotification(f"{redact_url(bucket)[:100]!r} is not a bucket name")  # `user:password@host`
     size, most = len(key.encode()), _LONGEST_KEYS.get(scheme, _LONGEST_OTHER)
     if size > most:
         raise MalformedNotification(

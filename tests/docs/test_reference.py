@@ -25,7 +25,7 @@ def generator() -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("page", ["options", "commands", "metrics", "python"])
+@pytest.mark.parametrize("page", ["options", "commands", "metrics", "python", "versions"])
 def test_the_committed_page_is_what_the_generator_writes(generator: ModuleType, page: str) -> None:
     committed = (generator.REFERENCE / f"{page}.md").read_text(encoding="utf-8")
     generated = getattr(generator, f"{page}_page")()

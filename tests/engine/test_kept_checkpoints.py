@@ -8,6 +8,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from queue_source.queues import open_queue
+from support.engine.versions import TELLS_START
 from support.kept_checkpoints import ARCHIVES, unpack
 
 pytestmark = pytest.mark.engine
@@ -25,5 +26,6 @@ def test_a_query_goes_on_with_a_kept_checkpoint(spark: SparkSession, archive: Pa
 
     stream = spark.readStream.format("cuesqueue").options(**kept.source()).load()
     query = stream.writeStream.foreachBatch(take).option("checkpointLocation", str(kept.checkpoint))
-    query.trigger(availableNow=True).start().awaitTermination()
+    for _ in range(1 if TELLS_START else 2):  # Spark before 4.2 ends AvailableNow after one batch
+        query.trigger(availableNow=True).start().awaitTermination()
     assert taken == [kept.in_flight, ["new"]]

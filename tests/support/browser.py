@@ -48,21 +48,23 @@ def running_browser() -> Iterator[Browser]:
 
 
 @contextmanager
-def serving(store_url: str, *, token: str = "") -> Iterator[str]:
-    """The address of `cuesqueue serve` over the store, in a process of its own."""
+def serving(store_url: str, *, token: str = "", said: list[str] | None = None) -> Iterator[str]:
+    """The address of `cuesqueue serve` over the store, in a process of its own; `said` gets what it printed."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port = found.getsockname()[1]
-    program = [sys.executable, "-m", "queue_source.commands.main", "serve", "--store", store_url, "--port", str(port)]
-    surroundings = {**os.environ, "PYTHONPATH": str(SRC), "CUESQUEUE_SERVE_TOKEN": token}
+    program = [sys.executable, "-m", "queue_source.commands.main", "serve", "--port", str(port)]
+    surroundings = {**os.environ, "PYTHONPATH": str(SRC), "CUESQUEUE_SERVE_TOKEN": token, "CUESQUEUE_STORE": store_url}
     with subprocess.Popen(program, env=surroundings, stderr=subprocess.PIPE, text=True) as server:
         try:
             _await(port, server)
             yield f"http://127.0.0.1:{port}"
         finally:
             server.send_signal(signal.SIGINT)
-            _, said = server.communicate(timeout=30)
-    assert (server.returncode, "Traceback" in said) == (0, False), said
+            _, printed = server.communicate(timeout=30)
+    if said is not None:
+        said.append(printed)
+    assert (server.returncode, "Traceback" in printed) == (0, False), printed
 
 
 def _await(port: int, server: subprocess.Popen[str]) -> None:

@@ -74,7 +74,10 @@ def test_stamps_are_kept(tmp_path: Path) -> None:
     assert not environment.Stamps(path).has("packages", "abd")
 
 
-@pytest.mark.parametrize("name", ["spark-4.txt", "spark-4.0.txt"])
+LOCKS = ["spark-4.txt", *(f"spark-{spark}.txt" for spark in lock.OLDER_SPARKS)]
+
+
+@pytest.mark.parametrize("name", LOCKS)
 def test_every_build_tool_is_in_every_lock(name: str) -> None:
     entries = environment.locked(ROOT / "locks" / name, environment.BUILD_TOOLS)
     assert {line.split("==")[0] for line in entries.splitlines() if "==" in line} == set(environment.BUILD_TOOLS)
@@ -89,9 +92,17 @@ def test_a_lock_names_no_address_and_every_entry_has_hashes(path: Path) -> None:
     assert all(entry.endswith("\\") for entry in entries)
 
 
-def test_the_spark_4_0_lock_differs_in_spark_alone() -> None:
+@pytest.mark.parametrize("spark", lock.OLDER_SPARKS)
+def test_the_lock_of_an_older_spark_differs_in_spark_alone(spark: str) -> None:
     newest = lock.pins(ROOT / "locks" / "spark-4.txt", ("pyspark", "py4j"))
-    assert lock.pins(ROOT / "locks" / "spark-4.0.txt", ("pyspark", "py4j")) == newest
+    path = ROOT / "locks" / f"spark-{spark}.txt"
+    assert lock.pins(path, ("pyspark", "py4j")) == newest
+    assert f"\n{lock.OLDER_SPARKS[spark]} " in path.read_text("utf-8")
+
+
+def test_every_spark_that_has_a_lock_has_a_newest_java() -> None:
+    assert set(environment.NEWEST_JAVA) == {environment.NEWEST_SPARK, *lock.OLDER_SPARKS}
+    assert {path.name for path in (ROOT / "locks").glob("spark-*.txt")} == set(LOCKS)
 
 
 @pytest.mark.parametrize(

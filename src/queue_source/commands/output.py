@@ -24,6 +24,9 @@ WRONG_USE = 2
 UNHEALTHY = 3
 """What was looked at is not as it should be: of `status` and `doctor`, for probes."""
 
+_AS_IT_CAME = ("input", "input_base64", "body", "body_base64")
+"""What is asked for to be seen, and mended: messages and bad records themselves."""
+
 
 def _default_store() -> str:
     """The reader's own default, where it is; a command never creates a store because a name was forgotten."""
@@ -55,9 +58,14 @@ def debugging() -> bool:
     return os.environ.get("CUESQUEUE_DEBUG", "") not in ("", "0")
 
 
+def shown(text: str) -> str:
+    """A text as it may be printed: passwords and signatures hidden, which names of objects may have, too."""
+    return visible(redact_text(text))
+
+
 def tell(text: str) -> None:
     """One remark on standard error."""
-    stderr().print(visible(text), markup=False)
+    stderr().print(shown(text), markup=False)
 
 
 def stderr() -> Console:
@@ -86,19 +94,33 @@ def progress(label: str, total: int | None, shown: bool) -> Iterator[Callable[[i
 def print_result(result: Mapping[str, Any], as_json: bool, *, title: str) -> None:
     """One result: a JSON object in one line, or a table of two columns."""
     if as_json:
-        sys.stdout.write(json.dumps(result).replace("\x7f", "\\u007f") + "\n")
+        sys.stdout.write(json.dumps(_redacted(result)).replace("\x7f", "\\u007f") + "\n")
         return
-    rows = [(name.replace("_", " "), "unknown" if value is None else str(value)) for name, value in result.items()]
-    print_table(title, (), rows)
+    told = _redacted(result).items()
+    rows = [(name.replace("_", " "), "unknown" if value is None else str(value)) for name, value in told]
+    _print_rows(title, (), rows)
+
+
+def _redacted(value: Any) -> Any:
+    """By value: a redacted line of JSON would be none."""
+    if isinstance(value, str):
+        return redact_text(value)
+    if isinstance(value, Mapping):
+        return {redact_text(name): inner if name in _AS_IT_CAME else _redacted(inner) for name, inner in value.items()}
+    return [_redacted(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Rows for people, without a header when `columns` is empty; `--json` prints with `print_result`."""
+    _print_rows(title, columns, ([redact_text(cell) for cell in row] for row in rows))
+
+
+def _print_rows(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(*columns, title=Text(visible(title)), title_justify="left", show_header=bool(columns))
+    table = Table(*columns, title=Text(shown(title)), title_justify="left", show_header=bool(columns))
     for row in rows:
         table.add_row(*(Text(visible(cell)) for cell in row))
     Console().print(table)

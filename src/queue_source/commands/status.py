@@ -14,8 +14,7 @@ import typer
 
 from queue_source.admin.wording import number, since, status_lines, time_text
 from queue_source.commands.filters import duration_of
-from queue_source.commands.output import UNHEALTHY, Json, Store, print_result, print_table, tell
-from shard_store.redaction import visible
+from queue_source.commands.output import UNHEALTHY, Json, Store, print_result, print_table, shown, tell
 
 if TYPE_CHECKING:
     from shard_store.operations import PipelineStatus, StatusLimits
@@ -80,8 +79,8 @@ def _show(store: ShardStore, source: str | None, pipeline: str | None, limits: S
     wrong = {one.pipeline: operations.complaints(one, limits) for one in found}
     healthy = not any(wrong.values()) and (bool(found) or pipeline is None)
     if as_json:
-        shown = [{**_plain(asdict(one)), "complaints": list(wrong[one.pipeline])} for one in found]
-        print_result({"healthy": healthy, "pipelines": shown}, as_json, title="status")
+        told = [{**_plain(asdict(one)), "complaints": list(wrong[one.pipeline])} for one in found]
+        print_result({"healthy": healthy, "pipelines": told}, as_json, title="status")
         return healthy
     if len(found) <= _WHOLE:
         for one in found:
@@ -123,7 +122,7 @@ def _print_lines(found: Sequence[PipelineStatus], wrong: Mapping[str, Sequence[s
 
 
 def _print_whole(one: PipelineStatus, wrong: Sequence[str]) -> None:
-    typer.echo(visible(f"{one.pipeline}: {one.state}"))
+    typer.echo(shown(f"{one.pipeline}: {one.state}"))
     for name, text in status_lines(one):
         _line(name, text)
     for sentence in wrong:
@@ -132,5 +131,5 @@ def _print_whole(one: PipelineStatus, wrong: Sequence[str]) -> None:
 
 def _line(name: str, text: str) -> None:
     indent = " " * 14
-    lines = textwrap.fill(visible(text), _WIDTH, initial_indent=f"  {name:<12}", subsequent_indent=indent)
+    lines = textwrap.fill(shown(text), _WIDTH, initial_indent=f"  {name:<12}", subsequent_indent=indent)
     typer.echo(lines)

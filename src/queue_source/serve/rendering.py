@@ -1,4 +1,4 @@
-"""Templates: everything is escaped, and what no terminal or page should obey is written out."""
+"""Templates: everything is escaped, secrets are hidden, and what no terminal or page should obey is written out."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from markupsafe import Markup
 from starlette.responses import HTMLResponse
 
 from queue_source.admin import wording
-from shard_store.redaction import visible
+from shard_store.redaction import redact_text, visible
 
 _LONGEST = 1_024  # as long as keys of objects may be
 
 
 def _shown(value: Any) -> Any:
-    """Characters that change the direction of text would let a name look like another one."""
-    return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+    """Names of objects may be signed URLs; characters that change the direction of text would make one another name."""
+    return visible(redact_text(value)) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def _cut(value: Any) -> Any:
