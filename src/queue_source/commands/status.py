@@ -89,7 +89,7 @@ def _show(store: ShardStore, source: str | None, pipeline: str | None, limits: S
         _print_lines(found, wrong)
     for name, place in store.moved_sources().items():
         if source in (None, name):
-            tell(visible(f"source {name} was moved to the store {place}: ask that one about it"))
+            tell(f"source {name} was moved to the store {place}: ask that one about it")
     if not found:
         tell("no such pipeline has started with this store" if pipeline or source else "no pipeline has started yet")
     return healthy
