@@ -50,6 +50,15 @@ STEPS = (
 SCHEMA = "id BIGINT, text STRING"
 _KEPT = {"spark.sql.streaming.numRecentProgressUpdates": "1000"}
 _PARTS = ("latestOffset", "walCommit", "getBatch", "queryPlanning", "addBatch", "commitOffsets")
+_TO_BEGIN, _TO_ROWS = "to the publication's begin", "to visible rows"
+
+
+def _between(step: str, following: str) -> str:
+    return f"{step} .. {following}"
+
+
+_ORDER = (*_PARTS, *map(_between, STEPS, STEPS[1:]), _TO_BEGIN, _TO_ROWS)
+"""Of all parts; the first notes of a trace may be in the middle of a micro-batch."""
 _PROGRESS, _POINTS, _WAY = "micro-batch, by Spark's progress", "micro-batch, by points of the code", "from an event on"
 
 
@@ -144,8 +153,8 @@ def _ours(spark: SparkSession, folder: Path, count: int, trace: Path) -> Turn:
         # the store's time of a publication is taken at its begin: the next note is that of its end
         seen = visible[bisect.bisect_left(visible, published)]
         turn.latencies.append(seen - at)
-        turn.add(_WAY, "to the publication's begin", published - at)
-        turn.add(_WAY, "to visible rows", seen - published)
+        turn.add(_WAY, _TO_BEGIN, published - at)
+        turn.add(_WAY, _TO_ROWS, seen - published)
     _add_steps(turn, sorted(notes))
     _add_progress(turn, query)
     return turn
@@ -217,7 +226,7 @@ def _add_steps(turn: Turn, notes: Sequence[tuple[float, str]]) -> None:
     last: tuple[float, str] | None = None
     for at, name in notes:
         if last is not None and STEPS.index(name) == STEPS.index(last[1]) + 1:
-            turn.add(_POINTS, f"{last[1]} .. {name}", at - last[0])
+            turn.add(_POINTS, _between(last[1], name), at - last[0])
         last = (at, name)
 
 
@@ -233,7 +242,7 @@ def _breakdowns(by_name: Mapping[str, Sequence[Turn]]) -> Iterator[Breakdown]:
     """The budget: the parts of all turns together."""
     for of, (name, turns) in itertools.product((_PROGRESS, _POINTS, _WAY), by_name.items()):
         parts = []
-        for part in dict.fromkeys(itertools.chain.from_iterable(turn.parts.get(of, ()) for turn in turns)):
+        for part in sorted(set().union(*(turn.parts.get(of, ()) for turn in turns)), key=_ORDER.index):
             values = [value for turn in turns for value in turn.parts.get(of, {}).get(part, ())]
             parts.append(Part(part, statistics.median(values), _quantile(values, 0.99), len(values)))
         if parts:

@@ -88,11 +88,15 @@ def test_the_parts_of_a_micro_batch_are_those_of_all_turns_in_their_order() -> N
     for turn, seconds in ((first, 1.0), (second, 3.0), (spark, 5.0)):
         turn.add(_PROGRESS, "addBatch", seconds)
         turn.triggers.append(2 * seconds)
+    first.add(_POINTS, "before-publish .. published", 0.25)  # its micro-batch began before the notes
     second.add(_POINTS, "plan-made .. object-read", 0.5)
     assert list(_breakdowns({"ours": [first, second], "Spark's": [spark]})) == [
         Breakdown(f"ours: {_PROGRESS}", [Part("addBatch", 2.0, 3.0, 2)], 4.0),
         Breakdown(f"Spark's: {_PROGRESS}", [Part("addBatch", 5.0, 5.0, 1)], 10.0),
-        Breakdown(f"ours: {_POINTS}", [Part("plan-made .. object-read", 0.5, 0.5, 1)]),
+        Breakdown(
+            f"ours: {_POINTS}",
+            [Part("plan-made .. object-read", 0.5, 0.5, 1), Part("before-publish .. published", 0.25, 0.25, 1)],
+        ),
     ]
 
 
