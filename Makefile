@@ -51,6 +51,7 @@ site:  ## the documentation as a site, in build/site
 
 docs:  ## write the generated pages of docs/ anew
 	$(RUN) python tools/generate_docs.py $(ARGS)
+	$(RUN) python -m benchmarks.figures $(ARGS)
 
 dist:  ## wheel and sdist, checked, and tried in an empty environment
 	$(RUN) python tools/dist.py $(ARGS)

@@ -1,4 +1,4 @@
-"""`python -m benchmarks [--only NAME] [--quick] [--json]`: run the benchmarks and print one table."""
+"""`python -m benchmarks [--only NAME] [--quick] [--json] [--save FOLDER]`: run the benchmarks and print one table."""
 
 from __future__ import annotations
 
@@ -36,6 +36,7 @@ import benchmarks.small_files
 import benchmarks.store
 import benchmarks.store_year
 import benchmarks.worker_memory  # noqa: F401 -- these register themselves
+from benchmarks import saved
 from benchmarks.registry import REGISTRY, Measurement, Settings
 
 
@@ -44,12 +45,16 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--only", action="append", choices=sorted(REGISTRY), help="this one; may be repeated")
     parser.add_argument("--quick", action="store_true", help="less data and few runs: to see whether it works")
     parser.add_argument("--json", action="store_true", help="print JSON, with the seconds of every run")
+    parser.add_argument("--save", type=Path, metavar="FOLDER", help="keep the figures for the docs: in docs/figures")
     parser.add_argument("--list", action="store_true", help="print the names, and run nothing")
     options = parser.parse_args(arguments)
     if options.list:
         for known in REGISTRY.values():
             print(f"{known.name:12} {known.about}")
         return 0
+    if options.save and options.quick:
+        parser.error("a quick run is not for quoting, so its figures are not saved: leave out --quick or --save")
+    code = saved.checkout() if options.save else None
     errors = Console(stderr=True, highlight=False)
     chosen = [known for name, known in REGISTRY.items() if name in (options.only or REGISTRY)]
     found: list[tuple[str, Measurement]] = []
@@ -59,7 +64,12 @@ def main(arguments: Sequence[str]) -> int:
             own = Path(folder) / known.name
             own.mkdir()
             settings = Settings(own, options.quick, lambda text: errors.print(f"  {text}", markup=False))
-            found += [(known.name, measurement) for measurement in known.run(settings)]
+            load = os.getloadavg()[0]
+            measured = list(known.run(settings))
+            found += [(known.name, measurement) for measurement in measured]
+            if code:
+                kept = saved.save(options.save, known, measured, code, load)
+                errors.print(f"  saved in {kept}; `make docs` draws it", markup=False)
     if options.json:
         lines = [{"benchmark": name, **measurement.as_json()} for name, measurement in found]
         print(json.dumps({"machine": machine(), "quick": options.quick, "measurements": lines}))

@@ -17,7 +17,7 @@ from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
 from benchmarks.reading import spark_session
-from benchmarks.registry import Measurement, Settings, benchmark
+from benchmarks.registry import Measurement, Role, Settings, benchmark
 from benchmarks.store import fill
 from queue_source.queues import open_queue
 from shard_store.store import open_store
@@ -41,9 +41,12 @@ def growth(settings: Settings) -> Iterator[Measurement]:
             settings.say(f"{size:,} files are there")
             found["this source"][size] = _ours(spark, settings, folder, size)
             found["Spark's file stream"][size] = _theirs(spark, settings, folder)
-    for name, by_size in found.items():
+    for role, (name, by_size) in zip((Role.OURS, Role.PEER), found.items(), strict=True):
         for size, seconds in by_size.items():
-            yield Measurement(f"{name}, {size:,} there", seconds, NEW, "files", f"with {sizes[0]:,}", by_size[sizes[0]])
+            case, few = f"{name}, {size:,} there", sizes[0]
+            yield Measurement(
+                case, seconds, NEW, "files", f"with {few:,}", by_size[few], role=role, reference_role=Role.BASELINE
+            )
 
 
 def _ours(spark: SparkSession, settings: Settings, folder: Path, size: int) -> list[float]:

@@ -22,12 +22,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import unquote
 
+from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from benchmarks.growth import wait
 from benchmarks.reading import TUNED, spark_session
-from benchmarks.registry import Measurement, Settings, benchmark
+from benchmarks.registry import Breakdown, Measurement, Part, Settings, benchmark
 from queue_source.queues import open_queue
 from shard_store.failpoints import VARIABLE
 from shard_store.store import open_store
@@ -48,7 +49,17 @@ STEPS = (
 """What is noted of a micro-batch, in this order."""
 SCHEMA = "id BIGINT, text STRING"
 _KEPT = {"spark.sql.streaming.numRecentProgressUpdates": "1000"}
-_PARTS = ("latestOffset", "walCommit", "getBatch", "queryPlanning", "addBatch", "commitOffsets", "triggerExecution")
+_PARTS = ("latestOffset", "walCommit", "getBatch", "queryPlanning", "addBatch", "commitOffsets")
+_TO_BEGIN, _TO_ROWS = "to the publication's begin", "to visible rows"
+
+
+def _between(step: str, following: str) -> str:
+    return f"{step} .. {following}"
+
+
+_ORDER = (*_PARTS, *map(_between, STEPS, STEPS[1:]), _TO_BEGIN, _TO_ROWS)
+"""Of all parts; the first notes of a trace may be in the middle of a micro-batch."""
+_PROGRESS, _POINTS, _WAY = "micro-batch, by Spark's progress", "micro-batch, by points of the code", "from an event on"
 
 
 @dataclass
@@ -56,10 +67,11 @@ class Turn:
     """One query, to which files have come: the latency of each counted file, and what its micro-batches consist of."""
 
     latencies: list[float] = field(default_factory=list)
-    parts: dict[str, list[float]] = field(default_factory=dict)
+    parts: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+    triggers: list[float] = field(default_factory=list)
 
-    def add(self, part: str, seconds: float) -> None:
-        self.parts.setdefault(part, []).append(seconds)
+    def add(self, of: str, part: str, seconds: float) -> None:
+        self.parts.setdefault(of, {}).setdefault(part, []).append(seconds)
 
 
 @benchmark("latency")
@@ -75,6 +87,8 @@ def latency_untuned(settings: Settings) -> Iterator[Measurement]:
 
 
 def _latency(settings: Settings, tuned: Mapping[str, str], about: str) -> Iterator[Measurement]:
+    if SparkContext._gateway is not None:  # a JVM of an earlier benchmark: its processes would note nothing
+        raise RuntimeError("latency needs a JVM that inherits where to note each step: start it in a run of its own")
     files, rounds = (10, 1) if settings.quick else (80, 3)
     trace = settings.folder / "trace"
     os.environ[VARIABLE] = ";".join(f"{step}=note:{trace}" for step in STEPS)  # Spark's processes inherit it
@@ -90,8 +104,8 @@ def _latency(settings: Settings, tuned: Mapping[str, str], about: str) -> Iterat
     finally:
         del os.environ[VARIABLE]
     ours, theirs = ours[1:], theirs[1:]
-    _say_parts(settings, "this source", ours)
-    _say_parts(settings, "Spark's own", theirs)
+    breakdowns = list(_breakdowns({"this source": ours, "Spark's own": theirs}))
+    _say_breakdowns(settings, breakdowns)
     for name, place in (("p50", 0.5), ("p99", 0.99)):
         mine = [_quantile(turn.latencies, place) for turn in ours]
         yield Measurement(
@@ -101,6 +115,7 @@ def _latency(settings: Settings, tuned: Mapping[str, str], about: str) -> Iterat
             "",
             "Spark's file stream",
             [_quantile(turn.latencies, place) for turn in theirs],
+            breakdowns=breakdowns if name == "p50" else (),
         )
 
 
@@ -136,8 +151,10 @@ def _ours(spark: SparkSession, folder: Path, count: int, trace: Path) -> Turn:
     for path, at in list(sent.items())[WARM_UP:] or sent.items():
         published = published_at[str(path)]
         # the store's time of a publication is taken at its begin: the next note is that of its end
-        turn.latencies.append(visible[bisect.bisect_left(visible, published)] - at)
-        turn.add("to the publication's begin", published - at)
+        seen = visible[bisect.bisect_left(visible, published)]
+        turn.latencies.append(seen - at)
+        turn.add(_WAY, _TO_BEGIN, published - at)
+        turn.add(_WAY, _TO_ROWS, seen - published)
     _add_steps(turn, sorted(notes))
     _add_progress(turn, query)
     return turn
@@ -209,7 +226,7 @@ def _add_steps(turn: Turn, notes: Sequence[tuple[float, str]]) -> None:
     last: tuple[float, str] | None = None
     for at, name in notes:
         if last is not None and STEPS.index(name) == STEPS.index(last[1]) + 1:
-            turn.add(f"{last[1]} .. {name}", at - last[0])
+            turn.add(_POINTS, _between(last[1], name), at - last[0])
         last = (at, name)
 
 
@@ -217,15 +234,29 @@ def _add_progress(turn: Turn, query: StreamingQuery) -> None:
     for progress in query.recentProgress:
         if progress.numInputRows:
             for part in _PARTS:
-                turn.add(part, progress.durationMs.get(part, 0) / 1000)
+                turn.add(_PROGRESS, part, progress.durationMs.get(part, 0) / 1000)
+            turn.triggers.append(progress.durationMs["triggerExecution"] / 1000)
 
 
-def _say_parts(settings: Settings, name: str, turns: Sequence[Turn]) -> None:
-    """The budget: the median and the 99th percentile of each part of a micro-batch, in milliseconds."""
-    settings.say(f"{name}: milliseconds of each part of a micro-batch, median and 99th percentile")
-    for part in dict.fromkeys(itertools.chain.from_iterable(turn.parts for turn in turns)):
-        values = [value for turn in turns for value in turn.parts.get(part, ())]
-        settings.say(f"  {part:34} {_ms(values)}  ({len(values)})")
+def _breakdowns(by_name: Mapping[str, Sequence[Turn]]) -> Iterator[Breakdown]:
+    """The budget: the parts of all turns together."""
+    for of, (name, turns) in itertools.product((_PROGRESS, _POINTS, _WAY), by_name.items()):
+        parts = []
+        for part in sorted(set().union(*(turn.parts.get(of, ()) for turn in turns)), key=_ORDER.index):
+            values = [value for turn in turns for value in turn.parts.get(of, {}).get(part, ())]
+            parts.append(Part(part, statistics.median(values), _quantile(values, 0.99), len(values)))
+        if parts:
+            triggers = [seconds for turn in turns for seconds in turn.triggers] if of == _PROGRESS else []
+            yield Breakdown(f"{name}: {of}", parts, statistics.median(triggers) if triggers else 0.0)
+
+
+def _say_breakdowns(settings: Settings, breakdowns: Sequence[Breakdown]) -> None:
+    for breakdown in breakdowns:
+        settings.say(f"{breakdown.of}: milliseconds of each part, median and 99th percentile")
+        for part in breakdown.parts:
+            settings.say(f"  {part.name:34} {1000 * part.seconds:6.0f} {1000 * part.slow:6.0f}  ({part.count})")
+        if breakdown.whole:
+            settings.say(f"  {'all of it':34} {1000 * breakdown.whole:6.0f}")
 
 
 def _ms(values: Sequence[float]) -> str:

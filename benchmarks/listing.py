@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
-from benchmarks.registry import Measurement, Settings, benchmark
+from benchmarks.registry import Measurement, Role, Settings, benchmark
 from benchmarks.store import databases
 from queue_source.coordinator import Coordinator, start
 from queue_source.messages import ListedObject
@@ -122,7 +122,8 @@ def _meanwhile(settings: Settings, name: str, address: str, folder: Path, count:
         bucket = Generated(_ENDLESS, count)
         alone.append(_batch(address, folder / f"{number}-alone", bucket, {}))
         beside.append(_batch(address, folder / f"{number}-beside", bucket, listing))
-    yield Measurement(f"{name}, batches of 1,000 beside a listing", beside, 1000, "messages", "alone", alone)
+    case = f"{name}, batches of 1,000 beside a listing"
+    yield Measurement(case, beside, 1000, "messages", "alone", alone, reference_role=Role.BASELINE)
 
 
 def _batch(address: str, folder: Path, bucket: Bucket, listing: Mapping[str, str]) -> float:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from benchmarks.registry import Measurement, Settings, alternate, benchmark
+from benchmarks.registry import Measurement, Role, Settings, alternate, benchmark
 from benchmarks.store import Batches, databases, fill, table_size
 from shard_store.pruning import RetentionPolicy
 from shard_store.store import ShardStore, open_store
@@ -62,9 +62,11 @@ def store_pruning(settings: Settings) -> Iterator[Measurement]:
             scene = Scene(address, store, size, times)
             reference, again, pruned = alternate([scene.alone, scene.alone, scene.pruned], settings.repetitions)
             amount = times * 1000
-            yield Measurement(f"{name}, not pruned, once more", again, amount, "messages", "not pruned", reference)
+            alone = amount, "messages", "not pruned", reference
+            once_more = f"{name}, not pruned, once more"
+            yield Measurement(once_more, again, *alone, role=Role.BASELINE, reference_role=Role.BASELINE)
             case = f"{name}, while {statistics.median(scene.removed):,.0f} shards/s are pruned"
-            yield Measurement(case, pruned, amount, "messages", "not pruned", reference)
+            yield Measurement(case, pruned, *alone, reference_role=Role.BASELINE)
 
 
 @contextmanager

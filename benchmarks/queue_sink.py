@@ -11,7 +11,7 @@ from functools import partial
 import pyarrow as pa
 
 from benchmarks.queues import _BODY
-from benchmarks.registry import Measurement, Settings, alternate, benchmark
+from benchmarks.registry import Measurement, Role, Settings, alternate, benchmark
 from benchmarks.store import databases
 from queue_source.options import parse_sink_options
 from queue_source.queues.sql import SqlQueue
@@ -34,7 +34,13 @@ def sink_queue(settings: Settings) -> Iterator[Measurement]:
             runs = [partial(sink.run, count), partial(_published, bare, count)]
             found = alternate(runs, settings.repetitions)
             yield Measurement(
-                f"{name}, SQL queue in the store's database", found[0], count, "messages", "publish", found[1]
+                f"{name}, SQL queue in the store's database",
+                found[0],
+                count,
+                "messages",
+                "publish",
+                found[1],
+                reference_role=Role.FLOOR,
             )
 
 

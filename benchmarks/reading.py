@@ -31,7 +31,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
 
-from benchmarks.registry import Measurement, Settings, alternate, benchmark
+from benchmarks.registry import Measurement, Role, Settings, alternate, benchmark
 from queue_source.queues import open_queue
 
 FORMATS = ("csv", "json", "text", "parquet")
@@ -218,7 +218,16 @@ def compared(
     against = "Spark's file stream"
     yield Measurement(f"{name}, batch", batches[0], rows, "rows", against, batches[1])
     yield Measurement(f"{name}, query", queries[0][warm_up:], rows, "rows", against, queries[1][warm_up:])
-    yield Measurement(f"{name}, pyarrow alone, {CORES} threads", alone, rows, "rows", "this source, batch", batches[0])
+    yield Measurement(
+        f"{name}, pyarrow alone, {CORES} threads",
+        alone,
+        rows,
+        "rows",
+        "this source, batch",
+        batches[0],
+        role=Role.FLOOR,
+        reference_role=Role.OURS,
+    )
 
 
 Sink = Callable[[DataStreamWriter], DataStreamWriter]

@@ -19,7 +19,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from benchmarks.registry import Measurement, Settings, benchmark
+from benchmarks.registry import Measurement, Role, Settings, benchmark
 from benchmarks.sinks import rows_of
 from queue_source.options import parse_sink_options
 from queue_source.read.reference_rows import REFERENCE_SCHEMA
@@ -56,10 +56,19 @@ def registering(settings: Settings) -> Iterator[Measurement]:
                 cases[name].append(seconds)
     about = f"{count} objects of {large.stat().st_size >> 20} MB, {rows:,} rows each"
     copied, registered = cases["copied"], cases["registered"]
-    yield Measurement(f"{about}: copied ({sample} of them, scaled)", copied, count, "objects")
-    yield Measurement(f"{about}: registered", registered, count, "objects", "copied", copied)
-    few_rows = f"{count} objects of {few:,} rows each: registered"
-    yield Measurement(few_rows, cases["small"], count, "objects", "registered, 64 MB", registered)
+    scaled = f"{about}: copied ({sample} of them, scaled)"
+    yield Measurement(scaled, copied, count, "objects", role=Role.BASELINE)
+    baseline = Role.BASELINE
+    yield Measurement(f"{about}: registered", registered, count, "objects", "copied", copied, reference_role=baseline)
+    yield Measurement(
+        f"{count} objects of {few:,} rows each: registered",
+        cases["small"],
+        count,
+        "objects",
+        "registered, 64 MB",
+        registered,
+        reference_role=Role.OURS,
+    )
     settings.say(f"the footer has {pq.read_metadata(large).serialized_size:,} bytes, {_groups(large)} row groups")
     settings.say(f"one object: {statistics.median(registered) / count * 1000:.1f} ms")
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from enum import Enum
 from pathlib import Path
 
 
@@ -21,12 +22,44 @@ class Settings:
         return 2 if self.quick else 5
 
 
+class Role(str, Enum):
+    """Whose time it is."""
+
+    OURS = "ours"
+    PEER = "peer"
+    """What others would use instead, for the same work."""
+    FLOOR = "floor"
+    """The least that the work can take: what is below us, alone."""
+    BASELINE = "baseline"
+    """Ours too, in another setting."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One of the parts that follow each other: the median of its seconds, their 99th percentile, how often it was."""
+
+    name: str
+    seconds: float
+    slow: float
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Breakdown:
+    """Where the time of something goes, in its order. `whole`: its median, where more belongs to it than the parts."""
+
+    of: str
+    parts: Sequence[Part]
+    whole: float = 0.0
+
+
 @dataclass(frozen=True, slots=True)
 class Measurement:
     """One line of the table: the seconds of each run, what they did, and what they are compared with.
 
     `amount` in `unit`s is what one run worked through; 0 where only time is of interest. The runs of `reference` were
-    made in turn with ours, so that a machine that gets slower gets slower for both.
+    made in turn with ours, so that a machine that gets slower gets slower for both. The roles say whose times these
+    are: plots are coloured by them.
     """
 
     case: str
@@ -35,6 +68,9 @@ class Measurement:
     unit: str = ""
     against: str = ""
     reference: Sequence[float] = ()
+    role: Role = Role.OURS
+    reference_role: Role = Role.PEER
+    breakdowns: Sequence[Breakdown] = ()
 
     @property
     def median(self) -> float:
@@ -51,6 +87,11 @@ class Measurement:
             return None
         return statistics.median(theirs / ours for ours, theirs in zip(self.seconds, self.reference, strict=True))
 
+    @property
+    def compared(self) -> bool:
+        """Whether the reference is something else: the first of a series is compared with itself."""
+        return bool(self.reference) and tuple(self.reference) != tuple(self.seconds)
+
     def as_json(self) -> dict[str, object]:
         return {
             "case": self.case,
@@ -61,6 +102,7 @@ class Measurement:
             "against": self.against,
             "reference_seconds": list(self.reference),
             "ratio": self.ratio,
+            "breakdowns": [asdict(breakdown) for breakdown in self.breakdowns],
         }
 
 

@@ -8,7 +8,7 @@ from functools import partial
 from itertools import count
 from pathlib import Path
 
-from benchmarks.registry import Measurement, Settings, alternate, benchmark
+from benchmarks.registry import Measurement, Role, Settings, alternate, benchmark
 from benchmarks.store import databases
 from queue_source.queues import open_queue
 from shard_store.semantics import Semantics
@@ -28,7 +28,8 @@ def semantics(settings: Settings) -> Iterator[Measurement]:
             seconds = alternate(runs, settings.repetitions)
         for kind, taken in zip(kinds, seconds, strict=True):
             case = f"{kind.value}, store on {name}"
-            yield Measurement(case, taken, messages, "messages", Semantics.EXACTLY_ONCE.value, seconds[0])
+            against = Semantics.EXACTLY_ONCE.value
+            yield Measurement(case, taken, messages, "messages", against, seconds[0], reference_role=Role.BASELINE)
 
 
 def _run(folder: Path, database: str, semantics: str, messages: int, numbers: Iterator[int]) -> float:

@@ -16,7 +16,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from benchmarks.registry import Measurement, Settings, alternate, benchmark
+from benchmarks.registry import Measurement, Role, Settings, alternate, benchmark
 from queue_source.options import parse_sink_options
 from queue_source.sinks.base import Batch, open_sink
 from shard_store.model import BEGINNING, Content, Range, end_at
@@ -49,7 +49,9 @@ def sinks(settings: Settings) -> Iterator[Measurement]:
         runs = [partial(query.run, tasks) for query in queries.values()]
         seconds = dict(zip(queries, alternate(runs, settings.repetitions), strict=True))
     for name, taken in seconds.items():
-        yield Measurement(name, taken, TASKS * rows, "rows", "path", seconds["path"] if name != "path" else ())
+        reference = seconds["path"] if name != "path" else ()
+        role = Role.FLOOR if name == "none" else Role.OURS
+        yield Measurement(name, taken, TASKS * rows, "rows", "path", reference, role, Role.BASELINE)
 
 
 class Query:

@@ -23,7 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from benchmarks.reading import ORDERS, TUNED, floor, spark_session, write_files
-from benchmarks.registry import Measurement, Settings, alternate, benchmark
+from benchmarks.registry import Measurement, Role, Settings, alternate, benchmark
 from queue_source.queues import open_queue
 from support.servers.postgres import new_database, postgres
 
@@ -64,7 +64,8 @@ def small_files(settings: Settings) -> Iterator[Measurement]:
     alone = alternate([partial(floor, "json", landing)], rounds)[0]
     yield Measurement("whole run", whole[0], files, "files", _THEIRS, whole[1])
     yield Measurement("warm batches", warm[0][1:], files - batch, "files", _THEIRS, warm[1][1:])
-    yield Measurement("pyarrow alone, 2 threads", alone, files, "files", "this source, whole run", whole[0])
+    against, roles = "this source, whole run", (Role.FLOOR, Role.OURS)
+    yield Measurement("pyarrow alone, 2 threads", alone, files, "files", against, whole[0], *roles)
 
 
 Run = Callable[[], StreamingQuery]

@@ -19,7 +19,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from benchmarks.registry import Measurement, Settings, alternate, benchmark
+from benchmarks.registry import Measurement, Role, Settings, alternate, benchmark
 from shard_store.model import BEGINNING, Content, Range, ShardKey, Split, end_at, shard_key
 from shard_store.sql.schema import shards
 from shard_store.store import ShardStore, open_store
@@ -136,7 +136,15 @@ def store_rates(settings: Settings) -> Iterator[Measurement]:
                 times = max(2, (200 if settings.quick else 4000) // count // (1 if count > 10 else 4))
                 both = [partial(_timed, ours.run, count, times), partial(_timed, floor.run, count, times)]
                 found = alternate(both, settings.repetitions)
-                yield Measurement(f"{name}, batches of {count}", found[0], count * times, "messages", "floor", found[1])
+                yield Measurement(
+                    f"{name}, batches of {count}",
+                    found[0],
+                    count * times,
+                    "messages",
+                    "floor",
+                    found[1],
+                    reference_role=Role.FLOOR,
+                )
 
 
 @benchmark("store-growth")
@@ -153,7 +161,8 @@ def store_growth(settings: Settings) -> Iterator[Measurement]:
                 seconds[size] = [_timed(ours.run, 1000, 3) for _ in range(settings.repetitions)]
                 there, used = table_size(store)
                 case = f"{name}, {size:,} shards in the table ({used / there * 1e6 / 2**20:,.0f} MiB a million)"
-                yield Measurement(case, seconds[size], 3000, "messages", f"with {sizes[0]:,}", seconds[sizes[0]])
+                few = f"with {sizes[0]:,}", seconds[sizes[0]]
+                yield Measurement(case, seconds[size], 3000, "messages", *few, reference_role=Role.BASELINE)
 
 
 @benchmark("store-pipelines")

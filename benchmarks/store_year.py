@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from functools import partial
 
-from benchmarks.registry import Measurement, Settings, alternate, benchmark
+from benchmarks.registry import Measurement, Role, Settings, alternate, benchmark
 from benchmarks.store import databases
 from shard_store.store import ShardStore, open_store
 from support.store_year import PIPELINE, SOURCE, Life, fill, start
@@ -32,9 +32,14 @@ def store_year(settings: Settings) -> Iterator[Measurement]:
             fill(year, 0.02 if settings.quick else 1.0)
             lives = [Life(empty), Life(year)]
             for step, both in _steps(lives, settings.repetitions).items():
-                yield Measurement(f"{name}, {step}", both[1], against="empty store", reference=both[0])
+                yield _against_empty(f"{name}, {step}", both)
             opening = alternate([partial(_open_and_start, s) for s in (empty, year)], settings.repetitions)
-            yield Measurement(f"{name}, open and start", opening[1], against="empty store", reference=opening[0])
+            yield _against_empty(f"{name}, open and start", opening)
+
+
+def _against_empty(case: str, both: list[list[float]]) -> Measurement:
+    empty, year = both
+    return Measurement(case, year, against="empty store", reference=empty, reference_role=Role.BASELINE)
 
 
 def _steps(lives: list[Life], repetitions: int) -> dict[str, list[list[float]]]:

@@ -20,7 +20,7 @@ from pathlib import Path
 import psutil
 
 from benchmarks.reading import Query, file_stream, our_stream, spark_session, write_files
-from benchmarks.registry import Measurement, Settings, benchmark
+from benchmarks.registry import Measurement, Role, Settings, benchmark
 
 _ROWS = 40_000
 
@@ -39,13 +39,16 @@ def worker_memory(settings: Settings) -> Iterator[Measurement]:
     with (plain / "part-00000.csv").open("rb") as source, gzip.open(packed / "part-00000.csv.gz", "wb", 1) as target:
         shutil.copyfileobj(source, target, 1 << 20)
     for folder, about in ((plain, "plain"), (packed, "gzip")):
-        for stream, name in (("ours", "this source"), ("theirs", "Spark's file stream")):
+        for stream, name, role in (
+            ("ours", "this source", Role.OURS),
+            ("theirs", "Spark's file stream", Role.PEER),
+        ):
             command = [sys.executable, "-m", "benchmarks.worker_memory", stream, str(folder), str(times * _ROWS)]
             done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
             found = json.loads(done.stdout.splitlines()[-1])
             workers = f"workers {', '.join(f'{mib:.0f}' for mib in found['workers'])} MiB, " if found["workers"] else ""
             case = f"csv {about}, {size >> 20:,} MiB: {name}: {workers}JVM {found['jvm']:.0f} MiB"
-            yield Measurement(case, [found["seconds"]], times * _ROWS, "rows")
+            yield Measurement(case, [found["seconds"]], times * _ROWS, "rows", role=role)
 
 
 def _run(stream: str, folder: Path, rows: int) -> dict[str, object]:

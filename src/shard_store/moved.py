@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import sqlalchemy as sa
 
@@ -28,6 +28,16 @@ def refuse_moved(transaction: Transaction, source: str) -> None:
         raise StoreConfigurationError(
             f"source {source!r} was moved from {transaction.database} to the store {place} (cuesqueue export); name "
             "that one in 'storeUrl', and keep the checkpoint"
+        )
+
+
+def refuse_changes(transaction: Transaction, names: Collection[str]) -> None:
+    """Make sure that what people change here is not in another store, where it would stay as it is."""
+    query = sa.select(sources.c.source, sources.c.moved_to).where(sources.c.moved_to.is_not(None))
+    for row in transaction.select_among(query, sources.c.source, names):
+        raise StoreConfigurationError(
+            f"source {row.source!r} was moved from {transaction.database} to the store {row.moved_to}: nothing that is "
+            "changed here has an effect; name that store"
         )
 
 

@@ -148,16 +148,19 @@ def _confirm(
     lost: tuple[Move, ...] = ()
     known = sa.select(sa.func.count()).where(attempts.c.pipeline == token.pipeline, attempts.c.end_seq == end_seq)
     if not transaction.execute(known).scalar_one():
-        forgotten = _was_published(transaction, row, token)
+        forgotten, semantics = _was_published(transaction, row, token), Semantics(row.semantics)
         if forgotten and fail_on_data_loss:
+            further = "have that batch read again" if semantics.final_at_delivery else "go on without that batch"
             raise LostProgress(
                 f"pipeline {token.pipeline!r}: the checkpoint says that offset {end_seq} is done, but the store "
                 f"{transaction.database} has nothing that the cuesqueue sink published for it: the store was restored "
                 "from a backup that is older (or the query has another sink now, and was killed in its first batch); "
-                "set 'failOnDataLoss' to false to have that batch read again"
+                f"set 'failOnDataLoss' to false to {further}"
             )
+        # a backup may be older than the plan, too; with at-least-once nothing else remembers what was in the batch
+        unplanned = not _is_planned(row, end_seq) and semantics.keeps_shards and not fail_on_data_loss
         # its shards stay open, and are offered again
-        if not (forgotten and Semantics(row.semantics).final_at_delivery):
+        if not unplanned and not (forgotten and semantics.final_at_delivery):
             lost = _deliver_planned(transaction, row, token, end_seq)
     # from the plan's own first snapshot, which a restart may have confirmed already; older ones are left to pruning:
     # the cost of a confirm is that of its own batch
@@ -174,10 +177,16 @@ def _was_published(transaction: Transaction, row: Row[Any], token: PublishToken)
     """
     if row.plan_incarnation == token.incarnation:
         return False
-    columns = attempts.c.rows, attempts.c.delivery_hash, attempts.c.lead_hash
-    newest = sa.select(*columns).where(attempts.c.pipeline == token.pipeline).order_by(attempts.c.end_seq.desc())
+    lead = attempts.alias("lead")  # of several pipelines one attempt has the rows; it may be pruned earlier
+    newest = sa.select(lead.c.delivery_hash, lead.c.rows.label("rows_of_all"))
+    newest = newest.outerjoin(lead, lead.c.delivery_hash == attempts.c.lead_hash)
+    newest = newest.where(attempts.c.pipeline == token.pipeline).order_by(attempts.c.end_seq.desc())
     before = transaction.execute(newest.limit(1)).one_or_none()
-    return before is not None and (before.rows is not None or before.lead_hash != before.delivery_hash)
+    return before is not None and (before.delivery_hash is None or before.rows_of_all is not None)
+
+
+def _is_planned(row: Row[Any], end_seq: int) -> bool:
+    return row.plan_hash is not None and row.plan_end == end_seq and row.plan_start <= row.confirmed_seq
 
 
 def _deliver_planned(transaction: Transaction, row: Row[Any], token: PublishToken, end_seq: int) -> tuple[Move, ...]:
@@ -185,12 +194,13 @@ def _deliver_planned(transaction: Transaction, row: Row[Any], token: PublishToke
 
     Returns those of them that are no longer ours.
     """
-    if row.plan_hash is None or row.plan_end != end_seq or row.plan_start > row.confirmed_seq:
+    if not _is_planned(row, end_seq):
         raise ShardStoreError(
             f"pipeline {token.pipeline!r}: Spark reports offset {end_seq} as done, but no plan from "
             f"{row.confirmed_seq} to it was made: nobody can have read it. Spark's file sinks skip the first batches "
             "of a new checkpoint in a folder that an earlier one has written to: start with a new checkpoint and a new "
-            "folder (with another sink, report this as a bug)"
+            "folder. With another sink the store was restored from a backup that is older than the batch: set "
+            "'failOnDataLoss' to false to have it read again (with at-least-once start with a new checkpoint)"
         )
     identity = PlanIdentity(row.source, token, row.plan_start, end_seq, row.plan_hash)
     moves, sent = planned_moves(transaction, row)

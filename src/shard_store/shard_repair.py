@@ -18,6 +18,7 @@ from shard_store.announcing import GIVEN_UP, mark_reopened
 from shard_store.endings import Ending, endings
 from shard_store.error_records import record
 from shard_store.model import ErrorRecord, Pending, PlanIdentity, Position, Range, ShardKey, ShardState
+from shard_store.moved import refuse_changes
 from shard_store.shard_changes import Change, state_of
 from shard_store.sql.schema import pipelines, shards
 from shard_store.sql.transaction import Transaction, chunks
@@ -215,7 +216,12 @@ def _put_back(transaction: Transaction, starts: Iterable[tuple[bytes, Position, 
 def record_changes(
     transaction: Transaction, action: str, audit: Audit, changed: Iterable[tuple[Row[Any], Mapping[str, Any] | None]]
 ) -> None:
-    """Who did it and why, with each shard's row from before, and what is different afterwards (None: it is gone)."""
+    """Who did it and why, with each shard's row from before, and what is different afterwards (None: it is gone).
+
+    Raises StoreConfigurationError for shards of a source that is in another store by now: they stay as they are there.
+    """
+    changed = list(changed)
+    refuse_changes(transaction, {row.source for row, _ in changed})
     shard_changes.write(
         transaction,
         [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ from shard_store.publishing import planned_moves
 from shard_store.shard_changes import StoredChange
 from shard_store.shard_search import FoundShard, as_found
 from shard_store.sql.schema import attempts, errors, pipelines, shards, splits
+from shard_store.sql.schema import shard_changes as changes
 from shard_store.sql.transaction import Transaction
 
 _LISTED = 1000
@@ -100,6 +101,15 @@ def story(transaction: Transaction, key: ShardKey) -> ShardStory:
         tuple(found),
         tuple(shard_changes.of(transaction, [key])),
     )
+
+
+def remembered(transaction: Transaction, keys: Collection[ShardKey]) -> list[ShardKey]:
+    """Those of which there is a change or an error: in few statements, since each source has a key for any id."""
+    found = set[ShardKey]()
+    for column in (changes.c.shard_key, errors.c.shard_key):
+        rows = transaction.select_among(sa.select(column).distinct(), column, keys)
+        found.update(ShardKey(row.shard_key) for row in rows)
+    return sorted(found)
 
 
 def _errors_of(key: ShardKey) -> sa.Select[Any]:

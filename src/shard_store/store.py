@@ -227,6 +227,7 @@ class ShardStore:
 
     # shards as operators see them
 
+    remembered_shards = _reads(shard_story.remembered)
     shard_story = _reads(shard_story.story)
 
     def find_shards(self, criteria: ShardCriteria, *, limit: int | None = None) -> Iterator[list[FoundShard]]:
@@ -277,6 +278,7 @@ class ShardStore:
     leave = _writes(moving.leave)
     check_arrival = _reads(moving.check_arrival)
     moved_sources = _reads(moved.moved_sources)
+    refuse_changes = _reads(moved.refuse_changes)
     publisher_moved = _reads(moved.publisher_moved)
 
     # views and pruning

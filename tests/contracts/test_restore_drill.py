@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 from queue_source.admin.moving import export, import_file
 from queue_source.commands.main import app
 from shard_store import failpoints
-from shard_store.errors import LostProgress
+from shard_store.errors import LostProgress, ShardStoreError
 from shard_store.failpoints import FailpointReached
 from support.coordinator_world import EMPTY, MovingWorld, patiently
 from support.driver_loop import DriverLoop, published, states, taken_by_foreign_sink, until
@@ -222,10 +222,10 @@ def test_of_a_backup_in_the_middle_of_a_batch_that_batch_comes_again(
     }
 
 
-def in_the_middle(drill: Drill, backup: Backup, monkeypatch: pytest.MonkeyPatch) -> None:
+def in_the_middle(drill: Drill, backup: Backup, monkeypatch: pytest.MonkeyPatch, point: str = "plan-made") -> None:
     """The backup is taken when a plan is made, and nothing of it published."""
     with monkeypatch.context() as patch:
-        patch.setattr(failpoints, "_armed", {"plan-made": (1, "", "raise")})
+        patch.setattr(failpoints, "_armed", {point: (1, "", "raise")})
         patch.setattr(failpoints, "_reached", {})
         with pytest.raises(FailpointReached):
             drill.run()
@@ -259,6 +259,28 @@ def test_a_backup_in_the_middle_of_the_last_batch_is_noticed_by_what_our_sink_ha
     drill.run(drill.until_empty, failOnDataLoss="false")
     assert drill.visible() == dict.fromkeys(drill.uris(BEFORE, SINCE, WAITING), 1)
     assert drill.reconcile()[0] == 0
+
+
+def test_after_a_backup_from_before_the_plan_of_the_last_batch_another_sink_gets_that_batch_again(
+    backup: Backup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing in the store tells that it was read."""
+    drill = Drill(backup.world, publishes=False)
+    drill.world.publish(*drill.put(BEFORE))
+    drill.run()
+    drill.world.publish(*drill.put(SINCE))
+    in_the_middle(drill, backup, monkeypatch, "snapshot-written")
+    drill.run(drill.until_empty)
+    backup.restore()
+    drill.world.publish(*drill.put(WAITING))
+    with pytest.raises(ShardStoreError, match="'failOnDataLoss' to false"):
+        drill.run()
+    drill.run(failOnDataLoss="false")
+    drill.run(drill.until_empty)
+    assert drill.visible() == {
+        **dict.fromkeys(drill.uris(BEFORE, WAITING), 1),
+        **dict.fromkeys(drill.uris(SINCE), 2),
+    }
 
 
 def test_a_backup_in_the_middle_of_the_last_batch_costs_another_sink_nothing(

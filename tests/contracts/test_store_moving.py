@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -11,11 +12,14 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from queue_source.admin import moving as moving_files
 from queue_source.admin.moving import check, export, import_file
 from queue_source.errors import OptionError
-from shard_store import moving
-from shard_store.errors import PipelineTakenOver, StoreConfigurationError
-from shard_store.model import Reference, Split
+from shard_store import error_search, moving
+from shard_store.error_search import Criteria
+from shard_store.errors import PipelineTakenOver, ShardStoreError, StoreConfigurationError
+from shard_store.model import BEGINNING, ErrorRecord, Reference, Split, shard_key
+from shard_store.shard_repair import Audit
 from shard_store.sql.install import migrate
 from shard_store.sql.schema import (
     READERS_OF_MOVES,
@@ -186,6 +190,32 @@ def test_whoever_runs_on_the_old_store_is_refused_with_the_name_of_the_new_one(
     assert rows(store, "splits") == []
     assert {row["pipeline"] for row in rows(store, "attempts")} == set()
     stranger.deliver("c")
+
+
+def test_what_people_change_in_the_old_store_is_refused_and_nothing_is_changed(
+    store: ShardStore, other: ShardStore, file: Path
+) -> None:
+    us = Pipeline.start(store)
+    us.deliver("done")
+    plan = us.planned("bad")
+    bad = ErrorRecord("object", "why", "", "bad", plan.identity.delivery_hash, BEGINNING)
+    store.record_errors("s", "p", [bad])
+    us.publish(plan)
+    us.open("open")
+    ((error,),) = error_search.pages(store.database, Criteria())
+    export(store, "s", file, to=other)
+    before = kept(store, "s")
+    keys = {name: [shard_key("s", name)] for name in ("done", "bad", "open")}
+    by = Audit("me@here")
+    works: list[Callable[[], object]] = [
+        lambda: store.quarantine(keys["open"], by),
+        lambda: store.put_back(keys["bad"], by, message_uri=""),
+        lambda: store.forget(keys["done"], by),
+        lambda: store.reopen([error], audit=by),
+    ]
+    for work in works:
+        assert "other.db" in refused(work)
+    assert kept(store, "s") == before
 
 
 def test_a_batch_without_input_is_not_published_in_the_old_store_after_the_move(
@@ -362,6 +392,86 @@ def test_a_file_that_is_cut_off_or_changed_is_refused_and_nothing_of_it_is_there
         assert rows(other, "shards") == [], name
     import_file(other, file)
     assert len(rows(other, "shards")) == 50
+
+
+def signed(lines: list[Any]) -> bytes:
+    """The lines as a file whose checksum and numbers of rows are right: made by hand, to do harm or by mistake."""
+    rows, table, digest, content = dict[str, int](), "", hashlib.sha256(), b""
+    for line in lines:
+        if isinstance(line, dict) and "table" in line:
+            table = str(line["table"])
+            rows[table] = 0
+        elif isinstance(line, list):
+            rows[table] = rows.get(table, 0) + 1
+    for line in [*lines, None]:
+        value = {"end": rows, "sha256": digest.hexdigest()} if line is None else line
+        text = json.dumps(value, separators=(",", ":")).encode() + b"\n"
+        digest.update(text)
+        content += text
+    return gzip.compress(content)
+
+
+def test_a_file_that_is_whole_and_senseless_is_refused_and_nothing_of_it_is_there(
+    store: ShardStore, other: ShardStore, file: Path, tmp_path: Path
+) -> None:
+    Pipeline.start(store).deliver("a", "b")
+    export(store, "s", file, to=other)
+    lines = [json.loads(line) for line in content_of(file)[:-1]]
+    head = next(n for n, line in enumerate(lines) if isinstance(line, dict) and line.get("table") == "cuesqueue_shards")
+    names, row = lines[head]["columns"], lines[head + 1]
+
+    def with_line(place: int, line: object) -> list[Any]:
+        return [*lines[:place], line, *lines[place + 1 :]]
+
+    def with_value(column: str, value: object) -> list[Any]:
+        return with_line(head + 1, [value if name == column else old for name, old in zip(names, row, strict=True)])
+
+    senseless = {
+        **{f"no-{name}": with_line(0, {k: v for k, v in lines[0].items() if k != name}) for name in lines[0]},
+        "revision": with_line(0, {**lines[0], "revision": {}}),
+        "source": with_line(0, {**lines[0], "source": None}),
+        "no-columns": with_line(head, {"table": "cuesqueue_shards"}),
+        "columns-no-names": with_line(head, {"table": "cuesqueue_shards", "columns": [["x"]] * len(names)}),
+        "column-twice": with_line(head, {**lines[head], "columns": [names[0], *names[:-1]]}),
+        "table-no-name": with_line(head, {**lines[head], "table": ["cuesqueue_shards"]}),
+        "table-twice": [*lines[:head], lines[head], *lines[head:]],
+        "row-first": [lines[0], [], *lines[1:]],
+        "another-source": with_value("source", "another"),
+        "bytes-no-base64": with_value("shard_key", {"b": "!"}),
+        "bytes-no-text": with_value("shard_key", {"b": 5}),
+        "object": with_value("shard_key", {"x": 1}),
+        "fraction": with_value("size", 1.5),
+        "truth": with_value("size", True),
+        "list": with_value("size", [1]),
+        "large": with_value("size", 2**70),
+        "half-a-character": with_value("shard_id", "\ud800"),
+    }
+    damaged = {name: signed(given) for name, given in senseless.items()}
+    damaged["deep"] = gzip.compress(b"[" * 200_000)
+    for name, content in damaged.items():
+        bad = tmp_path / name
+        bad.write_bytes(content)
+        with pytest.raises((OptionError, ShardStoreError)):
+            import_file(other, bad)
+        assert rows(other, "shards") == [], name
+    (tmp_path / "good").write_bytes(signed(lines))
+    assert import_file(other, tmp_path / "good").rows["cuesqueue_shards"] == 2
+
+
+def test_a_line_without_end_is_not_read_into_memory(
+    other: ShardStore, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(moving_files, "_LONGEST_LINE", 1000)
+    file.write_bytes(gzip.compress(b'"' + b"x" * 2000 + b'"\n'))
+    with pytest.raises(OptionError, match="a line has more than 1,000 bytes"):
+        import_file(other, file)
+
+
+def test_of_a_file_that_cannot_be_written_nothing_leaves(store: ShardStore, other: ShardStore, tmp_path: Path) -> None:
+    us = Pipeline.start(store)
+    with pytest.raises(FileNotFoundError):
+        export(store, "s", tmp_path / "no-folder" / "file", to=other)
+    us.deliver("a")
 
 
 def test_a_file_of_a_newer_schema_or_with_unknown_columns_is_refused(

@@ -17,6 +17,7 @@ from shard_store.model import (
     position_at,
     shard_key,
 )
+from shard_store.semantics import Semantics
 from shard_store.store import ShardStore
 from support.store_backends import STALE, Pipeline, StoreBackend, content, rows, whole
 
@@ -352,6 +353,48 @@ def test_what_nobody_planned_cannot_be_confirmed(store: ShardStore) -> None:
     with pytest.raises(ShardStoreError, match="nobody can have read it"):
         us.confirm()
     assert us.look("a")["a"].state is ShardState.OPEN
+
+
+def test_what_nobody_planned_is_read_again_where_loss_is_accepted(store: ShardStore) -> None:
+    """As of a backup that was made between the snapshot and its plan."""
+    us = Pipeline.start(store)
+    us.snapshot(*us.open("a").values())
+    again = restarted(us)
+    again.seq = us.seq
+    with pytest.raises(ShardStoreError, match="'failOnDataLoss' to false"):
+        store.advance(again.token, confirm=1)
+    assert store.advance(again.token, confirm=1, fail_on_data_loss=False).finished == frozenset()
+    again.confirmed = 1
+    assert again.look("a")["a"].state is ShardState.OPEN
+    again.deliver("a")
+
+
+def test_with_at_least_once_nothing_that_nobody_planned_is_called_done(store: ShardStore) -> None:
+    us = Pipeline.start(store, semantics=Semantics.AT_LEAST_ONCE)
+    (shard,) = us.open("a").values()
+    us.snapshot(shard)
+    with pytest.raises(ShardStoreError, match="new checkpoint"):
+        store.advance(us.token, confirm=1, fail_on_data_loss=False)
+
+
+@pytest.mark.parametrize("rows", [None, 5], ids=["own-function", "our-sink"])
+def test_of_several_pipelines_the_attempt_with_the_rows_tells_whose_sink_it_is(
+    store: ShardStore, rows: int | None
+) -> None:
+    """A function of `foreachBatch` may leave a batch out; our sink does not."""
+    lead, us = Pipeline.start(store), Pipeline.start(store, "q")
+    plans = [lead.planned("a").identity, us.planned("b").identity]
+    store.publish(plans, None if rows is None else [Split("/a", rows, 1)], batch_id=0)
+    us.confirm()
+    us.confirmed = 1
+    us.planned("c")
+    again = restarted(us)
+    if rows is None:
+        store.advance(again.token, confirm=2)
+        assert us.look("c")["c"].state is ShardState.DONE
+    else:
+        with pytest.raises(LostProgress):
+            store.advance(again.token, confirm=2)
 
 
 def test_confirming_what_the_store_never_gave_is_lost_progress(store: ShardStore) -> None:

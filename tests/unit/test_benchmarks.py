@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from pyspark import SparkContext
 
 from benchmarks import __main__ as program
 from benchmarks import registry
+from benchmarks.latency import _POINTS, _PROGRESS, Turn, _breakdowns, latency
 from benchmarks.reading import FORMATS, floor, write_files
-from benchmarks.registry import Measurement, Settings, alternate, benchmark
+from benchmarks.registry import Breakdown, Measurement, Part, Settings, alternate, benchmark
 
 
 @pytest.fixture
@@ -71,6 +73,31 @@ def test_the_table_and_the_json_hold_every_measurement(
     told = json.loads(capsys.readouterr().out)
     assert told["measurements"][0]["reference_seconds"] == [2.0, 4.0, 9.0]
     assert told["machine"]["cores"]
+
+
+def test_latency_says_at_once_that_the_jvm_of_another_benchmark_would_note_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(SparkContext, "_gateway", object())
+    with pytest.raises(RuntimeError, match="in a run of its own"):
+        next(latency(Settings(tmp_path)))
+
+
+def test_the_parts_of_a_micro_batch_are_those_of_all_turns_in_their_order() -> None:
+    first, second, spark = Turn(), Turn(), Turn()
+    for turn, seconds in ((first, 1.0), (second, 3.0), (spark, 5.0)):
+        turn.add(_PROGRESS, "addBatch", seconds)
+        turn.triggers.append(2 * seconds)
+    first.add(_POINTS, "before-publish .. published", 0.25)  # its micro-batch began before the notes
+    second.add(_POINTS, "plan-made .. object-read", 0.5)
+    assert list(_breakdowns({"ours": [first, second], "Spark's": [spark]})) == [
+        Breakdown(f"ours: {_PROGRESS}", [Part("addBatch", 2.0, 3.0, 2)], 4.0),
+        Breakdown(f"Spark's: {_PROGRESS}", [Part("addBatch", 5.0, 5.0, 1)], 10.0),
+        Breakdown(
+            f"ours: {_POINTS}",
+            [Part("plan-made .. object-read", 0.5, 0.5, 1), Part("before-publish .. published", 0.25, 0.25, 1)],
+        ),
+    ]
 
 
 @pytest.mark.parametrize("format", FORMATS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import time
 from datetime import timedelta
 from pathlib import Path
 
@@ -14,7 +15,8 @@ from typer.testing import CliRunner, Result
 from queue_source.admin.vacuum import vacuum
 from queue_source.commands.main import app
 from queue_source.errors import OptionError
-from shard_store.model import Split
+from queue_source.queues import Depth, open_queue
+from shard_store.model import ErrorRecord, Split
 from shard_store.store import open_store
 from support.store_backends import Pipeline
 
@@ -44,6 +46,36 @@ def test_a_source_is_exported_and_imported(store: str, tmp_path: Path) -> None:
     assert json.loads(run("import", file, "--store", to, "--json").stdout)["already"] is True
     with open_store(to) as opened:
         assert Pipeline.start(opened).seq == 1
+
+
+def test_a_pipeline_that_has_left_is_not_dead_where_it_was(store: str, tmp_path: Path) -> None:
+    """Whoever watches the old store would be woken for ever."""
+    later = time.time() + 3600
+    to, file = f"sqlite:///{tmp_path}/other.db", str(tmp_path / "s.moved")
+    with open_store(store) as opened:
+        Pipeline.start(opened, "x", "another")
+    assert run("export", file, "--source", "s", "--store", store, "--to", to).exit_code == 0
+    done = run("status", "--store", store, "--max-silence", "1h")
+    assert (done.exit_code, "x: running" in done.stdout, "p: " in done.stdout) == (0, True, False)
+    assert "source s was moved to the store" in " ".join(done.stderr.split())
+    with open_store(store, clock=lambda: later) as opened:
+        assert [one.pipeline for one in opened.status()] == ["x"]
+    assert run("import", file, "--store", to).exit_code == 0
+    assert "p: running" in run("status", "--store", to).stdout
+
+
+def test_errors_of_a_source_that_has_left_are_not_sent_again_where_it_was(store: str, tmp_path: Path) -> None:
+    """There they would stay recorded, and could be sent once more."""
+    queue = f"sql+sqlite:///{tmp_path}/queue.db?queue=files"
+    with open_store(store) as opened:
+        message = ErrorRecord("message", "malformed-message", "", "m", queue="files", message_id="m", input=b"x")
+        opened.record_errors("s", "p", [message])
+    to = f"sqlite:///{tmp_path}/other.db"
+    assert run("export", str(tmp_path / "f"), "--source", "s", "--store", store, "--to", to).exit_code == 0
+    done = run("errors", "requeue", "--all", "--to", queue, "--store", store)
+    assert (done.exit_code, "name that store" in " ".join(done.stderr.split())) == (2, True)
+    with open_queue(queue) as opened_queue:
+        assert opened_queue.depth() == Depth(0, 0)
 
 
 def test_tables_fit_80_columns(store: str, tmp_path: Path) -> None:

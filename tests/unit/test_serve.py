@@ -5,25 +5,37 @@ from __future__ import annotations
 import hmac
 import itertools
 import re
+import signal
+import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from http.client import HTTPConnection
 from pathlib import Path
 from urllib.parse import urlencode
 
 import pytest
+import sqlalchemy as sa
 from starlette.testclient import TestClient
 from typer.testing import CliRunner
 
+from queue_source.admin.shards import forget_shards
 from queue_source.commands.main import app as program
 from queue_source.serve import guard
+from queue_source.serve import reads as reads_module
 from queue_source.serve.app import ASSETS, STATIC, create_app
 from queue_source.serve.guard import COOKIE, Access
 from queue_source.serve.reads import THREADS, WAITING, StoreReads
 from shard_store.errors import StoreUnavailable
 from shard_store.model import ErrorRecord, Position, Split
 from shard_store.operations import StatusLimits
+from shard_store.shard_search import ShardCriteria
 from shard_store.store import ShardStore, open_store
+from support.servers.programs import free_port
 from support.store_backends import Pipeline
 
 TOKEN = "a token of the tests, long enough"
@@ -138,6 +150,13 @@ def test_a_name_that_is_allowed_is_answered(store: ShardStore) -> None:
     assert served.get("/").status_code == 200
     assert served.get("/", headers={"host": "other.example"}).status_code == 421
     reads.close()
+
+
+@pytest.mark.parametrize("allowed", ["Queues.example.", "queues.example:443", "fe80::1", "[fe80::1]", "[fe80::1]:8642"])
+def test_a_name_may_be_allowed_in_any_form_that_a_browser_sends(allowed: str) -> None:
+    access = Access.to([allowed], None)
+    assert access.knows("[fe80::1]:8642" if "::" in allowed else "queues.example:8642")
+    assert not access.knows("other.example")
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"])
@@ -448,6 +467,12 @@ def test_all_that_a_page_loads_is_small() -> None:
         (["--host", "10.0.0.1", "--token", "short"], "fewer than 16 characters"),
         (["--token", "short"], "fewer than 16 characters"),
         (["--max-lag", "soon"], "--max-lag"),
+        (["--token", "long enough, and a line end\n"], "has a line end"),
+        (["--token", "long enough, and an \xe4"], "a letter that no header can carry"),
+        (["--allowed-host", "https://queues.example/"], "is no name of a host"),
+        (["--allowed-host", "*"], "is no name of a host"),
+        (["--allowed-host", "*.example"], "is no name of a host"),
+        (["--allowed-host", ""], "is no name of a host"),
     ],
 )
 def test_what_would_be_open_to_others_is_not_started(tmp_path: Path, arguments: list[str], said: str) -> None:
@@ -456,3 +481,148 @@ def test_what_would_be_open_to_others_is_not_started(tmp_path: Path, arguments: 
     done = CliRunner().invoke(program, ["serve", "--store", url, *arguments])
     assert done.exit_code == 2
     assert said in " ".join(done.output.split())
+
+
+def test_an_object_that_was_forgotten_in_one_source_is_shown_as_the_other_has_it(
+    client: Callable[..., TestClient], store: ShardStore
+) -> None:
+    here, gone, also_gone = (Pipeline.start(store, name, name) for name in ("a", "b", "c"))
+    for us in (gone, also_gone):
+        us.deliver("s3://landing/1.json")
+        forget_shards(store, ShardCriteria(ids=["s3://landing/1.json"]), reason="by mistake")
+    assert "by mistake" in client().get("/search?q=s3://landing/1.json").text
+    here.deliver("s3://landing/1.json")
+    assert "published by attempt" in client().get("/search?q=s3://landing/1.json").text
+
+
+def test_a_search_for_nothing_costs_the_same_whatever_the_number_of_sources(
+    client: Callable[..., TestClient], store: ShardStore
+) -> None:
+    statements: list[str] = []
+    sa.event.listen(store.database.engine, "before_cursor_execute", lambda *given: statements.append(given[2]))
+    counts = []
+    for first in (0, 20):
+        for number in range(first, first + 20):
+            Pipeline.start(store, f"p{number}", f"s{number}")
+        statements.clear()
+        assert "knows nothing of" in client().get("/search?q=s3://landing/none.json").text
+        counts.append(len(statements))
+    assert counts[0] == counts[1]
+
+
+def test_the_story_of_an_object_is_small_whatever_senders_and_batches_make_of_it(
+    client: Callable[..., TestClient], store: ShardStore
+) -> None:
+    us = Pipeline.start(store, "files", "files")
+    long = "s3://landing/" + "<" * 100_000
+    us.open(*(f"{long}{number}" for number in range(3)))
+    plan = us.planned(long)
+    errors = [_bad(plan.identity.delivery_hash, long, detail=f"{'<' * 5000}{number}") for number in range(300)]
+    store.record_errors("files", "files", [replace(e, position=Position(str(n))) for n, e in enumerate(errors)])
+    us.publish(plan, *(Split(f"/{'<' * 200}{number}", 1, 1) for number in range(300)))
+    key = us.look(long)[long].key.hex()
+    for text in (key, key[:4]):
+        found = client().get(f"/search?q={text}")
+        assert f"published by attempt {plan.identity.delivery_hash}" in found.text
+        assert "The last 20 of 300." in found.text
+        assert "and 280 more" in found.text
+        assert len(found.content) < 400_000
+
+
+def test_whatever_version_a_scraper_asks_for_there_are_metrics(client: Callable[..., TestClient]) -> None:
+    headers = {"accept": "application/openmetrics-text;version=x"}
+    assert "cuesqueue_scrape_success 1.0" in client().get("/metrics", headers=headers).text
+
+
+def test_a_sqlite_file_that_was_restored_or_removed_is_noticed(
+    client: Callable[..., TestClient], store: ShardStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reads_module, "FRESH", 0.0)
+    published(store, "before")
+    browser = client()
+    assert browser.get("/pipeline?name=before").status_code == 200
+    with open_store(f"sqlite:///{tmp_path}/backup.db") as backup:
+        published(backup, "restored")
+    for file in tmp_path.glob("store.db*"):
+        file.unlink()
+    assert browser.get("/healthz").status_code == 503
+    assert not (tmp_path / "store.db").exists()
+    (tmp_path / "backup.db").rename(tmp_path / "store.db")
+    assert browser.get("/pipeline?name=restored").status_code == 200
+    assert browser.get("/pipeline?name=before").status_code == 404
+
+
+ENDED = """
+import sys, time
+from queue_source.admin.shards import forget_shards
+from queue_source.commands.main import app
+from queue_source.serve import run
+from shard_store.store import ShardStore
+
+def hangs(store):
+    print("hangs", flush=True)
+    time.sleep(600)
+
+ShardStore.status = hangs
+run._SILENCE = 0.2
+app(["serve", "--store", sys.argv[1], "--port", sys.argv[2], "--store-timeout", "1s"])
+"""
+
+
+@pytest.fixture
+def hanging(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """`cuesqueue serve` in a process of its own, over a store whose pipelines cannot be read, and its port."""
+    url, port = f"sqlite:///{tmp_path}/hanging.db", free_port()
+    open_store(url).close()
+    given = [sys.executable, "-c", ENDED, url, str(port)]
+    with subprocess.Popen(given, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        try:
+            while True:
+                with suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+                    break
+                assert process.poll() is None
+                time.sleep(0.05)
+            yield process, port
+        finally:
+            process.kill()
+
+
+def answer(port: int, path: str) -> int:
+    connection = HTTPConnection("127.0.0.1", port, timeout=60)
+    try:
+        connection.request("GET", path)
+        return connection.getresponse().status
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize("told", [signal.SIGINT, signal.SIGTERM])
+def test_it_ends_when_it_is_told_to_also_while_the_store_hangs(
+    hanging: tuple[subprocess.Popen[str], int], told: signal.Signals
+) -> None:
+    process, port = hanging
+    assert answer(port, "/healthz") == 503
+    assert process.stdout is not None
+    while "hangs" not in process.stdout.readline():
+        pass
+    process.send_signal(told)
+    process.wait(60)
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [b"", b"GET / HTTP/1.1\r\nhost: local", b"POST /login HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n\r\n"],
+)
+def test_connections_that_bring_no_whole_request_are_closed(
+    hanging: tuple[subprocess.Popen[str], int], sent: bytes
+) -> None:
+    _, port = hanging
+    idle = [socket.create_connection(("127.0.0.1", port), timeout=60) for _ in range(64)]
+    for one in idle:
+        one.sendall(sent)
+    for one in idle:
+        with suppress(ConnectionResetError):
+            while one.recv(1000):
+                pass
+        one.close()
+    assert answer(port, "/static/page.css") == 200

@@ -16,6 +16,7 @@ import os
 import uuid
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -31,6 +32,13 @@ FORMAT = 1
 """Raised when a reader of before could not read the file. What this version writes, all later ones read."""
 
 _PAGE_ROWS, _PAGE_BYTES = 1000, 4_000_000
+_LONGEST_LINE = 1 << 28
+"""Bytes: a few characters of a compressed file can be any number of bytes, and one line is in memory."""
+_OF_CARGO: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("export_id", "source", "revision", "from_id"), (str,)),
+    "to_id": (str, type(None)),
+    **dict.fromkeys(("moves", "written_at"), (int,)),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +72,14 @@ def export(
     """
     if file.exists():
         raise OptionError("FILE", f"{file} is there already; name another one, or remove it")
-    if to is not None:
-        to.check_arrival(source)
-        store.leave(source, Place(to.database.name, to.store_id()))
-        reach("source-left")
     copy_id = uuid.uuid4().hex if to is None else None
     partial = file.with_name(f".{file.name}.{uuid.uuid4().hex}")
+    _create(partial).close()  # first: of a file that cannot be written nothing leaves
     try:
+        if to is not None:
+            to.check_arrival(source)
+            store.leave(source, Place(to.database.name, to.store_id()))
+            reach("source-left")
         found = store.database.read_one_state(lambda t: _write(t, source, partial, copy_id, progress))
         reach("rows-exported")
         partial.replace(file)
@@ -90,7 +99,10 @@ def import_file(store: ShardStore, file: Path, *, progress: Progress = lambda do
         StoreConfigurationError: The source is there already, or the file is for another store.
     """
     complete = check(file)
-    found = store.database.write(lambda t: _read(t, file, complete, progress))
+    try:
+        found = store.database.write(lambda t: _read(t, file, complete, progress))
+    except (OverflowError, UnicodeError) as error:  # raised by a database's driver
+        raise _damaged(file, f"it has a value that no store has written ({error})") from error
     if not found.already:
         reach("source-arrived")
     return found
@@ -163,23 +175,30 @@ class _Lines:
         self._digest = hashlib.sha256()
         self._lines = self._read()
         self.rows: dict[str, int] = {}
+        self._expected = list(_TABLES)
         first = next(self._lines, None)
         if not isinstance(first, dict) or first.get("cuesqueue") != "source":
             raise _damaged(file, "it was not written by cuesqueue export")
         if first.get("format") != FORMAT:
             raise OptionError("FILE", f"{file}: a newer cuesqueue wrote it (format {first.get('format')})")
-        self.cargo = Cargo(**{name: first[name] for name in Cargo.__dataclass_fields__})
+        if not all(type(first.get(name, ...)) in types for name, types in _OF_CARGO.items()):
+            raise _damaged(file, "its first line does not say what it holds")
+        self.cargo = Cargo(**{name: first[name] for name in _OF_CARGO})
 
     def __iter__(self) -> Iterator[tuple[str, list[str], list[Any], int]]:
         """Table, columns and values of each row, and how long its line is."""
-        table, names = "", list[str]()
+        table, names, place = "", list[str](), -1
         for value in self._lines:
-            if isinstance(value, list) and len(value) == len(names):
+            if isinstance(value, list) and len(value) == len(names) and table:
+                if place >= 0 and value[place] != self.cargo.source:
+                    raise _damaged(self._file, f"it has a row of {table} of another source")
                 self.rows[table] += 1
                 yield table, names, value, self._length
-            elif isinstance(value, dict) and value.get("table") in _TABLES:
-                table, names = value["table"], value["columns"]
+            elif isinstance(value, dict) and value.get("table") in self._expected:
+                table, names = value["table"], _texts(value.get("columns"))
+                self._expected.remove(table)  # a second part of the same table would hide the first one's rows
                 moving.check_columns(_TABLES[table], names)
+                place = names.index("source") if "source" in names else -1
                 self.rows[table] = 0
             elif isinstance(value, dict) and "end" in value:
                 self._check_end(value)
@@ -197,13 +216,22 @@ class _Lines:
                 yield (*kept, page)
                 page, size = [], 0
             kept = table, names
-            page.append([_decoded(value) for value in row])
+            page.append([self._decoded(value) for value in row])
             size += length
         if page:
             yield (*kept, page)
 
+    def _decoded(self, value: Any) -> Value:
+        if type(value) in (int, str, type(None)):
+            found: Value = value
+            return found
+        if isinstance(value, dict) and isinstance(value.get("b"), str):
+            with suppress(ValueError):
+                return base64.b64decode(value["b"], validate=True)
+        raise _damaged(self._file, f"it has a value that this version does not know: {str(value)[:100]!r}")
+
     def _check_end(self, end: dict[str, Any]) -> None:
-        if end.get("sha256") != self._before_last or end["end"] != self.rows:
+        if end.get("sha256") != self._before_last or end.get("end") != self.rows:
             raise _damaged(self._file, "its checksum or its number of rows is not that of its last line")
         if next(self._lines, None) is not None:
             raise _damaged(self._file, "something was added to it")
@@ -211,12 +239,14 @@ class _Lines:
     def _read(self) -> Iterator[Any]:
         try:
             with gzip.open(self._file) as opened:
-                for line in opened:
+                while line := opened.readline(_LONGEST_LINE + 1):
+                    if len(line) > _LONGEST_LINE:
+                        raise ValueError(f"a line has more than {_LONGEST_LINE:,} bytes")
                     self._before_last = self._digest.hexdigest() if line.startswith(b'{"end"') else ""
                     self._digest.update(line)
                     self._length = len(line)
                     yield json.loads(line)
-        except (gzip.BadGzipFile, EOFError, zlib.error, ValueError) as error:
+        except (gzip.BadGzipFile, EOFError, zlib.error, ValueError, RecursionError) as error:
             raise _damaged(self._file, f"it is cut off, or no file of cuesqueue export ({error})") from error
 
 
@@ -224,9 +254,10 @@ def _encoded(value: Value) -> object:
     return {"b": base64.b64encode(value).decode()} if isinstance(value, bytes) else value
 
 
-def _decoded(value: Any) -> Value:
-    found: Value = base64.b64decode(value["b"]) if isinstance(value, dict) else value
-    return found
+def _texts(value: Any) -> list[str]:
+    """Names, each once; nothing if it is something else, which no table has."""
+    given = value if isinstance(value, list) and all(isinstance(name, str) for name in value) else []
+    return given if len(set(given)) == len(given) else []
 
 
 def _damaged(file: Path, problem: str) -> OptionError:

@@ -62,9 +62,9 @@ def shard_stories(store: ShardStore, criteria: ShardCriteria, *, limit: int | No
     """
     found = [shard.key for shard in find_shards(store, criteria, limit=limit)]
     yield from map(store.shard_story, found)
-    gone = store.database.read(criteria.keys)
-    for told in map(store.shard_story, [key for key in gone if key not in found]):
-        if told.shard is None and (told.changes or told.errors):
+    gone = set(store.database.read(criteria.keys)).difference(found)
+    for told in map(store.shard_story, store.remembered_shards(gone)):
+        if told.shard is None:
             yield told
 
 

@@ -87,6 +87,9 @@ def _show(store: ShardStore, source: str | None, pipeline: str | None, limits: S
             _print_whole(one, wrong[one.pipeline])
     else:
         _print_lines(found, wrong)
+    for name, place in store.moved_sources().items():
+        if source in (None, name):
+            tell(f"source {name} was moved to the store {place}: ask that one about it")
     if not found:
         tell("no such pipeline has started with this store" if pipeline or source else "no pipeline has started yet")
     return healthy

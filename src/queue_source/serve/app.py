@@ -35,6 +35,8 @@ PIPELINES = 50
 """Pipelines on one page."""
 FOUND = 20
 """Shards that a search lists, where it finds several."""
+ENTRIES = 20
+"""Attempts, errors and changes of an object that are shown, the newest ones, and files of an attempt."""
 CERTIFICATES = 50
 LONGEST_TEXT = 2_048
 """Characters of a search, or of a name; keys of objects have up to 1,024."""
@@ -111,11 +113,11 @@ class Site:
             found = list(find_shards(store, criteria, limit=FOUND + 1))
             if len(found) > 1:
                 return None, list(found)
-            stories = list(shard_stories(store, criteria, limit=1))
-            return (story_as_dict(stories[0]) if len(stories) == 1 else None), []
+            story = next(shard_stories(store, criteria, limit=1), None)  # it may have been forgotten in other sources
+            return (None if story is None else story_as_dict(story)), []
 
         story, several = self._reads.read(look)
-        return page("search.html", 200, text=text, story=story, several=several, most=FOUND, refresh=None)
+        return page("search.html", text=text, story=story, several=several, most=FOUND, entries=ENTRIES, refresh=None)
 
     def certificates(self, request: Request) -> Response:
         found = self._reads.read(lambda store: store.latest_certificates(limit=CERTIFICATES))

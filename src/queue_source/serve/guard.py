@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from urllib.parse import parse_qs
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -38,6 +38,12 @@ HEADERS = {
 _HOST = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<name>[^:\[\]/@\s]+))(?::\d{1,5})?")
 
 
+def host_name(host: str) -> str | None:
+    """The name in a header `Host`, without its port; None if there is none."""
+    found = _HOST.fullmatch(host)
+    return None if found is None else str(found["six"] or found["name"]).lower().rstrip(".")
+
+
 @dataclass(frozen=True, slots=True)
 class Access:
     """Who may read. `hosts`: names in the header `Host` that are answered; `token`: None where none is asked for."""
@@ -48,12 +54,18 @@ class Access:
 
     @classmethod
     def to(cls, more_hosts: Iterable[str], token: str | None) -> Access:
-        return cls(LOOPBACK | {host.lower().strip("[]") for host in more_hosts}, token)
+        """Raises ValueError with a name that no header `Host` can have."""
+        names = set[str]()
+        for given in more_hosts:
+            name = host_name(f"[{given}]" if given.count(":") > 1 and "[" not in given else given)
+            if name is None or "*" in name:
+                raise ValueError(given)
+            names.add(name)
+        return cls(LOOPBACK | names, token)
 
     def knows(self, host: str) -> bool:
         """Whether the header names us. A page of somebody else whose name leads here (DNS rebinding) does not."""
-        found = _HOST.fullmatch(host)
-        return found is not None and (found["six"] or found["name"]).lower().rstrip(".") in self.hosts
+        return host_name(host) in self.hosts
 
     def may_read(self, request: Request) -> bool:
         if self.token is None:
@@ -134,10 +146,13 @@ class Guard:
 async def given_token(request: Request) -> str | None:
     """The token in the body of the login form; None if the body is something else."""
     body = b""
-    async for piece in request.stream():
-        body += piece
-        if len(body) > _LONGEST_BODY:
-            return None
+    try:
+        async for piece in request.stream():
+            body += piece
+            if len(body) > _LONGEST_BODY:
+                return None
+    except ClientDisconnect:
+        return None
     try:
         found = parse_qs(body.decode("ascii"), max_num_fields=4).get("token", [])
     except ValueError:  # not ASCII, or too many fields

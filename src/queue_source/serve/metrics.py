@@ -301,5 +301,8 @@ class Export:
 
     def text(self, accept: str) -> tuple[bytes, str]:
         """The text in the form that the scraper accepts, and its content type."""
-        encode, content_type = choose_encoder(accept)
+        try:
+            encode, content_type = choose_encoder(accept)
+        except (TypeError, ValueError):  # it asks for a version that is no number
+            encode, content_type = choose_encoder("")
         return encode(self._registry), content_type

@@ -5,10 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from concurrent.futures import TimeoutError as Expired
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TypeVar
+from queue import Empty, SimpleQueue
+from typing import Any, TypeVar
 
 from shard_store.errors import StoreUnavailable
 from shard_store.operations import PipelineStatus
@@ -48,10 +50,13 @@ class StoreReads:
         self._store = store
         self._time_out = time_out
         self._clock = clock
-        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="cuesqueue-serve")
+        self._jobs: SimpleQueue[tuple[Future[Any], Callable[[ShardStore], Any]] | None] = SimpleQueue()
+        for number in range(THREADS):  # a ThreadPoolExecutor's would keep the process from ending while the store hangs
+            threading.Thread(target=self._work, name=f"cuesqueue-serve_{number}", daemon=True).start()
         self._room = threading.Semaphore(WAITING)
         self._lock = threading.Lock()
         self._shared: _Shared | None = None
+        self._file: tuple[int, int] | None = None
 
     def read(self, work: Callable[[ShardStore], T]) -> T:
         """What `work` finds. Raises ShardStoreError, also when that takes too long."""
@@ -66,17 +71,49 @@ class StoreReads:
         return self._wait(future, shared=True)
 
     def close(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        """Begin nothing more; a read that is under way is not waited for."""
+        with suppress(Empty):
+            while job := self._jobs.get_nowait():
+                job[0].cancel()
+        for _ in range(THREADS):
+            self._jobs.put(None)
+
+    def _work(self) -> None:
+        while job := self._jobs.get():
+            future, work = job
+            if not future.set_running_or_notify_cancel():
+                continue
+            try:
+                self._look_for_file()
+                found = work(self._store)
+            except BaseException as error:  # noqa: BLE001 - whoever waits for it gets it
+                future.set_exception(error)
+            else:
+                future.set_result(found)
+
+    def _look_for_file(self) -> None:
+        """A SQLite file that was restored is another one; of one that is gone a new connection would make an empty one.
+
+        A connection that is open shows the old file for ever.
+        """
+        file = self._store.database.file()
+        if file is None:
+            return
+        try:
+            found = file.stat()
+        except OSError as error:
+            raise StoreUnavailable(f"database {self._store.database.name!r}: {error.strerror}") from error
+        with self._lock:
+            before, self._file = self._file, (found.st_dev, found.st_ino)
+            if before not in (None, self._file):
+                self._store.database.engine.dispose()
 
     def _submit(self, work: Callable[[ShardStore], T]) -> Future[T]:
         if not self._room.acquire(blocking=False):
             raise StoreUnavailable("too many reads of the store are under way")
-        try:
-            future = self._threads.submit(work, self._store)
-        except BaseException:
-            self._room.release()
-            raise
+        future: Future[T] = Future()
         future.add_done_callback(lambda _: self._room.release())
+        self._jobs.put((future, work))
         return future
 
     def _wait(self, future: Future[T], *, shared: bool = False) -> T:
