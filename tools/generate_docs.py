@@ -59,7 +59,7 @@ def _versions_lines(records: list[dict[str, Any]]) -> Iterator[str]:
     yield from ("# Versions", "", notice, "")
     yield "cuesqueue needs Spark 4.0 or newer, Python 3.10 or newer, and Java 17 or newer. These tests were run with"
     yield "these versions. Each line is one run on one machine (Linux, local mode), with the packages of that Spark's"
-    yield "lock. What is not in the table was not run."
+    yield "lock. The table has what was noted by `tools/versions.py`, and says nothing of other versions."
     yield from ("", "| Spark | Python | Java | tests | passed | failed | skipped | date | commit |")
     yield "|---|---|---|---|---|---|---|---|---|"
     for one in records:
