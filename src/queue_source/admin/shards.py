@@ -63,9 +63,9 @@ def shard_stories(store: ShardStore, criteria: ShardCriteria, *, limit: int | No
     found = [shard.key for shard in find_shards(store, criteria, limit=limit)]
     yield from map(store.shard_story, found)
     gone = set(store.database.read(criteria.keys)).difference(found)
-    for told in map(store.shard_story, store.remembered_shards(gone)):
-        if told.shard is None:
-            yield told
+    for story in map(store.shard_story, store.remembered_shards(gone)):
+        if story.shard is None:
+            yield story
 
 
 def quarantine_shards(

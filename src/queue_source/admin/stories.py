@@ -12,9 +12,9 @@ from shard_store.shard_story import ShardStory
 
 def shard_as_dict(shard: FoundShard) -> dict[str, Any]:
     """The shard as JSON has it."""
-    told = asdict(shard)
-    times = {name: iso_time(told.pop(name)) for name in ("opened_at", "finished_at")}
-    return {"key": told.pop("key").hex(), **told, **times}
+    fields = asdict(shard)
+    times = {name: iso_time(fields.pop(name)) for name in ("opened_at", "finished_at")}
+    return {"key": fields.pop("key").hex(), **fields, **times}
 
 
 def story_as_dict(story: ShardStory) -> dict[str, Any]:

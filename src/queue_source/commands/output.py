@@ -96,8 +96,8 @@ def print_result(result: Mapping[str, Any], as_json: bool, *, title: str) -> Non
     if as_json:
         sys.stdout.write(json.dumps(_redacted(result)).replace("\x7f", "\\u007f") + "\n")
         return
-    told = _redacted(result).items()
-    rows = [(name.replace("_", " "), "unknown" if value is None else str(value)) for name, value in told]
+    redacted = _redacted(result).items()
+    rows = [(name.replace("_", " "), "unknown" if value is None else str(value)) for name, value in redacted]
     _print_rows(title, (), rows)
 
 
@@ -120,11 +120,11 @@ def _print_rows(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]
     from rich.table import Column, Table
     from rich.text import Text
 
-    told = [[Text(visible(cell)) for cell in row] for row in rows]
-    headers = columns or [""] * len(told[0] if told else ())
+    cells = [[Text(visible(cell)) for cell in row] for row in rows]
+    headers = columns or [""] * len(cells[0] if cells else ())
     folded = [Column(header, overflow="fold") for header in headers]  # an id that is cut off names nothing
     table = Table(*folded, title=Text(shown(title)), title_justify="left", show_header=bool(columns))
-    for row in told:
+    for row in cells:
         table.add_row(*row)
     Console().print(table)
 

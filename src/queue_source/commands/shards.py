@@ -88,14 +88,14 @@ def show(
         problem = "knows nothing of" if not found else "has several shards for"
         hint = "see `cuesqueue shards list`" if not found else "name more digits, or the --source"
         raise OptionError("ID", f"the store {problem} {shard_id[:300]!r}; {hint}")
-    told = story_as_dict(found[0])
+    story = story_as_dict(found[0])
     if as_json:
-        print_result(told, as_json, title="shard")
+        print_result(story, as_json, title="shard")
         return
-    shard = {field: value for field, value in (told["shard"] or {}).items() if value is not None}
-    print_result({"outcome": told["outcome"], **shard}, as_json, title="shard")
+    shard = {field: value for field, value in (story["shard"] or {}).items() if value is not None}
+    print_result({"outcome": story["outcome"], **shard}, as_json, title="shard")
     for name in ("planned", "attempts", "errors", "changes"):
-        for entry in told[name] if isinstance(told[name], list) else [told[name]] if told[name] else []:
+        for entry in story[name] if isinstance(story[name], list) else [story[name]] if story[name] else []:
             known = {field: value for field, value in entry.items() if value is not None}
             print_result(known, as_json, title=name.removesuffix("s"))
 

@@ -79,8 +79,8 @@ def _show(store: ShardStore, source: str | None, pipeline: str | None, limits: S
     wrong = {one.pipeline: operations.complaints(one, limits) for one in found}
     healthy = not any(wrong.values()) and (bool(found) or pipeline is None)
     if as_json:
-        told = [{**_plain(asdict(one)), "complaints": list(wrong[one.pipeline])} for one in found]
-        print_result({"healthy": healthy, "pipelines": told}, as_json, title="status")
+        pipelines = [{**_plain(asdict(one)), "complaints": list(wrong[one.pipeline])} for one in found]
+        print_result({"healthy": healthy, "pipelines": pipelines}, as_json, title="status")
         return healthy
     if len(found) <= _WHOLE:
         for one in found:
