@@ -149,7 +149,7 @@ def test_watching_shows_it_again_until_it_is_interrupted(world: World, monkeypat
         if len(pauses) == 3:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("queue_source.commands.status.time.sleep", sleep)
+    monkeypatch.setattr("queue_source.commands.status.sleep", sleep)
     assert run("--watch", "--interval", "2s").stdout.count("p: running") == 3
     assert pauses == [2.0] * 3
     del pauses[:]

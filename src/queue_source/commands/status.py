@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 import textwrap
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime, timedelta
+from time import sleep
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -61,7 +61,7 @@ def status(
         healthy = _show(opened, source, pipeline, limits, as_json)
         while watch:
             try:
-                time.sleep(pause.total_seconds())
+                sleep(pause.total_seconds())
                 if not as_json and sys.stdout.isatty():
                     sys.stdout.write("\x1b[H\x1b[2J")
                 healthy = _show(opened, source, pipeline, limits, as_json)
