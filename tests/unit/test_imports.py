@@ -265,7 +265,7 @@ def test_an_sdk_outside_its_adapter_is_found(importer: str, source: str, wrong: 
     assert any(out_of_place(found) for found in imports_in(importer, source)) is wrong
 
 
-def test_a_task_reads_and_writes_without_loading_sql() -> None:
+def test_what_a_task_needs_to_read_and_to_write_files_loads_no_sql() -> None:
     """Loading it takes a cold worker half a second, and every process of Spark that a query begins with is cold."""
     program = """
 import subprocess

@@ -66,7 +66,7 @@ def access_of(host: str, token: str | None, allowed_hosts: list[str]) -> Access:
 
 
 def serve(store: ShardStore, *, host: str, port: int, access: Access, limits: StatusLimits, time_out: float) -> None:
-    """Answer requests until the process is told to end (SIGINT, SIGTERM)."""
+    """Answer requests until the process is asked to end (SIGINT, SIGTERM)."""
     reads = StoreReads(store, time_out=time_out)
     try:
         uvicorn.run(
