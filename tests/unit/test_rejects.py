@@ -52,7 +52,8 @@ def test_a_long_cause_an_unknown_pipeline_and_a_store_that_is_not_there_are_refu
     url = f"sqlite:///{tmp_path}/store.db"
     with open_store(url), pytest.raises(StoreConfigurationError, match="no cuesqueue source named 'other'"):
         reject_rows([b"x"], store=url, pipeline="other")
-    with pytest.raises(ValueError, match="must have 1 to 40 characters"):
-        reject_rows([b"x"], store=url, pipeline="p", cause="x" * 41)
+    for cause in ("", "x" * 41, "no\0", "no\ud800"):
+        with pytest.raises(ValueError, match="must have 1 to 40 printable characters"):
+            reject_rows([b"x"], store=url, pipeline="p", cause=cause)
     with pytest.raises(StoreConfigurationError, match="no such file"):
         reject_rows([b"x"], store=f"sqlite:///{tmp_path}/absent.db", pipeline="p")

@@ -270,7 +270,7 @@ def test_health_has_the_limits_of_status(client: Callable[..., TestClient], stor
     assert strict.get("/healthz?pipeline=other").status_code == 503
     assert client().get("/healthz?pipeline=files").status_code == 200
     assert client().get("/healthz?pipeline=other").status_code == 503
-    assert client().get("/healthz?source=other").status_code == 200
+    assert client().get("/healthz?source=other").status_code == 503
 
 
 def _bad(delivery_hash: str, shard_id: str, cause: str = "malformed-record", detail: str = "why") -> ErrorRecord:
@@ -309,6 +309,13 @@ def test_the_story_of_an_object_is_what_the_command_shows(client: Callable[..., 
     key = us.look("s3://landing/2.json")["s3://landing/2.json"].key.hex()
     assert "s3://landing/2.json" in client().get(f"/search?q={key[:12]}").text
     assert "knows nothing of" in client().get("/search?q=s3://landing/3.json").text
+
+
+def test_a_search_takes_a_name_as_it_is_and_as_pasted(client: Callable[..., TestClient], store: ShardStore) -> None:
+    published(store, "files", "s3://landing/in ", "s3://landing/out")
+    for pasted in ("s3://landing/in ", "s3://landing/out", " s3://landing/out\n"):
+        found = client().get(f"/search?{urlencode({'q': pasted})}").text
+        assert "published by attempt" in found, pasted
 
 
 def test_a_search_that_finds_several_lists_a_few(client: Callable[..., TestClient], store: ShardStore) -> None:

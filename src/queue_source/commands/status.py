@@ -47,7 +47,8 @@ def status(
     """Show which pipelines are alive, how far behind they are, how fast, and what went wrong.
 
     All of it is in the store, also of pipelines that run elsewhere or were killed. Exit codes: 0 all are healthy, 3 one
-    is not, or --pipeline has never started. A pipeline whose heartbeats have ended without a stop is never healthy.
+    is not, or nothing of --pipeline or --source has started. A pipeline whose heartbeats ended without a stop is never
+    healthy.
     """
     pause = duration_of("--interval", interval)
     import shard_store
@@ -77,7 +78,7 @@ def _show(store: ShardStore, source: str | None, pipeline: str | None, limits: S
 
     found = operations.status(store, source=source, pipeline=pipeline)
     wrong = {one.pipeline: operations.complaints(one, limits) for one in found}
-    healthy = not any(wrong.values()) and (bool(found) or pipeline is None)
+    healthy = not any(wrong.values()) and (bool(found) or not (pipeline or source))
     if as_json:
         pipelines = [{**_plain(asdict(one)), "complaints": list(wrong[one.pipeline])} for one in found]
         print_result({"healthy": healthy, "pipelines": pipelines}, as_json, title="status")

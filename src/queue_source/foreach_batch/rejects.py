@@ -66,14 +66,16 @@ def reject_rows(
         How many rows there are.
 
     Raises:
-        ValueError: `cause` is empty or too long.
+        ValueError: `cause` is empty or too long, or has a character that cannot be printed.
         PipelineTakenOver: Another driver runs the pipeline by now.
 
     Process:
         Driver, inside the function of `foreachBatch`.
     """
-    if not 0 < len(cause) <= _LONGEST_CAUSE:
-        raise ValueError(f"cause {cause!r:.100} must have 1 to {_LONGEST_CAUSE} characters; the reason may be longer")
+    if not 0 < len(cause) <= _LONGEST_CAUSE or not cause.isprintable():
+        raise ValueError(
+            f"cause {cause!r:.100} must have 1 to {_LONGEST_CAUSE} printable characters; the reason may have any"
+        )
     found = list(_of_frame(rows, reason, reason_column) if hasattr(rows, "selectExpr") else _of_values(rows, reason))
     if not found:
         return 0

@@ -104,10 +104,11 @@ class Site:
         )
 
     def search(self, request: Request) -> Response:
-        text = _text(request, "q", "").strip()
-        if not text:
+        text = _text(request, "q", "")
+        if not text.strip():
             return page("search.html", text="", story=None, several=(), refresh=None)
-        criteria = ShardCriteria(ids=[text], source=_text(request, "source", "") or None)
+        # a name may end in a space; what is pasted with one more is found too
+        criteria = ShardCriteria(ids=sorted({text, text.strip()}), source=_text(request, "source", "") or None)
 
         def look(store: ShardStore) -> tuple[dict[str, object] | None, list[object]]:
             found = list(find_shards(store, criteria, limit=FOUND + 1))
@@ -142,7 +143,7 @@ class Site:
         except ShardStoreError as error:
             return self._health(request, False, {"store": redact_text(str(error))})
         wrong = {one.pipeline: list(complaints(one, self._limits)) for one in found}
-        healthy = not any(wrong.values()) and (bool(found) or not name)
+        healthy = not any(wrong.values()) and (bool(found) or not (name or source))
         return self._health(request, healthy, {"pipelines": {one: text for one, text in wrong.items() if text}})
 
     def _health(self, request: Request, healthy: bool, details: dict[str, object]) -> Response:
