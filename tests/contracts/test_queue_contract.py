@@ -458,7 +458,7 @@ def test_a_group_whose_lease_ran_out_comes_again_in_its_order(queue: Queue, othe
     assert seen == [b"1", b"2", b"3"]
 
 
-@pytest.mark.needs("groups")
+@pytest.mark.needs("groups", "exclusive")
 def test_consumers_that_compete_for_groups_keep_each_group_in_order(backend: Backend) -> None:
     views = [backend.open_in_real_time() for _ in range(3)]
     for number in range(30):

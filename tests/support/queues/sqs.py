@@ -31,7 +31,8 @@ _STANDARD = {
 }
 _FIFO = {"order": "a FIFO queue keeps order within a group only", "stale": _STALE, "depth": _DEPTH}
 _SHORT = {"expiry": "real time passes in these tests: leases of FIFO queues are left to integration"}
-_MOTO = {"exclusive": "moto delivers a leased message again when many consumers ask at once"}
+# its receive takes no lock, and a waiting one does not see which groups others have leased since it began
+_MOTO = {"exclusive": "moto gives out a leased message, or a later one of its group, when many consumers ask at once"}
 _MOTO_FIFO = {**_MOTO, "delay": "moto mixes up a group that was given back with a delay"}
 
 
