@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, settings
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
 
 from queue_source.logs.context import work_on
+from queue_source.spark import process
 from support import leaks, loopback
 from support.engine import class_archive, few_at_once
 
@@ -45,6 +46,16 @@ def nothing_is_worked_on() -> Iterator[None]:
     """What reads or writes in the process of a test notes what its lines of the log are of, as in one of Spark's."""
     yield
     work_on(None)
+
+
+@pytest.fixture(autouse=True)
+def no_driver(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test without Spark is in no driver, also where one with Spark has left its session to the next of its process.
+
+    Otherwise what starts again after a crash takes the one before it for a query of the same driver, and waits for it.
+    """
+    if request.node.get_closest_marker("engine") is None:
+        monkeypatch.setattr(process, "_folders_by_the_jvm", lambda: "")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -20,7 +20,7 @@ from support.hostile import Hostile
 
 pytestmark = pytest.mark.engine
 
-MEMORY = 600 << 20
+MEMORY = 512 << 20
 """Bytes of a worker, at most."""
 MODULES = [name for name in ("typed", "text") if importlib.util.find_spec(f"support.hostile.{name}")]
 WRITERS = {"avro": "org.apache.spark.sql.avro.AvroFileFormat"}

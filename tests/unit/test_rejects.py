@@ -12,12 +12,6 @@ from shard_store.store import open_store
 from support.store_backends import Pipeline, rows
 
 
-@pytest.fixture(autouse=True)
-def no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where there is no Spark: another test of this process may have left one running."""
-    monkeypatch.setattr("queue_source.foreach_batch.rejects.driver_identity", lambda: "")
-
-
 def test_mappings_text_and_bytes_are_recorded_once_however_often_the_batch_runs(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/store.db"
     with open_store(url) as store:

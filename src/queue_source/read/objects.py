@@ -7,6 +7,7 @@ streamed. Either way a worker's memory is bounded by blocks, not by the object.
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -74,6 +75,7 @@ def read_object(
             noticed.where = uri
             raise
         except (BadObject, ObjectRefused) as error:
+            traceback.clear_frames(error.__traceback__)  # they hold what was read of the object
             if given:  # it changed while it was read: another try sees it from its beginning
                 raise ObjectStoreError(f"{uri!r} became bad while it was read: {error}") from error
             raise
