@@ -68,8 +68,12 @@ def test_rows_appended_over_jdbc_are_there_twice_when_their_batch_is_repeated(
     query = described(world)
     jdbc = {"url": f"jdbc:derby:{world.root}/derby;create=true", "dbtable": "taken", "driver": DERBY}
 
+    fails = iter([True])
+
     def append(batch: DataFrame, batch_id: int) -> None:
         batch.write.format("jdbc").mode("append").options(**jdbc).save()
+        if next(fails, False):
+            raise RuntimeError("after the rows are there, before Spark notes it")
 
     def there() -> list[Row]:
         table = spark.read.format("jdbc").options(**jdbc).load()
@@ -81,9 +85,9 @@ def test_rows_appended_over_jdbc_are_there_twice_when_their_batch_is_repeated(
             availableNow=True
         ).start().awaitTermination()
 
-    run_once()
+    with pytest.raises(StreamingQueryException, match="before Spark notes it"):
+        run_once()
     assert there() == sorted(rows)
-    forget_last_commit(query)
     run_once()
     assert there() == sorted(rows * 2)
 
