@@ -23,6 +23,8 @@ SETTINGS = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.sql.shuffle.partitions": "1",
     "spark.sql.streaming.stopTimeout": "60s",
+    # what docs/troubleshooting.md has for queries that a program starts again: a first offset may be cut off by a kill
+    "spark.sql.streaming.verifyCheckpointDirectoryEmptyOnStart": "false",
     "spark.sql.session.timeZone": "America/New_York",  # so that nothing rests on UTC by chance
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",  # short lives: compile less
 }
