@@ -313,10 +313,12 @@ def _read_csv(path: Path, schema: pa.Schema) -> pa.Table:
 
 
 def _read_json(path: Path, schema: pa.Schema) -> pa.Table:
+    """Dates stay texts: pyarrow makes none of them from JSON."""
+    known = [field.with_type(pa.string()) if pa.types.is_date(field.type) else field for field in schema]
     return pa_json.read_json(
         path,
         read_options=pa_json.ReadOptions(use_threads=False),
-        parse_options=pa_json.ParseOptions(explicit_schema=schema),
+        parse_options=pa_json.ParseOptions(explicit_schema=pa.schema(known)),
     )
 
 
