@@ -143,6 +143,11 @@ def test_a_session_is_killed_with_those_who_left_its_process_group() -> None:
         assert process.stdout is not None
         pid = int(process.stdout.readline())
         assert os.getpgid(pid) != process.pid
+        assert demo_run.kill_session(process, lambda: False) == 0
+        states = subprocess.run(
+            ["ps", "-o", "stat=", str(pid), str(process.pid)], capture_output=True, text=True, check=True
+        )
+        assert "T" not in states.stdout, "both go on"
         assert demo_run.kill_session(process) == 2
         assert demo_run._session(process.pid) == set()
 

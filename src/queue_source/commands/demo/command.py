@@ -87,9 +87,11 @@ def _tour(layout: Layout, days: int, as_json: bool) -> Tour:
 
         say("2. three streaming queries publish their rows ...")
         with demo_run.running(layout) as process:
-            if not demo_run.watch(store, process, advance, in_the_middle):
-                raise RuntimeError("the first run ended before it could be killed; report this as a bug")
-            killed = demo_run.kill_session(process)
+            killed = 0
+            while not killed:
+                if not demo_run.watch(store, process, advance, in_the_middle):
+                    raise RuntimeError("the first run ended before it could be killed; report this as a bug")
+                killed = demo_run.kill_session(process, lambda: bool(demo_run.interrupted(store)))
         say(f"3. ... until kill -9 ends all {killed} processes. They are started again, with backfill ...")
         interrupted, orphans = demo_run.interrupted(store), demo_run.unpublished_files(layout, store)
         before = demo_run.moment(layout, store)

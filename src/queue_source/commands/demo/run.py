@@ -64,16 +64,21 @@ def running(layout: Layout, *options: str) -> Iterator[subprocess.Popen[bytes]]:
         kill_session(process)
 
 
-def kill_session(process: subprocess.Popen[bytes]) -> int:
+def kill_session(process: subprocess.Popen[bytes], is_the_moment: Callable[[], bool] = lambda: True) -> int:
     """SIGKILL to every process of the session at one moment; returns how many there were.
 
-    They are all stopped first: a reader process that outlived its JVM by milliseconds would begin to tidy up.
+    They are all stopped first: a reader process that outlived its JVM by milliseconds would begin to tidy up. If it is
+    not the moment any more when all stand still, they go on, and the answer is 0.
     """
     stopped: set[int] = set()
     while fresh := _session(process.pid) - stopped:
         for pid in fresh:
             _signal(pid, signal.SIGSTOP)
         stopped |= fresh
+    if not is_the_moment():
+        for pid in stopped:
+            _signal(pid, signal.SIGCONT)
+        return 0
     for pid in stopped:
         _signal(pid, signal.SIGKILL)
     process.wait()
