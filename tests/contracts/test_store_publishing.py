@@ -74,9 +74,8 @@ def test_shards_that_end_at_different_places_are_published_together(store: Shard
     ends = [end_at(i) if i % 3 else Position(f"{i + 1:020}") for i in range(len(found))]
     us.snapshot(*found, ends=ends)
     assert us.publish(us.plan(), SPLIT).shards == 1200
-    assert [s.position for s in store.look([s.key for s in found]).values()] == [
-        dict(zip([s.key for s in found], ends, strict=True))[key] for key in store.look([s.key for s in found])
-    ]
+    expected = dict(zip([shard.key for shard in found], ends, strict=True))
+    assert {key: shard.position for key, shard in store.look(expected).items()} == expected
 
 
 @pytest.mark.parametrize("where", [0, 1500])
