@@ -16,6 +16,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cached_property
+from itertools import chain
 
 import numpy as np
 import pyarrow as pa
@@ -39,6 +40,7 @@ from queue_source.formats.text.blocks import (
     unified,
 )
 from queue_source.formats.text.csv_tokens import MAX_COLUMNS, CsvRecords, Field, Tokenizer, regular_quotes
+from queue_source.formats.text.marks import marks, one_earlier
 from queue_source.formats.text.parsing import TextConverter, text_converter
 from queue_source.formats.text.records import Record, RecordSchema, Rows, are_too_many
 from queue_source.formats.text.values import text_leaf
@@ -228,13 +230,11 @@ class CsvReader:
         escape = options.escape.encode()
         if escape and escape in lines and lines.count(escape) > _MAX_ESCAPES:  # to search is quicker than to count
             return None
-        lines = _plain_escapes(lines, options)
-        if quote and quote in lines:
-            if not regular_quotes(lines, quote, options.sep.encode()):
-                return None
-            if not options.multi_line and not _quotes_within_lines(lines, quote):
-                return None
-        return lines
+        plain = _plain_escapes(lines, options)
+        if plain is None or not quote or quote not in plain:
+            return plain
+        regular = regular_quotes(plain, quote, options.sep.encode(), over_lines=options.multi_line)
+        return plain if regular else None
 
     def _parse(self, lines: bytes) -> pa.Table:
         options, data = self._options, self._shape.data
@@ -329,9 +329,7 @@ def _may_be_hexadecimal(lines: bytes) -> bool:
     """Whether there is a `0x`: pyarrow takes it for the beginning of a number. A search for two characters is slow."""
     if b"x" not in lines and b"X" not in lines:
         return False
-    characters = np.frombuffer(lines, np.uint8)
-    zeros = characters[:-1] == ord("0")
-    return bool((zeros & ((characters[1:] == ord("x")) | (characters[1:] == ord("X")))).any())
+    return bool((marks(lines, b"0") & one_earlier(marks(lines, b"xX"))).any())
 
 
 def _may_have_blank_line(lines: bytes) -> bool:
@@ -339,13 +337,6 @@ def _may_have_blank_line(lines: bytes) -> bool:
     characters = np.frombuffer(lines, np.uint8)
     first = np.append(characters[:1], characters[1:][characters[:-1] == ord("\n")])
     return bool(((first <= ord(" ")) & (first != ord("\n"))).any())
-
-
-def _quotes_within_lines(lines: bytes, quote: bytes) -> bool:
-    """Whether no quoted field goes over the end of a line."""
-    characters = np.frombuffer(lines, np.uint8)
-    newlines, quotes = np.flatnonzero(characters == 10), np.flatnonzero(characters == quote[0])
-    return bool((np.searchsorted(newlines, quotes[0::2]) == np.searchsorted(newlines, quotes[1::2])).all())
 
 
 def _trimmed(lines: bytes, options: FormatOptions) -> bytes:
@@ -365,8 +356,11 @@ def _apply_nulls(column: pa.ChunkedArray, options: FormatOptions) -> pa.ChunkedA
     return pc.if_else(pc.equal(column, options.null_value), pa.scalar(None, pa.string()), column)
 
 
-def _plain_escapes(lines: bytes, options: FormatOptions) -> bytes:
-    """The lines with escaped quotes as doubled quotes, so that no other escape character has a meaning."""
+def _plain_escapes(lines: bytes, options: FormatOptions) -> bytes | None:
+    """The lines with escaped quotes as doubled quotes, so that no other escape character has a meaning.
+
+    None where a field with one is never closed.
+    """
     quote, escape = options.quote.encode(), options.escape.encode()
     if not escape or not quote or escape == quote:
         return lines
@@ -379,13 +373,18 @@ def _plain_escapes(lines: bytes, options: FormatOptions) -> bytes:
     quoted = re.compile(rb"(?:(?<=\A)|(?<=[\r\n%b]))%b(%b(?:(?:%b)%b)*)%b" % (s, q, inner, pair, inner, q))
     pairs = re.compile(rb"%b(%b|%b)" % (e, e, q))
 
-    def unescaped(field: re.Match[bytes]) -> bytes:
-        if escape not in field.group(1):
-            return field.group(0)
-        plain = pairs.sub(lambda pair: quote * 2 if pair.group(1) == quote else escape, field.group(1))
-        return quote + plain + quote
-
-    return quoted.sub(unescaped, lines)
+    outside: list[bytes] = []
+    inside: list[bytes] = []
+    place = 0
+    for field in quoted.finditer(lines):
+        if escape in field.group(1):
+            outside.append(lines[place : field.start(1)])
+            inside.append(pairs.sub(lambda pair: quote * 2 if pair.group(1) == quote else escape, field.group(1)))
+            place = field.end(1)
+    outside.append(lines[place:])
+    if any(escape + quote in part for part in outside):
+        return None  # no end of the field that this quote is in was found
+    return b"".join(chain.from_iterable(zip(outside, [*inside, b""], strict=True)))
 
 
 def _name(position: int) -> str:

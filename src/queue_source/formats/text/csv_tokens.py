@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from queue_source.formats.text.marks import Marks, between, is_marked, mark, marks, one_earlier, one_later, places
 from queue_source.options.file_format import FormatOptions
 
 Ends = np.ndarray[Any, np.dtype[np.intp]]
@@ -93,9 +94,9 @@ class CsvRecords:
             ends = self.ends(data)
             complete = ends[ends < len(data)]
             return int(complete[-1]) if len(complete) else 0
-        quotes = _places(data, self._quote)
+        outside = _ends_outside(data, self._quote)
         while end := max(data.rfind(b"\n", 0, end - 1), data.rfind(b"\r", 0, end - 1)) + 1:
-            if np.searchsorted(quotes, end) % 2 == 0 and data[end - 1 : end + 1] != b"\r\n":
+            if is_marked(outside, end - 1) and data[end - 1 : end + 1] != b"\r\n":
                 return end
         return 0
 
@@ -116,8 +117,10 @@ class CsvRecords:
 
     def _is_regular(self, data: bytes) -> bool:
         """Whether quotes do nothing but surround fields: then numpy finds the ends many times as fast."""
+        if _count(data, b"\n") + _count(data, b"\r") > _MAX_PLACES:
+            return False  # a list of their places would take many times the memory of the text
         if not self._quote or self._quote not in data:
-            return _count(data, b"\n") + _count(data, b"\r") <= _MAX_PLACES
+            return True
         if self._comment and self._comment in data:
             return False
         may_escape = self._escape and self._escape in data  # one character is found ten times as fast as two
@@ -131,19 +134,16 @@ def _count(data: bytes, character: bytes) -> int:
     return int(np.count_nonzero(np.frombuffer(data, np.uint8) == ord(character)))
 
 
-def _places(data: bytes, character: bytes) -> Ends:
-    """The places of a character; without a character, none."""
-    if not character:
-        return np.empty(0, np.intp)
-    places: Ends = np.flatnonzero(np.frombuffer(data, np.uint8) == ord(character))
-    return places
+def _ends_outside(data: bytes, quote: bytes) -> Marks:
+    """The characters that end lines, outside of quotes."""
+    ends = marks(data, b"\r\n")
+    return ends & ~between(marks(data, quote)) if quote else ends
 
 
 def _line_ends(data: bytes, quote: bytes) -> Ends:
     """The ends of lines outside of quotes, `\\r\\n` once."""
     characters = np.frombuffer(data, np.uint8)
-    newlines: Ends = np.flatnonzero((characters == 10) | (characters == 13))
-    newlines = newlines[np.searchsorted(_places(data, quote), newlines) % 2 == 0]
+    newlines = places(_ends_outside(data, quote))
     if len(newlines) == 0:
         return newlines
     halves = (characters[newlines[:-1]] == 13) & (characters[newlines[1:]] == 10) & (np.diff(newlines) == 1)
@@ -151,25 +151,21 @@ def _line_ends(data: bytes, quote: bytes) -> Ends:
     return ends
 
 
-def regular_quotes(data: bytes, quote: bytes, sep: bytes, *, open_end: bool = False) -> bool:
-    """Whether every quote opens a field, closes it, or is one of two within. `open_end`: the last may stay open."""
-    characters = np.frombuffer(data, np.uint8)
-    are_quotes = characters == quote[0]
-    if np.count_nonzero(are_quotes) > _MAX_PLACES:
-        return False  # their places would take many times the memory of the text
-    at = np.flatnonzero(are_quotes)
-    if len(at) % 2 and not open_end:
+def regular_quotes(data: bytes, quote: bytes, sep: bytes, *, over_lines: bool = True, open_end: bool = False) -> bool:
+    """Whether every quote opens a field, closes it, or is one of two within.
+
+    `over_lines`: a quoted field may have line ends. `open_end`: the last one may stay open.
+    """
+    quotes, ends = marks(data, quote), marks(data, b"\r\n")
+    within = between(quotes)
+    if (not open_end and is_marked(within, len(data))) or (not over_lines and (ends & within).any()):
         return False
-    borders = np.zeros(256, np.bool_)
-    borders[[sep[0], 10, 13]] = True
-    opening, closing = at[0::2], at[1::2]
-    begins = borders[characters[np.maximum(opening - 1, 0)]] | (opening == 0)
-    begins[1:] |= opening[1:] - 1 == closing[: len(opening) - 1]  # doubled: closed, and opened again at once
-    if not begins.all():
-        return False
-    ends = borders[characters[np.minimum(closing + 1, len(characters) - 1)]] | (closing == len(characters) - 1)
-    ends[: len(opening) - 1] |= closing[: len(opening) - 1] + 1 == opening[1:]
-    return bool(ends.all())
+    opening, closing = quotes & within, quotes & ~within
+    borders = marks(data, sep) | ends
+    mark(borders, len(data))
+    # a doubled quote closes the field, and opens it again at once
+    misplaced = (opening & ~one_later(borders | closing)) | (closing & ~one_earlier(borders | opening))
+    return not misplaced.any()
 
 
 def _field(options: FormatOptions) -> str:
