@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
 from shard_store.lags import percentile
-from shard_store.sql.schema import history, pipelines
+from shard_store.sql.schema import history, of_pipeline, pipelines
 from shard_store.sql.transaction import Transaction
 
 SLOT = 300_000_000  # microseconds, as are all times here
@@ -207,7 +207,7 @@ def count_errors(transaction: Transaction, pipeline: str, causes: Iterable[str])
     row = locked_now(transaction, pipeline)
     if row is not None:
         values = counted(transaction, row, row.now, Amounts(errors=Counter(causes)))
-        transaction.execute(pipelines.update().where(pipelines.c.pipeline == pipeline).values(**values))
+        transaction.execute(of_pipeline, [{"of": pipeline, **values}])
 
 
 def store_hours(transaction: Transaction, pipeline: str, source: str, hours: Iterable[tuple[int, Amounts]]) -> None:

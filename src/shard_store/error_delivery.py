@@ -11,7 +11,7 @@ from shard_store.error_records import FINAL
 from shard_store.error_search import PAGE, StoredError, read, selected
 from shard_store.model import PublishToken
 from shard_store.shards import fence
-from shard_store.sql.schema import errors, pipelines
+from shard_store.sql.schema import errors, of_pipeline, pipelines
 from shard_store.sql.transaction import Transaction
 
 MAX_INPUT = 65_536
@@ -29,7 +29,7 @@ def awaits_delivery() -> sa.ColumnElement[bool]:
 def name_queue(transaction: Transaction, token: PublishToken, queue: str | None) -> None:
     """Say where the pipeline's errors are sent; None: they stay in the table."""
     fence(transaction, token)
-    transaction.execute(pipelines.update().where(pipelines.c.pipeline == token.pipeline).values(error_queue=queue))
+    transaction.execute(of_pipeline, [{"of": token.pipeline, "error_queue": queue}])
 
 
 def undelivered(

@@ -20,7 +20,7 @@ from shard_store.positions import advance_shards, finished, open_positions, spli
 from shard_store.publishing import Delivery, deliver, planned_moves
 from shard_store.semantics import Semantics
 from shard_store.shards import fence
-from shard_store.sql.schema import attempts, pipelines
+from shard_store.sql.schema import attempts, of_pipeline
 from shard_store.sql.transaction import Transaction
 
 
@@ -71,16 +71,21 @@ def advance(
         written = write_snapshot(transaction, row, token, *snapshot)
         changes["last_seq"] = snapshot[0]
     if changes:
-        transaction.execute(pipelines.update().where(pipelines.c.pipeline == token.pipeline).values(**changes))
+        transaction.execute(of_pipeline, [{"of": token.pipeline, **changes}])
     return Confirmed(ended, lost, written, with_errors)
+
+
+_WITH_ERRORS = sa.select(attempts.c.delivery_hash).where(
+    attempts.c.pipeline == sa.bindparam("of"),
+    attempts.c.end_seq > sa.bindparam("after"),
+    attempts.c.end_seq <= sa.bindparam("until"),
+    attempts.c.errors > 0,
+)
 
 
 def plans_with_errors(transaction: Transaction, pipeline: str, after: int, until: int) -> tuple[str, ...]:
     """The hashes of the delivered plans with after < end <= until that have left errors."""
-    query = sa.select(attempts.c.delivery_hash).where(
-        attempts.c.pipeline == pipeline, attempts.c.end_seq > after, attempts.c.end_seq <= until, attempts.c.errors > 0
-    )
-    return tuple(transaction.execute(query).scalars())
+    return tuple(transaction.execute(_WITH_ERRORS, [{"of": pipeline, "after": after, "until": until}]).scalars())
 
 
 def write_snapshot(
@@ -114,8 +119,7 @@ def write_snapshot(
 def adopt_offset(transaction: Transaction, token: PublishToken, seq: int) -> None:
     """Continue after an offset that this store never gave (`failOnDataLoss=false`): what it stood for is given up."""
     if seq > fence(transaction, token).last_seq:
-        this = pipelines.update().where(pipelines.c.pipeline == token.pipeline)
-        transaction.execute(this.values(last_seq=seq, confirmed_seq=seq))
+        transaction.execute(of_pipeline, [{"of": token.pipeline, "last_seq": seq, "confirmed_seq": seq}])
 
 
 def lost_progress(store: str, pipeline: str, seq: int, last_seq: int) -> LostProgress:
@@ -137,6 +141,11 @@ def _refuse_falling(token: PublishToken, entries: Sequence[Range]) -> None:
         )
 
 
+_DELIVERED = sa.select(attempts.c.delivery_hash).where(
+    attempts.c.pipeline == sa.bindparam("of"), attempts.c.end_seq == sa.bindparam("end")
+)
+
+
 def _confirm(
     transaction: Transaction, row: Row[Any], token: PublishToken, end_seq: int, fail_on_data_loss: bool
 ) -> tuple[Move, ...]:
@@ -146,8 +155,7 @@ def _confirm(
     the ranges that passed to another owner meanwhile: they cannot be advanced, and are left to their owner.
     """
     lost: tuple[Move, ...] = ()
-    known = sa.select(sa.func.count()).where(attempts.c.pipeline == token.pipeline, attempts.c.end_seq == end_seq)
-    if not transaction.execute(known).scalar_one():
+    if transaction.execute(_DELIVERED, [{"of": token.pipeline, "end": end_seq}]).first() is None:
         forgotten, semantics = _was_published(transaction, row, token), Semantics(row.semantics)
         if forgotten and fail_on_data_loss:
             further = "have that batch read again" if semantics.final_at_delivery else "go on without that batch"

@@ -21,7 +21,7 @@ from shard_store.offsets import lost_progress
 from shard_store.positions import finished, open_places, split_by_fit
 from shard_store.semantics import Semantics
 from shard_store.shards import fence
-from shard_store.sql.schema import attempts, pipelines, sources
+from shard_store.sql.schema import attempts, of_pipeline, pipelines, sources
 from shard_store.sql.transaction import Transaction
 
 
@@ -62,21 +62,18 @@ def plan(transaction: Transaction, token: PublishToken, start_seq: int, end_seq:
             read_marks.forget(transaction, row.plan_hash, row.plan_attempt)
         else:
             made = _suspected(transaction, made)
-    transaction.execute(
-        pipelines.update()
-        .where(pipelines.c.pipeline == token.pipeline)
-        .values(
-            plan_hash=made.identity.delivery_hash,
-            plan_incarnation=token.incarnation,
-            plan_start=start_seq,
-            plan_after=after,
-            plan_end=end_seq,
-            plan_left_out=json.dumps(marks),
-            plan_lost=len(made.lost),
-            plan_attempt=made.attempt,
-            begun_seq=max(row.begun_seq, end_seq),
-        )
-    )
+    current = {
+        "plan_hash": made.identity.delivery_hash,
+        "plan_incarnation": token.incarnation,
+        "plan_start": start_seq,
+        "plan_after": after,
+        "plan_end": end_seq,
+        "plan_left_out": json.dumps(marks),
+        "plan_lost": len(made.lost),
+        "plan_attempt": made.attempt,
+        "begun_seq": max(row.begun_seq, end_seq),
+    }
+    transaction.execute(of_pipeline, [{"of": token.pipeline, **current}])
     return made
 
 
@@ -122,15 +119,19 @@ def planned_ranges(transaction: Transaction, identity: PlanIdentity) -> list[Ran
     return [entry for entry in ranges if snapshots.mark(entry) not in left_out]
 
 
+_DELIVERED = sa.select(attempts.c.delivery_hash).where(
+    attempts.c.pipeline == sa.bindparam("of"),
+    attempts.c.start_seq == sa.bindparam("start"),
+    attempts.c.end_seq == sa.bindparam("end"),
+)
+
+
 def _published(
     transaction: Transaction, row: Row[Any], token: PublishToken, start_seq: int, end_seq: int
 ) -> Plan | None:
     """The plan of these offsets, if an earlier attempt has delivered it."""
-    delivered = transaction.execute(
-        sa.select(attempts.c.delivery_hash).where(
-            attempts.c.pipeline == token.pipeline, attempts.c.start_seq == start_seq, attempts.c.end_seq == end_seq
-        )
-    ).first()
+    offsets = {"of": token.pipeline, "start": start_seq, "end": end_seq}
+    delivered = transaction.execute(_DELIVERED, [offsets]).first()
     if delivered is None:
         return None
     return Plan(PlanIdentity(row.source, token, start_seq, end_seq, delivered[0]), (), published=True)

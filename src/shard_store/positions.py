@@ -43,11 +43,11 @@ def open_places(
 def finished(transaction: Transaction, keys: set[ShardKey]) -> set[ShardKey]:
     """Which are at the end: finished, or finished so long ago that they are pruned.
 
-    By their keys alone: a condition on the end would let a planner read the index of all unfinished shards beside them.
+    Found by their keys alone: `IS NULL` would let a planner read the index of all unfinished shards beside them.
     """
-    ends = sa.select(shards.c.shard_key, shards.c.finished_at)
-    found = transaction.select_among(ends, shards.c.shard_key, keys)
-    return keys - {ShardKey(key) for key, finished_at in found if finished_at is None}
+    unfinished = sa.select(shards.c.shard_key).where(sa.func.coalesce(shards.c.finished_at, 0) == 0)
+    found = transaction.select_among(unfinished, shards.c.shard_key, keys)
+    return keys - {ShardKey(row.shard_key) for row in found}
 
 
 def split_by_fit(entries: Iterable[Entry], positions: dict[ShardKey, Position]) -> tuple[list[Entry], list[Entry]]:

@@ -31,7 +31,7 @@ from shard_store.model import (
 from shard_store.positions import advance_shards, lock_shards
 from shard_store.semantics import Semantics
 from shard_store.shards import fence
-from shard_store.sql.schema import attempts, errors, pipelines, shards, splits
+from shard_store.sql.schema import attempts, errors, of_pipeline, pipelines, shards, splits
 from shard_store.sql.schema import snapshots as snapshot_rows
 from shard_store.sql.transaction import Transaction, chunks
 
@@ -211,7 +211,7 @@ def deliver(transaction: Transaction, delivery: Delivery) -> Published:
     causes, bad = _errors_of(transaction, identity.delivery_hash)
     quarantined = {key for key in advanced if key in bad}
     ended = [move.key for move in delivery.moves if is_end(move.end) and move.key not in bad]
-    if semantics.keeps_shards:
+    if semantics.keeps_shards and quarantined:
         quarantined -= announced_since(transaction, identity, quarantined)
         quarantine = shards.update().values(
             state=ShardState.QUARANTINED.value,
@@ -248,13 +248,15 @@ def _deliver_without_shards(transaction: Transaction, delivery: Delivery) -> Pub
     return Published(delivery.digest, False, kind)
 
 
+_KINDS = errors.c.scope, errors.c.cause
+_CAUSES = sa.select(*_KINDS, sa.func.count()).where(errors.c.delivery_hash == sa.bindparam("digest")).group_by(*_KINDS)
+
+
 def _errors_of(transaction: Transaction, digest: str) -> tuple[Counter[str], set[bytes]]:
     """How many errors the plan left, by cause, and the keys of the objects that are bad as a whole."""
-    kinds = errors.c.scope, errors.c.cause
-    counts = sa.select(*kinds, sa.func.count()).where(errors.c.delivery_hash == digest).group_by(*kinds)
     causes = Counter[str]()
     scopes: set[str] = set()
-    for scope, cause, count in transaction.execute(counts):
+    for scope, cause, count in transaction.execute(_CAUSES, [{"digest": digest}]):
         scopes.add(scope)
         causes[cause] += count
     if scopes.isdisjoint(QUARANTINING):
@@ -292,28 +294,26 @@ def _record(
         given = transaction.row_set(**{name: splits.c[name] for name in ("path", "name_key", "rows", "bytes")})
         rows = [(f.path, split_key(f.path), f.rows, f.size) for f in chunk]
         given.execute(transaction.connection, given.insert(splits.insert(), common), rows)
-    transaction.execute(
-        attempts.insert().values(
-            **common,
-            lead_hash=delivery.lead or common["delivery_hash"],
-            incarnation=identity.token.incarnation,
-            start_seq=identity.start_seq,
-            end_seq=identity.end_seq,
-            batch_id=delivery.batch_id,
-            kind=kind.value,
-            shards=shard_count,
-            lost=delivery.lost,
-            errors=causes.total(),
-            splits=len(files or ()),
-            rows=delivery.rows,
-            bytes=delivery.size,
-            snapshot_at=snapshot_at,
-        )
-    )
+    attempt = common | {
+        "lead_hash": delivery.lead or common["delivery_hash"],
+        "incarnation": identity.token.incarnation,
+        "start_seq": identity.start_seq,
+        "end_seq": identity.end_seq,
+        "batch_id": delivery.batch_id,
+        "kind": kind.value,
+        "shards": shard_count,
+        "lost": delivery.lost,
+        "errors": causes.total(),
+        "splits": len(files or ()),
+        "rows": delivery.rows,
+        "bytes": delivery.size,
+        "snapshot_at": snapshot_at,
+    }
+    transaction.execute(attempts.insert(), [attempt])
     shown = {} if delivery.row_schema is None else {"row_schema": delivery.row_schema}
     lags = histogram([now - delivery.sent[key] for key in ended if key in delivery.sent])
     amounts = Amounts(1, delivery.rows, delivery.size, len(ended), errors=causes, lags=lags)
     size = delivery.rows, delivery.size
     last = LastBatch(identity.end_seq, delivery.batch_id, kind.value, now, *size, len(ended), causes.total())
     shown |= counted(transaction, delivery.row, now, amounts, last)
-    transaction.execute(pipelines.update().where(pipelines.c.pipeline == pipeline).values(published_at=now, **shown))
+    transaction.execute(of_pipeline, [{"of": pipeline, "published_at": now, **shown}])

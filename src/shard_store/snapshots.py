@@ -28,6 +28,16 @@ and what has to be escaped takes several bytes."""
 _KEY = 32
 
 
+_THESE = sa.and_(
+    snapshots.c.pipeline == sa.bindparam("of"),
+    snapshots.c.seq > sa.bindparam("after"),
+    snapshots.c.seq <= sa.bindparam("until"),
+)
+_MOVES = sa.select(snapshots.c.seq, snapshots.c.moves).where(_THESE).order_by(snapshots.c.seq, snapshots.c.chunk)
+_CONTENTS, _SENT = _MOVES.add_columns(snapshots.c.contents), _MOVES.add_columns(snapshots.c.sent)
+_GONE, _WITHOUT_CONTENTS = snapshots.delete().where(_THESE), snapshots.update().where(_THESE).values(contents="")
+
+
 def write(transaction: Transaction, token: PublishToken, snapshot: Snapshot) -> None:
     """Insert the snapshot, a row for each piece of each chunk of its ranges; a chunk's first row has its moves."""
     fixed = {"pipeline": token.pipeline, "seq": snapshot.seq, "incarnation": token.incarnation}
@@ -44,7 +54,7 @@ def write(transaction: Transaction, token: PublishToken, snapshot: Snapshot) -> 
 def read(transaction: Transaction, pipeline: str, after: int, until: int) -> list[Snapshot]:
     """The snapshots with after < seq <= until, in order; those whose contents are forgotten are missing."""
     found: dict[int, list[Range]] = {}
-    rows = _rows(transaction, pipeline, after, until, snapshots.c.moves, snapshots.c.contents)
+    rows = transaction.execute(_CONTENTS, [{"of": pipeline, "after": after, "until": until}]).all()
     for seq, moves, contents in _whole(rows):
         both = zip(_moves(moves), _contents(contents), strict=True)
         found.setdefault(seq, []).extend([Range(key, content, start, end) for (key, start, end), content in both])
@@ -53,7 +63,7 @@ def read(transaction: Transaction, pipeline: str, after: int, until: int) -> lis
 
 def read_moves(transaction: Transaction, pipeline: str, after: int, until: int) -> list[Move]:
     """As `read`, but only what moves, of all those snapshots one after the other."""
-    rows = _rows(transaction, pipeline, after, until, snapshots.c.moves)
+    rows = transaction.execute(_MOVES, [{"of": pipeline, "after": after, "until": until}])
     return [move for _, text in rows if text for move in _moves(text)]
 
 
@@ -63,7 +73,7 @@ def read_planned(
     """As `read_moves`, and when the messages of these shards were sent (microseconds), as far as that is known."""
     moves: list[Move] = []
     sent: dict[ShardKey, int] = {}
-    for _, text, times in _rows(transaction, pipeline, after, until, snapshots.c.moves, snapshots.c.sent):
+    for _, text, times in transaction.execute(_SENT, [{"of": pipeline, "after": after, "until": until}]):
         found = _moves(text) if text else []
         moves += found
         if times:
@@ -75,9 +85,8 @@ def read_planned(
 
 def forget(transaction: Transaction, pipeline: str, after: int, until: int, *, keep_moves: bool) -> None:
     """No plan needs the snapshots with after < seq <= until again: they go, or all of them but the moves."""
-    these = _between(pipeline, after, until)
-    gone = snapshots.update().values(contents="") if keep_moves else snapshots.delete()
-    transaction.execute(gone.where(these))
+    gone = _WITHOUT_CONTENTS if keep_moves else _GONE
+    transaction.execute(gone, [{"of": pipeline, "after": after, "until": until}])
 
 
 def flatten(parts: Sequence[Snapshot]) -> list[Range]:
@@ -105,15 +114,6 @@ def _whole(rows: Sequence[Any]) -> Iterator[tuple[int, str, str]]:
             if text := "".join(pieces):
                 yield seq, first, text
             pieces = []
-
-
-def _between(pipeline: str, after: int, until: int) -> sa.ColumnElement[bool]:
-    return sa.and_(snapshots.c.pipeline == pipeline, snapshots.c.seq > after, snapshots.c.seq <= until)
-
-
-def _rows(transaction: Transaction, pipeline: str, after: int, until: int, *columns: sa.Column[Any]) -> Sequence[Any]:
-    query = sa.select(snapshots.c.seq, *columns).where(_between(pipeline, after, until))
-    return transaction.execute(query.order_by(snapshots.c.seq, snapshots.c.chunk)).all()
 
 
 def _chunks(ranges: Sequence[Range]) -> Iterator[list[Range]]:

@@ -139,6 +139,9 @@ pipelines = sa.Table(
     sa.Column("activity", LongText),  # what it has published, in all and lately (JSON, see activity.py)
     **_TABLE,
 )
+of_pipeline = pipelines.update().where(pipelines.c.pipeline == sa.bindparam("of"))
+"""Changes the columns that it is given beside `of`. Made once, as other statements of each batch: building one costs
+more than running it."""
 
 shards = sa.Table(
     "cuesqueue_shards",
