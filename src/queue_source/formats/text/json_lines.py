@@ -50,6 +50,7 @@ from queue_source.formats.typed.columns import check_decimals, conform_column, r
 from queue_source.formats.types import inner_types, is_bytes
 from queue_source.options.file_format import FormatOptions
 
+_NOT_BLANK = re.compile(rb"[^ \t\r\n]")
 _NO_OBJECT = re.compile(rb"^[ \t]*[^ \t\n{]", re.MULTILINE)
 _SMALL_DOCUMENT = 64 << 10  # bytes that Python has read before pyarrow has begun
 _DECODED = 4 << 20  # bytes of text whose values are held as what Python decodes
@@ -79,7 +80,7 @@ class JsonReader:
         if not is_utf8(data):
             return None
         lines = unified(data, self._separator_text, blank=b" ")
-        if not lines or lines.isspace():
+        if not lines or not _NOT_BLANK.search(lines):
             return self._shape.full.empty_table()
         plain, lines_are_short = _look(lines)
         newlines = count_newlines(lines)
