@@ -34,7 +34,7 @@ def are_regular(text: str, *, over_lines: bool, open_end: bool) -> bool:
     return open_end or not opened
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(TEXTS, st.booleans(), st.booleans(), st.sampled_from([8, 64, 1 << 17]))
 @example('"' + "a" * 62 + '"', False, False, 8)
 @example("a" * 63 + ',"b"', False, False, 8)
@@ -47,7 +47,7 @@ def test_quotes_are_regular_where_each_one_is(text: str, over_lines: bool, open_
         assert regular_quotes(text.encode(), b'"', b",", over_lines=over_lines, open_end=open_end) == expected
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(TEXTS, st.sampled_from([7, 40, 1 << 24]), st.booleans(), st.sampled_from(["\\", '"', ""]))
 @example('a,"b\n","c",d\n', 8, False, "\\")
 @example('"a\n\nb"\n', 4, False, "\\")

@@ -106,7 +106,7 @@ def read(text: str) -> tuple[str, list[int]] | str:
     return repr(found.rows), found.offsets
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(texts)
 @example("\x0b\n")
 @example('{"a":1}\n\n{"a":2}{"a":3}\n')
