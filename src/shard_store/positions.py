@@ -45,7 +45,7 @@ def finished(transaction: Transaction, keys: set[ShardKey]) -> set[ShardKey]:
 
     Found by their keys alone: `IS NULL` would let a planner read the index of all unfinished shards beside them.
     """
-    unfinished = sa.select(shards.c.shard_key).where(sa.func.coalesce(shards.c.finished_at, 0) == 0)
+    unfinished = sa.select(shards.c.shard_key).where(sa.func.coalesce(shards.c.finished_at, -1) == -1)
     found = transaction.select_among(unfinished, shards.c.shard_key, keys)
     return keys - {ShardKey(row.shard_key) for row in found}
 
