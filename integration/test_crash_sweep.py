@@ -10,10 +10,11 @@ import multiprocessing
 import os
 import shutil
 import sys
+import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import forkserver
@@ -67,6 +68,7 @@ class Sweep:
         self._folder = folder
         self._server = server
         self._context = multiprocessing.get_context("forkserver")
+        self._lock = threading.Lock()
 
     def run(self, point: str, column: str, failure: str) -> Result:
         folder = self._folder / f"{point}-{column}-{failure}".replace(" ", "-").replace(",", "")
@@ -90,12 +92,12 @@ class Sweep:
         action = {"kill": "exit", "exception": "raise", "connection": f"pause:{marker}"}[failure]
         first = self._started(fail, cell, f"{point}={action}")
         if failure == "connection":
-            if not _wait(first, marker):
+            self._wait(first, marker.exists)
+            if not marker.exists():
                 return Result("never came to the point")
             self._end_connections(cell)
             marker.unlink()
-        first.join(SECONDS)
-        code = first.exitcode
+        code = self._wait(first)
         if code is None:
             first.kill()
             return Result("the first process hangs")
@@ -106,17 +108,28 @@ class Sweep:
         if failure == "exception" and "FailpointReached" not in said.read_text():
             return Result(f"failed otherwise: {said.read_text()}")
         second = self._started(go_on, cell, point, code != 0)
-        second.join(SECONDS)
-        if second.exitcode == 0:
+        second_code = self._wait(second)
+        if second_code == 0:
             return Result(survived=code == 0)
         second.kill()
         wrong = cell.folder / "wrong"
-        return Result(wrong.read_text() if wrong.exists() else f"the second process ended with {second.exitcode}")
+        return Result(wrong.read_text() if wrong.exists() else f"the second process ended with {second_code}")
 
     def _started(self, target: object, *arguments: object) -> BaseProcess:
         process = self._context.Process(target=target, args=arguments, daemon=True)  # type: ignore[arg-type]
-        process.start()
+        with self._lock:  # it also asks for the ends of all others, and two threads that read one's end at once get 255
+            process.start()
         return process
+
+    def _wait(self, process: BaseProcess, until: Callable[[], bool] = lambda: False) -> int | None:
+        """Its exit code; None if it is not over when `until` holds, or in time."""
+        deadline = time.monotonic() + SECONDS
+        while True:
+            with self._lock:
+                code = process.exitcode
+            if code is not None or until() or time.monotonic() > deadline:
+                return code
+            time.sleep(0.01)
 
     def _end_connections(self, cell: Cell) -> None:
         names = [make_url(url).database for url in (cell.store, cell.elsewhere)]
@@ -131,15 +144,6 @@ class Sweep:
             for url in urls:
                 connection.execute(sa.text(f"DROP DATABASE {make_url(url).database} WITH (FORCE)"))
         engine.dispose()
-
-
-def _wait(process: BaseProcess, marker: Path) -> bool:
-    deadline = time.monotonic() + SECONDS
-    while process.is_alive() and time.monotonic() < deadline:
-        if marker.exists():
-            return True
-        time.sleep(0.01)
-    return marker.exists()
 
 
 @pytest.fixture
