@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings
@@ -13,7 +11,7 @@ from queue_source.formats.text import csv_lines, marks
 from queue_source.formats.text.csv_lines import CsvReader
 from queue_source.formats.text.csv_tokens import regular_quotes
 from queue_source.options.file_format import FormatOptions
-from support.reading import load_object, read_with_problems
+from support.reading import read_with_problems
 
 PIECES = ["a", "1", ",", ",", '"', '"', "\n", "\n", "\r\n", "\\", " ", '","', '"\n', ',"', '\n"', '""', "a" * 61]
 TEXTS = st.lists(st.sampled_from(PIECES), max_size=40).map("".join)
@@ -62,11 +60,3 @@ def test_what_is_read_quickly_is_what_is_read_slowly(text: str, block: int, mult
         patch.setattr(CsvReader, "quickly", lambda *_: None)
         slow = read_with_problems(text.encode(), TWO, options)
     assert (quick.rows, quick.offsets) == (slow.rows, slow.offsets)
-
-
-def test_short_fields_in_quotes_are_read_quickly(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A block of 16 MiB of them has eight million quotes."""
-    monkeypatch.setattr(CsvReader, "slowly", None)
-    (tmp_path / "short.csv").write_bytes(b'"1","2"\n' * (1 << 21))
-    batches = load_object(f"file://{tmp_path}/short.csv", TWO, FormatOptions("csv"))
-    assert sum(batch.num_rows for batch in batches) == 1 << 21
