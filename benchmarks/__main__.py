@@ -8,36 +8,17 @@ import os
 import platform
 import statistics
 import sys
-import tempfile
+import traceback
 from collections.abc import Sequence
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
-import benchmarks.competing
-import benchmarks.growth
-import benchmarks.latency
-import benchmarks.leases
-import benchmarks.listing
-import benchmarks.memory
-import benchmarks.pruning
-import benchmarks.queue_sink
-import benchmarks.queues
-import benchmarks.reading
-import benchmarks.reconcile
-import benchmarks.recovery
-import benchmarks.references
-import benchmarks.registering
-import benchmarks.semantics
-import benchmarks.sinks
-import benchmarks.small_files
-import benchmarks.store
-import benchmarks.store_year
-import benchmarks.worker_memory  # noqa: F401 -- these register themselves
-from benchmarks import saved
-from benchmarks.registry import REGISTRY, Measurement, Settings
+from benchmarks import run, saved
+from benchmarks.registry import REGISTRY, Measurement
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -54,28 +35,25 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     if options.save and options.quick:
         parser.error("a quick run is not for quoting, so its figures are not saved: leave out --quick or --save")
+    chosen = [name for name in REGISTRY if name in (options.only or REGISTRY)]
     code = saved.checkout() if options.save else None
-    errors = Console(stderr=True, highlight=False)
-    chosen = [known for name, known in REGISTRY.items() if name in (options.only or REGISTRY)]
     found: list[tuple[str, Measurement]] = []
-    with tempfile.TemporaryDirectory(prefix="cuesqueue-bench-") as folder:
-        for known in chosen:
-            errors.print(f"{known.name}: {known.about}", markup=False, soft_wrap=True)
-            own = Path(folder) / known.name
-            own.mkdir()
-            settings = Settings(own, options.quick, lambda text: errors.print(f"  {text}", markup=False))
-            load = os.getloadavg()[0]
-            measured = list(known.run(settings))
-            found += [(known.name, measurement) for measurement in measured]
-            if code:
-                kept = saved.save(options.save, known, measured, code, load)
-                errors.print(f"  saved in {kept}; `make docs` draws it", markup=False)
+    failed: list[str] = []
+    for name in chosen:
+        measure = partial(run.measure, name, options.quick, options.save, code)
+        try:
+            found += [(name, one) for one in (measure() if len(chosen) == 1 else run.in_a_process(measure))]
+        except Exception:  # noqa: BLE001 -- the others' figures are worth having
+            failed.append(name)
+            traceback.print_exc()
+    if failed:
+        print(f"failed: {', '.join(failed)}", file=sys.stderr)
     if options.json:
         lines = [{"benchmark": name, **measurement.as_json()} for name, measurement in found]
         print(json.dumps({"machine": machine(), "quick": options.quick, "measurements": lines}))
-        return 0
-    _print_table(found, options.quick)
-    return 0
+    else:
+        _print_table(found, options.quick)
+    return 1 if failed else 0
 
 
 def machine() -> dict[str, object]:

@@ -1,7 +1,8 @@
-"""Rows per second through a micro-batch: this source against Spark's own file stream, and pyarrow alone as the floor.
+"""Rows per second through a micro-batch: this source against Spark's own file stream, and two floors.
 
 The same files, schema and sink (`noop`), in one Spark session, in turn. Each run is a query of its own with
-`availableNow` and a new checkpoint, and reads all files in one micro-batch (checked). Two times are taken:
+`availableNow` and a new checkpoint, and reads all files in one micro-batch (checked). The floors are a source in Python
+that has the rows ready, in turn with the others, and pyarrow alone. Two times are taken:
 
 - batch: `getBatch` + `queryPlanning` + `addBatch` of the micro-batch's progress, that is planning and reading;
 - query: from `start()` until the query has ended. For this source it includes starting its Python process, receiving
@@ -31,6 +32,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
 
+from benchmarks import ready
 from benchmarks.registry import Measurement, Role, Settings, alternate, benchmark
 from queue_source.queues import open_queue
 
@@ -57,6 +59,9 @@ class Content:
 
     def declared(self, format: str) -> str:
         return "value STRING" if format == "text" else self.ddl
+
+    def types(self, format: str) -> pa.Schema:
+        return pa.schema([("value", pa.string())]) if format == "text" else self.arrow
 
     def table(self, ids: range) -> pa.Table:
         columns = zip(self.columns(ids), self.arrow, strict=True)
@@ -197,15 +202,18 @@ def compared(
     rounds: tuple[int, int] = (5, 5),
     content: Content = ORDERS,
 ) -> Iterator[Measurement]:
-    """The files of a folder: this source and Spark's own in turn, and pyarrow alone.
+    """The files of a folder: this source, Spark's own and the rows from memory in turn, and pyarrow alone.
 
     `rounds`: those to warm up, as the JVM goes on compiling for many batches, and those that count.
     """
     ours = Query(settings.folder / "ours", rows, partial(our_stream, spark, format, folder, content))
     theirs = Query(settings.folder / "theirs", rows, partial(file_stream, spark, format, folder, content))
+    rows_ready = settings.folder / "ready"
+    ready.write(rows_ready, (table.cast(content.types(format)) for table in tables(format, folder, content)), CORES)
+    least = Query(settings.folder / "least", rows, partial(ready.stream, spark, rows_ready, content.declared(format)))
     name = f"{format}{about}"
     settings.say(f"{name}: {rows:,} rows in {len(list(folder.iterdir()))} files, {_bytes(folder) / 1e6:.0f} MB")
-    queries: list[list[float]] = [[], []]
+    queries: list[list[float]] = [[], [], []]
 
     def run(query: Query, place: int) -> float:
         batch, whole = query.run()
@@ -213,11 +221,22 @@ def compared(
         return batch
 
     warm_up, counted = (min(number, settings.repetitions) for number in rounds)
-    batches = alternate([partial(run, ours, 0), partial(run, theirs, 1)], counted, warm_up)
+    runs = [partial(run, query, place) for place, query in enumerate((ours, theirs, least))]
+    batches = alternate(runs, counted, warm_up)
+    shutil.rmtree(rows_ready)
     alone = alternate([partial(floor, format, folder, content)], counted)[0]
     against = "Spark's file stream"
     yield Measurement(f"{name}, batch", batches[0], rows, "rows", against, batches[1])
     yield Measurement(f"{name}, query", queries[0][warm_up:], rows, "rows", against, queries[1][warm_up:])
+    yield Measurement(
+        f"{name}, batch of rows from memory",
+        batches[2],
+        rows,
+        "rows",
+        against,
+        batches[1],
+        role=Role.FLOOR,
+    )
     yield Measurement(
         f"{name}, pyarrow alone, {CORES} threads",
         alone,
@@ -302,6 +321,11 @@ def floor(format: str, folder: Path, content: Content = ORDERS) -> float:
     with ThreadPoolExecutor(CORES) as threads:
         list(threads.map(lambda path: _READ[format](path, content.arrow).num_rows, sorted(folder.iterdir())))
     return time.perf_counter() - started
+
+
+def tables(format: str, folder: Path, content: Content) -> Iterator[pa.Table]:
+    """What pyarrow makes of each file."""
+    return (_READ[format](path, content.arrow) for path in sorted(folder.iterdir()))
 
 
 def _read_csv(path: Path, schema: pa.Schema) -> pa.Table:

@@ -3,7 +3,7 @@
 Both run into their own transactional Parquet sink, from a folder of many files of one row.
 
 - *starting*: an AvailableNow run, of a query that has run before, with nothing new: from `start()` until it has ended.
-  In one Spark session, by turns.
+  In one Spark session, by turns; and, as the floor, with a source in Python that never has anything.
 - *recovery*: a whole driver is killed (all its processes, SIGKILL) while its query waits for files, a file comes, and
   the program is started again: from there until the file's row is visible. So it includes Python, Spark and the JVM,
   which cost both the same.
@@ -25,8 +25,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from benchmarks.reading import TUNED, spark_session
-from benchmarks.registry import Measurement, Settings, alternate, benchmark
+from benchmarks import ready
+from benchmarks.reading import TUNED, into_nothing, spark_session
+from benchmarks.registry import Measurement, Role, Settings, alternate, benchmark
 from queue_source.queues import open_queue
 from shard_store.store import open_store
 
@@ -44,9 +45,12 @@ def starting(settings: Settings) -> Iterator[Measurement]:
         for kind in STREAMS:
             _bring(settings.folder / kind, 0, 10)
             runs.append(partial(_run_to_the_end, spark, settings.folder / kind, kind))
-            runs[-1]()
-        ours, theirs = alternate(runs, settings.repetitions, warm_up=2)
+        runs.append(partial(_run_of_an_empty_source, spark, settings.folder / "empty"))
+        for run in runs:
+            run()
+        ours, theirs, empty = alternate(runs, settings.repetitions, warm_up=2)
     yield Measurement("nothing to do", ours, 0, "", _THEIRS, theirs)
+    yield Measurement("a source in Python that is empty", empty, 0, "", _THEIRS, theirs, Role.FLOOR)
 
 
 @benchmark("recovery")
@@ -167,6 +171,14 @@ def _start(spark: SparkSession, folder: Path, kind: str, **trigger: bool) -> Str
 def _run_to_the_end(spark: SparkSession, folder: Path, kind: str) -> float:
     began = time.perf_counter()
     _start(spark, folder, kind, availableNow=True).awaitTermination()
+    return time.perf_counter() - began
+
+
+def _run_of_an_empty_source(spark: SparkSession, folder: Path) -> float:
+    """Its processes have nothing to load but PySpark and pyarrow, and nothing to ask. Into no sink of Python's."""
+    began = time.perf_counter()
+    writer = into_nothing(ready.stream(spark, folder, SCHEMA).writeStream).trigger(availableNow=True)
+    writer.option("checkpointLocation", f"{folder}/checkpoint").start().awaitTermination()
     return time.perf_counter() - began
 
 

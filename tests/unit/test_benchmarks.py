@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark import SparkContext
 
 from benchmarks import __main__ as program
-from benchmarks import registry
+from benchmarks import ready, registry
 from benchmarks.latency import _POINTS, _PROGRESS, Turn, _breakdowns, latency
-from benchmarks.reading import FORMATS, floor, write_files
+from benchmarks.reading import FORMATS, ORDERS, floor, tables, write_files
 from benchmarks.registry import Breakdown, Measurement, Part, Settings, alternate, benchmark
 
 
@@ -75,6 +79,18 @@ def test_the_table_and_the_json_hold_every_measurement(
     assert told["machine"]["cores"]
 
 
+def test_several_run_in_processes_of_their_own_and_one_that_fails_ends_no_other() -> None:
+    root = Path(__file__).resolve().parents[2]
+    command = [sys.executable, "-m", "benchmarks", "--quick", "--json", "--only", "queues", "--only", "leases"]
+    nobody = {"CUESQUEUE_BENCH_AMQP": "amqp://nobody@127.0.0.1:1/"}
+    told = subprocess.run(
+        command, cwd=root, env={**os.environ, **nobody}, capture_output=True, text=True, check=False, timeout=300
+    )
+    assert told.returncode == 1, told.stderr
+    assert "failed: queues\n" in told.stderr
+    assert {line["benchmark"] for line in json.loads(told.stdout)["measurements"]} == {"leases"}
+
+
 def test_latency_says_at_once_that_the_jvm_of_another_benchmark_would_note_nothing(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -105,3 +121,16 @@ def test_the_files_are_as_many_rows_as_said_in_every_format(format: str, tmp_pat
     write_files(tmp_path / format, format, 2, 10)
     assert len(list((tmp_path / format).iterdir())) == 2
     assert floor(format, tmp_path / format) > 0
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_the_rows_from_memory_are_those_of_the_files(format: str, tmp_path: Path) -> None:
+    write_files(tmp_path / format, format, 3, 7)
+    expected = [table.cast(ORDERS.types(format)) for table in tables(format, tmp_path / format, ORDERS)]
+    ready.write(tmp_path / "ready", expected, 2)
+    reader = ready.ReadyReader(str(tmp_path / "ready"))
+    parts = reader.partitions(reader.initialOffset(), reader.latestOffset())
+    found = [pa.Table.from_batches(reader.read(part)) for part in parts]
+    assert [table.num_rows for table in found] == [11, 10]
+    assert pa.concat_tables(found).to_pylist() == pa.concat_tables(expected).to_pylist()
+    assert reader.partitions(reader.latestOffset(), reader.latestOffset()) == []
