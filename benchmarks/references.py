@@ -1,12 +1,14 @@
 """Parquet by reference: Spark's own reader in `foreachBatch`, for announced objects and for the files of a folder.
 
 Both read the same large files into Spark's no-op sink, by turns in one session. Ours takes the announced objects as
-rows (`content=reference`), asks the store whether the batch is published, and publishes it.
+rows (`content=reference`), asks the store whether the batch is published, and publishes it. The floor is the same read
+without any stream.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -15,7 +17,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import cuesqueue
 from benchmarks.reading import ORDERS, TUNED, Query, announced, file_stream, spark_session, write_files
-from benchmarks.registry import Measurement, Settings, alternate, benchmark
+from benchmarks.registry import Measurement, Role, Settings, alternate, benchmark
 
 
 @benchmark("references")
@@ -36,10 +38,12 @@ def references(settings: Settings) -> Iterator[Measurement]:
             return batch
 
         warm_up = settings.repetitions
-        batches = alternate([partial(run, ours, 0), partial(run, theirs, 1)], settings.repetitions, warm_up)
+        runs = [partial(run, ours, 0), partial(run, theirs, 1), partial(_read_alone, spark, folder)]
+        batches = alternate(runs, settings.repetitions, warm_up)
     against = "Spark's file stream in foreachBatch"
     yield Measurement("parquet, large, batch", batches[0], rows, "rows", against, batches[1])
     yield Measurement("parquet, large, query", queries[0][warm_up:], rows, "rows", against, queries[1][warm_up:])
+    yield Measurement("parquet, large, read alone", batches[2], rows, "rows", against, batches[1], role=Role.FLOOR)
 
 
 def _objects(spark: SparkSession, folder: Path) -> DataFrame:
@@ -53,10 +57,19 @@ def _read(folder: Path, writer: DataStreamWriter) -> DataStreamWriter:
         with cuesqueue.delivery(store, "files", batch_id) as this:
             paths = cuesqueue.references(batch)
             if paths and not this.already:
-                rows = batch.sparkSession.read.schema(ORDERS.ddl).parquet(*paths)
-                rows.write.format("noop").mode("overwrite").save()
+                _load(batch.sparkSession, paths)
 
     return writer.foreachBatch(read)
+
+
+def _read_alone(spark: SparkSession, folder: Path) -> float:
+    began = time.perf_counter()
+    _load(spark, sorted(map(str, folder.iterdir())))
+    return time.perf_counter() - began
+
+
+def _load(spark: SparkSession, paths: Sequence[str]) -> None:
+    spark.read.schema(ORDERS.ddl).parquet(*paths).write.format("noop").mode("overwrite").save()
 
 
 def _into_nothing(writer: DataStreamWriter) -> DataStreamWriter:

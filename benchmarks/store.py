@@ -16,10 +16,12 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import sqlalchemy as sa
 
 from benchmarks.registry import Measurement, Role, Settings, alternate, benchmark
+from shard_store import publishing
 from shard_store.model import BEGINNING, Content, Range, ShardKey, Split, end_at, shard_key
 from shard_store.sql.schema import shards
 from shard_store.store import ShardStore, open_store
@@ -30,10 +32,14 @@ _COLUMNS = [column.name for column in shards.columns]
 
 
 class Batches:
-    """One pipeline that runs micro-batches of new shards, each of another size."""
+    """One pipeline that runs micro-batches of new shards, each of another size.
 
-    def __init__(self, store: ShardStore, pipeline: str = "bench") -> None:
+    `sent`: whether their messages say when they were sent, as those of every service do.
+    """
+
+    def __init__(self, store: ShardStore, pipeline: str = "bench", sent: bool = True) -> None:
         self._store = store
+        self._sent = sent
         started = store.start("bench", pipeline)
         self._token, self._seq = started.token, started.last_seq
         self._keys: list[ShardKey] = []
@@ -41,7 +47,7 @@ class Batches:
 
     def run(self, count: int) -> None:
         """Open, confirm the batch before and write the snapshot, plan, publish: four transactions."""
-        contents = contents_of(self._run, self._seq, count)
+        contents = contents_of(self._run, self._seq, count, int(time.time() * 1_000_000) if self._sent else None)
         found = self._store.open_shards(self._token, "bench", contents)
         ranges = [Range(s.key, s.content, BEGINNING, end_at(s.content.size or 0)) for s in found.values()]
         before = self._seq or None
@@ -67,7 +73,7 @@ class Floor:
 
     def run(self, count: int) -> None:
         self._number += 1
-        contents = contents_of(self._run, self._number, count)
+        contents = contents_of(self._run, self._number, count, int(time.time() * 1_000_000))
         rows = [_as_row(content) for content in contents]
         keys = [row[0] for row in rows]
         self._in_transaction(lambda cursor: cursor.executemany(self._insert(), rows))
@@ -95,9 +101,12 @@ class Floor:
             cursor.close()
 
 
-def contents_of(run: str, number: int, count: int) -> list[Content]:
+def contents_of(run: str, number: int, count: int, sent_at: int | None = None) -> list[Content]:
     uris = (f"s3://bucket/landing/{run}/{number}/part-{i:05}.parquet" for i in range(count))
-    return [Content(uri, uri, 1000 + i, f"etag-{i}", "sqs://landing", f"{i:032x}") for i, uri in enumerate(uris)]
+    return [
+        Content(uri, uri, 1000 + i, f"etag-{i}", "sqs://landing", f"{i:032x}", sent_at=sent_at)
+        for i, uri in enumerate(uris)
+    ]
 
 
 def _as_row(content: Content) -> tuple[object, ...]:
@@ -115,6 +124,7 @@ def _as_row(content: Content) -> tuple[object, ...]:
         "owner": "bench",
         "incarnation": 1,
         "opened_at": 0,
+        "sent_at": content.sent_at,
     }
     return tuple(values.get(name) for name in _COLUMNS)
 
@@ -145,6 +155,37 @@ def store_rates(settings: Settings) -> Iterator[Measurement]:
                     found[1],
                     reference_role=Role.FLOOR,
                 )
+
+
+@benchmark("store-recording")
+def store_recording(settings: Settings) -> Iterator[Measurement]:
+    """What is recorded for operators (when messages were sent, amounts, lags), against the same without it"""
+    for name, url in databases(settings.folder):
+        with url as address, open_store(address) as store:
+            recorded, bare = Batches(store, "recorded"), Batches(store, "bare", sent=False)
+            for count in (10, 100, 1000):
+                times = max(2, (200 if settings.quick else 2000) // count // (1 if count > 10 else 4))
+                both = [partial(_timed, recorded.run, count, times), partial(_unrecorded, bare.run, count, times)]
+                found = alternate(both, settings.repetitions * (1 if settings.quick else _TURNS))
+                yield Measurement(
+                    f"{name}, batches of {count}",
+                    found[0],
+                    count * times,
+                    "messages",
+                    "nothing recorded",
+                    found[1],
+                    reference_role=Role.BASELINE,
+                )
+
+
+_TURNS = 8
+"""Times as many as usual: what is looked for is a few hundredths."""
+
+
+def _unrecorded(run: Callable[[int], None], count: int, times: int) -> float:
+    """The time of batches after which the pipeline's row is left as it is."""
+    with mock.patch.object(publishing, "counted", return_value={}):
+        return _timed(run, count, times)
 
 
 @benchmark("store-growth")

@@ -74,18 +74,21 @@ def _listens(port: int) -> bool:
         return probe.connect_ex((HOST, port)) == 0
 
 
-def test_a_client_of_spark_connect_gets_each_row_once_with_a_sink_and_with_foreach_batch(
+def test_a_client_of_spark_connect_gets_each_row_once_with_a_sink_with_foreach_batch_and_by_reference(
     tmp_path: Path, cluster: Cluster, installed_code: Code, shipped_code: Code, shared_world: World, postgres_url: str
 ) -> None:
-    files, batches = shared_world, World(tmp_path / "batches", store=new_database(postgres_url))
-    rows = {world.root: world.feed(0, 4) for world in (files, batches)}
+    files = shared_world
+    batches, objects = (World(tmp_path / name, store=new_database(postgres_url)) for name in ("batches", "objects"))
+    rows = {world.root: world.feed(0, 4) for world in (files, batches, objects)}
     corrupt = files.root / "in" / "corrupt.json"
     corrupt.write_text("{")
     files.publish([corrupt.as_uri()])
-    (tmp_path / "queries.json").write_text(json.dumps([described(files, mode="FAILFAST"), described(batches)]))
-    own = sa.create_engine(batches.store_url)
-    with own.begin() as connection:
-        connection.execute(sa.text("CREATE TABLE taken (id BIGINT, name TEXT)"))
+    by_reference = described(objects, fileFormat=None, content="reference")
+    queries = [described(files, mode="FAILFAST"), described(batches), by_reference]
+    (tmp_path / "queries.json").write_text(json.dumps(queries))
+    for world in (batches, objects):
+        with connected(world) as connection:
+            connection.execute(sa.text("CREATE TABLE taken (id BIGINT, name TEXT)"))
     with connect_server(tmp_path, cluster.url, installed_code) as url:
         script = Path(__file__).parents[1] / "tests" / "support" / "engine" / "connect_client.py"
         client = subprocess.run(
@@ -100,9 +103,17 @@ def test_a_client_of_spark_connect_gets_each_row_once_with_a_sink_and_with_forea
     views = json.loads((tmp_path / "views.json").read_text("utf-8"))
     assert [tuple(row) for row in views["rows"]] == sorted(rows[files.root])
     assert views["causes"] == ["corrupt-object"]
-    with own.connect() as connection:
-        taken = connection.execute(sa.text("SELECT id, name FROM taken ORDER BY id, name")).all()
-    own.dispose()
-    assert [tuple(row) for row in taken] == sorted(rows[batches.root])
-    assert files.settled()
-    assert batches.settled()
+    for world in (batches, objects):
+        with connected(world) as connection:
+            taken = connection.execute(sa.text("SELECT id, name FROM taken ORDER BY id, name")).all()
+        assert [tuple(row) for row in taken] == sorted(rows[world.root])
+    for world in (files, batches, objects):
+        assert world.settled()
+
+
+@contextmanager
+def connected(world: World) -> Iterator[sa.Connection]:
+    engine = sa.create_engine(world.store_url)
+    with engine.begin() as connection:
+        yield connection
+    engine.dispose()

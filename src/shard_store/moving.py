@@ -194,6 +194,8 @@ def arrived(transaction: Transaction, arriving: Cargo) -> None:
     transaction.execute(
         this.values(moves=arriving.moves, moved_to=None, moved_to_id=None, import_id=arriving.export_id)
     )
+    # no reader has them here until one starts: otherwise those of a copy would count as dead
+    transaction.execute(pipelines.update().where(pipelines.c.source == arriving.source).values(driver=""))
 
 
 def check_columns(table: sa.Table, names: Sequence[str]) -> None:

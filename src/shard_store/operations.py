@@ -22,8 +22,8 @@ from shard_store.sql.schema import attempts, certificates, history, listings, pi
 from shard_store.sql.transaction import Transaction
 
 RUNNING, STOPPED, DEAD = "running", "stopped", "dead"
-"""The states of a pipeline. Stopped: its reader has ended by itself; dead: its heartbeats have ended, and nothing else
-said so."""
+"""The states of a pipeline. Stopped: its reader has ended by itself, or none was started since it was imported; dead:
+its heartbeats have ended, and nothing else said so."""
 
 _SECOND = 1_000_000
 _RECENT = 2 * SLOT
@@ -109,7 +109,8 @@ class PipelineStatus:
     Attributes:
         pipeline: Its name.
         source: Its source.
-        state: `running`, `stopped` (its reader has ended by itself) or `dead` (it sends no heartbeats any more).
+        state: `running`, `stopped` (its reader has ended by itself, or it was imported and not started here since) or
+            `dead` (it sends no heartbeats any more).
         incarnation: How often its reader was started.
         semantics: The option `deliverySemantics`.
         host: Where its reader runs; None as are the versions where it was started by an earlier version.
@@ -245,8 +246,9 @@ def status(
         transaction.now().label("now"),
         delivered.scalar_subquery().label("delivered"),
         waiting.scalar_subquery().label("waiting_since"),
+        sources.c.import_id,
     )
-    query = query.where(pipelines.c.source.not_in(sa.select(sources.c.source).where(sources.c.moved_to.is_not(None))))
+    query = query.outerjoin(sources, sources.c.source == pipelines.c.source).where(sources.c.moved_to.is_(None))
     if source is not None:
         query = query.where(pipelines.c.source == source)
     if pipeline is not None:
@@ -304,7 +306,8 @@ def _status(row: Row[Any], outstanding: int, listed: Listed | None, certified: C
     activity = Activity.parse(row.activity)
     report = Report.parse(row.report, row.incarnation)
     state = RUNNING if row.stale_at > row.now else DEAD
-    if report is not None and report.stopped:
+    not_begun = row.import_id is not None and not row.driver
+    if (report is not None and report.stopped) or (state == DEAD and not_begun):
         state = STOPPED
     held = report if state == RUNNING else None
     recent, seconds = _recent(activity, row.now)

@@ -19,6 +19,7 @@ from shard_store import error_search, moving
 from shard_store.error_search import Criteria
 from shard_store.errors import PipelineTakenOver, ShardStoreError, StoreConfigurationError
 from shard_store.model import BEGINNING, ErrorRecord, Reference, Split, shard_key
+from shard_store.operations import DEAD, STOPPED
 from shard_store.shard_repair import Audit
 from shard_store.sql.install import migrate
 from shard_store.sql.schema import (
@@ -141,6 +142,24 @@ def test_a_pipeline_goes_on_in_the_other_store_where_it_was(store: ShardStore, o
     }
     assert [row["path"] for row in rows(other, "splits")] == ["/split-1", "/c-and-d"]
     again.deliver("waiting")
+
+
+@pytest.mark.parametrize("copied", [False, True])
+def test_what_was_imported_is_not_dead_before_it_was_started(
+    store: ShardStore, other: ShardStore, file: Path, copied: bool
+) -> None:
+    def late() -> str:
+        with other.database.engine.begin() as connection:
+            connection.execute(pipelines.update().values(stale_at=1))
+        (found,) = other.status()
+        return found.state
+
+    Pipeline.start(store, driver="here").deliver("a")
+    export(store, "s", file, to=None if copied else other)
+    import_file(other, file)
+    assert late() == STOPPED
+    Pipeline.start(other, driver="there")
+    assert late() == DEAD
 
 
 def test_a_plan_that_was_published_before_the_move_is_not_published_after_it(
