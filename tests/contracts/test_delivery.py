@@ -115,6 +115,18 @@ def test_the_store_may_be_named_by_its_url(backend: StoreBackend, store: ShardSt
         assert batch.already
 
 
+def test_what_a_users_connection_leaves_behind_is_not_there_in_the_next_batch(
+    backend: StoreBackend, store: ShardStore
+) -> None:
+    """A table to upsert from, say, which lives as long as its connection."""
+    us = Pipeline.start(store)
+    for number in range(2):
+        us.planned(f"object {number}")
+        with delivery(backend.url, "p", number) as batch:
+            batch.connection.exec_driver_sql("CREATE TEMPORARY TABLE arrived (value INTEGER)")
+        us.confirm()
+
+
 def test_batches_without_new_input_have_hashes_of_their_own(store: ShardStore, engine: sa.Engine) -> None:
     us = Pipeline.start(store)
     us.planned("a")

@@ -20,13 +20,12 @@ from pathlib import Path
 from sqlalchemy.engine import Connection, Engine
 
 from queue_source.errors import OptionError
-from queue_source.spark.kept_store import kept_store
 from queue_source.spark.process import driver_identity
 from shard_store import outputs
 from shard_store.failpoints import reach
 from shard_store.model import PlanIdentity
 from shard_store.starting import check_name
-from shard_store.store import ShardStore
+from shard_store.store import QUERY_PATIENCE, ShardStore, open_store
 
 
 @contextmanager
@@ -34,7 +33,7 @@ def delivery(store: str | ShardStore, pipeline: str | Sequence[str], batch_id: i
     """Deliver one micro-batch; its progress is published when the block ends without an exception.
 
     Args:
-        store: The reader's `storeUrl`, whose connection stays open for the next micro-batch; or an open store.
+        store: The reader's `storeUrl`, or an open store.
         pipeline: The reader's `pipeline`; of a query over several sources, all their pipelines.
         batch_id: The number that Spark hands to the function of `foreachBatch`.
 
@@ -55,7 +54,7 @@ def delivery(store: str | ShardStore, pipeline: str | Sequence[str], batch_id: i
         raise OptionError("pipeline", f"{names!r} is not a list of different pipelines; name those of the query")
     with ExitStack() as stack:
         if isinstance(store, str):
-            store = stack.enter_context(kept_store(store))
+            store = stack.enter_context(open_store(store, create=False, patience=QUERY_PATIENCE))
         driver = driver_identity() or None
         made = Delivery(store, tuple(store.current_plan(name, driver) for name in names), batch_id)
         try:
