@@ -8,13 +8,14 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyspark import SparkContext
 
 from benchmarks import __main__ as program
-from benchmarks import ready, registry
+from benchmarks import ready, registry, run
 from benchmarks.latency import _POINTS, _PROGRESS, Turn, _breakdowns, latency
 from benchmarks.reading import FORMATS, ORDERS, floor, tables, write_files
 from benchmarks.registry import Breakdown, Measurement, Part, Settings, alternate, benchmark
@@ -79,7 +80,30 @@ def test_the_table_and_the_json_hold_every_measurement(
     assert told["machine"]["cores"]
 
 
-def test_several_run_in_processes_of_their_own_and_one_that_fails_ends_no_other() -> None:
+def test_of_several_each_has_a_process_of_its_own(
+    own: dict[str, registry.Benchmark], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    apart: list[Callable[[], list[Measurement]]] = []
+
+    def noted(measure: Callable[[], list[Measurement]]) -> list[Measurement]:
+        apart.append(measure)
+        return measure()
+
+    monkeypatch.setattr(run, "in_a_process", noted)
+    benchmark("one")(made_up)
+    assert program.main(["--quick"]) == 0
+    assert apart == []
+    benchmark("two")(made_up)
+    assert program.main(["--quick"]) == 0
+    assert len(apart) == 2
+
+
+def test_a_process_of_its_own_is_another_one() -> None:
+    process: Any = run.in_a_process(os.getpid)  # type: ignore[arg-type]
+    assert process != os.getpid()
+
+
+def test_one_that_fails_ends_no_other() -> None:
     root = Path(__file__).resolve().parents[2]
     command = [sys.executable, "-m", "benchmarks", "--quick", "--json", "--only", "queues", "--only", "leases"]
     nobody = {"CUESQUEUE_BENCH_AMQP": "amqp://nobody@127.0.0.1:1/"}
