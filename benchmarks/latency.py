@@ -69,6 +69,7 @@ class Turn:
     latencies: list[float] = field(default_factory=list)
     parts: dict[str, dict[str, list[float]]] = field(default_factory=dict)
     triggers: list[float] = field(default_factory=list)
+    slowest: str = ""
 
     def add(self, of: str, part: str, seconds: float) -> None:
         self.parts.setdefault(of, {}).setdefault(part, []).append(seconds)
@@ -101,6 +102,7 @@ def _latency(settings: Settings, tuned: Mapping[str, str], about: str) -> Iterat
                 ours.append(_ours(spark, settings.folder / f"ours-{number}", count, trace))
                 theirs.append(_theirs(spark, settings.folder / f"theirs-{number}", count))
                 settings.say(f"round {number}: p50 {_ms(ours[-1].latencies)}, Spark's {_ms(theirs[-1].latencies)} ms")
+                settings.say(f"  slowest: {ours[-1].slowest}")
     finally:
         del os.environ[VARIABLE]
     ours, theirs = ours[1:], theirs[1:]
@@ -146,7 +148,8 @@ def _ours(spark: SparkSession, folder: Path, count: int, trace: Path) -> Turn:
             query.stop()
     turn = Turn()
     notes = [(float(at), name) for at, name, _ in map(str.split, trace.read_text().splitlines())]
-    visible = sorted(at for at, name in notes if name == "published")
+    notes.sort()
+    visible = [at for at, name in notes if name == "published"]
     published_at = _published(store_url)
     for path, at in list(sent.items())[WARM_UP:] or sent.items():
         published = published_at[str(path)]
@@ -155,7 +158,9 @@ def _ours(spark: SparkSession, folder: Path, count: int, trace: Path) -> Turn:
         turn.latencies.append(seen - at)
         turn.add(_WAY, _TO_BEGIN, published - at)
         turn.add(_WAY, _TO_ROWS, seen - published)
-    _add_steps(turn, sorted(notes))
+        if seen - at == max(turn.latencies):
+            turn.slowest = _story(notes, at, seen)
+    _add_steps(turn, notes)
     _add_progress(turn, query)
     return turn
 
@@ -228,6 +233,11 @@ def _add_steps(turn: Turn, notes: Sequence[tuple[float, str]]) -> None:
         if last is not None and STEPS.index(name) == STEPS.index(last[1]) + 1:
             turn.add(_POINTS, _between(last[1], name), at - last[0])
         last = (at, name)
+
+
+def _story(notes: Sequence[tuple[float, str]], event: float, seen: float) -> str:
+    """What happened from an event to its rows: milliseconds since the event and the step, of each note."""
+    return ", ".join(f"{1000 * (at - event):.0f} {name}" for at, name in notes if event <= at <= seen)
 
 
 def _add_progress(turn: Turn, query: StreamingQuery) -> None:
