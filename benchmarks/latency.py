@@ -90,7 +90,7 @@ def latency_untuned(settings: Settings) -> Iterator[Measurement]:
 def _latency(settings: Settings, tuned: Mapping[str, str], about: str) -> Iterator[Measurement]:
     if SparkContext._gateway is not None:  # a JVM of an earlier benchmark: its processes would note nothing
         raise RuntimeError("latency needs a JVM that inherits where to note each step: start it in a run of its own")
-    files, rounds = (10, 1) if settings.quick else (80, 3)
+    files, rounds = (10, 1) if settings.quick else (80, 5)
     trace = settings.folder / "trace"
     os.environ[VARIABLE] = ";".join(f"{step}=note:{trace}" for step in STEPS)  # Spark's processes inherit it
     try:

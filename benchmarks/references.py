@@ -7,6 +7,7 @@ without any stream.
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -23,27 +24,34 @@ from benchmarks.registry import Measurement, Role, Settings, alternate, benchmar
 @benchmark("references")
 def references(settings: Settings) -> Iterator[Measurement]:
     """large Parquet files by reference in foreachBatch, against Spark's file stream in foreachBatch"""
-    files, rows_each, times = (2, 10_000, 4) if settings.quick else (4, 40_000, 32)
-    folder = settings.folder / "parquet"
-    write_files(folder, "parquet", files, rows_each, times)
-    rows = files * rows_each * times
-    queries: list[list[float]] = [[], []]
+    files, rows_each, sizes = (2, 10_000, (4,)) if settings.quick else (4, 40_000, (32, 128))
     with spark_session(settings.folder, TUNED) as spark:
-        ours = Query(settings.folder / "ours", files, partial(_objects, spark, folder), partial(_read, folder))
-        theirs = Query(settings.folder / "theirs", rows, partial(file_stream, spark, "parquet", folder), _into_nothing)
+        for times, about in zip(sizes, ("large", "four times as large"), strict=False):
+            folder = settings.folder / "parquet"
+            write_files(folder, "parquet", files, rows_each, times)
+            yield from _compared(settings, spark, folder, files, files * rows_each * times, f"parquet, {about}")
+            shutil.rmtree(folder)
 
-        def run(query: Query, place: int) -> float:
-            batch, whole = query.run()
-            queries[place].append(whole)
-            return batch
 
-        warm_up = settings.repetitions
-        runs = [partial(run, ours, 0), partial(run, theirs, 1), partial(_read_alone, spark, folder)]
-        batches = alternate(runs, settings.repetitions, warm_up)
+def _compared(
+    settings: Settings, spark: SparkSession, folder: Path, files: int, rows: int, name: str
+) -> Iterator[Measurement]:
+    queries: list[list[float]] = [[], []]
+    ours = Query(settings.folder / "ours", files, partial(_objects, spark, folder), partial(_read, folder))
+    theirs = Query(settings.folder / "theirs", rows, partial(file_stream, spark, "parquet", folder), _into_nothing)
+
+    def run(query: Query, place: int) -> float:
+        batch, whole = query.run()
+        queries[place].append(whole)
+        return batch
+
+    warm_up = settings.repetitions
+    runs = [partial(run, ours, 0), partial(run, theirs, 1), partial(_read_alone, spark, folder)]
+    batches = alternate(runs, settings.repetitions, warm_up)
     against = "Spark's file stream in foreachBatch"
-    yield Measurement("parquet, large, batch", batches[0], rows, "rows", against, batches[1])
-    yield Measurement("parquet, large, query", queries[0][warm_up:], rows, "rows", against, queries[1][warm_up:])
-    yield Measurement("parquet, large, read alone", batches[2], rows, "rows", against, batches[1], role=Role.FLOOR)
+    yield Measurement(f"{name}, batch", batches[0], rows, "rows", against, batches[1])
+    yield Measurement(f"{name}, query", queries[0][warm_up:], rows, "rows", against, queries[1][warm_up:])
+    yield Measurement(f"{name}, read alone", batches[2], rows, "rows", against, batches[1], role=Role.FLOOR)
 
 
 def _objects(spark: SparkSession, folder: Path) -> DataFrame:
