@@ -73,7 +73,8 @@ def _lines(found: Sequence[Saved], sections: Mapping[str, str]) -> Iterator[str]
     yield "- **Measured** is the median of the runs, and **spread** their least and their most."
     yield "- **Ratio**: how many times as fast as what it is compared with, the median over the pairs of runs."
     yield "- **Load** of the machine: in the minute before the benchmark, and at its end, with its own work in it."
-    yield "  The first is bold where it is more than half of the cores: something else was running (or the benchmark before, in the same run)."
+    yield "  The first is bold where it is more than half of the cores: something else was running; measure again."
+    yield "  In a run of several benchmarks it may be the one before."
     yield "- **Commit**: what was measured. *And changes*: the checkout had changes that were not committed."
     yield from ("", "## The table", "")
     yield "| benchmark | case | whose | measured | spread | compared with | ratio | runs | load | commit |"

@@ -28,6 +28,10 @@ MAX_COLUMNS = 20_480
 """Fields of a record; one with more is bad, as in Spark."""
 
 _MAX_PLACES = 4 << 20
+_POSSESSIVE = sys.version_info >= (3, 11)
+"""Whether `re` can be told never to try again what is repeated; else each repetition takes 200 bytes until the end."""
+_MOST_PAIRS = 500_000
+"""Doubled quotes and escaped characters that a field may have where `re` cannot."""
 _AT_ONCE = 1 << 16
 
 BLANK = bytes(range(33)).decode()
@@ -51,6 +55,9 @@ class Tokenizer:
             field = self._field.match(record, place)
             assert field is not None  # the expression matches any text
             kind = field.lastgroup or ""
+            if kind == "many":
+                too_many = f"more than {_MOST_PAIRS} quotes and escapes in a field"
+                raise ValueError(f"{too_many}; Python 3.11 or newer reads it")
             text = field[kind]
             if kind in ("quoted", "open"):
                 text = self._pair.sub(lambda pair: pair[pair.lastindex or 0], text)
@@ -169,7 +176,10 @@ def regular_quotes(data: bytes, quote: bytes, sep: bytes, *, over_lines: bool = 
 
 
 def _field(options: FormatOptions) -> str:
-    """A field as an expression that matches at any place: `quoted`, `open` (never closed), `stray` or `plain`."""
+    """A field as an expression that matches at any place: `quoted`, `open` (never closed), `stray` or `plain`.
+
+    `many`, where Python's `re` is too old: it holds more than can be matched, and with it all that follows.
+    """
     s, q = re.escape(options.sep), re.escape(options.quote)
     e = re.escape(options.escape) if options.escape != options.quote else ""
     stop = rf"{s}\r\n" if options.multi_line else s
@@ -179,11 +189,11 @@ def _field(options: FormatOptions) -> str:
     if not q:
         return leading + plain
     pair = rf"{e}[\s\S]|{q}{q}" if e else q + q
-    # where Python has it, what is repeated is never tried again: it would take a hundred bytes for each pair
-    once = "+" if sys.version_info >= (3, 11) else ""
-    inner = f"[^{q}{e}]*(?:(?:{pair})[^{q}{e}]*)*{once}"
+    rest = f"(?:(?:{pair})[^{q}{e}]*)"
+    inner = f"[^{q}{e}]*{rest}" + ("*+" if _POSSESSIVE else f"{{0,{_MOST_PAIRS}}}")
+    many = "" if _POSSESSIVE else rf"|(?P<many>{q}[^{q}{e}]*{rest}{{{_MOST_PAIRS}}}[\s\S]*)"
     border = rf"(?={s}|[\r\n]|\Z)" if options.multi_line else rf"(?={s}|\Z)"
     behind = "".join(c for c in " \t" if c != options.sep)
     quoted = rf"{q}(?P<quoted>{inner}){q}[{behind}]*{border}"  # spaces behind a closing quote are no data
     never_closed = rf"{q}(?P<open>{inner}){f'{e}?' if e else ''}\Z"
-    return rf"{leading}(?:{quoted}|{never_closed}|(?P<stray>{q}{inner}[^{stop}]*)|{plain})"
+    return rf"{leading}(?:{quoted}|{never_closed}{many}|(?P<stray>{q}{inner}[^{stop}]*)|{plain})"
