@@ -8,6 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
+from typing import TypeVar
 
 from rich.console import Console
 
@@ -34,6 +35,8 @@ import benchmarks.worker_memory  # noqa: F401 -- these register themselves
 from benchmarks import registry, saved
 from benchmarks.registry import Measurement, Settings
 
+Result = TypeVar("Result")
+
 
 def measure(name: str, quick: bool, save: Path | None, code: saved.Checkout | None) -> list[Measurement]:
     """Run one benchmark in an empty folder, and keep its figures where that is asked for."""
@@ -50,7 +53,7 @@ def measure(name: str, quick: bool, save: Path | None, code: saved.Checkout | No
     return measured
 
 
-def in_a_process(measure: Callable[[], list[Measurement]]) -> list[Measurement]:
+def in_a_process(measure: Callable[[], Result]) -> Result:
     """No JVM, setting or module of another benchmark is in its way, and one that fails ends no other."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
         return process.submit(measure).result()

@@ -118,7 +118,7 @@ def test_the_store_may_be_named_by_its_url(backend: StoreBackend, store: ShardSt
 def test_what_a_users_connection_leaves_behind_is_not_there_in_the_next_batch(
     backend: StoreBackend, store: ShardStore
 ) -> None:
-    """A table to upsert from, say, which lives as long as its connection."""
+    """A table to upsert from, say, which lives as long as its connection: it could not be created twice."""
     us = Pipeline.start(store)
     for number in range(2):
         us.planned(f"object {number}")

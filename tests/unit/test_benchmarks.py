@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -99,8 +98,7 @@ def test_of_several_each_has_a_process_of_its_own(
 
 
 def test_a_process_of_its_own_is_another_one() -> None:
-    process: Any = run.in_a_process(os.getpid)  # type: ignore[arg-type]
-    assert process != os.getpid()
+    assert run.in_a_process(os.getpid) != os.getpid()
 
 
 def test_one_that_fails_ends_no_other() -> None:

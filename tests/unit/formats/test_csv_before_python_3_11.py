@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from queue_source.formats.text import csv_tokens
+from queue_source.formats.text import blocks, csv_tokens
 from queue_source.options.file_format import FormatOptions
 from support.reading import read_with_problems
 
@@ -44,7 +44,11 @@ def test_a_field_with_too_many_quotes_is_a_bad_record_that_says_what_helps() -> 
 
 
 @pytest.mark.usefixtures("at_most_three_pairs")
-def test_with_multi_line_what_follows_such_a_field_is_never_taken_for_rows() -> None:
+@pytest.mark.parametrize("block", [16, 64, blocks.BLOCK_SIZE])
+def test_with_multi_line_what_follows_such_a_field_is_never_taken_for_rows(
+    block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blocks, "BLOCK_SIZE", block)
     text = b'1,"x\n"\n"2"2,"""""""""\n7,y\n8,z\n'
     found = read_with_problems(text, TWO, FormatOptions("csv", multi_line=True))
     assert [row["a"] for row in found.rows] == ["1", None]

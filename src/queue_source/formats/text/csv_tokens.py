@@ -29,7 +29,7 @@ MAX_COLUMNS = 20_480
 
 _MAX_PLACES = 4 << 20
 _POSSESSIVE = sys.version_info >= (3, 11)
-"""Whether `re` can be told never to try again what is repeated; else each repetition takes 200 bytes until the end."""
+"""Whether `re` has possessive quantifiers. Without them it keeps 200 bytes for each repetition, to go back to it."""
 _MOST_PAIRS = 500_000
 """Doubled quotes and escaped characters that a field may have where `re` cannot."""
 _AT_ONCE = 1 << 16
@@ -178,7 +178,7 @@ def regular_quotes(data: bytes, quote: bytes, sep: bytes, *, over_lines: bool = 
 def _field(options: FormatOptions) -> str:
     """A field as an expression that matches at any place: `quoted`, `open` (never closed), `stray` or `plain`.
 
-    `many`, where Python's `re` is too old: it holds more than can be matched, and with it all that follows.
+    `many`, without possessive quantifiers: more pairs than `_MOST_PAIRS`, and with them all text that follows.
     """
     s, q = re.escape(options.sep), re.escape(options.quote)
     e = re.escape(options.escape) if options.escape != options.quote else ""
