@@ -60,20 +60,23 @@ class Stored:
 
     def __init__(self, file: ObjectFile, size: int, first: bytes = b"", place: int = 0) -> None:
         self.file = file
-        self.first = first
         self._size = size
         self._place = place  # of the object; `first` begins where this began
-        self._ahead = memoryview(first)
+        self._first = first
+        self._taken = 0  # of `first`
+
+    def starts_with(self, prefix: bytes) -> bool:
+        """Whether what was read ahead does; asked before anything is read."""
+        return self._first.startswith(prefix)
 
     def read(self, size: int) -> bytes:
         wanted = min(size, self._size - self._place)  # nothing is asked for behind the end
-        if wanted == len(self.first) == len(self._ahead):
-            data = self.first
-        else:
-            data = bytes(self._ahead[:wanted])
-            if len(data) < wanted:
-                data += self.file.read(wanted - len(data))
-        self._ahead = self._ahead[size:]
+        data = self._first[self._taken : self._taken + wanted]  # no copy, if it is all of it
+        self._taken += len(data)
+        if self._taken == len(self._first):  # what may be a whole block is not held any longer
+            self._first, self._taken = b"", 0
+        if len(data) < wanted:
+            data += self.file.read(wanted - len(data))
         self._place += len(data)
         if len(data) < wanted:
             raise BadObject("object-changed", f"it ends at byte {self._place}, and had {self._size} when it was opened")
@@ -83,9 +86,9 @@ class Stored:
 def decompressed(compressed: Stored, codec: str, size: int, max_expansion: int) -> Readable:
     """The content of an object of `size` compressed bytes. Its `read` raises BadObject("corrupt-object")."""
     if codec == "snappy":
-        framed = compressed.first.startswith(_SNAPPY_FRAMES)
+        framed = compressed.starts_with(_SNAPPY_FRAMES)
         pieces = _snappy_frames(compressed) if framed else _hadoop_blocks(compressed, "snappy")
-    elif codec == "lz4" and not compressed.first.startswith(_LZ4_FRAME):
+    elif codec == "lz4" and not compressed.starts_with(_LZ4_FRAME):
         pieces = _hadoop_blocks(compressed, "lz4_raw")
     elif codec == "deflate":
         pieces = _deflated(compressed)

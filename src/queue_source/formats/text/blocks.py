@@ -162,9 +162,9 @@ def text_blocks(
         wanted = wanted if wanted > 0 else _NEXT_PIECE
         if skip_mark:
             wanted = max(wanted, len(BOM))
-        more = stream.read(wanted)
-        final = len(more) < wanted
-        data = rest + more if rest else more
+        data = stream.read(wanted)
+        final = len(data) < wanted
+        data = rest + data if rest else data
         if skip_mark and data.startswith(BOM):
             offset, data = len(BOM), data[len(BOM) :]
             last = max(last, offset + 1)  # the first record begins with its mark
@@ -175,8 +175,11 @@ def text_blocks(
         else:
             end = len(data) if final else separator.last_end(data)
         if end:
-            yield Block(offset, data if end == len(data) else data[:end])
-            offset, rest = offset + end, data[end:]
+            block, rest = Block(offset, data if end == len(data) else data[:end]), data[end:]
+            offset += end
+            del data  # while the block is parsed, and the next one read, nothing is held twice
+            yield block
+            del block
         elif len(data) > longest:
             bad.add(offset, f"a record of more than {longest} bytes is skipped; a larger maxRecordBytes reads it", data)
             offset, rest = _next_record(stream, separator, offset, data, len(data))

@@ -49,6 +49,7 @@ class Csv(LineFormat):
             found = _behind_header(reader, found)
         for block in found:
             yield from read_block(reader, block)
+            del block  # it is not held while the next one is read
 
     def joinable(
         self, reader: RecordReader, contents: Sequence[bytes], end: bytes, options: FormatOptions

@@ -58,6 +58,7 @@ class Json(LineFormat):
                         reader.require_a_column(block)
                     unseen = False
                 yield table
+            del block  # it is not held while the next one is read
 
     def combine(self, contents: Sequence[bytes], schema: pa.Schema, options: FormatOptions) -> pa.Table | None:
         table = super().combine(contents, schema, options)

@@ -29,8 +29,9 @@ class TextObject:
         self.options = options
         self.bad = bad
         self._file, self._size = source.file, source.size
-        self._first = source.file.read(min(source.size, _AHEAD if part.start else blocks.BLOCK_SIZE))
-        self.codec = codec_of(source.uri, self._first)
+        first = source.file.read(min(source.size, _AHEAD if part.start else blocks.BLOCK_SIZE))
+        self.codec = codec_of(source.uri, first)
+        self._stored = Stored(source.file, source.size, first)
 
     def blocks(self, separator: Separator, part: Part | None = None) -> Iterator[Block]:
         """The records that begin in the part, in blocks."""
@@ -55,11 +56,10 @@ class TextObject:
         yield Block(0, data)
 
     def _stream(self) -> Readable:
-        """The text from its beginning, decompressed and as UTF-8."""
-        stored = Stored(self._file, self._size, self._first)
-        stream = (
-            stored if self.codec is None else decompressed(stored, self.codec, self._size, self.options.max_expansion)
-        )
+        """The text from its beginning, decompressed and as UTF-8. It can be read once."""
+        stream: Readable = self._stored
+        if self.codec is not None:
+            stream = decompressed(self._stored, self.codec, self._size, self.options.max_expansion)
         return stream if self.options.plain_utf8 else Pieces(_as_utf8(stream, self.options.encoding))
 
 

@@ -86,6 +86,7 @@ class Text(LineFormat):
             return
         for block in text.blocks(reader.separator, part):
             yield from read_block(reader, block)
+            del block  # it is not held while the next one is read
 
 
 TEXT = Text()
