@@ -85,16 +85,45 @@ class Stored:
 
 def decompressed(compressed: Stored, codec: str, size: int, max_expansion: int) -> Readable:
     """The content of an object of `size` compressed bytes. Its `read` raises BadObject("corrupt-object")."""
+    content: Readable
     if codec == "snappy":
         framed = compressed.starts_with(_SNAPPY_FRAMES)
-        pieces = _snappy_frames(compressed) if framed else _hadoop_blocks(compressed, "snappy")
+        content = Pieces(_snappy_frames(compressed) if framed else _hadoop_blocks(compressed, "snappy"))
     elif codec == "lz4" and not compressed.starts_with(_LZ4_FRAME):
-        pieces = _hadoop_blocks(compressed, "lz4_raw")
+        content = Pieces(_hadoop_blocks(compressed, "lz4_raw"))
     elif codec == "deflate":
-        pieces = _deflated(compressed)
-    else:
-        pieces = _arrow_pieces(compressed, codec)
-    return Pieces(_bounded(_mapped(pieces, compressed.file, codec), size, codec, max_expansion))
+        content = Pieces(_deflated(compressed))
+    else:  # of any number of members; a member that is cut off is an error
+        content = pa.CompressedInputStream(pa.PythonFile(_Plain(compressed), "r"), codec)
+    return _Content(content, compressed.file, codec, size, max_expansion)
+
+
+class _Content:
+    """What a codec makes of an object of `size` bytes: no more than is allowed, and what it raises as BadObject."""
+
+    def __init__(self, content: Readable, file: ObjectFile, codec: str, size: int, max_expansion: int) -> None:
+        self._content = content
+        self._file = file
+        self._codec = codec
+        self._size = size
+        self._allowed = max(ALWAYS_ALLOWED, size * max_expansion)
+        self._total = 0
+
+    def read(self, size: int) -> bytes:
+        try:
+            data = self._content.read(size)
+        except (OSError, ValueError, zlib.error, struct.error, pa.ArrowException) as error:
+            if self._file.failure is not None:  # what the store raises stays as it is
+                raise self._file.failure from error
+            raise BadObject("corrupt-object", f"{self._codec}: {error}") from error
+        self._total += len(data)
+        if self._total > self._allowed:
+            raise BadObject(
+                "corrupt-object",
+                f"{self._codec}: {self._size} bytes expand to more than {self._allowed}; a larger maxExpansion allows "
+                "more",
+            )
+        return data
 
 
 class Pieces:
@@ -112,36 +141,6 @@ class Pieces:
         data = b"".join(parts)
         self._rest = data[size:]
         return data[:size]
-
-
-def _mapped(pieces: Iterator[bytes], file: ObjectFile, codec: str) -> Iterator[bytes]:
-    """What a codec raises, as BadObject; what the store raises stays as it is."""
-    try:
-        yield from pieces
-    except (OSError, ValueError, zlib.error, struct.error, pa.ArrowException) as error:
-        if file.failure is not None:
-            raise file.failure from error
-        raise BadObject("corrupt-object", f"{codec}: {error}") from error
-
-
-def _bounded(pieces: Iterator[bytes], size: int, codec: str, max_expansion: int) -> Iterator[bytes]:
-    allowed = max(ALWAYS_ALLOWED, size * max_expansion)
-    total = 0
-    for piece in pieces:
-        total += len(piece)
-        if total > allowed:
-            raise BadObject(
-                "corrupt-object",
-                f"{codec}: {size} bytes expand to more than {allowed}; a larger maxExpansion allows more",
-            )
-        yield piece
-
-
-def _arrow_pieces(file: Readable, codec: str) -> Iterator[bytes]:
-    """gzip, bz2, zstd and lz4 frames, of any number of members; Arrow reports a member that is cut off."""
-    with pa.CompressedInputStream(pa.PythonFile(_Plain(file), "r"), codec) as stream:
-        while piece := stream.read(_CHUNK):
-            yield piece
 
 
 class _Plain:
