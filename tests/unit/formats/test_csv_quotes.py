@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from queue_source.formats.text import csv_lines, marks
+from queue_source.formats.text import csv_lines, csv_tokens, marks
 from queue_source.formats.text.csv_lines import CsvReader
 from queue_source.formats.text.csv_tokens import regular_quotes
 from queue_source.options.file_format import FormatOptions
@@ -42,6 +42,7 @@ def test_quotes_are_regular_where_each_one_is(text: str, over_lines: bool, open_
     expected = are_regular(text, over_lines=over_lines, open_end=open_end)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(marks, "_AT_ONCE", at_once)
+        patch.setattr(csv_tokens, "_IN_CACHE", at_once // 8)
         assert regular_quotes(text.encode(), b'"', b",", over_lines=over_lines, open_end=open_end) == expected
 
 

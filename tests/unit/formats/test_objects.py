@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import pyarrow as pa
 import pyarrow.csv as pa_csv
@@ -17,7 +18,7 @@ from queue_source.options.file_format import FormatOptions
 from queue_source.read import objects
 from queue_source.read.objects import ExpectedObject
 from queue_source.storage.files import ObjectFile
-from support.reading import load_object
+from support.reading import load_object, read_with_problems
 
 SCHEMA = pa.schema([("a", pa.int64()), ("b", pa.string())])
 CSV = FormatOptions("csv")
@@ -114,3 +115,41 @@ def test_an_object_that_ends_too_early_has_changed(
         monkeypatch.setattr(blocks, "BLOCK_SIZE", block)
         with pytest.raises((BadObject, ObjectStoreError), match="object-changed"):
             load_object(f"{tmp_path}/o", schema, FormatOptions(name), part=part)
+
+
+@pytest.mark.parametrize(
+    ("content", "given_back"),
+    [
+        (b"1,a\n" * 100, False),
+        (b"1,a\n" * 10_000, True),
+        (b"1,a\nx,a\n", True),
+    ],
+    ids=["a small object", "a large object", "a record in it is bad"],
+)
+def test_memory_is_given_back_after_what_may_have_taken_much(
+    monkeypatch: pytest.MonkeyPatch, content: bytes, given_back: bool
+) -> None:
+    monkeypatch.setattr(objects, "_SMALL", 16 << 10)
+    schema = pa.schema([("n", pa.int64()), ("s", pa.string())])
+    calls: list[str] = []
+    monkeypatch.setattr(objects, "pa", Recorded(pa, calls))
+    read_with_problems(content, schema, FormatOptions("csv", mode="PERMISSIVE"))
+    assert calls == ["release_unused"] * given_back
+
+
+class Recorded:
+    """pyarrow, whose memory pool writes down that it was asked to give back what it does not use."""
+
+    def __init__(self, module: ModuleType, calls: list[str]) -> None:
+        self._module = module
+        self._calls = calls
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._module, name)
+
+    def default_memory_pool(self) -> Recorded:
+        return self
+
+    def release_unused(self) -> None:
+        self._calls.append("release_unused")
+        self._module.default_memory_pool().release_unused()

@@ -33,6 +33,7 @@ _POSSESSIVE = sys.version_info >= (3, 11)
 _MOST_PAIRS = 500_000
 """Doubled quotes and escaped characters that a field may have where `re` cannot."""
 _AT_ONCE = 1 << 16
+_IN_CACHE = 1 << 19
 
 BLANK = bytes(range(33)).decode()
 """The characters that Spark takes for white space around a field."""
@@ -163,7 +164,21 @@ def regular_quotes(data: bytes, quote: bytes, sep: bytes, *, over_lines: bool = 
 
     `over_lines`: a quoted field may have line ends. `open_end`: the last one may stay open.
     """
-    quotes, ends = marks(data, quote), marks(data, b"\r\n")
+    pieces = (data,) if over_lines else _whole_lines(data)
+    return all(_regular_quotes(piece, quote, sep, over_lines, open_end) for piece in pieces)
+
+
+def _whole_lines(data: bytes) -> Iterator[bytes]:
+    """The text in pieces that end with a line: what is made of one stays in the processor's cache."""
+    start = 0
+    while start < len(data):
+        end = data.find(b"\n", start + _IN_CACHE) + 1 or len(data)
+        yield data[start:end]
+        start = end
+
+
+def _regular_quotes(data: bytes, quote: bytes, sep: bytes, over_lines: bool, open_end: bool) -> bool:
+    quotes, ends = marks(data, quote), marks(data, b"\r\n" if b"\r" in data else b"\n")
     within = between(quotes)
     if (not open_end and is_marked(within, len(data))) or (not over_lines and (ends & within).any()):
         return False
