@@ -15,6 +15,7 @@ from shard_store.redaction import redact_url
 
 _URI = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]{0,31}):(?P<rest>//.+|/.+)", re.DOTALL)
 _PREFIX = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]{0,31})://(?P<bucket>[^/]*)(?P<rest>(?:/.*)?)", re.DOTALL)
+_CONTROL = re.compile(r"[\0-\x1f]")
 _S3_SCHEMES = ("s3a", "s3n")  # Hadoop's names for the same objects
 _BUCKET = re.compile(r"[\w$][\w.:@$-]{0,511}", re.ASCII)  # also `container@account.domain`, and tenants and ports
 _LONGEST_KEYS = {"s3": 1024, "gs": 1024}
@@ -29,7 +30,7 @@ def looks_like_uri(text: str) -> bool:
 
 def plain_uri(text: str) -> str:
     """The URI of an object, or of a local file by its absolute path. Raises MalformedNotification."""
-    if any(ord(character) < 32 for character in text):
+    if _CONTROL.search(text):
         raise MalformedNotification("a URI holds no control characters; send one message for each URI")
     if text.startswith("/"):
         return _local(text)

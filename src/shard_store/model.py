@@ -24,17 +24,17 @@ _DIGITS = 20
 
 def position_at(offset: int) -> Position:
     """The position `offset` units (bytes of an object, in every format) into a shard."""
-    return Position(f"{offset:0{_DIGITS}d}")
+    return Position(str(offset).zfill(_DIGITS))
 
 
 def end_at(offset: int) -> Position:
     """The end (EOF) of a shard of `offset` units. Greater than every position that is not an end."""
-    return Position(f"~{offset:0{_DIGITS}d}")
+    return Position("~" + str(offset).zfill(_DIGITS))
 
 
 def offset_of(position: Position) -> int:
     """The units before a position, also before an end; the inverse of `position_at` and `end_at`."""
-    return int(position.lstrip("~") or 0)
+    return int(position.lstrip("~")) if position else 0
 
 
 def is_end(position: Position) -> bool:

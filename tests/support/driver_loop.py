@@ -155,7 +155,18 @@ class DriverLoop:
             limits = batches.max_files_per_trigger, batches.max_bytes_per_trigger
             stopping = self.coordinator._session.stopping
             self.in_flight.wait_for_batch(*limits, lambda: stopping.is_set() or time.monotonic() > over)
-        return self.coordinator.latest(start)
+        end = self.coordinator.latest(start)
+        self.wait_for_acknowledgements()
+        return end
+
+    def wait_for_acknowledgements(self) -> None:
+        """Until the thread has asked for all that are due, whether or not the queue took them."""
+        acknowledger = self.coordinator._parts.acknowledger
+        with acknowledger._changed:
+            while acknowledger._waiting or acknowledger._busy:
+                if self.coordinator._session.stopping.is_set():
+                    return
+                acknowledger._changed.wait(0.1)
 
     def stop(self) -> None:
         if not self._dead:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -82,6 +83,28 @@ def test_an_idle_query_has_its_last_batch_confirmed_by_the_next_trigger(world: W
         assert loop.batch()
         assert world.depth() == Depth(ready=0, in_flight=5)
         assert not loop.batch()
+        assert world.depth() == EMPTY
+
+
+def test_spark_does_not_wait_for_a_queue_that_takes_its_time_to_acknowledge(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.publish(*uris(5))
+    with world.loop() as loop:
+        assert loop.batch()
+        (queue,) = loop.coordinator._session.queues.values()
+        at_once, answered = queue.acknowledge, threading.Event()
+
+        def slowly(receipts: Sequence[Receipt]) -> set[Receipt]:
+            answered.wait(10)
+            return at_once(receipts)
+
+        monkeypatch.setattr(queue, "acknowledge", slowly)
+        loop.coordinator.latest(1)
+        waits = not answered.is_set() and world.depth() == Depth(ready=0, in_flight=5)
+        answered.set()
+        assert waits
+        loop.wait_for_acknowledgements()
         assert world.depth() == EMPTY
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import itertools
+import pickle
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,13 +20,16 @@ from queue_source.options import parse_reader_options
 from queue_source.read.partitions import MIN_PIECE, Piece, cut, whole_pieces
 from queue_source.read.plan_store import PlanStore
 from queue_source.read.task import Work, read_pieces, read_work
+from queue_source.spark.reader import WorkPartition
 from shard_store.model import (
     BEGINNING,
     Content,
     ErrorRecord,
+    Payload,
     PlanIdentity,
     PublishToken,
     Range,
+    Reference,
     end_at,
     position_at,
     shard_key,
@@ -260,3 +264,23 @@ def test_what_decodes_to_far_too_much_is_reported_and_its_neighbours_are_read(tm
     trusted = work(tmp_path / "first", fileFormat="parquet", maxExpansion="5000")
     assert trusted.content.format is not None
     assert trusted.content.format.max_expansion == 5000
+
+
+def test_a_task_gets_its_work_as_it_was_planned(tmp_path: Path) -> None:
+    """It is pickled by Spark, as plain tuples: values of each kind are there again, and of their own classes."""
+    content = Content(
+        "id", "s3://b/k", 10, "etag", "q", "m", 3, "group", Payload(b"\xff", "key", "tag", (("a", "b"),), 1.5),
+        reference=Reference("v", 1, 2, "tag"),
+    )  # fmt: skip
+    planned = Range(shard_key("files", "id"), content, BEGINNING, end_at(10))
+    pieces = [
+        Piece(planned, BEGINNING, position_at(4), 7),
+        Piece(planned, position_at(4), end_at(10), 7),
+        *work(tmp_path / "other").pieces,
+    ]
+    partition = WorkPartition(replace(work(), pieces=pieces))
+    arrived = pickle.loads(pickle.dumps(partition))
+    assert arrived == partition
+    kinds = [(type(p), type(p.planned), type(p.content), type(p.content.payload)) for p in arrived.work.pieces]
+    assert kinds == [(Piece, Range, Content, Payload)] * 2 + [(Piece, Range, Content, type(None))]
+    assert isinstance(arrived.work.pieces[0].content.reference, Reference)

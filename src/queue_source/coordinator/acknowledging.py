@@ -12,6 +12,7 @@ from queue_source.coordinator.leases import LeaseKeeper, by_queue, longest_lease
 from queue_source.coordinator.session import Session
 from queue_source.errors import QueueUnavailable
 from queue_source.messages import MessageKey
+from shard_store.failpoints import reach
 
 logger = logging.getLogger("cuesqueue")
 
@@ -37,7 +38,7 @@ class Acknowledger:
         self._changed = threading.Condition()
 
     def later(self, keys: Sequence[MessageKey]) -> None:
-        """Acknowledge on the own thread: whoever opens or receives must not wait for a queue's answers."""
+        """Acknowledge on the own thread: neither Spark nor whoever opens or receives waits for a queue's answers."""
         if keys:
             with self._changed:
                 self._waiting.extend(keys)
@@ -99,6 +100,8 @@ class Acknowledger:
                 lost = 0 if again else len(stale)  # their leases were kept: the call before had acknowledged them
                 self._session.metrics.add(acknowledged=len(chunk) - lost, lostLeases=lost)
                 self._in_flight.leave(done)
+        if keys:
+            reach("acknowledged")
 
     def _put_off(self, keys: Sequence[MessageKey], error: QueueUnavailable, *, again: bool) -> None:
         with self._changed:

@@ -11,7 +11,6 @@ from queue_source.coordinator.error_queue import ErrorQueue
 from queue_source.coordinator.in_flight import InFlight
 from queue_source.coordinator.ownership import Ownership
 from queue_source.coordinator.session import Session
-from queue_source.messages import MessageKey
 from shard_store.failpoints import reach
 from shard_store.model import Range, Snapshot, is_end
 from shard_store.offsets import Confirmed, lost_progress
@@ -80,7 +79,7 @@ class Progress:
         complete = self._in_flight.finish(entry.key for entry in written if is_end(entry.end)) if final else []
         reach("snapshot-written")
         if final:
-            self._acknowledge(complete)
+            self._acknowledger.now(complete)
         there = {entry.key for entry in written}
         # the others have passed to another pipeline since they were ready
         self._ownership.get_again([entry.key for entry in snapshot.ranges if entry.key not in there])
@@ -101,10 +100,6 @@ class Progress:
         keys = self._in_flight.confirm(seq)
         if not self._session.semantics.keeps_shards:
             self._in_flight.await_messages(keys)
-        self._acknowledge(self._in_flight.finish(confirmed.finished))
+        self._acknowledger.later(self._in_flight.finish(confirmed.finished))
         # lost to another pipeline, or to be continued
         self._ownership.get_again([key for key in keys if key not in confirmed.finished])
-
-    def _acknowledge(self, complete: list[MessageKey]) -> None:
-        self._acknowledger.now(complete)
-        reach("acknowledged")

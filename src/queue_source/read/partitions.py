@@ -6,8 +6,8 @@ A task holds neighbours in the plan: so two places name what it reads, wherever 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Hashable, Sequence
-from typing import NamedTuple, TypeVar
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from shard_store.model import Content, Plan, Position, Range, end_at, is_end, offset_of, position_at
 
@@ -70,7 +70,9 @@ def whole_pieces(whole: Sequence[Range], to_read: Sequence[Range] | None = None)
         place, (_, content, _, _) = numbered
         return place if content.group is None else first.setdefault((content.queue, content.group), place)
 
-    in_order = [entry for _, entry in sorted(enumerate(whole), key=place_of_unit)]
+    in_order: Sequence[Range] = whole
+    if any(entry.content.group is not None for entry in whole):
+        in_order = [entry for _, entry in sorted(enumerate(whole), key=place_of_unit)]
     pieces = [Piece(entry, entry.start, _end(entry), place) for place, entry in enumerate(in_order)]
     if to_read is None or len(to_read) == len(whole):
         return pieces
@@ -85,6 +87,23 @@ def _end(entry: Range) -> Position:
     return entry.end
 
 
+def to_tuples(pieces: Sequence[Piece]) -> list[tuple[Any, ...]]:
+    """The pieces as they are sent to a task: what is no class of ours is pickled several times as fast."""
+    return [
+        (piece.start, piece.end, piece.place, key, first, last, *content)
+        for piece in pieces
+        for key, content, first, last in [piece.planned]
+    ]
+
+
+def from_tuples(sent: Sequence[tuple[Any, ...]]) -> list[Piece]:
+    """The inverse of `to_tuples`."""
+    return [
+        Piece(Range(key, Content(*content), first, last), start, end, place)
+        for start, end, place, key, first, last, *content in sent
+    ]
+
+
 def cut(
     pieces: Sequence[Piece], min_partitions: int, max_bytes: int, may_be_cut: Callable[[Range], bool]
 ) -> list[Piece]:
@@ -92,10 +111,11 @@ def cut(
 
     As Spark cuts files: into parts of `max_bytes`, or smaller ones that give every partition something to read.
     """
-    step = min(max_bytes, max(MIN_PIECE, -(-sum(piece.size for piece in pieces) // min_partitions)))
+    sizes = [piece.size for piece in pieces]
+    step = min(max_bytes, max(MIN_PIECE, -(-sum(sizes) // min_partitions)))
     cut_up: list[Piece] = []
-    for piece in pieces:
-        content, size = piece.content, piece.size
+    for piece, size in zip(pieces, sizes, strict=True):
+        content = piece.content
         if size <= step or content.size is None or content.group is not None or not may_be_cut(piece.planned):
             cut_up.append(piece)
             continue
@@ -111,10 +131,13 @@ def spread(pieces: Sequence[Piece], min_partitions: int, max_bytes: int) -> list
     return [list(itertools.chain(*task)) for task in pack_by_size(parts, min_partitions, max_bytes)]
 
 
-def _inseparable(pieces: Sequence[Piece]) -> list[list[Piece]]:
+def _inseparable(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
     """Each ordered group, and each piece that is in none: parts of one object may go to several tasks."""
-    units = [list(unit) for _, unit in itertools.groupby(pieces, key=lambda piece: piece.unit)]
-    return [part for unit in units for part in ([unit] if unit[0].content.group is not None else [[p] for p in unit])]
+    for in_group, some in itertools.groupby(pieces, key=lambda piece: piece.content.group is not None):
+        if in_group:
+            yield from (list(unit) for _, unit in itertools.groupby(some, key=lambda piece: piece.unit))
+        else:
+            yield from ([piece] for piece in some)
 
 
 def pack_by_size(items: Sequence[tuple[T, int]], min_partitions: int, max_bytes: int) -> list[list[T]]:

@@ -13,11 +13,12 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta, timezone
 from functools import lru_cache
 from typing import Any, NoReturn
 from urllib.parse import urlsplit
@@ -30,7 +31,7 @@ from queue_source.options.storage import AzureOptions, StorageOptions, with_secr
 from queue_source.storage import refusals, s3_client
 from queue_source.storage.aws_profiles import with_keys
 from queue_source.storage.azure import SCHEMES, azure_arguments, azure_place
-from queue_source.storage.local import LocalFile
+from queue_source.storage.local import LocalFile, stat_local
 from queue_source.storage.refusals import S3_SCHEMES
 from queue_source.uris import check_object, climbs
 from shard_store.redaction import redact_text
@@ -40,6 +41,8 @@ logger = logging.getLogger("cuesqueue")
 _NO_SUCH_NAME = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.EISDIR, errno.ELOOP})
 _STAT_THREADS = 32
 _LOCAL_AT_ONCE = 32
+_LOCAL_SECONDS = 0.01  # for these: then threads are worth it
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 GCS_EMULATOR = "STORAGE_EMULATOR_HOST"
 """Names an emulator of Google Cloud Storage (`http://host:port` or `host:port`), as it does to Google's own clients."""
@@ -107,6 +110,10 @@ def bucket_of(uri: str) -> str:
 def stat_object(uri: str, storage: StorageOptions | None = None) -> ObjectStat:
     """Size and modification time, in one request. Raises BadObject and ObjectStoreError."""
     filesystem, path = resolve(uri, storage)
+    if is_local(uri):
+        with _mapped(uri):
+            local = stat_local(uri, path)
+        return ObjectStat(local.st_size, _EPOCH + timedelta(microseconds=local.st_mtime_ns // 1000))
     if (native := _unusual_key(uri, storage)) is not None:
         return ObjectStat(native.size(), native.modified)
     with _mapped(uri):
@@ -120,15 +127,17 @@ def stat_object(uri: str, storage: StorageOptions | None = None) -> ObjectStat:
 def stat_objects(uris: Iterable[str], storage: StorageOptions | None = None) -> list[ObjectStat | None]:
     """`stat_object` for many at once, in the order given; None where it fails: whoever reads the object says why."""
     wanted = list(uris)
-    if len(wanted) < 2:
-        found = [_stat_or_error(uri, storage) for uri in wanted]
-    else:
-        # a local file takes less time than handing it to a thread; one on a network's disk may take more
-        at_once = _LOCAL_AT_ONCE if all(map(is_local, wanted)) else 1
-        portions = [wanted[first : first + at_once] for first in range(0, len(wanted), at_once)]
-        with ThreadPoolExecutor(min(_STAT_THREADS, len(portions)), thread_name_prefix="cuesqueue-stat") as threads:
-            each = threads.map(lambda portion: [_stat_or_error(uri, storage) for uri in portion], portions)
-            found = [stat for portion in each for stat in portion]
+    found: list[ObjectStat | BadObject | ObjectStoreError] = []
+    if all(map(is_local, wanted)):  # a file takes less time than handing it to a thread, unless its disk is far away
+        quick = True
+        while quick and len(found) < len(wanted):
+            began = time.monotonic()
+            some = wanted[len(found) : len(found) + _LOCAL_AT_ONCE]
+            found += [_stat_or_error(uri, storage) for uri in some]
+            quick = time.monotonic() - began < _LOCAL_SECONDS
+    if rest := wanted[len(found) :]:
+        with ThreadPoolExecutor(min(_STAT_THREADS, len(rest)), thread_name_prefix="cuesqueue-stat") as threads:
+            found += threads.map(lambda uri: _stat_or_error(uri, storage), rest)
     if failed := [error for error in found if isinstance(error, ObjectStoreError)]:
         logger.warning("the size of %d object(s) is not known; the first: %s", len(failed), failed[0])
     return [stat if isinstance(stat, ObjectStat) else None for stat in found]

@@ -27,10 +27,7 @@ class LocalFile(OpenFile):
 
     def __init__(self, uri: str, path: str, prefixes: Sequence[str]) -> None:
         """`prefixes` of URIs: if there are any, the file's real path begins with one. Raises BadObject and OSError."""
-        if "\0" in path:
-            raise BadObject("missing-object", f"{uri!r} contains a NUL, which no path does")
-        # before it is opened, since that may do something to a device
-        _check_regular(uri, os.stat(path))  # noqa: PTH116 - costs less
+        stat_local(uri, path)  # before it is opened, since that may do something to a device
         self._descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a FIFO would wait for a writer
         try:
             found = os.fstat(self._descriptor)
@@ -56,6 +53,15 @@ class LocalFile(OpenFile):
         if not self.closed:
             os.close(self._descriptor)
         super().close()
+
+
+def stat_local(uri: str, path: str) -> os.stat_result:
+    """What the system says of a regular file; not whether it may be read. Raises BadObject and OSError."""
+    if "\0" in path:
+        raise BadObject("missing-object", f"{uri!r} contains a NUL, which no path does")
+    found = os.stat(path)  # noqa: PTH116 - costs less
+    _check_regular(uri, found)
+    return found
 
 
 def _check_regular(uri: str, found: os.stat_result) -> None:

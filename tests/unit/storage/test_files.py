@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import errno
+import os
 import pickle
+import threading
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import pytest
 
 from queue_source.errors import BadObject, ObjectRefused, ObjectStoreError
 from queue_source.options.storage import StorageOptions
+from queue_source.storage import files
 from queue_source.storage.files import (
     ObjectStat,
     open_object,
@@ -18,6 +21,7 @@ from queue_source.storage.files import (
     stat_object,
     stat_objects,
 )
+from queue_source.storage.local import stat_local
 
 ODD_NAMES = [
     "a b",
@@ -170,6 +174,25 @@ def test_many_are_asked_for_at_once_and_the_missing_are_none(tmp_path: Path) -> 
     assert [stat and stat.size for stat in stats] == [number if number % 3 else None for number in range(100)]
     assert stat_objects([]) == []
     assert stat_objects(uris[:1]) == [None]
+
+
+@pytest.mark.parametrize("far_away", [False, True])
+def test_threads_ask_where_a_disk_takes_its_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, far_away: bool
+) -> None:
+    asked: list[str] = []
+
+    def noted(uri: str, path: str) -> os.stat_result:
+        asked.append(threading.current_thread().name)
+        return stat_local(uri, path)
+
+    monkeypatch.setattr(files, "stat_local", noted)
+    monkeypatch.setattr(files, "_LOCAL_SECONDS", 0 if far_away else 60)
+    (tmp_path / "a").write_bytes(b"12")
+    found = stat_objects([f"file://{tmp_path}/a"] * 100)
+    assert [stat and stat.size for stat in found] == [2] * 100
+    by_threads = sum(name.startswith("cuesqueue-stat") for name in asked)
+    assert by_threads == (100 - files._LOCAL_AT_ONCE if far_away else 0)
 
 
 def test_the_time_of_modification_is_aware(tmp_path: Path) -> None:
