@@ -84,6 +84,7 @@ class Acknowledger:
 
     def now(self, keys: Sequence[MessageKey], *, again: bool = False) -> None:
         """Acknowledge before returning; what a queue that is away does not take is tried again."""
+        complete = bool(keys)
         for name, receipts in by_queue(keys).items():
             queue = self._session.queues[name]
             size = queue.capabilities.max_batch_size * _BATCHES
@@ -96,11 +97,12 @@ class Acknowledger:
                 except QueueUnavailable as error:
                     self._leases.resume(held)
                     self._put_off([(name, receipt) for receipt in receipts[first:]], error, again=again)
+                    complete = False
                     break
                 lost = 0 if again else len(stale)  # their leases were kept: the call before had acknowledged them
                 self._session.metrics.add(acknowledged=len(chunk) - lost, lostLeases=lost)
                 self._in_flight.leave(done)
-        if keys:
+        if complete:
             reach("acknowledged")
 
     def _put_off(self, keys: Sequence[MessageKey], error: QueueUnavailable, *, again: bool) -> None:
