@@ -156,7 +156,8 @@ class DriverLoop:
             stopping = self.coordinator._session.stopping
             self.in_flight.wait_for_batch(*limits, lambda: stopping.is_set() or time.monotonic() > over)
         end = self.coordinator.latest(start)
-        self.wait_for_acknowledgements()
+        if not self.coordinator._parts.receivers.draining:  # AvailableNow has to wait by itself
+            self.wait_for_acknowledgements()
         return end
 
     def wait_for_acknowledgements(self) -> None:
