@@ -17,7 +17,7 @@ from queue_source.coordinator.in_flight import InFlight
 from queue_source.messages import Receipt
 from queue_source.queues import Depth, open_queue
 from shard_store.errors import LostProgress, PipelineTakenOver, StoreUnavailable
-from shard_store.model import ShardKey
+from shard_store.model import ShardKey, shard_key
 from shard_store.sql.schema import pipelines
 from support.coordinator_world import EMPTY, World, assert_published_once, patiently, uris
 from support.driver_loop import DriverLoop, published, states, taken_by_foreign_sink, until
@@ -436,3 +436,25 @@ def test_shards_of_a_pipeline_whose_heartbeats_stopped_are_acquired_by_another(w
         with pytest.raises(Exception, match="lost 5 shard"):
             first._deliver(plan, 0)
     assert_published_once(world, uris(5))
+
+
+def test_shards_that_two_threads_see_stale_are_counted_as_acquired_once(world: World) -> None:
+    common: dict[str, Any] = {"source": "files", "commitTimeout": "1s", "visibilityTimeout": "5m"}
+    world.publish(*uris(5))
+    with world.loop(pipeline="first", **common) as first:
+        until(lambda: first.coordinator.report()["ready"] == 5, lambda: time.sleep(0.02))
+        first.freeze()
+        with world.loop(pipeline="second", checkpoint="second", **common) as second, world.store() as store:
+            keys = [shard_key("files", uri) for uri in uris(5)]
+            until(lambda: all(shard.stale for shard in store.look(keys).values()), lambda: time.sleep(0.05))
+            seen = store.look(keys).values()  # as the opener and the maintenance may see them at the same time
+            threads = [
+                threading.Thread(target=second.coordinator._parts.maintenance._ownership.resolve, args=(seen,))
+                for _ in range(2)
+            ]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert second.metrics["acquired"] == 5
+            assert second.coordinator.report()["ready"] == 5

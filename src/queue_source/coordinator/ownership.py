@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from queue_source.coordinator.acknowledging import Acknowledger
 from queue_source.coordinator.in_flight import InFlight
@@ -21,6 +22,7 @@ class Ownership:
     _session: Session
     _in_flight: InFlight
     _acknowledger: Acknowledger
+    _acquiring: threading.Lock = field(default_factory=threading.Lock)
 
     def resolve(self, shards: Iterable[Shard]) -> None:
         """Raises ShardStoreError when stale ones cannot be acquired: they are watched then."""
@@ -59,10 +61,13 @@ class Ownership:
         self._acknowledger.later(self._in_flight.finish(keys))
 
     def _acquire(self, stale: dict[ShardKey, Shard]) -> None:
-        token = self._session.token
-        won = self._session.store.acquire(token, {key: shard.token for key, shard in stale.items()})
-        self._session.metrics.add(acquired=len(won))
-        logger.info("pipeline %s: acquired %d shard(s) whose owner's heartbeats stopped", token, len(won))
+        token, store = self._session.token, self._session.store
+        with self._acquiring:  # two threads may have seen the same ones: they count once
+            before = {key for key, shard in store.look(list(stale)).items() if shard.token == token}
+            won = store.acquire(token, {key: shard.token for key, shard in stale.items()})
+        if acquired := len(won - before):
+            self._session.metrics.add(acquired=acquired)
+            logger.info("pipeline %s: acquired %d shard(s) whose owner's heartbeats stopped", token, acquired)
         self._in_flight.offer(shard for key, shard in stale.items() if key in won)
         free = [shard.content for key, shard in stale.items() if shard.token is None and key not in won]
         if free:  # taken by another pipeline, or pruned just now, unread: then it is new
