@@ -65,6 +65,7 @@ def run(place: Place, name: str, options: Mapping[str, str]) -> None:
             reader_options(place.queue_url, place.store_url, source="files", pipeline=name, **{**_TIMES, **options}),
             place.folder / name,
             place.folder / "output",
+            overlapping=True,
             driver=str(os.getpid()),
             work=lambda: time.sleep(random.expovariate(10)),
         )

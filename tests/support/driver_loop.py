@@ -91,16 +91,20 @@ class DriverLoop:
         publishes: bool = True,
         idempotent: bool = True,
         tells_start: bool = True,
+        overlapping: bool = False,
         driver: str = "",
         work: Callable[[], object] = lambda: None,
         skewed: bool = False,
         open_bucket: Callable[[str], Bucket] = no_bucket,
     ) -> None:
-        """`work` is what takes time in a batch, between its plan and its delivery. `bad`: what tasks find bad, and why.
+        """`overlapping`: the next batch begins while the last one's messages are acknowledged, as in Spark.
+
+        `work` is what takes time in a batch, between its plan and its delivery. `bad`: what tasks find bad, and why.
 
         `skewed`: by `skew` seconds all clocks but the queue's are ahead.
         """
         self.options = options
+        self.overlapping = overlapping
         self.work = work
         self.bad: dict[str, str] = {}
         self.skew = 0.0
@@ -156,7 +160,7 @@ class DriverLoop:
             stopping = self.coordinator._session.stopping
             self.in_flight.wait_for_batch(*limits, lambda: stopping.is_set() or time.monotonic() > over)
         end = self.coordinator.latest(start)
-        if not self.coordinator._parts.receivers.draining:  # AvailableNow has to wait by itself
+        if not (self.overlapping or self.coordinator._parts.receivers.draining):  # AvailableNow has to wait by itself
             self.wait_for_acknowledgements()
         return end
 
@@ -164,7 +168,7 @@ class DriverLoop:
         """Until the thread has asked for all that are due, whether or not the queue took them."""
         acknowledger = self.coordinator._parts.acknowledger
         with acknowledger._changed:
-            while acknowledger._waiting or acknowledger._busy:
+            while acknowledger._waiting or acknowledger._under_way:
                 if self.coordinator._session.stopping.is_set():
                     return
                 acknowledger._changed.wait(0.1)

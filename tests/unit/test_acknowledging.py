@@ -223,3 +223,88 @@ def test_at_the_end_it_is_tried_once_more(scene: Scene) -> None:
     scene.queue.down = False
     scene.acknowledger.rest()
     assert scene.queue.leased == {}
+
+
+def test_a_lease_that_ends_while_its_message_waits_its_turn_is_lost_once(scene: Scene) -> None:
+    """The keeper has counted it, and nobody asks the queue for what it delivers again."""
+    keys = delivered(scene, 40)
+    scene.acknowledger.later(keys)
+    scene.now += LEASE + 1  # the thread waited for another answer
+    scene.keeper.tick()
+    thread = threading.Thread(target=scene.acknowledger.run)
+    thread.start()
+    scene.acknowledger.finish()
+    scene.session.stopping.set()
+    thread.join(60)
+    assert sorted(scene.lost) == sorted(keys)
+    assert (scene.queue.asked, scene.counted("lostLeases"), scene.counted("acknowledged")) == (0, 0, 0)
+
+
+def test_the_end_does_not_wait_for_more_than_one_call_and_acknowledges_the_rest(scene: Scene) -> None:
+    """Spark ends a query in the middle of a long acknowledgement: what was not asked for is, and nothing twice."""
+    keys = delivered(scene, 1000)
+    at_once, begun, answer = scene.queue.acknowledge, threading.Event(), threading.Event()
+
+    def slowly(receipts: Sequence[Receipt]) -> set[Receipt]:
+        begun.set()
+        assert answer.wait(60)
+        return at_once(receipts)
+
+    scene.queue.acknowledge = slowly  # type: ignore[method-assign]
+    thread = threading.Thread(target=scene.acknowledger.run)
+    thread.start()
+    scene.acknowledger.later(keys)
+    assert begun.wait(60)
+    scene.session.stopping.set()
+    answer.set()
+    thread.join(60)
+    assert not thread.is_alive()
+    assert scene.queue.asked == 1
+    scene.acknowledger.rest()
+    assert scene.queue.leased == {}
+    assert (scene.queue.asked, scene.counted("acknowledged"), scene.lost) == (10, 1000, [])
+
+
+def test_the_end_waits_for_the_answer_that_is_under_way(scene: Scene) -> None:
+    keys = delivered(scene, 3)
+    at_once, begun, answer = scene.queue.acknowledge, threading.Event(), threading.Event()
+
+    def slowly(receipts: Sequence[Receipt]) -> set[Receipt]:
+        begun.set()
+        assert answer.wait(60)
+        return at_once(receipts)
+
+    scene.queue.acknowledge = slowly  # type: ignore[method-assign]
+    thread = threading.Thread(target=scene.acknowledger.run)
+    thread.start()
+    scene.acknowledger.later(keys)
+    assert begun.wait(60)
+    scene.session.stopping.set()
+    threading.Timer(0.3, answer.set).start()
+    scene.acknowledger.rest(60)
+    assert (scene.queue.leased, scene.counted("acknowledged")) == ({}, 3)
+    thread.join(60)
+
+
+def test_what_a_queue_has_not_answered_at_the_end_is_not_given_back(scene: Scene) -> None:
+    """It may be deleted by now, and a message that is given back is delivered at once."""
+    keys = delivered(scene, 150)
+    at_once, begun, answer = scene.queue.acknowledge, threading.Event(), threading.Event()
+
+    def hangs(receipts: Sequence[Receipt]) -> set[Receipt]:
+        if not begun.is_set():
+            begun.set()
+            assert answer.wait(60)
+        return at_once(receipts)
+
+    scene.queue.acknowledge = hangs  # type: ignore[method-assign]
+    thread = threading.Thread(target=scene.acknowledger.run)
+    thread.start()
+    scene.acknowledger.later(keys)
+    assert begun.wait(60)
+    scene.session.stopping.set()
+    scene.acknowledger.rest()  # the thread was waited for in vain
+    assert sorted(scene.in_flight.left) == sorted(keys)
+    answer.set()
+    thread.join(60)
+    assert scene.queue.leased == {}

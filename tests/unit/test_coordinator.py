@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
@@ -42,6 +43,37 @@ def test_available_now_ends_and_leaves_nothing_unacknowledged(world: World) -> N
         loop.drain()
         assert world.depth() == EMPTY
     assert_published_once(world, uris(250))
+
+
+@pytest.mark.parametrize(
+    ("count", "options"),
+    [
+        (700, {"maxFilesPerTrigger": "100"}),
+        (300, {"maxFilesPerTrigger": "100", "maxInFlightMessages": "130"}),
+        (300, {"maxFilesPerTrigger": "100", "maxInFlightMessages": "130", "deliverySemantics": "at-least-once"}),
+        (300, {"maxFilesPerTrigger": "100", "maxInFlightMessages": "130", "deliverySemantics": "at-most-once"}),
+    ],
+)
+@pytest.mark.parametrize("seconds", [0.0, 0.3])
+def test_available_now_reads_all_of_an_ordered_group(
+    world: World, monkeypatch: pytest.MonkeyPatch, count: int, options: dict[str, Any], seconds: float
+) -> None:
+    """The queue withholds the rest of a group as long as we have a part of it, and seems to be empty."""
+    world.publish(*uris(count), group="g")
+    with world.loop(**options) as loop:
+        (queue,) = loop.coordinator._session.queues.values()
+        at_once = queue.acknowledge
+
+        def slowly(receipts: Sequence[Receipt]) -> set[Receipt]:
+            time.sleep(seconds)
+            return at_once(receipts)
+
+        monkeypatch.setattr(queue, "acknowledge", slowly)
+        loop.drain()
+        assert world.depth() == EMPTY
+    with world.store() as store:
+        read = Counter(shard_id.partition("#")[0] for shard_id in published(store).elements())
+    assert read == Counter(uris(count))
 
 
 def test_available_now_does_not_end_before_what_was_done_already_is_acknowledged(

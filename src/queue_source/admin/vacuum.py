@@ -22,6 +22,7 @@ from pyarrow import fs as pafs
 from queue_source.errors import OptionError
 from queue_source.options.storage import StorageOptions
 from queue_source.storage.files import is_local, raise_mapped, resolve
+from queue_source.storage.local import file_time
 from queue_source.storage.refusals import S3_SCHEMES
 from shard_store.store import ShardStore
 
@@ -146,7 +147,7 @@ def _local(folder: str) -> Iterator[_File]:
             if _NAME.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
                 with suppress(FileNotFoundError):  # another run was faster
                     stat = entry.stat(follow_symlinks=False)
-                    yield _File(entry.path, stat.st_size, datetime.fromtimestamp(stat.st_mtime, timezone.utc))
+                    yield _File(entry.path, stat.st_size, file_time(stat.st_mtime))
 
 
 def _remote(filesystem: pafs.FileSystem, folder: str) -> Iterator[_File]:

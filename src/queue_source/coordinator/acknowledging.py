@@ -11,7 +11,7 @@ from queue_source.coordinator.in_flight import InFlight
 from queue_source.coordinator.leases import LeaseKeeper, by_queue, longest_lease
 from queue_source.coordinator.session import Session
 from queue_source.errors import QueueUnavailable
-from queue_source.messages import MessageKey
+from queue_source.messages import MessageKey, Receipt
 from shard_store.failpoints import reach
 
 logger = logging.getLogger("cuesqueue")
@@ -32,9 +32,9 @@ class Acknowledger:
         self._in_flight = in_flight
         self._leases = leases
         self._waiting: deque[MessageKey] = deque()
-        self._failed: dict[MessageKey, None] = {}  # to be tried again, in this order
+        self._failed: deque[MessageKey] = deque()  # to be tried again, in this order
         self._due = 0.0  # when, by the session's clock
-        self._busy = False
+        self._under_way: list[MessageKey] = []  # what the thread asks its queue for
         self._changed = threading.Condition()
 
     def later(self, keys: Sequence[MessageKey]) -> None:
@@ -50,37 +50,37 @@ class Acknowledger:
             self._changed.notify_all()
 
     def run(self) -> None:
-        """The thread; it ends with the others. What waits then is for `rest`."""
+        """The thread; it ends with the others, after one call at most. What waits then is for `rest`."""
         while not self._session.stopping.is_set():
             with self._changed:
                 if not self._waiting:
                     self._changed.wait(0.5)
-                keys = list(self._waiting)
-                self._waiting.clear()
-                self._busy = bool(keys or self._failed)
-            self.now(keys)
             self.try_again()
-            with self._changed:
-                self._busy = False
-                self._changed.notify_all()
+            self._call(self._waiting)
 
     def finish(self) -> None:
         """Wait until the thread has done what waits for it: AvailableNow's query ends at once after that."""
         with self._changed:
-            while not self._session.stopping.is_set() and (self._waiting or self._busy or self._failed):
+            while not self._session.stopping.is_set() and (self._waiting or self._under_way or self._failed):
                 self._changed.wait(0.5)
 
-    def rest(self) -> None:
-        """After the thread has ended."""
-        keys, self._waiting = list(self._waiting), deque()
-        self.now([*keys, *self._take_failed()])
+    def rest(self, patience: float = 0.0) -> None:
+        """At the end of the threads. What our own has just asked for is waited for, so many seconds."""
+        with self._changed:
+            keys = [*self._failed, *self._waiting]
+            self._failed.clear()
+            self._waiting.clear()
+            self._changed.wait_for(lambda: not self._under_way, patience)
+            under_way = list(self._under_way)
+        if under_way:
+            logger.warning("the queue has not answered yet whether it acknowledges %d messages", len(under_way))
+            self._in_flight.leave(under_way)  # else they would be given back
+        self.now(self._kept(keys))
 
     def try_again(self) -> None:
-        """What a queue did not take, when it is time; what has lost its lease is left to its next delivery."""
-        if self._failed and self._session.clock() >= self._due:
-            self.now(self._take_failed(), again=True)
-            with self._changed:
-                self._changed.notify_all()
+        """What a queue did not take, when it is time."""
+        while self._failed and self._session.clock() >= self._due and not self._session.stopping.is_set():
+            self._call(self._failed, again=True)
 
     def now(self, keys: Sequence[MessageKey], *, again: bool = False) -> None:
         """Acknowledge before returning; what a queue that is away does not take is tried again."""
@@ -96,7 +96,7 @@ class Acknowledger:
                     stale = queue.acknowledge(chunk)
                 except QueueUnavailable as error:
                     self._leases.resume(held)
-                    self._put_off([(name, receipt) for receipt in receipts[first:]], error, again=again)
+                    self._put_off(name, receipts[first:], error, again=again)
                     complete = False
                     break
                 lost = 0 if again else len(stale)  # their leases were kept: the call before had acknowledged them
@@ -105,20 +105,36 @@ class Acknowledger:
         if complete:
             reach("acknowledged")
 
-    def _put_off(self, keys: Sequence[MessageKey], error: QueueUnavailable, *, again: bool) -> None:
+    def _call(self, waiting: deque[MessageKey], *, again: bool = False) -> None:
+        """Acknowledge the first of them: as many as their queue takes in one call of ours."""
         with self._changed:
-            self._failed.update(dict.fromkeys(keys))
+            if not waiting:
+                return
+            size = self._session.queues[waiting[0][0]].capabilities.max_batch_size * _BATCHES
+            self._under_way = [waiting.popleft() for _ in range(min(size, len(waiting)))]
+        try:
+            self.now(self._kept(self._under_way), again=again)
+        finally:
+            with self._changed:
+                self._under_way = []
+                self._changed.notify_all()
+
+    def _kept(self, keys: Sequence[MessageKey]) -> list[MessageKey]:
+        """Those whose leases are kept; the others have left, and are counted."""
+        kept = self._leases.kept(keys)
+        self._in_flight.leave([key for key in keys if key not in kept])
+        return [key for key in keys if key in kept]
+
+    def _put_off(self, name: str, receipts: Sequence[Receipt], error: QueueUnavailable, *, again: bool) -> None:
+        """These are tried again, and with them whatever else waits for the queue: it is not asked for each."""
+        with self._changed:
+            others = [key for key in self._waiting if key[0] == name]
+            self._waiting = deque(key for key in self._waiting if key[0] != name)
+            keys = [*((name, receipt) for receipt in receipts), *others]
+            self._failed.extend(keys)
             self._due = self._session.clock() + min(_AGAIN, self._session.lease / 10)
         self._session.metrics.add(acknowledgeFailures=0 if again else len(keys))
         logger.warning("%s; the acknowledgement of %d messages is tried again", error, len(keys))
-
-    def _take_failed(self) -> list[MessageKey]:
-        """Those whose leases are kept; the others have left."""
-        with self._changed:
-            failed, self._failed = self._failed, {}
-        kept = self._leases.kept(failed)
-        self._in_flight.leave(failed.keys() - kept)
-        return [key for key in failed if key in kept]
 
     def nack(self, keys: Sequence[MessageKey], delay: float = 0.0) -> None:
         """Give messages that have left back to their queues, which deliver them again after `delay` seconds.

@@ -205,7 +205,7 @@ class Coordinator:
         """After the threads have ended: give messages back, and release shards that nothing else remembers."""
         session, acknowledger = self._session, self._parts.acknowledger
         try:
-            acknowledger.rest()
+            acknowledger.rest(session.lease)  # longer than that no answer is worth anything
         except QueueError as error:
             logger.warning("%s; what was done will be delivered again, and found done", error)
         left = self._parts.in_flight.empty()

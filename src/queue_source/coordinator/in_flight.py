@@ -60,6 +60,7 @@ class InFlight:
         self._unopened = 0  # bytes of the messages in both
         self._largest: dict[str, int] = {}  # body of each queue's last receive
         self._aside: set[MessageKey] = set()
+        self._grouped: set[MessageKey] = set()  # while one is here its queue withholds the rest of its ordered group
         self._resting: Counter[str] = Counter()  # messages of each queue with nothing left for us to do
         self._arrivals: dict[ShardKey, int] = {}
         self._numbers = itertools.count()
@@ -95,6 +96,7 @@ class InFlight:
             if messages:
                 self._largest[receive.queue] = max(len(message.body) for message in messages)
             self._aside.update(aside)
+            self._grouped.update(key_of(message) for message in messages if message.group is not None)
             self._resting[receive.queue] += len(aside)
             self._changed.notify_all()
 
@@ -307,6 +309,10 @@ class InFlight:
     def leave(self, keys: Iterable[MessageKey]) -> None:
         """The messages are acknowledged, given back or lost. What is ready stays so: it is ours without them."""
         with self._changed:
+            keys = list(keys)
+            if not self._grouped.isdisjoint(keys):
+                self._grouped.difference_update(keys)
+                self._room.forget_proofs()  # of an empty receive: what comes next in the group is delivered now
             for shard in self._drop(keys):
                 self._unwatch(shard)
                 if shard not in self._sizes:
@@ -377,7 +383,7 @@ class InFlight:
         """Waiting brings nothing more: the queues are empty, or there is no room and nothing is about to leave."""
         if self._inbox or self._opening or (self._listing and not self._listed_enough()):
             return False
-        if self._room.gives_no_more():
+        if self._room.gives_no_more() and not self._grouped:
             return True
         if self._waiting.completing:
             return False

@@ -30,6 +30,7 @@ _LZ4_FRAME = b"\x04\x22\x4d\x18"
 _MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", _LZ4_FRAME: "lz4", _SNAPPY_FRAMES: "snappy"}
 _BZ2 = re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)")  # a block, or the end; text too may begin with BZh
 _CHUNK = 1 << 20
+_AT_ONCE = 16 << 20  # pyarrow makes room for all that it is asked for, however little there is
 _FIRST_BYTES = 256
 _MOST_EMPTY = 10_000
 _LARGEST_BLOCK = 64 << 20  # Hadoop's writers use 256 KB
@@ -110,6 +111,15 @@ class _Content:
         self._total = 0
 
     def read(self, size: int) -> bytes:
+        data = self._read(min(size, _AT_ONCE))
+        if len(data) == size or len(data) < _AT_ONCE:
+            return data
+        parts = [data]
+        while (missing := size - sum(map(len, parts))) and (data := self._read(min(missing, _AT_ONCE))):
+            parts.append(data)
+        return b"".join(parts)
+
+    def _read(self, size: int) -> bytes:
         try:
             data = self._content.read(size)
         except (OSError, ValueError, zlib.error, struct.error, pa.ArrowException) as error:

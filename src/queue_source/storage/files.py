@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import datetime
 from functools import lru_cache
 from typing import Any, NoReturn
 from urllib.parse import urlsplit
@@ -31,7 +31,7 @@ from queue_source.options.storage import AzureOptions, StorageOptions, with_secr
 from queue_source.storage import refusals, s3_client
 from queue_source.storage.aws_profiles import with_keys
 from queue_source.storage.azure import SCHEMES, azure_arguments, azure_place
-from queue_source.storage.local import LocalFile, stat_local
+from queue_source.storage.local import LocalFile, file_time, stat_local
 from queue_source.storage.refusals import S3_SCHEMES
 from queue_source.uris import check_object, climbs
 from shard_store.redaction import redact_text
@@ -42,7 +42,6 @@ _NO_SUCH_NAME = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errn
 _STAT_THREADS = 32
 _LOCAL_AT_ONCE = 32
 _LOCAL_SECONDS = 0.01  # for these: then threads are worth it
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 GCS_EMULATOR = "STORAGE_EMULATOR_HOST"
 """Names an emulator of Google Cloud Storage (`http://host:port` or `host:port`), as it does to Google's own clients."""
@@ -113,7 +112,7 @@ def stat_object(uri: str, storage: StorageOptions | None = None) -> ObjectStat:
     if is_local(uri):
         with _mapped(uri):
             local = stat_local(uri, path)
-        return ObjectStat(local.st_size, _EPOCH + timedelta(microseconds=local.st_mtime_ns // 1000))
+        return ObjectStat(local.st_size, file_time(local.st_mtime))
     if (native := _unusual_key(uri, storage)) is not None:
         return ObjectStat(native.size(), native.modified)
     with _mapped(uri):

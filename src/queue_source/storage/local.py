@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Sequence
+from datetime import datetime, timezone
 from pathlib import Path
 
 from queue_source.errors import BadObject
@@ -62,6 +63,14 @@ def stat_local(uri: str, path: str) -> os.stat_result:
     found = os.stat(path)  # noqa: PTH116 - costs less
     _check_regular(uri, found)
     return found
+
+
+def file_time(seconds: float) -> datetime:
+    """A file's time in UTC; the last or the first that there is, where somebody has set one that no calendar has."""
+    try:
+        return datetime.fromtimestamp(seconds, timezone.utc)
+    except (ValueError, OverflowError, OSError):
+        return (datetime.max if seconds > 0 else datetime.min).replace(tzinfo=timezone.utc)
 
 
 def _check_regular(uri: str, found: os.stat_result) -> None:

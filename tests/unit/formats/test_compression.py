@@ -118,6 +118,30 @@ def test_a_bomb_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(read_bytes(gzip.compress(b"x\n" * 1000), TEXT, LINES, "o.gz")) == 1000
 
 
+@pytest.mark.parametrize("most", [2**31, 2**62, 2**63 + 1])
+def test_a_document_may_be_as_large_as_anybody_likes_to_allow(most: int) -> None:
+    """What it asks the codec for is never more than a little: pyarrow makes room for all of it at once."""
+    options = FormatOptions("text", whole_text=True, max_record_bytes=most)
+    assert read_bytes(gzip.compress(CONTENT), TEXT, options, "o.gz") == [{"value": CONTENT.decode()}]
+
+
+def test_a_bomb_is_refused_before_much_of_it_is_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each piece is checked, and not only all that was asked for."""
+    monkeypatch.setattr(compression, "ALWAYS_ALLOWED", 1 << 20)
+    pieces: list[int] = []
+    read = compression._Content._read
+
+    def counted(content: compression._Content, size: int) -> bytes:
+        pieces.append(size)
+        return read(content, size)
+
+    monkeypatch.setattr(compression._Content, "_read", counted)
+    options = FormatOptions("text", whole_text=True, max_record_bytes=1 << 30, max_expansion=1)
+    error = refused(gzip.compress(bytes(100 << 20), 1), TEXT, options, "o.gz")
+    assert "a larger maxExpansion" in error.detail
+    assert sum(pieces) == compression._AT_ONCE
+
+
 def test_a_record_that_never_ends_costs_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocks, "BLOCK_SIZE", 1 << 20)
     bomb = gzip.compress(b"0" * (100 << 20), 1)

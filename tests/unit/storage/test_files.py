@@ -205,6 +205,24 @@ def test_the_time_of_modification_is_aware(tmp_path: Path) -> None:
     assert abs(stat.modified.timestamp() - before) < 60
 
 
+@pytest.mark.parametrize(("seconds", "year"), [(2**53, 9999), (-(2**53), 1)])
+def test_a_time_that_no_calendar_has_stops_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: int, year: int
+) -> None:
+    """Not every file system takes such a time (ext4 does not), so the system's answer is changed."""
+    (tmp_path / "a").write_bytes(b"12")
+
+    def odd(uri: str, path: str) -> os.stat_result:
+        found = stat_local(uri, path)
+        return os.stat_result((*found[:8], seconds, found[9]))
+
+    monkeypatch.setattr(files, "stat_local", odd)
+    (stat,) = stat_objects([f"file://{tmp_path}/a"])
+    assert stat is not None
+    assert stat.modified is not None
+    assert (stat.size, stat.modified.year) == (2, year)
+
+
 def test_secrets_are_not_in_the_repr_and_survive_pickling() -> None:
     storage = StorageOptions(access_key="AKIA-secret-1", secret_key="secret-2", session_token="secret-3", region="r")
     assert "secret" not in repr(storage).replace("secret_key", "")

@@ -18,7 +18,7 @@ from queue_source.errors import BadObject, ObjectRefused, ObjectStoreError
 from queue_source.messages import ListedObject
 from queue_source.options.storage import StorageOptions
 from queue_source.storage.buckets.base import PAGE, Bucket, Known, Outcome, Page, if_changed
-from queue_source.storage.local import LocalFile, allowed_places, real_path
+from queue_source.storage.local import LocalFile, allowed_places, file_time, real_path
 from shard_store.failpoints import reach
 
 logger = logging.getLogger("cuesqueue")
@@ -113,7 +113,7 @@ class LocalBucket(Bucket):
                 rest = after[len(name) :] if after.startswith(name) else b""
                 opened.append((path, rest, _names(real + path, b"", rest)))
             elif found is not None:
-                modified, appeared = _time(found.st_mtime), _time(found.st_ctime)
+                modified, appeared = file_time(found.st_mtime), file_time(found.st_ctime)
                 yield ListedObject(uri + os.fsdecode(path), found.st_size, None, modified, appeared=appeared)
 
     def _stat(self, path: str) -> os.stat_result | None:
@@ -275,17 +275,10 @@ def _path(uri: str) -> str:
     return uri if uri.startswith("/") else uri[len("file://") :]
 
 
-def _time(seconds: float) -> datetime:
-    try:
-        return datetime.fromtimestamp(seconds, timezone.utc)
-    except (ValueError, OverflowError):  # somebody has set a time that no calendar has
-        return datetime.max.replace(tzinfo=timezone.utc)
-
-
 def _if_changed(known: Known, found: os.stat_result) -> BadObject | None:
     if not stat.S_ISREG(found.st_mode):
         return BadObject("object-changed", f"{known.uri!r} is no regular file by now")
-    return if_changed(known, found.st_size, None, _time(found.st_mtime))
+    return if_changed(known, found.st_size, None, file_time(found.st_mtime))
 
 
 def _is_own_name(source: tuple[int, str], target: tuple[int, str], there: os.stat_result) -> bool:
