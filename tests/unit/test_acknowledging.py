@@ -225,6 +225,22 @@ def test_at_the_end_it_is_tried_once_more(scene: Scene) -> None:
     assert scene.queue.leased == {}
 
 
+def test_a_queue_that_is_away_is_not_asked_for_each_message_that_waits(scene: Scene) -> None:
+    keys = delivered(scene, 1000)
+    scene.queue.down = True
+    scene.acknowledger.later(keys)
+    thread = threading.Thread(target=scene.acknowledger.run)
+    thread.start()
+    with scene.acknowledger._changed:
+        assert scene.acknowledger._changed.wait_for(lambda: len(scene.acknowledger._failed) == 1000, 60)
+    scene.session.stopping.set()
+    thread.join(60)
+    assert scene.queue.asked == 1
+    scene.queue.down = False
+    scene.acknowledger.rest()
+    assert (scene.queue.leased, scene.counted("acknowledged")) == ({}, 1000)
+
+
 def test_a_lease_that_ends_while_its_message_waits_its_turn_is_lost_once(scene: Scene) -> None:
     """The keeper has counted it, and nobody asks the queue for what it delivers again."""
     keys = delivered(scene, 40)

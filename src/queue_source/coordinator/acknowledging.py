@@ -67,11 +67,11 @@ class Acknowledger:
     def rest(self, patience: float = 0.0) -> None:
         """At the end of the threads. What our own has just asked for is waited for, so many seconds."""
         with self._changed:
+            self._changed.wait_for(lambda: not self._under_way, patience)
+            under_way = list(self._under_way)
             keys = [*self._failed, *self._waiting]
             self._failed.clear()
             self._waiting.clear()
-            self._changed.wait_for(lambda: not self._under_way, patience)
-            under_way = list(self._under_way)
         if under_way:
             logger.warning("the queue has not answered yet whether it acknowledges %d messages", len(under_way))
             self._in_flight.leave(under_way)  # else they would be given back
@@ -128,8 +128,10 @@ class Acknowledger:
     def _put_off(self, name: str, receipts: Sequence[Receipt], error: QueueUnavailable, *, again: bool) -> None:
         """These are tried again, and with them whatever else waits for the queue: it is not asked for each."""
         with self._changed:
-            others = [key for key in self._waiting if key[0] == name]
-            self._waiting = deque(key for key in self._waiting if key[0] != name)
+            waiting = list(self._waiting)
+            others = [key for key in waiting if key[0] == name]
+            self._waiting.clear()
+            self._waiting.extend(key for key in waiting if key[0] != name)
             keys = [*((name, receipt) for receipt in receipts), *others]
             self._failed.extend(keys)
             self._due = self._session.clock() + min(_AGAIN, self._session.lease / 10)
