@@ -168,7 +168,7 @@ class DriverLoop:
         """Until the thread has asked for all that are due, whether or not the queue took them."""
         acknowledger = self.coordinator._parts.acknowledger
         with acknowledger._changed:
-            while acknowledger._waiting or acknowledger._under_way:
+            while any(line.waiting or line.under_way for line in acknowledger._lines.values()):
                 if self.coordinator._session.stopping.is_set():
                     return
                 acknowledger._changed.wait(0.1)

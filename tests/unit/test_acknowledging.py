@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
 
 from queue_source.coordinator.acknowledging import Acknowledger
 from queue_source.coordinator.leases import LeaseKeeper
+from queue_source.coordinator.threads import Threads
 from queue_source.errors import QueueUnavailable
 from queue_source.messages import MessageKey, Receipt, Received, key_of
 from queue_source.queues.base import Capabilities
@@ -88,7 +90,7 @@ class Scene:
         for _ in range(int(seconds)):
             self.now += 1
             self.keeper.tick()
-            self.acknowledger.try_again()
+            self.acknowledger.try_again("q")
 
     def counted(self, name: str) -> int:
         return int(self.session.metrics.snapshot()[name])
@@ -136,7 +138,7 @@ def test_however_often_it_is_tried_again_each_lease_is_extended_once_in_its_time
     scene.acknowledger.now(keys)
     scene.run(115)
     scene.queue.down = False
-    scene.acknowledger._due = float("inf")  # only the leases are looked at
+    scene.acknowledger._lines["q"].due = float("inf")  # only the leases are looked at
     scene.run(4 * LEASE)
     assert scene.lost == []
     assert scene.queue.extended <= 10 * (1 + 4 * 2)
@@ -207,7 +209,7 @@ def test_available_now_does_not_end_while_it_is_tried_again(scene: Scene) -> Non
     waiting = threading.Thread(target=finish)
     changed.wait = waits  # type: ignore[method-assign]
     scene.queue._serve = slowly  # type: ignore[method-assign]
-    thread = threading.Thread(target=scene.acknowledger.run)
+    thread = threading.Thread(target=scene.acknowledger.run, args=("q",))
     thread.start()
     assert done.wait(60)
     scene.session.stopping.set()
@@ -221,7 +223,7 @@ def test_at_the_end_it_is_tried_once_more(scene: Scene) -> None:
     scene.queue.down = True
     scene.acknowledger.now(keys)
     scene.queue.down = False
-    scene.acknowledger.rest()
+    scene.acknowledger.now(scene.acknowledger.rest())
     assert scene.queue.leased == {}
 
 
@@ -229,15 +231,15 @@ def test_a_queue_that_is_away_is_not_asked_for_each_message_that_waits(scene: Sc
     keys = delivered(scene, 1000)
     scene.queue.down = True
     scene.acknowledger.later(keys)
-    thread = threading.Thread(target=scene.acknowledger.run)
+    thread = threading.Thread(target=scene.acknowledger.run, args=("q",))
     thread.start()
     with scene.acknowledger._changed:
-        assert scene.acknowledger._changed.wait_for(lambda: len(scene.acknowledger._failed) == 1000, 60)
+        assert scene.acknowledger._changed.wait_for(lambda: len(scene.acknowledger._lines["q"].failed) == 1000, 60)
     scene.session.stopping.set()
     thread.join(60)
     assert scene.queue.asked == 1
     scene.queue.down = False
-    scene.acknowledger.rest()
+    scene.acknowledger.now(scene.acknowledger.rest())
     assert (scene.queue.leased, scene.counted("acknowledged")) == ({}, 1000)
 
 
@@ -247,7 +249,7 @@ def test_a_lease_that_ends_while_its_message_waits_its_turn_is_lost_once(scene: 
     scene.acknowledger.later(keys)
     scene.now += LEASE + 1  # the thread waited for another answer
     scene.keeper.tick()
-    thread = threading.Thread(target=scene.acknowledger.run)
+    thread = threading.Thread(target=scene.acknowledger.run, args=("q",))
     thread.start()
     scene.acknowledger.finish()
     scene.session.stopping.set()
@@ -267,7 +269,7 @@ def test_the_end_does_not_wait_for_more_than_one_call_and_acknowledges_the_rest(
         return at_once(receipts)
 
     scene.queue.acknowledge = slowly  # type: ignore[method-assign]
-    thread = threading.Thread(target=scene.acknowledger.run)
+    thread = threading.Thread(target=scene.acknowledger.run, args=("q",))
     thread.start()
     scene.acknowledger.later(keys)
     assert begun.wait(60)
@@ -276,30 +278,37 @@ def test_the_end_does_not_wait_for_more_than_one_call_and_acknowledges_the_rest(
     thread.join(60)
     assert not thread.is_alive()
     assert scene.queue.asked == 1
-    scene.acknowledger.rest()
+    scene.acknowledger.now(scene.acknowledger.rest())
     assert scene.queue.leased == {}
     assert (scene.queue.asked, scene.counted("acknowledged"), scene.lost) == (10, 1000, [])
 
 
-def test_the_end_waits_for_the_answer_that_is_under_way(scene: Scene) -> None:
-    keys = delivered(scene, 3)
-    at_once, begun, answer = scene.queue.acknowledge, threading.Event(), threading.Event()
+def test_a_queue_that_does_not_answer_delays_no_other(scene: Scene) -> None:
+    other = Queue(scene.clock)
+    queues = {"q": scene.queue, "other": other}
+    keeper = LeaseKeeper(cast("Any", queues), LEASE, scene.lost.extend, scene.clock)
+    answer, at_once = threading.Event(), scene.queue.acknowledge
 
-    def slowly(receipts: Sequence[Receipt]) -> set[Receipt]:
-        begun.set()
+    def hangs(receipts: Sequence[Receipt]) -> set[Receipt]:
         assert answer.wait(60)
         return at_once(receipts)
 
-    scene.queue.acknowledge = slowly  # type: ignore[method-assign]
-    thread = threading.Thread(target=scene.acknowledger.run)
-    thread.start()
-    scene.acknowledger.later(keys)
-    assert begun.wait(60)
-    scene.session.stopping.set()
-    threading.Timer(0.3, answer.set).start()
-    scene.acknowledger.rest(60)
-    assert (scene.queue.leased, scene.counted("acknowledged")) == ({}, 3)
-    thread.join(60)
+    scene.queue.acknowledge = hangs  # type: ignore[method-assign]
+    messages = [*scene.queue.deliver(300), *(replace(message, queue="other") for message in other.deliver(300))]
+    keeper.hold(messages)
+    threads = Threads()
+    session = make_session(None, queues, clock=scene.clock, stopping=threads.stopping)
+    acknowledger = Acknowledger(session, cast("Any", scene.in_flight), keeper)
+    threads.on_stop(acknowledger.wake)
+    acknowledger.start(threads)
+    acknowledger.later([key_of(message) for message in messages])
+    with acknowledger._changed:
+        assert acknowledger._changed.wait_for(lambda: not acknowledger._lines["other"].busy, 60)
+    assert (other.leased, len(scene.queue.leased)) == ({}, 300)
+    answer.set()
+    acknowledger.finish()
+    threads.stop(60)
+    assert scene.queue.leased == {}
 
 
 def test_what_a_queue_has_not_answered_at_the_end_is_not_given_back(scene: Scene) -> None:
@@ -314,13 +323,13 @@ def test_what_a_queue_has_not_answered_at_the_end_is_not_given_back(scene: Scene
         return at_once(receipts)
 
     scene.queue.acknowledge = hangs  # type: ignore[method-assign]
-    thread = threading.Thread(target=scene.acknowledger.run)
+    thread = threading.Thread(target=scene.acknowledger.run, args=("q",))
     thread.start()
     scene.acknowledger.later(keys)
     assert begun.wait(60)
     scene.session.stopping.set()
-    scene.acknowledger.rest()  # the thread was waited for in vain
-    assert sorted(scene.in_flight.left) == sorted(keys)
+    scene.acknowledger.now(scene.acknowledger.rest())  # the thread was waited for in vain
+    assert set(scene.in_flight.left) == set(keys)
     answer.set()
     thread.join(60)
     assert scene.queue.leased == {}

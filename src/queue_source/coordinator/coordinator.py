@@ -204,10 +204,7 @@ class Coordinator:
     def _let_go(self) -> None:
         """After the threads have ended: give messages back, and release shards that nothing else remembers."""
         session, acknowledger = self._session, self._parts.acknowledger
-        try:
-            acknowledger.rest(session.lease)  # longer than that no answer is worth anything
-        except QueueError as error:
-            logger.warning("%s; what was done will be delivered again, and found done", error)
+        done = acknowledger.rest()
         left = self._parts.in_flight.empty()
         try:
             session.store.release(session.token, left.shards)
@@ -220,3 +217,7 @@ class Coordinator:
             self._parts.leases.extend_last(left.planned, session.stale_after)
         except QueueError as error:
             logger.warning("%s; its messages become visible when their leases end", error)
+        try:
+            acknowledger.now(done)  # last: it may take a while, and others wait for what is given back
+        except QueueError as error:
+            logger.warning("%s; what was done will be delivered again, and found done", error)

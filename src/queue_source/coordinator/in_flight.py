@@ -103,7 +103,7 @@ class InFlight:
     def forget_proofs(self) -> None:
         """From here on a queue is empty only by a receive that begins later."""
         with self._changed:
-            self._room.forget_proofs()
+            self._room.forget_proofs(self._room.queues)
             self._changed.notify_all()
 
     def proven_empty(self, queue: str) -> bool:
@@ -310,9 +310,9 @@ class InFlight:
         """The messages are acknowledged, given back or lost. What is ready stays so: it is ours without them."""
         with self._changed:
             keys = list(keys)
-            if not self._grouped.isdisjoint(keys):
-                self._grouped.difference_update(keys)
-                self._room.forget_proofs()  # of an empty receive: what comes next in the group is delivered now
+            grouped = self._grouped.intersection(keys)
+            self._grouped -= grouped
+            self._room.forget_proofs({name for name, _ in grouped})  # what comes next in the group is delivered now
             for shard in self._drop(keys):
                 self._unwatch(shard)
                 if shard not in self._sizes:

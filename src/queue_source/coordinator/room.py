@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -62,7 +62,7 @@ class Room:
         self._of_queue: Counter[str] = Counter()
         self._reserved: Counter[str] = Counter()  # for messages that receives under way may bring
         self._emptiness = {name: _Emptiness() for name in queues}
-        self._period = 0  # a receive of an earlier one proves nothing
+        self._periods: Counter[str] = Counter()  # a receive of an earlier one proves nothing
 
     def __len__(self) -> int:
         return len(self._inside)
@@ -82,7 +82,7 @@ class Room:
         self._reserved[queue] += room
         empty = self._emptiness[queue].proven
         self._emptiness[queue].begin(receiver)
-        return Receive(queue, receiver, room, self._period, empty)
+        return Receive(queue, receiver, room, self._periods[queue], empty)
 
     def end(self, receive: Receive, keys: Iterable[MessageKey], *, brought: bool) -> None:
         """What it brought is inside; `brought`: something that counts against the queue's emptiness."""
@@ -90,7 +90,7 @@ class Room:
         self._inside.update(keys)
         self._of_queue[receive.queue] += len(self._inside) - before
         self._reserved[receive.queue] -= receive.room
-        proves = receive.period == self._period
+        proves = receive.period == self._periods[receive.queue]
         self._emptiness[receive.queue].end(receive.receiver, brought=brought, proves=proves)
 
     def leave(self, key: MessageKey) -> None:
@@ -102,11 +102,15 @@ class Room:
         inside = len(self._inside)
         return inside - resting >= self.limits.work or inside >= self.limits.messages
 
-    def forget_proofs(self) -> None:
-        """From here on a queue is empty only by a receive that begins later."""
-        self._period += 1
-        for emptiness in self._emptiness.values():
-            emptiness.awaited = None
+    @property
+    def queues(self) -> Collection[str]:
+        return self._emptiness.keys()
+
+    def forget_proofs(self, queues: Iterable[str]) -> None:
+        """From here on these queues are empty only by a receive that begins later."""
+        for name in queues:
+            self._periods[name] += 1
+            self._emptiness[name].awaited = None
 
     def proven_empty(self, queue: str) -> bool:
         return self._emptiness[queue].proven

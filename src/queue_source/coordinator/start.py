@@ -99,7 +99,7 @@ def start(
     threads.start("heartbeats", send_heartbeats, session, began, reporting.report)
     threads.start("maintenance", maintenance.run)
     threads.start("open", Opener(session, stat, in_flight, ownership, acknowledger, errors, error_log).run)
-    threads.start("acknowledge", acknowledger.run)
+    acknowledger.start(threads)
     receivers.start(threads)
     backfill.start(threads)
     if options.cleaning.clean_source != "off":

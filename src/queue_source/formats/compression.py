@@ -10,6 +10,7 @@ import re
 import struct
 import zlib
 from collections.abc import Iterator
+from io import BytesIO
 from typing import Protocol
 
 import google_crc32c
@@ -114,10 +115,11 @@ class _Content:
         data = self._read(min(size, _AT_ONCE))
         if len(data) == size or len(data) < _AT_ONCE:
             return data
-        parts = [data]
-        while (missing := size - sum(map(len, parts))) and (data := self._read(min(missing, _AT_ONCE))):
-            parts.append(data)
-        return b"".join(parts)
+        whole = BytesIO()  # unlike parts that are joined it is never there twice
+        while data:
+            whole.write(data)
+            data = self._read(min(size - whole.tell(), _AT_ONCE))
+        return whole.getvalue()
 
     def _read(self, size: int) -> bytes:
         try:
