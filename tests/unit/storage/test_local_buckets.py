@@ -16,6 +16,7 @@ import pytest
 
 from queue_source.errors import BadObject, ObjectRefused, ObjectStoreError
 from queue_source.options.storage import StorageOptions
+from queue_source.storage import local as local_files
 from queue_source.storage.buckets import Known, Outcome, local
 from queue_source.storage.buckets.local import LocalBucket
 
@@ -189,7 +190,7 @@ def test_a_name_that_is_no_text_is_left_out_and_the_listing_goes_on(
 
 def test_a_file_with_a_time_that_no_calendar_has_is_listed(bucket: LocalBucket, folder: Path) -> None:
     (folder / "a").write_text("x")
-    with mock.patch.object(local, "datetime", wraps=datetime) as clock:
+    with mock.patch.object(local_files, "datetime", wraps=datetime) as clock:
         clock.fromtimestamp.side_effect = ValueError("year 100000 is out of range")
         (one,) = bucket.page(f"file://{folder}/").objects
     assert one.modified.year == 9999
