@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -16,7 +15,7 @@ from queue_source.coordinator.receiving import Receivers
 from queue_source.coordinator.room import Limits
 from queue_source.coordinator.threads import Threads
 from queue_source.errors import QueueUnavailable
-from queue_source.messages import Receipt, Received
+from queue_source.messages import Received
 from queue_source.queues import Depth
 from queue_source.queues.base import Capabilities
 from support.sessions import make_session
@@ -141,38 +140,3 @@ def test_a_depth_that_is_not_known_for_a_moment_ends_no_available_now_query() ->
         receivers.drain()
         until_empty(in_flight)
     assert failures == []
-
-
-class SlowToAnswer(EmptyQueue):
-    """Had four messages, sent in the future by our clock; its answer with two of them is on its way until `answer`."""
-
-    def __init__(self) -> None:
-        super().__init__(certain=True)
-        self.capabilities = Capabilities(max_batch_size=2, reports_depth=True, empty_is_certain=True)
-        self.asked, self.answer = threading.Event(), threading.Event()
-        self._lock = threading.Lock()
-        later = time.time() + 3600
-        self._left = [Received("q", str(n), Receipt(str(n)), b"{}", 1, time.monotonic() + 60, later) for n in range(4)]
-
-    def receive(self, most: int, lease: float, wait: float) -> list[Received]:
-        with self._lock:
-            first = not self.asked.is_set()
-            taken = self._left[:2] if first or self.answer.is_set() else []
-            self._left = self._left[len(taken) :]
-            self.asked.set()
-        if first:
-            assert self.answer.wait(PATIENCE)
-        return taken or super().receive(most, lease, wait)
-
-    def depth(self) -> Depth:
-        return Depth(len(self._left), 0)
-
-
-def test_as_many_messages_as_there_were_are_read_although_some_were_on_their_way_when_they_were_counted() -> None:
-    queue = SlowToAnswer()
-    with receiving(queue) as (receivers, in_flight):
-        assert queue.asked.wait(PATIENCE)
-        receivers.drain()
-        queue.answer.set()
-        in_flight.wait(PATIENCE, lambda: in_flight.counts().in_flight == 4)
-        assert len(in_flight.begin_opening(10, 0.0)) == 4

@@ -92,12 +92,10 @@ class Receivers:
                 in_flight.wait(0.5)
                 continue
             wait = self._wait_time(receive, capabilities)
-            cutoff = self._cutoff  # what a receive brings that began before it was never counted, and is of this run
             messages: list[Received] = session.patiently(queue.receive, receive.room, lease, wait)
             self._leases.hold(messages)
             session.metrics.add(received=len(messages))
-            kept, late = (messages, []) if cutoff is None else cutoff.divide(messages)
-            in_flight.end_receive(receive, kept, late)
+            self._end(receive, messages)
 
     def _wait_time(self, receive: Receive, capabilities: Capabilities) -> float:
         longest = min(self._session.options.queue.wait_time.total_seconds(), capabilities.max_wait)
@@ -105,3 +103,7 @@ class Receivers:
             return longest
         at_once = capabilities.empty_is_certain and not (self.draining and receive.empty)
         return 0.0 if at_once else min(longest, _SHORT_WAIT)
+
+    def _end(self, receive: Receive, messages: Sequence[Received]) -> None:
+        kept, late = (messages, []) if self._cutoff is None else self._cutoff.divide(messages)
+        self._in_flight.end_receive(receive, kept, late)
