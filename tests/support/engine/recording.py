@@ -63,8 +63,11 @@ class Reader(AvailableNow, DataSourceStreamReader):
         self.listening = True
 
         def handle(number: int, frame: FrameType | None) -> None:
+            graceful = self.options.get("graceful") == "true"
+            if graceful:  # Spark's second one would interrupt `stop`
+                signal.signal(signal.SIGTERM, signal.SIG_IGN)
             write_down(self.log, "SIGTERM")
-            if self.options.get("graceful") == "true":
+            if graceful:
                 raise SystemExit(0)
 
         signal.signal(signal.SIGTERM, handle)
