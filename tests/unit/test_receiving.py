@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -15,7 +17,7 @@ from queue_source.coordinator.receiving import Receivers
 from queue_source.coordinator.room import Limits
 from queue_source.coordinator.threads import Threads
 from queue_source.errors import QueueUnavailable
-from queue_source.messages import Received
+from queue_source.messages import Receipt, Received
 from queue_source.queues import Depth
 from queue_source.queues.base import Capabilities
 from support.sessions import make_session
@@ -75,6 +77,11 @@ def _nothing(keys: Any) -> None:
 def until_empty(in_flight: InFlight) -> None:
     in_flight.wait(PATIENCE, lambda: in_flight.proven_empty("q"))
     assert in_flight.proven_empty("q")
+
+
+def until_held(in_flight: InFlight, messages: int) -> None:
+    in_flight.wait(PATIENCE, lambda: in_flight.counts().in_flight == messages)
+    assert in_flight.counts().in_flight == messages
 
 
 def test_a_queue_that_is_certain_to_be_empty_is_found_so_without_waiting() -> None:
@@ -140,3 +147,70 @@ def test_a_depth_that_is_not_known_for_a_moment_ends_no_available_now_query() ->
         receivers.drain()
         until_empty(in_flight)
     assert failures == []
+
+
+class SlowToAnswer(EmptyQueue):
+    """Had four messages, sent in the future by our clock; its answer with two of them is on its way until `answer`."""
+
+    def __init__(self) -> None:
+        super().__init__(certain=True)
+        self.capabilities = Capabilities(max_batch_size=2, reports_depth=True, empty_is_certain=True)
+        self.asked, self.answer = threading.Event(), threading.Event()
+        self._lock = threading.Lock()
+        self._names = itertools.count()
+        self._left: list[Received] = []
+        self.send(4)
+
+    def send(self, count: int) -> None:
+        now, later = time.monotonic(), time.time() + 3600
+        with self._lock:
+            for _ in range(count):
+                name = str(next(self._names))
+                self._left.append(Received("q", name, Receipt(name), b"{}", 1, now + 60, later))
+
+    def receive(self, most: int, lease: float, wait: float) -> list[Received]:
+        with self._lock:
+            first = not self.asked.is_set()
+            taken = self._left[:most] if first or self.answer.is_set() else []
+            self._left = self._left[len(taken) :]
+            self.asked.set()
+        if first:
+            assert self.answer.wait(PATIENCE)
+        return taken or super().receive(most, lease, wait)
+
+    def depth(self) -> Depth:
+        return Depth(len(self._left), 0)
+
+
+@contextmanager
+def draining(receivers: Receivers) -> Iterator[None]:
+    """While another thread waits for what the queue is about to answer; then until AvailableNow has begun."""
+    thread = threading.Thread(target=receivers.drain)
+    thread.start()
+    thread.join(0.1)
+    assert thread.is_alive(), "what a receive is bringing is in no count"
+    yield
+    thread.join(PATIENCE)
+    assert not thread.is_alive()
+
+
+def test_as_many_messages_as_there_were_are_read_although_some_were_on_their_way_when_they_were_counted() -> None:
+    queue = SlowToAnswer()
+    with receiving(queue) as (receivers, in_flight):
+        assert queue.asked.wait(PATIENCE)
+        with draining(receivers):
+            queue.answer.set()
+        until_held(in_flight, 4)
+        queue.send(3)
+        until_held(in_flight, 7)
+        assert len(in_flight.begin_opening(10, 0.0)) == 4, "what was there, and nothing that was sent later"
+
+
+def test_a_stop_ends_an_available_now_query_that_waits_for_an_answer() -> None:
+    queue, stopping = SlowToAnswer(), threading.Event()
+    with receiving(queue, stopping) as (receivers, in_flight):
+        assert queue.asked.wait(PATIENCE)
+        with draining(receivers):
+            stopping.set()
+            in_flight.wake()
+        queue.answer.set()

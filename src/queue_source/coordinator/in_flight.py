@@ -55,6 +55,7 @@ class InFlight:
     def __init__(self, queues: Iterable[str], limits: Limits, shares: Shares = _EQUAL) -> None:
         self._changed = threading.Condition()
         self._room = Room(queues, limits, shares)
+        self._paused = False  # no receive begins
         self._inbox: deque[Received] = deque()
         self._opening: list[Received] = []
         self._unopened = 0  # bytes of the messages in both
@@ -80,9 +81,9 @@ class InFlight:
     # receiving
 
     def begin_receive(self, queue: str, receiver: int, max_messages: int) -> Receive | None:
-        """Reserve room for what a receive may bring; None: there is none now."""
+        """Reserve room for what a receive may bring; None: there is none now, or receives are paused."""
         with self._changed:
-            room = 0 if self._heavy() else self._room.left(queue, self._resting[queue])
+            room = 0 if self._paused or self._heavy() else self._room.left(queue, self._resting[queue])
             room = min(max_messages, room, self._room_by_bytes(queue))
             return self._room.begin(queue, receiver, room) if room else None
 
@@ -98,6 +99,17 @@ class InFlight:
             self._aside.update(aside)
             self._grouped.update(key_of(message) for message in messages if message.group is not None)
             self._resting[receive.queue] += len(aside)
+            self._changed.notify_all()
+
+    def pause_receives(self, until: Callable[[], bool]) -> None:
+        """No receive begins any more; waits until none is under way, or `until`."""
+        with self._changed:
+            self._paused = True
+            self._changed.wait_for(lambda: not self._room.receiving or until())
+
+    def resume_receives(self) -> None:
+        with self._changed:
+            self._paused = False
             self._changed.notify_all()
 
     def forget_proofs(self) -> None:

@@ -71,13 +71,26 @@ class Receivers:
                 number += 1
 
     def drain(self) -> None:
-        """AvailableNow: from here on nothing newer counts, and a queue is empty only by a receive that begins later."""
+        """AvailableNow: from here on nothing newer counts, and a queue is empty only by a receive that begins later.
+
+        What a receive is bringing is in no queue's count: none is under way meanwhile.
+        """
+        in_flight = self._in_flight
+        in_flight.pause_receives(until=self._session.stopping.is_set)
+        try:
+            there = self._count()
+            self._cutoff = _Cutoff(self._clock(), there)
+            in_flight.forget_proofs()
+        finally:
+            in_flight.resume_receives()
+
+    def _count(self) -> Counter[str]:
+        """The messages that are there, by the queues that can tell."""
         session, there = self._session, Counter[str]()
         for name, queue in session.queues.items():
             if session.patiently(getattr, queue, "capabilities").reports_depth:
                 there[name] = session.patiently(queue.depth).ready
-        self._cutoff = _Cutoff(self._clock(), there)
-        self._in_flight.forget_proofs()
+        return there
 
     def _run(self, name: str, queue: Queue, number: int) -> None:
         session, in_flight = self._session, self._in_flight

@@ -103,6 +103,11 @@ class Room:
         return inside - resting >= self.limits.work or inside >= self.limits.messages
 
     @property
+    def receiving(self) -> bool:
+        """Whether a receive of any queue is under way."""
+        return any(emptiness.under_way for emptiness in self._emptiness.values())
+
+    @property
     def queues(self) -> Collection[str]:
         return self._emptiness.keys()
 
