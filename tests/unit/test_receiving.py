@@ -28,8 +28,8 @@ PATIENCE = 30.0
 class EmptyQueue:
     """Has nothing, ever; knows for how long each receive was to wait."""
 
-    def __init__(self, *, certain: bool, failures: int = 0) -> None:
-        self.capabilities = Capabilities(max_batch_size=10, reports_depth=False, empty_is_certain=certain)
+    def __init__(self, *, certain: bool, failures: int = 0, depth: bool = False) -> None:
+        self.capabilities = Capabilities(max_batch_size=10, reports_depth=depth, empty_is_certain=certain)
         self.failures = failures
         self.waits: list[float] = []
         self._never = threading.Event()
@@ -40,6 +40,9 @@ class EmptyQueue:
             raise QueueUnavailable("q", "is away for a moment")
         self._never.wait(wait)
         return []
+
+    def depth(self) -> Depth:
+        return Depth(0, 0)
 
 
 class Impatient(threading.Event):
@@ -55,11 +58,14 @@ class Impatient(threading.Event):
 
 
 @contextmanager
-def receiving(queue: EmptyQueue, stopping: threading.Event | None = None) -> Iterator[tuple[Receivers, InFlight]]:
-    threads = Threads()
+def receiving(
+    queue: EmptyQueue, stopping: threading.Event | None = None, **others: EmptyQueue
+) -> Iterator[tuple[Receivers, InFlight]]:
+    """The queue is named q."""
+    threads, queues = Threads(), {"q": queue, **others}
     threads.stopping = stopping or threads.stopping
-    session = make_session(queues={"q": queue}, stopping=threads.stopping, receiveThreads="2")
-    in_flight = InFlight(["q"], Limits(messages=100, work=100))
+    session = make_session(queues=queues, stopping=threads.stopping, receiveThreads="2")
+    in_flight = InFlight(queues, Limits(messages=100, work=100))
     receivers = Receivers(session, in_flight, LeaseKeeper(session.queues, 60.0, _nothing))
     threads.on_stop(in_flight.wake)
     receivers.start(threads)
@@ -67,7 +73,7 @@ def receiving(queue: EmptyQueue, stopping: threading.Event | None = None) -> Ite
         yield receivers, in_flight
     finally:
         threads.stop(PATIENCE)
-        threads.check()
+    threads.check()
 
 
 def _nothing(keys: Any) -> None:
@@ -133,8 +139,7 @@ def test_a_queue_that_is_away_for_a_moment_is_waited_for_and_ends_no_query() -> 
 
 
 def test_a_depth_that_is_not_known_for_a_moment_ends_no_available_now_query() -> None:
-    queue, stopping = EmptyQueue(certain=True), Impatient()
-    queue.capabilities = Capabilities(max_batch_size=10, reports_depth=True, empty_is_certain=True)
+    queue, stopping = EmptyQueue(certain=True, depth=True), Impatient()
     failures = [QueueUnavailable("q", "is away for a moment")]
 
     def depth() -> Depth:
@@ -142,7 +147,7 @@ def test_a_depth_that_is_not_known_for_a_moment_ends_no_available_now_query() ->
             raise failures.pop()
         return Depth(0, 0)
 
-    queue.depth = depth  # type: ignore[attr-defined]
+    queue.depth = depth  # type: ignore[method-assign]
     with receiving(queue, stopping) as (receivers, in_flight):
         receivers.drain()
         until_empty(in_flight)
@@ -150,11 +155,15 @@ def test_a_depth_that_is_not_known_for_a_moment_ends_no_available_now_query() ->
 
 
 class SlowToAnswer(EmptyQueue):
-    """Had four messages, sent in the future by our clock; its answer with two of them is on its way until `answer`."""
+    """Had four messages, sent in the future by our clock; its answer with two of them is on its way until `answer`.
 
-    def __init__(self) -> None:
+    `hidden`: these two are in no count from the request on; else until the answer.
+    """
+
+    def __init__(self, *, hidden: bool = True, depth: bool = True, failure: Exception | None = None) -> None:
         super().__init__(certain=True)
-        self.capabilities = Capabilities(max_batch_size=2, reports_depth=True, empty_is_certain=True)
+        self.capabilities = Capabilities(max_batch_size=2, reports_depth=depth, empty_is_certain=True)
+        self.hidden, self.failure = hidden, failure
         self.asked, self.answer = threading.Event(), threading.Event()
         self._lock = threading.Lock()
         self._names = itertools.count()
@@ -171,32 +180,46 @@ class SlowToAnswer(EmptyQueue):
     def receive(self, most: int, lease: float, wait: float) -> list[Received]:
         with self._lock:
             first = not self.asked.is_set()
-            taken = self._left[:most] if first or self.answer.is_set() else []
-            self._left = self._left[len(taken) :]
             self.asked.set()
+            taken = self._take(most) if self.answer.is_set() or (first and self.hidden) else []
         if first:
             assert self.answer.wait(PATIENCE)
+            if self.failure is not None:
+                raise self.failure
+            with self._lock:
+                taken = taken or self._take(most)
         return taken or super().receive(most, lease, wait)
 
     def depth(self) -> Depth:
         return Depth(len(self._left), 0)
 
+    def _take(self, most: int) -> list[Received]:
+        taken, self._left = self._left[:most], self._left[most:]
+        return taken
+
 
 @contextmanager
 def draining(receivers: Receivers) -> Iterator[None]:
-    """While another thread waits for what the queue is about to answer; then until AvailableNow has begun."""
-    thread = threading.Thread(target=receivers.drain)
-    thread.start()
-    thread.join(0.1)
-    assert thread.is_alive(), "what a receive is bringing is in no count"
+    """While another thread waits for what a queue is about to answer; then until AvailableNow has begun."""
+    threads, begun = Threads(), threading.Event()
+
+    def drain() -> None:
+        receivers.drain()
+        begun.set()
+
+    threads.start("drain", drain)
+    assert not begun.wait(0.1), "what a receive is bringing is in no count"
     yield
-    thread.join(PATIENCE)
-    assert not thread.is_alive()
+    assert begun.wait(PATIENCE)
+    threads.check()
 
 
-def test_as_many_messages_as_there_were_are_read_although_some_were_on_their_way_when_they_were_counted() -> None:
-    queue = SlowToAnswer()
-    with receiving(queue) as (receivers, in_flight):
+@pytest.mark.parametrize("hidden", [False, True])
+def test_as_many_messages_as_there_were_are_read_although_some_were_on_their_way_when_they_were_counted(
+    hidden: bool,
+) -> None:
+    queue, quiet = SlowToAnswer(hidden=hidden), EmptyQueue(certain=True, depth=True)
+    with receiving(queue, quiet=quiet) as (receivers, in_flight):
         assert queue.asked.wait(PATIENCE)
         with draining(receivers):
             queue.answer.set()
@@ -206,11 +229,40 @@ def test_as_many_messages_as_there_were_are_read_although_some_were_on_their_way
         assert len(in_flight.begin_opening(10, 0.0)) == 4, "what was there, and nothing that was sent later"
 
 
-def test_a_stop_ends_an_available_now_query_that_waits_for_an_answer() -> None:
-    queue, stopping = SlowToAnswer(), threading.Event()
-    with receiving(queue, stopping) as (receivers, in_flight):
+def test_a_queue_that_cannot_be_counted_holds_up_no_available_now_query() -> None:
+    slow, counted = SlowToAnswer(depth=False), SlowToAnswer()
+    counted.answer.set()
+    with receiving(counted, slow=slow) as (receivers, in_flight):
+        assert slow.asked.wait(PATIENCE)
+        receivers.drain()
+        until_held(in_flight, 4)
+        slow.answer.set()
+
+
+def drain_while_it_fails(queue: SlowToAnswer) -> None:
+    with receiving(queue) as (receivers, _):
         assert queue.asked.wait(PATIENCE)
         with draining(receivers):
-            stopping.set()
-            in_flight.wake()
-        queue.answer.set()
+            queue.answer.set()
+
+
+def test_a_receive_that_fails_ends_an_available_now_query_that_waits_for_it() -> None:
+    with pytest.raises(PermissionError):
+        drain_while_it_fails(SlowToAnswer(failure=PermissionError("no longer allowed")))
+
+
+def test_receives_go_on_at_once_after_a_pause() -> None:
+    in_flight, threads = InFlight(["q"], Limits(messages=100, work=100)), Threads()
+    waiting, gone_on = threading.Event(), threading.Event()
+
+    def begin() -> None:
+        waiting.set()
+        while in_flight.begin_receive("q", 0, 10, 3600.0) is None:
+            pass
+        gone_on.set()
+
+    with in_flight.pausing(["q"], until=lambda: False):
+        threads.start("receive", begin)
+        assert waiting.wait(PATIENCE)
+        assert not gone_on.wait(0.1)
+    assert gone_on.wait(PATIENCE)

@@ -140,6 +140,7 @@ class Coordinator:
         """AvailableNow: take what is there now, and end. Later messages are left for the next run."""
         self.check()
         self._parts.receivers.drain()
+        self.check()
         self._parts.backfill.drain()
 
     def report(self) -> dict[str, Any]:

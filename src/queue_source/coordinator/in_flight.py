@@ -11,7 +11,8 @@ import itertools
 import sys
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from queue_source.coordinator.ready import Ready, ReadyQueue, group_of
@@ -55,7 +56,7 @@ class InFlight:
     def __init__(self, queues: Iterable[str], limits: Limits, shares: Shares = _EQUAL) -> None:
         self._changed = threading.Condition()
         self._room = Room(queues, limits, shares)
-        self._paused = False  # no receive begins
+        self._paused: set[str] = set()  # queues of which no receive begins
         self._inbox: deque[Received] = deque()
         self._opening: list[Received] = []
         self._unopened = 0  # bytes of the messages in both
@@ -80,12 +81,16 @@ class InFlight:
 
     # receiving
 
-    def begin_receive(self, queue: str, receiver: int, max_messages: int) -> Receive | None:
-        """Reserve room for what a receive may bring; None: there is none now, or receives are paused."""
+    def begin_receive(self, queue: str, receiver: int, max_messages: int, seconds: float = 0.0) -> Receive | None:
+        """Reserve room for what a receive may bring. None: there was none; it waits so many seconds for a change."""
         with self._changed:
-            room = 0 if self._paused or self._heavy() else self._room.left(queue, self._resting[queue])
+            full = queue in self._paused or self._heavy()
+            room = 0 if full else self._room.left(queue, self._resting[queue])
             room = min(max_messages, room, self._room_by_bytes(queue))
-            return self._room.begin(queue, receiver, room) if room else None
+            if room:
+                return self._room.begin(queue, receiver, room)
+            self._changed.wait(seconds)
+            return None
 
     def end_receive(self, receive: Receive, messages: Sequence[Received], late: Sequence[Received] = ()) -> None:
         """What it brought. `late` messages are held, and left for the next run (AvailableNow)."""
@@ -101,16 +106,18 @@ class InFlight:
             self._resting[receive.queue] += len(aside)
             self._changed.notify_all()
 
-    def pause_receives(self, until: Callable[[], bool]) -> None:
-        """No receive begins any more; waits until none is under way, or `until`."""
+    @contextmanager
+    def pausing(self, queues: Collection[str], until: Callable[[], bool]) -> Iterator[None]:
+        """No receive of these queues is under way: none begins, and those under way are waited for, or for `until`."""
         with self._changed:
-            self._paused = True
-            self._changed.wait_for(lambda: not self._room.receiving or until())
-
-    def resume_receives(self) -> None:
-        with self._changed:
-            self._paused = False
-            self._changed.notify_all()
+            self._paused = set(queues)
+            self._changed.wait_for(lambda: not self._room.receiving(queues) or until())
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._paused = set()
+                self._changed.notify_all()
 
     def forget_proofs(self) -> None:
         """From here on a queue is empty only by a receive that begins later."""

@@ -73,36 +73,32 @@ class Receivers:
     def drain(self) -> None:
         """AvailableNow: from here on nothing newer counts, and a queue is empty only by a receive that begins later.
 
-        What a receive is bringing is in no queue's count: none is under way meanwhile.
+        What a receive is bringing is in no count: none is under way meanwhile, where a queue can be counted.
         """
-        in_flight = self._in_flight
-        in_flight.pause_receives(until=self._session.stopping.is_set)
-        try:
-            there = self._count()
+        session, in_flight = self._session, self._in_flight
+        counted = {name: queue for name, queue in session.queues.items() if self._capabilities(queue).reports_depth}
+        with in_flight.pausing(counted, until=session.stopping.is_set):
+            if session.stopping.is_set():
+                return
+            there = Counter({name: session.patiently(queue.depth).ready for name, queue in counted.items()})
             self._cutoff = _Cutoff(self._clock(), there)
             in_flight.forget_proofs()
-        finally:
-            in_flight.resume_receives()
 
-    def _count(self) -> Counter[str]:
-        """The messages that are there, by the queues that can tell."""
-        session, there = self._session, Counter[str]()
-        for name, queue in session.queues.items():
-            if session.patiently(getattr, queue, "capabilities").reports_depth:
-                there[name] = session.patiently(queue.depth).ready
-        return there
+    def _capabilities(self, queue: Queue) -> Capabilities:
+        """Some queues ask their service for them."""
+        capabilities: Capabilities = self._session.patiently(getattr, queue, "capabilities")
+        return capabilities
 
     def _run(self, name: str, queue: Queue, number: int) -> None:
         session, in_flight = self._session, self._in_flight
-        capabilities = session.patiently(getattr, queue, "capabilities")  # some queues ask their service for them
+        capabilities = self._capabilities(queue)
         lease = longest_lease(session.lease, capabilities)
         while not session.stopping.is_set():
             if self.hurry and not self.draining and capabilities.empty_is_certain and in_flight.proven_empty(name):
                 # Spark announces AvailableNow soon after the start, and then needs one more receive
                 in_flight.wait(_SHORT_WAIT, lambda: self.draining or session.stopping.is_set())
-            receive = in_flight.begin_receive(name, number, capabilities.max_batch_size)
+            receive = in_flight.begin_receive(name, number, capabilities.max_batch_size, 0.5)
             if receive is None:
-                in_flight.wait(0.5)
                 continue
             wait = self._wait_time(receive, capabilities)
             messages: list[Received] = session.patiently(queue.receive, receive.room, lease, wait)

@@ -102,10 +102,9 @@ class Room:
         inside = len(self._inside)
         return inside - resting >= self.limits.work or inside >= self.limits.messages
 
-    @property
-    def receiving(self) -> bool:
-        """Whether a receive of any queue is under way."""
-        return any(emptiness.under_way for emptiness in self._emptiness.values())
+    def receiving(self, queues: Iterable[str]) -> bool:
+        """Whether a receive of one of these queues is under way."""
+        return any(self._emptiness[name].under_way for name in queues)
 
     @property
     def queues(self) -> Collection[str]:
