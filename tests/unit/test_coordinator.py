@@ -109,6 +109,31 @@ def test_available_now_takes_what_was_there_and_leaves_what_comes_later(world: W
     assert_published_once(world, uris(50))
 
 
+def test_what_ends_the_reader_at_the_start_of_available_now_is_told_and_not_what_fails_after_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with world.loop() as loop, ThreadPoolExecutor() as pool:
+        (queue,) = loop.coordinator._session.queues.values()
+        asked, waiting = threading.Event(), threading.Event()
+
+        def refused(*_: object) -> Any:
+            asked.set()
+            waiting.wait(30)
+            raise PermissionError("no longer allowed")
+
+        def uncounted() -> Any:
+            raise ConnectionError("away")
+
+        monkeypatch.setattr(queue, "receive", refused)
+        monkeypatch.setattr(queue, "depth", uncounted)
+        assert asked.wait(30)
+        drain = pool.submit(loop.coordinator.drain)
+        until(lambda: bool(loop.in_flight._paused), lambda: time.sleep(0.01))
+        waiting.set()
+        with pytest.raises(PermissionError):
+            drain.result(30)
+
+
 def test_an_idle_query_has_its_last_batch_confirmed_by_the_next_trigger(world: World) -> None:
     world.publish(*uris(5))
     with world.loop() as loop:

@@ -61,8 +61,8 @@ class Impatient(threading.Event):
 def receiving(
     queue: EmptyQueue, stopping: threading.Event | None = None, **others: EmptyQueue
 ) -> Iterator[tuple[Receivers, InFlight]]:
-    """The queue is named q."""
-    threads, queues = Threads(), {"q": queue, **others}
+    """The queue is named q; they are asked in the order of their names."""
+    threads, queues = Threads(), dict(sorted({"q": queue, **others}.items()))
     threads.stopping = stopping or threads.stopping
     session = make_session(queues=queues, stopping=threads.stopping, receiveThreads="2")
     in_flight = InFlight(queues, Limits(messages=100, work=100))
@@ -219,7 +219,7 @@ def test_as_many_messages_as_there_were_are_read_although_some_were_on_their_way
     hidden: bool,
 ) -> None:
     queue, quiet = SlowToAnswer(hidden=hidden), EmptyQueue(certain=True, depth=True)
-    with receiving(queue, quiet=quiet) as (receivers, in_flight):
+    with receiving(queue, first=quiet, then=quiet) as (receivers, in_flight):
         assert queue.asked.wait(PATIENCE)
         with draining(receivers):
             queue.answer.set()
