@@ -1,0 +1,29 @@
+"""The random explorer of `tests/properties/test_explorer.py` for half an hour, and from another seed each time.
+
+`CUESQUEUE_EXPLORE_MINUTES=2 CUESQUEUE_EXPLORE_SEED=1700000000 make integration ARGS="-k explorer"` repeats a part of it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+
+import pytest
+
+from support.explorer.explorer import explore
+
+_MINUTES = float(os.environ.get("CUESQUEUE_EXPLORE_MINUTES", "30"))
+_FIRST_SEED = int(os.environ.get("CUESQUEUE_EXPLORE_SEED", str(int(time.time()))))
+
+
+@pytest.mark.timeout(int(_MINUTES * 60) + 300)
+def test_promises_hold_for_half_an_hour_of_random_steps() -> None:
+    end = time.monotonic() + _MINUTES * 60
+    endings = dict.fromkeys(("whole", "noticed"), 0)
+    for seed in itertools.count(_FIRST_SEED):
+        if time.monotonic() > end:
+            break
+        endings[explore(seed)] += 1
+    print(f"explorations from seed {_FIRST_SEED}: {endings}")
+    assert all(endings.values())

@@ -1,0 +1,27 @@
+"""Whatever happens in whatever order: each object is in one place, messages end after that, and losses are noticed.
+
+`integration/test_explorer.py` goes on for half an hour, from a seed of its own.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from support.explorer.explorer import CASTS, explore
+
+_EXPLORATIONS = 144
+_IN_A_TEST = 12
+
+
+@pytest.mark.parametrize("first", range(0, _EXPLORATIONS, _IN_A_TEST))
+def test_promises_hold_wherever_readers_die_stores_go_back_and_batches_are_read_twice(first: int) -> None:
+    endings = [explore(seed) for seed in range(first, first + _IN_A_TEST)]
+    assert "whole" in endings
+
+
+def test_an_exploration_is_repeated_by_its_seed() -> None:
+    runs: list[list[str]] = [[], []]
+    for steps in runs:
+        explore(len(CASTS), log=lambda line, steps=steps: steps.append(line) if line.startswith("_") else None)
+    assert runs[0] == runs[1]
+    assert len(set(runs[0])) > 5

@@ -1,0 +1,223 @@
+"""Spark's part of one query: its checkpoint, which outlives it, its tasks, which may read twice, and its sink."""
+
+from __future__ import annotations
+
+import json
+import random
+import uuid
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import sqlalchemy as sa
+
+from queue_source.foreach_batch.delivery import delivery
+from queue_source.read.task import read_work
+from queue_source.spark.compat import arrow_schema
+from queue_source.spark.reader import WorkPartition
+from shard_store.errors import LostProgress, PipelineTakenOver, ShardsLost
+from shard_store.model import PlanIdentity, Split
+from support.explorer.reader import SCHEMA, Reader
+from support.explorer.world import World
+
+Offsets = dict[str, dict[str, Any]]
+"""What a batch of a query begins or ends with: the offset of each of its pipelines."""
+
+POINTS = ("latest", "logged", "planned", "read", "output", "by-hash", "prepared", "published", "committed")
+"""Between these a process may die."""
+
+
+READINGS = (1, 1, 1, 2)
+"""How often a batch is read: Spark reads one twice for a range partitioning, for two actions, or in two copies of a task."""
+
+
+class Death(Exception):
+    """The driver dies here."""
+
+
+@dataclass
+class Checkpoint:
+    """Spark's folder of a query: the batches that were logged, and those that are done."""
+
+    name: str = field(default_factory=lambda: uuid.uuid4().hex[:8])
+    starts: Offsets | None = None
+    batches: dict[int, tuple[Offsets, Offsets]] = field(default_factory=dict)
+    done: set[int] = field(default_factory=set)
+
+    @property
+    def unfinished(self) -> int | None:
+        last = max(self.batches, default=None)
+        return last if last is not None and last not in self.done else None
+
+    def end(self) -> Offsets | None:
+        return self.batches[max(self.batches)][1] if self.batches else None
+
+    def copy(self) -> Checkpoint:
+        return Checkpoint(self.name, self.starts, dict(self.batches), set(self.done))
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A query: its pipelines and their sources, and what becomes of its rows."""
+
+    pipelines: tuple[tuple[str, str], ...]
+    sink: str  # "ours", "other", "delivery"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(pipeline for pipeline, _ in self.pipelines)
+
+
+class Query:
+    """One life of a query's driver; a Death in any of its calls ends it."""
+
+    def __init__(self, world: World, kind: Kind, checkpoint: Checkpoint, choose: random.Random) -> None:
+        self.world, self.kind, self.checkpoint, self.choose = world, kind, checkpoint, choose
+        self.die_at: str | None = None
+        self.readers: list[Reader] = []
+        try:
+            for pipeline, source in kind.pipelines:
+                self.readers.append(Reader(world, source, pipeline))
+        except BaseException:
+            self.die()
+            raise
+        self._last_logged_told = False
+
+    def point(self, name: str) -> None:
+        self.world.remember_state()
+        if self.die_at == name:
+            self.world.log(f"  {self.kind.names} dies at {name}")
+            raise Death
+
+    # --- batches ------------------------------------------------------------------------------------------------------
+
+    def trigger(self, *, without_data: bool = False) -> bool:
+        """A micro-batch, if there is anything to do; `without_data`: also if there is not, as queries with state do."""
+        checkpoint = self.checkpoint
+        if (number := checkpoint.unfinished) is None:
+            begin = checkpoint.end() or self._first()
+            end = {
+                reader.pipeline: _kept(reader.spark.latestOffset(begin[reader.pipeline])) for reader in self.readers
+            }
+            self.point("latest")
+            if end == begin and not (without_data and checkpoint.batches):
+                return False
+            number = max(checkpoint.batches, default=-1) + 1
+            checkpoint.batches[number] = begin, end
+            self.point("logged")
+            if number and self.choose.random() < 0.8:  # Spark's `commit`, of the batch before
+                for reader in self.readers:
+                    reader.spark.commit(begin[reader.pipeline])
+        self._run(number)
+        checkpoint.done.add(number)
+        self.point("committed")
+        return True
+
+    def _first(self) -> Offsets:
+        return {reader.pipeline: _kept(reader.spark.initialOffset()) for reader in self.readers}
+
+    def _run(self, number: int) -> None:
+        begin, end = self.checkpoint.batches[number]
+        tasks: list[WorkPartition] = []
+        for reader in self.readers:
+            name = reader.pipeline
+            tasks += reader.spark.partitions(begin[name], end[name])  # type: ignore[arg-type]
+        self.point("planned")
+        self.world.log(f"  batch {number} of {self.kind.names}: {[(b['seq'], e['seq']) for b, e in zip(begin.values(), end.values())]}")
+        identities = self._planned_sink() if self.kind.sink == "ours" else ()
+        rows = self._read(tasks)
+        if begin == end:
+            rows.append(f"state of {self.checkpoint.name}, batch {number}")
+        self.world.log(f"  rows: {rows}")
+        self.point("read")
+        match self.kind.sink:
+            case "ours":
+                if tasks or rows:  # without a task there is no message of a commit
+                    self._publish(identities, rows, number)
+            case "delivery":
+                self._deliver(rows, number)
+            case "other":
+                self.world.taken.setdefault((self.checkpoint.name, number), rows)
+        self.point("published")
+
+    def _read(self, tasks: Sequence[WorkPartition]) -> list[str]:
+        """The rows that go out. A batch may be read twice, each time in another state of the world; one reading counts.
+
+        Or, as with speculation, of each task one of two copies.
+        """
+        if not tasks:
+            return []
+        readings = self.choose.choice(READINGS)
+        copies = readings == 2 and self.choose.random() < 0.5
+        read: list[list[list[str]]] = []
+        for reading in range(readings):
+            if reading:
+                self.world.log("  read twice" + ", one copy counts" * copies)
+                self._change_objects(tasks)
+            read.append([self._task(task, repeated=copies and reading > 0) for task in tasks])
+        if copies:
+            return [row for task in zip(*read, strict=True) for row in self.choose.choice(task)]
+        return [row for task in read[-1] for row in task]
+
+    def _change_objects(self, tasks: Sequence[WorkPartition]) -> None:
+        for piece in [piece for task in tasks for piece in task.work.pieces]:
+            if self.choose.random() < 0.4:
+                flip = self.world.vanish if self.world.is_there(piece.content.uri) else self.world.appear
+                flip(piece.content.uri)
+
+    def _task(self, task: WorkPartition, *, repeated: bool) -> list[str]:
+        batches = read_work(task.work, arrow_schema(SCHEMA), repeated=repeated)
+        return [row for batch in batches for row in batch.column(0).to_pylist()]
+
+    # --- sinks --------------------------------------------------------------------------------------------------------
+
+    def _planned_sink(self) -> tuple[PlanIdentity, ...]:
+        return tuple(self.world.store.current_plan(name, None) for name in self.kind.names)
+
+    def _publish(self, identities: tuple[PlanIdentity, ...], rows: list[str], number: int) -> None:
+        self.point("prepared")
+        split = Split(f"{uuid.uuid4().hex}:{json.dumps(rows)}", len(rows), 1)
+        self.world.store.publish(identities, [split] if rows else [], batch_id=number)
+
+    def _deliver(self, rows: list[str], number: int) -> None:
+        with delivery(self.world.store, self.kind.names, number) as batch:
+            self.world.check_hash(batch.hash, (self.checkpoint.name, number))
+            with batch.output("audit", self.world.elsewhere) as output:
+                if not output.already:
+                    self._insert(output.connection, "audit", rows)
+            self.point("output")
+            if not batch.already:
+                self._write_by_hash(batch.hash, rows)
+                self.point("by-hash")
+                self._insert(batch.connection, "delivered", rows)
+            self.point("prepared")
+
+    def _write_by_hash(self, digest: str, rows: list[str]) -> None:
+        with self.world.elsewhere.begin() as connection:
+            values = {"hash": digest, "query": self.kind.names[0], "row_ids": json.dumps(rows)}
+            connection.execute(sa.text("INSERT OR REPLACE INTO batches VALUES (:hash, :query, :row_ids)"), values)
+
+    def _insert(self, connection: sa.Connection, table: str, rows: Sequence[str]) -> None:
+        if rows:
+            values = [{"query": self.kind.names[0], "row": row} for row in rows]
+            connection.execute(sa.text(f"INSERT INTO {table} VALUES (:query, :row)"), values)
+
+    # --- ends ---------------------------------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        for reader in self.readers:
+            reader.stop()
+        self.readers = []
+
+    def die(self) -> None:
+        for reader in self.readers:
+            with suppress(LostProgress, PipelineTakenOver, ShardsLost):
+                reader.die()
+        self.readers = []
+
+
+def _kept(offset: dict[str, Any]) -> dict[str, Any]:
+    """As Spark's log keeps it."""
+    kept: dict[str, Any] = json.loads(json.dumps(offset))
+    return kept
