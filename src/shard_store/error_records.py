@@ -14,7 +14,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from shard_store.activity import count_errors
-from shard_store.model import QUARANTINING, ErrorRecord, PlanIdentity, Position, ShardKey, shard_key
+from shard_store.model import QUARANTINING, ErrorRecord, Move, PlanIdentity, Position, ShardKey, shard_key
 from shard_store.shards import fence
 from shard_store.sql.schema import attempts, errors
 from shard_store.sql.transaction import Transaction, chunks
@@ -81,17 +81,22 @@ def found_bad(transaction: Transaction, identity: PlanIdentity) -> set[tuple[Sha
     return {(ShardKey(key), Position(start)) for key, start in found}
 
 
-def keep_verdicts(
-    transaction: Transaction, before: str, identity: PlanIdentity, included: Collection[ShardKey]
-) -> None:
-    """The plan `before` of the same offsets has lost shards and is another by that: its verdicts hold for what is left.
+def forget_left_out(transaction: Transaction, plan_hash: str, left_out: Sequence[Move], moves: Sequence[Move]) -> None:
+    """Remove what attempts at a plan have reported of ranges that it has lost: whoever reads them now judges them."""
+    kept = {move.key for move in moves}
+    places: dict[ShardKey, list[Move]] = {}
+    for move in left_out:
+        places.setdefault(move.key, []).append(move)
 
-    What it lost is for its new owner to judge: those errors stay with `before`, which is never published.
-    """
-    whole = errors.c.delivery_hash == before, errors.c.scope.in_(_WHOLE)
-    found = transaction.execute(sa.select(errors.c.error_key, errors.c.shard_key).where(*whole))
-    keys = [error_key for error_key, shard_key in found if ShardKey(shard_key) in included]
-    transaction.change_among(errors.update().values(delivery_hash=identity.delivery_hash), errors.c.error_key, keys)
+    def is_left_out(key: ShardKey, position: Position) -> bool:
+        return key not in kept or any(move.start <= position < move.end for move in places[key])
+
+    query = sa.select(errors.c.error_key, errors.c.shard_key, errors.c.position).where(
+        errors.c.delivery_hash == plan_hash
+    )
+    of_keys = transaction.select_among(query, errors.c.shard_key, places)
+    gone = [error_key for error_key, key, position in of_keys if is_left_out(ShardKey(key), Position(position))]
+    transaction.change_among(errors.delete(), errors.c.error_key, gone)
 
 
 _done = attempts.alias("done")  # so that queries over attempts may use it

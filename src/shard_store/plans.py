@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
 from shard_store import announcing, read_marks, shard_repair, snapshots
-from shard_store.error_records import found_bad, keep_verdicts
+from shard_store.error_records import found_bad
 from shard_store.errors import PipelineTakenOver, ShardStoreError, StoreConfigurationError
 from shard_store.model import Pending, Plan, PlanIdentity, Position, PublishToken, Range, ShardKey, delivery_hash
 from shard_store.offsets import lost_progress
@@ -55,13 +55,13 @@ def plan(transaction: Transaction, token: PublishToken, start_seq: int, end_seq:
         # a new checkpoint begins at 0, however far the store is: what is final is not read
         after = max(start_seq, row.confirmed_seq)
         again = (row.plan_start, row.plan_end) == (start_seq, end_seq)
-        before = set(json.loads(row.plan_left_out)) if again else set()
+        before = set(json.loads(row.plan_left_out)) if again else None
         made, marks = _make(transaction, row, token, (start_seq, end_seq), after, before)
         made = replace(made, attempt=row.plan_attempt + 1 if again else 1)
-        if row.plan_hash != made.identity.delivery_hash:
-            read_marks.forget(transaction, row.plan_hash, row.plan_attempt)
-        else:
+        if before == set(marks):
             made = _suspected(transaction, made)
+        else:  # marks of reads name places in what is left of a plan
+            read_marks.forget(transaction, row.plan_hash, row.plan_attempt)
     current = {
         "plan_hash": made.identity.delivery_hash,
         "plan_incarnation": token.incarnation,
@@ -164,15 +164,19 @@ def _make(
     token: PublishToken,
     seqs: tuple[int, int],
     after: int,
-    left_out_before: set[str],
+    left_out_before: set[str] | None,
 ) -> tuple[Plan, list[str]]:
-    """The plan of (start, end] as the store is now, and the marks of what it leaves out.
+    """Make the plan of (start, end] as the store is now; also returns the marks of what it leaves out.
 
-    `after` is the seq after which there is anything to do.
+    `after` is the seq after which there is anything to do. `left_out_before`: what the attempt on record has left out,
+    None where there is no attempt at these offsets.
+    The hash is that of the snapshots as they were written, whatever is left out of them. A plan on record keeps its
+    own: versions before 0.3 hashed what was left, and outputs and errors are recorded under that.
     """
     parts = snapshots.read(transaction, token.pipeline, after, seqs[1])
     planned = snapshots.flatten(parts)
     again = [r for r in planned if snapshots.mark(r) not in left_out_before] if left_out_before else planned
+    repeated = left_out_before is not None
     semantics = Semantics(row.semantics)
     positions: dict[ShardKey, Position] = {}
     pending: dict[ShardKey, str] = {}
@@ -192,12 +196,9 @@ def _make(
     if semantics.final_at_delivery:
         ended = finished(transaction, {r.key for r in others} - positions.keys())
         lost = [r for r in left_out if r.key not in ended and not positions.get(r.key, r.start) >= r.end]
-    digest = delivery_hash(row.source, token.pipeline, included, seqs)
+    digest = row.plan_hash if repeated else delivery_hash(row.source, token.pipeline, planned, seqs)
     identity = PlanIdentity(row.source, token, *seqs, digest)
     whole = tuple(included)
-    repeated = (row.plan_start, row.plan_end) == seqs  # an attempt at it was made before, perhaps with more shards
-    if repeated and row.plan_hash != digest:
-        keep_verdicts(transaction, row.plan_hash, identity, {r.key for r in included})
     bad = found_bad(transaction, identity) if repeated else set()
     included = [r for r in included if (r.key, r.start) not in bad]
     unwanted = [r for r in included if pending.get(r.key) == Pending.QUARANTINE]

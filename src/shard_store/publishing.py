@@ -7,7 +7,7 @@ import json
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Row
@@ -15,6 +15,7 @@ from sqlalchemy.engine import Row
 from shard_store import read_marks, snapshots
 from shard_store.activity import Amounts, LastBatch, counted
 from shard_store.announcing import announced_since
+from shard_store.error_records import forget_left_out
 from shard_store.errors import ShardStoreError
 from shard_store.lags import histogram
 from shard_store.model import (
@@ -51,6 +52,7 @@ class Published:
 class Delivery:
     """A plan that was carried out: its moves, what was left out of it as lost, and what the sink made of it.
 
+    `left_out` are the ranges of its snapshots that it does not move: their shards passed to others, or are finished.
     `files` is None where another sink took the rows, or where they are recorded with another pipeline's attempt: then
     `lead` is its hash. `digest` is the attempt's hash where it is not the plan's own.
     `elsewhere`: rows and bytes that become visible with the transaction, in another place than splits.
@@ -62,6 +64,7 @@ class Delivery:
     moves: Sequence[Move]
     sent: Mapping[ShardKey, int] = field(default_factory=dict)
     lost: int = 0
+    left_out: Sequence[Move] = ()
     files: Sequence[Split] | None = None
     row_schema: str | None = None
     batch_id: int | None = None
@@ -188,18 +191,26 @@ def _delivery(transaction: Transaction, identity: PlanIdentity, row: Row[Any], b
             f"pipeline {identity.token.pipeline!r}: the batch to publish is not the one that was planned last; "
             "use one 'pipeline' name for one query only"
         )
-    moves, sent = planned_moves(transaction, row)
-    return Delivery(identity, row, moves, sent, row.plan_lost or 0, batch_id=batch_id)
+    planned = planned_moves(transaction, row)
+    return Delivery(identity, row, planned.moves, planned.sent, row.plan_lost or 0, planned.left_out, batch_id=batch_id)
 
 
-def planned_moves(transaction: Transaction, row: Row[Any]) -> tuple[list[Move], dict[ShardKey, int]]:
-    """What the plan on record in the pipeline's row moves: its snapshots without what it left out.
+class PlannedMoves(NamedTuple):
+    """What a plan moves, what of its snapshots it leaves out, and when the messages of its shards were sent."""
 
-    And when the messages of these shards were sent, as far as that is known.
-    """
+    moves: Sequence[Move]
+    left_out: Sequence[Move]
+    sent: Mapping[ShardKey, int]
+
+
+def planned_moves(transaction: Transaction, row: Row[Any]) -> PlannedMoves:
+    """Read what the plan on record in the pipeline's row moves."""
     moves, sent = snapshots.read_planned(transaction, row.pipeline, row.plan_after, row.plan_end)
-    left_out = set(json.loads(row.plan_left_out))
-    return [m for m in moves if snapshots.mark(m) not in left_out] if left_out else moves, sent
+    marks = set(json.loads(row.plan_left_out))
+    if not marks:
+        return PlannedMoves(moves, (), sent)
+    left_out = [move for move in moves if snapshots.mark(move) in marks]
+    return PlannedMoves([move for move in moves if snapshots.mark(move) not in marks], left_out, sent)
 
 
 def deliver(transaction: Transaction, delivery: Delivery) -> Published:
@@ -208,6 +219,8 @@ def deliver(transaction: Transaction, delivery: Delivery) -> Published:
     advanced = {move.key for move in delivery.moves}
     if semantics.final_at_delivery:
         advance_shards(transaction, identity, delivery.moves)
+        if delivery.left_out:
+            forget_left_out(transaction, identity.delivery_hash, delivery.left_out, delivery.moves)
     causes, bad = _errors_of(transaction, identity.delivery_hash)
     quarantined = {key for key in advanced if key in bad}
     ended = [move.key for move in delivery.moves if is_end(move.end) and move.key not in bad]

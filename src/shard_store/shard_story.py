@@ -125,7 +125,7 @@ def _planned(transaction: Transaction, row: Row[Any]) -> Planned | None:
     owner = transaction.execute(
         sa.select(pipelines).where(pipelines.c.pipeline == row.owner, pipelines.c.plan_hash.is_not(None), ~delivered)
     ).one_or_none()
-    if owner is None or all(move.key != row.shard_key for move in planned_moves(transaction, owner)[0]):
+    if owner is None or all(move.key != row.shard_key for move in planned_moves(transaction, owner).moves):
         return None
     token = PublishToken(owner.pipeline, owner.plan_incarnation)
     identity = PlanIdentity(owner.source, token, owner.plan_start, owner.plan_end, owner.plan_hash)

@@ -236,6 +236,25 @@ def test_outputs_that_a_killed_attempt_delivered_are_not_delivered_again(
     assert (values(engine), values(warehouse)) == ([1, 13], [2])
 
 
+def test_an_output_is_found_again_when_a_shard_of_its_batch_has_passed_to_another_pipeline(
+    backend: StoreBackend, store: ShardStore, warehouse: sa.Engine
+) -> None:
+    us, other = Pipeline.start(store), Pipeline.start(store, "other")
+    us.planned("a", "b")
+    with suppress(ZeroDivisionError), delivery(store, "p", 0) as batch:
+        with batch.output("audit", warehouse) as out:
+            write(out.connection, 1)
+        raise ZeroDivisionError
+    backend.clock.advance(STALE + 1)
+    store.heartbeat(other.token, STALE)
+    assert store.acquire(other.token, {us.look("b")["b"].key: us.token})
+    assert len(Pipeline.start(store).plan().ranges) == 1
+    with delivery(store, "p", 0) as again:
+        assert again.hash == batch.hash
+        with again.output("audit", warehouse) as out:
+            assert out.already
+
+
 def test_of_each_output_the_last_batch_is_remembered(store: ShardStore, engine: sa.Engine) -> None:
     us = Pipeline.start(store)
     for number in range(3):

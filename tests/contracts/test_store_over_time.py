@@ -106,7 +106,8 @@ def test_an_object_that_an_attempt_found_bad_stays_bad_though_the_plan_lost_a_sh
     us, other = Pipeline.start(store), Pipeline.start(store, "other")
     first = us.planned("good", "bad", "taken over", "bad and taken over")
     reported = [bad(first.identity, name, scope) for name in ("bad", "bad and taken over")]
-    store.record_errors("s", "p", reported)
+    in_records = [bad(first.identity, name, "record") for name in ("good", "taken over")]
+    store.record_errors("s", "p", [*reported, *in_records])
     backend.clock.advance(STALE + 1)
     store.heartbeat(other.token, STALE)
     keys = {shard.key: us.token for shard in us.look("taken over", "bad and taken over").values()}
@@ -115,7 +116,7 @@ def test_an_object_that_an_attempt_found_bad_stays_bad_though_the_plan_lost_a_sh
         again = Pipeline.start(store)
         plan = store.plan(again.token, 0, 1)
         assert plan.attempt == attempt
-        assert plan.identity.delivery_hash != first.identity.delivery_hash
+        assert plan.identity.delivery_hash == first.identity.delivery_hash
         assert names(plan) == {"good"}
     again.seq = 1
     again.confirm()
@@ -123,7 +124,23 @@ def test_an_object_that_an_attempt_found_bad_stays_bad_though_the_plan_lost_a_sh
     ended = ShardState.QUARANTINED if scope == "object" else ShardState.DONE
     assert states == {"good": ShardState.DONE, "bad": ended, "taken over": ShardState.OPEN}
     final = {row["subject"] for row in rows(store, "errors") if row["final"]}
-    assert final == {"bad"}, "what another pipeline reads now is for that pipeline to judge"
+    assert final == {"good", "bad"}, "what another pipeline reads now is for that pipeline to judge"
+    assert [row["errors"] for row in rows(store, "attempts")] == [2]
+
+
+def test_what_a_late_task_reports_of_a_shard_that_its_batch_has_lost_counts_for_nothing(backend: StoreBackend) -> None:
+    store = backend.open()
+    us, other = Pipeline.start(store), Pipeline.start(store, "other")
+    first = us.planned("a", "b")
+    backend.clock.advance(STALE + 1)
+    store.heartbeat(other.token, STALE)
+    assert store.acquire(other.token, {us.look("b")["b"].key: us.token})
+    us = Pipeline.start(store)
+    plan = us.plan()
+    store.record_errors("s", "p", [bad(first.identity, "b", "object")])
+    published = us.publish(plan, Split("/a", 1, 1))
+    assert (published.quarantined, us.look("b")["b"].state) == (0, ShardState.OPEN)
+    assert rows(store, "errors") == []
 
 
 # --- views of the past, while others publish ---

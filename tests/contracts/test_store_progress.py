@@ -13,6 +13,7 @@ from shard_store.model import (
     Range,
     ShardState,
     Split,
+    delivery_hash,
     end_at,
     position_at,
     shard_key,
@@ -135,6 +136,38 @@ def test_a_plan_leaves_out_what_passed_to_others_and_says_so(backend: StoreBacke
     plan = restarted(us).plan()
     assert ids(plan) == ["b"]
     assert [r.content.shard_id for r in plan.lost] == ["a"]
+
+
+def test_the_hash_of_a_batch_stays_when_a_shard_of_it_passes_on_between_two_attempts(backend: StoreBackend) -> None:
+    """Users build keys on it: what an attempt delivered under it is found again, whatever is left of the batch."""
+    store = backend.open()
+    us, other = Pipeline.start(store), Pipeline.start(store, "other")
+    first = us.planned("a", "b")
+    backend.clock.advance(STALE + 1)
+    take(other, "a")
+    second = restarted(us).plan()
+    assert second.identity.delivery_hash == first.identity.delivery_hash
+    store.heartbeat(other.token, STALE)
+    backend.clock.advance(STALE + 1)
+    take(other, "b")
+    us = restarted(us)
+    third = us.plan()
+    assert (ids(third), third.identity.delivery_hash) == ([], first.identity.delivery_hash)
+    us.publish(third)
+    assert rows(store, "attempts")[0]["delivery_hash"] == first.identity.delivery_hash
+
+
+def test_a_batch_that_has_lost_shards_before_its_first_attempt_has_the_hash_of_its_snapshots(
+    backend: StoreBackend,
+) -> None:
+    store = backend.open()
+    us, other = Pipeline.start(store), Pipeline.start(store, "other")
+    written = us.snapshot(*us.open("a", "b").values())
+    backend.clock.advance(STALE + 1)
+    take(other, "a")
+    plan = us.plan()
+    assert ids(plan) == ["b"]
+    assert plan.identity.delivery_hash == delivery_hash("s", "p", written, (0, 1))
 
 
 def test_a_plan_leaves_out_what_is_finished_without_calling_it_lost(backend: StoreBackend) -> None:

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from shard_store.errors import StoreConfigurationError
+from shard_store.model import ErrorRecord, PublishToken, shard_key
 from shard_store.sql import install as installing
 from shard_store.sql.database import Database
-from shard_store.sql.schema import READERS_FROM, REVISION, applied, version
+from shard_store.sql.schema import READERS_FROM, REVISION, applied, of_pipeline, version
 from shard_store.store import open_store
 from support import old_reader
 from support.servers.postgres import new_database
@@ -104,6 +105,25 @@ def test_a_pipeline_goes_from_the_old_code_to_the_new_and_back_with_nothing_twic
     with open_store(url) as store:
         again = Pipeline.start(store, "old")
         assert [r.content.shard_id for r in again.plan().ranges] == ["c"]
+
+
+def test_an_unfinished_batch_keeps_the_hash_that_the_old_code_gave_it_when_a_shard_was_lost(
+    url: str, old: OldReader
+) -> None:
+    """The old code hashed what was left of the batch: outputs and errors are recorded under that."""
+    whole = old.ask("plan a b")
+    migrate(url)
+    with open_store(url) as store:
+        other = Pipeline.start(store, "other")
+        store.database.write(lambda t: t.execute(of_pipeline, [{"of": "old", "stale_at": 0}]))
+        assert store.acquire(other.token, {shard_key("s", "b"): PublishToken("old", 1)})
+        less = old.ask("start again")
+        assert less != whole
+        store.record_errors("s", "old", [ErrorRecord("object", "missing-object", "", "a", less)])
+        us = Pipeline.start(store, "old")
+        plan = us.plan()
+        assert (plan.identity.delivery_hash, plan.attempt, plan.ranges) == (less, 3, ())
+        assert us.publish(plan).quarantined == 1
 
 
 def test_a_new_store_serves_readers_of_the_schema_before(url: str) -> None:

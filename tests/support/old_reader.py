@@ -3,6 +3,7 @@
 The code is imported from the archive, and must be nobody else's. Each line of standard input is the name of an object
 that it opens, plans, publishes and confirms, in the processes' own words of that time; then it says what was published.
 `start` opens the store anew and begins the pipeline again, as after an upgrade of its cluster. `bad` records an error.
+`plan` and names: plans a batch of these, and says its hash; `start again`: begins again, and plans it once more.
 """
 
 from __future__ import annotations
@@ -36,6 +37,18 @@ def run(archive: str, url: str) -> None:
         if word == "bad":
             store.record_errors("s", "old", [model.ErrorRecord("message", "malformed-message", "why", "m1")])
             say("recorded")
+            continue
+        if word == "start again":
+            token = store.start("s", "old", driver="d").token
+            say(store.plan(token, seq - 1, seq).identity.delivery_hash)
+            continue
+        if word.startswith("plan "):
+            names = word.split()[1:]
+            found = store.open_shards(token, "s", [model.Content(n, n, 10, None, "queue", f"m{n}") for n in names])
+            ranges = [model.Range(s.key, s.content, s.position, model.end_at(10)) for s in found.values()]
+            store.advance(token, snapshot=(seq + 1, ranges))
+            say(store.plan(token, seq, seq + 1).identity.delivery_hash)
+            seq += 1
             continue
         content = model.Content(word, word, 10, None, "queue", f"message of {word}")
         found = store.open_shards(token, "s", [content])

@@ -41,7 +41,8 @@ def is_delivered(table: Table, marks: Mapping[str, str]) -> bool:
     """Whether an earlier attempt at the batch is in the table, though the store does not know of it.
 
     Only a catalog elsewhere can be ahead of the store, and by one batch: the newest snapshot of the pipeline decides.
-    It may have another hash, when shards passed to another pipeline after that attempt: their rows are there already.
+    It may have another hash, where a version before 0.3 wrote it and shards have passed to another pipeline since: that
+    hashed what was left of the batch. Their rows are there already.
     """
     snapshots = {snapshot.snapshot_id: snapshot for snapshot in table.metadata.snapshots}
     snapshot = table.current_snapshot()
