@@ -10,6 +10,7 @@
     |-- BadObject              an object cannot be read as what it should be: quarantined, skipped or fatal by option
     |-- SchemaChanged          objects have columns that the stream's schema lacks: the query fails, by option
     `-- ObjectStoreError       throttled, network: the task fails, and Spark retries it
+        |-- ObjectReplaced     another version is there since it was opened: read from its beginning
         `-- ObjectRefused      access denied, archived, no key: tried again, then perhaps the object's own fault
 
 Errors of the store are `shard_store.errors`. Secrets are never part of a message.
@@ -82,6 +83,10 @@ class SchemaChanged(CuesqueueError):
 
 class ObjectStoreError(CuesqueueError):
     """The object store refused or failed (not "missing"): the task fails and is tried again."""
+
+
+class ObjectReplaced(ObjectStoreError):
+    """The object is another version than the one that was opened: nothing that was read of it may be used."""
 
 
 class ObjectRefused(ObjectStoreError):

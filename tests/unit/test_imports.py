@@ -111,12 +111,9 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
 EXCEPTIONS: dict[tuple[str, str], str] = {
     ("queue_source.admin.setup_aws", "boto3"): "makes queues and notifications, which no adapter does",
     ("queue_source.admin.setup_aws", "botocore"): "makes queues and notifications, which no adapter does",
-    ("queue_source.storage.aws_profiles", "botocore"): "reads profiles for pyarrow, which knows few kinds of them",
-    ("queue_source.storage.s3_client", "boto3"): "asks S3 what pyarrow cannot: reasons, and keys with empty segments",
-    (
-        "queue_source.storage.s3_client",
-        "botocore",
-    ): "asks S3 what pyarrow cannot: reasons, and keys with empty segments",
+    ("queue_source.storage.aws_access", "botocore"): "finds what options leave open, for pyarrow too",
+    ("queue_source.storage.s3_client", "boto3"): "reads and lists objects of S3",
+    ("queue_source.storage.s3_client", "botocore"): "reads and lists objects of S3",
     ("queue_source.storage.buckets.gcs", "google"): "lists, deletes and moves, which pyarrow cannot do in pages",
     ("queue_source.queues.base", "sqlalchemy"): "the type of the transaction that some queues take part in",
     ("queue_source.foreach_batch.rejects", "sqlalchemy"): "the type of the user's own transaction",

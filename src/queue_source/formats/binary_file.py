@@ -12,7 +12,6 @@ from queue_source.formats.bad_records import BadRecords
 from queue_source.formats.base import Format, OpenObject, Part, Tables
 from queue_source.formats.types import is_bytes
 from queue_source.options.file_format import FormatOptions
-from queue_source.storage.files import stat_object
 
 MAX_CONTENT = (1 << 31) - 1
 """Bytes that a value of type BINARY can hold."""
@@ -52,7 +51,7 @@ def _row(source: OpenObject, schema: pa.Schema) -> Iterator[pa.Table]:
     """The one row of an object; its content is only read when it is declared."""
     values: dict[str, Any] = {"path": source.uri, "length": source.size}
     if "modificationTime" in schema.names:
-        values["modificationTime"] = stat_object(source.uri, source.storage).modified
+        values["modificationTime"] = source.file.modified()
     if "content" in schema.names:
         if source.size > MAX_CONTENT:
             raise BadObject("corrupt-object", f"{source.size} bytes are more than a column of type BINARY can hold")

@@ -65,12 +65,14 @@ def read_together(
 
 
 def _content(uri: str, expected: ExpectedObject, storage: StorageOptions | None) -> bytes | None:
-    """All of an object as it is stored; None when it is not plain text as it was announced."""
+    """All of an object as it is stored; None when it is not plain text as it was announced, or was replaced."""
     try:
-        with open_object(uri, storage) as file:
+        with open_object(uri, storage, size=expected.size) as file:
             size = file.size()
             check_unchanged(uri, file, size, expected)
             data = file.read(size) if size <= SMALL else b""
+            if not file.is_pinned and not file.is_same():
+                return None
     except (BadObject, ObjectStoreError):
         return None
     if len(data) != size or codec_of(uri, data) is not None:

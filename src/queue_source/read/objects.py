@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from queue_source.errors import BadObject, ObjectRefused, ObjectStoreError
+from queue_source.errors import BadObject, ObjectRefused, ObjectReplaced, ObjectStoreError
 from queue_source.formats.bad_records import BadRecords
 from queue_source.formats.base import OpenObject, Part, data_schema, format_of
 from queue_source.formats.metadata import METADATA_COLUMN, ObjectMetadata, metadata_column
@@ -22,7 +22,7 @@ from queue_source.formats.path_columns import path_columns
 from queue_source.options.file_format import FormatOptions
 from queue_source.options.storage import StorageOptions
 from queue_source.read.batches import all_or_nothing
-from queue_source.storage.files import ObjectFile, open_object, stat_object
+from queue_source.storage.files import ObjectFile, open_object
 
 BATCH_ROWS = 65_536
 """Rows of the largest batch that is handed to Spark."""
@@ -53,23 +53,24 @@ def read_object(
     """The rows of the object (or part), in batches of exactly `schema`, none of them empty; bad records go to `bad`.
 
     Executor worker. `metadata` fills the column `_metadata`, if `schema` has it; path, name, size and time that it
-    leaves open are filled from the object. Raises BadObject and ObjectRefused before the first batch or never, and
-    ObjectStoreError for what another try may cure.
+    leaves open are filled from the object. All rows are of the version that was opened. Raises BadObject, ObjectRefused
+    and ObjectReplaced before the first batch or never, and ObjectStoreError for what another try may cure.
     """
     part = part or Part()
     wanted = data_schema(schema, options)
     from_path = path_columns(uri, schema, options)
     given = is_small = False
-    with open_object(uri, storage) as file:
+    expected = expected or ExpectedObject()
+    with open_object(uri, storage, size=expected.size) as file:
         size = file.size()
-        check_unchanged(uri, file, size, expected or ExpectedObject())
+        check_unchanged(uri, file, size, expected)
         if size == 0:  # no rows in any format, as in Spark
             return
         filled = None
         if METADATA_COLUMN in schema.names:
-            filled = _complete(uri, size, schema, storage, metadata or ObjectMetadata(), part)
+            filled = _complete(file, size, schema, metadata or ObjectMetadata(), part)
         tables = format_of(options).open(OpenObject(uri, file, size, storage), part, wanted, options, bad)
-        batches = _batches(tables.rows, schema, filled, from_path)
+        batches = _of_one_version(_batches(tables.rows, schema, filled, from_path), file)
         rows = 0
         try:
             for batch in all_or_nothing(batches, schema) if tables.may_fail_late else batches:
@@ -81,10 +82,12 @@ def read_object(
         except NewColumns as noticed:
             noticed.where = uri
             raise
-        except (BadObject, ObjectRefused) as error:
+        except (BadObject, ObjectRefused, ObjectReplaced) as error:
             traceback.clear_frames(error.__traceback__)  # they hold what was read of the object
             if given:  # it changed while it was read: another try sees it from its beginning
                 raise ObjectStoreError(f"{uri!r} became bad while it was read: {error}") from error
+            if isinstance(error, BadObject) and not file.is_same():  # what is bad may be parts of two versions
+                raise _replaced(uri) from error
             raise
         finally:
             if not is_small:
@@ -95,17 +98,37 @@ def check_unchanged(uri: str, file: ObjectFile, size: int, expected: ExpectedObj
     """Raise BadObject("object-changed") when the open object is not the one that was announced."""
     if expected.size is not None and expected.size != size:
         raise BadObject("object-changed", f"{uri!r} has {size} bytes, {expected.size} were announced")
-    if expected.etag is None:
-        return
-    etag = file.etag()
-    if etag is not None and etag != expected.etag.strip('"'):
+    if expected.etag is not None and not file.is_version(expected.etag):
+        etag = file.etag() or "another time"
         raise BadObject("object-changed", f"{uri!r} has the ETag {etag}, {expected.etag} was announced")
 
 
-def _complete(
-    uri: str, size: int, schema: pa.Schema, storage: StorageOptions | None, known: ObjectMetadata, part: Part
-) -> ObjectMetadata:
+def _of_one_version(batches: Iterator[pa.RecordBatch], file: ObjectFile) -> Iterator[pa.RecordBatch]:
+    """The same; the last of them leaves when it is known that no other version has been read.
+
+    Raises ObjectReplaced.
+    """
+    if file.is_pinned:
+        yield from batches
+        return
+    held: pa.RecordBatch | None = None
+    for batch in batches:
+        if held is not None:
+            yield held
+        held = batch
+    if not file.is_same():
+        raise _replaced(file.uri)
+    if held is not None:
+        yield held
+
+
+def _replaced(uri: str) -> ObjectReplaced:
+    return ObjectReplaced(f"{uri!r} was written to while it was read; announce objects when they are complete")
+
+
+def _complete(file: ObjectFile, size: int, schema: pa.Schema, known: ObjectMetadata, part: Part) -> ObjectMetadata:
     """`known`, with what the object itself says where it is silent."""
+    uri = file.uri
     end = size if part.end is None else part.end
     filled = replace(
         known,
@@ -117,7 +140,7 @@ def _complete(
     )
     declared = schema.field(METADATA_COLUMN).type
     if filled.file_modification_time is None and declared.get_field_index("file_modification_time") >= 0:
-        filled = replace(filled, file_modification_time=stat_object(uri, storage).modified)
+        filled = replace(filled, file_modification_time=file.modified())
     return filled
 
 

@@ -11,7 +11,7 @@ from functools import partial
 
 import pyarrow as pa
 
-from queue_source.errors import BadObject, ObjectRefused
+from queue_source.errors import BadObject, ObjectRefused, ObjectReplaced
 from queue_source.formats.bad_records import BadRecords
 from queue_source.formats.base import Part
 from queue_source.formats.metadata import ObjectMetadata
@@ -59,7 +59,7 @@ class Work:
     content: ContentOptions
     store: PlanStore
     isolation: Beside | Alone | None = None  # None: the first attempt at the plan, which marks nothing
-    max_attempts: int = 3  # at an object that its store refuses
+    max_attempts: int = 3  # at an object that its store refuses, or that is replaced while it is read
 
 
 Report = Callable[[Sequence[ErrorRecord]], None]
@@ -182,6 +182,10 @@ def _read_piece(
             refusals.was_read(uri)
         except BadObject as error:
             bad = error
+        except ObjectReplaced:  # before any row: the next try reads the version that is there by now
+            if tries < work.max_attempts:
+                continue
+            raise
         except ObjectRefused as refused:  # before any row
             if work.content.on_forbidden_object == "fail":
                 bad = BadObject("forbidden-object", str(refused))

@@ -29,9 +29,10 @@ from pyarrow import fs as pafs
 from queue_source.errors import BadObject, MalformedNotification, ObjectRefused, ObjectStoreError
 from queue_source.options.storage import AzureOptions, StorageOptions, with_secrets
 from queue_source.storage import refusals, s3_client
-from queue_source.storage.aws_profiles import with_keys
+from queue_source.storage.aws_access import for_pyarrow
 from queue_source.storage.azure import SCHEMES, azure_arguments, azure_place
-from queue_source.storage.local import LocalFile, file_time, stat_local
+from queue_source.storage.local import LocalFile, file_time, stat_local, version_of
+from queue_source.storage.open_files import ArrowFile, OpenFile
 from queue_source.storage.refusals import S3_SCHEMES
 from queue_source.uris import check_object, climbs
 from shard_store.redaction import redact_text
@@ -49,10 +50,14 @@ GCS_EMULATOR = "STORAGE_EMULATOR_HOST"
 
 @dataclass(frozen=True, slots=True)
 class ObjectStat:
-    """An object's size in bytes, and when it was last modified (aware, UTC; None where the store does not say)."""
+    """An object's size in bytes, and when it was last modified (aware, UTC; None where the store does not say).
+
+    `etag`: what tells its version, without quotes; None where asking does not say it.
+    """
 
     size: int
     modified: datetime | None
+    etag: str | None = None
 
 
 def resolve(uri: str, storage: StorageOptions | None = None) -> tuple[pafs.FileSystem, str]:
@@ -72,7 +77,21 @@ def resolve(uri: str, storage: StorageOptions | None = None) -> tuple[pafs.FileS
         if not rest.startswith("/"):
             raise BadObject("missing-object", f"{uri!r} needs three slashes and an absolute path")
         return _local(os.getpid()), rest
-    bucket, _, key = rest.partition("/")
+    bucket, key = _bucket_and_key(uri)
+    with _mapped(uri):
+        if scheme in S3_SCHEMES:
+            return _s3(*for_pyarrow(storage), os.getpid()), rest
+        if scheme == "gs":
+            return _gcs(storage, os.getpid()), rest
+        if scheme in SCHEMES:
+            account, domain, container = azure_place(uri, scheme, bucket, storage.azure)
+            return _azure(account, domain, with_secrets(storage).azure, os.getpid()), f"{container}/{key}"
+    raise BadObject("missing-object", f"the scheme of {uri!r} is not one of file, s3, s3a, s3n, gs, abfs, abfss, az")
+
+
+def _bucket_and_key(uri: str) -> tuple[str, str]:
+    """Raises BadObject("missing-object") for a URI that names no object in a bucket."""
+    bucket, _, key = uri.partition("://")[2].partition("/")
     if not bucket or not key:
         raise BadObject("missing-object", f"{uri!r} names no object in a bucket")
     if climbs(uri):
@@ -81,15 +100,7 @@ def resolve(uri: str, storage: StorageOptions | None = None) -> tuple[pafs.FileS
         check_object(uri)  # messages are checked before; samples of schemas and paths of the sink come from elsewhere
     except MalformedNotification as error:
         raise BadObject("missing-object", f"{uri[:300]!r}: {error}") from None
-    with _mapped(uri):
-        if scheme in S3_SCHEMES:
-            return _s3(with_keys(storage, os.getpid()), os.getpid()), rest
-        if scheme == "gs":
-            return _gcs(storage, os.getpid()), rest
-        if scheme in SCHEMES:
-            account, domain, container = azure_place(uri, scheme, bucket, storage.azure)
-            return _azure(account, domain, with_secrets(storage).azure, os.getpid()), f"{container}/{key}"
-    raise BadObject("missing-object", f"the scheme of {uri!r} is not one of file, s3, s3a, s3n, gs, abfs, abfss, az")
+    return bucket, key
 
 
 def is_local(uri: str) -> bool:
@@ -107,14 +118,19 @@ def bucket_of(uri: str) -> str:
 
 
 def stat_object(uri: str, storage: StorageOptions | None = None) -> ObjectStat:
-    """Size and modification time, in one request. Raises BadObject and ObjectStoreError."""
+    """Size, modification time and version, in one request. Raises BadObject and ObjectStoreError."""
+    storage = storage or StorageOptions()
+    if _is_read_by_boto3(uri):
+        _bucket_and_key(uri)
+        with _mapped(uri):
+            head = s3_client.head(uri, storage)
+        return ObjectStat(head.size, head.modified, s3_client.plain(head.etag))
     filesystem, path = resolve(uri, storage)
     if is_local(uri):
         with _mapped(uri):
             local = stat_local(uri, path)
-        return ObjectStat(local.st_size, file_time(local.st_mtime))
-    if (native := _unusual_key(uri, storage)) is not None:
-        return ObjectStat(native.size(), native.modified)
+        return ObjectStat(local.st_size, file_time(local.st_mtime), version_of(local))
+    _check_key(uri)
     with _mapped(uri):
         info = filesystem.get_file_info(path)
     if info.type != pafs.FileType.File:
@@ -143,23 +159,34 @@ def stat_objects(uris: Iterable[str], storage: StorageOptions | None = None) -> 
 
 
 @contextmanager
-def open_object(uri: str, storage: StorageOptions | None = None) -> Iterator[ObjectFile]:
-    """The object, open for random reads, closed on leaving.
+def open_object(uri: str, storage: StorageOptions | None = None, *, size: int | None = None) -> Iterator[ObjectFile]:
+    """The object, open for random reads, closed on leaving. `size`: what it was announced with; spares bytes.
 
     Raises BadObject (`missing-object`, `unsupported-key`; of local files also `corrupt-object`, `forbidden-object`),
     ObjectRefused, ObjectStoreError.
     """
     storage = storage or StorageOptions()
-    filesystem, path = resolve(uri, storage)
-    native: Any = _unusual_key(uri, storage)
-    if native is None:
-        with _mapped(uri, storage):
-            local = is_local(uri)
-            native = LocalFile(uri, path, storage.local_prefixes) if local else filesystem.open_input_file(path)
+    native = _open(uri, storage, size)
     try:
         yield ObjectFile(uri, native, storage)
     finally:
         native.close()
+
+
+def _open(uri: str, storage: StorageOptions, size: int | None) -> OpenFile:
+    if _is_read_by_boto3(uri):
+        _bucket_and_key(uri)
+        with _mapped(uri):
+            return s3_client.S3Object(uri, storage, size)
+    filesystem, path = resolve(uri, storage)
+    if not is_local(uri):
+        _check_key(uri)
+    with _mapped(uri):
+        return LocalFile(uri, path, storage.local_prefixes) if is_local(uri) else ArrowFile(filesystem, path)
+
+
+def _is_read_by_boto3(uri: str) -> bool:
+    return _scheme(uri) in S3_SCHEMES and s3_client.is_installed()
 
 
 class ObjectFile:
@@ -181,11 +208,29 @@ class ObjectFile:
 
     def etag(self) -> str | None:
         """The ETag that came with the opening request, without quotes; None where the store has none."""
-        metadata = self._guarded(self._native.metadata)
-        value = (metadata.get("ETag") or metadata.get(b"ETag")) if metadata else None  # pyarrow says text, or bytes
-        if isinstance(value, bytes):
-            value = value.decode("utf-8", "replace")
-        return value.strip('"') if value else None
+        etag: str | None = self._native.etag()
+        return etag
+
+    def is_version(self, etag: str) -> bool:
+        """Whether this may be the object that was announced with this ETag; False only where that is known."""
+        return bool(self._native.is_version(etag.strip('"')))
+
+    def modified(self) -> datetime | None:
+        """When what is open was last modified (aware, UTC), where the store says that."""
+        modified: datetime | None = self._native.modified
+        return modified or stat_object(self.uri, self._storage).modified
+
+    @property
+    def is_pinned(self) -> bool:
+        """Whether each read fails by itself when the object is another one by now."""
+        return bool(self._native.is_pinned)
+
+    def is_same(self) -> bool:
+        """Whether all that was read is of the version that was opened: to be asked before the last of it is used.
+
+        Where reads are not bound to a version, the store is asked again. Raises ObjectStoreError.
+        """
+        return bool(self._guarded(self._native.is_same))
 
     def read(self, size: int | None = None) -> bytes:
         data: bytes = self._guarded(lambda: self._native.read(size))
@@ -218,7 +263,7 @@ class ObjectFile:
             return call()
         except (OSError, ValueError, NotImplementedError, BadObject, ObjectStoreError):
             try:
-                with _mapped(self.uri, self._storage):
+                with _mapped(self.uri):
                     raise
             except (BadObject, ObjectStoreError) as error:
                 self.failure = error
@@ -232,47 +277,27 @@ def _stat_or_error(uri: str, storage: StorageOptions | None) -> ObjectStat | Bad
         return error
 
 
-def _unusual_key(uri: str, storage: StorageOptions | None) -> s3_client.RangedObject | None:
-    """The object, where its key is one that pyarrow takes for no name; None for all others."""
-    scheme, _, rest = uri.partition("://")
-    if is_local(uri) or not ("//" in rest or rest.endswith("/")):
-        return None
+def _check_key(uri: str) -> None:
+    """Raise BadObject("unsupported-key") for a key that pyarrow takes for no name."""
+    rest = uri.partition("://")[2]
+    if not ("//" in rest or rest.endswith("/")):
+        return
     found = "ends with a slash" if rest.endswith("/") else "has an empty segment ('//')"
-    if scheme.lower() not in S3_SCHEMES:
+    if _scheme(uri) not in S3_SCHEMES:
         raise BadObject("unsupported-key", f"{uri!r} {found}, and pyarrow reads no such object; rename it")
-    if not s3_client.is_installed():
-        raise BadObject(
-            "unsupported-key",
-            f"{uri!r} {found}, and such keys are read by boto3: pip install 'cuesqueue[sqs]' on driver and executors",
-        )
-    with _mapped(uri):
-        return s3_client.RangedObject(uri, storage or StorageOptions())
+    raise BadObject(
+        "unsupported-key",
+        f"{uri!r} {found}, and such keys are read by boto3: pip install 'cuesqueue[sqs]' on driver and executors",
+    )
 
 
 @contextmanager
-def _mapped(uri: str, storage: StorageOptions | None = None) -> Iterator[None]:
-    """The edge: what a file system raises leaves as BadObject or ObjectStoreError.
-
-    With `storage`, S3 is asked for the reason where pyarrow hides it.
-    """
+def _mapped(uri: str) -> Iterator[None]:
+    """The edge: what a file system raises leaves as BadObject or ObjectStoreError."""
     try:
         yield
     except (OSError, ValueError, NotImplementedError) as error:  # ArrowInvalid and UnicodeError are ValueErrors
-        if storage is not None and _scheme(uri) in S3_SCHEMES and refusals.hides_the_reason(str(error)):
-            _raise_reason(uri, storage, str(error))
         raise_mapped(uri, error)
-
-
-def _raise_reason(uri: str, storage: StorageOptions, text: str) -> None:
-    """Without boto3 only where pyarrow says nothing at all."""
-    if s3_client.is_installed():
-        with _mapped(uri):
-            s3_client.raise_reason(uri, storage)
-        raise ObjectStoreError(f"{uri!r} was refused, and can be read when it is asked for again")
-    if refusals.of_text("s3", text) is None:
-        raise ObjectStoreError(
-            f"{uri!r} cannot be read, and pyarrow hides why: pip install 'cuesqueue[sqs]' on driver and executors"
-        )
 
 
 def raise_mapped(uri: str, error: Exception) -> NoReturn:
@@ -289,6 +314,10 @@ def raise_mapped(uri: str, error: Exception) -> NoReturn:
         raise BadObject("missing-object", f"{uri!r}: {text}") from cause
     if "is a directory" in text or text.startswith("Not a regular file"):  # these two come without an errno
         raise BadObject("missing-object", f"{uri!r}: {text}") from cause
+    if _scheme(uri) in S3_SCHEMES and refusals.hides_the_reason(text):
+        raise ObjectStoreError(
+            f"{uri!r} cannot be read, and pyarrow hides why: pip install 'cuesqueue[sqs]' on driver and executors"
+        ) from cause
     own = False if isinstance(error, PermissionError) and is_local(uri) else refusals.of_text(_scheme(uri), text)
     if own is not None:
         raise ObjectRefused(f"{uri!r} is refused: {text}", own=own) from cause
@@ -305,7 +334,7 @@ def _local(_process: int) -> pafs.FileSystem:
 
 
 @lru_cache(maxsize=32)
-def _s3(storage: StorageOptions, _process: int) -> pafs.FileSystem:
+def _s3(storage: StorageOptions, certificates: str | None, _process: int) -> pafs.FileSystem:
     scheme, host = _endpoint(storage.endpoint)
     given = {
         "access_key": storage.access_key,
@@ -316,6 +345,7 @@ def _s3(storage: StorageOptions, _process: int) -> pafs.FileSystem:
         "region": storage.region,
         "endpoint_override": host,
         "scheme": scheme,
+        "tls_ca_file_path": certificates,
     }
     options = {name: value for name, value in given.items() if value is not None}
     return pafs.S3FileSystem(anonymous=storage.anonymous, **options)

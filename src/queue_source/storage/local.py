@@ -23,8 +23,15 @@ _KINDS = {
 }
 
 
+_VERSION = "mtime-"
+"""How the versions of files begin, which have no ETag: what a message says of them is not compared."""
+
+
 class LocalFile(OpenFile):
-    """A regular file that may be read. Thousands of small ones are opened in a task: as few calls as there can be."""
+    """A regular file that may be read. Thousands of small ones are opened in a task: as few calls as there can be.
+
+    One that is replaced under its name is read to its end as it was; one that is written to shows it by its time.
+    """
 
     def __init__(self, uri: str, path: str, prefixes: Sequence[str]) -> None:
         """`prefixes` of URIs: if there are any, the file's real path begins with one. Raises BadObject and OSError."""
@@ -39,6 +46,17 @@ class LocalFile(OpenFile):
             os.close(self._descriptor)
             raise
         super().__init__(found.st_size)
+        self._opened = found
+
+    @property
+    def modified(self) -> datetime:  # type: ignore[override]
+        return file_time(self._opened.st_mtime)
+
+    def is_same(self) -> bool:
+        return version_of(os.fstat(self._descriptor)) == version_of(self._opened)
+
+    def is_version(self, etag: str) -> bool:
+        return not is_version(etag) or etag == version_of(self._opened)
 
     def read_range(self, start: int, end: int) -> bytes:
         data = os.pread(self._descriptor, end - start, start)
@@ -63,6 +81,16 @@ def stat_local(uri: str, path: str) -> os.stat_result:
     found = os.stat(path)  # noqa: PTH116 - costs less
     _check_regular(uri, found)
     return found
+
+
+def version_of(found: os.stat_result) -> str:
+    """What tells a file from what is written to it later, in place of an ETag."""
+    return f"{_VERSION}{found.st_mtime_ns}-{found.st_size}"
+
+
+def is_version(etag: str) -> bool:
+    """Whether this is what `version_of` says of a file, and no ETag."""
+    return etag.startswith(_VERSION)
 
 
 def file_time(seconds: float) -> datetime:

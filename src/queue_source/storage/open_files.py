@@ -1,15 +1,24 @@
-"""Open objects that pyarrow cannot open, as files for `ObjectFile`: with a position, over reads of a range."""
+"""Open objects as files for `ObjectFile`: with a position, over reads of a range, and of one version."""
 
 from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
 from datetime import datetime
+from typing import Any
+
+from pyarrow import fs as pafs
 
 
 class OpenFile(ABC):
-    """The methods of pyarrow's files that `ObjectFile` uses. `modified` is aware, UTC; None where nobody asked."""
+    """One version of an object: that which was there when it was opened.
 
+    Attributes:
+        is_pinned: Each read fails by itself when the object is another one by now, so nothing is asked at the end.
+        modified: Aware, UTC; None where nobody asked.
+    """
+
+    is_pinned = False
     modified: datetime | None = None
 
     def __init__(self, size: int, etag: str | None = None) -> None:
@@ -22,11 +31,20 @@ class OpenFile(ABC):
     def read_range(self, start: int, end: int) -> bytes:
         """The bytes from `start` to `end`, which is not beyond the size; fewer if the object has shrunk."""
 
+    @abstractmethod
+    def is_same(self) -> bool:
+        """Whether all that was read is of the version that was opened. Raises what reading raises."""
+
+    def is_version(self, etag: str) -> bool:
+        """Whether it may be the object of this ETag (without quotes): False only where that is known."""
+        return self._etag is None or self._etag == etag
+
     def size(self) -> int:
         return self._size
 
-    def metadata(self) -> dict[str, str]:
-        return {} if self._etag is None else {"ETag": self._etag}
+    def etag(self) -> str | None:
+        """Without quotes; None where the store has none."""
+        return self._etag
 
     def tell(self) -> int:
         return self._at
@@ -45,3 +63,41 @@ class OpenFile(ABC):
 
     def close(self) -> None:
         self.closed = True
+
+
+class ArrowFile(OpenFile):
+    """An object that pyarrow reads. Of its stores only Google's is asked for one version in each request."""
+
+    def __init__(self, filesystem: pafs.FileSystem, path: str) -> None:
+        """One request. Raises what pyarrow raises."""
+        self._filesystem, self._path = filesystem, path
+        self._native: Any = filesystem.open_input_file(path)
+        self._facts = _facts(self._native)
+        super().__init__(self._native.size(), self._facts.get("etag"))
+        self.is_pinned = "generation" in self._facts
+
+    def read_range(self, start: int, end: int) -> bytes:
+        data: bytes = self._native.read_at(end - start, start)
+        return data
+
+    def is_same(self) -> bool:
+        try:
+            with self._filesystem.open_input_file(self._path) as now:
+                return now.size() == self._size and _facts(now) == self._facts
+        except FileNotFoundError:
+            return False
+
+    def close(self) -> None:
+        self._native.close()
+        super().close()
+
+
+def _facts(native: Any) -> dict[str, str]:
+    """What tells a version from others. Google's `etag` is none of these: it changes with the object's metadata."""
+    names = {"ETag": "etag", "Last-Modified": "modified", "generation": "generation"}
+    facts: dict[str, str] = {}
+    for key, value in (native.metadata() or {}).items():  # pyarrow says text, or bytes
+        name, text = (part.decode("utf-8", "replace") if isinstance(part, bytes) else part for part in (key, value))
+        if name in names and text:
+            facts[names[name]] = text.strip('"')
+    return facts

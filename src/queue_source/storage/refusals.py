@@ -58,5 +58,5 @@ def of_text(scheme: str, text: str) -> bool | None:
 
 
 def hides_the_reason(text: str) -> bool:
-    """Whether pyarrow says less than S3 did: answers to HEAD have no body, and a small object's answer is cut off."""
-    return _HIDDEN_ANSWER in text or of_text("s3", text) is not None
+    """Whether pyarrow says nothing of what S3 did: the answer for a small object is cut off."""
+    return _HIDDEN_ANSWER in text and of_text("s3", text) is None

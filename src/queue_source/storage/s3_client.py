@@ -1,48 +1,52 @@
-"""S3 through boto3, for what pyarrow cannot do: say why an object is refused, and read keys with empty segments.
+"""S3 through boto3: one client for all that is asked of objects.
 
-pyarrow asks with HEAD, whose answers have no reason, and takes `a//b` and `a/` for no names of objects.
+Unlike pyarrow it says why an object is refused, reads keys with empty segments, finds keys and endpoints wherever other
+tools of AWS find them, and asks for one version of an object only (decision 0067).
 """
 
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache, lru_cache, partial
+from dataclasses import replace
+from datetime import datetime
+from functools import lru_cache, partial
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
-from queue_source.errors import ObjectRefused, ObjectStoreError
-from queue_source.options.storage import StorageOptions
+from queue_source.errors import ObjectRefused, ObjectReplaced, ObjectStoreError
+from queue_source.options.storage import StorageOptions, with_secrets
 from queue_source.storage import refusals
-from queue_source.storage.aws_profiles import with_keys
+from queue_source.storage.aws_access import has_keys, new_session, profile_errors, region_of, session_of
 from queue_source.storage.open_files import OpenFile
 from shard_store.redaction import redact_text
 
-_DEFAULT_REGION = "us-east-1"
+_AHEAD = 256 << 10
+"""Bytes that the request brings which opens an object: a small one needs no other."""
+_POOL = 64  # connections that are kept: threads that ask for sizes, or read small objects
+_PRECONDITION_FAILED = 412
+_NO_SUCH_RANGE = 416
+_TRIES = 3  # at an answer that ends before its end: what asks for it is asked again by botocore
+
+
+_making = threading.Lock()  # a session of botocore makes one client at a time
 
 
 def is_installed() -> bool:
     return _boto3() is not None
 
 
-def raise_reason(uri: str, storage: StorageOptions) -> None:
-    """Ask S3 for the first byte of an object that pyarrow could not read, and raise what it answers.
-
-    Raises ObjectRefused, FileNotFoundError and ObjectStoreError. Returns when S3 gives the byte now.
-    """
-    bucket, key = place(uri)
-    with answers(uri):
-        client(storage).get_object(Bucket=bucket, Key=key, Range="bytes=0-0")["Body"].close()
-
-
 @contextmanager
 def answers(uri: str, done: str = "read") -> Iterator[None]:
     """The edge: what botocore raises leaves under our names. `done`: what was to be done."""
-    from botocore.exceptions import BotoCoreError, ClientError
+    from botocore.exceptions import BotoCoreError, ClientError, ParamValidationError
 
     try:
         yield
+    except ParamValidationError as error:  # no bucket can have this name
+        raise FileNotFoundError(redact_text(str(error))) from None
     except ClientError as error:
         status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
         said = error.response.get("Error", {})
@@ -50,6 +54,8 @@ def answers(uri: str, done: str = "read") -> Iterator[None]:
         if status == 404:
             raise FileNotFoundError(f"{code}: {message}") from None
         text = f"S3 answers {status} {code}: {message}"
+        if status == _PRECONDITION_FAILED:
+            raise ObjectReplaced(f"{uri!r} is another object by now, and cannot be {done}: {text}") from None
         own = refusals.of_s3(status, code, message)
         if own is None:
             raise ObjectStoreError(f"{uri!r} cannot be {done}: {text}") from None
@@ -58,28 +64,89 @@ def answers(uri: str, done: str = "read") -> Iterator[None]:
         raise ObjectStoreError(f"{uri!r} cannot be {done}: {redact_text(str(error))}") from None
 
 
-class RangedObject(OpenFile):
-    """An object of S3 by ranged requests, all of one version."""
+class Head(NamedTuple):
+    """What S3 says of an object; the ETag as it says it, in quotes."""
 
-    def __init__(self, uri: str, storage: StorageOptions) -> None:
-        """One request. Raises FileNotFoundError, ObjectRefused, ObjectStoreError."""
-        self._uri = uri
+    size: int
+    etag: str | None
+    modified: datetime | None
+
+
+def head(uri: str, storage: StorageOptions) -> Head:
+    """One request. Raises FileNotFoundError, ObjectRefused, ObjectStoreError."""
+    bucket, key = place(uri)
+    with answers(uri):
+        answer = client(storage).head_object(Bucket=bucket, Key=key)
+    return Head(int(answer["ContentLength"]), answer.get("ETag"), answer.get("LastModified"))
+
+
+class S3Object(OpenFile):
+    """An object of S3 by ranged requests, all of the version that the first one has met."""
+
+    def __init__(self, uri: str, storage: StorageOptions, size: int | None = None) -> None:
+        """One request, which brings a small object with it. `size`, where it is known, spares what would be too much.
+
+        Raises FileNotFoundError, ObjectRefused, ObjectStoreError.
+        """
+        self._uri, self._storage = uri, storage
         self._bucket, self._key = place(uri)
         self._client = client(storage)
-        with answers(uri):
-            head = self._client.head_object(Bucket=self._bucket, Key=self._key)
-        super().__init__(int(head["ContentLength"]), head.get("ETag"))
-        self.modified = head.get("LastModified")
+        self._ahead = b""
+        self._opened = self._open(1 if size is not None and size > _AHEAD else _AHEAD)
+        super().__init__(self._opened.size, plain(self._opened.etag))
+        self.modified = self._opened.modified
+        self.is_pinned = self._opened.etag is not None
 
     def read_range(self, start: int, end: int) -> bytes:
-        version = {} if self._etag is None else {"IfMatch": self._etag}
+        ahead = self._ahead[start:end]
+        if len(ahead) == end - start:
+            return ahead
+        condition = {} if self._opened.etag is None else {"IfMatch": self._opened.etag}
         with answers(self._uri):
-            answer = self._client.get_object(
-                Bucket=self._bucket, Key=self._key, Range=f"bytes={start}-{end - 1}", **version
+            answer, data = self._get(start + len(ahead), end, condition)
+        if answer.get("ETag") != self._opened.etag:  # of a service that does not know the condition
+            raise ObjectReplaced(f"{self._uri!r} is another object by now: its ETag is no longer {self._etag}")
+        return ahead + data
+
+    def is_same(self) -> bool:
+        return self.is_pinned or head(self._uri, self._storage) == self._opened
+
+    def _open(self, most: int) -> Head:
+        from botocore.exceptions import ClientError
+
+        with answers(self._uri):
+            try:
+                answer, self._ahead = self._get(0, most)
+            except ClientError as error:
+                if error.response.get("ResponseMetadata", {}).get("HTTPStatusCode") != _NO_SUCH_RANGE:
+                    raise
+                return head(self._uri, self._storage)  # nothing is in it, so no range is
+        size = int(answer["ContentRange"].rpartition("/")[2]) if "ContentRange" in answer else len(self._ahead)
+        return Head(size, answer.get("ETag"), answer.get("LastModified"))
+
+    def _get(self, start: int, end: int, condition: dict[str, str] | None = None) -> tuple[dict[str, Any], bytes]:
+        """The answer, and its bytes. Raises what botocore raises, ObjectStoreError."""
+        from botocore.exceptions import HTTPClientError, IncompleteReadError
+
+        for left in reversed(range(_TRIES)):
+            answer: dict[str, Any] = self._client.get_object(
+                Bucket=self._bucket, Key=self._key, Range=f"bytes={start}-{end - 1}", **(condition or {})
             )
-            with answer["Body"] as body:
-                data: bytes = body.read()
-        return data
+            if "ContentRange" not in answer and start + answer["ContentLength"] > end:
+                answer["Body"].close()
+                raise ObjectStoreError(f"{self._uri!r} cannot be read in parts: the service answers with all of it")
+            try:
+                with answer["Body"] as body:
+                    return answer, body.read()
+            except (HTTPClientError, IncompleteReadError):
+                if not left:
+                    raise
+        raise AssertionError("unreachable")
+
+
+def plain(etag: str | None) -> str | None:
+    """An ETag without quotes."""
+    return None if etag is None else etag.strip('"')
 
 
 def place(uri: str) -> tuple[str, str]:
@@ -89,63 +156,59 @@ def place(uri: str) -> tuple[str, str]:
 
 
 def client(storage: StorageOptions) -> Any:
-    """The client of these options, one for a process; usable by all threads. No request is made."""
-    return _client(with_keys(storage, os.getpid()), os.getpid())
+    """The client of these options, one for a process; usable by all threads. No request is made.
+
+    Raises ObjectStoreError.
+    """
+    storage = with_secrets(storage)
+    signs = storage.access_key is not None or storage.role_arn is not None or storage.profile is not None
+    anonymous = storage.anonymous or not (signs or has_keys(storage.profile))
+    with _making:
+        return _client(replace(storage, anonymous=anonymous), os.getpid())
 
 
 @lru_cache(maxsize=8)
-def _client(storage: StorageOptions, _process: int) -> Any:
+def _client(storage: StorageOptions, process: int) -> Any:
     boto3 = _boto3()
     assert boto3 is not None
-    from botocore import UNSIGNED, credentials
+    from botocore import UNSIGNED
     from botocore.config import Config
 
-    plain = _plain_session()
-    session = boto3.session.Session(
-        botocore_session=plain,
-        aws_access_key_id=storage.access_key,
-        aws_secret_access_key=storage.secret_key,
-        aws_session_token=storage.session_token,
-        region_name=storage.region,
-    )
-    region = session.region_name or _DEFAULT_REGION
+    with profile_errors(storage.profile):
+        session = boto3.session.Session(botocore_session=_signing_session(storage, process))
+        return session.client(
+            "s3",
+            region_name=region_of(storage),
+            endpoint_url=_url(storage.endpoint),
+            config=Config(
+                signature_version=UNSIGNED if storage.anonymous else None,
+                retries={"mode": "standard", "total_max_attempts": 3},
+                connect_timeout=10,
+                read_timeout=60,
+                max_pool_connections=_POOL,
+            ),
+        )
+
+
+def _signing_session(storage: StorageOptions, process: int) -> Any:
+    """A session of botocore for one client of boto3: with the keys of the options, or of the role, or the process's."""
+    own = new_session(storage.profile)
+    if storage.access_key is not None:
+        own.set_credentials(storage.access_key, storage.secret_key, storage.session_token)
+    elif not storage.anonymous:
+        own._credentials = session_of(storage.profile, process).get_credentials()
     if storage.role_arn is not None:
+        from botocore import credentials
+
         given = {"RoleSessionName": "cuesqueue", "ExternalId": storage.external_id}
         fetcher = credentials.AssumeRoleCredentialFetcher(
-            partial(session.client, region_name=region),
-            session.get_credentials(),
+            partial(session_of(storage.profile, process).create_client, region_name=region_of(storage)),
+            own._credentials,
             storage.role_arn,
             extra_args={name: value for name, value in given.items() if value is not None},
         )
-        plain._credentials = credentials.DeferredRefreshableCredentials(fetcher.fetch_credentials, "cuesqueue-role")
-    return session.client(
-        "s3",
-        region_name=region,
-        endpoint_url=_url(storage.endpoint),
-        config=Config(
-            signature_version=UNSIGNED if storage.anonymous else None,
-            s3={"addressing_style": "path" if storage.endpoint else "auto"},  # as pyarrow does
-            retries={"mode": "standard", "total_max_attempts": 2},
-            connect_timeout=10,
-            read_timeout=60,
-        ),
-    )
-
-
-def _plain_session() -> Any:
-    """With botocore's descriptions of services, which are read once a process."""
-    from botocore import session
-
-    made = session.Session()
-    made.register_component("data_loader", _descriptions())
-    return made
-
-
-@cache
-def _descriptions() -> Any:
-    from botocore import session
-
-    return session.Session().get_component("data_loader")
+        own._credentials = credentials.DeferredRefreshableCredentials(fetcher.fetch_credentials, "cuesqueue-role")
+    return own
 
 
 def _url(endpoint: str | None) -> str | None:

@@ -1,6 +1,6 @@
 """As much of Google Cloud Storage's JSON interface as buckets ask for, in this process: `with gcs_model() as gcs:`.
 
-Unlike the emulator it lists in pages, and keeps conditions.
+Unlike the emulator it lists in pages, and keeps conditions and generations.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import itertools
 import json
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -95,6 +96,10 @@ class _Handler(BaseHTTPRequestHandler):
             self._fail(404, f"No such object: {bucket}/{name}")
         elif len(rest) > 1:  # NAME/rewriteTo/b/BUCKET/o/NAME
             self._rewrite(gcs, bucket, name, unquote(rest[-1]), asked)
+        elif method == "GET" and asked.get("generation") not in (None, str(gcs.blobs[bucket, name].generation)):
+            self._fail(404, f"No such object: {bucket}/{name}#{asked['generation']}")
+        elif method == "GET" and asked.get("alt") == "media":
+            self._content(gcs.blobs[bucket, name].body)
         elif method == "GET":
             self._answer(200, _resource(bucket, name, gcs.blobs[bucket, name]))
         elif asked.get("ifGenerationMatch") not in (None, str(gcs.blobs[bucket, name].generation)):
@@ -128,6 +133,17 @@ class _Handler(BaseHTTPRequestHandler):
             made = _resource(bucket, target, gcs.put(bucket, target, source.body))
             size = str(len(source.body))
             self._answer(200, {"totalBytesRewritten": size, "objectSize": size, "done": True, "resource": made})
+
+    def _content(self, body: bytes) -> None:
+        asked = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
+        start = int(asked[1]) if asked else 0
+        end = min(int(asked[2]) + 1, len(body)) if asked and asked[2] else len(body)
+        self.send_response(206 if asked else 200)
+        if asked:
+            self.send_header("Content-Range", f"bytes {start}-{end - 1}/{len(body)}")
+        self.send_header("Content-Length", str(end - start))
+        self.end_headers()
+        self.wfile.write(body[start:end])
 
     def _fail(self, status: int, message: str) -> None:
         self._answer(status, {"error": {"code": status, "message": message, "errors": [{"message": message}]}})

@@ -199,7 +199,7 @@ def test_the_time_of_modification_is_aware(tmp_path: Path) -> None:
     before = datetime.now(timezone.utc).timestamp()
     (tmp_path / "a").write_bytes(b"")
     stat = stat_object(f"{tmp_path}/a")
-    assert stat == ObjectStat(0, stat.modified)
+    assert stat == ObjectStat(0, stat.modified, stat.etag)
     assert stat.modified is not None
     assert stat.modified.tzinfo is not None
     assert abs(stat.modified.timestamp() - before) < 60

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import itertools
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,8 +20,9 @@ from queue_source.options import parse_reader_options
 from queue_source.options.file_format import FormatOptions
 from queue_source.options.storage import StorageOptions
 from queue_source.read.objects import ExpectedObject, read_object
-from queue_source.storage import aws_profiles
+from queue_source.storage.aws_access import for_pyarrow
 from queue_source.storage.files import resolve, stat_objects
+from support.aws_environment import forget_aws
 from support.servers.gcs import VARIABLE, GcsServer
 from support.servers.ministack import client, new_name
 from support.servers.s3 import DENIED, s3_server
@@ -127,7 +127,7 @@ def test_access_denied_is_not_a_missing_object() -> None:
 
 
 @pytest.fixture
-def profiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def profiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The configuration file of AWS's tools, and nothing else that they would find."""
     config = tmp_path / "config"
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE", "AWS_REGION"):
@@ -135,8 +135,9 @@ def profiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("AWS_CONFIG_FILE", str(config))
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
-    aws_profiles._credentials.cache_clear()
-    return config
+    forget_aws()
+    yield config
+    forget_aws()
 
 
 def test_a_profile_gives_its_keys_and_new_ones_before_they_end(
@@ -165,7 +166,7 @@ def test_a_profile_gives_its_keys_and_new_ones_before_they_end(
     before = int(count.read_text())
     assert rows(f"s3://{bucket}/profile.csv", CSV, store) == [{"a": 1, "b": "x"}]
     assert int(count.read_text()) > before  # they end within the quarter of an hour that botocore renews ahead
-    keys = aws_profiles.with_keys(store, os.getpid())
+    keys, _ = for_pyarrow(store)
     assert (keys.access_key, keys.region) == (f"key{count.read_text()}", "us-east-1")
     assert "secret" not in repr(keys)
 

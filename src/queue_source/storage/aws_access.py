@@ -1,0 +1,131 @@
+"""How S3 is reached: what the options leave open, botocore finds in the environment and in the configuration files.
+
+Both of our clients ask here: boto3's, which reads and lists objects, and pyarrow's, which writes and reads our own
+files, and reads objects where boto3 is not installed.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cache, lru_cache
+from typing import Any
+
+from queue_source.errors import ObjectStoreError
+from queue_source.options.storage import StorageOptions, with_secrets
+
+_SERVICE = "s3"
+_DEFAULT_REGION = "us-east-1"
+_NO_KEYS_SECONDS = 60  # that there are no keys is found again after as long: a machine's role may be late
+
+
+@contextmanager
+def profile_errors(profile: str | None) -> Iterator[None]:
+    """The edge: what botocore says of a profile, or of the configuration files, leaves as ObjectStoreError."""
+    from botocore.exceptions import BotoCoreError
+
+    try:
+        yield
+    except BotoCoreError as error:
+        if profile is None:
+            raise ObjectStoreError(
+                f"the configuration of AWS cannot be used: {error}; mend it, or its variable"
+            ) from error
+        raise ObjectStoreError(f"the AWS profile {profile!r} gives no keys: {error}; check s3.profile") from error
+
+
+@lru_cache(maxsize=8)
+def session_of(profile: str | None, _process: int) -> Any:
+    """botocore's session with this profile, else with that of the environment; one for a process.
+
+    Its keys are made anew in time before they end. Raises ObjectStoreError where there is no such profile, or it
+    gives no keys.
+    """
+    made = new_session(profile)
+    with profile_errors(profile):
+        if profile is not None and made.get_credentials() is None:
+            raise ObjectStoreError(f"the AWS profile {profile!r} holds no credentials; check s3.profile")
+        made.get_scoped_config()
+    return made
+
+
+def new_session(profile: str | None) -> Any:
+    """A session of botocore, whose credentials may be replaced."""
+    from botocore import session
+
+    made = session.Session(profile=profile)
+    made.register_component("data_loader", _descriptions())
+    return made
+
+
+@cache
+def _descriptions() -> Any:
+    """botocore's descriptions of services, which are read once a process."""
+    from botocore import session
+
+    return session.Session().get_component("data_loader")
+
+
+def has_keys(profile: str | None) -> bool:
+    """Whether anything gives keys to this process; without any, requests are not signed, which public buckets take."""
+    return _has_keys(profile, os.getpid(), int(time.monotonic() // _NO_KEYS_SECONDS))
+
+
+@lru_cache(maxsize=8)
+def _has_keys(profile: str | None, process: int, _minute: int) -> bool:
+    with profile_errors(profile):
+        return session_of(profile, process).get_credentials() is not None
+
+
+def region_of(storage: StorageOptions) -> str:
+    """By the option, else as botocore finds it, else by the variable that all other SDKs of AWS know."""
+    found = storage.region or session_of(storage.profile, os.getpid()).get_config_variable("region")
+    return found or os.environ.get("AWS_REGION") or _DEFAULT_REGION
+
+
+def for_pyarrow(storage: StorageOptions) -> tuple[StorageOptions, str | None]:
+    """The options with the endpoint, region and keys that boto3 would use now, and the file of its certificates.
+
+    Keys are left to pyarrow's own chain where no profile is named: it knows the other places, and renews what ends.
+    Raises ObjectStoreError.
+    """
+    storage = with_secrets(storage)
+    try:
+        import botocore.configprovider as config
+    except ImportError as error:
+        if storage.profile is None:
+            return _by_variables(storage)
+        raise ObjectStoreError(
+            f"the AWS profile {storage.profile!r} is read by botocore: pip install 'cuesqueue[sqs]' on driver and "
+            "executors"
+        ) from error
+    found = session_of(storage.profile, os.getpid())
+    with profile_errors(storage.profile):
+        endpoint = storage.endpoint
+        if endpoint is None and not found.get_config_variable("ignore_configured_endpoint_urls"):
+            endpoint = config.ConfiguredEndpointProvider(
+                full_config=found.full_config, scoped_config=found.get_scoped_config(), client_name=_SERVICE
+            ).provide()
+        storage = replace(storage, endpoint=endpoint, region=region_of(storage))
+        if found.profile is not None and storage.access_key is None and storage.role_arn is None:
+            storage = _with_keys(storage, found.get_credentials())
+        return storage, found.get_config_variable("ca_bundle")
+
+
+def _with_keys(storage: StorageOptions, credentials: Any) -> StorageOptions:
+    if credentials is None:
+        return storage
+    keys = credentials.get_frozen_credentials()
+    return replace(storage, access_key=keys.access_key, secret_key=keys.secret_key, session_token=keys.token)
+
+
+def _by_variables(storage: StorageOptions) -> tuple[StorageOptions, str | None]:
+    """What pyarrow does not know by itself, as far as it needs no configuration file."""
+    given = os.environ
+    endpoint = storage.endpoint
+    if endpoint is None and given.get("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "").lower() != "true":
+        endpoint = given.get("AWS_ENDPOINT_URL_S3") or given.get("AWS_ENDPOINT_URL")
+    return replace(storage, endpoint=endpoint), given.get("AWS_CA_BUNDLE")

@@ -1,0 +1,173 @@
+"""An object that is overwritten while it is read gives the rows of one version, never of both: over every store.
+
+The versions have the same size, so only the store can tell them apart.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import sys
+from collections.abc import Callable, Iterator
+from itertools import count
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from queue_source.errors import BadObject, ObjectStoreError
+from queue_source.formats.bad_records import BadRecords
+from queue_source.formats.base import Part
+from queue_source.options.file_format import FormatOptions
+from queue_source.read.combined import read_together
+from queue_source.read.objects import ExpectedObject, read_object
+from queue_source.storage.files import ObjectFile, stat_object
+from support.bucket_backends import BACKENDS, BucketBackend
+
+SCHEMA = pa.schema([("a", pa.string())])
+ROWS = 300_000
+SMALL = 100
+_names = count(1)
+
+
+@pytest.fixture(scope="module", params=[name for name in BACKENDS if name != "gcs-emulator"])  # it ignores generations
+def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BucketBackend]:
+    with BACKENDS[request.param](request, tmp_path_factory) as backend:
+        yield backend
+
+
+@pytest.fixture(params=["boto3", "pyarrow"])
+def reader(request: pytest.FixtureRequest, store: BucketBackend, monkeypatch: pytest.MonkeyPatch) -> str:
+    """By which library objects of S3 are read: without boto3 by pyarrow, as those of other stores always are."""
+    if request.param == "pyarrow":
+        if not store.root.startswith("s3://"):
+            pytest.skip("boto3 reads nothing of it")
+        monkeypatch.setitem(sys.modules, "boto3", None)
+    library: str = request.param
+    return library
+
+
+def lines(version: str, rows: int) -> bytes:
+    return f"{version} 456789\n".encode() * rows
+
+
+def parquet(version: str, rows: int) -> bytes:
+    sink = io.BytesIO()
+    table = pa.table({"a": [f"{version} {place % 1000:03}" for place in range(rows)]})
+    pq.write_table(table, sink, row_group_size=50_000, compression="none", use_dictionary=False)
+    return sink.getvalue()
+
+
+def compressed(version: str, rows: int) -> bytes:
+    return gzip.compress(lines(version, rows), compresslevel=0, mtime=0)
+
+
+FORMATS: dict[str, tuple[FormatOptions, Callable[[str, int], bytes]]] = {
+    "text": (FormatOptions("text"), lines),
+    "csv": (FormatOptions("csv", mode="FAILFAST"), lines),
+    "parquet": (FormatOptions("parquet"), parquet),
+    "gzip": (FormatOptions("text"), compressed),
+}
+
+
+@pytest.fixture(params=FORMATS)
+def overwritten(
+    request: pytest.FixtureRequest, store: BucketBackend, monkeypatch: pytest.MonkeyPatch
+) -> tuple[str, FormatOptions, Callable[[], None]]:
+    """(URI, how to read it, what has it overwritten in the middle of its first read of many bytes, and only then)."""
+    options, body = FORMATS[request.param]
+    uri = f"{store.root}{request.param}-{next(_names)}" + (".gz" if request.param == "gzip" else "")
+    old, new = body("old", ROWS), body("new", ROWS)
+    assert len(old) == len(new)
+    store.put(uri, old)
+    read, large = ObjectFile.read, count(1)
+
+    def noticed(file: ObjectFile, size: int | None = None) -> bytes:
+        if size is None or size < 1 << 20 or next(large) > 1:
+            return read(file, size)
+        first = read(file, 300_000)
+        store.put(uri, new)
+        return first + read(file, size - len(first))
+
+    return uri, options, lambda: monkeypatch.setattr(ObjectFile, "read", noticed)
+
+
+def attempts(uri: str, options: FormatOptions, storage: Any, **more: Any) -> list[list[str]]:
+    """What leaves each attempt, first words alone; an attempt that raises what Spark retries is followed by another."""
+    found: list[list[str]] = []
+    for last in (False, False, True):
+        left: list[str] = []
+        found.append(left)
+        try:
+            for batch in read_object(uri, SCHEMA, options, BadRecords(options.mode), storage=storage, **more):
+                left += [text[:3] for text in batch.column(0).to_pylist()]
+        except ObjectStoreError:
+            if last:
+                raise
+            left.clear()  # Spark discards what a failed task gave
+        else:
+            break
+    return found
+
+
+@pytest.mark.usefixtures("reader")
+def test_the_rows_of_an_object_are_those_of_one_version(
+    store: BucketBackend, overwritten: tuple[str, FormatOptions, Callable[[], None]]
+) -> None:
+    uri, options, begin = overwritten
+    begin()
+    *failed, last = attempts(uri, options, store.storage)
+    assert len(last) == ROWS
+    assert len(set(last)) == 1, "rows of two versions"
+    assert len(failed) <= 1
+
+
+@pytest.mark.usefixtures("reader")
+def test_an_announced_version_that_is_gone_is_a_changed_object(
+    store: BucketBackend, overwritten: tuple[str, FormatOptions, Callable[[], None]]
+) -> None:
+    uri, options, begin = overwritten
+    stat = stat_object(uri, store.storage)
+    if stat.etag is None:
+        pytest.skip("its stat says no version")
+    begin()
+    with pytest.raises(BadObject, match="object-changed"):
+        attempts(uri, options, store.storage, expected=ExpectedObject(stat.size, stat.etag))
+
+
+@pytest.mark.usefixtures("reader")
+def test_parts_of_an_object_are_all_of_the_version_that_was_stated(store: BucketBackend) -> None:
+    """Tasks read them side by side, and micro-batches one after the other."""
+    uri, options = f"{store.root}parts-{next(_names)}", FormatOptions("text")
+    store.put(uri, lines("old", ROWS))
+    stat = stat_object(uri, store.storage)
+    if stat.etag is None:
+        pytest.skip("its stat says no version")
+    expected = ExpectedObject(stat.size, stat.etag)
+    half = stat.size // 2
+    assert len(attempts(uri, options, store.storage, expected=expected, part=Part(0, half))[-1]) == ROWS // 2
+    store.put(uri, lines("new", ROWS))
+    with pytest.raises(BadObject, match="object-changed"):
+        attempts(uri, options, store.storage, expected=expected, part=Part(half))
+
+
+@pytest.mark.usefixtures("reader")
+def test_small_objects_that_are_read_together_are_each_of_one_version(
+    store: BucketBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri = f"{store.root}small-{next(_names)}"
+    store.put(uri, lines("old", SMALL))
+    read, changed = ObjectFile.read, count(1)
+
+    def changing(file: ObjectFile, size: int | None = None) -> bytes:
+        assert size is not None
+        data = read(file, size // 2)
+        if next(changed) == 1:
+            store.put(uri, lines("new", SMALL))
+        return data + read(file, size - len(data))
+
+    monkeypatch.setattr(ObjectFile, "read", changing)
+    [found] = read_together([(uri, ExpectedObject())], SCHEMA, FormatOptions("csv", mode="FAILFAST"), store.storage)
+    if not isinstance(found, int):  # else it is read by itself
+        assert len({text[:3] for text in found.column(0).to_pylist()}) == 1
