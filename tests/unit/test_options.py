@@ -166,6 +166,7 @@ BAD: dict[str, list[str]] = {
     "domains": [",", "https://a.b/", "localhost"],
     "URIs": ["", "s3://a/,", "landing/1.json"],
     "prefixes": ["", "s3://a/,", ",", "landing/", "s3:/a/", "file://elsewhere/"],
+    "path": ["", " "],
     "folder": ["", "landing/", "s3:/a/", "file://elsewhere/", "s3://b/../c/"],
     "tag filter": ["", "a,", "x" * 300],
     "glob": ["", "[a", "{a,b", "a\\"],

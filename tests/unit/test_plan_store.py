@@ -98,7 +98,7 @@ def test_reader_sink_and_views_make_a_relative_sqlite_path_absolute(
     assert sink.queue is not None
     assert sink.queue.url == SecretUrl(f"sql+sqlite:///{tmp_path}/jobs.db?queue=out")
     assert parse_view_options({}).store == SecretUrl(f"sqlite:///{tmp_path}/cuesqueue.db")
-    for other in ("postgresql+psycopg://u@h/relative", "sqlite:////absolute.db", "sqlite:///file:x.db?uri=true"):
+    for other in ("postgresql+psycopg://u@h/relative", "sqlite:////absolute.db", "sqlite:///file:/x.db?uri=true"):
         assert parse_view_options({"storeUrl": other}).store == SecretUrl(other)
 
 

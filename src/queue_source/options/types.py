@@ -17,6 +17,7 @@ from queue_source.errors import MalformedNotification
 from queue_source.options.date_patterns import parse_pattern
 from queue_source.options.ddl import parse_fields
 from queue_source.options.globs import name_matcher
+from queue_source.options.local_paths import absolute_path, check_file
 from queue_source.options.local_times import parse_local_time
 from queue_source.options.partitioning import parse_partitioning
 from queue_source.options.path_globs import PathGlob, path_glob
@@ -345,6 +346,8 @@ DOMAINS = OptionType("domains", "names of domains, separated by commas", _domain
 TIME = OptionType("time", "an ISO time; UTC without an offset", _time)
 TIMESTAMP = OptionType("timestamp", "`yyyy-MM-ddTHH:mm:ss`, with or without a zone", _timestamp)
 DELIVERY_HASH = OptionType("delivery hash", "a `delivery_hash` of the view `attempts`", _delivery_hash)
+PATH = OptionType("path", "a URI, or a path; a relative one counts from the driver's working folder", absolute_path)
+FILE = OptionType("path", "a path on all machines that need it", lambda text: check_file(_given_text(text)))
 NAMES = OptionType("names", "names of columns, separated by commas", _names)
 TABLE = OptionType("table", "a namespace and a name, separated by a dot", _table_name)
 PARTITIONING = OptionType(
