@@ -167,7 +167,7 @@ def test_the_queue_of_errors_is_not_the_one_that_is_read_by_another_path(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     urls = {"queueUrl": "sql+sqlite:///jobs.db?queue=files"}
-    with pytest.raises(OptionError, match="errorQueueUrl.* is the queue that is read"):
+    with pytest.raises(OptionError, match=r"errorQueueUrl.* is the queue that is read"):
         parse_reader_options({**READER, **urls, "errorQueueUrl": f"sql+sqlite:///{tmp_path}/./jobs.db?queue=files"})
 
 

@@ -165,7 +165,7 @@ BAD: dict[str, list[str]] = {
     "columns": ["", "id", "id BIGINTT", "id BIGINT, id INT", "a ARRAY<INT"],
     "domains": [",", "https://a.b/", "localhost"],
     "URIs": ["", "s3://a/,", "landing/1.json"],
-    "prefixes": ["", "s3://a/,", ",", "landing/", "s3:/a/", "file://elsewhere/"],
+    "prefixes": ["", "s3://a/,", ",", "landing/", "s3:/a/", "file://elsewhere/", "/a/../b/", "s3://b/../c/"],
     "path": ["", " "],
     "folder": ["", "landing/", "s3:/a/", "file://elsewhere/", "s3://b/../c/"],
     "tag filter": ["", "a,", "x" * 300],

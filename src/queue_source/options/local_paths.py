@@ -22,11 +22,9 @@ _CONTAINER = "CONTAINER_ID"
 """YARN sets it for what runs in a container, which starts in a folder of this name."""
 
 _ONE_SLASH = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(/[^/].*|/)", re.DOTALL)
-_SQLITE = re.compile(
-    r"((?:sql\+)?sqlite(?:\+\w+)?:///)(?!file:/)(file:)?([^:?][^?]*)(\?.*|)", re.DOTALL | re.IGNORECASE
-)
+_SQLITE = re.compile(r"(?is)((?:sql\+)?sqlite(?:\+\w+)?:///)(?!file:/)(file:)?([^:?][^?]*)(\?.*|)")
 """The URL of a file by its path, or by a URI of SQLite's own that has a relative path."""
-_SIM = re.compile(r"(sim://.*?[?&]dir=)(?!/|%2F)([^&]+)(.*)", re.DOTALL | re.IGNORECASE)
+_SIM = re.compile(r"(?is)(sim://.*?[?&]dir=)(?!/|%2F)([^&]+)(.*)")
 """A simulated queue whose folder has a relative path."""
 
 
@@ -64,7 +62,7 @@ def absolute_path(text: str) -> str:
 def absolute_url(url: str, folder: Callable[[], Path] = working_folder) -> str:
     """The URL of a database or a queue, with the whole path of the file or the folder that it names.
 
-    A relative path counts from `folder()`. A URL without a path on this machine is returned as it is. Raises ValueError.
+    A relative path counts from `folder()`. A URL without a path on this machine stays as it is. Raises ValueError.
     """
     if (found := _SIM.fullmatch(url)) is not None:
         before, path, after = found.groups()

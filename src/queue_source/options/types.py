@@ -170,14 +170,20 @@ def _prefixes(text: str) -> tuple[str, ...]:
             f"{shown(text)} has an empty prefix, which would allow everything; write prefixes separated by commas, "
             "as in s3://landing/, file:///data/in/"
         )
-    return tuple(dict.fromkeys(map(plain_prefix, prefixes)))
+    found = tuple(dict.fromkeys(map(plain_prefix, prefixes)))
+    if climbing := next((prefix for prefix in found if climbs(prefix)), None):  # no object that is read begins with it
+        raise ValueError(f"{shown(climbing)} {_CLIMBS}")
+    return found
+
+
+_CLIMBS = "has a segment '.' or '..'; write the path that it stands for"
 
 
 def _folder(text: str) -> str:
     """A prefix that stands for what is below it."""
     (prefix,) = _prefixes(text) if "," not in text else (plain_prefix(text.strip()),)
     if climbs(prefix):
-        raise ValueError(f"{shown(text)} has a segment '.' or '..'; write the path that it stands for")
+        raise ValueError(f"{shown(text)} {_CLIMBS}")
     return prefix if prefix.endswith("/") else f"{prefix}/"
 
 

@@ -48,7 +48,7 @@ def _folders_by_the_jvm() -> str:
 
 
 def driver_folder() -> Path:
-    """The folder from which relative paths count in a query's options: the JVM's, wherever the user's script went since.
+    """The folder from which relative paths count in a query's options: the JVM's, wherever the script went since.
 
     Raises ValueError, as `working_folder`.
     """

@@ -35,7 +35,7 @@ def parse_url(url: str | URL) -> URL:
 
 
 def with_whole_path(url: URL) -> URL:
-    """The URL with the whole path of a SQLite file as SQLAlchemy opens it: of `link/..` the folder where the link is."""
+    """The URL with the whole path of a SQLite file, as SQLAlchemy opens it: `link/..` is the folder of the link."""
     path = url.database or ""
     if url.get_backend_name() != "sqlite" or path in ("", ":memory:") or url.query.get("uri"):
         return url
