@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy.engine import make_url
 
+from shard_store.sql.database import Database
 from shard_store.sql.urls import same_database
 
 PG = "postgresql+psycopg://u:secret@host/db"
@@ -31,6 +32,19 @@ def test_servers_are_compared_by_all_that_leads_to_tables(other: str, same: bool
 
 def test_mariadb_is_a_mysql_by_another_name() -> None:
     assert same_database(make_url("mariadb+pymysql://u@h/d"), make_url("mysql://u@h:3306/d"))
+
+
+def test_a_database_keeps_its_file_whoever_changes_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "later").mkdir()
+    monkeypatch.chdir(tmp_path)
+    database = Database("sqlite:///a.db")
+    monkeypatch.chdir("later")
+    database.write(lambda transaction: None)
+    database.close()
+    assert database.file() == tmp_path / "a.db"
+    assert sorted(path.name for path in tmp_path.rglob("*.db")) == ["a.db"]
+    assert (tmp_path / "a.db").exists()
+    assert database.name == "sqlite:///a.db"
 
 
 def test_files_are_compared_by_where_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,8 +93,8 @@ class SinkOptions:
     store: SecretUrl = store_url()
     path: str = option(
         "path", types.PATH, example="s3://lake/orders", note="required, or `table`, or `queueUrl`",
-        help="Folder of the data files; also the argument of `start()`. [Relative paths]"
-        "(../how-to/clusters.md#relative-paths).",
+        help="Folder of the data files; also the argument of `start()`. A relative path counts from the "
+        "folder in which Spark was started, and [is refused with Spark Connect](../how-to/clusters.md#relative-paths).",
     )
     compression: str = option(
         "compression", types.choice("zstd", "snappy", refused=("gzip", "lz4", "none")), "zstd", example="snappy",
