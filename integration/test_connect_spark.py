@@ -111,6 +111,55 @@ def test_a_client_of_spark_connect_gets_each_row_once_with_a_sink_with_foreach_b
         assert world.settled()
 
 
+CLIENT_WITH_RELATIVE_PATHS = """
+import json, sys
+from pyspark.sql import SparkSession
+
+url, (query,) = sys.argv[1], json.loads(sys.argv[2])
+spark = SparkSession.builder.remote(url).getOrCreate()
+said = []
+for store in ({}, {"storeUrl": query["source"]["store"]}):
+    try:
+        spark.read.format("cuesqueue").options(**store, view="shards").load().collect()
+    except Exception as error:
+        said.append(str(error))
+rows = spark.readStream.format("cuesqueue").options(**query["source"]).schema("id BIGINT, name STRING").load()
+sink = rows.writeStream.option("checkpointLocation", query["checkpoint"]).trigger(availableNow=True).format("cuesqueue")
+try:
+    sink.options(**query["sink_options"]).start("published").awaitTermination()
+except Exception as error:
+    said.append(str(error))
+sink.options(**query["sink_options"]).start(sys.argv[3]).awaitTermination()
+print(json.dumps(said))
+"""
+
+
+def test_relative_paths_are_refused_and_what_was_announced_is_published_with_absolute_ones(
+    tmp_path: Path, installed_code: Code, shipped_code: Code
+) -> None:
+    world = World(tmp_path / "world")
+    rows = world.feed(0, 2)
+    query = described(world)
+    del query["sink_options"]["path"]
+    with connect_server(tmp_path, "local[2]", installed_code) as url:
+        arguments = [url, json.dumps([query]), str(tmp_path / "published")]
+        client = subprocess.run(
+            [str(shipped_code.python), "-c", CLIENT_WITH_RELATIVE_PATHS, *arguments],
+            env=programs_environment(),
+            capture_output=True,
+            text=True,
+            timeout=600,
+            check=False,
+        )
+        assert client.returncode == 0, client.stderr[-6000:]
+    default, no_store_yet, path = json.loads(client.stdout)
+    assert "option 'storeUrl': 'sqlite:///cuesqueue.db' is relative" in default
+    assert "there is no such file" in no_store_yet
+    assert "option 'path': 'published' is relative" in path
+    assert world.published() == sorted(rows)
+    assert {Path(split["path"]).parent for split in world.view("splits")} == {tmp_path / "published"}
+
+
 @contextmanager
 def connected(world: World) -> Iterator[sa.Connection]:
     engine = sa.create_engine(world.store_url)

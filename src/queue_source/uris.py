@@ -15,6 +15,7 @@ from shard_store.redaction import redact_url
 
 _URI = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]{0,31}):(?P<rest>//.+|/.+)", re.DOTALL)
 _PREFIX = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]{0,31})://(?P<bucket>[^/]*)(?P<rest>(?:/.*)?)", re.DOTALL)
+_EMPTY_SEGMENTS = re.compile(r"/(?:\.?/)+")
 _CONTROL = re.compile(r"[\0-\x1f]")
 _S3_SCHEMES = ("s3a", "s3n")  # Hadoop's names for the same objects
 _BUCKET = re.compile(r"[\w$][\w.:@$-]{0,511}", re.ASCII)  # also `container@account.domain`, and tenants and ports
@@ -52,15 +53,15 @@ def plain_uri(text: str) -> str:
 def plain_prefix(text: str) -> str:
     """A prefix in the same form, so that comparing texts is enough: `s3a://b` is `s3://b/`, and never `s3://b-other/`.
 
-    Raises ValueError for what no URI begins with.
+    Of a local path `//` and `/./` are `/`, as in the URIs of its files. Raises ValueError for what no URI begins with.
     """
     if text.startswith("/"):
-        return f"file://{text}"
+        return f"file://{_EMPTY_SEGMENTS.sub('/', text)}"
     found = _PREFIX.fullmatch(text)
     if found is None or (found["bucket"] and _scheme(found["scheme"]) == "file"):
         raise ValueError(f"no URI begins with {text!r}; write scheme://bucket/ or file:///folder/")
-    rest = found["rest"] or ("/" if found["bucket"] else "")
-    return f"{_scheme(found['scheme'])}://{found['bucket']}{rest}"
+    scheme, rest = _scheme(found["scheme"]), found["rest"] or ("/" if found["bucket"] else "")
+    return f"{scheme}://{found['bucket']}{_EMPTY_SEGMENTS.sub('/', rest) if scheme == 'file' else rest}"
 
 
 def check_object(uri: str) -> None:

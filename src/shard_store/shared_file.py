@@ -2,7 +2,8 @@
 
 SQLite's locks and its write-ahead log need one kernel: on a network drive two machines would each see a database of
 their own, and a path that another machine happens to have leads to another file. So what counts is the machine (this
-boot of this kernel) and the file itself, not its name: containers and workers of one machine may share it.
+boot of this kernel), the file itself and its folder, in which SQLite keeps two more: not what the folder is called, so
+containers and workers of one machine may share it.
 """
 
 from __future__ import annotations
@@ -23,18 +24,22 @@ def this_machine() -> str:
 
 @dataclass(frozen=True, slots=True)
 class SharedFile:
-    """The file as the process saw it that decides: `path` is absolute, `host` is for people."""
+    """The file as the process saw it that decides: `path` is absolute, `host` is for people.
+
+    `place` is the folder (device and inode) and the name in it, where links lead.
+    """
 
     path: str
     host: str
     machine: str
     device: int
     inode: int
+    place: tuple[int, int, str]
 
     @classmethod
     def of(cls, file: Path) -> SharedFile:
         found = file.stat()
-        return cls(str(file.absolute()), platform.node(), this_machine(), found.st_dev, found.st_ino)
+        return cls(str(file.absolute()), platform.node(), this_machine(), found.st_dev, found.st_ino, _place(file))
 
     def problem(self) -> str:
         """Why this process cannot use that file, and what to use instead; "" if it can."""
@@ -53,5 +58,14 @@ class SharedFile:
             found = Path(self.path).stat()
         except OSError as error:
             return f"where it cannot be reached ({error.strerror})"
-        same = (found.st_dev, found.st_ino) == (self.device, self.inode)
-        return "" if same else "where that path is another file"
+        if (found.st_dev, found.st_ino) != (self.device, self.inode):
+            return "where that path is another file"
+        if _place(Path(self.path)) != self.place:  # SQLite would take another write-ahead log for the file's own
+            return "where the file is a hard link, or mounted without its folder, and so without its write-ahead log"
+        return ""
+
+
+def _place(file: Path) -> tuple[int, int, str]:
+    real = file.resolve()
+    folder = real.parent.stat()
+    return folder.st_dev, folder.st_ino, real.name

@@ -69,7 +69,7 @@ def test_nothing_is_listed_unless_it_is_asked_for() -> None:
         (BESIDE, {"backfillPrefixes": "s3://elsewhere/"}, "backfillPrefixes", "outside of allowedPrefixes"),
         (BESIDE, {"backfillPrefixes": "s3://landing"}, "", ""),
         (ALONE, {"backfillPrefixes": "s3://"}, "backfillPrefixes", "no folder and no bucket"),
-        (ALONE, {"backfillPrefixes": "s3://b/../a/"}, "backfillPrefixes", "no folder and no bucket"),
+        (ALONE, {"backfillPrefixes": "s3://b/../a/"}, "backfillPrefixes", "write the path that it stands for"),
         (ALONE, {"backfillPrefixes": ""}, "backfillPrefixes", "empty prefix"),
         (ALONE, {"backfillInterval": "0s"}, "backfillInterval", "not more than zero"),
         (BESIDE, {"deliverySemantics": "at-least-once"}, "backfillPrefixes", "at-least-once"),

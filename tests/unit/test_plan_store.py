@@ -98,7 +98,7 @@ def test_reader_sink_and_views_make_a_relative_sqlite_path_absolute(
     assert sink.queue is not None
     assert sink.queue.url == SecretUrl(f"sql+sqlite:///{tmp_path}/jobs.db?queue=out")
     assert parse_view_options({}).store == SecretUrl(f"sqlite:///{tmp_path}/cuesqueue.db")
-    for other in ("postgresql+psycopg://u@h/relative", "sqlite:////absolute.db", "sqlite:///file:x.db?uri=true"):
+    for other in ("postgresql+psycopg://u@h/relative", "sqlite:////absolute.db", "sqlite:///file:/x.db?uri=true"):
         assert parse_view_options({"storeUrl": other}).store == SecretUrl(other)
 
 
@@ -137,12 +137,25 @@ def test_a_path_that_is_another_file_or_none_for_the_task_is_refused(store: Plan
         store.check()
 
 
-def test_a_link_to_the_drivers_file_is_the_same_file(store: PlanStore) -> None:
-    """A folder of the host that a container sees under its own name has the same file."""
+def test_the_drivers_file_by_another_path_to_its_folder_is_the_same_file(store: PlanStore, tmp_path: Path) -> None:
+    """As a container sees a folder of the host under its own name."""
     assert store.file is not None
-    link = Path(store.file.path).with_name("mounted.db")
-    os.link(store.file.path, link)
-    replace(store, file=replace(store.file, path=str(link))).check()
+    (tmp_path / "mounted").symlink_to(tmp_path)
+    (tmp_path / "link.db").symlink_to(store.file.path)
+    for path in (tmp_path / "mounted" / "store.db", tmp_path / "link.db"):
+        replace(store, file=replace(store.file, path=str(path))).check()
+
+
+def test_the_drivers_file_without_its_folder_is_refused_since_its_write_ahead_log_is_not_there(
+    store: PlanStore, tmp_path: Path
+) -> None:
+    """As a container sees a single file of the host that is mounted, and as a hard link is seen."""
+    assert store.file is not None
+    (tmp_path / "mounted").mkdir()
+    for path in (tmp_path / "mounted" / "store.db", tmp_path / "other.db"):
+        os.link(store.file.path, path)
+        with pytest.raises(StoreConfigurationError, match=r"a hard link, or mounted without its folder"):
+            replace(store, file=replace(store.file, path=str(path))).check()
 
 
 @pytest.mark.parametrize("state", ["absent", "empty"])

@@ -69,6 +69,10 @@ def test_what_names_no_object_is_malformed(text: str) -> None:
         ("file://", "file://"),
         ("file:///data/in", "file:///data/in"),
         ("/data/in/", "file:///data/in/"),
+        ("//data//in/./", "file:///data/in/"),
+        ("file:////data/.//in//2025-", "file:///data/in/2025-"),
+        ("/data/.in/..b/", "file:///data/.in/..b/"),
+        ("s3://landing//in/./", "s3://landing//in/./"),
     ],
 )
 def test_a_prefix_has_the_form_of_the_uris_and_ends_a_bucket(text: str, prefix: str) -> None:

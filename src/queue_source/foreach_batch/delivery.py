@@ -20,7 +20,8 @@ from pathlib import Path
 from sqlalchemy.engine import Connection, Engine
 
 from queue_source.errors import OptionError
-from queue_source.spark.process import driver_identity
+from queue_source.options.local_paths import absolute_url
+from queue_source.spark.process import driver_folder, driver_identity
 from shard_store import outputs
 from shard_store.failpoints import reach
 from shard_store.model import PlanIdentity
@@ -33,7 +34,7 @@ def delivery(store: str | ShardStore, pipeline: str | Sequence[str], batch_id: i
     """Deliver one micro-batch; its progress is published when the block ends without an exception.
 
     Args:
-        store: The reader's `storeUrl`, or an open store.
+        store: The reader's `storeUrl`, or an open store. A relative path counts from the same folder as the reader's.
         pipeline: The reader's `pipeline`; of a query over several sources, all their pipelines.
         batch_id: The number that Spark hands to the function of `foreachBatch`.
 
@@ -41,7 +42,8 @@ def delivery(store: str | ShardStore, pipeline: str | Sequence[str], batch_id: i
         The delivery: the connection for your rows, and whether this micro-batch is published already.
 
     Raises:
-        OptionError: `pipeline` names no pipeline, or one twice.
+        OptionError: `pipeline` names no pipeline, or one twice; or `store` has a relative path where it is not known
+            from which folder it counts.
         StoreConfigurationError: There is no such store, or it knows no such pipeline.
         PipelineTakenOver: Another driver runs the pipeline by now.
         ShardsLost: Shards passed to another pipeline; nothing is committed.
@@ -54,7 +56,7 @@ def delivery(store: str | ShardStore, pipeline: str | Sequence[str], batch_id: i
         raise OptionError("pipeline", f"{names!r} is not a list of different pipelines; name those of the query")
     with ExitStack() as stack:
         if isinstance(store, str):
-            store = stack.enter_context(open_store(store, create=False, patience=QUERY_PATIENCE))
+            store = stack.enter_context(store_of_reader(store))
         driver = driver_identity() or None
         made = Delivery(store, tuple(store.current_plan(name, driver) for name in names), batch_id)
         try:
@@ -62,6 +64,18 @@ def delivery(store: str | ShardStore, pipeline: str | Sequence[str], batch_id: i
             made._publish()
         finally:
             made._end()
+
+
+def store_of_reader(url: str) -> ShardStore:
+    """The store that a reader with this `storeUrl` has: a relative path counts from the same folder.
+
+    Raises OptionError where that folder is not known, StoreConfigurationError where there is no such store.
+    """
+    try:
+        whole = absolute_url(url, driver_folder)
+    except ValueError as error:
+        raise OptionError("store", str(error)) from None
+    return open_store(whole, create=False, patience=QUERY_PATIENCE)
 
 
 class Delivery:

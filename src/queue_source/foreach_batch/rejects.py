@@ -14,9 +14,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from queue_source.foreach_batch.delivery import store_of_reader
 from queue_source.spark.process import driver_identity
 from shard_store.model import ErrorRecord, PlanIdentity
-from shard_store.store import QUERY_PATIENCE, ShardStore, open_store
+from shard_store.store import ShardStore
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
@@ -52,7 +53,7 @@ def reject_rows(
 
     Args:
         rows: A DataFrame, which is collected on the driver, or an iterable of mappings, text or bytes.
-        store: The reader's `storeUrl`, or an open store.
+        store: The reader's `storeUrl`, or an open store. A relative path counts from the same folder as the reader's.
         pipeline: The reader's `pipeline`.
         reason: Why the rows are rejected.
         reason_column: A column that says why, for each row; `reason` is used where it is null.
@@ -82,7 +83,7 @@ def reject_rows(
     driver = driver_identity() or None
     with ExitStack() as stack:
         if not isinstance(store, ShardStore):
-            store = stack.enter_context(open_store(store, create=False, patience=QUERY_PATIENCE))
+            store = stack.enter_context(store_of_reader(store))
         if connection is None:
             identity = store.current_plan(pipeline, driver)
             store.reject(identity, list(_records(identity, cause, batch_id, found)))

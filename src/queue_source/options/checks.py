@@ -16,7 +16,6 @@ from queue_source.options.secrets import shown
 from queue_source.options.time_zones import parse_time_zone
 from queue_source.options.units import format_duration
 from queue_source.options.views import ViewOptions
-from queue_source.uris import climbs
 from shard_store.semantics import Semantics
 
 _TARGETS = ("table", "path", "queueUrl")
@@ -168,7 +167,7 @@ def _check_backfill(options: ReaderOptions) -> None:
             raise OptionError(
                 name, f"{shown(prefix)} is outside of allowedPrefixes; name it there too, or leave allowedPrefixes out"
             )
-        if prefix.endswith("://") or climbs(prefix):
+        if prefix.endswith("://"):
             raise OptionError(
                 name, f"{shown(prefix)} is no folder and no bucket; write s3://bucket/folder/ or file:///folder/"
             )

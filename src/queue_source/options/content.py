@@ -49,7 +49,7 @@ class SchemaOptions:
 
     # fmt: off
     schema_location: str | None = option(
-        "schemaLocation", types.NON_EMPTY, example="s3://lake/schemas/orders", formats=INFERRED_FORMATS,
+        "schemaLocation", types.PATH, example="s3://lake/schemas/orders", formats=INFERRED_FORMATS,
         help="Folder (or URI) where inferred schemas are kept, in versions; required when no schema is declared. All "
         "machines must reach it.",
     )

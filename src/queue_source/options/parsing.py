@@ -12,7 +12,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 from queue_source.errors import OptionError
@@ -23,6 +22,7 @@ from queue_source.options.connections import connections
 from queue_source.options.content import ContentKind, ContentOptions, SchemaOptions
 from queue_source.options.declaring import build
 from queue_source.options.file_format import RECORD_FORMATS, FormatOptions
+from queue_source.options.local_paths import absolute_path, absolute_url
 from queue_source.options.local_times import instant
 from queue_source.options.logs import LogOptions
 from queue_source.options.other_names import SPARK_HIDES
@@ -72,7 +72,7 @@ def parse_reader_options(options: Mapping[str, str]) -> ReaderOptions:
         cleaning=_cleaning(values),
         content=build(ContentOptions, values, format=_format(values), storage=_storage(values), schema=_schema(values)),
         logs=build(LogOptions, values),
-        store=_absolute(values["storeUrl"]),
+        store=_absolute("storeUrl", values["storeUrl"]),
         source=source,
         pipeline=values["pipeline"] or source,
     )
@@ -86,12 +86,12 @@ def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
     values = read(SINK, {name: text for name, text in options.items() if name not in of_catalog})
     checks.check_target(values)
     table = _table(values, of_catalog)
-    url: SecretUrl | None = None if values["queueUrl"] is None else _absolute(values["queueUrl"])
+    url: SecretUrl | None = None if values["queueUrl"] is None else _absolute("queueUrl", values["queueUrl"])
     return build(
         SinkOptions,
         values,
-        store=_absolute(values["storeUrl"]),
-        path="" if table else _folder(values["path"]),
+        store=_absolute("storeUrl", values["storeUrl"]),
+        path="" if table else values["path"] or "",
         storage=storage_options(values),
         table=table,
         logs=build(LogOptions, values),
@@ -102,31 +102,25 @@ def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
 def parse_view_options(options: Mapping[str, str]) -> ViewOptions:
     """The options of `spark.read.format("cuesqueue")`; names in any case. Raises OptionError."""
     values = read(VIEWS, options)
-    parsed = build(ViewOptions, values, storage=storage_options(values), store=_absolute(values["storeUrl"]))
+    store = _absolute("storeUrl", values["storeUrl"])
+    parsed = build(ViewOptions, values, storage=storage_options(values), store=store)
     checks.check_as_of(parsed)
     return parsed
 
 
-def _absolute(url: SecretUrl) -> SecretUrl:
-    """With the whole path of a SQLite file: options are read on the driver, and tasks may run in another folder."""
-    prefix, database = ("sql+", url.reveal()[4:]) if url.reveal().startswith("sql+") else ("", url.reveal())
-    kind, _, path = database.partition("://")
-    if not kind.lower().startswith("sqlite") or path.startswith("//"):
-        return url
-    from shard_store.sql.urls import absolute  # here: loading it takes a while
-
-    return SecretUrl(prefix + absolute(database))
-
-
-def _folder(path: str | None) -> str:
-    if path and "://" not in path:  # executors may run in another folder
-        path = str(Path(path).absolute())
-    return (path or "").rstrip("/") or path or ""
+def _absolute(name: str, url: SecretUrl) -> SecretUrl:
+    """With the whole path of a file or folder: options are read on the driver, and tasks may run in another folder."""
+    try:
+        written = url.reveal()
+        whole = absolute_url(written)
+    except ValueError as error:
+        raise OptionError(name, str(error)) from None
+    return url if whole == written else SecretUrl(whole)
 
 
 def _table(values: Mapping[str, Any], of_catalog: Mapping[str, str]) -> TableOptions | None:
     """The Iceberg table, where one is named; its warehouse may also be the argument of `start()`."""
-    warehouse, path = _folder(values["warehouse"]), _folder(values["path"])
+    warehouse, path = values["warehouse"], values["path"]
     checks.check_registering(values)
     if values["table"] is None:
         given = {name: values[name] for name in ("partitionBy", "register")} | {"warehouse": warehouse, **of_catalog}
@@ -139,8 +133,23 @@ def _table(values: Mapping[str, Any], of_catalog: Mapping[str, str]) -> TableOpt
         raise OptionError(
             code, "names Python code, which no option does; use a catalog that PyIceberg knows by its catalog.type"
         )
-    properties = {name.lower().removeprefix(_CATALOG): _property(name, text) for name, text in of_catalog.items()}
-    return build(TableOptions, values, properties=properties, warehouse=warehouse or path or None)
+    with_paths = _with_whole_paths(of_catalog)
+    properties = {name.lower().removeprefix(_CATALOG): _property(name, text) for name, text in with_paths.items()}
+    return build(TableOptions, values, properties=properties, warehouse=warehouse or path)
+
+
+def _with_whole_paths(of_catalog: Mapping[str, str]) -> dict[str, str]:
+    """A catalog in a database: its file and its warehouse, which for other catalogs may be a name."""
+    names = {name.lower().removeprefix(_CATALOG): name for name in of_catalog}
+    found = dict(of_catalog)
+    for key, whole in (("uri", absolute_url), ("warehouse", absolute_path)):
+        name, uri = names.get(key), of_catalog.get(names.get("uri", ""), "")
+        if name is not None and uri.startswith(("sqlite", "postgresql")):
+            try:
+                found[name] = whole(of_catalog[name])
+            except ValueError as error:
+                raise OptionError(name, str(error)) from None
+    return found
 
 
 def _property(name: str, text: str) -> Secret:
@@ -208,7 +217,6 @@ def _schema(values: Mapping[str, Any]) -> SchemaOptions:
     return build(
         SchemaOptions,
         values,
-        schema_location=_folder(values["schemaLocation"]) or None,
         schema_hints=values["schemaHints"] or "",
         schema_sample=values["schemaSample"] or (),
         schema_evolution_mode=_evolution_mode(values),
@@ -235,11 +243,16 @@ def _cleaning(values: Mapping[str, Any]) -> CleaningOptions:
 
 
 def _all_urls(values: Mapping[str, Any], urls: Sequence[SecretUrl]) -> list[SecretUrl]:
-    """The queues that are read, and the one for errors: never one of those, or each error would be one more message."""
+    """The queues that are read, and the one for errors: never one of those, or each error would be one more message.
+
+    They stay as they are written, since messages are known by the name of their queue: the reader process alone opens
+    them, in the folder from which their relative paths count.
+    """
+    whole = {_absolute("queueUrl", url).reveal() for url in urls}
     errors: SecretUrl | None = values["errorQueueUrl"]
     if errors is None:
         return list(urls)
-    if errors.reveal() in {url.reveal() for url in urls}:
+    if _absolute("errorQueueUrl", errors).reveal() in whole:
         raise OptionError("errorQueueUrl", f"{errors} is the queue that is read; name another one for errors")
     return [*urls, errors]
 

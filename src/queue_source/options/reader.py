@@ -30,7 +30,8 @@ def store_url() -> Any:
         "storeUrl",
         types.STORE_URL,
         DEFAULT_STORE,
-        help="Database of shards, snapshots and attempts, as an SQLAlchemy URL.",
+        help="Database of shards, snapshots and attempts, as an SQLAlchemy URL. The default is a file in the folder in "
+        "which Spark was started; [with Spark Connect](../how-to/clusters.md#relative-paths) name another.",
         example="postgresql+psycopg://user:password@host/db",
     )
 

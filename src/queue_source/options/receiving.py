@@ -178,7 +178,7 @@ GOOGLE_OPTIONS = (
     ),
     Option(
         "gcp.credentialsFile",
-        types.NON_EMPTY,
+        types.FILE,
         help="Key file of a service account, for Pub/Sub; for objects, set `GOOGLE_APPLICATION_CREDENTIALS` on all "
         "machines.",
         example="/etc/keys/reader.json",

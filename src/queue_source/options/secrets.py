@@ -13,6 +13,7 @@ import os
 import re
 from pathlib import Path
 
+from queue_source.options.local_paths import check_file
 from shard_store.redaction import HIDDEN, redact_url
 
 _REFERENCE = re.compile(r"(env|file):(.+)", re.DOTALL)
@@ -34,7 +35,7 @@ def revealed(text: str) -> str:
         value = os.environ.get(name, "")
         where = f"the environment variable {name!r} is not set in a process of the driver or an executor"
     else:
-        value, where = _of_file(Path(name)), f"the file {name!r} is empty"
+        value, where = _of_file(Path(check_file(name))), f"the file {name!r} is empty"
     if not value:
         raise ValueError(f"{where}; write the secret there on all machines")
     return value

@@ -27,7 +27,7 @@ class TableOptions:
         help="Apache Iceberg table that the rows are appended to; created from their schema if it does not exist.",
     )
     warehouse: str | None = option(
-        "warehouse", types.NON_EMPTY, example="s3://lake/warehouse", note="the catalog's",
+        "warehouse", types.PATH, example="s3://lake/warehouse", note="the catalog's",
         help="Folder of a table that is yet to be created; also the argument of `start()`.",
     )
     partition_by: tuple[PartitionField, ...] = option(
@@ -92,9 +92,9 @@ class SinkOptions:
     )
     store: SecretUrl = store_url()
     path: str = option(
-        "path", types.NON_EMPTY, example="s3://lake/orders", note="required, or `table`, or `queueUrl`",
-        help="Folder of the data files; also the argument of `start()`. A relative path counts from the driver's "
-        "folder.",
+        "path", types.PATH, example="s3://lake/orders", note="required, or `table`, or `queueUrl`",
+        help="Folder of the data files; also the argument of `start()`. A relative path counts from the "
+        "folder in which Spark was started, and [is refused with Spark Connect](../how-to/clusters.md#relative-paths).",
     )
     compression: str = option(
         "compression", types.choice("zstd", "snappy", refused=("gzip", "lz4", "none")), "zstd", example="snappy",

@@ -17,6 +17,7 @@ from queue_source.errors import MalformedNotification
 from queue_source.options.date_patterns import parse_pattern
 from queue_source.options.ddl import parse_fields
 from queue_source.options.globs import name_matcher
+from queue_source.options.local_paths import absolute_path, check_file
 from queue_source.options.local_times import parse_local_time
 from queue_source.options.partitioning import parse_partitioning
 from queue_source.options.path_globs import PathGlob, path_glob
@@ -169,14 +170,20 @@ def _prefixes(text: str) -> tuple[str, ...]:
             f"{shown(text)} has an empty prefix, which would allow everything; write prefixes separated by commas, "
             "as in s3://landing/, file:///data/in/"
         )
-    return tuple(dict.fromkeys(map(plain_prefix, prefixes)))
+    found = tuple(dict.fromkeys(map(plain_prefix, prefixes)))
+    if climbing := next((prefix for prefix in found if climbs(prefix)), None):  # no object that is read begins with it
+        raise ValueError(f"{shown(climbing)} {_CLIMBS}")
+    return found
+
+
+_CLIMBS = "has a segment '.' or '..'; write the path that it stands for"
 
 
 def _folder(text: str) -> str:
     """A prefix that stands for what is below it."""
     (prefix,) = _prefixes(text) if "," not in text else (plain_prefix(text.strip()),)
     if climbs(prefix):
-        raise ValueError(f"{shown(text)} has a segment '.' or '..'; write the path that it stands for")
+        raise ValueError(f"{shown(text)} {_CLIMBS}")
     return prefix if prefix.endswith("/") else f"{prefix}/"
 
 
@@ -345,6 +352,8 @@ DOMAINS = OptionType("domains", "names of domains, separated by commas", _domain
 TIME = OptionType("time", "an ISO time; UTC without an offset", _time)
 TIMESTAMP = OptionType("timestamp", "`yyyy-MM-ddTHH:mm:ss`, with or without a zone", _timestamp)
 DELIVERY_HASH = OptionType("delivery hash", "a `delivery_hash` of the view `attempts`", _delivery_hash)
+PATH = OptionType("path", "an absolute path, or a URI", absolute_path)
+FILE = OptionType("path", "a path on all machines that need it", lambda text: check_file(_given_text(text)))
 NAMES = OptionType("names", "names of columns, separated by commas", _names)
 TABLE = OptionType("table", "a namespace and a name, separated by a dot", _table_name)
 PARTITIONING = OptionType(

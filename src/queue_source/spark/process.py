@@ -9,12 +9,14 @@ import re
 import signal
 import socket
 import threading
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import pyspark
 from pyspark import SparkContext, TaskContext
 
+from queue_source.options.local_paths import working_folder
 from shard_store.model import Runtime
 
 pyspark_version = tuple(int(number) for number in re.findall(r"\d+", pyspark.__version__)[:2])
@@ -43,6 +45,17 @@ def _folders_by_the_jvm() -> str:
     field.setAccessible(True)
     folders = field.get(context._jsc.sc().env()).diskBlockManager().localDirs()
     return ",".join(folder.getPath() for folder in folders)
+
+
+def driver_folder() -> Path:
+    """The folder from which relative paths count in a query's options: the JVM's, wherever the script went since.
+
+    Raises ValueError, as `working_folder`.
+    """
+    context: Any = SparkContext._active_spark_context
+    if context is None:
+        return working_folder()
+    return Path(context._jvm.java.lang.System.getProperty("user.dir"))
 
 
 def runtime() -> Runtime:

@@ -22,7 +22,7 @@ from shard_store.redaction import redact_url, without_password
 from shard_store.sql.dialects import DIALECTS, Dialect, Trouble
 from shard_store.sql.engines import UnusableDatabase, make_engine
 from shard_store.sql.transaction import Transaction
-from shard_store.sql.urls import parse_url
+from shard_store.sql.urls import parse_url, with_whole_path
 
 T = TypeVar("T")
 
@@ -60,7 +60,7 @@ class Database:
             other=lambda problem: ShardStoreError(f"database {self.name!r}: {problem}"),
         )
         try:
-            self.url: URL = parse_url(url)
+            self.url: URL = with_whole_path(parse_url(url))  # whoever changes the folder keeps the file
         except ValueError as problem:
             raise self._errors.configuration(str(problem)) from None
         self.dialect: Dialect = DIALECTS[self.url.get_backend_name()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -33,19 +34,12 @@ def parse_url(url: str | URL) -> URL:
     return parsed.set(drivername=DIALECTS[backend].driver) if parsed.drivername == backend else parsed
 
 
-def absolute(url: str) -> str:
-    """The URL with the whole path of a SQLite file, which then is the same file for processes in other folders.
-
-    A URL that cannot be read is left as it is: whoever opens it says what is wrong.
-    """
-    try:
-        parsed = make_url(url)
-    except (exc.ArgumentError, ValueError):
+def with_whole_path(url: URL) -> URL:
+    """The URL with the whole path of a SQLite file, as SQLAlchemy opens it: `link/..` is the folder of the link."""
+    path = url.database or ""
+    if url.get_backend_name() != "sqlite" or path in ("", ":memory:") or url.query.get("uri"):
         return url
-    path = parsed.database or ""
-    if parsed.get_backend_name() != "sqlite" or path in ("", ":memory:") or parsed.query.get("uri"):
-        return url
-    return parsed.set(database=str(Path(path).absolute())).render_as_string(hide_password=False)
+    return url.set(database=os.path.abspath(path))  # noqa: PTH100 - it is not `Path.resolve`
 
 
 def same_database(one: URL, other: URL) -> bool:
@@ -60,6 +54,6 @@ def same_database(one: URL, other: URL) -> bool:
 def _place(url: URL) -> tuple[Any, ...]:
     kind = url.get_backend_name().replace("mariadb", "mysql")
     if kind == "sqlite" and not url.query.get("uri"):
-        return kind, Path(url.database or "").resolve()
+        return kind, Path(with_whole_path(url).database or "").resolve()
     host = (url.host or "").lower()
     return kind, host, url.port or _PORTS.get(kind), url.database, url.username, sorted(url.query.items())

@@ -1,0 +1,108 @@
+"""Relative paths in options: they count from one folder in all processes of a query, or they are refused.
+
+Spark starts the Python processes of a query in the working folder of the driver's JVM. With Spark Connect, and after
+`addArtifacts`, those that plan, commit and read views start in a folder of the session instead, which is deleted with
+it: one relative path would be several files, and what is written to it would go.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import quote, unquote_plus
+
+from shard_store.redaction import redact_url
+
+_SESSION = "SPARK_JOB_ARTIFACT_UUID"
+"""Spark sets it for its Python workers; one for which it is not `default` starts in a folder of the session."""
+_CONTAINER = "CONTAINER_ID"
+"""YARN sets it for what runs in a container, which starts in a folder of this name."""
+
+_ONE_SLASH = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(/[^/].*|/)", re.DOTALL)
+_SQLITE = re.compile(r"(?is)((?:sql\+)?sqlite(?:\+\w+)?:///)(?!file:/)(file:)?([^:?][^?]*)(\?.*|)")
+"""The URL of a file by its path, or by a URI of SQLite's own that has a relative path."""
+_SIM = re.compile(r"(?is)(sim://.*?[?&]dir=)(?!/|%2F)([^&]+)(.*)")
+"""A simulated queue whose folder has a relative path."""
+
+
+def working_folder() -> Path:
+    """Return the folder from which relative paths count in all processes of a query.
+
+    Raises ValueError where this process is not in it, and where it does not outlive the query.
+    """
+    _check_session()
+    try:
+        folder = Path.cwd()
+    except FileNotFoundError:
+        raise ValueError("the working folder of the driver has been deleted") from None
+    if folder.name == os.environ.get(_CONTAINER):
+        raise ValueError("the driver runs in a container of YARN, whose folder is deleted with it")
+    return folder
+
+
+def absolute_path(text: str) -> str:
+    """The URI of a folder, or its absolute path, without a slash at its end. Raises ValueError."""
+    path = text.strip()
+    if not path:
+        raise ValueError("the value is empty; write a path or a URI, or leave the option out")
+    if "://" in path:
+        return re.sub("^file://", "file://", path, flags=re.IGNORECASE).rstrip("/")
+    if (found := _ONE_SLASH.fullmatch(path)) is not None:
+        scheme, path = found.groups()
+        if scheme.lower() != "file":
+            raise ValueError(f"{_shown(text)} has one slash after its scheme; write {scheme}://...")
+    if not path.startswith("/"):
+        path = str(_counted_from(working_folder, text, "/data/published or s3://lake/published") / path)
+    return str(Path(path))
+
+
+def absolute_url(url: str, folder: Callable[[], Path] = working_folder) -> str:
+    """The URL of a database or a queue, with the whole path of the file or the folder that it names.
+
+    A relative path counts from `folder()`. A URL without a path on this machine stays as it is. Raises ValueError.
+    """
+    if (found := _SIM.fullmatch(url)) is not None:
+        before, path, after = found.groups()
+        whole = _counted_from(folder, url, "sim://files?dir=/data/queues") / unquote_plus(path)
+        return f"{before}{quote(str(whole))}{after}"
+    if (found := _SQLITE.fullmatch(url)) is not None:
+        before, is_uri, path, after = found.groups()
+        if is_uri or not path.startswith("/"):
+            example = "jobs.db?queue=files" if before.startswith("sql+") else "cuesqueue.db"
+            start = str(_counted_from(folder, url, f"{before}/data/{example}"))
+            path = f"{quote(start) if is_uri else start}/{path}"
+        return f"{before}{is_uri or ''}{posixpath.normpath(path)}{after}"
+    return url
+
+
+def check_file(path: str) -> str:
+    """Refuse a relative path in a folder of the session; elsewhere each process looks for such a file by itself."""
+    if not path.startswith("/"):
+        try:
+            _check_session()
+        except ValueError as problem:
+            raise ValueError(_refused(path, problem, "/run/secrets/key")) from None
+    return path
+
+
+def _check_session() -> None:
+    if os.environ.get(_SESSION, "default") != "default":
+        raise ValueError("with Spark Connect it would count from a temporary folder of the Spark session")
+
+
+def _counted_from(folder: Callable[[], Path], text: str, example: str) -> Path:
+    try:
+        return folder()
+    except ValueError as problem:
+        raise ValueError(_refused(text, problem, example)) from None
+
+
+def _refused(text: str, problem: ValueError, example: str) -> str:
+    return f"{_shown(text)} is relative, and {problem}; write absolute paths or URIs in all options, as in {example}"
+
+
+def _shown(text: str) -> str:
+    return repr(redact_url(text)[:200])
