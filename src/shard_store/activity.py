@@ -149,6 +149,28 @@ def _sum(one: int | None, other: int | None) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
+class Intake:
+    """Messages that came lately: how many announced something that may be read, and how many were refused.
+
+    Refused ones are well formed, and announce objects outside of the prefixes that the reader allows.
+    """
+
+    accepted: int = 0
+    outside: int = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.accepted or self.outside)
+
+    def __add__(self, other: Intake) -> Intake:
+        return Intake(self.accepted + other.accepted, self.outside + other.outside)
+
+    @property
+    def all_outside(self) -> int:
+        """The refused ones where there are no others, else 0."""
+        return 0 if self.accepted else self.outside
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """What a reader says of itself: what it holds now, and its counters since the pipeline's first start.
 
@@ -164,6 +186,7 @@ class Report:
     depth: int | None = None
     counters: Mapping[str, int] = field(default_factory=dict)
     stopped: bool = False
+    intake: Intake = Intake()
 
     def dump(self, incarnation: int) -> str:
         return json.dumps({"incarnation": incarnation, **asdict(self)}, separators=(",", ":"))
@@ -174,12 +197,19 @@ class Report:
         if text is None:
             return None
         found = json.loads(text)
-        return cls(**_known(cls, found)) if found["incarnation"] == incarnation else None
+        if found["incarnation"] != incarnation:
+            return None
+        return cls(**{**_known(cls, found), "intake": intake_of(text)})
 
 
 def counters_of(text: str | None) -> dict[str, int]:
     """Those of the last report, whoever made it."""
     return {} if text is None else dict(json.loads(text)["counters"])
+
+
+def intake_of(text: str | None) -> Intake:
+    """That of the last report, whoever made it."""
+    return Intake(**_known(Intake, {} if text is None else json.loads(text).get("intake", {})))
 
 
 def locked_now(transaction: Transaction, pipeline: str) -> Row[Any] | None:

@@ -276,7 +276,7 @@ class ErrorRecord:
     published), "part" (so is this one, and other tasks may have published what they read of it), "skipped" (an object
     that counts as done), "record" (one record of an object; the object goes on) or "row" (the user's function rejected
     it; equal ones of a plan differ in `occurrence`). `cause` is a short fixed word (`malformed-message`,
-    `missing-object`, `corrupt-object` ...), `detail` the sentence for a human, `input` the bytes that could not be
+    `outside-prefixes`, `missing-object` ...), `detail` the sentence for a human, `input` the bytes that could not be
     processed as far as they are known; where they are the beginning only, `input_size` says of how many. `tag`,
     `headers` and `group` are those of a message, for publishing it again.
     """

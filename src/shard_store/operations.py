@@ -14,7 +14,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
-from shard_store.activity import HOUR, SLOT, Activity, Amounts, Report, counters_of, hour_row
+from shard_store.activity import HOUR, SLOT, Activity, Amounts, Report, counters_of, hour_row, intake_of
 from shard_store.certificates import verdict
 from shard_store.completeness import Category
 from shard_store.lags import percentile
@@ -136,6 +136,8 @@ class PipelineStatus:
         bytes_per_second: The same.
         total: What it has published since its first start.
         counters: Of its reader, since the pipeline's first start, as in the query's progress.
+        all_outside: Messages that came to it in the last hour or two and announce objects outside of `allowedPrefixes`,
+            by its last heartbeat, where nothing else came; 0 as soon as it has accepted one.
         backfill: The last listing of its source.
         certificate: The newest one of its source.
     """
@@ -167,6 +169,7 @@ class PipelineStatus:
     bytes_per_second: float | None
     total: Published
     counters: Mapping[str, int]
+    all_outside: int
     backfill: Listed | None
     certificate: Certified | None
 
@@ -193,7 +196,9 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class StatusLimits:
-    """What a pipeline may do before it counts as unhealthy; None: anything. A dead one is unhealthy in any case.
+    """What a pipeline may do before it counts as unhealthy; None: anything.
+
+    A dead one is unhealthy in any case, and so is one to which nothing comes but what it refuses (`all_outside`).
 
     Attributes:
         max_lag: The age of the oldest message that is not published.
@@ -216,6 +221,11 @@ def complaints(status: PipelineStatus, limits: StatusLimits) -> tuple[str, ...]:
     lag = status.oldest_age
     if limits.max_lag is not None and lag is not None and lag > limits.max_lag.total_seconds():
         found.append(f"its oldest message has waited for {_ago(lag)}")
+    if status.all_outside:
+        found.append(
+            f"nothing is read: what came lately is outside of allowedPrefixes ({status.all_outside} message(s)); "
+            "correct the option, start the query again, then run `cuesqueue errors requeue --cause outside-prefixes`"
+        )
     errors = sum(status.last_hour.errors.values())
     if limits.max_errors is not None and errors > limits.max_errors:
         found.append(f"{errors} errors in the last hour")
@@ -340,6 +350,7 @@ def _status(row: Row[Any], outstanding: int, listed: Listed | None, certified: C
         bytes_per_second=None if recent.bytes is None else recent.bytes / seconds,
         total=_published(activity.total),
         counters=counters_of(row.report),
+        all_outside=intake_of(row.report).all_outside,
         backfill=listed,
         certificate=certified,
     )

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
 from shard_store import snapshots
-from shard_store.activity import counters_of
+from shard_store.activity import Intake, counters_of, intake_of
 from shard_store.errors import StoreConfigurationError
 from shard_store.model import PublishToken, Runtime, Shard, ShardKey, Snapshot
 from shard_store.moved import refuse_moved
@@ -28,7 +28,8 @@ class Started:
     `unfinished` are its own open shards, those inside `unconfirmed` snapshots included; `previous_alive`: the
     incarnation before still had a fresh heartbeat in the same driver. `recent`, where no shards are kept: what was
     delivered a short while ago, perhaps without its messages being acknowledged. `with_errors`: the hashes of plans
-    that are final now, and have left errors. `counters`: those that the incarnation before reported last.
+    that are final now, and have left errors. `counters` and `intake`: those that the incarnation before reported
+    last.
     """
 
     token: PublishToken
@@ -40,6 +41,7 @@ class Started:
     recent: frozenset[ShardKey] = frozenset()
     with_errors: tuple[str, ...] = ()
     counters: Mapping[str, int] = field(default_factory=dict)
+    intake: Intake = field(default_factory=Intake)
 
 
 def check_name(option: str, name: str) -> None:
@@ -108,6 +110,7 @@ def start(
         recent=frozenset() if semantics.keeps_shards else _recent(transaction, pipeline, confirmed, remembered),
         with_errors=plans_with_errors(transaction, pipeline, row.confirmed_seq, confirmed),
         counters=counters_of(row.report),
+        intake=intake_of(row.report),
     )
 
 

@@ -7,7 +7,8 @@ from datetime import datetime, timedelta, timezone
 import pytest
 import sqlalchemy as sa
 
-from shard_store.activity import Report
+from queue_source.announcements.contents import OUTSIDE_PREFIXES
+from shard_store.activity import Intake, Report
 from shard_store.certificates import Scope, Tally
 from shard_store.completeness import Category
 from shard_store.listing import Found
@@ -381,6 +382,22 @@ def test_complaints_are_about_what_the_limits_say(backend: StoreBackend) -> None
     )
     backend.clock.advance(STALE)
     assert complaints(the(store), StatusLimits()) == ("its heartbeats ended 0:01:40 ago, and it was not stopped",)
+
+
+def test_what_a_reader_took_in_lately_outlives_it_until_the_next_one_says_otherwise(store: ShardStore) -> None:
+    started = store.start("s", "p", stale_after=STALE)
+    assert started.intake == Intake()
+    store.heartbeat(started.token, STALE, Report(intake=Intake(0, 3)))
+    assert the(store).all_outside == 3
+    (complaint,) = complaints(the(store), StatusLimits())
+    assert "outside of allowedPrefixes (3 message(s))" in complaint
+    assert f"--cause {OUTSIDE_PREFIXES}`" in complaint
+    store.retire(started.token, Report(intake=Intake(0, 4), stopped=True))
+    assert the(store).all_outside == 4
+    started = store.start("s", "p", stale_after=STALE)
+    assert (the(store).all_outside, started.intake) == (4, Intake(0, 4))
+    store.heartbeat(started.token, STALE, Report(intake=Intake(1, 4)))
+    assert (the(store).all_outside, complaints(the(store), StatusLimits())) == (0, ())
 
 
 def test_status_takes_a_few_statements_however_many_pipelines_there_are(store: ShardStore) -> None:

@@ -48,3 +48,10 @@ def test_the_archive_of_the_page_has_all_packages_and_the_command(tmp_path: Path
     migrated = subprocess.run([sys.executable, "-c", run], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert migrated.returncode == 0, migrated.stderr
     assert (tmp_path / "store.db").exists()
+
+
+def test_the_wheel_that_scripts_install_is_the_one_of_this_version() -> None:
+    version = re.search(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text("utf-8"), re.MULTILINE)
+    named = re.findall(r"cuesqueue-([\d.]+)-py3", PAGE.read_text("utf-8"))
+    assert version
+    assert set(named) == {version[1]}

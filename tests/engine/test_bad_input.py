@@ -13,7 +13,10 @@ from pyspark.errors import AnalysisException, PySparkException, StreamingQueryEx
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import count as count_of
 from pyspark.sql.functions import sum as sum_of
+from typer.testing import CliRunner
 
+from queue_source.commands.main import app
+from queue_source.queues import Depth
 from queue_source.read.partitions import MIN_PIECE
 from support.engine.queries import Query, described, run, run_until_settled
 from support.engine.world import World
@@ -112,7 +115,8 @@ def test_bad_objects_and_messages_go_to_the_errors_and_all_else_is_published(spa
     assert all(error["final"] for error in errors)
     found = sorted((error["scope"], error["cause"]) for error in errors)
     assert found == [
-        *[("message", "malformed-message")] * 4,
+        *[("message", "malformed-message")] * 3,
+        ("message", "outside-prefixes"),
         ("object", "corrupt-object"),
         ("object", "missing-object"),
     ]
@@ -218,3 +222,23 @@ def test_no_poison_of_the_corpus_stops_a_stream(spark: SparkSession, world: Worl
         assert verdicts.get(poison.name) == expected[poison.verdict], poison.name
     states = {Path(shard["shard_id"]).name[4:]: shard["state"] for shard in world.view("shards")}
     assert all((states[p.name] == "quarantined") == (p.verdict == "object") for p in poisons)
+
+
+def test_what_a_wrong_prefix_refused_is_published_once_after_the_option_is_corrected_and_a_requeue(
+    spark: SparkSession, world: World
+) -> None:
+    rows = world.feed(0, 3)
+
+    def cuesqueue(*arguments: str, code: int = 0) -> str:
+        done = CliRunner().invoke(app, [*arguments, "--store", world.store_url])
+        assert done.exit_code == code, done.output
+        return str(done.output)
+
+    run(spark, described(world, allowedPrefixes=f"file://{world.root}/inn/"))
+    assert (world.published(), world.depth()) == ([], Depth(0, 0))
+    assert [error["cause"] for error in world.view("errors")] == ["outside-prefixes"] * 3
+    assert "nothing is read" in cuesqueue("status", code=3)
+    cuesqueue("errors", "requeue", "--cause", "outside-prefixes")
+    run(spark, described(world, allowedPrefixes=f"file://{world.root}/in/"))
+    assert world.published() == sorted(rows)
+    assert "unhealthy" not in cuesqueue("status")

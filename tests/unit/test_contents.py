@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from queue_source.announcements.contents import Announced, announced_messages, announced_objects
+from queue_source.announcements.contents import OUTSIDE_PREFIXES, Announced, announced_messages, announced_objects
 from queue_source.messages import Receipt, Received
 from queue_source.options import parse_reader_options
 
@@ -163,7 +163,7 @@ def test_one_forbidden_object_makes_an_error_of_its_message_and_of_no_other() ->
     assert uris(announced) == ["s3://a/3"]
     assert refused(announced) == [0]
     assert announced[0].error is not None
-    assert announced[0].error.cause == "malformed-message"
+    assert announced[0].error.cause == OUTSIDE_PREFIXES
     assert announced[0].error.input == b'["s3://a/1", "s3://b/2"]'
 
 

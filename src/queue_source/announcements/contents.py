@@ -17,6 +17,8 @@ from queue_source.tags import matches_any
 from queue_source.uris import climbs
 from shard_store.model import Content, ErrorRecord, Payload, Reference, micros
 
+_PREFIXES = 3  # that an error shows
+
 
 class Stated(Protocol):
     """What a store says of an object: its size in bytes, and when it was modified (aware), where it says that."""
@@ -36,6 +38,9 @@ _NO_ID = (
     "equal; let its sender set one (AMQP: the property message_id), or set option 'messageIdentity' to content to take "
     "equal ones for one"
 )
+
+OUTSIDE_PREFIXES = "outside-prefixes"
+"""The cause of a message that announces an object outside of `allowedPrefixes`: it is well formed, and may be ours."""
 
 OBJECT_VERSION = "Object-Version"
 """Header of a message that announces an object anew: the part of its identity that its URI has not."""
@@ -112,7 +117,8 @@ def _parsed(message: Received, options: NotificationOptions, paths: JsonPaths | 
         for notice in wanted:
             _check_place(notice.uri, options)
     except MalformedNotification as error:
-        return _Parsed(message, error=_error(message, "malformed-message", str(error)))
+        cause = OUTSIDE_PREFIXES if isinstance(error, _OutsidePrefixes) else "malformed-message"
+        return _Parsed(message, error=_error(message, cause, str(error)))
     ignored, foreign = found.ignored + len(ours) - len(wanted), len(found.objects) - len(ours)
     return _Parsed(message, wanted, ignored=ignored, foreign=foreign)
 
@@ -205,17 +211,28 @@ def is_chosen(modified: datetime | None, options: NotificationOptions, now: date
     return age is None or (now or datetime.now(timezone.utc)) - modified <= age
 
 
+class _OutsidePrefixes(MalformedNotification):
+    """A notification that is understood, of an object outside of the allowed prefixes."""
+
+
 def _check_place(uri: str, options: NotificationOptions) -> None:
     """Before anybody asks a store for it."""
-    if not uri.startswith(options.allowed_prefixes):
-        raise MalformedNotification(
-            f"{uri[:300]!r} starts with none of the allowed prefixes; name its prefix in option 'allowedPrefixes' and "
-            "publish the message again"
-        )
     if climbs(uri):
         raise MalformedNotification(
             f"{uri[:300]!r} has a segment '.' or '..', by which another object would be read; rename the object"
         )
+    if not uri.startswith(options.allowed_prefixes):
+        raise _OutsidePrefixes(
+            f"{uri[:300]!r} starts with none of the allowed prefixes, {_shown(options.allowed_prefixes)}; name its "
+            "prefix in option 'allowedPrefixes', start the query again, and send the message once more with "
+            f"`cuesqueue errors requeue --cause {OUTSIDE_PREFIXES}`"
+        )
+
+
+def _shown(prefixes: Sequence[str]) -> str:
+    """The first ones, as long as a line may be."""
+    more = f" and {len(prefixes) - _PREFIXES} more" if len(prefixes) > _PREFIXES else ""
+    return " ".join(prefix[:100] for prefix in prefixes[:_PREFIXES]) + more
 
 
 def _content(

@@ -48,7 +48,7 @@ def status(
 
     All of it is in the store, also of pipelines that run elsewhere or were killed. Exit codes: 0 all are healthy, 3 one
     is not, or nothing of --pipeline or --source has started. A pipeline whose heartbeats ended without a stop is never
-    healthy.
+    healthy; nor is one to which only what is outside of allowedPrefixes has come lately.
     """
     pause = duration_of("--interval", interval)
     import shard_store

@@ -12,6 +12,7 @@ from queue_source.coordinator.error_log import ErrorLog
 from queue_source.coordinator.error_queue import ErrorQueue
 from queue_source.coordinator.in_flight import InFlight, Opened
 from queue_source.coordinator.ownership import Ownership
+from queue_source.coordinator.prefix_watch import PrefixWatch
 from queue_source.coordinator.session import Session
 from queue_source.messages import Received, key_of
 from shard_store.model import BEGINNING, Shard, ShardKey, ShardState, shard_key
@@ -33,6 +34,7 @@ class Opener:
     _acknowledger: Acknowledger
     _errors: ErrorQueue
     _error_log: ErrorLog
+    _prefixes: PrefixWatch
 
     def run(self) -> None:
         while not self._session.stopping.is_set():
@@ -43,8 +45,10 @@ class Opener:
 
     def _open(self, messages: Sequence[Received]) -> None:
         """Parse, record errors, open, and let each message wait for what it announced."""
-        announced = self._announced(messages)
+        said = self._announced(messages)
+        announced = self._with_begun(said)
         self._record([one for one in announced if one.error is not None])
+        self._prefixes.count(said)
         found = self._find(announced)
         self._count(announced, found)
         opened = [self._opened(one, found) for one in announced]
@@ -60,7 +64,7 @@ class Opener:
             announced = announced_messages(messages, options.notifications)
         if not self._session.semantics.keeps_shards:
             announced = [apart(one) for one in announced]
-        return self._with_begun(announced)
+        return announced
 
     def _with_begun(self, announced: list[Announced]) -> list[Announced]:
         """What was begun is read to its end, whatever its age is by now: or a part of its rows would be missing."""

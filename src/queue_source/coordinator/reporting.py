@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from queue_source.coordinator.in_flight import InFlight
 from queue_source.coordinator.maintenance import Maintenance
+from queue_source.coordinator.prefix_watch import PrefixWatch
 from queue_source.coordinator.session import Session
 from shard_store.activity import Report
 
@@ -21,6 +22,7 @@ class Reporting:
     _session: Session
     _in_flight: InFlight
     _maintenance: Maintenance
+    _prefixes: PrefixWatch
     _before: Mapping[str, int] = field(default_factory=dict)
 
     def report(self, *, stopped: bool = False) -> Report:
@@ -28,4 +30,4 @@ class Reporting:
         now = {name: count for name, count in self._session.metrics.snapshot().items() if isinstance(count, int)}
         counters = {name: now.get(name, 0) + self._before.get(name, 0) for name in {**self._before, **now}}
         gauges = counts.in_flight, counts.ready, counts.planned, counts.held
-        return Report(*gauges, self._maintenance.depth, counters, stopped=stopped)
+        return Report(*gauges, self._maintenance.depth, counters, stopped=stopped, intake=self._prefixes.intake)

@@ -21,6 +21,7 @@ from queue_source.coordinator.leases import LeaseKeeper
 from queue_source.coordinator.maintenance import Maintenance
 from queue_source.coordinator.opening import Opener
 from queue_source.coordinator.ownership import Ownership
+from queue_source.coordinator.prefix_watch import PrefixWatch
 from queue_source.coordinator.progress import Progress
 from queue_source.coordinator.receiving import Receivers
 from queue_source.coordinator.reporting import Reporting
@@ -93,12 +94,14 @@ def start(
     backfill = Backfill(session, in_flight, ownership, open_bucket)
     backfill.prepare()
     maintenance = Maintenance(session, in_flight, ownership, acknowledger, error_log, backfill)
-    reporting = Reporting(session, in_flight, maintenance, started.counters)
+    prefixes = PrefixWatch(session, started.intake)
+    reporting = Reporting(session, in_flight, maintenance, prefixes, started.counters)
     threads.on_stop(in_flight.wake, leases.wake, acknowledger.wake)
     threads.start("leases", leases.run, threads.stopping)
     threads.start("heartbeats", send_heartbeats, session, began, reporting.report)
     threads.start("maintenance", maintenance.run)
-    threads.start("open", Opener(session, stat, in_flight, ownership, acknowledger, errors, error_log).run)
+    opener = Opener(session, stat, in_flight, ownership, acknowledger, errors, error_log, prefixes)
+    threads.start("open", opener.run)
     acknowledger.start(threads)
     receivers.start(threads)
     backfill.start(threads)

@@ -32,7 +32,7 @@ def register_queue(scheme: str, factory: Factory) -> None:
 
     Args:
         scheme: What precedes `://`, in small letters.
-        factory: Called with the URL, and and with the keywords of `open_queue`; returns a `Queue`. A class will do.
+        factory: Called with the URL and with the keywords of `open_queue`; returns a `Queue`. A class will do.
 
     Raises:
         ValueError: The scheme is none.

@@ -142,6 +142,12 @@ METRICS: tuple[Exported, ...] = (
         ("cause",),
     ),
     Exported(
+        "cuesqueue_all_outside_prefixes_messages",
+        "Messages that came lately, by the last heartbeat, and announce objects outside of allowedPrefixes, where "
+        "nothing else came; 0 as soon as one was accepted.",
+        _one(lambda s: s.all_outside),
+    ),
+    Exported(
         "cuesqueue_reader_events_total",
         "What its reader counts, up to its last heartbeat, by the names that the query's progress has for it.",
         _each(lambda s: s.counters),

@@ -1,0 +1,62 @@
+"""Notices that nothing of what queues announce is within `allowedPrefixes`: then an option is wrong, not the data."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+
+from queue_source.announcements.contents import OUTSIDE_PREFIXES, Announced
+from queue_source.coordinator.error_log import PERIOD
+from queue_source.coordinator.session import Session
+from shard_store.activity import Intake
+
+logger = logging.getLogger("cuesqueue")
+
+WINDOW = 3600.0
+"""Seconds. What came in this one and the one before counts; a time in which nothing comes is none."""
+
+
+class PrefixWatch:
+    """The messages that came lately. The opener's thread counts them, others read the counts.
+
+    `before` is what the incarnation before has reported. It counts until something comes to this one, since a query
+    that runs now and then ends before the next message; from then on it does not, since the options may be others.
+    """
+
+    def __init__(self, session: Session, before: Intake) -> None:
+        self._session = session
+        self._lock = threading.Lock()
+        self._windows = [before, Intake()]
+        self._began: float | None = None  # the newer window; None: nothing has come to this reader
+        self._told: float | None = None
+
+    @property
+    def intake(self) -> Intake:
+        with self._lock:
+            return self._windows[0] + self._windows[1]
+
+    def count(self, announced: Sequence[Announced]) -> None:
+        """Count these messages. While all that came are refused, say so once a minute."""
+        outside = [one.error for one in announced if one.error is not None and one.error.cause == OUTSIDE_PREFIXES]
+        came = Intake(sum(bool(one.contents or one.left_out) for one in announced), len(outside))
+        if not came:
+            return
+        now = self._session.clock()
+        with self._lock:
+            if self._began is None or now - self._began >= WINDOW:
+                self._windows = [Intake() if self._began is None else self._windows[1], Intake()]
+                self._began = now
+            self._windows[1] += came
+            lately = self._windows[0] + self._windows[1]
+            due = self._told is None or now - self._told >= PERIOD
+            if not (outside and lately.all_outside and due):
+                return
+            self._told = now
+        logger.error(
+            "pipeline %s: nothing is read: all %d message(s) that came lately announce objects outside of "
+            "allowedPrefixes; %s",
+            self._session.token,
+            lately.all_outside,
+            outside[0].detail,
+        )
