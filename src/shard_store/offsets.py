@@ -212,9 +212,9 @@ def _deliver_planned(transaction: Transaction, row: Row[Any], token: PublishToke
         )
     identity = PlanIdentity(row.source, token, row.plan_start, end_seq, row.plan_hash)
     moves, sent = planned_moves(transaction, row)
-    read_marks.forget(transaction, row.plan_hash, row.plan_attempt)
     semantics, others = Semantics(row.semantics), list[Move]()
     if semantics.final_at_delivery:
         moves, others = split_by_fit(moves, open_positions(transaction, token, {m.key for m in moves}))
     deliver(transaction, Delivery(identity, row, moves, sent, lost=row.plan_lost + len(others)))
+    read_marks.forget(transaction, row.plan_hash, row.plan_attempt)
     return tuple(others)

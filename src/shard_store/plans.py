@@ -13,7 +13,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
-from shard_store import announcing, read_marks, shard_repair, snapshots
+from shard_store import announcing, read_marks, readings, shard_repair, snapshots
 from shard_store.error_records import found_bad, keep_verdicts
 from shard_store.errors import PipelineTakenOver, ShardStoreError, StoreConfigurationError
 from shard_store.model import Pending, Plan, PlanIdentity, Position, PublishToken, Range, ShardKey, delivery_hash
@@ -44,6 +44,8 @@ def plan(transaction: Transaction, token: PublishToken, start_seq: int, end_seq:
         return _on_record(transaction, row, made)
     if made is None and (row.plan_start, row.plan_end, row.plan_incarnation) == (start_seq, end_seq, token.incarnation):
         identity = PlanIdentity(row.source, token, start_seq, end_seq, row.plan_hash)
+        if Semantics(row.semantics).keeps_shards:
+            readings.planned_twice(transaction, identity)
         return _suspected(transaction, _on_record(transaction, row, Plan(identity, (), attempt=row.plan_attempt)))
     after, marks = end_seq, list[str]()
     if made is None:
@@ -60,6 +62,7 @@ def plan(transaction: Transaction, token: PublishToken, start_seq: int, end_seq:
         made = replace(made, attempt=row.plan_attempt + 1 if again else 1)
         if row.plan_hash != made.identity.delivery_hash:
             read_marks.forget(transaction, row.plan_hash, row.plan_attempt)
+            made = replace(made, replaced=row.plan_hash)
         else:
             made = _suspected(transaction, made)
     current = {
@@ -198,6 +201,8 @@ def _make(
     repeated = (row.plan_start, row.plan_end) == seqs  # an attempt at it was made before, perhaps with more shards
     if repeated and row.plan_hash != digest:
         keep_verdicts(transaction, row.plan_hash, identity, {r.key for r in included})
+    if repeated:
+        readings.settle(transaction, row.plan_hash, identity, row.plan_attempt, row.plan_incarnation)
     bad = found_bad(transaction, identity) if repeated else set()
     included = [r for r in included if (r.key, r.start) not in bad]
     unwanted = [r for r in included if pending.get(r.key) == Pending.QUARANTINE]

@@ -15,7 +15,7 @@ from typing import Any
 import pyspark
 from pyspark import SparkContext, TaskContext
 
-from shard_store.model import Runtime
+from shard_store.model import Reading, Runtime
 
 pyspark_version = tuple(int(number) for number in re.findall(r"\d+", pyspark.__version__)[:2])
 
@@ -63,6 +63,14 @@ def is_repeated() -> bool:
     """
     context = TaskContext.get()
     return context is None or context.attemptNumber() > 0
+
+
+def reading() -> Reading | None:
+    """The task attempt that runs in this process, by Spark's numbers. None where Spark does not tell."""
+    context = TaskContext.get()
+    if context is None:
+        return None
+    return Reading(context.stageId(), context.partitionId(), context.taskAttemptId(), context.attemptNumber() > 0)
 
 
 def task_name() -> str:
