@@ -118,7 +118,7 @@ def read_work(
 
 def _begin(work: Work, reading: Reading) -> set[tuple[ShardKey, Position]]:
     assert work.trace is not None
-    with work.store.open() as store:
+    with work.store.kept() as store:
         return store.begin_reading(work.identity, reading, work.trace.replaced)
 
 

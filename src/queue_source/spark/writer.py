@@ -53,7 +53,7 @@ class CuesqueueStreamWriter(ArrowStreamWriter):
     def __getstate__(self) -> dict[str, Any]:
         """Pickled at planning only: the batch's plans were made a moment ago by the readers of the same driver."""
         if self._batch is None:
-            from queue_source.spark.kept_store import kept_store  # here: executors write without SQL
+            from shard_store.kept_store import kept_store  # here: executors write without SQL
 
             self._log()
             driver = driver_identity() or None
@@ -88,7 +88,7 @@ class CuesqueueStreamWriter(ArrowStreamWriter):
                 f"batch {batchId}: expected commit messages of one plan and got {len(batches)}; "
                 "use one 'pipeline' name for one query only"
             )
-        from queue_source.spark.kept_store import kept_store  # here: executors write without SQL
+        from shard_store.kept_store import kept_store  # here: executors write without SQL
 
         self._log()
         about = ",".join(self._options.pipelines)
