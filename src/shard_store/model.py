@@ -219,6 +219,15 @@ class ReadMark(NamedTuple):
     unended: int = 0
 
 
+class Reading(NamedTuple):
+    """A task attempt that reads a plan, by the numbers that Spark gives it. `repeated`: an attempt may precede it."""
+
+    stage: int
+    partition: int
+    task: int
+    repeated: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class PlanIdentity:
     """What names one plan everywhere: small enough to travel with commit messages through the executors."""
@@ -239,6 +248,7 @@ class Plan:
     `published` is true when an earlier attempt has already delivered this plan: `ranges` is then what it delivered, as
     far as the plan is the last one; else nothing. `attempt` counts how often the plan was made: each time but the first
     says that the one before it failed. `suspected`: a task of an earlier attempt has left the mark of its read behind.
+    `replaced`: the hash of the pipeline's plan before this one.
     """
 
     identity: PlanIdentity
@@ -248,6 +258,7 @@ class Plan:
     attempt: int = field(default=1, compare=False)  # the same plan, however often
     whole: tuple[Range, ...] = field(default=(), compare=False)
     suspected: bool = field(default=False, compare=False)
+    replaced: str | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

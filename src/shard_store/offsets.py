@@ -212,10 +212,10 @@ def _deliver_planned(transaction: Transaction, row: Row[Any], token: PublishToke
         )
     identity = PlanIdentity(row.source, token, row.plan_start, end_seq, row.plan_hash)
     moves, left_out, sent = planned_moves(transaction, row)
-    read_marks.forget(transaction, row.plan_hash, row.plan_attempt)
     semantics, others = Semantics(row.semantics), list[Move]()
     if semantics.final_at_delivery:
         moves, others = split_by_fit(moves, open_positions(transaction, token, {m.key for m in moves}))
     lost = row.plan_lost + len(others)
     deliver(transaction, Delivery(identity, row, moves, sent, lost, [*left_out, *others]))
+    read_marks.forget(transaction, row.plan_hash, row.plan_attempt)
     return tuple(others)

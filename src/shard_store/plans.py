@@ -13,7 +13,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
-from shard_store import announcing, read_marks, shard_repair, snapshots
+from shard_store import announcing, read_marks, readings, shard_repair, snapshots
 from shard_store.error_records import found_bad
 from shard_store.errors import PipelineTakenOver, ShardStoreError, StoreConfigurationError
 from shard_store.model import Pending, Plan, PlanIdentity, Position, PublishToken, Range, ShardKey, delivery_hash
@@ -44,6 +44,8 @@ def plan(transaction: Transaction, token: PublishToken, start_seq: int, end_seq:
         return _on_record(transaction, row, made)
     if made is None and (row.plan_start, row.plan_end, row.plan_incarnation) == (start_seq, end_seq, token.incarnation):
         identity = PlanIdentity(row.source, token, start_seq, end_seq, row.plan_hash)
+        if Semantics(row.semantics).keeps_shards:
+            readings.planned_twice(transaction, identity)
         return _suspected(transaction, _on_record(transaction, row, Plan(identity, (), attempt=row.plan_attempt)))
     after, marks = end_seq, list[str]()
     if made is None:
@@ -58,10 +60,13 @@ def plan(transaction: Transaction, token: PublishToken, start_seq: int, end_seq:
         before = set(json.loads(row.plan_left_out)) if again else None
         made, marks = _make(transaction, row, token, (start_seq, end_seq), after, before)
         made = replace(made, attempt=row.plan_attempt + 1 if again else 1)
-        if before == set(marks):
-            made = _suspected(transaction, made)
-        else:  # marks of reads name places in what is left of a plan
+        if before is None:
             read_marks.forget(transaction, row.plan_hash, row.plan_attempt)
+            made = replace(made, replaced=row.plan_hash)
+        elif before == set(marks):
+            made = _suspected(transaction, made)
+        else:
+            read_marks.forget_places(transaction, made.identity)
     current = {
         "plan_hash": made.identity.delivery_hash,
         "plan_incarnation": token.incarnation,
@@ -199,6 +204,8 @@ def _make(
     digest = row.plan_hash if repeated else delivery_hash(row.source, token.pipeline, planned, seqs)
     identity = PlanIdentity(row.source, token, *seqs, digest)
     whole = tuple(included)
+    if repeated:
+        readings.settle(transaction, identity, row.plan_attempt, row.plan_incarnation)
     bad = found_bad(transaction, identity) if repeated else set()
     included = [r for r in included if (r.key, r.start) not in bad]
     unwanted = [r for r in included if pending.get(r.key) == Pending.QUARANTINE]

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
-from shard_store import read_marks, snapshots
+from shard_store import read_marks, readings, snapshots
 from shard_store.activity import Amounts, LastBatch, counted
 from shard_store.announcing import announced_since
 from shard_store.error_records import forget_left_out
@@ -57,6 +57,7 @@ class Delivery:
     `lead` is its hash. `digest` is the attempt's hash where it is not the plan's own.
     `elsewhere`: rows and bytes that become visible with the transaction, in another place than splits.
     `row` is the pipeline's, locked; `sent`: when the messages were sent, as far as that is known.
+    `fenced`: no attempt before has shown any rows. `winners`: the task attempts whose rows these are, as far as known.
     """
 
     identity: PlanIdentity
@@ -71,6 +72,8 @@ class Delivery:
     digest: str = ""
     lead: str = ""
     elsewhere: tuple[int, int] = (0, 0)
+    fenced: bool = False
+    winners: Collection[int] = ()
 
     @property
     def semantics(self) -> Semantics:
@@ -93,6 +96,8 @@ def publish(
     row_schema: str | None = None,
     batch_id: int | None = None,
     elsewhere: tuple[int, int] = (0, 0),
+    fenced: bool = True,
+    winners: Collection[int] = (),
 ) -> Published:
     """Make the splits of a micro-batch visible and advance its shards, once for each plan, fenced by the tokens.
 
@@ -100,7 +105,8 @@ def publish(
     belong to an attempt of the first pipeline, also when it is idle in this batch: it then comes with the plan that it
     delivered last. Each other one has an attempt when it brought input.
     `files` is None where the rows went elsewhere, uncounted; `row_schema` is their schema as Spark's JSON; `elsewhere`
-    are rows and bytes that become visible in the same transaction, in another place than splits.
+    are rows and bytes that become visible in the same transaction, in another place than splits. `fenced`: nobody
+    sees any row before, as of an attempt that fails. `winners`: the numbers of the task attempts whose rows these are.
     The result's hash is that of the first one's attempt, its counts are over all.
     Raises PipelineTakenOver when a newer incarnation runs, ShardsLost when shards passed to others: then nothing was
     published.
@@ -109,10 +115,11 @@ def publish(
     found, fresh = _look(transaction, identities, {i: rows[i].confirmed_seq for i in identities}, batch_id)
     if found.already:
         return found
-    for identity in fresh:
-        read_marks.forget(transaction, identity.delivery_hash, rows[identity].plan_attempt)
     first = identities[0]
-    deliveries = {i: _delivery(transaction, i, rows[i], batch_id) for i in fresh}
+    deliveries = {
+        i: replace(_delivery(transaction, i, rows[i], batch_id), fenced=fenced and files is not None, winners=winners)
+        for i in fresh
+    }
     idle = Delivery(first, rows[first], (), batch_id=batch_id)
     lead = replace(deliveries.get(first, idle), files=files, row_schema=row_schema, elsewhere=elsewhere)
     if first in deliveries:
@@ -123,6 +130,8 @@ def publish(
         if identity != first:
             other = replace(deliveries[identity], lead=made[0].delivery_hash)
             made.append(deliver(transaction, other))
+    for identity in fresh:
+        read_marks.forget(transaction, identity.delivery_hash, rows[identity].plan_attempt)
     return replace(made[0], shards=sum(m.shards for m in made), quarantined=sum(m.quarantined for m in made))
 
 
@@ -225,6 +234,14 @@ def deliver(transaction: Transaction, delivery: Delivery) -> Published:
     quarantined = {key for key in advanced if key in bad}
     ended = [move.key for move in delivery.moves if is_end(move.end) and move.key not in bad]
     if semantics.keeps_shards and quarantined:
+        readings.doubt(
+            transaction,
+            identity,
+            attempt=delivery.row.plan_attempt,
+            incarnation=delivery.row.plan_incarnation,
+            winners=delivery.winners,
+            fenced=delivery.fenced,
+        )
         quarantined -= announced_since(transaction, identity, quarantined)
         quarantine = shards.update().values(
             state=ShardState.QUARANTINED.value,

@@ -26,8 +26,9 @@ def begin(transaction: Transaction, identity: PlanIdentity, mark: ReadMark) -> N
 def end(transaction: Transaction, identity: PlanIdentity, mark: ReadMark) -> None:
     """All that is marked was read: what was read alone is cleared of every suspicion that it holds."""
     if mark.task == ALONE:
+        every = read_marks.c.task >= ALONE
         within = read_marks.c.first_place >= mark.first, read_marks.c.end_place <= mark.end
-        transaction.execute(read_marks.delete().where(_of(identity), *within))
+        transaction.execute(read_marks.delete().where(_of(identity), every, *within))
     else:
         transaction.execute(read_marks.delete().where(*_is(identity, mark)))
 
@@ -44,13 +45,22 @@ def undo(transaction: Transaction, identity: PlanIdentity, mark: ReadMark) -> No
 def of_plan(transaction: Transaction, identity: PlanIdentity) -> list[ReadMark]:
     """The marks that are there: reads under way, or left behind."""
     query = sa.select(read_marks.c.first_place, read_marks.c.end_place, read_marks.c.task, read_marks.c.unended)
-    return [ReadMark(*row) for row in transaction.execute(query.where(_of(identity)))]
+    query = query.where(_of(identity), read_marks.c.task >= ALONE)
+    return [ReadMark(*row) for row in transaction.execute(query)]
 
 
 def forget(transaction: Transaction, delivery_hash: str | None, attempts: int | None) -> None:
-    """The plan, made `attempts` times, is published or replaced. The first attempt at a plan marks nothing."""
+    """The plan, made `attempts` times, is published or replaced. The first attempt marks nothing.
+
+    Traces of its readings (`readings.py`) go with the next plan.
+    """
     if (attempts or 1) > 1:
         transaction.execute(read_marks.delete().where(read_marks.c.delivery_hash == delivery_hash))
+
+
+def forget_places(transaction: Transaction, identity: PlanIdentity) -> None:
+    """The plan is made again without some of its shards: marks name places in what was left of it before."""
+    transaction.execute(read_marks.delete().where(_of(identity), read_marks.c.task >= ALONE))
 
 
 def _of(identity: PlanIdentity) -> sa.ColumnElement[bool]:

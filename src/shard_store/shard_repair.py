@@ -185,8 +185,9 @@ def _cannot_reopen(
         return "it is read with its message only: send that again with `cuesqueue errors requeue`"
     if row.shard_key not in ended:
         return (
-            "nobody knows which of its rows are published: it was read in parts, or its error was deleted; `cuesqueue "
-            "shards forget` lets all of it be read again when it is announced"
+            "nobody knows which of its rows are published: it was read in parts, or more than once, or its error was "
+            "deleted. Look for its rows where they went; if none are there, `cuesqueue shards forget` lets all of it "
+            "be read again when it is announced, and any that are there would come twice"
         )
     if row.owner not in incarnations:
         return f"the store does not know its pipeline {row.owner!r} any more: `cuesqueue errors requeue` announces it"

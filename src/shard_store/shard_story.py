@@ -75,7 +75,7 @@ class ShardStory:
             ended = [error for error in self.errors if error.scope in QUARANTINING]
             why = f"{ended[-1].cause}: {ended[-1].detail}" if ended else "its error was deleted"
             if ended and ended[-1].scope == "part":
-                return f"quarantined, and what other tasks have read of it is published: {why}"
+                return f"quarantined, and what other tasks or another reading have read of it may be published: {why}"
             return f"quarantined, nothing of it was published from position {self._bad_at!r} on: {why}"
         wanted = "; an operator wants it given up" if self.shard.pending == "quarantine" else ""
         if self.planned is not None:

@@ -5,7 +5,7 @@ What a call does is in the module that has its function; here it gets its transa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from functools import wraps
@@ -36,6 +36,7 @@ from shard_store import (
     pruning,
     publishing,
     read_marks,
+    readings,
     shard_repair,
     shard_search,
     shard_story,
@@ -184,15 +185,23 @@ class ShardStore:
         *,
         batch_id: int,
         brought: tuple[int, int],
+        fenced: bool = True,
+        winners: Collection[int] = (),
     ) -> T:
         """As `publish`, where rows become visible elsewhere in the store's database by `work`, in one transaction.
 
         `work` is called in that transaction, with what was published, and is run again with it when the database is
-        in trouble; its result is returned. `brought`: how many rows and bytes it makes visible.
+        in trouble; its result is returned. `brought`: how many rows and bytes it makes visible. `fenced` is false where
+        they may be visible before the transaction is committed; `winners` as with `publish`.
         """
 
         def publish(t: Transaction) -> T:
-            return work(t, publishing.publish(t, identities, (), batch_id=batch_id, elsewhere=brought))
+            return work(
+                t,
+                publishing.publish(
+                    t, identities, (), batch_id=batch_id, elsewhere=brought, fenced=fenced, winners=winners
+                ),
+            )
 
         return self.database.write(publish)
 
@@ -211,6 +220,8 @@ class ShardStore:
     record_errors = _writes(error_records.record)
     reject = _writes(error_records.reject)
     reject_inside = _joins(error_records.reject)
+    report = _writes(readings.report)
+    begin_reading = _writes(readings.begin)
     found_bad = _reads(error_records.found_bad)
     errors_of_plans = _reads(error_search.of_plans)
     known_objects = _reads(known_objects.known_objects)

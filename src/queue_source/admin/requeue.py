@@ -131,7 +131,13 @@ class _Outbox:
             return "its batch is not published yet: it may still be repeated"
         if error.scope == "skipped":
             return "its object counts as done, as the options say (skip); parts of it may be published"
-        stays = error.scope in ("row", "part") or (error.scope == "record" and not _is_of_message(error))
+        if error.scope == "part" and self.to is None:
+            return (
+                "other tasks, or another reading of its batch, have read its object, and their rows may be published; "
+                "look for them where they went; if none are there, have the object read again with `cuesqueue shards "
+                "forget` and a new announcement: any that are there would come twice"
+            )
+        stays = error.scope == "row" or (error.scope == "record" and not _is_of_message(error))
         if stays and self.to is None:
             return (
                 f"it is a {error.scope} of something whose other rows are published, so that cannot be read again; "

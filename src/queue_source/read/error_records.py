@@ -8,6 +8,8 @@ from queue_source.messages import kept_message
 from queue_source.read.partitions import Piece
 from shard_store.model import ErrorRecord, PlanIdentity, position_at
 
+KILLS = "kills-its-reader"
+
 
 def bad_records(piece: Piece, identity: PlanIdentity, problems: BadRecords) -> list[ErrorRecord]:
     """The first ones, each at its position; and how many more there are, at the position of the last."""
@@ -61,4 +63,4 @@ def kills_its_reader(piece: Piece, identity: PlanIdentity, killed: int) -> Error
         f"{killed} readers died, or failed with an unknown error, while they read this object alone (out of memory, a "
         "crash of native code, a bug); read it with more memory, or report it; 'maxAttempts' is how many may die"
     )
-    return bad_object(piece, identity, BadObject("kills-its-reader", detail), skipped=False)
+    return bad_object(piece, identity, BadObject(KILLS, detail), skipped=False)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -41,20 +43,45 @@ class PlanStore:
         from shard_store.store import QUERY_PATIENCE, open_store  # most tasks have nothing to write, and need no SQL
 
         self.check()
-        try:
+        with self._explained():
             store = open_store(self.url.reveal(), create=False, patience=QUERY_PATIENCE)
+        try:
+            self._compare(store)
+        except BaseException:
+            store.close()
+            raise
+        return store
+
+    @contextmanager
+    def kept(self) -> Iterator[ShardStore]:
+        """The same, for what is written in each micro-batch: what it has compiled stays for the next one.
+
+        No connection to a server stays: each process of a large cluster would have one.
+        """
+        from shard_store.kept_store import kept_store  # as above
+
+        self.check()
+        with ExitStack() as stack:
+            with self._explained():
+                store = stack.enter_context(kept_store(self.url.reveal()))
+            self._compare(store)
+            yield store
+            if self.file is None:
+                store.database.engine.dispose()
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
         except StoreConfigurationError as error:
             raise StoreConfigurationError(
                 f"option 'storeUrl': a task on {platform.node()!r} cannot use the store of its query: {error}. The URL "
                 "has to lead to the same database from all machines, for the same user"
             ) from error
-        try:
-            if (found := store.store_id()) != self.store_id:
-                raise StoreConfigurationError(
-                    f"option 'storeUrl': {self.url} is another store for a task on {platform.node()!r} ({found}) than "
-                    f"for the driver ({self.store_id}); the URL has to lead to the same database from all machines"
-                )
-        except BaseException:
-            store.close()
-            raise
-        return store
+
+    def _compare(self, store: ShardStore) -> None:
+        if (found := store.store_id()) != self.store_id:
+            raise StoreConfigurationError(
+                f"option 'storeUrl': {self.url} is another store for a task on {platform.node()!r} ({found}) than "
+                f"for the driver ({self.store_id}); the URL has to lead to the same database from all machines"
+            )

@@ -20,8 +20,9 @@ from queue_source.formats.pieces import neighbours
 from queue_source.options import ContentOptions
 from queue_source.options.file_format import FormatOptions
 from queue_source.read.batches import gathered
+from queue_source.read.beginning import after
 from queue_source.read.combined import SMALL, TOGETHER, may_be_joined, read_together
-from queue_source.read.error_records import bad_object, bad_records, kills_its_reader
+from queue_source.read.error_records import KILLS, bad_object, bad_records, kills_its_reader
 from queue_source.read.fixed_rows import fixed_rows
 from queue_source.read.isolation import Marks, interval_of, read_alone
 from queue_source.read.message_records import Message, parsed_messages
@@ -31,7 +32,17 @@ from queue_source.read.plan_store import PlanStore
 from queue_source.read.refused import Refusals
 from queue_source.schema.evolution import schema_changed
 from shard_store.failpoints import reach
-from shard_store.model import BEGINNING, ErrorRecord, PlanIdentity, ReadMark, is_end, offset_of
+from shard_store.model import (
+    BEGINNING,
+    ErrorRecord,
+    PlanIdentity,
+    Position,
+    Reading,
+    ReadMark,
+    ShardKey,
+    is_end,
+    offset_of,
+)
 
 logger = logging.getLogger("cuesqueue")
 
@@ -51,6 +62,17 @@ class Alone:
 
 
 @dataclass(frozen=True, slots=True)
+class Trace:
+    """What this task does so that everybody knows how often its plan is read. `first`: it is the plan's first task.
+
+    `replaced`: the plan before, whose traces are removed by the way.
+    """
+
+    first: bool
+    replaced: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Work:
     """What one task reads: pickled on the driver, so it holds all that an executor needs and no connection."""
 
@@ -60,18 +82,22 @@ class Work:
     store: PlanStore
     isolation: Beside | Alone | None = None  # None: the first attempt at the plan, which marks nothing
     max_attempts: int = 3  # at an object that its store refuses, or that is replaced while it is read
+    trace: Trace | None = None  # None: nobody asks how often the plan was read
 
 
 Report = Callable[[Sequence[ErrorRecord]], None]
 
 
-def read_work(work: Work, schema: pa.Schema, *, repeated: bool) -> Iterator[pa.RecordBatch]:
+def read_work(
+    work: Work, schema: pa.Schema, *, repeated: bool, reading: Reading | None = None
+) -> Iterator[pa.RecordBatch]:
     """All rows of the task's objects. May run more than once for one plan: it writes nothing but errors, which are
-    idempotent, and marks of its reads. Raises what Spark should retry (ObjectStoreError), or BadObject where the
-    options say `fail`.
+    idempotent, marks of its reads, and traces. Raises what Spark should retry (ObjectStoreError), or BadObject where
+    the options say `fail`.
 
     `repeated`: the task may have run before. What it found bad then stays bad, even if it could be read by now: the
-    error is written, and the shard is quarantined with the plan, so none of its rows may go out.
+    error is written, and the shard is quarantined with the plan, so none of its rows may go out. `reading`: the task
+    attempt that this is; None: nobody knows.
 
     Raises StoreConfigurationError, before anything is read, where the plan's store cannot be used from here.
     """
@@ -80,9 +106,25 @@ def read_work(work: Work, schema: pa.Schema, *, repeated: bool) -> Iterator[pa.R
     if (fixed := fixed_rows(work.content)) is not None:
         yield from fixed.batches([(piece.content, _metadata(piece, work.identity)) for piece in work.pieces], schema)
         return
-    if repeated:
-        work = _without_bad(work)
-    report = partial(_record, work)
+    if work.trace is None:
+        reading = None
+    if repeated or isinstance(work.isolation, Alone):
+        work = _without_bad(work, reading)
+    elif work.trace is not None and work.trace.first and work.pieces and reading is not None:
+        yield from after(partial(_begin, work, reading), _read(work, schema, reading))
+        return
+    yield from _read(work, schema, reading)
+
+
+def _begin(work: Work, reading: Reading) -> set[tuple[ShardKey, Position]]:
+    assert work.trace is not None
+    with work.store.kept() as store:
+        return store.begin_reading(work.identity, reading, work.trace.replaced)
+
+
+def _read(work: Work, schema: pa.Schema, reading: Reading | None) -> Iterator[pa.RecordBatch]:
+    """The rows, under marks where the plan has failed before."""
+    report = partial(_record, work, reading)
 
     def read(pieces: Sequence[Piece]) -> Iterator[pa.RecordBatch]:
         return gathered(read_pieces(replace(work, pieces=pieces), schema, report))
@@ -229,15 +271,17 @@ def _part(piece: Piece) -> Part:
     return Part(offset_of(piece.start), None if is_end(piece.end) else offset_of(piece.end))
 
 
-def _record(work: Work, records: Sequence[ErrorRecord]) -> None:
+def _record(work: Work, reading: Reading | None, records: Sequence[ErrorRecord]) -> None:
     """Write errors where they happen; they become final with their plan. One short connection: errors are rare.
 
     The reader logs them then, and each once: what an attempt logs of them is for debugging.
     """
     for record in records:
         logger.debug("found a bad %s: cause=%s shard=%s", record.scope, record.cause, record.subject)
+    if not work.content.kind.is_announced and all(record.cause != KILLS for record in records):
+        reading = None  # whoever reads the bytes of a message finds the same
     with work.store.open() as store:
-        store.record_errors(work.identity.source, work.identity.token.pipeline, records)
+        store.report(work.identity, records, reading)
 
 
 def _others(work: Work) -> list[str]:
@@ -249,9 +293,12 @@ def _others(work: Work) -> list[str]:
     return [*published, *others]
 
 
-def _without_bad(work: Work) -> Work:
-    with work.store.open() as store:
-        bad = store.found_bad(work.identity)
+def _without_bad(work: Work, reading: Reading | None) -> Work:
+    if reading is not None:
+        bad = _begin(work, reading._replace(repeated=True))
+    else:
+        with work.store.open() as store:
+            bad = store.found_bad(work.identity)
     good = [piece for piece in work.pieces if (piece.planned.key, piece.planned.start) not in bad]
     return replace(work, pieces=good)
 

@@ -31,10 +31,12 @@ class Batch:
 
     They are in the order of the option `pipeline`. The plan of a pipeline that is idle in this batch is the one that
     it delivered last. `task`, in an executor only: the task's name among all of the query, the same at every attempt.
+    `winners`, at the commit only: the numbers that Spark gave to the task attempts whose rows it brings.
     """
 
     plans: tuple[PlanIdentity, ...]
     task: str = ""
+    winners: frozenset[int] = frozenset()
 
     @property
     def digest(self) -> str:

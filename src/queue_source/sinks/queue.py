@@ -118,7 +118,8 @@ class QueueSink:
         address = self._address_in_store()
         if address is None and not names:
             self._warn_of_at_least_once(batch_id)
-            store.publish_with(batch.plans, lambda transaction, published: None, batch_id=batch_id, brought=brought)
+            # what tasks have sent is there, also of those that failed
+            store.publish_with(batch.plans, lambda *_: None, batch_id=batch_id, brought=brought, fenced=False)
             return
         # what tasks have staged is shown or the batch fails, whatever this process would have done in their place
         address = address or parse_address(self._target.url.reveal())
@@ -132,7 +133,8 @@ class QueueSink:
                 reach("rows-shown")
                 return left
 
-            staging.clean(store.publish_with(batch.plans, show, batch_id=batch_id, brought=brought))
+            winners = batch.winners
+            staging.clean(store.publish_with(batch.plans, show, batch_id=batch_id, brought=brought, winners=winners))
 
     def _warn_of_at_least_once(self, batch_id: int) -> None:
         if batch_id == 0 and adapter_name(self._target.url.reveal()) == "sql":

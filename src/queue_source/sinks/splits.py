@@ -40,7 +40,7 @@ class SplitSink(Sink):
     ) -> None:
         splits = [split for task in written for split in task]
         check_visible(split.path for split in splits)
-        store.publish(batch.plans, splits, row_schema=row_schema, batch_id=batch_id)
+        store.publish(batch.plans, splits, row_schema=row_schema, batch_id=batch_id, winners=batch.winners)
 
 
 def write_split(

@@ -17,7 +17,7 @@ import pyspark
 from pyspark import SparkContext, TaskContext
 
 from queue_source.options.local_paths import working_folder
-from shard_store.model import Runtime
+from shard_store.model import Reading, Runtime
 
 pyspark_version = tuple(int(number) for number in re.findall(r"\d+", pyspark.__version__)[:2])
 
@@ -76,6 +76,14 @@ def is_repeated() -> bool:
     """
     context = TaskContext.get()
     return context is None or context.attemptNumber() > 0
+
+
+def reading() -> Reading | None:
+    """The task attempt that runs in this process, by Spark's numbers. None where Spark does not tell."""
+    context = TaskContext.get()
+    if context is None:
+        return None
+    return Reading(context.stageId(), context.partitionId(), context.taskAttemptId(), context.attemptNumber() > 0)
 
 
 def task_name() -> str:

@@ -32,13 +32,14 @@ from queue_source.options.time_zones import machine_time_zone, parse_time_zone
 from queue_source.read.fixed_rows import fixed_rows
 from queue_source.read.partitions import from_tuples, partition, to_tuples
 from queue_source.read.plan_store import PlanStore
-from queue_source.read.task import Alone, Beside, Work, read_work
+from queue_source.read.task import Alone, Beside, Trace, Work, read_work
 from queue_source.spark.compat import AvailableNow, arrow_schema, read_all_available
 from queue_source.spark.process import (
     advice,
     driver_identity,
     is_repeated,
     keep_loaded,
+    reading,
     runtime,
     session_time_zone,
     stop_on_sigterm,
@@ -46,6 +47,7 @@ from queue_source.spark.process import (
 )
 from queue_source.storage.files import ObjectStat, stat_objects
 from shard_store.model import Plan, Range
+from shard_store.semantics import Semantics
 
 if TYPE_CHECKING:
     from queue_source.coordinator import Coordinator
@@ -125,6 +127,7 @@ class CuesqueueStreamReader(AvailableNow, DataSourceStreamReader):
                     self._store,
                     self._isolation(plan, task),
                     self._options.delivery.max_attempts,
+                    self._trace(plan, task),
                 )
             )
             for task, pieces in enumerate(tasks or [[]])
@@ -134,6 +137,14 @@ class CuesqueueStreamReader(AvailableNow, DataSourceStreamReader):
         if plan.suspected:
             return Alone(self._options.delivery.max_attempts)
         return Beside(task) if plan.attempt > 1 else None
+
+    def _trace(self, plan: Plan, task: int) -> Trace | None:
+        """Where no shards are kept nothing is opened again; and messages are read in one way, but for deaths."""
+        deaths = plan.suspected or plan.attempt > 1
+        semantics = Semantics(self._options.delivery.delivery_semantics)
+        if semantics.keeps_shards and (self._options.content.kind.is_announced or deaths):
+            return Trace(task == 0, plan.replaced)
+        return None
 
     def _may_be_cut(self, entry: Range) -> bool:
         return may_be_cut(entry.content.uri, self._options.content)
@@ -174,7 +185,7 @@ class CuesqueueStreamReader(AvailableNow, DataSourceStreamReader):
         if (zone := session_time_zone()) is not None:
             check_zone(self._options.notifications, zone)
             work = replace(work, content=self._in_zone(work.content, zone))
-        yield from read_work(work, arrow_schema(self._schema), repeated=is_repeated())
+        yield from read_work(work, arrow_schema(self._schema), repeated=is_repeated(), reading=reading())
         keep_loaded()
 
     def _started(self) -> Coordinator:

@@ -21,17 +21,18 @@ from queue_source.options import SinkOptions
 from queue_source.queues.own import register_queues
 from queue_source.sinks.base import Batch, Sink, open_sink
 from queue_source.spark.compat import ArrowStreamWriter, arrow_schema, as_batches
-from queue_source.spark.process import driver_identity, keep_loaded, task_name
+from queue_source.spark.process import driver_identity, keep_loaded, reading, task_name
 from shard_store.errors import ShardStoreError
 from shard_store.failpoints import reach
 
 
 @dataclass
 class TaskWritten(WriterCommitMessage):
-    """What one task wrote, and for which plans."""
+    """What one task wrote, and for which plans. `attempt`: its number among all task attempts; None: not known."""
 
     batch: Batch
     written: Any
+    attempt: int | None
 
 
 class CuesqueueStreamWriter(ArrowStreamWriter):
@@ -52,7 +53,7 @@ class CuesqueueStreamWriter(ArrowStreamWriter):
     def __getstate__(self) -> dict[str, Any]:
         """Pickled at planning only: the batch's plans were made a moment ago by the readers of the same driver."""
         if self._batch is None:
-            from queue_source.spark.kept_store import kept_store  # here: executors write without SQL
+            from shard_store.kept_store import kept_store  # here: executors write without SQL
 
             self._log()
             driver = driver_identity() or None
@@ -71,9 +72,10 @@ class CuesqueueStreamWriter(ArrowStreamWriter):
         register_queues(self._queues)
         batches = as_batches(iterator, self._schema)
         mine = replace(self._batch, task=task_name())
-        written = TaskWritten(self._batch, self._sink.write(batches, arrow_schema(self._schema), mine))
+        attempt = reading()
+        written = self._sink.write(batches, arrow_schema(self._schema), mine)
         keep_loaded()
-        return written
+        return TaskWritten(self._batch, written, None if attempt is None else attempt.task)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Commit process: publish what all tasks wrote; a second commit of one plan does nothing."""
@@ -86,16 +88,16 @@ class CuesqueueStreamWriter(ArrowStreamWriter):
                 f"batch {batchId}: expected commit messages of one plan and got {len(batches)}; "
                 "use one 'pipeline' name for one query only"
             )
-        from queue_source.spark.kept_store import kept_store  # here: executors write without SQL
+        from shard_store.kept_store import kept_store  # here: executors write without SQL
 
         self._log()
         about = ",".join(self._options.pipelines)
         reach("before-publish", about)
         with kept_store(self._options.store.reveal()) as store:
             written = [task.written for task in tasks]
-            open_sink(self._options).commit(
-                store, batches.pop(), written, row_schema=self._schema.json(), batch_id=batchId
-            )
+            winners = frozenset(task.attempt for task in tasks if task.attempt is not None)
+            batch = replace(batches.pop(), winners=winners)
+            open_sink(self._options).commit(store, batch, written, row_schema=self._schema.json(), batch_id=batchId)
         reach("published", about)
         keep_loaded()
 

@@ -62,7 +62,14 @@ class IcebergSink(Sink):
             return catalog
 
         catalog = tried_again(store.database.patience)(
-            lambda: store.publish_with(batch.plans, commit, batch_id=batch_id, brought=brought)
+            lambda: store.publish_with(
+                batch.plans,
+                commit,
+                batch_id=batch_id,
+                brought=brought,
+                fenced=factory.in_store,
+                winners=batch.winners,
+            )
         )
         if catalog is not None:
             factory.sweep(catalog)

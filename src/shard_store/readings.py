@@ -1,0 +1,198 @@
+"""Who has read a plan: what proves that no row is out of an object which a reading of it has found bad (decision 0064).
+
+Spark may read a plan more than once: to sample it, for several actions, in copies or repetitions of tasks, again for
+lost shuffle files. So tasks leave traces, in the table of the marks of reads, under numbers that no task of a plan has:
+
+- *begun*: by the task of the plan's first partition, which every reading runs, and by each repeated task;
+- *judged*: by each task attempt that has found an object bad, or has left it out because another attempt had.
+
+A task attempt is known by the numbers that Spark gives it. Where a mark has its first place, a trace has incarnation
+and stage; where the end, the number of the task attempt; where the count, the partition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import NamedTuple
+
+import sqlalchemy as sa
+
+from shard_store.announcing import GIVEN_UP
+from shard_store.error_records import found_bad, record
+from shard_store.model import ALONE, ErrorRecord, PlanIdentity, Position, Reading, ShardKey
+from shard_store.sql.schema import errors, read_marks
+from shard_store.sql.transaction import Transaction
+
+_BEGUN = ALONE - 1
+_JUDGED = ALONE - 2
+_PLANNED_TWICE = ALONE - 3
+"""One reader has planned the batch twice: its query reads it twice, perhaps within one task."""
+_DOUBTED = ALONE - 4
+"""An attempt before has left a verdict of which nothing proves that none of its own rows of the object were taken."""
+
+_STAGES = 1 << 32
+
+
+class _Trace(NamedTuple):
+    """`place` is that of the incarnation and the stage."""
+
+    kind: int
+    place: int
+    task: int
+    partition: int
+
+    @classmethod
+    def of(cls, kind: int, identity: PlanIdentity, reading: Reading) -> _Trace:
+        return cls(kind, _place(identity.token.incarnation, reading.stage), reading.task, reading.partition)
+
+    @property
+    def turn(self) -> tuple[int, int]:
+        """The same for all tasks that a stage has begun one after the other.
+
+        Spark numbers task attempts in the order in which they begin. So one that was begun again is not in this turn,
+        also where it is as good as a first attempt for Spark: in a stage that runs again for lost shuffle files.
+        """
+        return self.place, self.task - self.partition
+
+
+def begin(
+    transaction: Transaction, identity: PlanIdentity, reading: Reading, replaced: str | None = None
+) -> set[tuple[ShardKey, Position]]:
+    """Leave a trace that this task attempt reads the plan, before any row of it goes out.
+
+    Returns what must not be read, since another attempt has found it bad, for those that ask: whoever asks has judged
+    as the attempts before it did, of which this one takes the place. `replaced`: the plan before, whose traces go.
+    """
+    if replaced:
+        old = read_marks.c.delivery_hash == replaced, read_marks.c.task < ALONE
+        transaction.execute(read_marks.delete().where(*old))
+    _write(transaction, identity.delivery_hash, _Trace.of(_BEGUN, identity, reading))
+    if not reading.repeated:
+        return set()
+    own = _Trace.of(_JUDGED, identity, reading)
+    # before what is bad: a verdict that comes in between is not taken for one that this task knows of
+    judged = _of(
+        transaction,
+        identity.delivery_hash,
+        sa.and_(read_marks.c.task == _JUDGED, read_marks.c.unended == own.partition),
+    )
+    before = [trace for trace in judged if trace.place == own.place]
+    bad = found_bad(transaction, identity)
+    if before:
+        _delete(transaction, identity.delivery_hash, before)
+        _write(transaction, identity.delivery_hash, own)
+    return bad
+
+
+def report(
+    transaction: Transaction, identity: PlanIdentity, records: Sequence[ErrorRecord], reading: Reading | None
+) -> None:
+    """Write what a task has found bad. `reading` is the task attempt, where another one could have read the object."""
+    record(transaction, identity.source, identity.token.pipeline, records)
+    if reading is not None and any(error.scope == "object" for error in records):
+        _write(transaction, identity.delivery_hash, _Trace.of(_JUDGED, identity, reading))
+
+
+def planned_twice(transaction: Transaction, identity: PlanIdentity) -> None:
+    """A reader was asked for the plan once more, which was no new attempt."""
+    _write(transaction, identity.delivery_hash, _Trace(_PLANNED_TWICE, identity.token.incarnation, 0, 0))
+
+
+def settle(transaction: Transaction, identity: PlanIdentity, attempt: int, incarnation: int) -> None:
+    """The plan is made again: what attempt number `attempt` has found bad is left out of it, and its traces go.
+
+    Called before that is asked for. What is reported from now on by its tasks is no verdict of the new attempt.
+    """
+    traces = _of(transaction, identity.delivery_hash)
+    if not traces:
+        return
+    _delete(transaction, identity.delivery_hash, traces)
+    if any(trace.kind == _DOUBTED for trace in traces) or (
+        _judges(traces) and not (attempt == 1 and _read_once(traces, incarnation))
+    ):
+        _write(transaction, identity.delivery_hash, _Trace(_DOUBTED, 0, 0, 0))
+
+
+def doubt(
+    transaction: Transaction,
+    identity: PlanIdentity,
+    *,
+    attempt: int,
+    incarnation: int,
+    winners: Collection[int],
+    fenced: bool,
+) -> None:
+    """Mark the plan's bad objects as perhaps published in part, unless it is proven that none of their rows are out.
+
+    Called by the transaction that makes the plan final. `attempt` and `incarnation` are those of its last attempt.
+    `winners`: the task attempts whose rows are published, where whoever publishes them knows. `fenced`: no attempt
+    before has published any.
+    """
+    unproven = errors.c.delivery_hash == identity.delivery_hash, errors.c.scope == "object"
+    if _is_proven(_of(transaction, identity.delivery_hash), attempt, incarnation, winners, fenced):
+        if fenced or attempt == 1:
+            return
+        unproven = (*unproven, errors.c.cause == GIVEN_UP)  # by an operator, after an attempt that may have read it
+    elif fenced or attempt == 1:
+        unproven = (*unproven, errors.c.cause != GIVEN_UP)  # before the attempt read anything
+    transaction.execute(errors.update().where(*unproven).values(scope="part"))
+
+
+def _is_proven(
+    traces: Sequence[_Trace], attempt: int, incarnation: int, winners: Collection[int], fenced: bool
+) -> bool:
+    judges = _judges(traces)
+    if not fenced and any(trace.kind == _DOUBTED for trace in traces):
+        return False
+    if not judges:  # nothing was found bad but by who publishes, or by attempts before
+        return True
+    if any(trace.kind == _PLANNED_TWICE for trace in traces):
+        return False
+    if not (fenced or attempt == 1):  # one before may have read it
+        return False
+    is_winner = all(_incarnation(judge) == incarnation and judge.task in winners for judge in judges)
+    return is_winner or _read_once(traces, incarnation)
+
+
+def _read_once(traces: Sequence[_Trace], incarnation: int) -> bool:
+    """Whether whoever judged was a part of the only reading, and the first attempt at its task."""
+    begun = [trace for trace in traces if trace.kind == _BEGUN]
+    return (
+        len(begun) == 1
+        and _incarnation(begun[0]) == incarnation
+        and all(judge.turn == begun[0].turn for judge in _judges(traces))
+        and not any(trace.kind == _PLANNED_TWICE for trace in traces)
+    )
+
+
+def _judges(traces: Iterable[_Trace]) -> list[_Trace]:
+    return [trace for trace in traces if trace.kind == _JUDGED]
+
+
+def _place(incarnation: int, stage: int) -> int:
+    return incarnation * _STAGES + stage
+
+
+def _incarnation(trace: _Trace) -> int:
+    return trace.place // _STAGES
+
+
+def _of(
+    transaction: Transaction, digest: str, which: sa.ColumnElement[bool] = read_marks.c.task < ALONE
+) -> list[_Trace]:
+    c = read_marks.c
+    query = sa.select(c.task, c.first_place, c.end_place, c.unended).where(c.delivery_hash == digest, which)
+    return [_Trace(*row) for row in transaction.execute(query)]
+
+
+def _write(transaction: Transaction, digest: str, trace: _Trace) -> None:
+    own = {"task": trace.kind, "first_place": trace.place, "end_place": trace.task, "unended": trace.partition}
+    absent = transaction.dialect.insert_if_absent(read_marks)
+    transaction.execute(absent.values(delivery_hash=digest, began_at=transaction.now(), **own))
+
+
+def _delete(transaction: Transaction, digest: str, traces: Iterable[_Trace]) -> None:
+    c = read_marks.c
+    for trace in traces:
+        own = c.task == trace.kind, c.first_place == trace.place, c.end_place == trace.task
+        transaction.execute(read_marks.delete().where(c.delivery_hash == digest, *own))

@@ -1,0 +1,299 @@
+"""Contract: what proves that no rows are out of an object which one reading of its plan has found bad (invariant 9)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+import sqlalchemy as sa
+
+from shard_store.model import BEGINNING, Content, ErrorRecord, Plan, Reading, ShardState, Split, shard_key
+from shard_store.read_marks import ReadMark
+from shard_store.shard_repair import Audit
+from shard_store.sql.schema import read_marks
+from shard_store.store import ShardStore
+from support.store_backends import Pipeline, rows
+
+KEY = shard_key("s", "a")
+
+
+@dataclass
+class Spark:
+    """Numbers task attempts as Spark does, in the order in which they begin; each tells the store what ours tell."""
+
+    us: Pipeline
+    plan: Plan
+    tasks: int = 0
+    stages: int = 0
+    begun: list[Reading] = field(default_factory=list)
+
+    @classmethod
+    def batch(cls, store: ShardStore, *ids: str) -> Spark:
+        us = Pipeline.start(store)
+        return cls(us, us.planned(*(ids or ("b", "a", "c"))))
+
+    def stage(self, partitions: int = 3) -> list[Reading]:
+        """A reading of the whole plan: the first attempts at its tasks."""
+        self.stages += 1
+        return [self.begin(place) for place in range(partitions)]
+
+    def begin(self, partition: int, *, repeated: bool = False, in_stage: int | None = None) -> Reading:
+        """One task attempt, of the last stage unless another one is named."""
+        reading = Reading(in_stage or self.stages, partition, self.tasks, repeated)
+        self.tasks += 1
+        if partition == 0 or repeated:
+            self.us.store.begin_reading(self.plan.identity, reading)
+        return reading
+
+    def judge(self, reading: Reading, shard_id: str = "a", cause: str = "missing-object") -> None:
+        record = ErrorRecord("object", cause, "why", shard_id, self.plan.identity.delivery_hash, BEGINNING, "q", "m")
+        self.us.store.report(self.plan.identity, [record], reading)
+
+    def publish(self, *winners: Reading) -> None:
+        """By our sink."""
+        self.us.publish(self.plan, Split(f"/{self.plan.identity}", 1, 1), winners=[winner.task for winner in winners])
+        self.us.confirm()
+
+    def again(self) -> Spark:
+        """A new attempt, by a new reader of another driver: its Spark counts from the beginning."""
+        us = Pipeline.start(self.us.store)
+        us.confirmed = self.us.confirmed
+        return Spark(us, us.plan())
+
+
+def opens(spark: Spark) -> bool:
+    """Whether a new announcement has the object read again; an operator is told the same."""
+    shard = spark.us.look("a")["a"]
+    assert shard.state is ShardState.QUARANTINED, "what was found bad is never taken for published"
+    refused = spark.us.store.put_back([KEY], Audit("ada@host"), message_uri="message", dry_run=True).refused
+    announced = Content("a", "a", 10, None, "q", "another message")
+    found = spark.us.store.open_shards(spark.us.token, "s", [announced])[KEY]
+    assert found.reopened == ("a" not in refused)
+    return found.reopened
+
+
+Publish = Callable[[Spark, list[Reading]], None]
+
+
+def by_our_sink(spark: Spark, tasks: list[Reading]) -> None:
+    spark.publish(*tasks)
+
+
+def by_our_sink_after_a_shuffle(spark: Spark, tasks: list[Reading]) -> None:
+    spark.stages += 1
+    spark.publish(Reading(spark.stages, 0, spark.tasks))
+
+
+def by_another_sink(spark: Spark, tasks: list[Reading]) -> None:
+    spark.us.confirm()
+
+
+def by_the_users_transaction(spark: Spark, tasks: list[Reading]) -> None:
+    spark.us.store.publish([spark.plan.identity], None)
+    spark.us.confirm()
+
+
+EVERY = [by_our_sink, by_our_sink_after_a_shuffle, by_another_sink, by_the_users_transaction]
+NOT_BY_WINNERS = EVERY[1:]
+every_sink = pytest.mark.parametrize("publish", EVERY)
+others = pytest.mark.parametrize("publish", NOT_BY_WINNERS)
+
+
+@every_sink
+def test_what_the_only_reading_found_missing_is_opened_again(store: ShardStore, publish: Publish) -> None:
+    spark = Spark.batch(store)
+    tasks = spark.stage()
+    spark.judge(tasks[1])
+    publish(spark, tasks)
+    assert opens(spark)
+
+
+@others
+@pytest.mark.parametrize("judges", [0, 1])
+def test_what_one_of_two_readings_found_missing_stays(store: ShardStore, publish: Publish, judges: int) -> None:
+    spark = Spark.batch(store)
+    readings = [spark.stage(), spark.stage()]
+    spark.judge(readings[judges][1])
+    publish(spark, readings[1])
+    assert not opens(spark)
+
+
+def test_of_two_readings_the_one_counts_whose_tasks_are_known_to_be_published(store: ShardStore) -> None:
+    spark = Spark.batch(store)
+    spark.stage()
+    tasks = spark.stage()
+    spark.judge(tasks[1])
+    spark.publish(*tasks)
+    assert opens(spark)
+
+
+def test_what_another_reading_found_missing_than_the_one_that_is_published_stays(store: ShardStore) -> None:
+    spark = Spark.batch(store)
+    sampled = spark.stage()
+    spark.judge(sampled[1])
+    spark.publish(*spark.stage())
+    assert not opens(spark)
+
+
+@others
+def test_what_a_stage_found_missing_that_runs_again_for_lost_shuffle_files_stays(
+    store: ShardStore, publish: Publish
+) -> None:
+    """Spark counts its attempts from 0 again, and other tasks may have fetched what the first run had read."""
+    spark = Spark.batch(store)
+    tasks = spark.stage()
+    spark.stages += 1  # of the tasks that fetch
+    spark.tasks += 1
+    spark.judge(spark.begin(1, in_stage=tasks[0].stage))
+    publish(spark, [])
+    assert not opens(spark)
+
+
+@others
+def test_what_a_part_of_a_first_run_beside_another_query_found_missing_stays(
+    store: ShardStore, publish: Publish
+) -> None:
+    """It cannot be told from a stage that runs again."""
+    spark = Spark.batch(store)
+    spark.stages += 1
+    spark.begin(0)
+    spark.tasks += 1  # a task of another query
+    spark.judge(spark.begin(1))
+    publish(spark, [])
+    assert not opens(spark)
+
+
+@pytest.mark.parametrize("asked", ["before the verdict", "after the verdict"])
+@pytest.mark.parametrize("winner", ["first", "copy"])
+def test_of_two_copies_of_a_task_the_verdict_counts_of_the_one_that_is_published(
+    store: ShardStore, asked: str, winner: str
+) -> None:
+    spark = Spark.batch(store)
+    tasks = spark.stage()
+    copy = spark.begin(1, repeated=True) if asked == "before the verdict" else None
+    spark.judge(tasks[1])
+    copy = copy or spark.begin(1, repeated=True)  # one that asks leaves the object out
+    spark.publish(tasks[0], copy if winner == "copy" else tasks[1], tasks[2])
+    assert opens(spark) is ((winner == "copy") is (asked == "after the verdict"))
+
+
+def test_a_copy_that_knows_of_one_verdict_and_not_of_the_next_does_not_stand_for_it(store: ShardStore) -> None:
+    spark = Spark.batch(store)
+    tasks = spark.stage()
+    spark.judge(tasks[1], "b")
+    copy = spark.begin(1, repeated=True)
+    spark.judge(tasks[1], "a")
+    spark.judge(copy, "c")
+    spark.publish(tasks[0], copy, tasks[2])
+    assert not opens(spark)
+
+
+@others
+def test_what_a_repeated_task_found_missing_stays_where_nobody_knows_whose_rows_are_out(
+    store: ShardStore, publish: Publish
+) -> None:
+    spark = Spark.batch(store)
+    spark.stage()
+    spark.judge(spark.begin(1, repeated=True))
+    publish(spark, [])
+    assert not opens(spark)
+
+
+@every_sink
+def test_what_a_later_attempt_found_missing_is_opened_again_only_where_the_first_has_published_nothing(
+    store: ShardStore, publish: Publish
+) -> None:
+    first = Spark.batch(store)
+    first.stage()
+    spark = first.again()
+    tasks = spark.stage()
+    spark.judge(tasks[1])
+    publish(spark, tasks)
+    assert opens(spark) is (publish in (by_our_sink, by_our_sink_after_a_shuffle))
+
+
+@every_sink
+@pytest.mark.parametrize("readings", [1, 2])
+def test_what_the_first_attempt_found_missing_is_read_by_no_later_one(
+    store: ShardStore, publish: Publish, readings: int
+) -> None:
+    first = Spark.batch(store)
+    for _ in range(readings):
+        tasks = first.stage()
+    first.judge(tasks[1])
+    spark = first.again().again()
+    assert [r.content.shard_id for r in spark.plan.ranges] == ["b", "c"]
+    publish(spark, spark.stage() + spark.stage())
+    assert opens(spark) is (readings == 1 or publish in (by_our_sink, by_our_sink_after_a_shuffle))
+
+
+@every_sink
+def test_what_a_task_of_an_attempt_before_reports_late_stays(store: ShardStore, publish: Publish) -> None:
+    first = Spark.batch(store)
+    late = first.stage()[1]
+    spark = first.again()
+    tasks = spark.stage()
+    assert late in tasks, "another driver's Spark gives the same numbers"
+    first.judge(late)
+    publish(spark, tasks)
+    assert not opens(spark)
+
+
+@every_sink
+def test_what_a_query_finds_missing_that_reads_its_source_twice_in_one_plan_stays(
+    store: ShardStore, publish: Publish
+) -> None:
+    spark = Spark.batch(store)
+    spark.us.plan()
+    tasks = spark.stage(6)
+    spark.judge(tasks[1])
+    publish(spark, tasks)
+    assert not opens(spark)
+
+
+def test_what_an_operator_gave_up_was_read_by_nobody_in_the_attempt_that_knows_of_it(store: ShardStore) -> None:
+    us = Pipeline.start(store)
+    us.snapshot(*us.open("b", "a").values())
+    us.store.quarantine([KEY], Audit("ada@host"))
+    spark = Spark(us, us.plan())
+    spark.stage()
+    spark.judge(spark.stage()[0], "b")
+    by_another_sink(spark, [])
+    assert {(e["subject"], e["scope"]) for e in rows(store, "errors")} == {("a", "object"), ("b", "part")}
+
+
+def test_what_an_operator_gave_up_after_an_attempt_may_have_been_taken_by_another_sink(store: ShardStore) -> None:
+    first = Spark.batch(store)
+    first.us.store.quarantine([KEY], Audit("ada@host"))
+    spark = first.again()
+    by_another_sink(spark, [])
+    assert [(e["subject"], e["scope"]) for e in rows(store, "errors")] == [("a", "part")]
+
+
+def test_traces_are_no_marks_of_reads_and_go_when_the_next_plan_is_read(store: ShardStore) -> None:
+    spark = Spark.batch(store)
+    spark.judge(spark.stage()[1])
+    assert store.read_marks(spark.plan.identity) == []
+    store.end_read(spark.plan.identity, ReadMark(0, 1 << 62, -1))
+    assert len(_traces(store)) == 2
+    by_another_sink(spark, [])
+    following = spark.us.planned("next")
+    assert following.replaced == spark.plan.identity.delivery_hash
+    store.begin_reading(following.identity, Reading(9, 0, 9), following.replaced)
+    assert len(_traces(store)) == 1
+
+
+def test_only_a_word_of_an_operator_has_read_again_what_may_be_out(store: ShardStore) -> None:
+    spark = Spark.batch(store)
+    spark.stage()
+    spark.judge(spark.stage()[1])
+    by_another_sink(spark, [])
+    assert not opens(spark)
+    assert "may be published" in store.shard_story(KEY).outcome
+    assert store.forget([KEY], Audit("ada@host", "its rows are nowhere")).changed == 1
+    assert spark.us.open("a")["a"].state is ShardState.OPEN
+
+
+def _traces(store: ShardStore) -> list[object]:
+    return store.database.read(lambda t: list(t.execute(sa.select(read_marks))))
