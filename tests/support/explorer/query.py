@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
@@ -17,7 +17,7 @@ from queue_source.read.task import read_work
 from queue_source.spark.compat import arrow_schema
 from queue_source.spark.reader import WorkPartition
 from shard_store.errors import LostProgress, PipelineTakenOver, ShardsLost
-from shard_store.model import PlanIdentity, Split
+from shard_store.model import PlanIdentity, Reading, Split
 from support.explorer.reader import SCHEMA, Reader
 from support.explorer.world import World
 
@@ -69,12 +69,20 @@ class Kind:
         return tuple(pipeline for pipeline, _ in self.pipelines)
 
 
+class _Read(NamedTuple):
+    """What one task attempt has read."""
+
+    rows: list[str]
+    attempt: int
+
+
 class Query:
     """One life of a query's driver; a Death in any of its calls ends it."""
 
     def __init__(self, world: World, kind: Kind, checkpoint: Checkpoint, choose: random.Random) -> None:
         self.world, self.kind, self.checkpoint, self.choose = world, kind, checkpoint, choose
         self.die_at: str | None = None
+        self._stage = self._attempt = 0  # Spark's numbers of stages and of task attempts
         self.readers: list[Reader] = []
         try:
             for pipeline, source in kind.pipelines:
@@ -82,7 +90,6 @@ class Query:
         except BaseException:
             self.die()
             raise
-        self._last_logged_told = False
 
     def point(self, name: str) -> None:
         self.world.remember_state()
@@ -126,7 +133,7 @@ class Query:
         self.point("planned")
         self.world.log(f"  batch {number} of {self.kind.names}: {[(b['seq'], e['seq']) for b, e in zip(begin.values(), end.values())]}")
         identities = self._planned_sink() if self.kind.sink == "ours" else ()
-        rows = self._read(tasks)
+        rows, winners = self._read(tasks)
         if begin == end:
             rows.append(f"state of {self.checkpoint.name}, batch {number}")
         self.world.log(f"  rows: {rows}")
@@ -134,31 +141,34 @@ class Query:
         match self.kind.sink:
             case "ours":
                 if tasks or rows:  # without a task there is no message of a commit
-                    self._publish(identities, rows, number)
+                    self._publish(identities, rows, number, winners)
             case "delivery":
                 self._deliver(rows, number)
             case "other":
                 self.world.taken.setdefault((self.checkpoint.name, number), rows)
         self.point("published")
 
-    def _read(self, tasks: Sequence[WorkPartition]) -> list[str]:
-        """The rows that go out. A batch may be read twice, each time in another state of the world; one reading counts.
+    def _read(self, tasks: Sequence[WorkPartition]) -> tuple[list[str], frozenset[int]]:
+        """The rows that go out, and the task attempts that have read them.
 
-        Or, as with speculation, of each task one of two copies.
+        A batch may be read twice, each time in another state of the world, and the rows of one reading go out: it was
+        sampled for a range partitioning, or has two actions. Or, as with speculation, of each task one of two copies.
         """
         if not tasks:
-            return []
+            return [], frozenset()
         readings = self.choose.choice(READINGS)
         copies = readings == 2 and self.choose.random() < 0.5
-        read: list[list[list[str]]] = []
-        for reading in range(readings):
-            if reading:
+        read: list[list[_Read]] = []
+        for number in range(readings):
+            if number:
                 self.world.log("  read twice" + ", one copy counts" * copies)
                 self._change_objects(tasks)
-            read.append([self._task(task, repeated=copies and reading > 0) for task in tasks])
-        if copies:
-            return [row for task in zip(*read, strict=True) for row in self.choose.choice(task)]
-        return [row for task in read[-1] for row in task]
+            if number == 0 or not copies:
+                self._stage += 1
+            repeated = copies and number > 0
+            read.append([self._task(task, partition, repeated) for partition, task in enumerate(tasks)])
+        chosen = [self.choose.choice(task) for task in zip(*read, strict=True)] if copies else read[-1]
+        return [row for task in chosen for row in task.rows], frozenset(task.attempt for task in chosen)
 
     def _change_objects(self, tasks: Sequence[WorkPartition]) -> None:
         for piece in [piece for task in tasks for piece in task.work.pieces]:
@@ -166,19 +176,25 @@ class Query:
                 flip = self.world.vanish if self.world.is_there(piece.content.uri) else self.world.appear
                 flip(piece.content.uri)
 
-    def _task(self, task: WorkPartition, *, repeated: bool) -> list[str]:
-        batches = read_work(task.work, arrow_schema(SCHEMA), repeated=repeated)
-        return [row for batch in batches for row in batch.column(0).to_pylist()]
+    def _task(self, task: WorkPartition, partition: int, repeated: bool) -> _Read:
+        reading = Reading(self._stage, partition, self._attempt, repeated)
+        self._attempt += 1
+        batches = read_work(task.work, arrow_schema(SCHEMA), repeated=repeated, reading=reading)
+        return _Read([row for batch in batches for row in batch.column(0).to_pylist()], reading.task)
 
     # --- sinks --------------------------------------------------------------------------------------------------------
 
     def _planned_sink(self) -> tuple[PlanIdentity, ...]:
         return tuple(self.world.store.current_plan(name, None) for name in self.kind.names)
 
-    def _publish(self, identities: tuple[PlanIdentity, ...], rows: list[str], number: int) -> None:
+    def _publish(
+        self, identities: tuple[PlanIdentity, ...], rows: list[str], number: int, winners: frozenset[int]
+    ) -> None:
         self.point("prepared")
+        if self.choose.random() < 0.5:
+            winners = frozenset()  # a shuffle: other tasks write than have read
         split = Split(f"{uuid.uuid4().hex}:{json.dumps(rows)}", len(rows), 1)
-        self.world.store.publish(identities, [split] if rows else [], batch_id=number)
+        self.world.store.publish(identities, [split] if rows else [], batch_id=number, winners=winners)
 
     def _deliver(self, rows: list[str], number: int) -> None:
         with delivery(self.world.store, self.kind.names, number) as batch:
