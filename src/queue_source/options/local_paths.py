@@ -1,8 +1,8 @@
 """Relative paths in options: they count from one folder in all processes of a query, or they are refused.
 
-Spark starts the Python processes of a query in the working folder of the driver's JVM. With Spark Connect, and after
-`addArtifacts`, those that plan, commit and read views start in a folder of the session instead, which is deleted with
-it: one relative path would be several files, and what is written to it would go.
+Spark starts the Python processes of a query in the working folder of the driver's JVM. With Spark Connect those that
+plan, commit and read views start in a folder of the session instead, which is deleted with it: one relative path would
+be several files, and what is written to it would go.
 """
 
 from __future__ import annotations
