@@ -50,7 +50,7 @@ def _no_bucket(prefix: str) -> Bucket:
     raise AssertionError(f"nothing to list {prefix} with")
 
 
-def start(
+def prepare(
     options: ReaderOptions,
     store: ShardStore,
     queues: Mapping[str, Queue],
@@ -62,7 +62,7 @@ def start(
     open_bucket: OpenBucket = _no_bucket,
     clock: Callable[[], float] = time.monotonic,
 ) -> Coordinator:
-    """Recover, and start the threads. May be repeated after a death at any moment. Runs in the reader process.
+    """Recover; nothing is received yet. May be repeated after a death at any moment. Runs in the reader process.
 
     `queues` by name, `store` already open, `error_queue`: all are closed by the coordinator's `stop`, and are left
     open when this raises (ShardStoreError, QueueError). `driver` identifies the driver that runs us, `runtime` tells
@@ -97,16 +97,20 @@ def start(
     prefixes = PrefixWatch(session, started.intake)
     reporting = Reporting(session, in_flight, maintenance, prefixes, started.counters)
     threads.on_stop(in_flight.wake, leases.wake, acknowledger.wake)
-    threads.start("leases", leases.run, threads.stopping)
-    threads.start("heartbeats", send_heartbeats, session, began, reporting.report)
-    threads.start("maintenance", maintenance.run)
     opener = Opener(session, stat, in_flight, ownership, acknowledger, errors, error_log, prefixes)
-    threads.start("open", opener.run)
-    acknowledger.start(threads)
-    receivers.start(threads)
-    backfill.start(threads)
-    if options.cleaning.clean_source != "off":
-        threads.start("cleaning", Cleaner(session, open_bucket).run)
+    cleaner = Cleaner(session, open_bucket) if options.cleaning.clean_source != "off" else None
+
+    def start_threads() -> None:
+        threads.start("leases", leases.run, threads.stopping)
+        threads.start("heartbeats", send_heartbeats, session, began, reporting.report)
+        threads.start("maintenance", maintenance.run)
+        threads.start("open", opener.run)
+        acknowledger.start(threads)
+        receivers.start(threads)
+        backfill.start(threads)
+        if cleaner is not None:
+            threads.start("cleaning", cleaner.run)
+
     parts = Parts(
         in_flight,
         leases,
@@ -120,7 +124,7 @@ def start(
         reporting,
         threads,
     )
-    return Coordinator(session, parts)
+    return Coordinator(session, parts, start_threads)
 
 
 def _begin(
