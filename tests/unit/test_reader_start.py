@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql.types import LongType, StructField, StructType
 
-from queue_source.coordinator.backfill import Backfill
+from queue_source.coordinator.threads import Threads
 from queue_source.errors import QueueConfigurationError
 from queue_source.queues import Depth
 from queue_source.spark import reader
@@ -57,11 +57,14 @@ def test_a_signal_while_a_reader_starts_gives_back_what_it_has_received_by_then(
     world = World(tmp_path)
     world.publish(*uris(20))
 
-    def interrupted(*_: object) -> None:
+    begin = Threads.begin
+
+    def interrupted(threads: Threads) -> None:
+        begin(threads)
         until(lambda: world.depth() == Depth(0, 20), lambda: time.sleep(0.01))
         raise SystemExit(0)
 
-    monkeypatch.setattr(Backfill, "start", interrupted)  # the last of the parts that begin
+    monkeypatch.setattr(Threads, "begin", interrupted)
     starting = started_reader(world)
     with pytest.raises(SystemExit):
         starting.initialOffset()

@@ -6,7 +6,6 @@ The data goes one way: receiving -> opening -> ownership -> in flight -> here ->
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -58,17 +57,16 @@ class Coordinator:
     and the store.
     """
 
-    def __init__(self, session: Session, parts: Parts, start_threads: Callable[[], None]) -> None:
+    def __init__(self, session: Session, parts: Parts) -> None:
         self._session = session
         self._parts = parts
-        self._start_threads = start_threads
         self._first: PlanIdentity | None = None  # the batch that was planned first, at its last attempt
         self._logged = 0  # the end of the last batch that Spark's log is known to have
         self._asked = False  # whether Spark asked for new data; a batch of its log it repeats before it does
 
     def begin(self) -> None:
         """Start the threads. Whoever calls it holds us by now: `stop` gives back what they receive, if this fails."""
-        self._start_threads()
+        self._parts.threads.begin()
 
     def check(self) -> None:
         """Raise what has ended us, if anything has."""

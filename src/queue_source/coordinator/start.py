@@ -71,7 +71,7 @@ def prepare(
     listing = bool(options.backfill.prefixes)
     if listing and LISTING in queues:
         raise OptionError("queueUrl", f"names a queue {LISTING!r}, which is our name for what listings find; rename it")
-    threads = Threads()
+    threads = Threads(held=True)
     began = clock()
     retry = options.queue.retry_timeout.total_seconds()
     started = _begin(options, store, queues, driver, runtime, with_back_off(threads.stopping, retry, clock))
@@ -98,19 +98,15 @@ def prepare(
     reporting = Reporting(session, in_flight, maintenance, prefixes, started.counters)
     threads.on_stop(in_flight.wake, leases.wake, acknowledger.wake)
     opener = Opener(session, stat, in_flight, ownership, acknowledger, errors, error_log, prefixes)
-    cleaner = Cleaner(session, open_bucket) if options.cleaning.clean_source != "off" else None
-
-    def start_threads() -> None:
-        threads.start("leases", leases.run, threads.stopping)
-        threads.start("heartbeats", send_heartbeats, session, began, reporting.report)
-        threads.start("maintenance", maintenance.run)
-        threads.start("open", opener.run)
-        acknowledger.start(threads)
-        receivers.start(threads)
-        backfill.start(threads)
-        if cleaner is not None:
-            threads.start("cleaning", cleaner.run)
-
+    threads.start("leases", leases.run, threads.stopping)
+    threads.start("heartbeats", send_heartbeats, session, began, reporting.report)
+    threads.start("maintenance", maintenance.run)
+    threads.start("open", opener.run)
+    acknowledger.start(threads)
+    receivers.start(threads)
+    backfill.start(threads)
+    if options.cleaning.clean_source != "off":
+        threads.start("cleaning", Cleaner(session, open_bucket).run)
     parts = Parts(
         in_flight,
         leases,
@@ -124,7 +120,7 @@ def prepare(
         reporting,
         threads,
     )
-    return Coordinator(session, parts, start_threads)
+    return Coordinator(session, parts)
 
 
 def _begin(
