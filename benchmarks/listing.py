@@ -16,7 +16,7 @@ from pathlib import Path
 
 from benchmarks.registry import Measurement, Role, Settings, benchmark
 from benchmarks.store import databases
-from queue_source.coordinator import Coordinator, start
+from queue_source.coordinator import Coordinator, prepare
 from queue_source.messages import ListedObject
 from queue_source.options import parse_reader_options
 from queue_source.queues.sql import SqlQueue
@@ -102,7 +102,10 @@ def _reader(address: str, bucket: Bucket) -> Coordinator:
             "backfillInterval": "1h",
         }
     )
-    return start(options, open_store(address), {}, lambda uris: [None for _ in uris], open_bucket=lambda prefix: bucket)
+    store = open_store(address)
+    coordinator = prepare(options, store, {}, lambda uris: [None for _ in uris], open_bucket=lambda prefix: bucket)
+    coordinator.begin()
+    return coordinator
 
 
 def _listed(coordinator: Coordinator, count: int) -> float:

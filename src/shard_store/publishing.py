@@ -143,6 +143,12 @@ def look(transaction: Transaction, identities: Sequence[PlanIdentity], batch_id:
     return _look(transaction, identities, {i: confirmed[i.token.pipeline] for i in identities}, batch_id)[0]
 
 
+def is_published(transaction: Transaction, identity: PlanIdentity) -> bool:
+    """Whether this very plan has its attempt; one that another kind of sink took has it once it is confirmed."""
+    query = sa.select(attempts.c.delivery_hash).where(attempts.c.delivery_hash == identity.delivery_hash)
+    return transaction.execute(query).first() is not None
+
+
 def _look(
     transaction: Transaction,
     identities: Sequence[PlanIdentity],

@@ -176,6 +176,7 @@ class ShardStore:
     publish = _writes(publishing.publish)
     publish_inside = _joins(publishing.publish)
     delivered = _reads(publishing.look)
+    is_published = _reads(publishing.is_published)
     hold_inside = _joins(publishing.hold)
 
     def publish_with(

@@ -49,6 +49,21 @@ def test_a_publish_makes_splits_positions_and_attempt_visible_together(store: Sh
     assert store.row_schema("p") == store.row_schema() == "{}"
 
 
+def test_a_plan_is_published_once_its_attempt_is_there_and_another_sinks_once_it_is_confirmed(
+    store: ShardStore,
+) -> None:
+    us = Pipeline.start(store)
+    own = us.planned("a")
+    assert not store.is_published(own.identity)
+    us.publish(own, Split("/a", 1, 1))
+    assert store.is_published(own.identity)
+    us.confirm()
+    others = us.planned("b")
+    assert not store.is_published(others.identity)
+    us.confirm()
+    assert store.is_published(others.identity)
+
+
 def test_a_plan_is_published_once(store: ShardStore) -> None:
     us = Pipeline.start(store)
     plan = us.planned("a")

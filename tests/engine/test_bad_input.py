@@ -19,7 +19,7 @@ from queue_source.commands.main import app
 from queue_source.queues import Depth
 from queue_source.read.partitions import MIN_PIECE
 from support.engine.queries import Query, described, run, run_until_settled
-from support.engine.world import World
+from support.engine.world import World, eventually
 from support.poison import DDL, good
 from support.poison import corpus as poison_corpus
 
@@ -242,3 +242,16 @@ def test_what_a_wrong_prefix_refused_is_published_once_after_the_option_is_corre
     run(spark, described(world, allowedPrefixes=f"file://{world.root}/in/"))
     assert world.published() == sorted(rows)
     assert "unhealthy" not in cuesqueue("status")
+
+
+@pytest.mark.parametrize("wrong", [{"pipeline": "filles"}, {"path": "/proc/nowhere"}], ids=["pipeline", "path"])
+def test_the_messages_of_a_query_whose_sink_fails_at_its_start_go_back_at_once(
+    spark: SparkSession, world: World, wrong: dict[str, str]
+) -> None:
+    rows = world.feed(0, 20)
+    query = described(world, visibilityTimeout="5m", commitTimeout="60s")
+    with pytest.raises(StreamingQueryException):
+        run(spark, {**query, "sink_options": {**query["sink_options"], **wrong}})
+    eventually("all messages can be received again", lambda: world.depth() == Depth(20, 0), patience=10.0)
+    run(spark, query)
+    assert (world.published(), world.depth()) == (sorted(rows), Depth(0, 0))

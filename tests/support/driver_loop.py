@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from queue_source.coordinator import Coordinator, start
+from queue_source.coordinator import Coordinator, prepare
 from queue_source.coordinator.in_flight import InFlight
 from queue_source.options import ReaderOptions, connection_options, parse_reader_options
 from queue_source.options.queue_checks import check_suitability
@@ -63,7 +63,7 @@ def start_coordinator(
         errors = open_queue(url.reveal(), **connection_options(url, options.queue))
     ahead = skew or (lambda: 0.0)
     store = open_store(options.store.reveal(), clock=None if skew is None else lambda: time.time() + ahead())
-    return start(
+    coordinator = prepare(
         options,
         store,
         queues,
@@ -73,6 +73,8 @@ def start_coordinator(
         open_bucket=open_bucket,
         clock=lambda: time.monotonic() + ahead(),
     )
+    coordinator.begin()
+    return coordinator
 
 
 class DriverLoop:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from queue_source.coordinator import start
+from queue_source.coordinator import prepare
 from queue_source.errors import BadObject, ObjectRefused, ObjectStoreError, OptionError
 from queue_source.storage.buckets import open_bucket
 from shard_store import failpoints
@@ -547,7 +547,7 @@ def test_a_queue_that_has_the_name_of_listings_is_refused(world: World) -> None:
     options = reader_options(world.queue_url, world.store_url, **LIST)
     nothing: Any = None
     with pytest.raises(OptionError, match="names a queue 'listing'"):
-        start(options, nothing, {LISTING: nothing}, nothing)
+        prepare(options, nothing, {LISTING: nothing}, nothing)
 
 
 def test_a_listing_is_reported(world: World, caplog: pytest.LogCaptureFixture) -> None:

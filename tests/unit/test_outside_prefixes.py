@@ -32,9 +32,9 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     return world
 
 
-def run_with(world: World, prefix: str, **options: str) -> None:
+def run_with(world: World, prefix: str) -> None:
     """A run of a query that ends when nothing is left."""
-    with world.loop(allowedPrefixes=prefix, **options) as loop:
+    with world.loop(allowedPrefixes=prefix) as loop:
         loop.drain()
 
 

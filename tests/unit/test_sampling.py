@@ -226,3 +226,21 @@ def test_messages_of_sqs_are_back_at_once(place: Place, ministack_url: str) -> N
         queue.publish([place.put(f"{number}.json", {"id": number}) for number in range(3)])
         assert place.columns(source="files") == "id BIGINT, _rescued_data STRING"
         assert (queue.depth().ready, queue.depth().in_flight) == (3, 0)
+
+
+def test_what_another_reader_holds_of_sqs_is_counted_where_nothing_is_left_to_infer_from(
+    place: Place, ministack_url: str
+) -> None:
+    """And is a sample as soon as the store knows it, as it does of what a start that failed had opened."""
+    url = new_queue(ministack_url)
+    place.given |= {"queueUrl": url, "sqs.region": "us-east-1", "source": "files", "waitTime": "0s"}
+    place.given |= {"sqs.accessKeyId": "test", "sqs.secretAccessKey": "test"}
+    uri = place.put("1.json", {"id": 1})
+    with open_queue(url, **KEYS) as queue:
+        queue.publish([uri])
+        assert len(queue.receive(10, 60, 1)) == 1
+        with pytest.raises(OptionError, match=r"1 message\(s\) are in flight.*\(visibilityTimeout, 5m by.*publish a"):
+            place.columns()
+        with open_store(place.given["store"]) as store:
+            store.open_shards(store.start("files", "p").token, "files", [Content(uri, uri, 10)])
+        assert place.columns() == "id BIGINT, _rescued_data STRING"

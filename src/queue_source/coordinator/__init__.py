@@ -14,6 +14,6 @@
 from __future__ import annotations
 
 from queue_source.coordinator.coordinator import Coordinator
-from queue_source.coordinator.start import start
+from queue_source.coordinator.start import prepare
 
-__all__ = ["Coordinator", "start"]
+__all__ = ["Coordinator", "prepare"]

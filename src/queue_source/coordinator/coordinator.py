@@ -25,7 +25,7 @@ from queue_source.errors import QueueError
 from queue_source.formats.base import may_be_cut
 from shard_store.errors import ShardStoreError
 from shard_store.failpoints import reach
-from shard_store.model import Content, Plan
+from shard_store.model import Content, Plan, PlanIdentity
 
 logger = logging.getLogger("cuesqueue")
 
@@ -35,7 +35,7 @@ _STOP_PATIENCE = 5.0  # seconds
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What runs in one reader process: made and started by `start`."""
+    """What runs in one reader process: made by `prepare`."""
 
     in_flight: InFlight
     leases: LeaseKeeper
@@ -53,14 +53,20 @@ class Parts:
 class Coordinator:
     """One running pipeline of a source. Spark's calls come from one thread, one at a time.
 
-    A failure on a thread is raised by Spark's next call. `stop` closes the queues and the store.
+    Nothing is received before `begin`. A failure on a thread is raised by Spark's next call. `stop` closes the queues
+    and the store.
     """
 
     def __init__(self, session: Session, parts: Parts) -> None:
         self._session = session
         self._parts = parts
+        self._first: PlanIdentity | None = None  # the batch that was planned first, at its last attempt
         self._logged = 0  # the end of the last batch that Spark's log is known to have
         self._asked = False  # whether Spark asked for new data; a batch of its log it repeats before it does
+
+    def begin(self) -> None:
+        """Start the threads. Whoever calls it holds us by now: `stop` gives back what they receive, if this fails."""
+        self._parts.threads.begin()
 
     def check(self) -> None:
         """Raise what has ended us, if anything has."""
@@ -113,6 +119,8 @@ class Coordinator:
         progress.confirm(start)
         session.batches.begin()
         plan = session.store.plan(session.token, start, end)
+        if self._first is None or self._first.end_seq == end:
+            self._first = plan.identity
         if plan.published and start == 0 and self._asked:
             plan = replace(plan, ranges=())
         if plan.lost:
@@ -165,7 +173,11 @@ class Coordinator:
         }
 
     def stop(self) -> None:
-        """A graceful end: what is in no plan becomes visible at once, what is planned gets a last extension."""
+        """A graceful end: what is in no plan becomes visible at once, what is planned gets a last extension.
+
+        That is the time for a restart to finish its batch. A start that failed gives back everything: it leaves a batch
+        that may fail again, and whoever repairs it waits for the messages.
+        """
         self._parts.threads.stop(_STOP_PATIENCE)
         self._parts.error_log.flush(end=True)
         try:
@@ -202,11 +214,29 @@ class Coordinator:
         parts.receivers.hurry = False
         self.check()
 
+    def _failed_at_start(self) -> bool:
+        """Whether no batch that was planned here is done, and the store keeps the shards of those that are.
+
+        Where it keeps none, only the last extension keeps others from reading what a restart repeats. Of another sink's
+        first batch nobody knows whether it is done; then others wait for our shards, and not for the messages.
+        """
+        session, first = self._session, self._first
+        if not session.semantics.keeps_shards or (first and self._parts.progress.confirmed >= first.end_seq):
+            return False
+        try:
+            return first is None or not session.store.is_published(first)
+        except ShardStoreError:
+            return True  # without the store no batch can end, nor begin again
+
     def _let_go(self) -> None:
         """After the threads have ended: give messages back, and release shards that nothing else remembers."""
         session, acknowledger = self._session, self._parts.acknowledger
+        session.store.database.limit_patience(_STOP_PATIENCE)  # messages do not wait for a store that is away
         done = acknowledger.rest()
         left = self._parts.in_flight.empty()
+        given_back, planned = left.unplanned, left.planned
+        if self._failed_at_start():
+            given_back, planned = [*planned, *given_back], []
         try:
             session.store.release(session.token, left.shards)
             session.store.retire(session.token, self._parts.reporting.report(stopped=True))
@@ -214,8 +244,8 @@ class Coordinator:
         except ShardStoreError as error:
             logger.warning("pipeline %s: %s", session.token.pipeline, error)  # they go stale by themselves
         try:
-            acknowledger.nack(left.unplanned)
-            self._parts.leases.extend_last(left.planned, session.stale_after)
+            acknowledger.nack(given_back)
+            self._parts.leases.extend_last(planned, session.stale_after)
         except QueueError as error:
             logger.warning("%s; its messages become visible when their leases end", error)
         try:

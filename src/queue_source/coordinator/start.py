@@ -50,7 +50,7 @@ def _no_bucket(prefix: str) -> Bucket:
     raise AssertionError(f"nothing to list {prefix} with")
 
 
-def start(
+def prepare(
     options: ReaderOptions,
     store: ShardStore,
     queues: Mapping[str, Queue],
@@ -62,7 +62,7 @@ def start(
     open_bucket: OpenBucket = _no_bucket,
     clock: Callable[[], float] = time.monotonic,
 ) -> Coordinator:
-    """Recover, and start the threads. May be repeated after a death at any moment. Runs in the reader process.
+    """Recover; nothing is received yet. May be repeated after a death at any moment. Runs in the reader process.
 
     `queues` by name, `store` already open, `error_queue`: all are closed by the coordinator's `stop`, and are left
     open when this raises (ShardStoreError, QueueError). `driver` identifies the driver that runs us, `runtime` tells
@@ -71,7 +71,7 @@ def start(
     listing = bool(options.backfill.prefixes)
     if listing and LISTING in queues:
         raise OptionError("queueUrl", f"names a queue {LISTING!r}, which is our name for what listings find; rename it")
-    threads = Threads()
+    threads = Threads(held=True)
     began = clock()
     retry = options.queue.retry_timeout.total_seconds()
     started = _begin(options, store, queues, driver, runtime, with_back_off(threads.stopping, retry, clock))
@@ -97,10 +97,10 @@ def start(
     prefixes = PrefixWatch(session, started.intake)
     reporting = Reporting(session, in_flight, maintenance, prefixes, started.counters)
     threads.on_stop(in_flight.wake, leases.wake, acknowledger.wake)
+    opener = Opener(session, stat, in_flight, ownership, acknowledger, errors, error_log, prefixes)
     threads.start("leases", leases.run, threads.stopping)
     threads.start("heartbeats", send_heartbeats, session, began, reporting.report)
     threads.start("maintenance", maintenance.run)
-    opener = Opener(session, stat, in_flight, ownership, acknowledger, errors, error_log, prefixes)
     threads.start("open", opener.run)
     acknowledger.start(threads)
     receivers.start(threads)

@@ -8,9 +8,13 @@ from collections.abc import Callable
 
 
 class Threads:
-    """Threads of one reader. The first failure stops all of them and is raised by `check` (invariant 8)."""
+    """Threads of one reader. The first failure stops all of them and is raised by `check` (invariant 8).
 
-    def __init__(self) -> None:
+    `held`: none runs before `begin`.
+    """
+
+    def __init__(self, *, held: bool = False) -> None:
+        self._held = held
         self.stopping = threading.Event()
         self._wakes: list[Callable[[], None]] = []
         self._failure: BaseException | None = None
@@ -33,7 +37,14 @@ class Threads:
         context = contextvars.copy_context()
         thread = threading.Thread(target=context.run, args=(guarded,), name=f"cuesqueue-{name}", daemon=True)
         self._threads.append(thread)
-        thread.start()
+        if not self._held:
+            thread.start()
+
+    def begin(self) -> None:
+        """Run what was held until now."""
+        self._held = False
+        for thread in self._threads:
+            thread.start()
 
     def check(self) -> None:
         """Raise what has ended the threads, if anything has."""
@@ -44,7 +55,8 @@ class Threads:
         """Ask all threads to end, and wait up to `patience` seconds for each."""
         self._stop()
         for thread in self._threads:
-            thread.join(patience)
+            if thread.ident is not None:  # it was started
+                thread.join(patience)
 
     def _stop(self) -> None:
         self.stopping.set()

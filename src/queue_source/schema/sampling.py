@@ -24,6 +24,7 @@ from queue_source.messages import Received
 from queue_source.options import ReaderOptions, connection_options
 from queue_source.options.file_format import FormatOptions
 from queue_source.options.queue_checks import check_suitability
+from queue_source.options.units import format_duration
 from queue_source.queues import open_queue
 from queue_source.queues.base import Queue, administered
 from queue_source.schema.ddl import parse_fields
@@ -101,10 +102,29 @@ def _inferred(options: ReaderOptions, format: FormatOptions) -> pa.Schema:
         tried = f" ({'; '.join(problems[:3])})" if problems else ""
         raise OptionError(
             "schemaLocation",
-            f"is empty, and there is nothing to infer the columns from{tried}: publish a message and load again, name "
-            'objects in schemaSample, or declare the columns with .schema("id BIGINT, ...")',
+            f"is empty, and there is nothing to infer the columns from{tried}: {_in_flight(options)}publish a message "
+            'and load again, name objects in schemaSample, or declare the columns with .schema("id BIGINT, ...")',
         )
     return resolved(with_hints(schema, hints))
+
+
+def _in_flight(options: ReaderOptions) -> str:
+    """What nobody can look at now, and when that ends; "" where the queues hold nothing back, or do not say."""
+    if options.content.schema.schema_sample:
+        return ""
+    held = 0
+    for queue in _opened(options):
+        if queue.capabilities.reports_depth:
+            depth = queue.depth()
+            held += depth.in_flight + depth.delayed
+    if not held:
+        return ""
+    lease = format_duration(options.leases.visibility_timeout)
+    return (
+        f"{held} message(s) are in flight, with a reader that runs, or one that was killed: what it does not "
+        f"acknowledge comes again when its lease has ended (visibilityTimeout, {lease} by these options), so load "
+        "again then; or "
+    )
 
 
 def _known(hints: Hints, schema: pa.Schema) -> Hints:
@@ -195,7 +215,7 @@ def _listed(options: ReaderOptions, limit: int, problems: list[str]) -> list[Con
 
 
 def _seen_before(options: ReaderOptions, limit: int, problems: list[str]) -> list[Content]:
-    """Objects of the source that were read before, by this pipeline or another."""
+    """Objects of the source that were read or announced before, to this pipeline or another."""
     if not options.content.kind.is_announced:
         return []  # their bodies are gone
     names = [column.name for column in VIEWS["shards"]]
@@ -206,6 +226,6 @@ def _seen_before(options: ReaderOptions, limit: int, problems: list[str]) -> lis
     except ShardStoreError as error:
         problems.append(f"the store: {error}")  # there is probably none yet
         return []
-    done = [str(row[place]) for row in page if row[state] == "done"]
+    seen = [str(row[place]) for row in page if row[state] in ("done", "open")]  # open: also of a start that failed
     version = "#" if options.notifications.allow_overwrites else "\0"
-    return [Content(shard_id, shard_id.rpartition(version)[0] or shard_id) for shard_id in done[:limit]]
+    return [Content(shard_id, shard_id.rpartition(version)[0] or shard_id) for shard_id in seen[:limit]]

@@ -198,7 +198,8 @@ class CuesqueueStreamReader(AvailableNow, DataSourceStreamReader):
             set_up(self._options.logs.level, self._options.logs.form)
             work_on(self._origin)
             stop_on_sigterm()
-            self._coordinator, self._store = _start(self._options)
+            self._coordinator, self._store = _prepare(self._options)
+            self._coordinator.begin()  # only now: from here on `stop` gives back what is received, whatever fails
             keep_loaded()
             for text in advice():
                 logger.info("pipeline %s can be faster: %s", self._options.pipeline, text)
@@ -208,10 +209,10 @@ class CuesqueueStreamReader(AvailableNow, DataSourceStreamReader):
         return {"pipeline": self._options.pipeline, "seq": seq}
 
 
-def _start(options: ReaderOptions) -> tuple[Coordinator, PlanStore]:
+def _prepare(options: ReaderOptions) -> tuple[Coordinator, PlanStore]:
     """Open the store and the queues, and let the coordinator recover; nothing stays open when that fails."""
     # here: every executor worker imports this module to unpickle the reader, and most of its time would go to these
-    from queue_source.coordinator import start
+    from queue_source.coordinator import prepare
     from queue_source.options.queue_checks import check_error_queue, check_suitability
     from queue_source.queues import open_queue
     from queue_source.storage.buckets import open_bucket
@@ -243,7 +244,7 @@ def _start(options: ReaderOptions) -> tuple[Coordinator, PlanStore]:
         queues = [opened(url) for url in options.queue.urls]
         check_suitability(queues, options)
         by_name = {queue.name: queue for queue in queues}
-        coordinator = start(
+        coordinator = prepare(
             options,
             store,
             by_name,

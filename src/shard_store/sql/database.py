@@ -102,6 +102,10 @@ class Database:
         if engine is not None and self._process == os.getpid():
             engine.dispose()
 
+    def limit_patience(self, seconds: float) -> None:
+        """Retry temporary failures for no longer than that from here on: this process is about to end."""
+        self.patience = min(self.patience, seconds)
+
     def read(self, work: Callable[[Transaction], T]) -> T:
         """Run `work` in a transaction that only reads."""
         return self._run(work, write=False)
