@@ -1,4 +1,4 @@
-"""The crash sweep: every point x every sink x every failure; prints the matrix.
+"""The crash sweep: every point x every sink x every failure, each also with batches read twice; prints the matrices.
 
 A query runs in a process of its own and fails at the point: killed, by an exception, or as the database server ends
 all connections at that moment (on PostgreSQL; the others are on SQLite). A second process goes on, and looks at all.
@@ -28,11 +28,17 @@ from sqlalchemy.engine import make_url
 from shard_store.failpoints import POINTS
 from support.crash_sweep import check, recover, run
 from support.servers.postgres import new_database, postgres_server
-from support.sweep_sinks import COLUMNS, ONLY, Cell, database, reaching
+from support.sweep_sinks import COLUMNS, ONLY, READ_TWICE, Cell, database, reaching
 
 WORKERS = int(os.environ.get("CUESQUEUE_SWEEP_WORKERS", "2"))
 FAILURES = ("kill", "exception", "connection")
-CELLS = [(point, column, failure) for point in POINTS for column in reaching(point) for failure in FAILURES]
+CELLS = [
+    (point, column, failure, twice)
+    for point in POINTS
+    for column in reaching(point)
+    for failure in FAILURES
+    for twice in ([False, True] if column in READ_TWICE else [False])
+]
 FAILED = 3
 SECONDS = 120.0
 """For one process; most need two."""
@@ -70,13 +76,14 @@ class Sweep:
         self._context = multiprocessing.get_context("forkserver")
         self._lock = threading.Lock()
 
-    def run(self, point: str, column: str, failure: str) -> Result:
-        folder = self._folder / f"{point}-{column}-{failure}".replace(" ", "-").replace(",", "")
+    def run(self, point: str, column: str, failure: str, twice: bool) -> Result:
+        name = f"{point}-{column}-{failure}{'-twice' if twice else ''}"
+        folder = self._folder / name.replace(" ", "-").replace(",", "")
         folder.mkdir()
         urls = [f"sqlite:///{folder}/{name}.db" for name in ("store", "elsewhere")]
         if failure == "connection":
             urls = [new_database(self._server) for _ in range(2)]
-        cell = Cell(column, folder, *urls)
+        cell = Cell(column, folder, *urls, twice)
         try:
             cell.prepare()
             result = self._sweep(cell, point, failure)
@@ -156,21 +163,23 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         yield url
 
 
-@pytest.mark.timeout(3600)
+@pytest.mark.timeout(7200)
 def test_every_point_in_every_sink_with_every_failure(tmp_path: Path, server: str) -> None:
     sweep = Sweep(tmp_path, server)
     began = time.monotonic()
     with ThreadPoolExecutor(WORKERS) as pool:
         results = dict(zip(CELLS, pool.map(lambda cell: sweep.run(*cell), CELLS), strict=True))
-    print(matrix(results))
+    for twice in (False, True):
+        print("each batch is read twice:" if twice else "each batch is read once:")
+        print(matrix({cell[:3]: result for cell, result in results.items() if cell[3] is twice}))
     wrong = {cell: result.wrong for cell, result in results.items() if result.wrong}
-    count = Counter(failure for (_, _, failure), result in results.items() if not result.wrong)
+    count = Counter(failure for (_, _, failure, _), result in results.items() if not result.wrong)
     ended = [cell[:2] for cell, result in results.items() if cell[2] == "connection" and not result.survived]
-    absent = len(POINTS) * len(COLUMNS) * len(FAILURES) - len(CELLS)
+    absent = len(POINTS) * (len(COLUMNS) + len(READ_TWICE)) * len(FAILURES) - len(CELLS)
     seconds = round(time.monotonic() - began)
     print(f"{len(CELLS)} cells, {sum(count.values())} ok {dict(count)}, {absent} not reached, {seconds} s")
     print(f"queries that failed when their connections were lost, and had to be started again: {ended}")
-    assert not wrong, "\n".join(f"{' / '.join(cell)}: {what}" for cell, what in wrong.items())
+    assert not wrong, "\n".join(f"{' / '.join(map(str, cell))}: {what}" for cell, what in wrong.items())
 
 
 def matrix(results: dict[tuple[str, str, str], Result]) -> str:

@@ -1,11 +1,13 @@
 """One query into each kind of sink, which dies at a named point; another goes on, and then everything is looked at.
 
 Spark's loop without Spark, but with all that is ours: the reader, the writer, real objects, sinks, queues and stores.
-What a cell of the sweep is: a sink (`sweep_sinks.COLUMNS`), a point, and how it fails there.
+What a cell of the sweep is: a sink (`sweep_sinks.COLUMNS`), a point, how it fails there, and whether Spark reads each
+batch twice.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import pickle
 from collections import Counter
@@ -28,18 +30,22 @@ from queue_source.spark.reader import CuesqueueStreamReader
 from queue_source.spark.writer import CuesqueueStreamWriter
 from shard_store import failpoints
 from shard_store.failpoints import POINTS
+from shard_store.model import Reading
 from shard_store.sql import schema
 from shard_store.store import ShardStore, open_store
 from support.coordinator_world import EMPTY
 from support.driver_loop import DriverLoop, reader_options, states
 from support.store_backends import rows
-from support.sweep_sinks import FIRST_BATCH, OBJECTS, Cell
+from support.sweep_sinks import FIRST_BATCH, LATE, OBJECTS, Cell
 
 
 def _schema(cell: Cell) -> StructType:
     schema = StructType([StructField("uri" if cell.sink.by_reference else "value", StringType())])
     return schema.add("size", LongType()).add("etag", StringType()) if cell.sink.registers else schema
 
+
+_task: list[Reading] = []
+"""The task attempt that runs, as Spark would number it; the last one counts."""
 
 _BY_REFERENCE = {"content": "reference", "fileFormat": "", "mode": ""}
 
@@ -66,6 +72,7 @@ class SweepLoop(DriverLoop):
         }
         options = reader_options(f"sql+{cell.elsewhere}?queue=files", cell.store, **{**given, **more})
         self.reader = CuesqueueStreamReader(options, _schema(cell))
+        self._stages, self._tasks = itertools.count(), itertools.count()
         super().__init__(options, cell.folder / "checkpoint", cell.folder / "output", work=work)
 
     def _start_coordinator(self, driver: str) -> Coordinator:
@@ -81,9 +88,17 @@ class SweepLoop(DriverLoop):
         self.work()
         sink = self.cell.sink
 
-        def read() -> list[Iterator[Any]]:
-            executor = _pickled(self.reader)
-            return [executor.read(_pickled(partition)) for partition in partitions]
+        def read() -> Iterator[Iterator[Any]]:
+            """One after the other: each is a task that runs until the next one is asked for."""
+            executor, stage = _pickled(self.reader), next(self._stages)
+            for place, partition in enumerate(partitions):
+                _task.append(Reading(stage, place, next(self._tasks)))
+                yield executor.read(_pickled(partition))
+
+        if self.cell.twice:
+            for batches in read():
+                list(batches)
+            self.cell.complete()
 
         if sink.options is not None:
             options = parse_sink_options({"store": self.cell.store, "pipeline": "p", **sink.options(self.cell)})
@@ -123,7 +138,11 @@ def run(cell: Cell, armed: str = "", *, dies: bool = False) -> Outcome:
     """One query until everything is done, or until it fails; `dies`: then as by SIGKILL, else it is stopped."""
     outcome = Outcome()
     counted = dict.fromkeys(POINTS, (1_000_000, "", ""))
-    with patch.multiple(failpoints, _armed={**counted, **failpoints._parse(armed)}, _reached={}):
+    with (
+        patch.multiple(failpoints, _armed={**counted, **failpoints._parse(armed)}, _reached={}),
+        patch.multiple(reader_module, is_repeated=lambda: False, reading=lambda: _task[-1]),
+        patch.object(writer_module, "reading", lambda: _task[-1]),
+    ):
         loop = SweepLoop(cell)
         try:
             loop.drain()
@@ -138,17 +157,21 @@ def run(cell: Cell, armed: str = "", *, dies: bool = False) -> Outcome:
 
 
 def recover(cell: Cell) -> None:
-    """Another query of the pipeline, which nothing disturbs."""
-    cell.end_leases()
-    failed = run(cell).failed
-    if failed is not None:
-        raise failed
+    """Another query of the pipeline, which nothing disturbs; one more where there is something new for it."""
+    for again in [False, True] if cell.twice else [False]:
+        if again:
+            cell.announce_again()
+        cell.end_leases()
+        failed = run(cell).failed
+        if failed is not None:
+            raise failed
 
 
 def check(cell: Cell, point: str, *, failed: bool) -> None:
     """The rows, the store, the queues: what stands when nothing is left to do. Raises AssertionError."""
     sink = cell.sink
-    found, expected = sink.found(cell), sink.expected
+    found = sink.found(cell)
+    expected = cell.expected(found)
     lost, doubled = expected - found, found - expected
     assert bool(lost) == (failed and point in sink.losing), f"lost: {lost}"
     assert not lost or lost == Counter(v for v in expected.elements() if v.split()[0] in FIRST_BATCH), f"lost: {lost}"
@@ -169,7 +192,11 @@ def check_store(cell: Cell, store: ShardStore) -> None:
         assert states(store) == {}
     elif cell.sink.semantics == "exactly-once":
         bad = cell.sink.bad.count("object")
-        assert states(store) == Counter(done=len(set(OBJECTS)) - bad) + Counter(quarantined=bad)
+        ended = [Counter(done=len(set(OBJECTS)) - count) + Counter(quarantined=count) for count in (bad, bad - 1)]
+        opened = cell.twice and states(store) == ended[1]
+        assert states(store) == ended[opened]
+        if opened:
+            assert cell.sink.found(cell) >= LATE, "the late object is done, and its rows are nowhere"
     else:  # a batch that was given up told of no bad objects
         assert states(store).keys() <= {"done", "quarantined"}
         assert sum(states(store).values()) == len(set(OBJECTS))
@@ -185,8 +212,12 @@ def check_store(cell: Cell, store: ShardStore) -> None:
 def check_errors(cell: Cell, store: ShardStore, point: str) -> None:
     told = rows(store, "errors")
     scopes = sorted(error["scope"] for error in told)
-    assert scopes == [*(["message"] if cell.sink.errors_inside else []), *cell.sink.bad]
-    assert {error["state"] for error in told} == {"delivered"}
+    doubted = cell.twice and "part" in scopes
+    bad = ["part" if scope == "object" and doubted else scope for scope in cell.sink.bad]
+    assert scopes == sorted([*(["message"] if cell.sink.errors_inside else []), *bad])
+    opened = cell.twice and states(store)["quarantined"] == 0
+    assert not (doubted and opened), "what may be published was opened again"
+    assert {error["state"] for error in told} == {"delivered", *(["reopened"] if opened else [])}
     with open_queue(cell.errors_url) as queue:
         sent = [json.loads(message.body)["error_id"] for message in queue.peek(1000)]  # type: ignore[attr-defined]
     assert set(sent) == {error["error_id"] for error in told}

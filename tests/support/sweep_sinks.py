@@ -1,6 +1,7 @@
 """The columns of the crash sweep: every kind of sink, what it promises, and how what it holds is found.
 
-Of six objects in batches of three one is missing, and one has a bad record; one is announced twice.
+Of six objects in batches of three one is missing, and one has a bad record; one is announced twice. Where each batch
+is read twice, the missing one is there from the second reading on, and is announced again at the end.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ FIRST_BATCH = OBJECTS[:3]
 EXPECTED = Counter(f"{name} {line}" for name in set(OBJECTS) - {"missing"} for line in range(2))
 REGISTERED = Counter({row: count for row, count in EXPECTED.items() if not row.startswith("bad ")})
 """Nobody reads an object: one with a bad record is one that is no Parquet."""
+LATE = Counter(f"missing {line}" for line in range(2))
+"""The rows of the one that only the second reading finds."""
 ANNOUNCED = Counter(set(OBJECTS))
 """The rows of objects by reference, by their names: nobody looks at what is in them, or whether they are there."""
 USERS = sa.Table("users_rows", sa.MetaData(), sa.Column("value", sa.String(100)))
@@ -41,12 +44,16 @@ USERS = sa.Table("users_rows", sa.MetaData(), sa.Column("value", sa.String(100))
 
 @dataclass(frozen=True)
 class Cell:
-    """One query of its own: its column, and where everything of it is. `elsewhere` is another database."""
+    """One query of its own: its column, and where everything of it is. `elsewhere` is another database.
+
+    `twice`: Spark reads each batch twice, first to look at it, then to deliver it (as range partitioning does).
+    """
 
     column: str
     folder: Path
     store: str
     elsewhere: str
+    twice: bool = False
 
     @property
     def sink(self) -> Sink:
@@ -76,6 +83,18 @@ class Cell:
         with open_queue(f"sql+{self.elsewhere}?queue=files") as queue:
             queue.publish([f"file://{objects}/{name}.json" for name in OBJECTS])
             queue.publish(["no notification"] if self.sink.errors_inside else [])
+
+    def complete(self) -> None:
+        """The missing object is there from now on."""
+        (self.folder / "objects" / "missing.json").write_text("\n".join(json.dumps({"value": row}) for row in LATE))
+
+    def announce_again(self) -> None:
+        with open_queue(f"sql+{self.elsewhere}?queue=files") as queue:
+            queue.publish([f"file://{self.folder}/objects/missing.json"])
+
+    def expected(self, found: Counter[str]) -> Counter[str]:
+        """Where each batch is read twice, the rows of the late object are among them once, or not at all."""
+        return self.sink.expected + (LATE if self.twice and found & LATE else Counter())
 
     def end_leases(self) -> None:
         """As time would: what a dead reader had received becomes visible."""
@@ -204,7 +223,8 @@ def check_stamps(cell: Cell, store: ShardStore) -> None:
     first = {
         (message.headers[HASH_HEADER], message.headers[INDEX_HEADER]): message.body.decode() for message in arrived
     }
-    assert Counter(first.values()) == EXPECTED, "stamps do not tell which messages are the same row"
+    kept = Counter(first.values())
+    assert kept == cell.expected(kept), "stamps do not tell which messages are the same row"
 
 
 def check_nothing_staged(cell: Cell, store: ShardStore) -> None:
@@ -239,7 +259,8 @@ def users_rows(url: str) -> Counter[str]:
 
 
 def check_copies(cell: Cell, store: ShardStore) -> None:
-    assert users_rows(cell.elsewhere) == EXPECTED, "the named output has other rows"
+    copies = users_rows(cell.elsewhere)
+    assert copies == cell.expected(copies), "the named output has other rows"
     with database(cell.elsewhere) as engine, engine.connect() as connection:
         recorded = connection.execute(sa.select(schema.outputs.c.output)).scalars().all()
     assert recorded == ["copies"]
@@ -294,6 +315,9 @@ COLUMNS: dict[str, Sink] = {
     "path, at most once": Sink(in_splits, path_options, semantics="at-most-once", losing=_BEGUN),
     "foreign, at most once": Sink(in_files, deliver=_anew, semantics="at-most-once", losing=_BEGUN),
 }
+
+READ_TWICE = [name for name, sink in COLUMNS.items() if not sink.by_reference]
+"""Where tasks of the source read objects: only there one reading can find another thing than the other."""
 
 _PATHS = {name for name in COLUMNS if name.startswith("path")}
 _TABLES = {name for name in COLUMNS if name.startswith("Iceberg")}

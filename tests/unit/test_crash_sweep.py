@@ -11,7 +11,7 @@ import pytest
 
 from shard_store.failpoints import POINTS, FailpointReached
 from support.crash_sweep import check, recover, run
-from support.sweep_sinks import COLUMNS, ONLY, Cell, reaching
+from support.sweep_sinks import COLUMNS, ONLY, READ_TWICE, Cell, reaching
 
 BEFORE_SINKS = {
     "snapshot-written",
@@ -32,8 +32,13 @@ CELLS = [
 
 
 @pytest.fixture
-def cell(column: str, tmp_path: Path, iceberg_threads: None) -> Cell:
-    made = Cell(column, tmp_path, f"sqlite:///{tmp_path}/store.db", f"sqlite:///{tmp_path}/elsewhere.db")
+def twice() -> bool:
+    return False
+
+
+@pytest.fixture
+def cell(column: str, tmp_path: Path, iceberg_threads: None, twice: bool) -> Cell:
+    made = Cell(column, tmp_path, f"sqlite:///{tmp_path}/store.db", f"sqlite:///{tmp_path}/elsewhere.db", twice)
     made.prepare()
     return made
 
@@ -55,6 +60,17 @@ def test_a_query_comes_to_all_points_of_its_sink_and_to_no_others(cell: Cell) ->
 
 @pytest.mark.parametrize(("point", "column"), CELLS)
 def test_wherever_the_driver_dies_each_sink_and_each_semantics_keeps_its_promise(cell: Cell, point: str) -> None:
+    failed = run(cell, f"{point}=raise", dies=True).failed
+    assert isinstance(failed, FailpointReached)
+    recover(cell)
+    check(cell, point, failed=True)
+
+
+@pytest.mark.parametrize("twice", [True])
+@pytest.mark.parametrize(("point", "column"), [cell for cell in CELLS if cell[1] in READ_TWICE])
+def test_wherever_a_driver_dies_that_reads_each_batch_twice_no_object_is_both_published_and_opened_again(
+    cell: Cell, point: str
+) -> None:
     failed = run(cell, f"{point}=raise", dies=True).failed
     assert isinstance(failed, FailpointReached)
     recover(cell)

@@ -20,7 +20,6 @@ from queue_source.formats.pieces import neighbours
 from queue_source.options import ContentOptions
 from queue_source.options.file_format import FormatOptions
 from queue_source.read.batches import gathered
-from queue_source.read.beginning import after
 from queue_source.read.combined import SMALL, TOGETHER, may_be_joined, read_together
 from queue_source.read.error_records import KILLS, bad_object, bad_records, kills_its_reader
 from queue_source.read.fixed_rows import fixed_rows
@@ -106,13 +105,12 @@ def read_work(
     if (fixed := fixed_rows(work.content)) is not None:
         yield from fixed.batches([(piece.content, _metadata(piece, work.identity)) for piece in work.pieces], schema)
         return
-    if work.trace is None:
+    if work.trace is None or not work.pieces:
         reading = None
     if repeated or isinstance(work.isolation, Alone):
         work = _without_bad(work, reading)
-    elif work.trace is not None and work.trace.first and work.pieces and reading is not None:
-        yield from after(partial(_begin, work, reading), _read(work, schema, reading))
-        return
+    elif reading is not None and work.trace is not None and work.trace.first:
+        _begin(work, reading)
     yield from _read(work, schema, reading)
 
 
