@@ -6,7 +6,8 @@ the transaction committed: what is there already is found by its seq, never gues
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import json
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -116,10 +117,25 @@ def write_snapshot(
     return tuple(entries)
 
 
-def adopt_offset(transaction: Transaction, token: PublishToken, seq: int) -> None:
-    """Continue after an offset that this store never gave (`failOnDataLoss=false`): what it stood for is given up."""
-    if seq > fence(transaction, token).last_seq:
-        transaction.execute(of_pipeline, [{"of": token.pipeline, "last_seq": seq, "confirmed_seq": seq}])
+def adopt_offset(transaction: Transaction, token: PublishToken, seq: int, store_id: str | None = None) -> None:
+    """Continue after an offset that this store never gave (`failOnDataLoss=false`): what it stood for is given up.
+
+    `store_id`: the store that gave it. Its offsets up to this one are read here from now on.
+    """
+    row = fence(transaction, token)
+    if seq > row.last_seq:
+        changes: dict[str, object] = {"last_seq": seq, "confirmed_seq": seq}
+        if store_id is not None:
+            changes["stores"] = json.dumps({**other_stores(row.stores), store_id: seq})
+        transaction.execute(of_pipeline, [{"of": token.pipeline, **changes}])
+
+
+def other_stores(text: str | None) -> Mapping[str, int]:
+    """The ids of other stores whose offsets a pipeline reads, and up to which seq.
+
+    The source came from them, or has gone on where they were lost. `text`: as it is in the pipeline's row.
+    """
+    return {} if text is None else dict(json.loads(text))
 
 
 def lost_progress(store: str, pipeline: str, seq: int, last_seq: int) -> LostProgress:

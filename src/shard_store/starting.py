@@ -9,12 +9,12 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
-from shard_store import snapshots
+from shard_store import identity, snapshots
 from shard_store.activity import counters_of
 from shard_store.errors import StoreConfigurationError
 from shard_store.model import PublishToken, Runtime, Shard, ShardKey, Snapshot
 from shard_store.moved import refuse_moved
-from shard_store.offsets import plans_with_errors
+from shard_store.offsets import other_stores, plans_with_errors
 from shard_store.semantics import Semantics
 from shard_store.shards import as_shard, current, owned_by
 from shard_store.sql.schema import Name, attempts, pipelines, shards, sources
@@ -40,6 +40,8 @@ class Started:
     recent: frozenset[ShardKey] = frozenset()
     with_errors: tuple[str, ...] = ()
     counters: Mapping[str, int] = field(default_factory=dict)
+    store_id: str = ""
+    other_stores: Mapping[str, int] = field(default_factory=dict)
 
 
 def check_name(option: str, name: str) -> None:
@@ -108,6 +110,8 @@ def start(
         recent=frozenset() if semantics.keeps_shards else _recent(transaction, pipeline, confirmed, remembered),
         with_errors=plans_with_errors(transaction, pipeline, row.confirmed_seq, confirmed),
         counters=counters_of(row.report),
+        store_id=identity.store_id(transaction),
+        other_stores=other_stores(row.stores),
     )
 
 

@@ -16,6 +16,7 @@ from queue_source.coordinator.error_queue import ErrorQueue
 from queue_source.coordinator.in_flight import InFlight
 from queue_source.coordinator.leases import LeaseKeeper
 from queue_source.coordinator.maintenance import Maintenance
+from queue_source.coordinator.offsets import Offsets
 from queue_source.coordinator.progress import Progress
 from queue_source.coordinator.receiving import Receivers
 from queue_source.coordinator.reporting import Reporting
@@ -43,6 +44,7 @@ class Parts:
     errors: ErrorQueue
     error_log: ErrorLog
     progress: Progress
+    offsets: Offsets
     receivers: Receivers
     backfill: Backfill
     maintenance: Maintenance
@@ -61,6 +63,11 @@ class Coordinator:
         self._parts = parts
         self._logged = 0  # the end of the last batch that Spark's log is known to have
         self._asked = False  # whether Spark asked for new data; a batch of its log it repeats before it does
+
+    @property
+    def offsets(self) -> Offsets:
+        """What Spark's offsets say to us, as numbers, and how we write them."""
+        return self._parts.offsets
 
     def check(self) -> None:
         """Raise what has ended us, if anything has."""
