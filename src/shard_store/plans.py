@@ -13,7 +13,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
-from shard_store import announcing, read_marks, shard_repair, snapshots
+from shard_store import announcing, known_sinks, read_marks, shard_repair, snapshots
 from shard_store.error_records import found_bad, keep_verdicts
 from shard_store.errors import PipelineTakenOver, ShardStoreError, StoreConfigurationError
 from shard_store.model import Pending, Plan, PlanIdentity, Position, PublishToken, Range, ShardKey, delivery_hash
@@ -86,6 +86,13 @@ def current_plan(transaction: Transaction, pipeline: str, driver: str | None = N
     plan it is an empty one: Spark runs the first batch of a checkpoint even when the queue is empty. Of a query with
     several sources one may be idle: its last plan is given, which is confirmed even if its attempt is pruned by now.
     """
+    return plan_for(transaction, pipeline, driver, None)[0]
+
+
+def plan_for(
+    transaction: Transaction, pipeline: str, driver: str | None, sink: str | None
+) -> tuple[PlanIdentity, bool]:
+    """The same, and whether the sink that asks is known to the pipeline."""
     delivered = attempts.c.delivery_hash.is_not(None).label("delivered")
     row = transaction.execute(
         sa.select(pipelines, delivered, sources.c.moved_to)
@@ -104,9 +111,10 @@ def current_plan(transaction: Transaction, pipeline: str, driver: str | None = N
     if (row.plan_incarnation != row.incarnation and not done) or (driver is not None and row.driver != driver):
         raise PipelineTakenOver(pipeline, row.plan_incarnation, row.incarnation)
     token = PublishToken(pipeline, row.incarnation)
+    known = sink is None or known_sinks.is_known(row, sink)
     if row.plan_hash is None:
-        return PlanIdentity(row.source, token, 0, 0, delivery_hash(row.source, pipeline, (), (0, 0)))
-    return PlanIdentity(row.source, token, row.plan_start, row.plan_end, row.plan_hash)
+        return PlanIdentity(row.source, token, 0, 0, delivery_hash(row.source, pipeline, (), (0, 0))), known
+    return PlanIdentity(row.source, token, row.plan_start, row.plan_end, row.plan_hash), known
 
 
 def planned_ranges(transaction: Transaction, identity: PlanIdentity) -> list[Range]:

@@ -26,6 +26,7 @@ from shard_store import (
     error_search,
     identity,
     known_objects,
+    known_sinks,
     leases,
     listing,
     moved,
@@ -169,6 +170,13 @@ class ShardStore:
     current_plan = _reads(plans.current_plan)
     planned_ranges = _reads(plans.planned_ranges)
     current_plan_inside = _joins(plans.current_plan)
+
+    def take_plan(self, pipeline: str, driver: str | None, sink: str) -> PlanIdentity:
+        """As `current_plan`, for the sink that delivers the plan: first it makes itself known (`known_sinks`)."""
+        identity, known = self.database.read(lambda t: plans.plan_for(t, pipeline, driver, sink))
+        if not known:
+            self.database.write(lambda t: known_sinks.make_known(t, identity, sink))
+        return identity
 
     # publishing
 

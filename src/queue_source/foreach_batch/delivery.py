@@ -23,7 +23,7 @@ from queue_source.errors import OptionError
 from queue_source.spark.process import driver_identity
 from shard_store import outputs
 from shard_store.failpoints import reach
-from shard_store.model import PlanIdentity
+from shard_store.model import DELIVERY, PlanIdentity
 from shard_store.starting import check_name
 from shard_store.store import QUERY_PATIENCE, ShardStore, open_store
 
@@ -56,7 +56,7 @@ def delivery(store: str | ShardStore, pipeline: str | Sequence[str], batch_id: i
         if isinstance(store, str):
             store = stack.enter_context(open_store(store, create=False, patience=QUERY_PATIENCE))
         driver = driver_identity() or None
-        made = Delivery(store, tuple(store.current_plan(name, driver) for name in names), batch_id)
+        made = Delivery(store, tuple(store.take_plan(name, driver, DELIVERY) for name in names), batch_id)
         try:
             yield made
             made._publish()

@@ -21,7 +21,8 @@ def upgrade() -> None:
     # each step also where it was done before: MySQL commits them one by one, and the process may die between two
     there = {column["name"] for column in sa.inspect(op.get_bind()).get_columns("cuesqueue_pipelines")}
     for column in (
-        sa.Column("plan_sink", sa.String(12)),
+        sa.Column("sink", sa.String(12)),
+        sa.Column("sink_incarnation", sa.BigInteger),
         sa.Column("changes", sa.BigInteger),
         sa.Column("stores", TEXT),
     ):
