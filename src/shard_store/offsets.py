@@ -14,10 +14,10 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
-from shard_store import known_sinks, read_marks, snapshots
+from shard_store import known_sinks, memory, read_marks, snapshots
 from shard_store.errors import LostProgress, ShardStoreError
 from shard_store.model import Move, PlanIdentity, PublishToken, Range, ShardKey, Snapshot
-from shard_store.positions import advance_shards, finished, open_positions, split_by_fit
+from shard_store.positions import advance_shards, finished, open_positions, refuse_missing, split_by_fit
 from shard_store.publishing import Delivery, deliver, planned_moves
 from shard_store.semantics import Semantics
 from shard_store.shards import fence
@@ -74,6 +74,7 @@ def advance(
         written = write_snapshot(transaction, row, token, *snapshot)
         changes["last_seq"] = snapshot[0]
     if changes:
+        changes |= memory.count_change(transaction, row, token)
         transaction.execute(of_pipeline, [{"of": token.pipeline, **changes}])
     return Confirmed(ended, lost, written, with_errors)
 
@@ -111,7 +112,8 @@ def write_snapshot(
     if row.last_seq != seq - 1:
         raise ShardStoreError(f"pipeline {token.pipeline!r}: snapshot {seq} does not follow {row.last_seq}")
     if semantics.final_at_snapshot:
-        entries, _ = split_by_fit(entries, open_positions(transaction, token, {r.key for r in entries}))
+        entries, others = split_by_fit(entries, open_positions(transaction, token, {r.key for r in entries}))
+        refuse_missing(transaction, token, {r.key: r.content.shard_id for r in others})
     snapshots.write(transaction, token, Snapshot(seq, tuple(entries)))
     if semantics.final_at_snapshot:
         identity = PlanIdentity(row.source, token, seq - 1, seq, "")

@@ -83,12 +83,14 @@ def start(
     confirmed = row.confirmed_seq if published is None else published
     if row.semantics != semantics.value:
         _refuse_unfinished(transaction, pipeline, Semantics(row.semantics), semantics, row.last_seq - confirmed)
-    now = transaction.now()
+    now, changes = transaction.now(), (row.changes or 0) + 1
+    transaction.on_commit.append(lambda: transaction.memory.begin(token, driver, changes))
     this = pipelines.update().where(pipelines.c.pipeline == pipeline)
     transaction.execute(
         this.values(
             incarnation=token.incarnation,
             driver=driver,
+            changes=changes,
             confirmed_seq=confirmed,
             semantics=semantics.value,
             remembered=int(remembered * 1_000_000),

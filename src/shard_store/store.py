@@ -46,6 +46,7 @@ from shard_store import (
 )
 from shard_store.error_repair import Reopening
 from shard_store.error_search import StoredError
+from shard_store.errors import LostProgress
 from shard_store.listing import Claim
 from shard_store.model import PlanIdentity, PublishToken, ShardKey
 from shard_store.pruning import PruneResult, RetentionPolicy
@@ -82,7 +83,11 @@ def _writes(function: Callable[Concatenate[Transaction, P], T]) -> Callable[Conc
 
     @wraps(function)
     def method(store: ShardStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return store.database.write(lambda transaction: function(transaction, *args, **kwargs))
+        try:
+            return store.database.write(lambda transaction: function(transaction, *args, **kwargs))
+        except LostProgress:
+            store.is_trusted = False
+            raise
 
     return method
 
@@ -110,6 +115,7 @@ class ShardStore:
 
     def __init__(self, database: Database) -> None:
         self.database = database
+        self.is_trusted = True  # until it has lacked what it had said before: then nothing is done on its word
 
     def __repr__(self) -> str:
         return f"ShardStore({self.database.name!r})"
