@@ -55,6 +55,16 @@ LISTING = "listing"
 """The queue that contents come from which a listing has found: no message will ever come for them."""
 
 
+SINK = "cuesqueue"
+"""`format("cuesqueue")`: Spark plans it for each batch."""
+
+DELIVERY = "delivery"
+"""`delivery`, in a function of the user's, which may return without it: an empty batch often does."""
+
+OTHER = "other"
+"""One that knows nothing of us."""
+
+
 class ShardState(str, Enum):
     OPEN = "open"  # not at the end: somebody has to process it
     DONE = "done"  # at EOF, published

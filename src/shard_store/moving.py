@@ -7,6 +7,7 @@ Values are read and written as the database keeps them, so nothing is lost in ty
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,9 +17,10 @@ from sqlalchemy.types import TypeEngine
 
 from shard_store import identity
 from shard_store.errors import StoreConfigurationError
+from shard_store.offsets import other_stores
 from shard_store.sql import schema
 from shard_store.sql.install import is_known, refuse_older_code
-from shard_store.sql.schema import LongText, pipelines, read_marks, snapshots, sources
+from shard_store.sql.schema import LongText, of_pipeline, pipelines, read_marks, snapshots, sources
 from shard_store.sql.transaction import Transaction
 
 TABLES: tuple[sa.Table, ...] = (
@@ -194,8 +196,13 @@ def arrived(transaction: Transaction, arriving: Cargo) -> None:
     transaction.execute(
         this.values(moves=arriving.moves, moved_to=None, moved_to_id=None, import_id=arriving.export_id)
     )
+    ours = pipelines.c.source == arriving.source
     # no reader has them here until one starts: otherwise those of a copy would count as dead
-    transaction.execute(pipelines.update().where(pipelines.c.source == arriving.source).values(driver=""))
+    transaction.execute(pipelines.update().where(ours).values(driver=""))
+    query = sa.select(pipelines.c.pipeline, pipelines.c.last_seq, pipelines.c.stores).where(ours)
+    for row in transaction.execute(query).all():
+        stores = {**other_stores(row.stores), arriving.from_id: row.last_seq}  # checkpoints have that store's offsets
+        transaction.execute(of_pipeline, [{"of": row.pipeline, "stores": json.dumps(stores)}])
 
 
 def check_columns(table: sa.Table, names: Sequence[str]) -> None:

@@ -6,17 +6,18 @@ the transaction committed: what is there already is found by its seq, never gues
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import json
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
-from shard_store import read_marks, snapshots
+from shard_store import known_sinks, memory, read_marks, snapshots
 from shard_store.errors import LostProgress, ShardStoreError
 from shard_store.model import Move, PlanIdentity, PublishToken, Range, ShardKey, Snapshot
-from shard_store.positions import advance_shards, finished, open_positions, split_by_fit
+from shard_store.positions import advance_shards, finished, open_positions, refuse_missing, split_by_fit
 from shard_store.publishing import Delivery, deliver, planned_moves
 from shard_store.semantics import Semantics
 from shard_store.shards import fence
@@ -55,22 +56,25 @@ def advance(
     again.
     """
     row = fence(transaction, token)
-    changes: dict[str, int] = {}
+    changes: dict[str, object] = {}
     lost, ended, written = tuple[Move, ...](), frozenset[ShardKey](), tuple[Range, ...]()
     with_errors: tuple[str, ...] = ()
     if confirm is not None:
         if confirm > row.last_seq:
             raise lost_progress(transaction.database, token.pipeline, confirm, row.last_seq)
         if confirm > row.confirmed_seq:
-            lost = _confirm(transaction, row, token, confirm, fail_on_data_loss)
+            taken, lost = _confirm(transaction, row, token, confirm, fail_on_data_loss)
             with_errors = plans_with_errors(transaction, token.pipeline, row.confirmed_seq, confirm)
             changes["confirmed_seq"] = confirm
+            if taken:
+                changes |= known_sinks.of_taken(row, token)
         keys = frozenset(keys)
         ended = frozenset(finished(transaction, set(keys))) if Semantics(row.semantics).keeps_shards else keys
     if snapshot is not None:
         written = write_snapshot(transaction, row, token, *snapshot)
         changes["last_seq"] = snapshot[0]
     if changes:
+        changes |= memory.count_change(transaction, row, token)
         transaction.execute(of_pipeline, [{"of": token.pipeline, **changes}])
     return Confirmed(ended, lost, written, with_errors)
 
@@ -108,7 +112,8 @@ def write_snapshot(
     if row.last_seq != seq - 1:
         raise ShardStoreError(f"pipeline {token.pipeline!r}: snapshot {seq} does not follow {row.last_seq}")
     if semantics.final_at_snapshot:
-        entries, _ = split_by_fit(entries, open_positions(transaction, token, {r.key for r in entries}))
+        entries, others = split_by_fit(entries, open_positions(transaction, token, {r.key for r in entries}))
+        refuse_missing(transaction, token, {r.key: r.content.shard_id for r in others})
     snapshots.write(transaction, token, Snapshot(seq, tuple(entries)))
     if semantics.final_at_snapshot:
         identity = PlanIdentity(row.source, token, seq - 1, seq, "")
@@ -116,10 +121,25 @@ def write_snapshot(
     return tuple(entries)
 
 
-def adopt_offset(transaction: Transaction, token: PublishToken, seq: int) -> None:
-    """Continue after an offset that this store never gave (`failOnDataLoss=false`): what it stood for is given up."""
-    if seq > fence(transaction, token).last_seq:
-        transaction.execute(of_pipeline, [{"of": token.pipeline, "last_seq": seq, "confirmed_seq": seq}])
+def adopt_offset(transaction: Transaction, token: PublishToken, seq: int, store_id: str | None = None) -> None:
+    """Continue after an offset that this store never gave (`failOnDataLoss=false`): what it stood for is given up.
+
+    `store_id`: the store that gave it. Its offsets up to this one are read here from now on.
+    """
+    row = fence(transaction, token)
+    if seq > row.last_seq:
+        changes: dict[str, object] = {"last_seq": seq, "confirmed_seq": seq}
+        if store_id is not None:
+            changes["stores"] = json.dumps({**other_stores(row.stores), store_id: seq})
+        transaction.execute(of_pipeline, [{"of": token.pipeline, **changes}])
+
+
+def other_stores(text: str | None) -> Mapping[str, int]:
+    """The ids of other stores whose offsets a pipeline reads, and up to which seq.
+
+    The source came from them, or has gone on where they were lost. `text`: as it is in the pipeline's row.
+    """
+    return {} if text is None else dict(json.loads(text))
 
 
 def lost_progress(store: str, pipeline: str, seq: int, last_seq: int) -> LostProgress:
@@ -148,49 +168,30 @@ _DELIVERED = sa.select(attempts.c.delivery_hash).where(
 
 def _confirm(
     transaction: Transaction, row: Row[Any], token: PublishToken, end_seq: int, fail_on_data_loss: bool
-) -> tuple[Move, ...]:
+) -> tuple[bool, tuple[Move, ...]]:
     """Spark is done with everything up to `end_seq`: make it final, and forget the snapshots that it stood for.
 
     What the cuesqueue sink published stays as it is; with any other sink the shards of the plan advance now. Returns
-    the ranges that passed to another owner meanwhile: they cannot be advanced, and are left to their owner.
+    whether another one has taken it, and the ranges that passed to another owner meanwhile: they cannot be advanced,
+    and are left to their owner.
     """
-    lost: tuple[Move, ...] = ()
+    taken, lost = False, tuple[Move, ...]()
     if transaction.execute(_DELIVERED, [{"of": token.pipeline, "end": end_seq}]).first() is None:
-        forgotten, semantics = _was_published(transaction, row, token), Semantics(row.semantics)
-        if forgotten and fail_on_data_loss:
-            further = "have that batch read again" if semantics.final_at_delivery else "go on without that batch"
-            raise LostProgress(
-                f"pipeline {token.pipeline!r}: the checkpoint says that offset {end_seq} is done, but the store "
-                f"{transaction.database} has nothing that the cuesqueue sink published for it: the store was restored "
-                "from a backup that is older (or the query has another sink now, and was killed in its first batch); "
-                f"set 'failOnDataLoss' to false to {further}"
-            )
+        semantics = Semantics(row.semantics)
+        forgotten = known_sinks.lost_attempt(transaction, row, token, end_seq)
+        if forgotten is not None and fail_on_data_loss:
+            raise forgotten
         # a backup may be older than the plan, too; with at-least-once nothing else remembers what was in the batch
         unplanned = not _is_planned(row, end_seq) and semantics.keeps_shards and not fail_on_data_loss
         # its shards stay open, and are offered again
-        if not unplanned and not (forgotten and semantics.final_at_delivery):
-            lost = _deliver_planned(transaction, row, token, end_seq)
+        if not unplanned and not (forgotten is not None and semantics.final_at_delivery):
+            taken, lost = True, _deliver_planned(transaction, row, token, end_seq)
     # from the plan's own first snapshot, which a restart may have confirmed already; older ones are left to pruning:
     # the cost of a confirm is that of its own batch
     after = row.confirmed_seq if row.plan_after is None else min(row.plan_after, row.confirmed_seq)
     keeps_shards = Semantics(row.semantics).keeps_shards
     snapshots.forget(transaction, token.pipeline, after, end_seq, keep_moves=not keeps_shards)
-    return lost
-
-
-def _was_published(transaction: Transaction, row: Row[Any], token: PublishToken) -> bool:
-    """Whether a plan that an incarnation before has made went to our sink, though the store has no attempt of it.
-
-    Our sink's attempt is there before Spark calls a batch done. The attempt before tells which sink there is.
-    """
-    if row.plan_incarnation == token.incarnation:
-        return False
-    lead = attempts.alias("lead")  # of several pipelines one attempt has the rows; it may be pruned earlier
-    newest = sa.select(lead.c.delivery_hash, lead.c.rows.label("rows_of_all"))
-    newest = newest.outerjoin(lead, lead.c.delivery_hash == attempts.c.lead_hash)
-    newest = newest.where(attempts.c.pipeline == token.pipeline).order_by(attempts.c.end_seq.desc())
-    before = transaction.execute(newest.limit(1)).one_or_none()
-    return before is not None and (before.delivery_hash is None or before.rows_of_all is not None)
+    return taken, lost
 
 
 def _is_planned(row: Row[Any], end_seq: int) -> bool:

@@ -7,21 +7,23 @@ whether the transaction committed: what is there already is found by seq or by d
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
-from shard_store import announcing, read_marks, readings, shard_repair, snapshots
+from shard_store import announcing, known_sinks, memory, read_marks, readings, shard_repair, snapshots
 from shard_store.error_records import found_bad
 from shard_store.errors import PipelineTakenOver, ShardStoreError, StoreConfigurationError
 from shard_store.model import Pending, Plan, PlanIdentity, Position, PublishToken, Range, ShardKey, delivery_hash
 from shard_store.offsets import lost_progress
-from shard_store.positions import finished, open_places, split_by_fit
+from shard_store.positions import finished, open_places, refuse_missing, split_by_fit
 from shard_store.semantics import Semantics
 from shard_store.shards import fence
 from shard_store.sql.schema import attempts, of_pipeline, pipelines, sources
+from shard_store.sql.schema import snapshots as snapshot_rows
 from shard_store.sql.transaction import Transaction
 
 
@@ -77,6 +79,7 @@ def plan(transaction: Transaction, token: PublishToken, start_seq: int, end_seq:
         "plan_lost": len(made.lost),
         "plan_attempt": made.attempt,
         "begun_seq": max(row.begun_seq, end_seq),
+        **memory.count_change(transaction, row, token),
     }
     transaction.execute(of_pipeline, [{"of": token.pipeline, **current}])
     return made
@@ -91,6 +94,13 @@ def current_plan(transaction: Transaction, pipeline: str, driver: str | None = N
     plan it is an empty one: Spark runs the first batch of a checkpoint even when the queue is empty. Of a query with
     several sources one may be idle: its last plan is given, which is confirmed even if its attempt is pruned by now.
     """
+    return plan_for(transaction, pipeline, driver, None)[0]
+
+
+def plan_for(
+    transaction: Transaction, pipeline: str, driver: str | None, sink: str | None
+) -> tuple[PlanIdentity, bool]:
+    """The same, and whether the sink that asks is known to the pipeline."""
     delivered = attempts.c.delivery_hash.is_not(None).label("delivered")
     row = transaction.execute(
         sa.select(pipelines, delivered, sources.c.moved_to)
@@ -109,9 +119,10 @@ def current_plan(transaction: Transaction, pipeline: str, driver: str | None = N
     if (row.plan_incarnation != row.incarnation and not done) or (driver is not None and row.driver != driver):
         raise PipelineTakenOver(pipeline, row.plan_incarnation, row.incarnation)
     token = PublishToken(pipeline, row.incarnation)
+    known = sink is None or known_sinks.is_known(row, sink)
     if row.plan_hash is None:
-        return PlanIdentity(row.source, token, 0, 0, delivery_hash(row.source, pipeline, (), (0, 0)))
-    return PlanIdentity(row.source, token, row.plan_start, row.plan_end, row.plan_hash)
+        return PlanIdentity(row.source, token, 0, 0, delivery_hash(row.source, pipeline, (), (0, 0))), known
+    return PlanIdentity(row.source, token, row.plan_start, row.plan_end, row.plan_hash), known
 
 
 def planned_ranges(transaction: Transaction, identity: PlanIdentity) -> list[Range]:
@@ -154,6 +165,20 @@ def _on_record(transaction: Transaction, row: Row[Any], made: Plan) -> Plan:
     bad = found_bad(transaction, made.identity)
     read = [r for r in whole if (r.key, r.start) not in bad]
     return replace(made, ranges=tuple(read), whole=tuple(whole))
+
+
+def _refuse_lost_openings(
+    transaction: Transaction, token: PublishToken, seqs: tuple[int, int], entries: Sequence[Range]
+) -> None:
+    """Of a snapshot that this incarnation has written every shard is there, finished or not."""
+    query = sa.select(snapshot_rows.c.seq).where(
+        snapshot_rows.c.pipeline == token.pipeline,
+        snapshot_rows.c.seq > seqs[0],
+        snapshot_rows.c.seq <= seqs[1],
+        snapshot_rows.c.incarnation != token.incarnation,
+    )
+    if transaction.execute(query.limit(1)).first() is None:
+        refuse_missing(transaction, token, {r.key: r.content.shard_id for r in entries})
 
 
 def _suspected(transaction: Transaction, made: Plan) -> Plan:
@@ -200,6 +225,8 @@ def _make(
     lost = left_out
     if semantics.final_at_delivery:
         ended = finished(transaction, {r.key for r in others} - positions.keys())
+        if ended:
+            _refuse_lost_openings(transaction, token, (after, seqs[1]), [r for r in others if r.key in ended])
         lost = [r for r in left_out if r.key not in ended and not positions.get(r.key, r.start) >= r.end]
     digest = row.plan_hash if repeated else delivery_hash(row.source, token.pipeline, planned, seqs)
     identity = PlanIdentity(row.source, token, *seqs, digest)

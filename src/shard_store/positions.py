@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
 from shard_store import snapshots
 from shard_store.errors import ShardsLost
+from shard_store.memory import went_back
 from shard_store.model import Move, PlanIdentity, Position, PublishToken, Range, ShardKey, ShardState, is_end
 from shard_store.shards import owned_by
 from shard_store.sql.schema import shards
@@ -48,6 +49,21 @@ def finished(transaction: Transaction, keys: set[ShardKey]) -> set[ShardKey]:
     unfinished = sa.select(shards.c.shard_key).where(sa.func.coalesce(shards.c.finished_at, -1) == -1)
     found = transaction.select_among(unfinished, shards.c.shard_key, keys)
     return keys - {ShardKey(row.shard_key) for row in found}
+
+
+def refuse_missing(transaction: Transaction, token: PublishToken, opened: Mapping[ShardKey, str]) -> None:
+    """Raise LostProgress where one of these shards, which this incarnation has opened and not finished, is missing.
+
+    Only what is finished is pruned (invariant 6): the store has lost that it was opened, and nobody has read it. (Or
+    another pipeline has taken it over, finished it, and had it pruned by now: then a new start finds nothing to do.)
+    """
+    missing = dict(opened)
+    for row in transaction.select_among(sa.select(shards.c.shard_key), shards.c.shard_key, opened):
+        del missing[ShardKey(row.shard_key)]
+    if missing:
+        name = next(iter(sorted(missing.values())))
+        lacking = f"it lacks {len(missing)} shard(s) that this reader has opened, such as {name[:200]!r}"
+        raise went_back(transaction.database, token, lacking)
 
 
 def split_by_fit(entries: Iterable[Entry], positions: dict[ShardKey, Position]) -> tuple[list[Entry], list[Entry]]:

@@ -12,12 +12,13 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
+from shard_store import memory
 from shard_store.activity import Amounts, Report, counted, counters_of, locked_now
 from shard_store.announcing import newest_of, take_up
 from shard_store.errors import PipelineTakenOver
 from shard_store.model import BEGINNING, Content, Pending, Position, PublishToken, Shard, ShardKey, ShardState
 from shard_store.moved import moved_to
-from shard_store.sql.schema import pipelines, shards
+from shard_store.sql.schema import of_pipeline, pipelines, shards
 from shard_store.sql.transaction import Transaction, chunks
 
 _GIVEN = (
@@ -32,8 +33,17 @@ _FENCED = sa.select(pipelines).where(pipelines.c.pipeline == sa.bindparam("fence
 
 
 def fence(transaction: Transaction, token: PublishToken) -> Row[Any]:
-    """Lock the pipeline's row and return it; raises PipelineTakenOver when another incarnation is current."""
+    """Lock the pipeline's row and return it; raises PipelineTakenOver when another incarnation is current.
+
+    And LostProgress when the store is older than what its reader knows.
+    """
     row = transaction.execute(_FENCED, [{"fenced": token.pipeline}]).one_or_none()
+    return _current(transaction, token, row)
+
+
+def _current(transaction: Transaction, token: PublishToken, row: Row[Any] | None) -> Row[Any]:
+    if row is not None:
+        memory.check(transaction, row, token)
     if row is None or row.incarnation != token.incarnation:
         raise taken_over(transaction, token, row)
     return row
@@ -53,11 +63,9 @@ def heartbeat(transaction: Transaction, token: PublishToken, stale_after: float,
 
     `report`: what it says of itself, for operators.
     """
-    row = locked_now(transaction, token.pipeline)
-    if row is None or row.incarnation != token.incarnation:
-        raise taken_over(transaction, token, row)
+    row = _current(transaction, token, locked_now(transaction, token.pipeline))
     until = row.now + int(stale_after * 1_000_000)
-    said = _reported(transaction, row, report)
+    said = _reported(transaction, row, report) | memory.count_change(transaction, row, token)
     transaction.execute(_row_of(token).values(heartbeat_at=row.now, stale_at=until, **said))
 
 
@@ -71,7 +79,7 @@ def retire(transaction: Transaction, token: PublishToken, report: Report | None 
         transaction.execute(_row_of(token).values(driver="", **_reported(transaction, row, report)))
 
 
-def _reported(transaction: Transaction, row: Row[Any], report: Report | None) -> dict[str, str]:
+def _reported(transaction: Transaction, row: Row[Any], report: Report | None) -> dict[str, object]:
     """What the report changes in the pipeline's row: itself, and the messages received since the one before."""
     if report is None:
         return {}
@@ -87,7 +95,7 @@ def open_shards(
 
     Of those that are known already, some are changed by a new announcement: see `announcing`.
     """
-    fence(transaction, token)
+    row = fence(transaction, token)
     wanted = newest_of(source, contents)
     # nearly all are new: where the database counts inserted rows, the insert alone proves it
     found = {} if _counts_inserts(transaction) else look(transaction, wanted)
@@ -95,6 +103,9 @@ def open_shards(
     while absent := [(key, wanted[key]) for key in sorted(wanted.keys() - found.keys())]:
         found |= insert_absent(transaction, token, source, absent)
     found |= take_up(transaction, token, wanted, [s for s in found.values() if s.content is not wanted[s.key]])
+    if any(shard.state is ShardState.OPEN and shard.token != token for shard in found.values()):
+        # they are waited for: one that is missing later was pruned, and not lost, if this change is there
+        transaction.execute(of_pipeline, [{"of": token.pipeline, **memory.count_change(transaction, row, token)}])
     return {key: _with_size(found[key], content) for key, content in wanted.items()}
 
 

@@ -9,12 +9,12 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
-from shard_store import snapshots
+from shard_store import identity, snapshots
 from shard_store.activity import Intake, counters_of, intake_of
 from shard_store.errors import StoreConfigurationError
 from shard_store.model import PublishToken, Runtime, Shard, ShardKey, Snapshot
 from shard_store.moved import refuse_moved
-from shard_store.offsets import plans_with_errors
+from shard_store.offsets import other_stores, plans_with_errors
 from shard_store.semantics import Semantics
 from shard_store.shards import as_shard, current, owned_by
 from shard_store.sql.schema import Name, attempts, pipelines, shards, sources
@@ -42,6 +42,8 @@ class Started:
     with_errors: tuple[str, ...] = ()
     counters: Mapping[str, int] = field(default_factory=dict)
     intake: Intake = field(default_factory=Intake)
+    store_id: str = ""
+    other_stores: Mapping[str, int] = field(default_factory=dict)
 
 
 def check_name(option: str, name: str) -> None:
@@ -83,12 +85,14 @@ def start(
     confirmed = row.confirmed_seq if published is None else published
     if row.semantics != semantics.value:
         _refuse_unfinished(transaction, pipeline, Semantics(row.semantics), semantics, row.last_seq - confirmed)
-    now = transaction.now()
+    now, changes = transaction.now(), (row.changes or 0) + 1
+    transaction.on_commit.append(lambda: transaction.memory.begin(token, driver, changes))
     this = pipelines.update().where(pipelines.c.pipeline == pipeline)
     transaction.execute(
         this.values(
             incarnation=token.incarnation,
             driver=driver,
+            changes=changes,
             confirmed_seq=confirmed,
             semantics=semantics.value,
             remembered=int(remembered * 1_000_000),
@@ -111,6 +115,8 @@ def start(
         with_errors=plans_with_errors(transaction, pipeline, row.confirmed_seq, confirmed),
         counters=counters_of(row.report),
         intake=intake_of(row.report),
+        store_id=identity.store_id(transaction),
+        other_stores=other_stores(row.stores),
     )
 
 

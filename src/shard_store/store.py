@@ -26,6 +26,7 @@ from shard_store import (
     error_search,
     identity,
     known_objects,
+    known_sinks,
     leases,
     listing,
     moved,
@@ -46,6 +47,7 @@ from shard_store import (
 )
 from shard_store.error_repair import Reopening
 from shard_store.error_search import StoredError
+from shard_store.errors import LostProgress
 from shard_store.listing import Claim
 from shard_store.model import PlanIdentity, PublishToken, ShardKey
 from shard_store.pruning import PruneResult, RetentionPolicy
@@ -82,7 +84,11 @@ def _writes(function: Callable[Concatenate[Transaction, P], T]) -> Callable[Conc
 
     @wraps(function)
     def method(store: ShardStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return store.database.write(lambda transaction: function(transaction, *args, **kwargs))
+        try:
+            return store.database.write(lambda transaction: function(transaction, *args, **kwargs))
+        except LostProgress:
+            store.is_trusted = False
+            raise
 
     return method
 
@@ -110,6 +116,7 @@ class ShardStore:
 
     def __init__(self, database: Database) -> None:
         self.database = database
+        self.is_trusted = True  # until it has lacked what it had said before: then nothing is done on its word
 
     def __repr__(self) -> str:
         return f"ShardStore({self.database.name!r})"
@@ -170,6 +177,13 @@ class ShardStore:
     current_plan = _reads(plans.current_plan)
     planned_ranges = _reads(plans.planned_ranges)
     current_plan_inside = _joins(plans.current_plan)
+
+    def take_plan(self, pipeline: str, driver: str | None, sink: str) -> PlanIdentity:
+        """As `current_plan`, for the sink that delivers the plan: first it makes itself known (`known_sinks`)."""
+        identity, known = self.database.read(lambda t: plans.plan_for(t, pipeline, driver, sink))
+        if not known:
+            self.database.write(lambda t: known_sinks.make_known(t, identity, sink))
+        return identity
 
     # publishing
 

@@ -75,6 +75,8 @@ def filled(store: ShardStore, source: str, first: int = 0) -> None:
                 values |= {"source": source} if "source" in table.c else {}
                 if "pipeline" in table.c:
                     values["pipeline"] = f"{source} p{number}"
+                if table is pipelines:
+                    values["stores"] = '{"an id": 3}'
                 if table is sources:
                     values |= {"moves": None, "moved_to": None, "moved_to_id": None, "import_id": None}
                 if table is read_marks:
@@ -84,7 +86,7 @@ def filled(store: ShardStore, source: str, first: int = 0) -> None:
 
 def kept(store: ShardStore, source: str) -> dict[str, list[tuple[Any, ...]]]:
     """All rows of the source as our code reads them, without what moving changes."""
-    changed = {"id", "incarnation", "driver", "moves", "moved_to", "moved_to_id", "import_id"}
+    changed = {"id", "incarnation", "driver", "moves", "moved_to", "moved_to_id", "import_id", "stores"}
 
     def read(t: Any) -> dict[str, list[tuple[Any, ...]]]:
         found = {}

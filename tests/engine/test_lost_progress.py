@@ -36,9 +36,30 @@ def test_a_lost_store_under_a_live_checkpoint_is_refused_with_the_way_out(spark:
     rows = world.feed(2, 2)
     with pytest.raises(StreamingQueryException) as caught:
         run(spark, query)
-    assert "the checkpoint is at offset 1, but the store" in str(caught.value)
+    assert "the checkpoint is at offset 1 of another store" in str(caught.value)
     assert "set 'failOnDataLoss' to false" in str(caught.value)
     query["source"]["failOnDataLoss"] = "false"
     run_until_settled(spark, [(world, query)])
+    del query["source"]["failOnDataLoss"]
+    rows += world.feed(4, 1)
+    run_until_settled(spark, [(world, query)])
     assert world.published() == sorted(rows)
     assert len(before) == 10
+
+
+@pytest.mark.parametrize("sink", ["cuesqueue", "appending"])
+def test_a_checkpoint_of_another_pipeline_is_refused_and_its_batches_count_for_nothing(
+    spark: SparkSession, world: World, sink: str
+) -> None:
+    world.feed(0, 1)
+    other = described(world, sink, pipeline="other")
+    other["sink_options"] = world.sink(pipeline="other") if sink == "cuesqueue" else {}
+    run(spark, other)
+    rows = world.feed(1, 2)
+    taken = described(world, sink)
+    for lossy in ("true", "false"):
+        taken["source"]["failOnDataLoss"] = lossy
+        with pytest.raises(StreamingQueryException, match="this checkpoint is of pipeline 'other'"):
+            run(spark, taken)
+    run_until_settled(spark, [(world, described(world, sink, checkpoint="own"))])
+    assert set(rows) <= set(world.result(sink))

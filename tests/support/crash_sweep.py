@@ -83,7 +83,7 @@ class SweepLoop(DriverLoop):
         return coordinator
 
     def _run(self, number: int) -> None:
-        start, end = ({"seq": self._log[number][name]} for name in ("start", "end"))
+        start, end = (self.coordinator.offsets.write(self._log[number][name]) for name in ("start", "end"))
         partitions = self.reader.partitions(start, end)
         self.work()
         sink = self.cell.sink

@@ -22,7 +22,7 @@ from queue_source.queues import open_queue
 from queue_source.storage.buckets.base import Bucket
 from queue_source.storage.files import ObjectStat
 from shard_store.failpoints import reach
-from shard_store.model import ErrorRecord, Plan, Split
+from shard_store.model import SINK, ErrorRecord, Plan, Split
 from shard_store.store import ShardStore, open_store
 
 _FIRST_TRIGGER = 10.0  # seconds
@@ -204,6 +204,9 @@ class DriverLoop:
     def _run(self, number: int) -> None:
         start, end = self._log[number]["start"], self._log[number]["end"]
         plan = self.coordinator.plan(start, end)
+        if self.publishes:
+            with open_store(self.options.store.reveal()) as store:
+                store.take_plan(self.options.pipeline, None, SINK)
         self.work()
         self._deliver(self._without_bad(plan), number)
         self._write("commits", number, {})

@@ -44,7 +44,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "ownership",
         "backfill",
         "cleaning maintenance opening progress",
-        "reporting",
+        "offsets reporting",
         "coordinator heartbeats",
         "start",
     ),

@@ -17,7 +17,7 @@ from queue_source.coordinator.session import Session, with_back_off
 from queue_source.coordinator.threads import Threads
 from queue_source.errors import BadObject, CuesqueueError, ObjectRefused, ObjectStoreError, OptionError
 from queue_source.storage.buckets.base import Bucket, Page
-from shard_store.errors import PipelineTakenOver, ShardStoreError
+from shard_store.errors import LostProgress, PipelineTakenOver, ShardStoreError
 from shard_store.failpoints import reach
 from shard_store.listing import Claim, Found
 from shard_store.model import micros
@@ -127,7 +127,7 @@ class Backfill:
             pause = self._pause
             try:
                 self._list(prefix)
-            except PipelineTakenOver:
+            except (PipelineTakenOver, LostProgress):
                 raise
             except (CuesqueueError, ShardStoreError) as error:
                 pause = self._interval
@@ -148,7 +148,7 @@ class Backfill:
             return False
         try:
             return session.store.fail_listing(session.token, session.options.source, prefix)
-        except PipelineTakenOver:
+        except (PipelineTakenOver, LostProgress):
             raise
         except ShardStoreError as failure:
             logger.warning(

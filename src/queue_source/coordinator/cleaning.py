@@ -21,7 +21,7 @@ from queue_source.storage.files import bucket_of
 from queue_source.uris import climbs
 from shard_store import cleaning
 from shard_store.cleaning import Cleaning, Ended, Planned
-from shard_store.errors import ShardStoreError
+from shard_store.errors import LostProgress, ShardStoreError
 from shard_store.failpoints import reach
 
 logger = logging.getLogger("cuesqueue")
@@ -58,6 +58,8 @@ class Cleaner:
             try:
                 if session.store.win_interval(f"clean {source}", _EVERY):
                     self._round()
+            except LostProgress:
+                raise
             except ShardStoreError as error:
                 session.metrics.add(maintenanceFailures=1)
                 logger.warning("source %s: cleaning: %s; it is tried again", source, error)

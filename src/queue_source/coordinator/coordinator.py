@@ -16,6 +16,7 @@ from queue_source.coordinator.error_queue import ErrorQueue
 from queue_source.coordinator.in_flight import InFlight
 from queue_source.coordinator.leases import LeaseKeeper
 from queue_source.coordinator.maintenance import Maintenance
+from queue_source.coordinator.offsets import Offsets
 from queue_source.coordinator.progress import Progress
 from queue_source.coordinator.receiving import Receivers
 from queue_source.coordinator.reporting import Reporting
@@ -43,6 +44,7 @@ class Parts:
     errors: ErrorQueue
     error_log: ErrorLog
     progress: Progress
+    offsets: Offsets
     receivers: Receivers
     backfill: Backfill
     maintenance: Maintenance
@@ -67,6 +69,11 @@ class Coordinator:
     def begin(self) -> None:
         """Start the threads. Whoever calls it holds us by now: `stop` gives back what they receive, if this fails."""
         self._parts.threads.begin()
+
+    @property
+    def offsets(self) -> Offsets:
+        """What Spark's offsets say to us, as numbers, and how we write them."""
+        return self._parts.offsets
 
     def check(self) -> None:
         """Raise what has ended us, if anything has."""

@@ -14,7 +14,7 @@ from queue_source.coordinator.ownership import Ownership
 from queue_source.coordinator.session import Session
 from queue_source.errors import QueueError
 from queue_source.logs.setup import tell_left_out
-from shard_store.errors import PipelineTakenOver, ShardStoreError
+from shard_store.errors import LostProgress, PipelineTakenOver, ShardStoreError
 from shard_store.pruning import RetentionPolicy
 
 logger = logging.getLogger("cuesqueue")
@@ -38,7 +38,7 @@ class _Task(NamedTuple):
 class Maintenance:
     """One thread. What fails is logged, counted (`maintenanceFailures`) and tried again; it ends no query.
 
-    Only that a newer incarnation runs (PipelineTakenOver) does.
+    Only that a newer incarnation runs (PipelineTakenOver) does, or that the store went back in time (LostProgress).
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Maintenance:
         began = self._session.clock()
         try:
             return 0.0 if task.work() else max(task.every, task.rest * (self._session.clock() - began))
-        except PipelineTakenOver:
+        except (PipelineTakenOver, LostProgress):
             raise
         except (QueueError, ShardStoreError) as error:
             self._session.metrics.add(maintenanceFailures=1)

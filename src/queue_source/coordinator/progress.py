@@ -52,13 +52,13 @@ class Progress:
             self._conclude(done, confirmed)
         return snapshot.seq
 
-    def adopt(self, seq: int) -> None:
-        """Spark knows an offset that the store never gave."""
+    def adopt(self, seq: int, store_id: str | None = None) -> None:
+        """Spark knows an offset that the store never gave; `store_id`: another one has."""
         session, options = self._session, self._session.options
         if options.delivery.fail_on_data_loss:
             raise lost_progress(str(options.store), options.pipeline, seq, self.last_seq)
         logger.warning("pipeline %s: the store knows nothing of offset %d, going on after it", session.token, seq)
-        session.store.adopt_offset(session.token, seq)
+        session.store.adopt_offset(session.token, seq, store_id)
         self.confirmed = self.last_seq = seq
         self._ownership.get_again(self._in_flight.confirm(seq))
 

@@ -19,6 +19,7 @@ from queue_source.coordinator.heartbeats import send_heartbeats
 from queue_source.coordinator.in_flight import InFlight
 from queue_source.coordinator.leases import LeaseKeeper
 from queue_source.coordinator.maintenance import Maintenance
+from queue_source.coordinator.offsets import Offsets
 from queue_source.coordinator.opening import Opener
 from queue_source.coordinator.ownership import Ownership
 from queue_source.coordinator.prefix_watch import PrefixWatch
@@ -114,6 +115,7 @@ def prepare(
         errors,
         error_log,
         progress,
+        Offsets.of(session, progress, started),
         receivers,
         backfill,
         maintenance,

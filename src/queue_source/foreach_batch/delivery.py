@@ -24,7 +24,7 @@ from queue_source.options.local_paths import absolute_url
 from queue_source.spark.process import driver_folder, driver_identity
 from shard_store import outputs
 from shard_store.failpoints import reach
-from shard_store.model import PlanIdentity
+from shard_store.model import DELIVERY, PlanIdentity
 from shard_store.starting import check_name
 from shard_store.store import QUERY_PATIENCE, ShardStore, open_store
 
@@ -58,7 +58,7 @@ def delivery(store: str | ShardStore, pipeline: str | Sequence[str], batch_id: i
         if isinstance(store, str):
             store = stack.enter_context(store_of_reader(store))
         driver = driver_identity() or None
-        made = Delivery(store, tuple(store.current_plan(name, driver) for name in names), batch_id)
+        made = Delivery(store, tuple(store.take_plan(name, driver, DELIVERY) for name in names), batch_id)
         try:
             yield made
             made._publish()

@@ -54,7 +54,7 @@ class ProgressListener(StreamingQueryListener):
         progress = json.loads(event.progress.json)
         for source in progress.get("sources", []):
             end = _json(source.get("endOffset"))
-            if not (isinstance(end, dict) and set(end) == {"pipeline", "seq"}):
+            if not (isinstance(end, dict) and set(end) - {"store"} == {"pipeline", "seq"}):
                 continue  # of another format
             try:
                 self._give(self._numbers(progress, source, end))
@@ -101,7 +101,7 @@ class ProgressListener(StreamingQueryListener):
         reported = _json(source.get("latestOffset"))
         if isinstance(reported, dict) and "numFilesOutstanding" in reported:
             return {**found, **reported}
-        return {**found, **end, **self._of_store(end["pipeline"])}
+        return {**found, "pipeline": end["pipeline"], "seq": end["seq"], **self._of_store(end["pipeline"])}
 
     def _of_store(self, pipeline: str) -> dict[str, int]:
         if self._url is None:

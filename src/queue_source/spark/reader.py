@@ -6,7 +6,7 @@
 | `initialOffset`, `latestOffset`, `partitions`, `commit`, `reportLatestOffset`, `stop` | one reader process per query |
 | `read` | executor workers, any number of times |
 
-An offset is `{"pipeline": name, "seq": number}`: the snapshots up to `seq`.
+An offset is `{"pipeline": name, "seq": number, "store": id}`: the snapshots up to `seq` (`coordinator/offsets.py`).
 """
 
 from __future__ import annotations
@@ -90,14 +90,15 @@ class CuesqueueStreamReader(AvailableNow, DataSourceStreamReader):
 
         Constant, since Spark does not log it and asks again when it repeats its first batch.
         """
-        self._started().check()
-        return self._offset(0)
+        coordinator = self._started()
+        coordinator.check()
+        return coordinator.offsets.write(0)
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: object = None) -> dict[str, Any]:
         """Spark 4.2 and later say from where and how much; our own options set the limits."""
         coordinator, self._origin.plan = self._started(), None  # the batch before has ended
-        self._origin.seq = coordinator.latest(None if start is None else int(start["seq"]))
-        return self._offset(self._origin.seq)
+        self._origin.seq = coordinator.latest(None if start is None else coordinator.offsets.read(start))
+        return coordinator.offsets.write(self._origin.seq)
 
     def getDefaultReadLimit(self) -> Any:
         """Spark 4.2 and later ask before any batch, also where the first has no new data and asks for nothing else."""
@@ -108,11 +109,13 @@ class CuesqueueStreamReader(AvailableNow, DataSourceStreamReader):
         self._started().drain()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        if start["seq"] == end["seq"]:
-            self._started().logged(int(end["seq"]))  # Spark before 4.2, after a restart
+        coordinator = self._started()
+        first, last = coordinator.offsets.read(start), coordinator.offsets.read(end)
+        if first == last:
+            coordinator.logged(last)  # Spark before 4.2, after a restart
             return []
-        coordinator, self._origin.plan = self._started(), f"{start['seq']}-{end['seq']}"
-        plan = coordinator.plan(int(start["seq"]), int(end["seq"]))
+        self._origin.plan = f"{first}-{last}"
+        plan = coordinator.plan(first, last)
         assert self._store is not None
         batches = self._options.batches
         tasks = partition(plan, batches.min_partitions, batches.max_partition_bytes, self._may_be_cut)
@@ -161,7 +164,8 @@ class CuesqueueStreamReader(AvailableNow, DataSourceStreamReader):
         return replace(content, format=replace(content.format, timezone=timezone))
 
     def commit(self, end: dict[str, Any]) -> None:
-        self._started().confirm(int(end["seq"]))
+        coordinator = self._started()
+        coordinator.confirm(coordinator.offsets.read(end))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         return None if self._coordinator is None else dict(self._coordinator.report())
@@ -204,9 +208,6 @@ class CuesqueueStreamReader(AvailableNow, DataSourceStreamReader):
             for text in advice():
                 logger.info("pipeline %s can be faster: %s", self._options.pipeline, text)
         return self._coordinator
-
-    def _offset(self, seq: int) -> dict[str, Any]:
-        return {"pipeline": self._options.pipeline, "seq": seq}
 
 
 def _prepare(options: ReaderOptions) -> tuple[Coordinator, PlanStore]:

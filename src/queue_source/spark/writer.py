@@ -24,6 +24,7 @@ from queue_source.spark.compat import ArrowStreamWriter, arrow_schema, as_batche
 from queue_source.spark.process import driver_identity, keep_loaded, reading, task_name
 from shard_store.errors import ShardStoreError
 from shard_store.failpoints import reach
+from shard_store.model import SINK
 
 
 @dataclass
@@ -58,7 +59,7 @@ class CuesqueueStreamWriter(ArrowStreamWriter):
             self._log()
             driver = driver_identity() or None
             with kept_store(self._options.store.reveal()) as store:
-                self._batch = Batch(tuple(store.current_plan(name, driver) for name in self._options.pipelines))
+                self._batch = Batch(tuple(store.take_plan(name, driver, SINK) for name in self._options.pipelines))
                 self._sink = open_sink(self._options)
                 self._sink.prepare(store, arrow_schema(self._schema))
             keep_loaded()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -18,6 +19,7 @@ from sqlalchemy import exc
 from sqlalchemy.engine import URL, Connection, Engine
 
 from shard_store.errors import ShardStoreError, StoreConfigurationError, StoreUnavailable
+from shard_store.memory import Memory
 from shard_store.redaction import redact_url, without_password
 from shard_store.sql.dialects import DIALECTS, Dialect, Trouble
 from shard_store.sql.engines import UnusableDatabase, make_engine
@@ -71,7 +73,9 @@ class Database:
         self._lock = threading.Lock()
         self._process = os.getpid()
         self._engine: Engine | None = None
+        self._file: tuple[int, int] | None = None  # which one the connections of a SQLite database are to
         self._closed = False
+        self.memory = Memory()
 
     def __repr__(self) -> str:
         return f"Database({self.name!r})"
@@ -164,7 +168,9 @@ class Database:
             raise self._mapped(error) from error
 
     def _transaction(self, connection: Connection) -> Transaction:
-        return Transaction(connection, self.dialect, self.name, self.patience, self.trusts_rowcount, self._clock)
+        return Transaction(
+            connection, self.dialect, self.name, self.patience, self.trusts_rowcount, self._clock, self.memory
+        )
 
     def _run(self, work: Callable[[Transaction], T], *, write: bool, one_state: bool = False) -> T:
         try:
@@ -183,16 +189,34 @@ class Database:
 
     def _once(self, work: Callable[[Transaction], T], write: bool, one_state: bool) -> T:
         engine = self.engine
+        self._follow_file(engine)
         pool = engine.pool
         try:
             with self._connect(engine, write) as connection:
                 if one_state and self.dialect.isolation_level is not None:  # SQLite's transactions are so
                     connection.execution_options(isolation_level="REPEATABLE READ")
+                transaction = self._transaction(connection)
                 with connection.begin():
-                    return work(self._transaction(connection))
+                    result = work(transaction)
+                for call in transaction.on_commit:
+                    call()
+                return result
         finally:
             if self._closed:  # meanwhile, by another thread, which could not close a connection in use
                 pool.dispose()
+
+    def _follow_file(self, engine: Engine) -> None:
+        """Where another file took the place of a SQLite database, connections to the one before are not used again.
+
+        They would go on with what nobody finds any more.
+        """
+        file = self.file()
+        with suppress(FileNotFoundError):
+            if file is not None:
+                status = file.stat()
+                before, self._file = self._file, (status.st_dev, status.st_ino)
+                if before not in (None, self._file):
+                    engine.dispose()
 
     def _connect(self, engine: Engine, write: bool) -> Connection:
         try:

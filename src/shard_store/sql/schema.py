@@ -13,7 +13,7 @@ from sqlalchemy.engine import Dialect
 
 from shard_store.model import Reference
 
-REVISION = "0009"
+REVISION = "0012"
 """The Alembic revision that these tables are: the newest one in `migrations/versions` (a test compares)."""
 
 READERS_FROM = "0007"
@@ -137,6 +137,10 @@ pipelines = sa.Table(
     sa.Column("cuesqueue_version", sa.String(40)),
     sa.Column("report", LongText),  # what its reader said with the last heartbeat (JSON, see activity.py)
     sa.Column("activity", LongText),  # what it has published, in all and lately (JSON, see activity.py)
+    sa.Column("sink", sa.String(12)),  # what delivered its plans last: see known_sinks.py
+    sa.Column("sink_incarnation", sa.BigInteger),  # the newest one for which that is known
+    sa.Column("changes", sa.BigInteger),  # how often a reader has changed this row: see memory.py
+    sa.Column("stores", LongText),  # whose offsets are read beside this store's own (JSON, see offsets.py)
     **_TABLE,
 )
 of_pipeline = pipelines.update().where(pipelines.c.pipeline == sa.bindparam("of"))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, CursorResult, Row
 
+from shard_store.memory import Memory
 from shard_store.sql.dialects import Dialect
 from shard_store.sql.row_sets import RowSet
 
@@ -37,7 +38,8 @@ class Transaction:
     """An open transaction and what is special about its database. Whoever opened it commits it.
 
     `database` is the database's name without secrets, for messages; `patience` the seconds for which locks are waited
-    for. `clock` (seconds since 1970) replaces the database's own clock, for tests.
+    for. `clock` (seconds since 1970) replaces the database's own clock, for tests. `memory` is the process's, and
+    `on_commit` is called when the transaction is committed by us.
     """
 
     connection: Connection
@@ -46,6 +48,8 @@ class Transaction:
     patience: float
     trusts_rowcount: bool
     clock: Callable[[], float] | None = None
+    memory: Memory = field(default_factory=Memory)
+    on_commit: list[Callable[[], None]] = field(default_factory=list)
 
     def now(self) -> sa.ColumnElement[int]:
         """The database's clock as microseconds since 1970 UTC, as a SQL expression."""

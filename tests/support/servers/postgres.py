@@ -14,6 +14,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -65,6 +66,36 @@ class PostgresServer:
         """SIGINT is PostgreSQL's fast shutdown, SIGQUIT a crash that it recovers from at the next start."""
         programs.end(self._process, number)
 
+    @contextmanager
+    def standby(self) -> Iterator[Standby]:
+        """A replica of all databases that is written asynchronously; it ends with the block."""
+        folder = Path(tempfile.mkdtemp(prefix="cuesqueue-standby-"))
+        try:
+            if self._user:
+                shutil.chown(folder, self._user["user"])
+            origin = ["-h", "127.0.0.1", "-p", str(self.port), "-U", "postgres"]
+            copy = [self._binaries / "pg_basebackup", *origin, "-D", folder / "data", "--write-recovery-conf"]
+            programs.run([*copy, "--checkpoint=fast", "--no-sync"], folder, self._user)
+            replica = Standby(self._binaries, folder, self._user)
+            replica.primary = self
+            replica.start()
+            try:
+                yield replica
+            finally:
+                replica.stop()
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def ask(self, question: str) -> Any:
+        """The one value of a query's answer, or of a command that runs outside of transactions."""
+        engine = create_engine(self.url, isolation_level="AUTOCOMMIT")
+        try:
+            with engine.connect() as connection:
+                result = connection.execute(text(question))
+                return result.scalar() if result.returns_rows else None
+        finally:
+            engine.dispose()
+
     def freeze(self) -> None:
         """Connections stay open and nobody answers, until `thaw`."""
         for process in self._processes():
@@ -83,6 +114,31 @@ class PostgresServer:
     def restart(self, number: int = signal.SIGINT) -> None:
         self.stop(number)
         self.start()
+
+
+class Standby(PostgresServer):
+    """A replica: it can be cut off, which the primary does not notice, and promoted to a primary."""
+
+    primary: PostgresServer
+
+    def catch_up(self) -> None:
+        """Until everything is here that the primary has committed by now."""
+        place = self.primary.ask("SELECT pg_current_wal_flush_lsn()")
+        while not self.ask(f"SELECT pg_last_wal_replay_lsn() >= '{place}'::pg_lsn"):
+            time.sleep(0.01)
+
+    def cut_off(self) -> None:
+        """With what is here by now; nothing more arrives."""
+        self.catch_up()
+        self.ask("ALTER SYSTEM SET primary_conninfo = ''")
+        self.ask("SELECT pg_reload_conf()")
+        while self.primary.ask("SELECT count(*) FROM pg_stat_replication"):
+            time.sleep(0.01)
+
+    def promote(self) -> None:
+        """It takes the primary's place, which is gone."""
+        self.primary.stop(signal.SIGQUIT)
+        self.ask("SELECT pg_promote()")
 
 
 @contextmanager

@@ -71,6 +71,11 @@ class TcpProxy:
             with suppress(OSError):  # it has ended by itself
                 self._open.pop().shutdown(socket.SHUT_RDWR)
 
+    def lead_to(self, target: int) -> None:
+        """From now on another port answers, as after a failover; connections that are open end."""
+        self._target = target
+        self.cut_all()
+
     def close(self) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()

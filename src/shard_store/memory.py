@@ -1,0 +1,74 @@
+"""What a reader remembers of its pipeline's row: a store that says less has gone back in time (invariant 11).
+
+A database may be replaced under a query that runs: by a replica that had not received everything, by a backup, by an
+older copy of its file. Whatever took its place is as the store was at some moment. A reader counts its changes in the
+row that it locks anyway. If the row has all that it has counted, then all that it has seen before is there as well.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from shard_store.errors import LostProgress
+from shard_store.model import PublishToken
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import Row
+
+    from shard_store.sql.transaction import Transaction
+
+
+@dataclass
+class Memory:
+    """Of the incarnations that have started here: their drivers, and how many changes are committed.
+
+    A process in which none has started remembers nothing, and checks nothing.
+    """
+
+    _drivers: dict[PublishToken, str] = field(default_factory=dict)
+    _changes: dict[PublishToken, int] = field(default_factory=dict)
+
+    def begin(self, token: PublishToken, driver: str, changes: int) -> None:
+        self._drivers[token], self._changes[token] = driver, changes
+
+    def keep(self, token: PublishToken, changes: int) -> None:
+        """Two threads may commit in one order and come here in another."""
+        if token in self._changes:
+            self._changes[token] = max(self._changes[token], changes)
+
+    def lacks(self, row: Row[Any], token: PublishToken) -> str | None:
+        """What the row, whose incarnation is that of the token, lacks of what is known of it."""
+        if token not in self._changes:
+            return None
+        if row.driver not in ("", self._drivers[token]):
+            return f"its incarnation {token.incarnation} was started by another driver"
+        if (row.changes or 0) < self._changes[token]:
+            return f"it has {row.changes or 0} changes of this reader, which has made {self._changes[token]}"
+        return None
+
+
+def check(transaction: Transaction, row: Row[Any], token: PublishToken) -> None:
+    """Raise LostProgress where the pipeline's row, which is locked, is older than what this process has seen of it."""
+    lacking = f"it knows incarnations only up to {row.incarnation}" if row.incarnation < token.incarnation else None
+    if lacking is None and row.incarnation == token.incarnation:
+        lacking = transaction.memory.lacks(row, token)
+    if lacking is not None:
+        raise went_back(transaction.database, token, lacking)
+
+
+def went_back(store: str, token: PublishToken, lacking: str) -> LostProgress:
+    """`store` is its URL without secrets; `lacking`: by what that is seen."""
+    return LostProgress(
+        f"pipeline {token.pipeline!r}: the store {store} has gone back in time under the running query: {lacking}. A "
+        "replica that had not received everything took the place of the database, or a backup was restored. The query "
+        "acknowledges nothing more; start it again: what was not published is read again, and if something that was "
+        "published is missing it says so"
+    )
+
+
+def count_change(transaction: Transaction, row: Row[Any], token: PublishToken) -> dict[str, object]:
+    """The column with which a reader writes its pipeline's row. It is remembered when the transaction is committed."""
+    changes = (row.changes or 0) + 1
+    transaction.on_commit.append(lambda: transaction.memory.keep(token, changes))
+    return {"changes": changes}
