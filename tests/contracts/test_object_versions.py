@@ -31,7 +31,7 @@ SMALL = 100
 _names = count(1)
 
 
-@pytest.fixture(scope="module", params=[name for name in BACKENDS if name != "gcs-emulator"])  # it ignores generations
+@pytest.fixture(scope="module", params=[name for name in BACKENDS if not name.startswith("gcs")])
 def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BucketBackend]:
     with BACKENDS[request.param](request, tmp_path_factory) as backend:
         yield backend

@@ -90,7 +90,7 @@ def start(
     seqs = started.confirmed_seq, started.last_seq
     progress = Progress(session, in_flight, ownership, acknowledger, errors, error_log, *seqs)
     receivers = Receivers(session, in_flight, leases)
-    backfill = Backfill(session, in_flight, ownership, open_bucket)
+    backfill = Backfill(session, in_flight, ownership, open_bucket, stat)
     backfill.prepare()
     maintenance = Maintenance(session, in_flight, ownership, acknowledger, error_log, backfill)
     reporting = Reporting(session, in_flight, maintenance, started.counters)
