@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import gzip
 import io
+import os
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from itertools import count
@@ -20,10 +22,12 @@ from queue_source.errors import BadObject, ObjectStoreError
 from queue_source.formats.bad_records import BadRecords
 from queue_source.formats.base import Part
 from queue_source.options.file_format import FormatOptions
+from queue_source.options.storage import StorageOptions
 from queue_source.read.combined import read_together
 from queue_source.read.objects import ExpectedObject, read_object
 from queue_source.storage.files import ObjectFile, stat_object
 from support.bucket_backends import BACKENDS, BucketBackend
+from support.servers.gcs import VARIABLE
 
 SCHEMA = pa.schema([("a", pa.string())])
 ROWS = 300_000
@@ -31,7 +35,7 @@ SMALL = 100
 _names = count(1)
 
 
-@pytest.fixture(scope="module", params=[name for name in BACKENDS if name != "gcs-emulator"])  # it ignores generations
+@pytest.fixture(scope="module", params=[name for name in BACKENDS if not name.startswith("gcs")])
 def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BucketBackend]:
     with BACKENDS[request.param](request, tmp_path_factory) as backend:
         yield backend
@@ -171,3 +175,42 @@ def test_small_objects_that_are_read_together_are_each_of_one_version(
     [found] = read_together([(uri, ExpectedObject())], SCHEMA, FormatOptions("csv", mode="FAILFAST"), store.storage)
     if not isinstance(found, int):  # else it is read by itself
         assert len({text[:3] for text in found.column(0).to_pylist()}) == 1
+
+
+GCS = """
+import sys
+from support.servers.gcs_model import gcs_model
+with gcs_model() as server:
+    server.put("b", "k", b"old 456789\\n" * 300_000)
+    print(server.url, flush=True)
+    sys.stdin.readline()
+    server.put("b", "k", b"new 456789\\n" * 300_000)
+    print("put", flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_google_cloud_storage_is_asked_for_one_generation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a process of its own: pyarrow keeps Python from running while it waits for some of its answers."""
+    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen(
+        [sys.executable, "-c", GCS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=variables
+    ) as server:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        monkeypatch.setenv(VARIABLE, server.stdout.readline().strip())
+        read, large = ObjectFile.read, count(1)
+
+        def noticed(file: ObjectFile, size: int | None = None) -> bytes:
+            if size is None or size < 1 << 20 or next(large) > 1:
+                return read(file, size)
+            first = read(file, 300_000)
+            print(file=server.stdin, flush=True)
+            assert server.stdout is not None
+            assert server.stdout.readline() == "put\n"
+            return first + read(file, size - len(first))
+
+        monkeypatch.setattr(ObjectFile, "read", noticed)
+        *failed, last = attempts("gs://b/k", FormatOptions("text"), StorageOptions(region="generations"))
+        print(file=server.stdin, flush=True)
+    assert (len(failed), len(last), set(last)) == (1, ROWS, {"new"})

@@ -256,10 +256,13 @@ def test_an_error_queue_is_asked_too(tmp_path: Path) -> None:
 def test_prefixes_are_listed(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.json").write_text("{}")
-    there, gone = f"file://{tmp_path}/in/", f"file://{tmp_path}/gone/"
-    found = list(examine_prefixes([there, gone], StorageOptions()))
-    assert [finding.state for finding in found] == [State.OK, State.WARNING]
+    (tmp_path / "empty").mkdir()
+    prefixes = [f"file://{tmp_path}/{name}/" for name in ("in", "gone", "empty")]
+    found = list(examine_prefixes(prefixes, StorageOptions()))
+    assert [finding.state for finding in found] == [State.OK, State.OK, State.WARNING, State.WARNING]
     assert "1 objects can be listed" in found[0].text
+    assert "a.json can be read" in found[1].text
+    assert "no object begins with it" in found[3].text
 
 
 # --- the command ---
@@ -298,6 +301,8 @@ def test_with_options_it_looks_at_everything_and_fails_where_there_is_a_problem(
         "fileFormat": "json",
         "allowedPrefixes": f"file://{tmp_path}/in/",
     }
+    (tmp_path / "in").mkdir(exist_ok=True)
+    (tmp_path / "in" / "a.json").write_text("{}")
     file = tmp_path / "reader.json"
     file.write_text(json.dumps(given))
     assert doctor("--options", str(file), code=3)["queue"].state is State.PROBLEM

@@ -10,11 +10,12 @@ from types import SimpleNamespace
 import pyarrow as pa
 import pytest
 
-from queue_source.errors import BadObject, ObjectStoreError
+from queue_source.errors import BadObject, ObjectReplaced, ObjectStoreError
 from queue_source.options import parse_reader_options
 from queue_source.read import refused
 from queue_source.read.partitions import whole_pieces
 from queue_source.read.task import Work, read_pieces
+from queue_source.storage.files import ObjectFile
 from shard_store.model import BEGINNING, Content, ErrorRecord, PlanIdentity, PublishToken, Range, end_at, shard_key
 from shard_store.store import open_store
 from support.privileges import without_privileges
@@ -204,3 +205,33 @@ def test_local_files_without_permission_are_refused_likewise(tmp_path: Path, s3:
             read(work(s3, url, uris[1]))
     assert rows == [0, 2]
     assert [error.cause for error in errors] == ["forbidden-object"]
+
+
+def overwriting(monkeypatch: pytest.MonkeyPatch, s3: S3Server, name: str, times: int) -> None:
+    """The object is written again whenever a large part of it is to be read, so often."""
+    read, left = ObjectFile.read, iter(range(times))
+
+    def noticed(file: ObjectFile, size: int | None = None) -> bytes:
+        if size is not None and size > 1 << 20 and next(left, None) is not None:
+            s3.objects[name] = s3.objects[name].translate(bytes.maketrans(b"123", b"231"))
+        return read(file, size)
+
+    monkeypatch.setattr(ObjectFile, "read", noticed)
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_an_object_that_is_replaced_before_any_row_is_read_again_as_a_whole(
+    s3: S3Server, url: str, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    s3.objects["b/0"] = b'{"a": 1}\n' * 200_000
+    overwriting(monkeypatch, s3, "b/0", times)
+    assert read(work(s3, url, "s3://b/0")) == ([1 + times] * 200_000, [])
+
+
+def test_an_object_that_is_replaced_at_every_try_is_left_to_spark(
+    s3: S3Server, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    s3.objects["b/0"] = b'{"a": 1}\n' * 200_000
+    overwriting(monkeypatch, s3, "b/0", 3)
+    with pytest.raises(ObjectReplaced, match="PreconditionFailed"):
+        read(work(s3, url, "s3://b/0"))

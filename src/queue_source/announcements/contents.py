@@ -21,7 +21,7 @@ _PREFIXES = 3  # that an error shows
 
 
 class Stated(Protocol):
-    """What a store says of an object: its size in bytes, and when it was modified (aware), where it says that."""
+    """What a store says of an object: its size in bytes; its time (aware) and its ETag, where it says them."""
 
     @property
     def size(self) -> int: ...
@@ -29,9 +29,15 @@ class Stated(Protocol):
     @property
     def modified(self) -> datetime | None: ...
 
+    @property
+    def etag(self) -> str | None: ...
+
 
 Stat = Callable[[Sequence[str]], Sequence[Stated | None]]
 """Asks for many URIs at once; None where an object is missing (reading it reports that)."""
+
+InPieces = Callable[[str, int], bool]
+"""Whether an object (URI, size in bytes) may be read in pieces, by several tasks or micro-batches."""
 
 _NO_ID = (
     "the message has no id of its own, so a second delivery cannot be distinguished from a second message that is "
@@ -72,18 +78,35 @@ class _Parsed(NamedTuple):
 
 
 def announced_objects(
-    messages: Sequence[Received], options: NotificationOptions, stat: Stat, now: datetime | None = None
+    messages: Sequence[Received],
+    options: NotificationOptions,
+    stat: Stat,
+    now: datetime | None = None,
+    in_pieces: InPieces = lambda uri, size: False,
 ) -> list[Announced]:
     """The objects of every message. One of which any part is not understood is an error as a whole (invariant 8).
 
-    `now` is the time from which ages are counted, that of this machine if None.
+    `now` is the time from which ages are counted, that of this machine if None. What is read `in_pieces` gets an ETag
+    where none is announced, so that all pieces are of one version.
     """
     paths = None
     if options.notification_format == "json":
         paths = JsonPaths(options.bucket_path, options.key_path, options.uri_path)
     parsed = [_parsed(message, options, paths) for message in messages]
-    found = _stated(parsed, options, stat)
-    return [_announced(one, found, options, now) for one in parsed]
+    stated = _stated(parsed, options, stat, in_pieces)
+    return [_announced(one, stated, options, now, in_pieces) for one in parsed]
+
+
+def with_versions(contents: Sequence[Content], stat: Stat, in_pieces: InPieces) -> list[Content]:
+    """The same; those that are read in pieces, and of which no ETag was announced, with what the store says now."""
+    unknown = list({c.uri: None for c in contents if c.etag is None and c.size and in_pieces(c.uri, c.size)})
+    if not unknown:
+        return list(contents)
+    stated = dict(zip(unknown, stat(unknown), strict=True))
+    return [
+        c._replace(etag=one.etag) if (one := stated.get(c.uri)) is not None and one.size == c.size else c
+        for c in contents
+    ]
 
 
 def announced_messages(messages: Sequence[Received], options: NotificationOptions) -> list[Announced]:
@@ -124,7 +147,11 @@ def _parsed(message: Received, options: NotificationOptions, paths: JsonPaths | 
 
 
 def _announced(
-    parsed: _Parsed, found: Mapping[str, Stated], options: NotificationOptions, now: datetime | None
+    parsed: _Parsed,
+    found: Mapping[str, Stated],
+    options: NotificationOptions,
+    now: datetime | None,
+    in_pieces: InPieces,
 ) -> Announced:
     """What the notification says itself counts, and not what was `found`: the object may be another one by now."""
     by_time = options.chooses_by_time
@@ -136,6 +163,8 @@ def _announced(
             size = stated.size if size is None else size
             modified = modified or stated.modified
         content = _content(notice, size, modified, parsed.message, options)
+        if stated is not None and content.etag is None and size == stated.size and in_pieces(notice.uri, stated.size):
+            content = content._replace(etag=stated.etag)
         (contents if not by_time or is_chosen(modified, options, now) else left_out).append(content)
     kinds = tuple(contents), parsed.error, parsed.ignored, parsed.foreign, tuple(left_out)
     return Announced(parsed.message, *kinds)
@@ -278,15 +307,19 @@ def _error(message: Received, cause: str, detail: str) -> ErrorRecord:
     )
 
 
-def _stated(parsed: Sequence[_Parsed], options: NotificationOptions, stat: Stat) -> dict[str, Stated]:
-    """Ask once for what the notifications omit: sizes, by which tasks and `maxBytesPerTrigger` go, and times."""
+def _stated(
+    parsed: Sequence[_Parsed], options: NotificationOptions, stat: Stat, in_pieces: InPieces
+) -> dict[str, Stated]:
+    """Ask once for what the notifications omit: sizes, by which tasks and `maxBytesPerTrigger` go, times, versions."""
     times = options.chooses_by_time
     unknown = list(
         {
             notice.uri: None
             for one in parsed
             for notice in one.notices
-            if notice.size is None or (times and notice.modified is None)
+            if notice.size is None
+            or (times and notice.modified is None)
+            or (notice.etag is None and in_pieces(notice.uri, notice.size))
         }
     )
     if not unknown:

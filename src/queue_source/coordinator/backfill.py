@@ -8,11 +8,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 
-from queue_source.announcements.contents import is_chosen
+from queue_source.announcements.contents import Stat, is_chosen, with_versions
 from queue_source.announcements.listed import listed_contents
 from queue_source.coordinator.in_flight import InFlight
 from queue_source.coordinator.ownership import Ownership
+from queue_source.coordinator.ready import may_come_in_pieces
 from queue_source.coordinator.session import Session, with_back_off
 from queue_source.coordinator.threads import Threads
 from queue_source.errors import BadObject, CuesqueueError, ObjectRefused, ObjectStoreError, OptionError
@@ -55,12 +57,15 @@ class Backfill:
     (PipelineTakenOver) does.
     """
 
-    def __init__(self, session: Session, in_flight: InFlight, ownership: Ownership, open_bucket: OpenBucket) -> None:
+    def __init__(
+        self, session: Session, in_flight: InFlight, ownership: Ownership, open_bucket: OpenBucket, stat: Stat
+    ) -> None:
         options = session.options
         self._session = session
         self._in_flight = in_flight
         self._ownership = ownership
         self._open_bucket = open_bucket
+        self._stat = stat
         self._draining = False
         self._has_taken = False
         self._lock = threading.Lock()
@@ -259,7 +264,16 @@ class Backfill:
     def _compare(self, claim: Claim, page: Page) -> Claim | None:
         session, read_at = self._session, time.monotonic()
         options = session.options.notifications
-        contents = listed_contents(page.objects, options, whatever_time=True)
+        announced = [
+            (listed, content)
+            for listed, content in zip(
+                page.objects, listed_contents(page.objects, options, whatever_time=True), strict=True
+            )
+            if content is not None
+        ]
+        contents = with_versions(
+            [content for _, content in announced], self._stat, partial(may_come_in_pieces, session.options)
+        )
         found = [
             Found(
                 content,
@@ -267,8 +281,7 @@ class Backfill:
                 None if listed.appeared is None else micros(listed.appeared),
                 is_chosen(listed.modified, options, page.now),
             )
-            for listed, content in zip(page.objects, contents, strict=True)
-            if content is not None
+            for (listed, _), content in zip(announced, contents, strict=True)
         ]
         compared = session.store.compare_listed(
             session.token,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from queue_source.announcements.contents import Announced, Stat, announced_messages, announced_objects, apart
 from queue_source.coordinator.acknowledging import Acknowledger
@@ -13,6 +14,7 @@ from queue_source.coordinator.error_queue import ErrorQueue
 from queue_source.coordinator.in_flight import InFlight, Opened
 from queue_source.coordinator.ownership import Ownership
 from queue_source.coordinator.prefix_watch import PrefixWatch
+from queue_source.coordinator.ready import may_come_in_pieces
 from queue_source.coordinator.session import Session
 from queue_source.messages import Received, key_of
 from shard_store.model import BEGINNING, Shard, ShardKey, ShardState, shard_key
@@ -59,7 +61,9 @@ class Opener:
     def _announced(self, messages: Sequence[Received]) -> list[Announced]:
         options = self._session.options
         if options.content.kind.is_announced:
-            announced = announced_objects(messages, options.notifications, self._stat)
+            announced = announced_objects(
+                messages, options.notifications, self._stat, in_pieces=partial(may_come_in_pieces, options)
+            )
         else:
             announced = announced_messages(messages, options.notifications)
         if not self._session.semantics.keeps_shards:

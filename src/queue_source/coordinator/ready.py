@@ -11,7 +11,10 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from queue_source.coordinator.shares import Shares
+from queue_source.formats.base import may_be_cut
 from queue_source.messages import Group
+from queue_source.options import ReaderOptions
+from queue_source.read.partitions import MIN_PIECE
 from shard_store.model import Content, Position, Range, ShardKey, end_at, offset_of, position_at
 
 LEAST_PART = 256 << 10
@@ -127,6 +130,15 @@ class ReadyQueue:
         group = group_of(entry.content)
         blocking = self._blocking.get(group) if group else None
         return group if blocking and min(blocking.values()) < entry.arrival else None
+
+
+def may_come_in_pieces(options: ReaderOptions, uri: str, size: int) -> bool:
+    """Whether several tasks or micro-batches may read parts of an object: all of them have to read one version."""
+    batches = options.batches
+    least = min(MIN_PIECE, batches.max_partition_bytes)
+    if batches.max_bytes_per_trigger is not None:
+        least = min(least, max(batches.max_bytes_per_trigger, LEAST_PART))
+    return size > least and may_be_cut(uri, options.content)
 
 
 def group_of(content: Content) -> Group | None:

@@ -92,7 +92,7 @@ def prepare(
     seqs = started.confirmed_seq, started.last_seq
     progress = Progress(session, in_flight, ownership, acknowledger, errors, error_log, *seqs)
     receivers = Receivers(session, in_flight, leases)
-    backfill = Backfill(session, in_flight, ownership, open_bucket)
+    backfill = Backfill(session, in_flight, ownership, open_bucket, stat)
     backfill.prepare()
     maintenance = Maintenance(session, in_flight, ownership, acknowledger, error_log, backfill)
     prefixes = PrefixWatch(session, started.intake)

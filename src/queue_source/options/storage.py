@@ -71,7 +71,7 @@ class StorageOptions:
 
     # fmt: off
     endpoint: str | None = option(
-        "endpointUrl", types.NON_EMPTY, example="http://localhost:9000", note="AWS",
+        "endpointUrl", types.NON_EMPTY, example="http://localhost:9000", note=_SDK,
         help="Address of a service that speaks the protocols of AWS, such as MinIO.",
     )
     region: str | None = option("region", types.NON_EMPTY, help="AWS region.", example="eu-central-1", note=_SDK)

@@ -9,6 +9,8 @@ from typing import Any
 
 from pyarrow import fs as pafs
 
+from queue_source.errors import ObjectReplaced
+
 
 class OpenFile(ABC):
     """One version of an object: that which was there when it was opened.
@@ -66,21 +68,26 @@ class OpenFile(ABC):
 
 
 class ArrowFile(OpenFile):
-    """An object that pyarrow reads. Of its stores only Google's is asked for one version in each request."""
+    """An object that pyarrow reads: of Google's by its generation in each request, of others by what is there then."""
 
     def __init__(self, filesystem: pafs.FileSystem, path: str) -> None:
         """One request. Raises what pyarrow raises."""
         self._filesystem, self._path = filesystem, path
         self._native: Any = filesystem.open_input_file(path)
-        self._facts = _facts(self._native)
-        super().__init__(self._native.size(), self._facts.get("etag"))
-        self.is_pinned = "generation" in self._facts
+        self.is_pinned = filesystem.type_name == "gcs"
+        self._facts = {} if self.is_pinned else _facts(self._native)  # Google would be asked once more
+        super().__init__(self._native.size(), self._facts.get("ETag"))
 
     def read_range(self, start: int, end: int) -> bytes:
-        data: bytes = self._native.read_at(end - start, start)
+        try:
+            data: bytes = self._native.read_at(end - start, start)
+        except FileNotFoundError as error:
+            raise ObjectReplaced(f"{self._path!r} is another object by now, or none: {error}") from error
         return data
 
     def is_same(self) -> bool:
+        if self.is_pinned:
+            return True
         try:
             with self._filesystem.open_input_file(self._path) as now:
                 return now.size() == self._size and _facts(now) == self._facts
@@ -93,11 +100,10 @@ class ArrowFile(OpenFile):
 
 
 def _facts(native: Any) -> dict[str, str]:
-    """What tells a version from others. Google's `etag` is none of these: it changes with the object's metadata."""
-    names = {"ETag": "etag", "Last-Modified": "modified", "generation": "generation"}
+    """What distinguishes a version of an object from others; the ETag without quotes."""
     facts: dict[str, str] = {}
     for key, value in (native.metadata() or {}).items():  # pyarrow says text, or bytes
         name, text = (part.decode("utf-8", "replace") if isinstance(part, bytes) else part for part in (key, value))
-        if name in names and text:
-            facts[names[name]] = text.strip('"')
+        if name in ("ETag", "Last-Modified") and text:
+            facts[name] = text.strip('"')
     return facts

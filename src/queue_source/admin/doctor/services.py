@@ -13,6 +13,7 @@ import sqlalchemy as sa
 
 from queue_source.admin.doctor.findings import Finding, ok, problem, skipped, warning
 from queue_source.errors import CuesqueueError, QueueNotFound
+from queue_source.messages import ListedObject
 from queue_source.options import ReaderOptions, connection_options
 from queue_source.options.queue_checks import check_error_queue, check_suitability, warn_of_retention
 from queue_source.options.secrets import SecretUrl
@@ -21,6 +22,7 @@ from queue_source.options.units import format_duration
 from queue_source.queues import open_queue
 from queue_source.queues.base import Queue, administered
 from queue_source.storage.buckets import open_bucket
+from queue_source.storage.files import open_object
 from shard_store.errors import ShardStoreError
 from shard_store.semantics import Semantics
 from shard_store.sql import install
@@ -195,7 +197,7 @@ def _warnings() -> Iterator[list[str]]:
 
 
 def examine_prefixes(prefixes: Sequence[str], storage: StorageOptions) -> Iterator[Finding]:
-    """Whether objects below each prefix can be listed: one page of each."""
+    """Whether objects below each prefix can be listed, and read as a task reads them: one page, and one object."""
     for prefix in prefixes:
         try:
             bucket = open_bucket(prefix, storage)
@@ -208,8 +210,24 @@ def examine_prefixes(prefixes: Sequence[str], storage: StorageOptions) -> Iterat
             yield warning("prefix", str(error), f"{fix}announced objects need no right to list")
             continue
         more = "" if page.cursor is None else " and more"
-        yield ok("prefix", f"{prefix}: {len(page.objects):,}{more} objects can be listed")
+        if page.objects or more:
+            yield ok("prefix", f"{prefix}: {len(page.objects):,}{more} objects can be listed")
+        else:
+            text = f"{prefix}: no object begins with it, so whether objects can be read is not known"
+            yield warning("prefix", text, "compare it with the names of your objects; all is well if none is there yet")
+        if page.objects:
+            yield _reading(max(page.objects, key=lambda one: one.size), storage)
         apart = (page.now - datetime.now(timezone.utc)).total_seconds()
         if abs(apart) > CLOCKS_APART:
             text = f"{prefix}: {apart:+.0f} s to this machine's clock"
             yield warning("object store's clock", text, "set this machine's clock by NTP")
+
+
+def _reading(listed: ListedObject, storage: StorageOptions) -> Finding:
+    name = "object"
+    try:
+        with open_object(listed.uri, storage, size=listed.size) as file:
+            file.read(1)
+    except CuesqueueError as error:
+        return problem(name, str(error), "give the credentials the right to read there, or mend the options of storage")
+    return ok(name, f"{listed.uri} can be read from here; executors need the same variables, files and rights")

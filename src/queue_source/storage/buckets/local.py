@@ -18,7 +18,7 @@ from queue_source.errors import BadObject, ObjectRefused, ObjectStoreError
 from queue_source.messages import ListedObject
 from queue_source.options.storage import StorageOptions
 from queue_source.storage.buckets.base import PAGE, Bucket, Known, Outcome, Page, if_changed
-from queue_source.storage.local import LocalFile, allowed_places, file_time, real_path
+from queue_source.storage.local import LocalFile, allowed_places, file_time, is_version, real_path, version_of
 from shard_store.failpoints import reach
 
 logger = logging.getLogger("cuesqueue")
@@ -278,7 +278,8 @@ def _path(uri: str) -> str:
 def _if_changed(known: Known, found: os.stat_result) -> BadObject | None:
     if not stat.S_ISREG(found.st_mode):
         return BadObject("object-changed", f"{known.uri!r} is no regular file by now")
-    return if_changed(known, found.st_size, None, file_time(found.st_mtime))
+    version = version_of(found) if known.etag is not None and is_version(known.etag) else None
+    return if_changed(known, found.st_size, version, file_time(found.st_mtime))
 
 
 def _is_own_name(source: tuple[int, str], target: tuple[int, str], there: os.stat_result) -> bool:
