@@ -155,19 +155,26 @@ def _look(
     confirmed: Mapping[PlanIdentity, int],
     batch_id: int | None,
 ) -> tuple[Published, list[PlanIdentity]]:
-    """Whether the micro-batch is published, and which of its plans bring input that is not delivered."""
+    """Find out whether the micro-batch is published, and which of its plans bring input that is not delivered.
+
+    Its hash is that of the attempt that has its rows: the first pipeline's plan where that brings input, else one that
+    is made of what the first pipeline stands at and of the plans that do. Of a batch that is published each attempt
+    names it (`lead_hash`); the newest one counts, since an idle pipeline may have had another batch of the same number.
+    """
     first = identities[0]
+    c = attempts.c
     found = transaction.execute(
-        sa.select(attempts.c.delivery_hash, attempts.c.batch_id).where(
-            attempts.c.delivery_hash.in_([identity.delivery_hash for identity in identities])
-        )
-    )
-    known: dict[str, int | None] = {row.delivery_hash: row.batch_id for row in found}
+        sa.select(c.delivery_hash, c.batch_id, c.lead_hash)
+        .where(c.delivery_hash.in_([identity.delivery_hash for identity in identities]))
+        .order_by(c.published_at.desc(), c.end_seq)
+    ).all()
+    known = {row.delivery_hash for row in found}
     fresh = [i for i in identities if i.delivery_hash not in known and i.end_seq > max(i.start_seq, confirmed[i])]
     if first in fresh:
         return Published(first.delivery_hash, already=False), fresh
-    if not fresh and any(batch_id in (None, before) for before in known.values()):
-        return Published(first.delivery_hash, already=True), fresh
+    delivered_as = next((row.lead_hash for row in found if batch_id in (None, row.batch_id)), None)
+    if not fresh and delivered_as is not None:
+        return Published(delivered_as, already=True), fresh
     digest = _digest_without_shards(first, batch_id, fresh)
     delivered = sa.select(sa.func.count()).where(attempts.c.delivery_hash == digest)
     return Published(digest, already=bool(transaction.execute(delivered).scalar_one())), fresh

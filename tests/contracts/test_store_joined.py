@@ -128,6 +128,37 @@ def test_what_is_new_beside_a_pipeline_that_published_the_same_batch_number_is_p
     assert [split["path"] for split in rows(store, "splits")] == ["/x", "/y1", "/y2"]
 
 
+@pytest.mark.parametrize("busy", BOTH)
+def test_a_repeated_batch_is_told_its_own_hash_also_beside_an_idle_pipeline(store: ShardStore, busy: str) -> None:
+    """Users write by that key: with the hash of an older batch they would write over its rows."""
+    query = Query(store)
+    query.feed(orders=["a"], payments=["c"])
+    hashes = [query.publish(0, "/x").delivery_hash]
+    query.confirm()
+    query.feed(**{busy: ["d"]})
+    before = store.delivered(query.plans(), 1)
+    hashes.append(query.publish(1, "/y").delivery_hash)
+    again = store.delivered(Query(store).plans(), 1)
+    assert (before.delivery_hash, before.already) == (hashes[1], False)
+    assert (again.delivery_hash, again.already) == (hashes[1], True)
+    assert len(set(hashes)) == 2
+    assert {row["delivery_hash"] for row in rows(store, "splits")} == set(hashes)
+
+
+def test_of_two_batches_of_one_number_the_newer_ones_hash_is_told(backend: StoreBackend) -> None:
+    """A lost checkpoint counts its batches from 0 again, and `orders` has had its batch 0."""
+    store = backend.open()
+    query = Query(store)
+    query.feed(orders=["a"], payments=["c"])
+    first = query.publish(0, "/x").delivery_hash
+    query.confirm()
+    backend.clock.advance(1)
+    query.feed(payments=["d"])
+    second = query.publish(0, "/y").delivery_hash
+    assert first != second
+    assert store.delivered(Query(store).plans(), 0).delivery_hash == second
+
+
 @pytest.mark.parametrize("whose", BOTH)
 def test_a_shard_that_one_of_them_lost_undoes_all(backend: StoreBackend, whose: str) -> None:
     store = backend.open()
