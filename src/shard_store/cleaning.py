@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from shard_store.model import ShardKey, ShardState
 from shard_store.sql.schema import cleanings, shards, sources
 from shard_store.sql.transaction import Transaction, chunks
+from shard_store.unpublished import PUBLISHED
 
 _MICROSECOND = timedelta(microseconds=1)
 SETTLED = timedelta(minutes=10)
@@ -138,7 +139,7 @@ def plan(
 def _finished(source: str, after: int, until: int) -> sa.Select[Any]:
     c = shards.c
     return sa.select(c.shard_key, c.shard_id, c.uri, c.size, c.etag, c.opened_at, c.finished_at).where(
-        c.source == source, c.finished_at > after, c.finished_at <= until, c.state == ShardState.DONE.value
+        c.source == source, c.finished_at > after, c.finished_at <= until, PUBLISHED
     )
 
 

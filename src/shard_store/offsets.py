@@ -13,7 +13,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
-from shard_store import read_marks, snapshots
+from shard_store import read_marks, snapshots, unpublished
 from shard_store.errors import LostProgress, ShardStoreError
 from shard_store.model import Move, PlanIdentity, PublishToken, Range, ShardKey, Snapshot
 from shard_store.positions import advance_shards, finished, open_positions, split_by_fit
@@ -113,12 +113,16 @@ def write_snapshot(
     if semantics.final_at_snapshot:
         identity = PlanIdentity(row.source, token, seq - 1, seq, "")
         advance_shards(transaction, identity, [Move(r.key, r.start, r.end) for r in entries])
+        unpublished.mark_begun(transaction, entries)
     return tuple(entries)
 
 
 def adopt_offset(transaction: Transaction, token: PublishToken, seq: int) -> None:
     """Continue after an offset that this store never gave (`failOnDataLoss=false`): what it stood for is given up."""
-    if seq > fence(transaction, token).last_seq:
+    row = fence(transaction, token)
+    if seq > row.last_seq:
+        if Semantics(row.semantics).final_at_snapshot:
+            unpublished.mark_given_up(transaction, token.pipeline, (row.confirmed_seq, row.last_seq))
         transaction.execute(of_pipeline, [{"of": token.pipeline, "last_seq": seq, "confirmed_seq": seq}])
 
 
@@ -170,6 +174,8 @@ def _confirm(
         # its shards stay open, and are offered again
         if not unplanned and not (forgotten and semantics.final_at_delivery):
             lost = _deliver_planned(transaction, row, token, end_seq)
+        elif unplanned and semantics.final_at_snapshot:
+            unpublished.mark_given_up(transaction, token.pipeline, (row.confirmed_seq, end_seq))
     # from the plan's own first snapshot, which a restart may have confirmed already; older ones are left to pruning:
     # the cost of a confirm is that of its own batch
     after = row.confirmed_seq if row.plan_after is None else min(row.plan_after, row.confirmed_seq)
