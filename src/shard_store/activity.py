@@ -154,7 +154,8 @@ class Report:
 
     `in_flight` are messages, `ready`, `awaiting_commit` and `held` shards: to be planned, in a batch, and of other
     pipelines that ours wait for. `depth`: what waits in the queues, None where they do not say. `stopped`: it is the
-    last report of a reader that has ended by itself, and was not killed.
+    last report of a reader that has ended by itself, and was not killed. `window`: its `deduplicationWindow` in
+    microseconds; None: an earlier version has not said it.
     """
 
     in_flight: int = 0
@@ -164,6 +165,7 @@ class Report:
     depth: int | None = None
     counters: Mapping[str, int] = field(default_factory=dict)
     stopped: bool = False
+    window: int | None = None
 
     def dump(self, incarnation: int) -> str:
         return json.dumps({"incarnation": incarnation, **asdict(self)}, separators=(",", ":"))
@@ -180,6 +182,11 @@ class Report:
 def counters_of(text: str | None) -> dict[str, int]:
     """Those of the last report, whoever made it."""
     return {} if text is None else dict(json.loads(text)["counters"])
+
+
+def window_of(text: str | None) -> int | None:
+    """That of the last report, whoever made it."""
+    return None if text is None else json.loads(text).get("window")
 
 
 def locked_now(transaction: Transaction, pipeline: str) -> Row[Any] | None:

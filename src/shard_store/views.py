@@ -66,9 +66,7 @@ _FINAL = sa.or_(errors.c.delivery_hash == "", attempts.c.delivery_hash.is_not(No
 
 _MARKED = sa.and_(shards.c.state == ShardState.DONE.value, shards.c.pending.in_(MARKS))
 _FILE_STATE = sa.case((_MARKED, shards.c.pending), else_=shards.c.state)
-_COMMITTED = sa.case(
-    (sa.and_(_MARKED, shards.c.pending != Pending.SKIPPED.value), None), else_=shards.c.finished_at
-)
+_COMMITTED = sa.case((sa.and_(_MARKED, shards.c.pending != Pending.SKIPPED.value), None), else_=shards.c.finished_at)
 
 _VERDICT = sa.case(
     (certificates.c.objects == 0, EMPTY),
@@ -132,8 +130,8 @@ VIEWS: dict[str, tuple[Column, ...]] = {
         *_columns(
             certificates,
             "objects:integer published:integer waiting:integer quarantined:integer missing:integer changed:integer "
-            "beyond_memory:integer before_beginning:integer left_out:integer skipped:integer given_up:integer evidence choice digest unpublished actor "
-            "written_at:time",
+            "beyond_memory:integer before_beginning:integer left_out:integer evidence choice digest unpublished actor "
+            "written_at:time skipped:integer given_up:integer",
         ),
     ),
 }

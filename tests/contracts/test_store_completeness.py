@@ -231,13 +231,16 @@ def test_a_certificate_is_kept_as_it_was_written(backend: StoreBackend) -> None:
 @pytest.mark.parametrize(
     ("counts", "expected"),
     [
-        ({}, "complete"),
+        ({}, "empty"),
+        ({"left_out": 1}, "empty"),
         ({"published": 5, "before_beginning": 2, "left_out": 1}, "complete"),
         ({"published": 5, "beyond_memory": 1}, "unknown"),
         ({"published": 5, "beyond_memory": 1, "missing": 1}, "incomplete"),
         ({"waiting": 1}, "incomplete"),
         ({"changed": 1}, "incomplete"),
         ({"quarantined": 1}, "incomplete"),
+        ({"skipped": 1}, "incomplete"),
+        ({"given_up": 1}, "incomplete"),
     ],
 )
 def test_the_verdict_is_the_same_in_the_view_and_in_the_report(

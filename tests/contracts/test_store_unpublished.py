@@ -1,4 +1,4 @@
-"""Contract: what is finished and was not published is told from what was: skipped objects, batches that were given up."""
+"""Contract: what is finished and was not published is told from what was: skipped objects, batches given up."""
 
 from __future__ import annotations
 
@@ -182,7 +182,8 @@ def test_skipped_objects_are_not_counted_as_published(store: ShardStore) -> None
     skip(us, "bad", of=("bad", "good"))
     [status] = store.status()
     assert status.total.objects == 1
-    assert status.last_batch is not None and status.last_batch.objects == 1
+    assert status.last_batch is not None
+    assert status.last_batch.objects == 1
 
 
 def test_nothing_is_cleaned_that_was_not_published(backend: StoreBackend) -> None:
@@ -230,7 +231,7 @@ def test_a_certificate_of_an_earlier_version_is_read_and_compared(store: ShardSt
     unknown = certificates.update().values(skipped=None, given_up=None)
     store.database.write(lambda t: t.execute(unknown))
     earlier = store.certificate(number)
-    assert earlier.verdict == "complete" and earlier.counts["skipped"] == 0
+    assert (earlier.verdict, earlier.counts["skipped"]) == ("complete", 0)
     assert since(earlier, tally).same
     [row] = rows(store, "completeness")
     assert (row["verdict"], row["skipped"]) == ("complete", None)

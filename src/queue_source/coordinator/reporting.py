@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 
 from queue_source.coordinator.in_flight import InFlight
 from queue_source.coordinator.maintenance import Maintenance
@@ -28,4 +29,5 @@ class Reporting:
         now = {name: count for name, count in self._session.metrics.snapshot().items() if isinstance(count, int)}
         counters = {name: now.get(name, 0) + self._before.get(name, 0) for name in {**self._before, **now}}
         gauges = counts.in_flight, counts.ready, counts.planned, counts.held
-        return Report(*gauges, self._maintenance.depth, counters, stopped=stopped)
+        window = self._session.options.deduplication.deduplication_window // timedelta(microseconds=1)
+        return Report(*gauges, self._maintenance.depth, counters, stopped=stopped, window=window)

@@ -375,13 +375,13 @@ certificates = sa.Table(
     sa.Column("changed", sa.BigInteger, nullable=False),  # published, and overwritten since
     sa.Column("beyond_memory", sa.BigInteger, nullable=False),
     sa.Column("before_beginning", sa.BigInteger, nullable=False),  # there before the first start, and not wanted
-    sa.Column("skipped", sa.BigInteger),  # NULL, as the next one: written by a version that called them published
-    sa.Column("given_up", sa.BigInteger),
     sa.Column("left_out", sa.BigInteger, nullable=False),  # hidden names and filters: not among the objects
     sa.Column("digest", Hex, nullable=False),  # of all objects and what became of each, in any order
     sa.Column("unpublished", LongText, nullable=False),  # JSON: the first of each kind that is not published, by kind
     sa.Column("actor", AnyText, nullable=False),
     sa.Column("written_at", sa.BigInteger, nullable=False),
+    sa.Column("skipped", sa.BigInteger),  # NULL, as the next one: written by a version that called them published
+    sa.Column("given_up", sa.BigInteger),
     **_TABLE,
 )
 sa.Index("cuesqueue_certificates_source", certificates.c.source, certificates.c.written_at)
