@@ -285,7 +285,7 @@ def test_a_pipeline_that_stopped_for_good_is_forgotten_after_a_year(backend: Sto
     backend.clock.advance(300 * DAY)
     assert store.prune(WEEK).pipelines == 0
     store.heartbeat(pipelines["alive"].token, 60.0)
-    backend.clock.advance(66 * DAY)
+    backend.run_for(66 * DAY)
     result = store.prune(WEEK)
     assert (result.pipelines, result.attempts) == (1, 1)
     assert {row["pipeline"] for row in rows(store, "attempts")} == set(names[1:])

@@ -243,7 +243,7 @@ def test_shards_are_read_side_by_side_and_by_the_columns_that_are_declared(
     fill(world)
     shards = spark.read.format("cuesqueue").options(storeUrl=world.store_url, view="shards")
     all_columns = shards.load()
-    assert all_columns.count() == 90
+    assert all_columns.count() == 180
     some = shards.schema("state STRING, shard_id STRING").load()
     assert sorted(some.collect()) == sorted((row.state, row.shard_id) for row in all_columns.collect())
     with pytest.raises(PySparkException, match="has no column size string"):
