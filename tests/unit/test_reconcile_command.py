@@ -210,7 +210,7 @@ def test_at_most_once_a_batch_that_was_given_up_is_told_apart(world: World, publ
     """With the cuesqueue sink, and with another one, which may have taken its rows."""
     lost, read_later = put(world, "a", "b"), put(world, "c")
     world.publish(*lost)
-    once = {"deliverySemantics": "at-most-once"}
+    once: dict[str, Any] = {"deliverySemantics": "at-most-once"}
     with world.loop(**once, publishes=publishes) as loop:
         loop.work = _die
         with pytest.raises(RuntimeError, match="dies"):
