@@ -176,7 +176,8 @@ class Report:
 
     `in_flight` are messages, `ready`, `awaiting_commit` and `held` shards: to be planned, in a batch, and of other
     pipelines that ours wait for. `depth`: what waits in the queues, None where they do not say. `stopped`: it is the
-    last report of a reader that has ended by itself, and was not killed.
+    last report of a reader that has ended by itself, and was not killed. `window`: its `deduplicationWindow` in
+    microseconds; None: an earlier version has not said it.
     """
 
     in_flight: int = 0
@@ -187,6 +188,7 @@ class Report:
     counters: Mapping[str, int] = field(default_factory=dict)
     stopped: bool = False
     intake: Intake = Intake()
+    window: int | None = None
 
     def dump(self, incarnation: int) -> str:
         return json.dumps({"incarnation": incarnation, **asdict(self)}, separators=(",", ":"))
@@ -210,6 +212,11 @@ def counters_of(text: str | None) -> dict[str, int]:
 def intake_of(text: str | None) -> Intake:
     """That of the last report, whoever made it."""
     return Intake(**_known(Intake, {} if text is None else json.loads(text).get("intake", {})))
+
+
+def window_of(text: str | None) -> int | None:
+    """That of the last report, whoever made it."""
+    return None if text is None else json.loads(text).get("window")
 
 
 def locked_now(transaction: Transaction, pipeline: str) -> Row[Any] | None:

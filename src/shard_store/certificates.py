@@ -22,6 +22,8 @@ KEPT = 1000
 LONGEST = 1 << 20
 """Characters of all of them: names may be long, and a certificate is one row."""
 
+EMPTY = "empty"
+
 _COUNTS = tuple(category.value for category in Category)
 
 
@@ -63,7 +65,12 @@ class Tally:
 
 
 def verdict(counts: Mapping[str, int]) -> str:
-    """`complete`, `incomplete`, or `unknown`: where nothing is known to be unpublished, and the store has forgotten."""
+    """`complete`, `incomplete`, or `unknown`: where nothing is known to be unpublished, and the store has forgotten.
+
+    `empty`: of no objects nothing can be said.
+    """
+    if not any(counts[category.value] for category in COUNTED):
+        return EMPTY
     if any(counts[category.value] for category in UNPUBLISHED):
         return "incomplete"
     return "unknown" if counts[Category.BEYOND_MEMORY.value] else "complete"
@@ -142,7 +149,7 @@ def newest(transaction: Transaction, scope: Scope) -> Certificate | None:
             c.modified_before == scope.modified_before,
             c.modified_since.is_(None) if scope.modified_since is None else c.modified_since == scope.modified_since,
         )
-        .order_by(c.written_at.desc(), c.id.desc())
+        .order_by(c.id.desc())  # and not by its time: a clock may have been wrong
     )
     return next((found for found in map(_certificate, rows) if found.scope == scope), None)
 
@@ -201,6 +208,6 @@ def _without(uris: Iterable[str], others: Iterable[str]) -> list[str]:
 
 def _certificate(row: Row[Any]) -> Certificate:
     scope = Scope(row.source, row.prefix, row.modified_since, row.modified_before, row.choice)
-    counts = {name: getattr(row, name) for name in _COUNTS}
+    counts = {name: getattr(row, name) or 0 for name in _COUNTS}  # an earlier version knows fewer of them
     rest = (row.digest, json.loads(row.unpublished), row.actor, row.written_at)
     return Certificate(row.id, scope, row.evidence, row.objects, counts, *rest)

@@ -13,6 +13,8 @@ import sqlalchemy as sa
 from shard_store.model import ShardKey, ShardState
 from shard_store.sql.schema import cleanings, shards, sources
 from shard_store.sql.transaction import Transaction, chunks
+from shard_store.trusted_time import trusted_time
+from shard_store.unpublished import PUBLISHED
 
 _MICROSECOND = timedelta(microseconds=1)
 SETTLED = timedelta(minutes=10)
@@ -88,7 +90,7 @@ def plan(
     In the order in which they were done, and all that were done at one time together. `choose` says it for (shard id,
     URI); None: nothing is done. May be called again at any time, by several at once.
     """
-    now = int(transaction.execute(sa.select(transaction.now())).scalar_one())
+    now = trusted_time(transaction).at
     this = sources.c.source == source
     cleaned = sa.select(sa.func.coalesce(sources.c.cleaned_until, 0)).where(this)
     until = transaction.execute(cleaned).scalar_one_or_none() or 0
@@ -138,7 +140,7 @@ def plan(
 def _finished(source: str, after: int, until: int) -> sa.Select[Any]:
     c = shards.c
     return sa.select(c.shard_key, c.shard_id, c.uri, c.size, c.etag, c.opened_at, c.finished_at).where(
-        c.source == source, c.finished_at > after, c.finished_at <= until, c.state == ShardState.DONE.value
+        c.source == source, c.finished_at > after, c.finished_at <= until, PUBLISHED
     )
 
 
@@ -193,7 +195,7 @@ def waiting(transaction: Transaction, source: str, retention: timedelta) -> Wait
 
     Finished shards count whose URI is outside of `allowedPrefixes`, which are left alone.
     """
-    now = int(transaction.execute(sa.select(transaction.now())).scalar_one())
+    now = trusted_time(transaction).at
     cleaned = sa.select(sources.c.cleaned_until).where(sources.c.source == source)
     until = transaction.execute(cleaned).scalar_one_or_none() or 0
     unplanned = _finished(source, until, now - max(retention, SETTLED) // _MICROSECOND).subquery()

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from shard_store.errors import StoreConfigurationError
 from shard_store.listing import SURE, earliest, latest
-from shard_store.model import ShardKey, ShardState, shard_key
+from shard_store.model import Pending, ShardKey, ShardState, shard_key
 from shard_store.semantics import Semantics
 from shard_store.sql.schema import pipelines, shards, sources
 from shard_store.sql.transaction import Transaction
@@ -28,6 +28,8 @@ class Category(str, Enum):
     PUBLISHED = "published"
     WAITING = "waiting"  # announced, and not published yet
     QUARANTINED = "quarantined"
+    SKIPPED = "skipped"  # bad, at least in part, and the options say that such an object is left out
+    GIVEN_UP = "given_up"  # with at-most-once: its batch was begun, and nobody knows that it was published
     MISSING = "missing"  # never announced, as far as the store remembers, and it would remember
     CHANGED = "changed"  # published, and another object by now
     BEYOND_MEMORY = "beyond_memory"  # unknown, and so old that the store may have forgotten it
@@ -38,8 +40,22 @@ class Category(str, Enum):
 COUNTED = tuple(category for category in Category if category is not Category.LEFT_OUT)
 """Each object of a certificate is in one of these."""
 
-UNPUBLISHED = (Category.MISSING, Category.QUARANTINED, Category.WAITING, Category.CHANGED)
+UNPUBLISHED = (
+    Category.MISSING,
+    Category.QUARANTINED,
+    Category.GIVEN_UP,
+    Category.SKIPPED,
+    Category.WAITING,
+    Category.CHANGED,
+)
 """With an object in one of these nothing is complete; the worst first."""
+
+UNPUBLISHED_BY_MARK = {
+    Pending.BEGUN.value: Category.WAITING,
+    Pending.SKIPPED.value: Category.SKIPPED,
+    Pending.GIVEN_UP.value: Category.GIVEN_UP,
+}
+"""What a shard that is done is instead of published."""
 
 
 class Clocks(NamedTuple):
@@ -125,11 +141,12 @@ def compare(
     """
     keys = [shard_key(source, one.shard_id) for one in listed]
     plain_keys = {one: shard_key(source, one.uri) for one in listed if one.uri is not None}
-    columns = (shards.c.shard_key, shards.c.state, shards.c.size, shards.c.etag, shards.c.finished_at, shards.c.owner)
+    c = shards.c
+    columns = (c.shard_key, c.state, c.size, c.etag, c.finished_at, c.owner, c.pending)
     of_shards = sa.select(*columns).where(transaction.among(shards.c.shard_key, sorted({*keys, *plain_keys.values()})))
     given = _memory(source).subquery()
     of_source = sa.select(
-        sa.null(), sa.literal(""), given.c.forgotten_before, sa.null(), given.c.existing_before, sa.null()
+        sa.null(), sa.literal(""), given.c.forgotten_before, sa.null(), given.c.existing_before, sa.null(), sa.null()
     )
     known: dict[ShardKey | None, Any] = {}
     for found in transaction.execute(sa.union_all(of_shards, of_source)):
@@ -163,11 +180,13 @@ def _unknown(one: ListedShard, remembered: Memory, clocks: Clocks) -> Finding:
 
 
 def _known(one: ListedShard, row: Sequence[Any], clocks: Clocks) -> Finding:
-    _, state, size, etag, finished_at, owner = row
+    _, state, size, etag, finished_at, owner, mark = row
     if state == ShardState.QUARANTINED.value:
         return Finding(Category.QUARANTINED, owner)
     if state != ShardState.DONE.value:
         return Finding(Category.WAITING, owner)
+    if mark in UNPUBLISHED_BY_MARK:
+        return Finding(UNPUBLISHED_BY_MARK[mark], owner)
     if one.etag is not None and etag is not None:
         changed = one.etag != etag
     else:

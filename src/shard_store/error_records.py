@@ -14,14 +14,12 @@ from typing import Any
 import sqlalchemy as sa
 
 from shard_store.activity import count_errors
-from shard_store.model import QUARANTINING, ErrorRecord, Move, PlanIdentity, Position, ShardKey, shard_key
+from shard_store.model import WHOLE, ErrorRecord, Move, PlanIdentity, Position, ShardKey, shard_key
 from shard_store.shards import fence
 from shard_store.sql.schema import attempts, errors
 from shard_store.sql.transaction import Transaction, chunks
 
 _LARGE = 1 << 20  # bytes that every database takes
-_WHOLE = (*QUARANTINING, "skipped")
-"""The scopes of errors that concern a range as a whole."""
 
 
 def record(transaction: Transaction, source: str, pipeline: str, records: Sequence[ErrorRecord]) -> None:
@@ -76,7 +74,7 @@ def _bring_back(transaction: Transaction, keys: Sequence[bytes]) -> None:
 
 def found_bad(transaction: Transaction, identity: PlanIdentity) -> set[tuple[ShardKey, Position]]:
     """The ranges of the plan, by key and start, that an attempt found bad as a whole: they are not read again."""
-    whole = errors.c.delivery_hash == identity.delivery_hash, errors.c.scope.in_(_WHOLE)
+    whole = errors.c.delivery_hash == identity.delivery_hash, errors.c.scope.in_(WHOLE)
     found = transaction.execute(sa.select(errors.c.shard_key, errors.c.position).where(*whole))
     return {(ShardKey(key), Position(start)) for key, start in found}
 

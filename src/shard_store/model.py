@@ -67,16 +67,19 @@ OTHER = "other"
 
 class ShardState(str, Enum):
     OPEN = "open"  # not at the end: somebody has to process it
-    DONE = "done"  # at EOF, published
+    DONE = "done"  # at EOF, and published unless it is marked: see unpublished.py
     QUARANTINED = "quarantined"  # given up with a cause in the errors table
 
 
 class Pending(str, Enum):
-    """What plans have to know of a shard that is not in its snapshot."""
+    """What plans have to know of a shard that is not in its snapshot; of one that is done, why it is not published."""
 
     RENEWED = "renewed"  # announced anew since a plan has looked at it
     QUARANTINE = "quarantine"  # an operator wants it given up
     SEEN = "seen"  # a plan has looked at it since; the row may have a newer version than the snapshot
+    BEGUN = "begun"  # with at-most-once: its batch was begun, and is not published yet
+    SKIPPED = "skipped"  # it was bad, at least in part, and the options say that it is to be skipped
+    GIVEN_UP = "given-up"  # with at-most-once: its batch was begun, and nobody knows that it was published
 
 
 class AttemptKind(str, Enum):
@@ -287,6 +290,9 @@ def split_key(path: str) -> bytes:
 
 QUARANTINING = ("object", "part")
 """Scopes of errors with which a shard ends in quarantine."""
+
+WHOLE = (*QUARANTINING, "skipped")
+"""Scopes of errors that concern a range as a whole."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
-from shard_store import known_sinks, memory, read_marks, snapshots
+from shard_store import known_sinks, memory, read_marks, snapshots, unpublished
 from shard_store.errors import LostProgress, ShardStoreError
 from shard_store.model import Move, PlanIdentity, PublishToken, Range, ShardKey, Snapshot
 from shard_store.positions import advance_shards, finished, open_positions, refuse_missing, split_by_fit
@@ -118,6 +118,7 @@ def write_snapshot(
     if semantics.final_at_snapshot:
         identity = PlanIdentity(row.source, token, seq - 1, seq, "")
         advance_shards(transaction, identity, [Move(r.key, r.start, r.end) for r in entries])
+        unpublished.mark_begun(transaction, entries)
     return tuple(entries)
 
 
@@ -128,6 +129,8 @@ def adopt_offset(transaction: Transaction, token: PublishToken, seq: int, store_
     """
     row = fence(transaction, token)
     if seq > row.last_seq:
+        if Semantics(row.semantics).final_at_snapshot:
+            unpublished.mark_given_up(transaction, token.pipeline, (row.confirmed_seq, row.last_seq))
         changes: dict[str, object] = {"last_seq": seq, "confirmed_seq": seq}
         if store_id is not None:
             changes["stores"] = json.dumps({**other_stores(row.stores), store_id: seq})
@@ -186,6 +189,8 @@ def _confirm(
         # its shards stay open, and are offered again
         if not unplanned and not (forgotten is not None and semantics.final_at_delivery):
             taken, lost = True, _deliver_planned(transaction, row, token, end_seq)
+        elif unplanned and semantics.final_at_snapshot:
+            unpublished.mark_given_up(transaction, token.pipeline, (row.confirmed_seq, end_seq))
     # from the plan's own first snapshot, which a restart may have confirmed already; older ones are left to pruning:
     # the cost of a confirm is that of its own batch
     after = row.confirmed_seq if row.plan_after is None else min(row.plan_after, row.confirmed_seq)

@@ -413,7 +413,7 @@ def _certified(transaction: Transaction) -> dict[str, Certified]:
     columns = (c.id, c.source, c.prefix, c.objects, c.written_at, *counts)
     found: dict[str, Certified] = {}
     for row in transaction.execute(sa.select(*columns).where(c.id.in_(newest))):
-        by_category = {category.value: row._mapping[category.value] for category in Category}
+        by_category = {category.value: row._mapping[category.value] or 0 for category in Category}
         found[row.source] = Certified(row.id, row.prefix, verdict(by_category), row.objects, time_of(row.written_at))
     return found
 

@@ -14,7 +14,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
-from shard_store import announcing, known_sinks, memory, read_marks, readings, shard_repair, snapshots
+from shard_store import announcing, known_sinks, memory, read_marks, readings, shard_repair, snapshots, unpublished
 from shard_store.error_records import found_bad
 from shard_store.errors import PipelineTakenOver, ShardStoreError, StoreConfigurationError
 from shard_store.model import Pending, Plan, PlanIdentity, Position, PublishToken, Range, ShardKey, delivery_hash
@@ -223,6 +223,8 @@ def _make(
         taken = {(r.key, r.start) for r in included}
         left_out = [r for r in planned if (r.key, r.start) not in taken]
     lost = left_out
+    if semantics.final_at_snapshot and left_out:
+        unpublished.mark_given_up(transaction, token.pipeline, (after, seqs[1]), {r.key for r in left_out})
     if semantics.final_at_delivery:
         ended = finished(transaction, {r.key for r in others} - positions.keys())
         if ended:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
 from shard_store import cleaning
+from shard_store.activity import window_of
 from shard_store.error_delivery import UNDELIVERED, awaits_delivery
 from shard_store.error_records import FINAL
 from shard_store.model import BEGINNING, LISTING, micros
@@ -34,6 +35,7 @@ from shard_store.sql.schema import (
 )
 from shard_store.sql.transaction import ROWS_PER_STATEMENT, Transaction
 from shard_store.starting import first_since
+from shard_store.trusted_time import note_time, trusted_time
 
 _MICROSECOND = timedelta(microseconds=1)
 _CLEANED_WITHIN = 3
@@ -51,6 +53,7 @@ HISTORY = timedelta(days=90)
 class RetentionPolicy:
     """How long finished things are kept. `window`: the deduplication window; `max_shards`: per source, None = any.
 
+    A source remembers for longer where one of its pipelines has a longer window: see `_windows`.
     With `max_shards` the oldest finished shards beyond it go even when they are younger than the window: it is the
     user's word that the table may not grow further. `source` limits it to one source.
     `pipelines`: how long a pipeline that has stopped with nothing unfinished is remembered, and never shorter than the
@@ -66,7 +69,11 @@ class RetentionPolicy:
 
 @dataclass(frozen=True, slots=True)
 class PruneResult:
-    """How many rows were removed (with dry_run: would be). `timed_out`: more is left for the next run."""
+    """How many rows were removed (with dry_run: would be). `timed_out`: more is left for the next run.
+
+    `ahead`: so far is the database's clock beyond the time that this run went by, since it has not lasted; None: no.
+    `windows`: for how long the sources remember that remember for longer than the policy says.
+    """
 
     shards: int = 0
     snapshots: int = 0
@@ -81,13 +88,15 @@ class PruneResult:
     cleanings: int = 0
     history: int = 0
     timed_out: bool = False
+    ahead: timedelta | None = None
+    windows: Mapping[str, timedelta] = field(default_factory=dict)
 
     @property
     def total(self) -> int:
         return sum(getattr(self, name) for name in TABLES)
 
 
-TABLES = tuple(field.name for field in fields(PruneResult) if field.name != "timed_out")
+TABLES = tuple(one.name for one in fields(PruneResult) if one.name not in ("timed_out", "ahead", "windows"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,19 +133,22 @@ def prune(
     Its transactions take `share` of that time, and pauses between them the rest: pipelines that publish meanwhile
     would otherwise share the disk with it, and on SQLite wait for its lock each time.
     Never removes what is open (invariant 6), or a snapshot that a plan may still need. `now` defaults to the database's
-    clock. Any process may run it at any time; running twice at once is harmless.
+    clock, as far as it can be trusted. Any process may run it at any time; running twice at once is harmless.
     """
-    at = database.read(lambda t: int(t.execute(sa.select(t.now())).scalar_one())) if now is None else micros(now)
+    at, ahead = _time(database, now, dry_run)
+    known = _pipelines(database, policy)
+    windows = _windows(known, policy, at)
+    longer = {source: window for source, window in windows.items() if window > policy.window}
     deadline = clock() + time_out
     removed: dict[str, Any] = dict.fromkeys(TABLES, 0)
-    targets = list(_targets(database, policy, at))
+    targets = list(_targets(database, policy, at, known, windows))
     if dry_run:
         for table in {target.table for target in targets}:  # two reasons for a shard to go overlap: counted as one
             old = sa.or_(*(target.old for target in targets if target.table is table))
             query = sa.select(sa.func.count()).select_from(table).where(old)
             name = table.name.removeprefix("cuesqueue_")
             removed[name] = database.read(lambda t, q=query: int(t.execute(q).scalar_one()))  # type: ignore[misc]
-        return PruneResult(**removed)
+        return PruneResult(ahead=ahead, windows=longer, **removed)
     timed_out = False
     for target in targets:
         while (began := clock()) < deadline:
@@ -147,18 +159,47 @@ def prune(
             sleep((clock() - began) * (1 / share - 1))
         else:
             timed_out = True
-    return PruneResult(timed_out=timed_out, **removed)
+    return PruneResult(timed_out=timed_out, ahead=ahead, windows=longer, **removed)
 
 
-def _targets(database: Database, policy: RetentionPolicy, at: int) -> Iterator[_Target]:
-    """What to remove, source by source and pipeline by pipeline: so that each query reads a range of an index."""
-    wanted = sa.true() if policy.source is None else pipelines.c.source == policy.source
-    known = database.read(lambda t: t.execute(sa.select(pipelines).where(wanted)).all())
-    cutoff = at - policy.window // _MICROSECOND
-    since = at - _CLEANED_WITHIN * (policy.window // _MICROSECOND)
-    for source in sorted({row.source for row in known}):
-        planned = database.read(lambda t, s=source: cleaning.planned_until(t, s, since))  # type: ignore[misc]
-        yield from _finished_shards(database, source, policy.max_shards, cutoff, planned)
+def _pipelines(database: Database, policy: RetentionPolicy) -> Sequence[Row[Any]]:
+    chosen = sa.true() if policy.source is None else pipelines.c.source == policy.source
+    return database.read(lambda t: t.execute(sa.select(pipelines).where(chosen)).all())
+
+
+def _windows(known: Sequence[Row[Any]], policy: RetentionPolicy, at: int) -> dict[str, timedelta]:
+    """For how long each source remembers: at least for the longest window of its pipelines.
+
+    One that was silent for longer than its own window counts no more: all that it has read is older than that.
+    """
+    windows = {row.source: policy.window for row in known}
+    for row in known:
+        own = window_of(row.report)
+        if own is not None and row.heartbeat_at >= at - own and Semantics(row.semantics).keeps_shards:
+            windows[row.source] = max(windows[row.source], own * _MICROSECOND)
+    return windows
+
+
+def _time(database: Database, now: datetime | None, dry_run: bool) -> tuple[int, timedelta | None]:
+    """The time to prune by, and how far the database's clock is beyond it."""
+    if now is not None:
+        return micros(now), None
+    at, ahead = database.read(trusted_time) if dry_run else database.write(note_time)
+    return at, ahead * _MICROSECOND if ahead else None
+
+
+def _targets(
+    database: Database, policy: RetentionPolicy, at: int, known: Sequence[Row[Any]], windows: Mapping[str, timedelta]
+) -> Iterator[_Target]:
+    """What to remove, source by source and pipeline by pipeline: so that each query reads a range of an index.
+
+    Shards go by the window of their source, and what was recorded of them by the longest of all windows.
+    """
+    for source, window in sorted(windows.items()):
+        since = at - _CLEANED_WITHIN * (window // _MICROSECOND)
+        planned = database.read(lambda t, s=source, c=since: cleaning.planned_until(t, s, c))  # type: ignore[misc]
+        yield from _finished_shards(database, source, policy.max_shards, at - window // _MICROSECOND, planned)
+    cutoff = at - max([policy.window, *windows.values()]) // _MICROSECOND
     yield _released_shards(policy, cutoff)
     there = set(database.read(lambda t: t.execute(sa.select(snapshots.c.pipeline).distinct()).scalars()))
     for row in known:

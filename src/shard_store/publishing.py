@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
-from shard_store import read_marks, readings, snapshots
+from shard_store import read_marks, readings, snapshots, unpublished
 from shard_store.activity import Amounts, LastBatch, counted
 from shard_store.announcing import announced_since
 from shard_store.error_records import forget_left_out
@@ -20,6 +20,7 @@ from shard_store.errors import ShardStoreError
 from shard_store.lags import histogram
 from shard_store.model import (
     QUARANTINING,
+    WHOLE,
     AttemptKind,
     Move,
     PlanIdentity,
@@ -243,9 +244,14 @@ def deliver(transaction: Transaction, delivery: Delivery) -> Published:
         advance_shards(transaction, identity, delivery.moves)
         if delivery.left_out:
             forget_left_out(transaction, identity.delivery_hash, delivery.left_out, delivery.moves)
-    causes, bad = _errors_of(transaction, identity.delivery_hash)
+    causes, bad, skipped = _errors_of(transaction, identity.delivery_hash)
     quarantined = {key for key in advanced if key in bad}
-    ended = [move.key for move in delivery.moves if is_end(move.end) and move.key not in bad]
+    read = [move for move in delivery.moves if move.key not in bad and move.key not in skipped]
+    ended = [move.key for move in read if is_end(move.end)]
+    if semantics.final_at_snapshot:
+        unpublished.mark_published(transaction, read)
+    if semantics.keeps_shards and skipped:
+        unpublished.mark_skipped(transaction, (advanced & skipped) - bad)
     if semantics.keeps_shards and quarantined:
         readings.doubt(
             transaction,
@@ -265,7 +271,7 @@ def deliver(transaction: Transaction, delivery: Delivery) -> Published:
         transaction.change_among(quarantine, shards.c.shard_key, quarantined)
     kind = AttemptKind.OUTPUT
     rows = delivery.rows
-    if rows == 0 or (rows is None and advanced <= bad):
+    if rows == 0 or (rows is None and advanced <= bad | skipped):
         kind = AttemptKind.ERROR if causes else AttemptKind.NIL
     _record(transaction, delivery, kind, len(advanced), causes, ended)
     return Published(identity.delivery_hash, False, kind, len(advanced), len(quarantined))
@@ -295,19 +301,21 @@ _KINDS = errors.c.scope, errors.c.cause
 _CAUSES = sa.select(*_KINDS, sa.func.count()).where(errors.c.delivery_hash == sa.bindparam("digest")).group_by(*_KINDS)
 
 
-def _errors_of(transaction: Transaction, digest: str) -> tuple[Counter[str], set[bytes]]:
-    """How many errors the plan left, by cause, and the keys of the objects that are bad as a whole."""
+def _errors_of(transaction: Transaction, digest: str) -> tuple[Counter[str], set[bytes], set[bytes]]:
+    """How many errors the plan left, by cause; the keys of what is to be quarantined, and of what was skipped."""
     causes = Counter[str]()
     scopes: set[str] = set()
     for scope, cause, count in transaction.execute(_CAUSES, [{"digest": digest}]):
         scopes.add(scope)
         causes[cause] += count
-    if scopes.isdisjoint(QUARANTINING):
-        return causes, set()
-    bad = transaction.execute(
-        sa.select(errors.c.shard_key).where(errors.c.delivery_hash == digest, errors.c.scope.in_(QUARANTINING))
-    )
-    return causes, set(bad.scalars())
+    bad, skipped = set[bytes](), set[bytes]()
+    if not scopes.isdisjoint(WHOLE):
+        of_objects = sa.select(errors.c.shard_key, errors.c.scope).where(
+            errors.c.delivery_hash == digest, errors.c.scope.in_(WHOLE)
+        )
+        for key, scope in transaction.execute(of_objects):
+            (bad if scope in QUARANTINING else skipped).add(key)
+    return causes, bad, skipped
 
 
 def _record(

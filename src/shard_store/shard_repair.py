@@ -63,7 +63,7 @@ def quarantine(
     wanted: list[Row[Any]] = []
     for row in _rows(transaction, keys, dry_run):
         if row.state == ShardState.DONE.value:
-            done.refused[row.shard_id] = "it is published already"
+            done.refused[row.shard_id] = _unpublished(row) or "it is published already"
         elif row.state == ShardState.QUARANTINED.value or row.pending == Pending.QUARANTINE.value:
             done.unchanged += 1
         else:
@@ -133,7 +133,8 @@ def reopen(
             if not problem:
                 back.append(row)
         elif row.state == ShardState.DONE.value:
-            problem = "it is published: reading it again would double its rows; see `cuesqueue shards forget`"
+            published = "it is published: reading it again would double its rows"
+            problem = f"{_unpublished(row) or published}; see `cuesqueue shards forget`"
         elif row.pending == Pending.QUARANTINE.value:
             withdrawn.append(row)
         else:
@@ -175,6 +176,16 @@ def forget(transaction: Transaction, keys: Sequence[ShardKey], audit: Audit, *, 
 def _rows(transaction: Transaction, keys: Sequence[ShardKey], dry_run: bool) -> list[Row[Any]]:
     query = sa.select(shards) if dry_run else sa.select(shards).with_for_update()
     return list(transaction.select_among(query, shards.c.shard_key, keys))
+
+
+def _unpublished(row: Row[Any]) -> str:
+    """What a shard that is done is instead of published, or ""."""
+    words = {
+        Pending.BEGUN.value: "its batch was begun, and at-most-once allows but one attempt",
+        Pending.SKIPPED.value: "it was skipped, and parts of it may be published",
+        Pending.GIVEN_UP.value: "its batch was given up (at-most-once), and may have been published",
+    }
+    return words.get(row.pending, "") if row.state == ShardState.DONE.value else ""
 
 
 def _cannot_reopen(

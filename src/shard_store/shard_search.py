@@ -79,7 +79,7 @@ class FoundShard:
     """A shard as the store has it. Times are microseconds since 1970 UTC.
 
     `pending`: what the next plan with it will do: `renewed` reads its newest version, `quarantine` gives it up; `seen`:
-    a plan has done so.
+    a plan has done so. Of a shard that is done, why it is not published: `begun`, `skipped`, `given-up`.
     """
 
     key: ShardKey

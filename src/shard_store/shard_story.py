@@ -11,13 +11,14 @@ from sqlalchemy.engine import Row
 
 from shard_store import error_search, shard_changes
 from shard_store.error_search import StoredError
-from shard_store.model import QUARANTINING, PlanIdentity, PublishToken, ShardKey, ShardState
+from shard_store.model import QUARANTINING, Pending, PlanIdentity, PublishToken, ShardKey, ShardState
 from shard_store.publishing import planned_moves
 from shard_store.shard_changes import StoredChange
 from shard_store.shard_search import FoundShard, as_found
 from shard_store.sql.schema import attempts, errors, pipelines, shards, splits
 from shard_store.sql.schema import shard_changes as changes
 from shard_store.sql.transaction import Transaction
+from shard_store.unpublished import MARKS
 
 _LISTED = 1000
 
@@ -68,6 +69,8 @@ class ShardStory:
         """Where the shard is, or why it is not published, in one sentence."""
         if self.shard is None:
             return "the store does not know it" + (": it was forgotten" if self.changes else "")
+        if self.shard.state == ShardState.DONE.value and self.shard.pending in MARKS:
+            return self._unpublished(Pending(self.shard.pending))
         if self.shard.state == ShardState.DONE.value:
             how = f" by attempt {self.attempts[-1].delivery_hash}" if self.attempts else ", its attempt is pruned"
             return "published" + how
@@ -83,6 +86,17 @@ class ShardStory:
             return f"in the plan of {seqs}, which was made {self.planned.attempt} time(s) and is not published{wanted}"
         whose = "by any pipeline" if self.shard.pipeline is None else f"by pipeline {self.shard.pipeline!r}"
         return f"open: it waits to be planned {whose}{wanted}"
+
+    def _unpublished(self, mark: Pending) -> str:
+        if mark is Pending.BEGUN:
+            return "in a batch that was begun (at-most-once) and is not published"
+        if mark is Pending.GIVEN_UP:
+            return (
+                "given up: its batch was begun, nobody knows that it was published, and at-most-once reads it no more"
+            )
+        errors = [error for error in self.errors if error.scope == "skipped"]
+        why = f"{errors[-1].cause}: {errors[-1].detail}" if errors else "its error was deleted"
+        return f"skipped, and not published: {why}"
 
     @property
     def _bad_at(self) -> str:

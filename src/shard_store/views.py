@@ -12,10 +12,11 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from shard_store.certificates import EMPTY
 from shard_store.completeness import UNPUBLISHED, Category
 from shard_store.error_records import error_state
 from shard_store.errors import StoreConfigurationError
-from shard_store.model import micros, shard_key, split_key
+from shard_store.model import Pending, ShardState, micros, shard_key, split_key
 from shard_store.sql.database import Database
 from shard_store.sql.schema import (
     AnyText,
@@ -30,6 +31,7 @@ from shard_store.sql.schema import (
     splits,
 )
 from shard_store.sql.transaction import Transaction
+from shard_store.unpublished import MARKS
 
 PAGE = 10_000
 OPENING = 4 << 20
@@ -62,7 +64,12 @@ _ONLY_SPLIT = sa.case(
 _ONLY_ROWS = sa.case((attempts.c.shards == 1, attempts.c.rows))
 _FINAL = sa.or_(errors.c.delivery_hash == "", attempts.c.delivery_hash.is_not(None))
 
+_MARKED = sa.and_(shards.c.state == ShardState.DONE.value, shards.c.pending.in_(MARKS))
+_FILE_STATE = sa.case((_MARKED, shards.c.pending), else_=shards.c.state)
+_COMMITTED = sa.case((sa.and_(_MARKED, shards.c.pending != Pending.SKIPPED.value), None), else_=shards.c.finished_at)
+
 _VERDICT = sa.case(
+    (certificates.c.objects == 0, EMPTY),
     (sa.or_(*(certificates.c[category.value] > 0 for category in UNPUBLISHED)), "incomplete"),
     (certificates.c[Category.BEYOND_MEMORY.value] > 0, "unknown"),
     else_="complete",
@@ -99,11 +106,13 @@ VIEWS: dict[str, tuple[Column, ...]] = {
     ),
     "files_state": (
         Column("path", "text", sa.func.coalesce(shards.c.uri, shards.c.shard_id, type_=AnyText())),
-        *_columns(shards, "size:integer state source"),
+        Column("size", "integer", shards.c.size),
+        Column("state", "text", _FILE_STATE),
+        Column("source", "text", shards.c.source),
         Column("pipeline", "text", shards.c.owner),
         Column("discovery_time", "time", shards.c.opened_at),
         Column("processed_time", "time", attempts.c.snapshot_at),
-        Column("commit_time", "time", shards.c.finished_at),
+        Column("commit_time", "time", _COMMITTED),
         Column("rows", "integer", _ONLY_ROWS),
         *_columns(shards, "queue message_id receive_count:integer shard_id"),
         Column("delivery_hash", "text", attempts.c.delivery_hash),
@@ -122,7 +131,7 @@ VIEWS: dict[str, tuple[Column, ...]] = {
             certificates,
             "objects:integer published:integer waiting:integer quarantined:integer missing:integer changed:integer "
             "beyond_memory:integer before_beginning:integer left_out:integer evidence choice digest unpublished actor "
-            "written_at:time",
+            "written_at:time skipped:integer given_up:integer",
         ),
     ),
 }

@@ -120,7 +120,7 @@ def test_it_is_opened_as_long_as_its_shard_is_remembered_though_its_error_is_old
     backend.clock.advance(2 * day)
     store.prune(week)
     assert announce(us, said("m2", 16)).reopened
-    backend.clock.advance(6 * day)
+    backend.run_for(6 * day)
     assert store.prune(week).errors == 1
 
 

@@ -138,7 +138,7 @@ def test_what_ended_is_not_due_again_and_is_forgotten_with_the_window(backend: S
     assert row(store, "a")["outcome"] == outcome
     policy = RetentionPolicy(timedelta(days=30), source="s")
     assert store.prune(policy).cleanings == 0
-    backend.clock.advance(31 * DAY)
+    backend.run_for(31 * DAY)
     assert store.prune(policy).cleanings == 1
     assert [found["uri"] for found in rows(store, "cleanings")] == ["b"], "what is still to be done stays"
 

@@ -7,8 +7,10 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 import shard_store
+from shard_store.activity import Report
 from shard_store.model import ErrorRecord, Split, position_at, shard_key
 from shard_store.pruning import PruneResult, RetentionPolicy, prune
+from shard_store.semantics import Semantics
 from shard_store.sql.schema import leases
 from shard_store.store import ShardStore
 from support.store_backends import PROCESS_BACKENDS, Pipeline, StoreBackend, rows
@@ -283,7 +285,7 @@ def test_a_pipeline_that_stopped_for_good_is_forgotten_after_a_year(backend: Sto
     backend.clock.advance(300 * DAY)
     assert store.prune(WEEK).pipelines == 0
     store.heartbeat(pipelines["alive"].token, 60.0)
-    backend.clock.advance(66 * DAY)
+    backend.run_for(66 * DAY)
     result = store.prune(WEEK)
     assert (result.pipelines, result.attempts) == (1, 1)
     assert {row["pipeline"] for row in rows(store, "attempts")} == set(names[1:])
@@ -312,3 +314,58 @@ def test_published_files_go_only_when_the_user_says_how_old_they_may_be(backend:
     assert store.prune(policy, dry_run=True).splits == 1
     assert store.prune(policy).splits == 1
     assert [row["path"] for row in rows(store, "splits")] == ["/split-1", "/split-2"]
+
+
+MONTH = timedelta(days=30)
+
+
+def say(pipeline: Pipeline, window: timedelta | None) -> None:
+    report = Report(window=None if window is None else window // timedelta(microseconds=1))
+    pipeline.store.heartbeat(pipeline.token, 60.0, report)
+
+
+def test_of_pipelines_with_different_windows_the_longest_holds_for_their_source(backend: StoreBackend) -> None:
+    """The other one's queue may bring an object again after the shorter window, and its rows would double."""
+    store = backend.open()
+    short, long = Pipeline.start(store), Pipeline.start(store, "long")
+    elsewhere = Pipeline.start(store, "elsewhere", "t")
+    for pipeline in (short, elsewhere):
+        pipeline.deliver(f"of {pipeline.token.pipeline}")
+    say(long, MONTH)
+    backend.clock.advance(8 * DAY)
+    say(short, WEEK.window)
+    result = store.prune(WEEK)
+    assert (ids(store), result.windows) == ({"of p"}, {"s": MONTH})
+    assert store.prune(WEEK, now(backend) + timedelta(days=21), dry_run=True).shards == 0
+    assert store.prune(WEEK, now(backend) + timedelta(days=23)).shards == 1
+
+
+def test_a_pipeline_holds_nothing_when_it_was_gone_for_longer_than_its_own_window(backend: StoreBackend) -> None:
+    store = backend.open()
+    us, gone = Pipeline.start(store), Pipeline.start(store, "gone")
+    say(gone, MONTH)
+    Pipeline.start(store, "of the version before")
+    backend.clock.advance(23 * DAY)
+    us.deliver("a")
+    backend.clock.advance(8 * DAY)
+    result = store.prune(WEEK)
+    assert (result.shards, result.windows) == (1, {})
+
+
+def test_a_reader_that_starts_again_has_its_window_before_its_first_heartbeat(backend: StoreBackend) -> None:
+    store = backend.open()
+    us, long = Pipeline.start(store), Pipeline.start(store, "long")
+    us.deliver("a")
+    say(long, MONTH)
+    backend.clock.advance(8 * DAY)
+    Pipeline.start(store, "long")
+    assert store.prune(WEEK).shards == 0
+
+
+def test_where_no_shards_are_kept_a_window_holds_nothing(backend: StoreBackend) -> None:
+    store = backend.open()
+    us = Pipeline.start(store)
+    say(Pipeline.start(store, "at least once", semantics=Semantics.AT_LEAST_ONCE), MONTH)
+    us.deliver("a")
+    backend.clock.advance(8 * DAY)
+    assert store.prune(WEEK).shards == 1

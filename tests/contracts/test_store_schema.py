@@ -18,6 +18,7 @@ from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
+from shard_store.completeness import ListedShard
 from shard_store.errors import StoreConfigurationError
 from shard_store.model import shard_key
 from shard_store.pruning import RetentionPolicy
@@ -27,6 +28,7 @@ from shard_store.sql.schema import (
     REVISION,
     applied,
     attempts,
+    errors,
     identity,
     metadata,
     pipelines,
@@ -344,6 +346,32 @@ def test_a_store_of_the_sixth_schema_has_objects_of_which_nothing_more_is_known(
         assert shard.content.reference is None
 
 
+@pytest.mark.parametrize("died", [False, True])
+def test_a_store_of_the_ninth_schema_knows_again_what_was_skipped(url: str, database: Database, died: bool) -> None:
+    """By the error of the plan that ended it; one that was forgotten and read again since is published."""
+    install(database, "0009")
+    attempt = {"lead_hash": "h", "source": "s", "pipeline": "p", "kind": "attempt-output", "delivery_hash": "h"}
+    attempt |= dict.fromkeys(("incarnation", "start_seq", "shards", "lost", "errors", "splits", "published_at"), 1)
+    with database.engine.begin() as connection:
+        connection.execute(attempts.insert().values(**attempt, end_seq=7))
+        for name, end_seq, scope in (("skipped", 7, "skipped"), ("again", 8, "skipped"), ("good", 7, "record")):
+            texts = dict.fromkeys(("shard_id", "queue", "message_id"), name)
+            row = {"shard_key": shard_key("s", name), "source": "s", "position": "~", "state": "done", "owner": "p"}
+            numbers = dict.fromkeys(("receive_count", "opened_at", "finished_at"), 1)
+            connection.execute(shards.insert().values(**row, **texts, **numbers, end_seq=end_seq))
+            error = dict.fromkeys(("cause", "detail", "subject", "position", "queue", "message_id"), name)
+            error |= {"source": "s", "pipeline": "p", "scope": scope, "delivery_hash": "h"}
+            key = shard_key("s", name)
+            connection.execute(errors.insert().values(error_key=key, shard_key=key, occurred_at=1, **error))
+        if died:
+            connection.exec_driver_sql("ALTER TABLE cuesqueue_certificates ADD COLUMN skipped BIGINT")
+    assert installing.migrate(database) == ("0009", REVISION)
+    with open_store(url) as store:
+        listed = [ListedShard(name, None, None, 0) for name in ("skipped", "again", "good")]
+        found = [finding.category.value for finding in store.compare("s", listed)]
+        assert found == ["skipped", "published", "published"]
+
+
 def test_a_migration_that_died_before_it_was_stamped_goes_on(url: str, database: Database) -> None:
     open_store(url).close()
     stamp(database, "0001")
@@ -417,7 +445,8 @@ def test_the_wheel_holds_the_migrations() -> None:
         "0007_references.py",
         "0008_operations.py",
         "0009_moves.py",
-        "0012_what_went_back.py",
+        "0010_what_went_back.py",
+        "0011_unpublished.py",
     }
     assert {path.name for path in (folder / "versions").glob("[0-9]*.py")} == revisions
     settings = (Path(__file__).resolve().parents[2] / "pyproject.toml").read_text(encoding="utf-8")

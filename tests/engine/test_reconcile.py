@@ -9,16 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
 from typer.testing import CliRunner
 
 import cuesqueue
 from queue_source.commands.main import app
 from shard_store import views
+from shard_store.completeness import Category
 from shard_store.model import Content, ErrorRecord, Split
+from shard_store.semantics import Semantics
 from shard_store.sql.schema import sources
 from shard_store.store import open_store
+from support.engine.queries import described, read, run
 from support.engine.world import World
 from support.inventories import CREATED, FORMATS, Entry, write_inventory
 from support.store_backends import Pipeline
@@ -30,9 +33,12 @@ OLD = FORGOTTEN + timedelta(minutes=59)
 BUCKET = "s3://landing/in/"
 
 
+KINDS = ("done", "bad", "skipped", "given", "begun", "open", "never")
+
+
 def fill(world: World) -> list[Entry]:
     """A store with shards of every state, and the entries of an inventory that has an object of every category."""
-    names = {kind: [f"in/{kind}/{i} ü+" for i in range(30)] for kind in ("done", "bad", "open", "never")}
+    names = {kind: [f"in/{kind}/{i} ü+" for i in range(30)] for kind in KINDS}
     uris = {kind: [f"s3://landing/{name}" for name in found] for kind, found in names.items()}
     with open_store(world.store_url) as store:
         us = Pipeline.start(store, "p", "s")
@@ -41,13 +47,20 @@ def fill(world: World) -> list[Entry]:
             contents = [Content(u, u, 10, "e" if i % 2 else None, "q", f"m{u}") for i, u in enumerate(uris[kind])]
             return list(store.open_shards(us.token, "s", contents).values())
 
-        us.snapshot(*opened("done"), *opened("bad"))
+        us.snapshot(*opened("done"), *opened("bad"), *opened("skipped"))
         plan = us.plan()
         records = [ErrorRecord("object", "corrupt-object", "", u, plan.identity.delivery_hash) for u in uris["bad"]]
+        records += [
+            ErrorRecord("skipped", "corrupt-object", "", u, plan.identity.delivery_hash) for u in uris["skipped"]
+        ]
         store.record_errors("s", "p", records)
         us.publish(plan, Split("/x", 1, 1))
         us.confirm()
         opened("open")
+        for kind in ("given", "begun"):  # each start leaves out what the one before has begun
+            us = Pipeline.start(store, "at most once", "s", semantics=Semantics.AT_MOST_ONCE)
+            us.snapshot(*opened(kind))
+            us.plan()
         with store.database.engine.begin() as connection:
             connection.execute(sources.delete())
             micros = round(FORGOTTEN.timestamp() * 1e6)
@@ -100,9 +113,44 @@ def by_command(world: World, tmp_path: Path, *arguments: str) -> tuple[dict[str,
     assert told.exit_code == 1, told.output
     [one] = json.loads(told.stdout)["prefixes"]
     lines = [json.loads(line) for line in (tmp_path / "list").read_text("utf-8").splitlines()]
-    counts = {name: one[name] for name in ("published", "waiting", "quarantined", "missing", "changed")}
+    counts = {
+        name: one[name] for name in ("published", "waiting", "quarantined", "skipped", "given_up", "missing", "changed")
+    }
     counts |= {name: one[name] for name in ("beyond_memory", "before_beginning", "left_out")}
     return {name: count for name, count in counts.items() if count}, {(x["uri"], x["category"]) for x in lines}
+
+
+def test_what_a_query_skips_or_gives_up_is_not_certified_as_published(spark: SparkSession, tmp_path: Path) -> None:
+    skipping, once = (World(tmp_path / name) for name in ("skipping", "once"))
+    skipping.feed(0, 2)
+    bad = tmp_path / "skipping" / "in" / "bad.json.gz"
+    bad.write_bytes(b"no gzip")
+    skipping.publish([bad.as_uri()])
+    run(spark, described(skipping, onCorruptObject="skip"))
+    once.feed(0, 2)
+    query = described(once, deliverySemantics="at-most-once")
+    stream = read(spark, query["source"], query).writeStream.foreachBatch(take_and_fail)
+    stream = stream.option("checkpointLocation", query["checkpoint"]).trigger(availableNow=True)
+    with pytest.raises(StreamingQueryException):
+        stream.start().awaitTermination()
+    once.feed(2, 1)
+    run(spark, query)
+    assert verdict_of(skipping) == ("incomplete", {"published": 2, "skipped": 1})
+    assert verdict_of(once) == ("incomplete", {"published": 1, "given_up": 2})
+    states = Counter(row["state"] for row in once.view("files_state"))
+    assert states == {"done": 1, "given-up": 2}
+
+
+def take_and_fail(batch: DataFrame, batch_id: int) -> None:
+    raise RuntimeError(f"it fails in batch {batch_id}, with {batch.count()} rows")
+
+
+def verdict_of(world: World) -> tuple[str, dict[str, int]]:
+    """What `cuesqueue reconcile` says, and of how many objects."""
+    folder = f"file://{world.root}/in/"
+    told = CliRunner().invoke(app, ["reconcile", folder, "--store", world.store_url, "--grace", "0s", "--json"])
+    [one] = json.loads(told.stdout)["prefixes"]
+    return one["verdict"], {c.value: one[c.value] for c in Category if one[c.value]}
 
 
 @pytest.mark.parametrize("format", FORMATS)
@@ -121,7 +169,9 @@ def test_the_job_says_of_each_object_what_the_command_says(
         "published": 28,
         "changed": 2,
         "quarantined": 30,
-        "waiting": 30,
+        "skipped": 30,
+        "given_up": 30,
+        "waiting": 60,
         "missing": 30,
         "beyond_memory": 7,
         "left_out": 2,
@@ -130,11 +180,12 @@ def test_the_job_says_of_each_object_what_the_command_says(
     assert found.columns == ["uri", "size", "etag", "last_modified", "version", "category", "pipeline"]
     rows = found.collect()
     assert Counter(row.category for row in rows) == counts
-    kinds = ("missing", "quarantined", "waiting", "changed")
+    kinds = ("missing", "quarantined", "skipped", "given_up", "waiting", "changed")
     assert {(row.uri, row.category) for row in rows if row.category in kinds} == unpublished
     owners = {(row.category, row.pipeline) for row in rows}
     assert owners == {
-        *((kind, "p") for kind in ("published", "changed", "quarantined", "waiting")),
+        *((kind, "p") for kind in ("published", "changed", "quarantined", "skipped", "waiting")),
+        *((kind, "at most once") for kind in ("given_up", "waiting")),
         *((kind, None) for kind in ("missing", "beyond_memory", "left_out")),
     }
     damaged = next(tmp_path.rglob("1.*"))
@@ -192,7 +243,7 @@ def test_shards_are_read_side_by_side_and_by_the_columns_that_are_declared(
     fill(world)
     shards = spark.read.format("cuesqueue").options(storeUrl=world.store_url, view="shards")
     all_columns = shards.load()
-    assert all_columns.count() == 90
+    assert all_columns.count() == 180
     some = shards.schema("state STRING, shard_id STRING").load()
     assert sorted(some.collect()) == sorted((row.state, row.shard_id) for row in all_columns.collect())
     with pytest.raises(PySparkException, match="has no column size string"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 from hypothesis import HealthCheck, settings
@@ -225,7 +225,8 @@ class Pipelines(RuleBasedStateMachine):
     def prune(self, most: int | None, days: int, fault: int | str | None) -> None:
         self.last = ("prune", None)
         try:
-            run(self.world, fault, lambda: self.world.store.prune(RetentionPolicy(timedelta(days=days), most)))
+            now = datetime.fromtimestamp(self.world.now, timezone.utc)  # given: else a longer step has to last first
+            run(self.world, fault, lambda: self.world.store.prune(RetentionPolicy(timedelta(days=days), most), now))
         except Crash:
             return
 

@@ -12,10 +12,11 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from shard_store import trusted_time
 from shard_store.model import BEGINNING, Content, Plan, Position, PublishToken, Range, Shard, ShardKey, Split, end_at
 from shard_store.publishing import Published
 from shard_store.semantics import Semantics
-from shard_store.sql.schema import identity, metadata
+from shard_store.sql.schema import identity, leases, metadata
 from shard_store.store import ShardStore, open_store
 from support.queues.backend import Clock
 
@@ -47,6 +48,12 @@ class StoreBackend:
         given = {"clock": self.clock, "trusts_rowcount": self.trusts_rowcount, "patience": 20.0, **settings}
         self.views.append(open_store(self.url, **given))
         return self.views[-1]
+
+    def run_for(self, seconds: float) -> None:
+        """Let time pass in which readers run, and prune: so that the clock is trusted afterwards."""
+        self.clock.advance(seconds)
+        with open_store(self.url) as store, store.database.engine.begin() as connection:
+            connection.execute(leases.delete().where(leases.c.name.in_(trusted_time.NAMES)))
 
     def wipe(self) -> None:
         with open_store(self.url) as store, store.database.engine.begin() as connection:

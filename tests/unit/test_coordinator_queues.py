@@ -8,6 +8,7 @@ import logging
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 
 from queue_source.queues import open_queue
 from shard_store.model import Plan
+from shard_store.pruning import RetentionPolicy
 from support.coordinator_world import EMPTY, World, assert_published_once, patiently, uris
 from support.driver_loop import DriverLoop, published, until
 
@@ -220,6 +222,14 @@ def test_a_queue_that_remembers_longer_than_the_store_is_warned_of(
     with caplog.at_level(logging.WARNING, "cuesqueue"), world.loop(deduplicationWindow="7 days"):
         pass
     assert "longer than deduplicationWindow = 7 days" in caplog.text
+
+
+def test_a_reader_tells_the_store_its_window_for_whoever_prunes(world: World) -> None:
+    with world.loop(deduplicationWindow="60 days"):
+        pass
+    with world.store() as store:
+        result = store.prune(RetentionPolicy(timedelta(days=7)))
+    assert result.windows == {"files": timedelta(days=60)}
 
 
 def test_the_progress_tells_where_the_messages_are(world: World) -> None:

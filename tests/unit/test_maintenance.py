@@ -44,6 +44,7 @@ class Fakes:
     """
 
     counting = 0.0
+    ahead: timedelta | None = None
 
     def __init__(self, rounds: int, backlog: int = 1, failing: dict[str, list[Exception]] | None = None) -> None:
         self.rounds = Rounds(rounds)
@@ -61,7 +62,7 @@ class Fakes:
         self.policies.append(policy)
         self.rounds.now += time_out
         self.backlog -= 1
-        return PruneResult(shards=1, timed_out=self.backlog > 0)
+        return PruneResult(shards=1, timed_out=self.backlog > 0, ahead=self.ahead)
 
     def get_again(self, keys: object) -> None:
         self._called("others")
@@ -118,6 +119,15 @@ def test_pruning_gets_the_window_the_limit_and_the_source_of_the_options() -> No
     fakes = Fakes(rounds=2)
     run(fakes, deduplicationWindow="8 days", deduplicationMaxShards="77")
     assert fakes.policies == [RetentionPolicy(timedelta(days=8), 77, "files")]
+
+
+def test_a_clock_that_is_ahead_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    fakes = Fakes(rounds=400)
+    fakes.ahead = timedelta(days=3650)
+    run(fakes)
+    assert len(fakes.times("prune")) > 2
+    [line] = [record.getMessage() for record in caplog.records]
+    assert "the store's clock is 3650 days, 0:00:00 ahead of the last pruning" in line
 
 
 @pytest.mark.parametrize("call", ["others", "renewed", "abandoned", "prune files", "prune", "depth"])

@@ -152,7 +152,7 @@ def test_the_readers_own_options_choose_and_the_rest_is_left_out(world: World) -
     every = ("--option", "readHiddenFiles=TRUE", "--option", "PATHGLOBFILTER=*.csv")
     assert counts(found(prefix(world), *every, code=1)) == {"published": 2, "missing": 2, "left_out": 1}
     below = ("--option", f"allowedPrefixes={prefix(world)}")
-    assert counts(found(f"{prefix(world)}_temporary/", *below)) == {"left_out": 1}
+    assert counts(found(f"{prefix(world)}_temporary/", *below, code=1)) == {"left_out": 1}
     assert counts(found(f"{prefix(world)}_temporary/", code=1)) == {"missing": 1}
 
 
@@ -188,6 +188,50 @@ def test_a_period_is_asked_about(world: World) -> None:
     put(world, "young", at=datetime.now(timezone.utc))
     assert counts(found(prefix(world), code=1)) == {"published": 3, "missing": 2}
     assert counts(found(prefix(world), "--grace", "0s", code=1)) == {"published": 3, "missing": 3}
+
+
+def test_of_no_objects_nothing_is_certified_and_the_grace_is_named(world: World) -> None:
+    read(world, *put(world, "young", at=datetime.now(timezone.utc)))
+    told = found(prefix(world), "--certify", code=1)
+    assert (told["verdict"], told["objects"], told["outside_of_the_period"], told["certificate"]) == (
+        *("empty", 0, 1),
+        None,
+    )
+    text = run(prefix(world), "--certify", code=1).stderr
+    assert "No object under" in text
+    assert "and 1 outside of that time. There was nothing to compare" in text
+    assert "--grace" in text
+    assert certificates(world) == []
+    assert found(prefix(world), "--grace", "0s")["verdict"] == "complete"
+
+
+@pytest.mark.parametrize("publishes", [True, False])
+def test_at_most_once_a_batch_that_was_given_up_is_told_apart(world: World, publishes: bool) -> None:
+    """With the cuesqueue sink, and with another one, which may have taken its rows."""
+    lost, read_later = put(world, "a", "b"), put(world, "c")
+    world.publish(*lost)
+    once: dict[str, Any] = {"deliverySemantics": "at-most-once"}
+    with world.loop(**once, publishes=publishes) as loop:
+        loop.work = _die
+        with pytest.raises(RuntimeError, match="dies"):
+            loop.batch()
+    assert counts(found(prefix(world), code=1)) == {"waiting": 2, "missing": 1}
+    world.publish(*read_later)
+    with world.loop(**once, publishes=publishes) as loop:
+        until(lambda: _done(world) == 1, patiently(loop))
+    told = found(prefix(world), code=1)
+    assert counts(told) == {"published": 1, "given_up": 2}
+    assert told["unpublished"] == {"given_up": sorted(lost)}
+    assert "1 are published, 2 given up (at-most-once" in told["says"]
+
+
+def _done(world: World) -> int:
+    with world.store() as store:
+        return sum(row["state"] == "done" for row in rows(store, "files_state"))
+
+
+def _die() -> None:
+    raise RuntimeError("it dies in its batch")
 
 
 def test_what_changes_between_two_runs_is_said(world: World) -> None:

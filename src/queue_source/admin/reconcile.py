@@ -23,7 +23,7 @@ from queue_source.options import ListingOptions
 from queue_source.queues import Queue
 from queue_source.queues.base import Unsendable, send_messages
 from queue_source.storage.buckets.base import Bucket, Page
-from shard_store.certificates import Scope, Tally, verdict
+from shard_store.certificates import EMPTY, Scope, Tally, verdict
 from shard_store.completeness import MEASURED, UNMEASURED, UNPUBLISHED, Category, Clocks, Finding, ListedShard
 from shard_store.model import micros
 from shard_store.sql.transaction import ROWS_PER_STATEMENT, chunks
@@ -113,24 +113,36 @@ class Report:
         found = verdict(self.tally.counts)
         return "unlisted" if found == "complete" and self.skipped else found
 
+    @property
+    def is_certificate(self) -> bool:
+        """Whether it says something of all that was asked about, and of anything."""
+        return not self.skipped and self.verdict != EMPTY
+
     def sentence(self) -> str:
         """What a certificate says, in words."""
         counts, scope = self.tally.counts, self.scope
         since = "" if scope.modified_since is None else f" from {iso(from_micros(scope.modified_since))} on, and"
         total = self.tally.objects
+        until = iso(from_micros(scope.modified_before))
         text = (
-            f"Of the {total:,} objects under {scope.prefix} last modified{since} before "
-            f"{iso(from_micros(scope.modified_before))}, {counts['published']:,} are published"
+            f"Of the {total:,} objects under {scope.prefix} last modified{since} before {until}, "
+            f"{counts['published']:,} are published"
         )
+        if not total:
+            text = f"No object under {scope.prefix} that is read was last modified{since} before {until}"
         words = {
             Category.MISSING: "missing",
             Category.QUARANTINED: "quarantined",
+            Category.GIVEN_UP: "given up (at-most-once: their batch was begun, and nobody knows that it was published)",
+            Category.SKIPPED: "skipped, since they are bad (onCorruptObject and others, with 'skip')",
             Category.WAITING: "waiting",
             Category.CHANGED: "published in another version than there is now",
             Category.BEYOND_MEMORY: "unknown, and older than the store remembers",
             Category.BEFORE_BEGINNING: "older than the first start, and not wanted (includeExistingFiles)",
         }
         others = [f"{counts[kind.value]:,} {word}" for kind, word in words.items() if counts[kind.value]]
+        if not total and self.outside:
+            others.append(f"and {self.outside:,} outside of that time")
         if self.skipped:
             others.append(f"and {self.skipped:,} folders or names could not be listed (the log names them)")
         return f"{', '.join([text, *others])}. {_MEANING[self.verdict]}"
@@ -140,6 +152,8 @@ _MEANING = {
     "complete": "Complete: every one of them is accounted for.",
     "incomplete": "Not complete.",
     "unlisted": "Nothing is known to be missing, but not all of it was listed, so this is no certificate.",
+    EMPTY: "There was nothing to compare, so this is no certificate. If objects are younger, wait, or give a shorter "
+    "--grace (or a later --until); if they are elsewhere, name another PREFIX.",
     "unknown": "Nothing is known to be missing, but the store has forgotten too much to say that it is complete.",
 }
 

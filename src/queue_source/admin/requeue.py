@@ -130,7 +130,7 @@ class _Outbox:
         if error.state == "pending":
             return "its batch is not published yet: it may still be repeated"
         if error.scope == "skipped":
-            return "its object counts as done, as the options say (skip); parts of it may be published"
+            return "its object was skipped, as the options say (skip); parts of it may be published"
         if error.scope == "part" and self.to is None:
             return (
                 "other tasks, or another reading of its batch, have read its object, and their rows may be published; "

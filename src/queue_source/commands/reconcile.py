@@ -107,8 +107,9 @@ def reconcile(
 ) -> None:
     """Compare what is in a bucket with what was published, and say what is missing.
 
-    Exit code 0: complete. 1: something is missing, quarantined, not yet published or changed since, or the store has
-    forgotten too much to say; also where the listing failed. 2: wrong use.
+    Exit code 0: complete. 1: something is missing, quarantined, skipped, given up, not yet published or changed since,
+    the store has forgotten too much to say, or there was no object to compare; also where the listing failed. 2: wrong
+    use.
     """
     given = _options(option or (), profile, endpoint_url)
     import shard_store
@@ -190,7 +191,7 @@ class _Job:
             raise
         earlier = self.checked or self.store.newest_certificate(report.scope)
         written = None
-        if self.certify and not report.skipped:
+        if self.certify and report.is_certificate:
             written = self.store.certify(report.scope, evidence, report.tally, audit("").actor)
         result = _result(report, written)
         if self.announcer is not None:

@@ -53,7 +53,7 @@ def list_shards(
     rows = [
         [
             one.key.hex()[:_SHORT],
-            f"{one.state} ({one.pending})" if one.pending in ("renewed", "quarantine") else one.state,
+            one.state if one.pending in (None, "seen") else f"{one.state} ({one.pending})",
             one.source,
             (iso_time(one.opened_at if one.finished_at is None else one.finished_at) or "")[:19],
             "" if one.size is None else str(one.size),

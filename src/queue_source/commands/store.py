@@ -18,7 +18,11 @@ def prune(
     source: Annotated[str | None, typer.Option(metavar="S", help="Only this source; otherwise all.")] = None,
     older_than: Annotated[
         str,
-        typer.Option(metavar="D", help="Remove what ended longer ago than this, as in the option deduplicationWindow."),
+        typer.Option(
+            metavar="D",
+            help="Remove what ended longer ago than this, as in the option deduplicationWindow. A source remembers for "
+            "longer where one of its pipelines has a longer window.",
+        ),
     ] = DEFAULT_WINDOW,
     max_shards: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Keep at most this many finished shards.")
@@ -48,6 +52,7 @@ def prune(
     data = None if data_older_than is None else duration_of("--data-older-than", data_older_than)
     import shard_store
     from shard_store.pruning import TABLES
+    from shard_store.trusted_time import LASTING
 
     policy = shard_store.RetentionPolicy(
         window=window, max_shards=max_shards, source=source, pipelines=pipelines, data=data
@@ -56,6 +61,13 @@ def prune(
         result = shard_store.prune(opened, policy, now=None, dry_run=dry_run)
     counts = {name: getattr(result, name) for name in (*TABLES, "timed_out")}
     print_result({**counts, "dry_run": dry_run}, as_json, title="would be removed" if dry_run else "removed")
+    for name, longer in result.windows.items():
+        tell(f"source {name}: what ended within {longer} stays, the deduplicationWindow of one of its pipelines")
+    if result.ahead is not None:
+        tell(
+            f"the store's clock is {result.ahead} ahead of the last pruning, and nothing was removed by it; once it "
+            f"has been so for {LASTING} the next run goes by it"
+        )
     if result.timed_out:
         tell("the time limit ended this run and more is left; run the command again")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from datetime import timedelta
 from typing import NamedTuple
 
 from queue_source.coordinator.acknowledging import Acknowledger
@@ -16,6 +17,7 @@ from queue_source.errors import QueueError
 from queue_source.logs.setup import tell_left_out
 from shard_store.errors import LostProgress, PipelineTakenOver, ShardStoreError
 from shard_store.pruning import RetentionPolicy
+from shard_store.trusted_time import LASTING
 
 logger = logging.getLogger("cuesqueue")
 
@@ -57,6 +59,7 @@ class Maintenance:
         self._ownership = ownership
         self._acknowledger = acknowledger
         self._pruning = False
+        self._clock_is_ahead = False
         self.depth: int | None = None  # of all queues that report it, as it was last; None: not known
 
     def run(self) -> None:
@@ -116,9 +119,22 @@ class Maintenance:
             result = session.store.prune(policy, time_out=self._slice)
             self._pruning = result.timed_out
             session.metrics.add(pruned=result.shards)
+            self._tell_of_clock(source, result.ahead)
             if result.total:
                 logger.info("source %s: %s", source, result)
         return self._pruning
+
+    def _tell_of_clock(self, source: str, ahead: timedelta | None) -> None:
+        """Once for each step of the clock, which may be no more than the time for which nothing has run."""
+        if ahead is not None and not self._clock_is_ahead:
+            logger.warning(
+                "source %s: the store's clock is %s ahead of the last pruning; nothing is forgotten by it, and no "
+                "object cleaned, before it has been so for %s",
+                source,
+                ahead,
+                LASTING,
+            )
+        self._clock_is_ahead = ahead is not None
 
     def _tell_left_out(self) -> None:
         self._error_log.flush()

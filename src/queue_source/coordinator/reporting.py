@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 
 from queue_source.coordinator.in_flight import InFlight
 from queue_source.coordinator.maintenance import Maintenance
@@ -30,4 +31,6 @@ class Reporting:
         now = {name: count for name, count in self._session.metrics.snapshot().items() if isinstance(count, int)}
         counters = {name: now.get(name, 0) + self._before.get(name, 0) for name in {**self._before, **now}}
         gauges = counts.in_flight, counts.ready, counts.planned, counts.held
-        return Report(*gauges, self._maintenance.depth, counters, stopped=stopped, intake=self._prefixes.intake)
+        window = self._session.options.deduplication.deduplication_window // timedelta(microseconds=1)
+        depth, intake = self._maintenance.depth, self._prefixes.intake
+        return Report(*gauges, depth, counters, stopped=stopped, intake=intake, window=window)

@@ -102,7 +102,8 @@ class DeduplicationOptions:
     # fmt: off
     deduplication_window: timedelta = option(
         "deduplicationWindow", types.DURATION, DEFAULT_WINDOW, example="60 days",
-        help="How long finished shards are remembered; make it longer than the queue keeps a message.",
+        help="How long finished shards are remembered; make it longer than the queue keeps a message. Of several "
+        "pipelines of one source the longest holds.",
     )
     deduplication_max_shards: int | None = option(
         "deduplicationMaxShards", types.number(1, 10**12), example="50000000",

@@ -77,7 +77,7 @@ def _facts(status: PipelineStatus) -> Samples:
 def _verdicts(status: PipelineStatus) -> Samples:
     if status.certificate is None:
         return []
-    return _states(status.certificate.verdict, "complete", "incomplete", "unknown")
+    return _states(status.certificate.verdict, "complete", "incomplete", "unknown", "empty")
 
 
 METRICS: tuple[Exported, ...] = (

@@ -22,7 +22,7 @@ from queue_source.options import ListingOptions, SecretUrl, parse_listing_option
 from queue_source.spark.compat import arrow_schema
 from queue_source.storage import inventory
 from queue_source.uris import plain_prefix
-from shard_store.completeness import UNMEASURED, Category, Memory
+from shard_store.completeness import UNMEASURED, UNPUBLISHED_BY_MARK, Category, Memory
 from shard_store.listing import SURE
 from shard_store.model import ShardState, micros, shard_key
 from shard_store.store import open_store
@@ -36,7 +36,9 @@ _LISTED: dict[str, DataType] = {
 }
 _LISTING = StructType([StructField(name, kind) for name, kind in _LISTED.items()])
 _KEYED = StructType([*_LISTING, StructField("shard_key", BinaryType()), StructField("plain_key", BinaryType())])
-_SHARDS = "shard_key BINARY, state STRING, size LONG, etag STRING, finished_at TIMESTAMP, pipeline STRING"
+_SHARDS = (
+    "shard_key BINARY, state STRING, pending STRING, size LONG, etag STRING, finished_at TIMESTAMP, pipeline STRING"
+)
 
 
 def reconcile(
@@ -72,8 +74,9 @@ def reconcile(
         grace: How long an object may take to be announced and published.
 
     Returns:
-        The listing's columns, with `category` (`published`, `waiting`, `quarantined`, `missing`, `changed`,
-        `beyond_memory`, `before_beginning`, `left_out`) and the `pipeline` that has the object or has published it.
+        The listing's columns, with `category` (`published`, `waiting`, `quarantined`, `skipped`, `given_up`, `missing`,
+        `changed`, `beyond_memory`, `before_beginning`, `left_out`) and the `pipeline` that has the object or has
+        published it.
 
     Raises:
         OptionError: An option, a prefix or a time is wrong, or the inventory lacks a column.
@@ -126,7 +129,7 @@ def _category(remembered: Memory, overwrites: bool) -> tuple[Column, Column]:
         unknown = F.when(before, Category.BEFORE_BEGINNING.value).otherwise(unknown)
     pipeline = F.col("known_pipeline")
     if overwrites:
-        done = F.col("plain_known_state") == ShardState.DONE.value
+        done = (F.col("plain_known_state") == ShardState.DONE.value) & _mark("plain_").isNull()
         read = F.coalesce(done & ~_is_changed("plain_", modified, 0), F.lit(False))
         unknown = F.when(read, Category.PUBLISHED.value).otherwise(unknown)
         read = read & F.col("known_shard_key").isNull()
@@ -136,10 +139,19 @@ def _category(remembered: Memory, overwrites: bool) -> tuple[Column, Column]:
         .when(F.col("known_shard_key").isNull(), unknown)
         .when(F.col("known_state") == ShardState.QUARANTINED.value, Category.QUARANTINED.value)
         .when(F.col("known_state") != ShardState.DONE.value, Category.WAITING.value)
+        .when(_mark("").isNotNull(), _mark(""))
         .when(_is_changed("", modified, UNMEASURED.accuracy), Category.CHANGED.value)
         .otherwise(Category.PUBLISHED.value)
     )
     return category, pipeline
+
+
+def _mark(before: str) -> Column:
+    """What a shard that is done is instead of published, or null."""
+    pending, found = F.col(f"{before}known_pending"), F.lit(None).cast("string")
+    for mark, category in UNPUBLISHED_BY_MARK.items():
+        found = F.when(pending == mark, category.value).otherwise(found)
+    return found
 
 
 def _is_changed(before: str, modified: Column, accuracy: int) -> Column:

@@ -13,7 +13,7 @@ from sqlalchemy.engine import Dialect
 
 from shard_store.model import Reference
 
-REVISION = "0012"
+REVISION = "0011"
 """The Alembic revision that these tables are: the newest one in `migrations/versions` (a test compares)."""
 
 READERS_FROM = "0007"
@@ -384,6 +384,8 @@ certificates = sa.Table(
     sa.Column("unpublished", LongText, nullable=False),  # JSON: the first of each kind that is not published, by kind
     sa.Column("actor", AnyText, nullable=False),
     sa.Column("written_at", sa.BigInteger, nullable=False),
+    sa.Column("skipped", sa.BigInteger),  # NULL, as the next one: written by a version that called them published
+    sa.Column("given_up", sa.BigInteger),
     **_TABLE,
 )
 sa.Index("cuesqueue_certificates_source", certificates.c.source, certificates.c.written_at)
