@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
+from shard_store import naming as names
 from shard_store import snapshots
 from shard_store.activity import counters_of
 from shard_store.errors import StoreConfigurationError
 from shard_store.model import PublishToken, Runtime, Shard, ShardKey, Snapshot
 from shard_store.moved import refuse_moved
+from shard_store.naming import Naming
 from shard_store.offsets import plans_with_errors
 from shard_store.semantics import Semantics
 from shard_store.shards import as_shard, current, owned_by
@@ -29,6 +32,7 @@ class Started:
     incarnation before still had a fresh heartbeat in the same driver. `recent`, where no shards are kept: what was
     delivered a short while ago, perhaps without its messages being acknowledged. `with_errors`: the hashes of plans
     that are final now, and have left errors. `counters`: those that the incarnation before reported last.
+    `queue_names`: what `Naming.queues` asked for. `settings`: those of the start before; None: nobody recorded them.
     """
 
     token: PublishToken
@@ -40,6 +44,12 @@ class Started:
     recent: frozenset[ShardKey] = frozenset()
     with_errors: tuple[str, ...] = ()
     counters: Mapping[str, int] = field(default_factory=dict)
+    queue_names: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, str] | None = None
+
+
+def _accept(started: Started) -> None:
+    """Refuse nothing."""
 
 
 def check_name(option: str, name: str) -> None:
@@ -61,6 +71,9 @@ def start(
     semantics: Semantics = Semantics.EXACTLY_ONCE,
     remembered: float = 0.0,
     runtime: Runtime | None = None,
+    naming: Naming | None = None,
+    settings: Mapping[str, str] | None = None,
+    check: Callable[[Started], None] = _accept,
 ) -> Started:
     """Begin a new incarnation of the pipeline, which fences the one before. Idempotent but for the number.
 
@@ -68,11 +81,13 @@ def start(
     are delivered, and are confirmed; those after it are not.
     `stale_after`: the seconds after its last heartbeat from which others may take the pipeline's shards.
     `remembered`: with at-least-once, for how many seconds what was delivered is reported as `recent`.
-    `runtime` is for operators.
+    `runtime` is for operators. `naming`: what is about to be named; `settings`: what the next start finds in
+    `Started.settings`. `check` refuses to go on with what was left, by raising: then nothing has changed.
     """
     check_name("source", source)
     check_name("pipeline", pipeline)
     row = _locked(transaction, source, pipeline, semantics)
+    queue_names = {} if naming is None else names.settle(transaction, source, naming)
     token = PublishToken(pipeline, row.incarnation + 1)
     newest = sa.select(sa.func.max(attempts.c.end_seq)).where(
         attempts.c.pipeline == pipeline, attempts.c.end_seq > row.confirmed_seq
@@ -90,6 +105,7 @@ def start(
             confirmed_seq=confirmed,
             semantics=semantics.value,
             remembered=int(remembered * 1_000_000),
+            settings=row.settings if settings is None else json.dumps(dict(settings), ensure_ascii=False),
             heartbeat_at=now,
             stale_at=now + int(stale_after * 1_000_000),
             **(runtime or Runtime()).columns(),
@@ -98,7 +114,7 @@ def start(
     ours = shards.update().where(shards.c.owner == pipeline, shards.c.finished_at.is_(None))
     transaction.execute(ours.values(incarnation=token.incarnation))
     unfinished = current(transaction).where(owned_by(token)).order_by(shards.c.opened_at, shards.c.shard_key)
-    return Started(
+    started = Started(
         token=token,
         confirmed_seq=confirmed,
         last_seq=row.last_seq,
@@ -108,7 +124,11 @@ def start(
         recent=frozenset() if semantics.keeps_shards else _recent(transaction, pipeline, confirmed, remembered),
         with_errors=plans_with_errors(transaction, pipeline, row.confirmed_seq, confirmed),
         counters=counters_of(row.report),
+        queue_names=queue_names,
+        settings=None if row.settings is None else json.loads(row.settings),
     )
+    check(started)
+    return started
 
 
 def _locked(transaction: Transaction, source: str, pipeline: str, semantics: Semantics) -> Row[Any]:

@@ -417,6 +417,7 @@ def test_the_wheel_holds_the_migrations() -> None:
         "0007_references.py",
         "0008_operations.py",
         "0009_moves.py",
+        "0014_naming.py",
     }
     assert {path.name for path in (folder / "versions").glob("[0-9]*.py")} == revisions
     settings = (Path(__file__).resolve().parents[2] / "pyproject.toml").read_text(encoding="utf-8")

@@ -40,7 +40,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "leases precedence shares threads waiting",
         "ready room session",
         "error_log error_queue in_flight",
-        "acknowledging receiving",
+        "acknowledging changes receiving",
         "ownership",
         "backfill",
         "cleaning maintenance opening progress",

@@ -13,7 +13,7 @@ from sqlalchemy.engine import Dialect
 
 from shard_store.model import Reference
 
-REVISION = "0009"
+REVISION = "0014"
 """The Alembic revision that these tables are: the newest one in `migrations/versions` (a test compares)."""
 
 READERS_FROM = "0007"
@@ -137,6 +137,7 @@ pipelines = sa.Table(
     sa.Column("cuesqueue_version", sa.String(40)),
     sa.Column("report", LongText),  # what its reader said with the last heartbeat (JSON, see activity.py)
     sa.Column("activity", LongText),  # what it has published, in all and lately (JSON, see activity.py)
+    sa.Column("settings", LongText),  # options of its last start that unfinished work depends on (JSON); NULL: unknown
     **_TABLE,
 )
 of_pipeline = pipelines.update().where(pipelines.c.pipeline == sa.bindparam("of"))
@@ -334,6 +335,7 @@ sources = sa.Table(
     sa.Column("moved_to", AnyText),  # the store that it is in by now, without secrets; NULL: it is here
     sa.Column("moved_to_id", sa.String(32)),  # of that store
     sa.Column("import_id", sa.String(100)),  # of the file with which it came here
+    sa.Column("naming", LongText),  # how its shards are named (JSON, see naming.py); NULL: not recorded yet
     **_TABLE,
 )
 
