@@ -14,7 +14,7 @@ from shard_store import naming as names
 from shard_store import snapshots
 from shard_store.activity import counters_of
 from shard_store.errors import StoreConfigurationError
-from shard_store.model import PublishToken, Runtime, Shard, ShardKey, Snapshot
+from shard_store.model import Pending, PublishToken, Runtime, Shard, ShardKey, Snapshot
 from shard_store.moved import refuse_moved
 from shard_store.naming import Naming
 from shard_store.offsets import plans_with_errors
@@ -32,7 +32,7 @@ class Started:
     incarnation before still had a fresh heartbeat in the same driver. `recent`, where no shards are kept: what was
     delivered a short while ago, perhaps without its messages being acknowledged. `with_errors`: the hashes of plans
     that are final now, and have left errors. `counters`: those that the incarnation before reported last.
-    `queue_names`: what `Naming.queues` asked for. `settings`: those of the start before; None: nobody recorded them.
+    `given_up`: those of `unfinished` that an operator wants quarantined. `queue_names`: what `Naming.queues` asked for. `settings`: those of the start before; None: nobody recorded them.
     """
 
     token: PublishToken
@@ -44,6 +44,7 @@ class Started:
     recent: frozenset[ShardKey] = frozenset()
     with_errors: tuple[str, ...] = ()
     counters: Mapping[str, int] = field(default_factory=dict)
+    given_up: frozenset[ShardKey] = frozenset()
     queue_names: Mapping[str, str] = field(default_factory=dict)
     settings: Mapping[str, str] | None = None
 
@@ -114,6 +115,7 @@ def start(
     ours = shards.update().where(shards.c.owner == pipeline, shards.c.finished_at.is_(None))
     transaction.execute(ours.values(incarnation=token.incarnation))
     unfinished = current(transaction).where(owned_by(token)).order_by(shards.c.opened_at, shards.c.shard_key)
+    given_up = sa.select(shards.c.shard_key).where(owned_by(token), shards.c.pending == Pending.QUARANTINE.value)
     started = Started(
         token=token,
         confirmed_seq=confirmed,
@@ -124,6 +126,7 @@ def start(
         recent=frozenset() if semantics.keeps_shards else _recent(transaction, pipeline, confirmed, remembered),
         with_errors=plans_with_errors(transaction, pipeline, row.confirmed_seq, confirmed),
         counters=counters_of(row.report),
+        given_up=frozenset(map(ShardKey, transaction.execute(given_up).scalars())),
         queue_names=queue_names,
         settings=None if row.settings is None else json.loads(row.settings),
     )

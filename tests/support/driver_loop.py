@@ -191,6 +191,13 @@ class DriverLoop:
         self.freeze()
         self.coordinator.close()
 
+    def die_without_leases(self) -> None:
+        """Dead for so long that the queue delivers again what was in a batch."""
+        planned = self.in_flight.empty().planned
+        self.freeze()
+        self.coordinator._parts.acknowledger.nack(planned)
+        self.die()
+
     def freeze(self) -> None:
         """As good as dead: no heartbeat, no extension."""
         self.coordinator._parts.threads.stop(5.0)

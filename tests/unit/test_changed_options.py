@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +18,17 @@ from queue_source.read.partitions import whole_pieces
 from queue_source.read.task import Work, read_work
 from shard_store.errors import StoreConfigurationError
 from shard_store.model import BEGINNING, Content, Payload, PlanIdentity, PublishToken, Range, end_at, shard_key
+from shard_store.shard_repair import Audit
 from shard_store.sql.schema import pipelines, sources
 from support.coordinator_world import EMPTY, World, patiently
 from support.driver_loop import published, reader_options, until
 from support.reading import plan_store
 
-SHORT = {"visibilityTimeout": "900ms", "commitTimeout": "1s"}
+SHORT = {"visibilityTimeout": "5m"}
 LARGE = "s3://bucket/large"
 CONTENTS: dict[str, dict[str, Any]] = {
     "object": {"fileFormat": "json", "allowedPrefixes": "s3://bucket/"},
     "reference": {"content": "reference", "fileFormat": "", "allowedPrefixes": "s3://bucket/"},
-    "message": {"content": "message", "fileFormat": "", "allowedPrefixes": ""},
     "message in a format": {"content": "message", "fileFormat": "json", "allowedPrefixes": ""},
 }
 """Options of each kind of content."""
@@ -42,7 +43,7 @@ def begin(world: World, **options: Any) -> None:
     """A batch is planned, and its driver dies."""
     with world.loop(**SHORT, **options) as loop:
         loop.coordinator.plan(0, loop.latest(0))
-        loop.die()
+        loop.die_without_leases()
 
 
 def finish(world: World, **options: Any) -> None:
@@ -67,11 +68,11 @@ def start(world: World, **options: Any) -> None:
         pass
 
 
+KINDS = ("object", "reference", "message in a format")
+
+
 @pytest.mark.parametrize("recorded", [True, False], ids=["recorded", "by an older version"])
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [(before, after) for before in CONTENTS for after in CONTENTS if before.split()[0] != after.split()[0]],
-)
+@pytest.mark.parametrize(("before", "after"), list(itertools.permutations(KINDS, 2)))
 def test_another_content_is_refused_before_anything_is_done_while_a_batch_is_unfinished(
     world: World, before: str, after: str, recorded: bool
 ) -> None:
@@ -117,7 +118,7 @@ def test_what_ends_a_record_stays_as_it_is_while_an_object_is_published_in_part(
     options = {"maxBytesPerTrigger": "1b"}
     with world.loop(**SHORT, **options) as loop:
         loop.batch()
-        loop.die()
+        loop.die_without_leases()
     with pytest.raises(OptionError, match=rf"'{option}'.* 1 object\(s\).*a part is published"):
         start(world, **options, **{option: value})
     finish(world, **options)
@@ -139,6 +140,16 @@ def test_prefixes_that_leave_out_what_is_unfinished_are_refused(world: World) ->
     finish(world, allowedPrefixes="s3://bucket/")
     assert read(world) == {"s3://bucket/in/a": 1, "s3://bucket/out/a": 1}
     start(world, allowedPrefixes="s3://bucket/in/")
+
+
+def test_what_an_operator_gave_up_is_outside_of_no_prefix(world: World) -> None:
+    world.publish("s3://bucket/in/a", "s3://bucket/out/a")
+    begin(world)
+    with world.store() as store:
+        store.quarantine([shard_key("files", "s3://bucket/out/a")], Audit("me", "why"))
+    with world.loop(**SHORT, allowedPrefixes="s3://bucket/in/") as loop:
+        [left] = loop.coordinator.plan(0, loop.latest(0)).ranges
+        assert left.content.uri == "s3://bucket/in/a"
 
 
 @pytest.mark.parametrize("before", ["true", "false"])

@@ -48,14 +48,17 @@ def refuse_changes(options: ReaderOptions, started: Started) -> None:
 
 
 def _left(options: ReaderOptions, started: Started) -> Iterator[_Left]:
-    """Ours, in a batch or not. What the store keeps no shards of, or calls done by now, is in batches alone."""
+    """Ours, in a batch or not, unless an operator gave it up.
+
+    What the store keeps no shards of, or calls done by now, is in batches alone.
+    """
     ranges = [entry for snapshot in started.unconfirmed for entry in snapshot.ranges]
     planned = {entry.key for entry in ranges}
     cut = {entry.key for entry in ranges if _in_part(entry.start) or not is_end(entry.end)}
-    ours = set()
+    ours = {shard.key for shard in started.unfinished}
     for shard in started.unfinished:
-        ours.add(shard.key)
-        yield _Left(shard.content, shard.key in planned, _in_part(shard.position) or shard.key in cut)
+        if shard.key not in started.given_up:
+            yield _Left(shard.content, shard.key in planned, _in_part(shard.position) or shard.key in cut)
     if options.delivery.delivery_semantics != "exactly-once":
         for entry in ranges:
             if entry.key not in ours:
