@@ -134,10 +134,10 @@ def _options_lines() -> Iterator[str]:
     yield ""
     yield f"{' and '.join(f'`{name}`' for name in MEANINGLESS)} are accepted with a warning: they have no effect."
     yield from ("", "### An option that is another one at the next start", "")
-    yield "A query may have ended in the middle of a batch, and its options may be others when it is started again. Each"
-    yield "row is published exactly once all the same, or the start is refused with what to do, before anything is done."
-    yield "Options of a version before 0.3 are not known at the first start after it; `content` and `allowOverwrites` are"
-    yield "then compared with what is unfinished."
+    yield "A query may have ended in the middle of a batch, and its options may be others when it is started again."
+    yield "Each row is published exactly once all the same, or the start is refused with what to do, before anything is"
+    yield "done. Options of a version before 0.3 are not known at the first start after it; `content` and"
+    yield "`allowOverwrites` are then compared with what is unfinished."
     yield from _changes(READER, {OnChange.READ: "the schema itself"})
     yield from ("", '## Sink: `df.writeStream.format("cuesqueue")`')
     yield from _sections(SINK)

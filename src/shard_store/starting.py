@@ -32,7 +32,8 @@ class Started:
     incarnation before still had a fresh heartbeat in the same driver. `recent`, where no shards are kept: what was
     delivered a short while ago, perhaps without its messages being acknowledged. `with_errors`: the hashes of plans
     that are final now, and have left errors. `counters`: those that the incarnation before reported last.
-    `given_up`: those of `unfinished` that an operator wants quarantined. `queue_names`: what `Naming.queues` asked for. `settings`: those of the start before; None: nobody recorded them.
+    `given_up`: those of `unfinished` that an operator wants quarantined. `queue_names`: what `Naming.queues` asked for.
+    `settings`: those of the start before; None: nobody recorded them.
     """
 
     token: PublishToken

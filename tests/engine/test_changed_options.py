@@ -20,7 +20,7 @@ def test_a_batch_of_objects_is_not_called_done_unread_when_messages_become_the_c
     content = file.read_text("utf-8")
     file.unlink()
     objects = described(world, onMissingObject="fail")
-    with pytest.raises(StreamingQueryException, match="does not exist"):
+    with pytest.raises(StreamingQueryException, match="missing-object"):
         run(spark, objects)  # its batch is planned, and fails
     assert world.unconfirmed() == 1
     file.write_text(content, "utf-8")
