@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
@@ -24,7 +26,7 @@ def test_a_batch_of_objects_is_not_called_done_unread_when_messages_become_the_c
         run(spark, objects)  # its batch is planned, and fails
     assert world.unconfirmed() == 1
     file.write_text(content, "utf-8")
-    messages = {**objects, "source": world.source(content="message", allowedPrefixes=None)}
+    messages = described(world, content="message", allowedPrefixes=None)
     with pytest.raises(StreamingQueryException, match=r"'content'.*until nothing is left"):
         run(spark, messages)
     assert (world.published(), world.unconfirmed()) == ([], 1)
@@ -40,7 +42,7 @@ def test_a_queue_of_messages_by_another_name_gives_each_once_after_a_batch_that_
     (world.root / "link").symlink_to(world.root, target_is_directory=True)
     by_link = world.queue_url.replace(str(world.root), f"{world.root}/link")
     world.publish(['{"id": 1, "name": "a"}', "no json", '{"id": 2, "name": "b"}'])
-    strict = {"content": "message", "allowedPrefixes": None, "mode": "FAILFAST", "source": "files"}
+    strict: dict[str, Any] = {"content": "message", "allowedPrefixes": None, "mode": "FAILFAST", "source": "files"}
     failing = described(world, **strict, onCorruptObject="fail")
     with pytest.raises(StreamingQueryException):
         run(spark, failing)

@@ -24,7 +24,7 @@ from support.coordinator_world import EMPTY, World, patiently
 from support.driver_loop import published, reader_options, until
 from support.reading import plan_store
 
-SHORT = {"visibilityTimeout": "5m"}
+SHORT: dict[str, Any] = {"visibilityTimeout": "5m"}
 LARGE = "s3://bucket/large"
 CONTENTS: dict[str, dict[str, Any]] = {
     "object": {"fileFormat": "json", "allowedPrefixes": "s3://bucket/"},
@@ -115,7 +115,7 @@ def test_what_ends_a_record_stays_as_it_is_while_an_object_is_published_in_part(
 ) -> None:
     monkeypatch.setattr(ready, "LEAST_PART", 4)  # the loop's objects have 10 bytes
     world.publish(LARGE)
-    options = {"maxBytesPerTrigger": "1b"}
+    options: dict[str, Any] = {"maxBytesPerTrigger": "1b"}
     with world.loop(**SHORT, **options) as loop:
         loop.batch()
         loop.die_without_leases()

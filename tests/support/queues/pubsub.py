@@ -154,7 +154,7 @@ def _backend(
         with _emulated(server.host):
             url = _set_up(server, counts, config)
             spellings = [(url.replace("//contract/", "///"), {**_OPTIONS, "project": "contract"})]
-            names = {"spellings": spellings, "another": _set_up(server, counts, config)}
+            names: dict[str, Any] = {"spellings": spellings, "another": _set_up(server, counts, config)}
             yield PubSubBackend(url, ServerClock(server), lacks=lacks, options=_OPTIONS, server=server, **names)
 
     return make

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ from support.queues.backend import Backend, Clock
 def simulator(_: pytest.FixtureRequest, folder: Path) -> Iterator[Backend]:
     link = folder / "link"
     link.symlink_to(folder, target_is_directory=True)
-    spellings = [
+    spellings: list[tuple[str, dict[str, Any]]] = [
         (f"sim://contract?tags=%23&pool=workers&dir={link}", {}),
         (f"sim://contract?dir={folder}/&pool=workers", {}),
     ]

@@ -27,7 +27,9 @@ def _of_file(folder: Path) -> dict[str, Any]:
     link = folder / "link"
     link.symlink_to(folder, target_is_directory=True)
     other = sqlite_file(folder).replace("sqlite:", "sqlite+pysqlite:")
-    spellings = [(url, {}) for url in (sqlite_file(link), sqlite_file(folder / ".." / folder.name), other)]
+    spellings: list[tuple[str, dict[str, Any]]] = [
+        (url, {}) for url in (sqlite_file(link), sqlite_file(folder / ".." / folder.name), other)
+    ]
     return {"spellings": spellings, "another": sqlite_file(folder).replace("contract", "another")}
 
 
@@ -40,7 +42,7 @@ def _of_server(database_url: str) -> dict[str, Any]:
     url = make_url(database_url)
     others = {"127.0.0.1": "localhost", "localhost": "127.0.0.1"}
     host = url.set(host=others.get(url.host or "", url.host)).render_as_string(hide_password=False)
-    spellings = [(on_server(host), {})]
+    spellings: list[tuple[str, dict[str, Any]]] = [(on_server(host), {})]
     if url.get_backend_name() == "postgresql":
         spellings.append((f"{on_server(database_url)}&application_name=other", {}))
     return {"spellings": spellings, "another": on_server(database_url).replace("contract", "another")}
