@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import cuesqueue
-from queue_source.options.declaring import Option
+from queue_source.options.declaring import OnChange, Option
 from queue_source.options.other_names import ALIASES, MEANINGLESS
 from queue_source.options.places import READER, SINK, VIEWS, Place
 from queue_source.options.storage import StorageOptions
@@ -133,10 +133,29 @@ def _options_lines() -> Iterator[str]:
     yield from (f"| `{alias}` | `{name}` |" for alias, name in ALIASES.items())
     yield ""
     yield f"{' and '.join(f'`{name}`' for name in MEANINGLESS)} are accepted with a warning: they have no effect."
+    yield from ("", "### An option that is another one at the next start", "")
+    yield "A query may have ended in the middle of a batch, and its options may be others when it is started again."
+    yield "Each row is published exactly once all the same, or the start is refused with what to do, before anything is"
+    yield "done. Options of a version before 0.3 are not known at the first start after it; `content` and"
+    yield "`allowOverwrites` are then compared with what is unfinished."
+    yield from _changes(READER, {OnChange.READ: "the schema itself"})
     yield from ("", '## Sink: `df.writeStream.format("cuesqueue")`')
     yield from _sections(SINK)
+    yield from ("", "### An option of the sink that is another one at the next start")
+    yield from _changes(SINK, {})
     yield from ("", '## Views: `spark.read.format("cuesqueue")`')
     yield from _sections(VIEWS)
+
+
+def _changes(place: Place, others: dict[OnChange, str]) -> Iterator[str]:
+    """What happens, and of which options: those with one sentence in one row, those with their own each in its own."""
+    options: dict[str, list[str]] = {change: [] for change in OnChange}
+    for option in place.options:
+        options.setdefault(option.on_change or "", []).append(f"`{option.name}`")
+    for change, text in others.items():
+        options[change].insert(0, text)
+    yield from ("", "| options | what happens |", "|---|---|")
+    yield from (f"| {', '.join(names)} | {str.__str__(change)} |" for change, names in options.items() if names)
 
 
 def _sections(place: Place) -> Iterator[str]:

@@ -118,7 +118,8 @@ def error_state(final: sa.ColumnElement[bool] = FINAL) -> sa.ColumnElement[str]:
 
 def error_key(source: str, r: ErrorRecord) -> bytes:
     """What an error is known by, also to whoever reads the error queue: the same for every attempt at its plan."""
-    parts = [source, r.scope, r.plan_hash, r.queue if r.scope == "message" else "", r.subject, r.position]
+    queue = (r.origin or r.queue) if r.scope == "message" else ""
+    parts = [source, r.scope, r.plan_hash, queue, r.subject, r.position]
     if r.scope == "row":
         parts += [hashlib.sha256(r.input or b"").hexdigest(), r.occurrence]
     return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).digest()

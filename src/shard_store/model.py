@@ -305,7 +305,8 @@ class ErrorRecord:
     it; equal ones of a plan differ in `occurrence`). `cause` is a short fixed word (`malformed-message`,
     `outside-prefixes`, `missing-object` ...), `detail` the sentence for a human, `input` the bytes that could not be
     processed as far as they are known; where they are the beginning only, `input_size` says of how many. `tag`,
-    `headers` and `group` are those of a message, for publishing it again.
+    `headers` and `group` are those of a message, for publishing it again. `origin`: the name of its queue that stays
+    (`naming`), "" where that is `queue`.
     """
 
     scope: str
@@ -322,6 +323,7 @@ class ErrorRecord:
     headers: tuple[tuple[str, str], ...] = ()
     group: str | None = None
     occurrence: str = ""
+    origin: str = ""
 
 
 def delivery_hash(source: str, pipeline: str, ranges: Iterable[Range], seqs: tuple[int, int]) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,10 +11,12 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
 from shard_store import identity, snapshots
+from shard_store import naming as names
 from shard_store.activity import Intake, counters_of, intake_of
 from shard_store.errors import StoreConfigurationError
-from shard_store.model import PublishToken, Runtime, Shard, ShardKey, Snapshot
+from shard_store.model import Pending, PublishToken, Runtime, Shard, ShardKey, Snapshot
 from shard_store.moved import refuse_moved
+from shard_store.naming import Naming
 from shard_store.offsets import other_stores, plans_with_errors
 from shard_store.semantics import Semantics
 from shard_store.shards import as_shard, current, owned_by
@@ -30,6 +33,8 @@ class Started:
     delivered a short while ago, perhaps without its messages being acknowledged. `with_errors`: the hashes of plans
     that are final now, and have left errors. `counters` and `intake`: those that the incarnation before reported
     last.
+    `given_up`: those of `unfinished` that an operator wants quarantined. `queue_names`: what `Naming.queues` asked for.
+    `settings`: those of the start before; None: nobody recorded them.
     """
 
     token: PublishToken
@@ -44,6 +49,13 @@ class Started:
     intake: Intake = field(default_factory=Intake)
     store_id: str = ""
     other_stores: Mapping[str, int] = field(default_factory=dict)
+    given_up: frozenset[ShardKey] = frozenset()
+    queue_names: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, str] | None = None
+
+
+def _accept(started: Started) -> None:
+    """Refuse nothing."""
 
 
 def check_name(option: str, name: str) -> None:
@@ -65,6 +77,9 @@ def start(
     semantics: Semantics = Semantics.EXACTLY_ONCE,
     remembered: float = 0.0,
     runtime: Runtime | None = None,
+    naming: Naming | None = None,
+    settings: Mapping[str, str] | None = None,
+    check: Callable[[Started], None] = _accept,
 ) -> Started:
     """Begin a new incarnation of the pipeline, which fences the one before. Idempotent but for the number.
 
@@ -72,11 +87,13 @@ def start(
     are delivered, and are confirmed; those after it are not.
     `stale_after`: the seconds after its last heartbeat from which others may take the pipeline's shards.
     `remembered`: with at-least-once, for how many seconds what was delivered is reported as `recent`.
-    `runtime` is for operators.
+    `runtime` is for operators. `naming`: what is about to be named; `settings`: what the next start finds in
+    `Started.settings`. `check` refuses to go on with what was left, by raising: then nothing has changed.
     """
     check_name("source", source)
     check_name("pipeline", pipeline)
     row = _locked(transaction, source, pipeline, semantics)
+    queue_names = {} if naming is None else names.settle(transaction, source, naming)
     token = PublishToken(pipeline, row.incarnation + 1)
     newest = sa.select(sa.func.max(attempts.c.end_seq)).where(
         attempts.c.pipeline == pipeline, attempts.c.end_seq > row.confirmed_seq
@@ -96,6 +113,7 @@ def start(
             confirmed_seq=confirmed,
             semantics=semantics.value,
             remembered=int(remembered * 1_000_000),
+            settings=row.settings if settings is None else json.dumps(dict(settings), ensure_ascii=False),
             heartbeat_at=now,
             stale_at=now + int(stale_after * 1_000_000),
             **(runtime or Runtime()).columns(),
@@ -104,7 +122,8 @@ def start(
     ours = shards.update().where(shards.c.owner == pipeline, shards.c.finished_at.is_(None))
     transaction.execute(ours.values(incarnation=token.incarnation))
     unfinished = current(transaction).where(owned_by(token)).order_by(shards.c.opened_at, shards.c.shard_key)
-    return Started(
+    given_up = sa.select(shards.c.shard_key).where(owned_by(token), shards.c.pending == Pending.QUARANTINE.value)
+    started = Started(
         token=token,
         confirmed_seq=confirmed,
         last_seq=row.last_seq,
@@ -117,7 +136,12 @@ def start(
         intake=intake_of(row.report),
         store_id=identity.store_id(transaction),
         other_stores=other_stores(row.stores),
+        given_up=frozenset(map(ShardKey, transaction.execute(given_up).scalars())),
+        queue_names=queue_names,
+        settings=None if row.settings is None else json.loads(row.settings),
     )
+    check(started)
+    return started
 
 
 def _locked(transaction: Transaction, source: str, pipeline: str, semantics: Semantics) -> Row[Any]:

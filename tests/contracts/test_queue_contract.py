@@ -18,7 +18,8 @@ import pytest
 import queue_source
 from queue_source.errors import QueueError
 from queue_source.messages import Receipt, Received
-from queue_source.queues import Payload, Queue, redact
+from queue_source.queues import Payload, Queue, open_queue, redact
+from queue_source.queues.base import identity_of
 from support.queues import BACKENDS
 from support.queues.backend import PROMISES, Backend, Clock
 
@@ -78,6 +79,18 @@ def expect_depth(queue: Queue, **numbers: int) -> None:
     if queue.capabilities.reports_depth:
         depth = queue.depth()
         assert {name: getattr(depth, name) for name in numbers} == numbers
+
+
+# --- its name ---------------------------------------------------------------------------------------------------------
+
+
+def test_one_queue_has_one_name_however_it_is_spelled(backend: Backend, queue: Queue) -> None:
+    assert backend.spellings
+    for url, options in backend.spellings:
+        with open_queue(url, **options) as other:
+            assert identity_of(other) == identity_of(queue), url
+    with open_queue(backend.another, **backend.options) as another:
+        assert identity_of(another) != identity_of(queue)
 
 
 # --- sending and taking ----------------------------------------------------------------------------------------------

@@ -11,14 +11,15 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
 from queue_source.coordinator import Coordinator, prepare
 from queue_source.coordinator.in_flight import InFlight
-from queue_source.options import ReaderOptions, connection_options, parse_reader_options
+from queue_source.options import ReaderOptions, SecretUrl, connection_options, parse_reader_options
 from queue_source.options.queue_checks import check_suitability
-from queue_source.queues import open_queue
+from queue_source.queues import Queue, open_queue
 from queue_source.storage.buckets.base import Bucket
 from queue_source.storage.files import ObjectStat
 from shard_store.failpoints import reach
@@ -55,24 +56,30 @@ def start_coordinator(
     open_bucket: Callable[[str], Bucket] = no_bucket,
 ) -> Coordinator:
     """As `spark/reader.py` does it; every object has 10 bytes. `skew`: seconds by which all clocks are ahead."""
-    opened = [open_queue(url.reveal(), **connection_options(url, options.queue)) for url in options.queue.urls]
-    check_suitability(opened, options)
-    queues = {queue.name: queue for queue in opened}
-    errors = None
-    if (url := options.delivery.error_queue_url) is not None:
-        errors = open_queue(url.reveal(), **connection_options(url, options.queue))
     ahead = skew or (lambda: 0.0)
-    store = open_store(options.store.reveal(), clock=None if skew is None else lambda: time.time() + ahead())
-    coordinator = prepare(
-        options,
-        store,
-        queues,
-        lambda uris: [ObjectStat(10, None) for _ in uris],
-        driver=driver,
-        error_queue=errors,
-        open_bucket=open_bucket,
-        clock=lambda: time.monotonic() + ahead(),
-    )
+    with ExitStack() as undone:
+
+        def opened(url: SecretUrl) -> Queue:
+            queue = open_queue(url.reveal(), **connection_options(url, options.queue))
+            undone.callback(queue.close)
+            return queue
+
+        queues = [opened(url) for url in options.queue.urls]
+        check_suitability(queues, options)
+        url = options.delivery.error_queue_url
+        errors = None if url is None else opened(url)
+        clock = None if skew is None else lambda: time.time() + ahead()
+        coordinator = prepare(
+            options,
+            undone.enter_context(open_store(options.store.reveal(), clock=clock)),
+            {queue.name: queue for queue in queues},
+            lambda uris: [ObjectStat(10, None) for _ in uris],
+            driver=driver,
+            error_queue=errors,
+            open_bucket=open_bucket,
+            clock=lambda: time.monotonic() + ahead(),
+        )
+        undone.pop_all()
     coordinator.begin()
     return coordinator
 
@@ -184,6 +191,13 @@ class DriverLoop:
         self._dead = True
         self.freeze()
         self.coordinator.close()
+
+    def die_without_leases(self) -> None:
+        """Dead for so long that the queue delivers again what was in a batch."""
+        planned = self.in_flight.empty().planned
+        self.freeze()
+        self.coordinator._parts.acknowledger.nack(planned)
+        self.die()
 
     def freeze(self) -> None:
         """As good as dead: no heartbeat, no extension."""

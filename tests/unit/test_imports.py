@@ -40,7 +40,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "leases precedence shares threads waiting",
         "ready room session",
         "error_log error_queue in_flight",
-        "acknowledging prefix_watch receiving",
+        "acknowledging changes prefix_watch receiving",
         "ownership",
         "backfill",
         "cleaning maintenance opening progress",

@@ -309,21 +309,6 @@ def test_a_schema_with_other_columns_is_refused(schema: pa.Schema, problem: str)
         fixed.check(schema)
 
 
-@pytest.mark.parametrize(("before", "after"), [("reference", "message"), ("message", "reference")])
-def test_what_was_begun_with_another_content_is_refused_and_not_left_out(world: World, before: str, after: str) -> None:
-    announce(world, "s3://bucket/a")
-    prefixes = {"reference": "s3://bucket/", "message": ""}
-    with world.loop(content=before, fileFormat="", allowedPrefixes=prefixes[before]) as loop:
-        planned(loop)
-        loop.die()
-    with world.loop(content=after, fileFormat="", allowedPrefixes=prefixes[after]) as loop:
-        plan = loop.coordinator.plan(0, 1)
-        schema = fixed_rows(loop.options.content).schema  # type: ignore[union-attr]
-        with pytest.raises(OptionError, match=r"'content'.*run the query as it was until nothing is left"):
-            rows_of(loop, plan, schema)
-        loop.die()
-
-
 # --- the way of the data ---------------------------------------------------------------------------------------------
 
 SEVERAL = [s3(f"{number}", eTag=f"e{number}", event=f"2026-11-20T08:30:0{number}.5Z") for number in range(5)]

@@ -48,6 +48,8 @@ _NO_ID = (
 OUTSIDE_PREFIXES = "outside-prefixes"
 """The cause of a message that announces an object outside of `allowedPrefixes`: it is well formed, and may be ours."""
 
+_AS_CONFIGURED: Mapping[str, str] = {}
+
 OBJECT_VERSION = "Object-Version"
 """Header of a message that announces an object anew: the part of its identity that its URI has not."""
 
@@ -109,12 +111,17 @@ def with_versions(contents: Sequence[Content], stat: Stat, in_pieces: InPieces) 
     ]
 
 
-def announced_messages(messages: Sequence[Received], options: NotificationOptions) -> list[Announced]:
-    """The messages are the content (`content=message`): one shard each, whose id is its queue and its message key."""
-    return [_message_of(message, options) for message in messages]
+def announced_messages(
+    messages: Sequence[Received], options: NotificationOptions, queue_names: Mapping[str, str] = _AS_CONFIGURED
+) -> list[Announced]:
+    """The messages are the content (`content=message`): one shard each, whose id is its queue and its message key.
+
+    `queue_names`: what a queue is called in ids, by its name: the source's own, however the queue is written.
+    """
+    return [_message_of(message, options, queue_names) for message in messages]
 
 
-def apart(announced: Announced) -> Announced:
+def apart(announced: Announced, queue_names: Mapping[str, str]) -> Announced:
     """For at-least-once: what two messages announce are two shards, even if it is one object.
 
     Without rows in the store only chance would find them equal: while both are in flight, and not afterwards.
@@ -122,7 +129,9 @@ def apart(announced: Announced) -> Announced:
 
     def of_its_message(contents: Sequence[Content]) -> tuple[Content, ...]:
         return tuple(
-            c if c.uri == MESSAGE_URI else c._replace(shard_id=f"{c.shard_id}#{c.queue}#{c.message_id}")
+            c
+            if c.uri == MESSAGE_URI
+            else c._replace(shard_id=f"{c.shard_id}#{queue_names.get(c.queue, c.queue)}#{c.message_id}")
             for c in contents
         )
 
@@ -170,7 +179,7 @@ def _announced(
     return Announced(parsed.message, *kinds)
 
 
-def _message_of(message: Received, options: NotificationOptions) -> Announced:
+def _message_of(message: Received, options: NotificationOptions, queue_names: Mapping[str, str]) -> Announced:
     if not _tag_matches(message, options):
         return Announced(message, ignored=1)
     if not message.has_id and options.message_identity == "required":
@@ -180,7 +189,7 @@ def _message_of(message: Received, options: NotificationOptions) -> Announced:
     payload = Payload(message.body, key, message.tag, tuple(message.headers.items()), message.sent_at)
     sent_at = None if message.sent_at is None else round(message.sent_at * 1_000_000)
     content = Content(
-        f"{message.queue}#{key}",
+        f"{queue_names.get(message.queue, message.queue)}#{key}",
         MESSAGE_URI,
         len(message.body),
         None,

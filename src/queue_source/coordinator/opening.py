@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from queue_source.announcements.contents import Announced, Stat, announced_messages, announced_objects, apart
@@ -59,15 +59,15 @@ class Opener:
         self._acknowledger.later([one.message for one in opened if not one.pending])
 
     def _announced(self, messages: Sequence[Received]) -> list[Announced]:
-        options = self._session.options
+        options, queue_names = self._session.options, self._session.queue_names
         if options.content.kind.is_announced:
             announced = announced_objects(
                 messages, options.notifications, self._stat, in_pieces=partial(may_come_in_pieces, options)
             )
         else:
-            announced = announced_messages(messages, options.notifications)
+            announced = announced_messages(messages, options.notifications, queue_names)
         if not self._session.semantics.keeps_shards:
-            announced = [apart(one) for one in announced]
+            announced = [apart(one, queue_names) for one in announced]
         return announced
 
     def _with_begun(self, announced: list[Announced]) -> list[Announced]:
@@ -89,8 +89,9 @@ class Opener:
 
     def _record(self, malformed: Sequence[Announced]) -> None:
         if malformed:
-            options = self._session.options
-            records = [one.error for one in malformed if one.error is not None]
+            options, names = self._session.options, self._session.queue_names
+            bad = [one.error for one in malformed if one.error is not None]
+            records = [replace(error, origin=names.get(error.queue, "")) for error in bad]
             self._session.store.record_errors(options.source, options.pipeline, records)
             self._error_log.of_messages(records)
             self._errors.forward()

@@ -74,7 +74,8 @@ class Metrics:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """`queues` by name. `stopping` is set when the reader ends; `clock` gives seconds of a monotonic clock.
+    """`queues` by name; `queue_names`: name -> what the queue is called in ids. `stopping` is set when the reader ends;
+    `clock` gives seconds of a monotonic clock.
 
     `batches` tells what can wait whether a micro-batch is under way.
     """
@@ -87,6 +88,7 @@ class Session:
     stopping: threading.Event
     clock: Callable[[], float] = time.monotonic
     batches: Precedence = field(default_factory=lambda: Precedence(time.monotonic))
+    queue_names: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def semantics(self) -> Semantics:

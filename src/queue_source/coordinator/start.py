@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import tenacity
 
 from queue_source.announcements.contents import Stat
 from queue_source.coordinator.acknowledging import Acknowledger
 from queue_source.coordinator.backfill import Backfill, OpenBucket
+from queue_source.coordinator.changes import refuse_changes
 from queue_source.coordinator.cleaning import Cleaner
 from queue_source.coordinator.coordinator import Coordinator, Parts
 from queue_source.coordinator.error_log import ErrorLog
@@ -34,9 +36,11 @@ from queue_source.errors import OptionError
 from queue_source.messages import MessageKey
 from queue_source.options import ReaderOptions
 from queue_source.options.queue_checks import warn_of_retention
-from queue_source.queues.base import Queue
+from queue_source.queues.base import Queue, identity_of
+from queue_source.queues.urls import canonical
 from queue_source.storage.buckets.base import Bucket
 from shard_store.model import LISTING, Runtime
+from shard_store.naming import Naming
 from shard_store.semantics import Semantics
 from shard_store.starting import Started
 from shard_store.store import ShardStore
@@ -76,7 +80,9 @@ def prepare(
     began = clock()
     retry = options.queue.retry_timeout.total_seconds()
     started = _begin(options, store, queues, driver, runtime, with_back_off(threads.stopping, retry, clock))
-    session = Session(options, store, queues, started.token, Metrics(), threads.stopping, clock)
+    session = Session(
+        options, store, queues, started.token, Metrics(), threads.stopping, clock, queue_names=started.queue_names
+    )
     errors, error_log = ErrorQueue(session, error_queue), ErrorLog(session)
     error_log.of_plans(started.with_errors)
     errors.forward()
@@ -138,6 +144,7 @@ def _begin(
     if semantics.keeps_shards:
         window = options.deduplication.deduplication_window
         patiently(warn_of_retention, queues.values(), window)
+    naming = patiently(_naming, options, queues)
     stale_after = options.leases.stale_after.total_seconds()
     lease = options.leases.visibility_timeout.total_seconds()
     return store.start(
@@ -148,7 +155,18 @@ def _begin(
         semantics=semantics,
         remembered=_REMEMBERED_LEASES * max(lease, stale_after),
         runtime=runtime,
+        naming=naming,
+        settings=options.settings,
+        check=partial(refuse_changes, options),
     )
+
+
+def _naming(options: ReaderOptions, queues: Mapping[str, Queue]) -> Naming:
+    """How the source's shards are to be named. A listener's messages come once, and its private queue has no name."""
+    kind, semantics = options.content.kind, Semantics(options.delivery.delivery_semantics)
+    lasting = {name: queue for name, queue in queues.items() if not queue.capabilities.loses_while_closed}
+    versions = options.notifications.allow_overwrites if kind.is_announced and semantics.keeps_shards else None
+    return Naming({name: identity_of(queue) for name, queue in lasting.items()}, canonical, versions)
 
 
 def _lost(session: Session, in_flight: InFlight, keys: Sequence[MessageKey]) -> None:

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import ClassVar
 
 from queue_source.options import types
-from queue_source.options.declaring import option
+from queue_source.options.declaring import OnChange, option
 
 WITH_QUEUE = timedelta(days=1), timedelta(minutes=10)
 ALONE = timedelta(minutes=1), timedelta(0)
@@ -19,6 +19,7 @@ class BackfillOptions:
     """Listings that find what no message has announced; none while there are no `prefixes`."""
 
     TITLE: ClassVar = "Backfill"
+    ON_CHANGE: ClassVar = OnChange.ANNOUNCED
 
     # fmt: off
     prefixes: tuple[str, ...] = option(
@@ -39,5 +40,6 @@ class BackfillOptions:
         "includeExistingFiles", types.BOOLEAN, example="false", note="`true`",
         help="Read objects that were there before the source was listed for the first time. It is looked at then, and "
         "never again.",
+        on_change="No effect: it is looked at when the source is listed for the first time.",
     )
     # fmt: on

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import ClassVar
 
 from queue_source.options import types
-from queue_source.options.declaring import option
+from queue_source.options.declaring import OnChange, option
 
 RETENTION = timedelta(days=30)
 
@@ -21,6 +21,7 @@ class CleaningOptions:
     """
 
     TITLE: ClassVar = "After reading"
+    ON_CHANGE: ClassVar = OnChange.AT_ONCE
 
     # fmt: off
     clean_source: str = option(
@@ -33,10 +34,12 @@ class CleaningOptions:
         "cleanSource.moveDestination", types.FOLDER, example="s3://landing/archive/",
         help="Folder that objects are moved to, with their whole path below it: in the same bucket, and outside of "
         "`allowedPrefixes`.",
+        on_change="What is not yet moved goes to the new folder.",
     )
     retention: timedelta = option(
         "cleanSource.retentionDuration", types.DURATION, example="7 days", note="`30 days`",
         help="How long an object stays where it was read from; at most `deduplicationWindow`, and never less than ten "
         "minutes.",
+        on_change="Takes effect for what becomes due from then on.",
     )
     # fmt: on

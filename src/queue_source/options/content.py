@@ -10,7 +10,7 @@ from enum import Enum
 from typing import ClassVar
 
 from queue_source.options import types
-from queue_source.options.declaring import option
+from queue_source.options.declaring import OnChange, option
 from queue_source.options.file_format import INFERRED_FORMATS, RECORD_FORMATS, FormatOptions
 from queue_source.options.storage import StorageOptions
 
@@ -46,6 +46,7 @@ class SchemaOptions:
     """
 
     TITLE: ClassVar = "Inferred schemas"
+    ON_CHANGE: ClassVar = OnChange.READ
 
     # fmt: off
     schema_location: str | None = option(
@@ -94,6 +95,7 @@ class ContentOptions:
     """
 
     TITLE: ClassVar = "Content"
+    ON_CHANGE: ClassVar = OnChange.READ
 
     format: FormatOptions | None
     storage: StorageOptions
@@ -104,6 +106,7 @@ class ContentOptions:
         help="What the rows are: the content of the objects that messages announce; [the messages "
         "themselves](../how-to/messages.md); or the [objects by reference](../how-to/references.md), which are not "
         "read: URI, size, version and times.",
+        on_change=OnChange.REFUSED_UNFINISHED,
     )
     on_missing_object: str = option(
         "onMissingObject", _BAD_OBJECT, "quarantine", example="skip",

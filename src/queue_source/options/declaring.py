@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, ParamSpec, TypeVar
 
 from queue_source.options.types import OptionType
@@ -20,6 +21,36 @@ from queue_source.options.types import OptionType
 _DECLARED = "option"
 Group = TypeVar("Group")
 Attributes = ParamSpec("Attributes")
+
+
+class OnChange(str, Enum):
+    """What happens when an option is another one at the next start: the sentence of the reference page."""
+
+    AT_ONCE = "It takes effect with the start. No row depends on it."
+    NEXT_BATCH = (
+        "It takes effect with the next batch. A batch that is recorded and not yet published stays as it was recorded."
+    )
+    ANNOUNCED = (
+        "It takes effect for what is received or listed from then on. What is in a recorded batch is read all the "
+        "same; a message that comes again is looked at anew."
+    )
+    READ = (
+        "It takes effect for all that is read from then on, also when a batch that is not published is read again: as "
+        "a whole, and published once. What an earlier attempt at that batch found bad stays bad. Of an object that is "
+        "published in part, the rest is read with the new value."
+    )
+    DELIVERED = (
+        "It takes effect for what is published from then on, also by the next attempt at a batch that is not "
+        "published. What is published stays where it is."
+    )
+    REFUSED_IN_PART = (
+        "Refused while an object is published in part (`maxBytesPerTrigger`), since its rest would not begin where its "
+        "first part ended. Otherwise it takes effect for all that is read from then on."
+    )
+    REFUSED_UNFINISHED = (
+        "Refused while anything that the pipeline has begun is not published: run the query as it was until nothing is "
+        "left (trigger `availableNow`), and then with the new value."
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +65,8 @@ class Option:
             value None stands for any.
         formats: The file formats that it acts on; with another one it is refused, since it would do nothing.
         beside: Other options beside which it acts whatever the format.
+        on_change: What happens when it is another one at the next start; a sentence of its own where no other fits.
+            None: as its group says (`ON_CHANGE`), or nothing goes on from one start to the next.
     """
 
     name: str
@@ -47,6 +80,7 @@ class Option:
     unless: tuple[tuple[str, str | None], ...] = ()
     formats: tuple[str, ...] = ()
     beside: tuple[str, ...] = ()
+    on_change: OnChange | str | None = None
 
 
 def _field(declare: Callable[Attributes, Option]) -> Callable[Attributes, Any]:
@@ -70,7 +104,16 @@ The field's own default is the parsed `default`, or None; a required option has 
 
 def declared(group: type) -> dict[str, Option]:
     """The options of a group: field name -> option, in the order of the fields."""
-    return {field.name: field.metadata[_DECLARED] for field in dataclasses.fields(group) if _DECLARED in field.metadata}
+    options = {
+        field.name: field.metadata[_DECLARED] for field in dataclasses.fields(group) if _DECLARED in field.metadata
+    }
+    of_group: OnChange | None = getattr(group, "ON_CHANGE", None)
+    if of_group is None:
+        return options
+    return {
+        field: option if option.on_change else dataclasses.replace(option, on_change=of_group)
+        for field, option in options.items()
+    }
 
 
 def options_of(*groups: type) -> tuple[Option, ...]:

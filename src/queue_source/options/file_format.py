@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from queue_source.options import types
-from queue_source.options.declaring import option
+from queue_source.options.declaring import OnChange, option
 
 MESSAGE_FORMATS = ("json", "csv", "parquet", "text", "orc", "avro")
 FILE_FORMATS = (*MESSAGE_FORMATS, "binaryFile")
@@ -29,6 +29,7 @@ class FormatOptions:
     """
 
     TITLE: ClassVar = "File formats"
+    ON_CHANGE: ClassVar = OnChange.READ
 
     # fmt: off
     file_format: str = option(
@@ -36,6 +37,7 @@ class FormatOptions:
         required="the objects need a format", unless=(("content", "message"), ("content", "reference")),
         help="Format of the objects, or of messages; `json` is one record a line. Without it, messages are read as "
         "they are. Objects of other formats are read [by Spark's own readers](../how-to/references.md).",
+        on_change=OnChange.REFUSED_IN_PART,
     )
     timezone: str | None = option(
         "timeZone", types.TIME_ZONE, example="Europe/Berlin", note="the session's: `spark.sql.session.timeZone`",
@@ -86,17 +88,21 @@ class FormatOptions:
         "multiLine", types.BOOLEAN, "false", example="true", formats=RECORD_FORMATS,
         help="json: an object is one document, which is an array of records or one record. csv: quoted fields may "
         "hold line ends. Such objects are not split into ranges.",
+        on_change=OnChange.REFUSED_IN_PART,
     )
     whole_text: bool = option(
-        "wholeText", types.BOOLEAN, "false", help="An object is one row.", example="true", formats=("text",)
+        "wholeText", types.BOOLEAN, "false", help="An object is one row.", example="true", formats=("text",),
+        on_change=OnChange.REFUSED_IN_PART,
     )
     line_sep: str | None = option(
         "lineSep", types.LINE_END, example=";", note=r"`\n`, `\r\n` and `\r`", formats=LINE_FORMATS,
         help="What ends a record.",
+        on_change=OnChange.REFUSED_IN_PART,
     )
     encoding: str = option(
         "encoding", types.ENCODING, "UTF-8", example="ISO-8859-1", formats=LINE_FORMATS,
         help="Character set of the objects. Only UTF-8 is split into ranges.",
+        on_change=OnChange.REFUSED_IN_PART,
     )
     date_format: str | None = option(
         "dateFormat", types.DATE_PATTERN, example="dd.MM.yyyy", note="`yyyy-MM-dd` and what Spark casts",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from queue_source.options import types
-from queue_source.options.declaring import option
+from queue_source.options.declaring import OnChange, option
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,6 +14,7 @@ class LogOptions:
     """The log lines of the reader process, and of the tasks of executors."""
 
     TITLE: ClassVar = "Logs"
+    ON_CHANGE: ClassVar = OnChange.AT_ONCE
 
     # fmt: off
     level: str = option(

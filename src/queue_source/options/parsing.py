@@ -26,7 +26,7 @@ from queue_source.options.local_paths import absolute_path, absolute_url
 from queue_source.options.local_times import instant
 from queue_source.options.logs import LogOptions
 from queue_source.options.other_names import SPARK_HIDES
-from queue_source.options.places import READER, SINK, VIEWS
+from queue_source.options.places import READER, RECORDED, SINK, VIEWS
 from queue_source.options.reader import (
     BatchOptions,
     DeduplicationOptions,
@@ -75,9 +75,17 @@ def parse_reader_options(options: Mapping[str, str]) -> ReaderOptions:
         store=_absolute("storeUrl", values["storeUrl"]),
         source=source,
         pipeline=values["pipeline"] or source,
+        settings={name: _setting(values[name]) for name in RECORDED},
     )
     checks.check_reader(parsed)
     return parsed
+
+
+def _setting(value: object) -> str:
+    """As text, "" for what is not given."""
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
+    return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from queue_source.options.backfill import BackfillOptions
 from queue_source.options.cleaning import CleaningOptions
 from queue_source.options.content import ContentOptions, SchemaOptions
-from queue_source.options.declaring import Option, options_of
+from queue_source.options.declaring import OnChange, Option, options_of
 from queue_source.options.file_format import FormatOptions
 from queue_source.options.logs import LogOptions
 from queue_source.options.reader import (
@@ -100,3 +100,13 @@ LISTING = Place(
 """Options of a reader that `cuesqueue reconcile` needs: which objects it would read, and how they are reached."""
 
 PLACES = (READER, SINK, VIEWS)
+
+
+def _refused(on_change: OnChange) -> tuple[str, ...]:
+    return tuple(option.name for option in READER.options if option.on_change is on_change)
+
+
+WHILE_UNFINISHED = _refused(OnChange.REFUSED_UNFINISHED)
+WHILE_PARTLY_READ = _refused(OnChange.REFUSED_IN_PART)
+RECORDED = (*WHILE_UNFINISHED, *WHILE_PARTLY_READ, "allowedPrefixes")
+"""Options of a reader that its pipeline's next start compares with its own."""

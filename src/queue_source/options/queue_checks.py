@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 
 from queue_source.errors import OptionError
 from queue_source.options import ReaderOptions
 from queue_source.options.units import format_duration
-from queue_source.queues.base import Queue
+from queue_source.queues.base import Queue, identity_of
 
 logger = logging.getLogger("cuesqueue")
 
 
-def check_suitability(queues: Iterable[Queue], options: ReaderOptions) -> None:
-    """Raises OptionError for a queue that cannot keep the promise of `deliverySemantics`."""
+def check_suitability(queues: Sequence[Queue], options: ReaderOptions) -> None:
+    """Raises OptionError for a queue that cannot keep the promise of `deliverySemantics`, or that is there twice."""
+    _check_different(queues)
     semantics = options.delivery.delivery_semantics
     for queue in queues:
         if queue.capabilities.loses_while_closed and semantics != "at-most-once":
@@ -25,6 +26,25 @@ def check_suitability(queues: Iterable[Queue], options: ReaderOptions) -> None:
                 f"deliverySemantics at-most-once and not with {semantics}; read a pool (pool=NAME instead of "
                 "listener=true), which keeps its messages",
             )
+
+
+def _check_different(queues: Sequence[Queue]) -> None:
+    """However they are written: by two names each would be received, counted and given its share as another one."""
+    if len(queues) < 2:
+        return
+    names: dict[str, str] = {}
+    for queue in queues:
+        if (identity := identity_of(queue)) in names:
+            raise OptionError(
+                "queueUrl", f"names one queue twice: {names[identity]} and {queue.name}; leave one of them out"
+            )
+        names[identity] = queue.name
+
+
+def check_not_read(errors: Queue, queues: Iterable[Queue]) -> None:
+    """Raises OptionError where errors would go to a queue that is read: each would be one more message."""
+    if identity_of(errors) in map(identity_of, queues):
+        raise OptionError("errorQueueUrl", f"{errors.name} is the queue that is read; name another one for errors")
 
 
 def check_error_queue(queue: Queue) -> None:

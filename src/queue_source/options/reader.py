@@ -6,7 +6,8 @@ URLs are `Secret`s: `str()` is for people, `reveal()` for libraries.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, ClassVar
 
@@ -14,7 +15,7 @@ from queue_source.options import types
 from queue_source.options.backfill import BackfillOptions
 from queue_source.options.cleaning import CleaningOptions
 from queue_source.options.content import ContentOptions
-from queue_source.options.declaring import option
+from queue_source.options.declaring import OnChange, option
 from queue_source.options.logs import LogOptions
 from queue_source.options.receiving import NotificationOptions, QueueOptions
 from queue_source.options.secrets import SecretUrl
@@ -33,6 +34,9 @@ def store_url() -> Any:
         help="Database of shards, snapshots and attempts, as an SQLAlchemy URL. The default is a file in the folder in "
         "which Spark was started; [with Spark Connect](../how-to/clusters.md#relative-paths) name another.",
         example="postgresql+psycopg://user:password@host/db",
+        on_change="Another store knows nothing of what was read: it is refused with a checkpoint "
+        "(`failOnDataLoss`), and reads whatever comes with a new one. `cuesqueue export` and `import` "
+        "move a source to it.",
     )
 
 
@@ -41,6 +45,7 @@ class BatchOptions:
     """The size of one micro-batch and of one partition (planning). Sizes are bytes."""
 
     TITLE: ClassVar = "Micro-batches"
+    ON_CHANGE: ClassVar = OnChange.NEXT_BATCH
 
     # fmt: off
     max_files_per_trigger: int = option(
@@ -55,11 +60,13 @@ class BatchOptions:
     min_partitions: int = option(
         "minPartitions", types.number(1), example="8", note="cores of the driver",
         help="Minimum number of partitions of a micro-batch, as far as its objects can be split.",
+        on_change=OnChange.AT_ONCE,
     )
     max_partition_bytes: int = option(
         "maxPartitionBytes", types.SIZE, example="64m", note="`128m`; none with `content` = `reference`",
         help="Maximum size of one partition; larger objects are split. With `content` = `reference` objects are never "
         "split; set it where your own code reads them in the tasks.",
+        on_change=OnChange.AT_ONCE,
     )
     # fmt: on
 
@@ -69,6 +76,7 @@ class LeaseOptions:
     """The time-outs of messages and shards. Checked: heartbeat <= visibility <= deduplication window."""
 
     TITLE: ClassVar = "Leases"
+    ON_CHANGE: ClassVar = OnChange.AT_ONCE
 
     # fmt: off
     visibility_timeout: timedelta = option(
@@ -98,12 +106,15 @@ class DeduplicationOptions:
     """How long and how many finished shards are remembered, and how often they are pruned."""
 
     TITLE: ClassVar = "Deduplication"
+    ON_CHANGE: ClassVar = OnChange.AT_ONCE
 
     # fmt: off
     deduplication_window: timedelta = option(
         "deduplicationWindow", types.DURATION, DEFAULT_WINDOW, example="60 days",
         help="How long finished shards are remembered; make it longer than the queue keeps a message. Of several "
         "pipelines of one source the longest holds.",
+        on_change="Takes effect with the next pruning. What is forgotten by then stays forgotten: a longer window "
+        "remembers more only from then on.",
     )
     deduplication_max_shards: int | None = option(
         "deduplicationMaxShards", types.number(1, 10**12), example="50000000",
@@ -121,6 +132,7 @@ class DeliveryOptions:
     """The guarantee, and what happens when the store was lost, objects kill their readers, or anything is bad."""
 
     TITLE: ClassVar = "Delivery and errors"
+    ON_CHANGE: ClassVar = OnChange.AT_ONCE
 
     # fmt: off
     delivery_semantics: str = option(
@@ -129,6 +141,7 @@ class DeliveryOptions:
         help="What is promised of each row. `at-least-once` does not remember what was announced: rows are repeated "
         "when a message is. `at-most-once` gives up the rows of a micro-batch that fails. [All "
         "three](../explanation/exactly-once.md).",
+        on_change=OnChange.REFUSED_UNFINISHED,
     )
     fail_on_data_loss: bool = option(
         "failOnDataLoss", types.BOOLEAN, "true", example="false",
@@ -144,13 +157,18 @@ class DeliveryOptions:
         "errorQueueUrl", types.QUEUE_URL, example="sql+sqlite:///jobs.db?queue=errors", note="the error table alone",
         help="Queue that receives what could not be processed, with its cause and input; reached with the same "
         "credentials as `queueUrl`. Nothing is acknowledged before its errors are there.",
+        on_change="Errors that are not yet delivered go to the new queue, or with none stay in the error table.",
     )
     # fmt: on
 
 
 @dataclass(frozen=True, slots=True)
 class ReaderOptions:
-    """All options of one streaming reader."""
+    """All options of one streaming reader.
+
+    Attributes:
+        settings: Option -> text, of those that the pipeline's next start compares with its own (`places.RECORDED`).
+    """
 
     TITLE: ClassVar = "Names and store"
 
@@ -169,9 +187,15 @@ class ReaderOptions:
     source: str = option(
         "source", types.NAME, example="orders", note="the queue's name",
         help="Name of the deduplication domain: an object is published once for each source.",
+        on_change="Refused: a pipeline belongs to one source. Another source, with another pipeline and a new "
+        "checkpoint, knows nothing of what was read.",
     )
     pipeline: str = option(
         "pipeline", types.NAME, example="orders-eu", note="the source's name",
         help="Name of this running query. Queries that share a source have different pipelines.",
+        on_change="Another pipeline needs a new checkpoint. With the same source it takes over what the one before "
+        "has not published once that one has been without a heartbeat for twice `commitTimeout`, and "
+        "reads nothing again that is published.",
     )
     # fmt: on
+    settings: Mapping[str, str] = field(default_factory=dict)

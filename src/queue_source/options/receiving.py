@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any, ClassVar
 
 from queue_source.options import types
-from queue_source.options.declaring import Option, option
+from queue_source.options.declaring import OnChange, Option, option
 from queue_source.options.path_globs import PathGlob
 from queue_source.options.secrets import SecretUrl
 
@@ -25,6 +25,7 @@ class QueueOptions:
     """
 
     TITLE: ClassVar = "Queue"
+    ON_CHANGE: ClassVar = OnChange.AT_ONCE
 
     connections: Mapping[str, Mapping[str, Any]]
     # fmt: off
@@ -33,6 +34,10 @@ class QueueOptions:
         required="name the queue to read, or folders to list in backfillPrefixes",
         unless=(("backfillPrefixes", None),),
         help="The queue to read, or several, separated by commas.",
+        on_change="The same queue written in another way is the same queue (of RabbitMQ, under one name of its "
+        "host). With another queue, what is in a recorded batch is published; its messages stay in the "
+        "queue before, and are acknowledged there, without being read again, by the next reader of that "
+        "queue with the same source.",
     )
     receive_threads: int = option(
         "receiveThreads", types.number(1, 256), "2", example="4",
@@ -75,6 +80,7 @@ class NotificationOptions:
     """
 
     TITLE: ClassVar = "Notifications"
+    ON_CHANGE: ClassVar = OnChange.ANNOUNCED
 
     # fmt: off
     allowed_prefixes: tuple[str, ...] = option(
@@ -84,6 +90,8 @@ class NotificationOptions:
         help="Folders or buckets whose objects are read: only URIs that start with one of these; all others go to the "
         "error table. After the bucket's name it is a comparison of text: end a folder with `/`. With "
         "`backfillPrefixes` it is these, unless it is given.",
+        on_change="Refused while an unfinished object is outside of the new prefixes; `cuesqueue shards "
+        "quarantine` gives it up. Otherwise it takes effect for what is received or listed from then on.",
     )
     on_foreign_object: str = option(
         "onForeignObject", types.choice("quarantine", "ignore"), "quarantine", example="ignore",
@@ -103,6 +111,8 @@ class NotificationOptions:
         "allowOverwrites", types.BOOLEAN, "false", example="true",
         help="Read an object again when it was overwritten: its version, ETag or generation becomes part of its "
         "identity.",
+        on_change="Refused for a source that was read with the other value: it would know nothing of what it has "
+        "read. Name another `source`.",
     )
     path_glob_filter: re.Pattern[str] | None = option(
         "pathGlobFilter", types.GLOB, example="*.{csv,csv.gz}",
@@ -144,6 +154,7 @@ class NotificationOptions:
         "messageIdentity", types.choice("required", "content"), "required", example="content",
         help="For `content` = `message`, and messages without an id (RabbitMQ's property `message_id`). `required`: "
         "they go to the error table. `content`: messages that are equal in everything are one message.",
+        on_change=OnChange.REFUSED_UNFINISHED,
     )
     uri_path: str | None = option(
         "uriPath", types.NON_EMPTY, example="files.uri",
@@ -174,6 +185,7 @@ GOOGLE_OPTIONS = (
         types.NON_EMPTY,
         help="Project of Pub/Sub subscriptions whose URL names none (`pubsub:///SUBSCRIPTION`).",
         example="my-project",
+        on_change=OnChange.AT_ONCE,
         note="the URL's",
     ),
     Option(
@@ -182,6 +194,7 @@ GOOGLE_OPTIONS = (
         help="Key file of a service account, for Pub/Sub; for objects, set `GOOGLE_APPLICATION_CREDENTIALS` on all "
         "machines.",
         example="/etc/keys/reader.json",
+        on_change=OnChange.AT_ONCE,
         note="the SDK's own chain",
     ),
     Option(
@@ -189,6 +202,7 @@ GOOGLE_OPTIONS = (
         types.NON_EMPTY,
         help="Where Pub/Sub is: `HOST:PORT` of a regional endpoint, or `http://HOST:PORT` of an emulator.",
         example="europe-west3-pubsub.googleapis.com:443",
+        on_change=OnChange.AT_ONCE,
         note="`PUBSUB_EMULATOR_HOST`, else Google's own",
     ),
 )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from queue_source.options import types
-from queue_source.options.declaring import option
+from queue_source.options.declaring import OnChange, option
 from queue_source.options.logs import LogOptions
 from queue_source.options.partitioning import PartitionField
 from queue_source.options.reader import store_url
@@ -20,6 +20,7 @@ class TableOptions:
     """An Iceberg table: in the catalog in the store's database, or in another one, which `properties` describe."""
 
     TITLE: ClassVar = "Iceberg table"
+    ON_CHANGE: ClassVar = OnChange.DELIVERED
 
     # fmt: off
     name: str = option(
@@ -58,6 +59,7 @@ class TargetQueue:
     """The queue that a sink sends to; `connections` as in `QueueOptions`."""
 
     TITLE: ClassVar = "Sending"
+    ON_CHANGE: ClassVar = OnChange.DELIVERED
 
     connections: Mapping[str, Mapping[str, Any]]
     # fmt: off
@@ -78,6 +80,7 @@ class SinkOptions:
     """
 
     TITLE: ClassVar = "Pipeline, store and files"
+    ON_CHANGE: ClassVar = OnChange.DELIVERED
 
     storage: StorageOptions
     table: TableOptions | None
@@ -89,6 +92,7 @@ class SinkOptions:
         required="name the pipeline whose progress is published with the rows, as in the reader's option pipeline",
         help="The pipeline whose progress is published with the rows: the reader's `pipeline`. For a query that joins "
         "or unions several sources, all of them; the rows are recorded under the first.",
+        on_change="It is the reader's `pipeline`, and changes with that.",
     )
     store: SecretUrl = store_url()
     path: str = option(

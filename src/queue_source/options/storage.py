@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from queue_source.errors import OptionError
 from queue_source.options import types
-from queue_source.options.declaring import Option, build, declared, option, options_of
+from queue_source.options.declaring import OnChange, Option, build, declared, option, options_of
 from queue_source.options.secrets import Secret, is_reference, revealed
 
 _SDK = "the SDK's own chain"
@@ -22,6 +22,8 @@ class AzureOptions:
     Attributes:
         endpoint: URL of an emulator (`http://localhost:10000`), where paths begin with the account.
     """
+
+    ON_CHANGE: ClassVar = OnChange.AT_ONCE
 
     # fmt: off
     account_name: str | None = option(
@@ -68,6 +70,7 @@ class StorageOptions:
     """
 
     TITLE: ClassVar = "Storage and credentials"
+    ON_CHANGE: ClassVar = OnChange.AT_ONCE
 
     # fmt: off
     endpoint: str | None = option(

@@ -84,6 +84,14 @@ class Queue(Protocol):
         """The queue's name for people and snapshots: its URL without secrets."""
 
     @property
+    def identity(self) -> str:
+        """The same text for the same queue however its URL is written, and another for every other queue.
+
+        The name, where there is one way to write it. The service may be asked for it.
+        """
+        return self.name
+
+    @property
     def capabilities(self) -> Capabilities:
         """What the queue can do, as data."""
 
@@ -265,6 +273,11 @@ class Administered(Protocol):
 def administered(queue: Queue) -> Administered | None:
     """The queue with the methods of `Administered`, where it has them."""
     return cast(Administered, queue) if _extras(queue).administered else None
+
+
+def identity_of(queue: Queue) -> str:
+    """The queue's identity; its name, where a queue of a user's own does not inherit from `Queue`."""
+    return getattr(queue, "identity", queue.name)
 
 
 def _extras(queue: Queue) -> Extras:

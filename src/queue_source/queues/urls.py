@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from urllib.parse import parse_qsl, unquote, urlsplit
+from pathlib import Path
+from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
 
 from shard_store.redaction import HIDDEN, redact_url
 
@@ -15,6 +16,7 @@ NAMES_CODE = (
 )
 # what a URL parser would stumble over: hidden before the URL is taken apart, and only there
 _SHOWN_PASSWORD = f":{HIDDEN}@"
+_PORTS = {"amqp": 5672, "amqps": 5671, "postgresql": 5432, "mysql": 3306}
 
 
 def scheme(url: str) -> str:
@@ -36,7 +38,7 @@ def without_fragment(url: str) -> str:
 def queue_name(url: str) -> str:
     """The short name that stands for the queue where the user gives none (the default of option `source`)."""
     kind = scheme(url)
-    parts = urlsplit(without_fragment(redact_url(url).replace(_SHOWN_PASSWORD, "@")))
+    parts = _split(url)
     parameters = dict(parse_qsl(parts.query))
     last = unquote(parts.path.rstrip("/").rpartition("/")[2])
     host = parts.netloc.rpartition("@")[2]
@@ -49,3 +51,44 @@ def queue_name(url: str) -> str:
     else:
         name = last or host
     return name or last or host or redact_url(url)
+
+
+def canonical(url: str) -> str:
+    """One text for all URLs that a text shows to be one queue's: without user, password, usual port and parameters.
+
+    What no text shows is for the queue's own `identity`. Of SQS only the queue's name is left: its message ids are
+    unique everywhere, so that it does no harm when two queues have one text.
+    """
+    kind = scheme(url)
+    try:
+        parts = _split(url)
+        port = parts.port
+    except ValueError:
+        return redact_url(url)
+    if kind in ("sqs", "https", "http"):
+        return f"sqs:{queue_name(url)}"
+    parameters = dict(parse_qsl(parts.query, keep_blank_values=True))
+    if kind == "sim":
+        folder = Path(parameters.get("dir", "")).resolve()
+        return f"sim://{parts.netloc}?dir={folder}&pool={parameters.get('pool', parts.netloc)}"
+    if kind.startswith("sql+"):
+        database = kind.removeprefix("sql+").partition("+")[0].replace("mariadb", "mysql")
+        place = f"{_host(parts.hostname, port, database)}/{unquote(parts.path[1:])}"
+        if database == "sqlite":  # three slashes before a relative path, and four before an absolute one
+            place = str(Path(unquote(parts.path[1:])).resolve())
+        return f"sql:{database}:{place}?queue={parameters.get('queue', '')}"
+    if kind in ("amqp", "amqps"):
+        place = f"amqp://{_host(parts.hostname, port, kind)}/{quote(unquote(parts.path[1:]) or '/', safe='')}"
+        if parameters.get("listener", "").lower() == "true":
+            return f"{place}?source={parameters.get('source', '')}&listener=true&tags={parameters.get('tags', '')}"
+        return f"{place}?pool={parameters.get('pool', '')}"
+    return redact_url(url)
+
+
+def _split(url: str) -> SplitResult:
+    return urlsplit(without_fragment(redact_url(url).replace(_SHOWN_PASSWORD, "@")))
+
+
+def _host(host: str | None, port: int | None, kind: str) -> str:
+    """In small letters, with a port that is not the kind's own."""
+    return (host or "localhost") if port in (None, _PORTS.get(kind)) else f"{host or 'localhost'}:{port}"

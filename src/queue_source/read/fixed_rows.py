@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -25,14 +25,12 @@ class FixedRows:
     subject: What a row is, in errors.
     schema: All columns; a user's schema may leave some out, in any order, and add `_metadata`.
     value: The value of the column of this name.
-    has_body: Whether what becomes a row came with the plan.
     metadata: Adds what is known of the content beside its message.
     """
 
     subject: str
     schema: pa.Schema
     value: Callable[[str, Content], object]
-    has_body: bool
     metadata: Callable[[Content, ObjectMetadata], ObjectMetadata]
 
     def check(self, declared: pa.Schema) -> None:
@@ -49,19 +47,9 @@ class FixedRows:
                 raise OptionError("schema", f"column {field.name!r} of {self.subject} is {own}, not {field.type}")
 
     def batches(self, rows: Sequence[Row], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """One row each, in their order. Executor worker; `schema` passed `check`.
-
-        Raises OptionError for what was announced when the pipeline had another `content`: nothing of it is left out.
-        """
+        """One row each, in their order. Executor worker; `schema` passed `check`, and the contents `check_begun`."""
         for start in range(0, len(rows), _ROWS):
             chunk = rows[start : start + _ROWS]
-            if other := next((c for c, _ in chunk if (c.payload is not None) is not self.has_body), None):
-                raise OptionError(
-                    "content",
-                    f"was another one when {other.shard_id[:300]!r} was announced, which is not {self.subject}; run "
-                    "the query as it was until nothing is left (trigger availableNow), or give the new one another "
-                    "'pipeline'",
-                )
             yield pa.record_batch([self._column(field, chunk) for field in schema], schema=schema)
 
     def _column(self, field: pa.Field, rows: Sequence[Row]) -> pa.Array:
@@ -70,8 +58,8 @@ class FixedRows:
         return pa.array([self.value(field.name, content) for content, _ in rows], field.type)
 
 
-_MESSAGES = FixedRows("a message", MESSAGE_SCHEMA, message_value, has_body=True, metadata=lambda _, known: known)
-_REFERENCES = FixedRows("an object by reference", REFERENCE_SCHEMA, reference_value, has_body=False, metadata=as_file)
+_MESSAGES = FixedRows("a message", MESSAGE_SCHEMA, message_value, metadata=lambda _, known: known)
+_REFERENCES = FixedRows("an object by reference", REFERENCE_SCHEMA, reference_value, metadata=as_file)
 
 
 def fixed_rows(content: ContentOptions) -> FixedRows | None:
@@ -79,6 +67,20 @@ def fixed_rows(content: ContentOptions) -> FixedRows | None:
     if content.format is not None:
         return None
     return _REFERENCES if content.kind.is_announced else _MESSAGES
+
+
+def check_begun(options: ContentOptions, contents: Iterable[Content]) -> None:
+    """Raise OptionError for a message where objects are announced, and for an object where messages are the content.
+
+    The start of a reader refuses that for what it knows; it takes over from others what is announced to both.
+    """
+    is_announced = options.kind.is_announced
+    if other := next((content for content in contents if (content.payload is None) is not is_announced), None):
+        raise OptionError(
+            "content",
+            f"was another one than {options.content} when {other.shard_id[:300]!r} was announced; run the query as it "
+            "was until nothing is left (trigger availableNow), or give the new one another 'pipeline'",
+        )
 
 
 def _same(declared: pa.DataType, own: pa.DataType) -> bool:

@@ -22,7 +22,7 @@ from queue_source.options.file_format import FormatOptions
 from queue_source.read.batches import gathered
 from queue_source.read.combined import SMALL, TOGETHER, may_be_joined, read_together
 from queue_source.read.error_records import KILLS, bad_object, bad_records, kills_its_reader
-from queue_source.read.fixed_rows import fixed_rows
+from queue_source.read.fixed_rows import check_begun, fixed_rows
 from queue_source.read.isolation import Marks, interval_of, read_alone
 from queue_source.read.message_records import Message, parsed_messages
 from queue_source.read.objects import BATCH_ROWS, ExpectedObject, read_object
@@ -34,6 +34,7 @@ from shard_store.failpoints import reach
 from shard_store.model import (
     BEGINNING,
     ErrorRecord,
+    Payload,
     PlanIdentity,
     Position,
     Reading,
@@ -98,9 +99,11 @@ def read_work(
     error is written, and the shard is quarantined with the plan, so none of its rows may go out. `reading`: the task
     attempt that this is; None: nobody knows.
 
-    Raises StoreConfigurationError, before anything is read, where the plan's store cannot be used from here.
+    Raises StoreConfigurationError, before anything is read, where the plan's store cannot be used from here, and
+    OptionError where the plan was begun with another `content`: nothing of it is left out.
     """
     work.store.check()
+    check_begun(work.content, [piece.content for piece in work.pieces])
     logger.debug("the task has %d piece(s) of objects or messages to read", len(work.pieces))
     if (fixed := fixed_rows(work.content)) is not None:
         yield from fixed.batches([(piece.content, _metadata(piece, work.identity)) for piece in work.pieces], schema)
@@ -142,12 +145,8 @@ def _read(work: Work, schema: pa.Schema, reading: Reading | None) -> Iterator[pa
 
 
 def _messages(work: Work) -> list[Message]:
-    """Their bodies came with the plan: nothing is read."""
-    return [
-        (piece.content.payload, _metadata(piece, work.identity))
-        for piece in work.pieces
-        if piece.content.payload is not None  # always, or the plan would not hold it
-    ]
+    """One for each piece, in its place. Their bodies came with the plan: nothing is read."""
+    return [(piece.content.payload or Payload(b"", ""), _metadata(piece, work.identity)) for piece in work.pieces]
 
 
 def read_pieces(work: Work, schema: pa.Schema, report: Report) -> Iterator[pa.RecordBatch]:

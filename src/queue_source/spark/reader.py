@@ -214,7 +214,7 @@ def _prepare(options: ReaderOptions) -> tuple[Coordinator, PlanStore]:
     """Open the store and the queues, and let the coordinator recover; nothing stays open when that fails."""
     # here: every executor worker imports this module to unpickle the reader, and most of its time would go to these
     from queue_source.coordinator import prepare
-    from queue_source.options.queue_checks import check_error_queue, check_suitability
+    from queue_source.options.queue_checks import check_error_queue, check_not_read, check_suitability
     from queue_source.queues import open_queue
     from queue_source.storage.buckets import open_bucket
     from shard_store.store import QUERY_PATIENCE, open_store
@@ -240,9 +240,10 @@ def _prepare(options: ReaderOptions) -> tuple[Coordinator, PlanStore]:
 
         error_url = options.delivery.error_queue_url
         errors = None if error_url is None else opened(error_url)
+        queues = [opened(url) for url in options.queue.urls]
         if errors is not None:
             check_error_queue(errors)
-        queues = [opened(url) for url in options.queue.urls]
+            check_not_read(errors, queues)
         check_suitability(queues, options)
         by_name = {queue.name: queue for queue in queues}
         coordinator = prepare(

@@ -13,7 +13,7 @@ from sqlalchemy.engine import Dialect
 
 from shard_store.model import Reference
 
-REVISION = "0011"
+REVISION = "0012"
 """The Alembic revision that these tables are: the newest one in `migrations/versions` (a test compares)."""
 
 READERS_FROM = "0007"
@@ -141,6 +141,7 @@ pipelines = sa.Table(
     sa.Column("sink_incarnation", sa.BigInteger),  # the newest one for which that is known
     sa.Column("changes", sa.BigInteger),  # how often a reader has changed this row: see memory.py
     sa.Column("stores", LongText),  # whose offsets are read beside this store's own (JSON, see offsets.py)
+    sa.Column("settings", LongText),  # options of its last start that unfinished work depends on (JSON); NULL: unknown
     **_TABLE,
 )
 of_pipeline = pipelines.update().where(pipelines.c.pipeline == sa.bindparam("of"))
@@ -338,6 +339,7 @@ sources = sa.Table(
     sa.Column("moved_to", AnyText),  # the store that it is in by now, without secrets; NULL: it is here
     sa.Column("moved_to_id", sa.String(32)),  # of that store
     sa.Column("import_id", sa.String(100)),  # of the file with which it came here
+    sa.Column("naming", LongText),  # how its shards are named (JSON, see naming.py); NULL: not recorded yet
     **_TABLE,
 )
 

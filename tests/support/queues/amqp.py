@@ -32,7 +32,13 @@ QUORUM_LACKS = {**LACKS, "places": "a quorum queue puts what is given back where
 def rabbitmq(_: pytest.FixtureRequest, __: Path, *, queue_type: str) -> Iterator[Backend]:
     name = f"contract-{uuid.uuid4().hex[:12]}"
     url = f"{URL}?source={name}&pool={name}&queue_type={queue_type}"
-    backend = Backend(url, RealClock(0.02), lacks=CLASSIC_LACKS if queue_type == "classic" else QUORUM_LACKS)
+    backend = Backend(
+        url,
+        RealClock(0.02),
+        lacks=CLASSIC_LACKS if queue_type == "classic" else QUORUM_LACKS,
+        spellings=[(f"{url}&heartbeat=30", {})],
+        another=f"{URL}?source={name}&pool=another-{name}",
+    )
     try:
         yield backend
     finally:

@@ -95,6 +95,7 @@ class Backend:
 
     `lacks`: promises of the contract that this kind of queue does not make, each with the reason; tests that need one
     of them are skipped with it. The promises are in `PROMISES`.
+    `spellings`: other URLs of this queue, each with its options; `another`: the URL of another queue.
     """
 
     url: str
@@ -104,6 +105,8 @@ class Backend:
     lacks: Mapping[str, str] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
     many: int = 10_000  # messages of the tests with many
+    spellings: Sequence[tuple[str, Mapping[str, Any]]] = ()
+    another: str = ""
 
     def open(self) -> Queue:
         if self.shared and self.views:

@@ -153,7 +153,9 @@ def _backend(
         server: PubSubServer = request.getfixturevalue("pubsub_server")
         with _emulated(server.host):
             url = _set_up(server, counts, config)
-            yield PubSubBackend(url, ServerClock(server), lacks=lacks, options=_OPTIONS, server=server)
+            spellings = [(url.replace("//contract/", "///"), {**_OPTIONS, "project": "contract"})]
+            names: dict[str, Any] = {"spellings": spellings, "another": _set_up(server, counts, config)}
+            yield PubSubBackend(url, ServerClock(server), lacks=lacks, options=_OPTIONS, server=server, **names)
 
     return make
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from support.queues.backend import Backend, RealClock
-from support.servers.ministack import KEYS, new_queue
+from support.servers.ministack import KEYS, REGION, new_queue
 
 SERVER_URL = os.environ.get("CUESQUEUE_TEST_SQS_URL", "")
 """Another server that speaks SQS: integration runs the contract over moto."""
@@ -43,8 +43,16 @@ def _backend(*, fifo: bool) -> Callable[[pytest.FixtureRequest, Path], AbstractC
         lacks = {**(_FIFO if fifo else _STANDARD), **(_SHORT if fifo and not EVERYTHING else {})}
         if SERVER_URL:
             lacks |= _MOTO_FIFO if fifo else _MOTO
+        url = new_queue(server, fifo=fifo)
+        by_name = (f"sqs://{url.rpartition('/')[2]}", {**KEYS, "endpoint_url": server, "region": REGION})
         yield Backend(
-            new_queue(server, fifo=fifo), RealClock(_PACE), lacks=lacks, options=KEYS, many=100 if SERVER_URL else _MANY
+            url,
+            RealClock(_PACE),
+            lacks=lacks,
+            options=KEYS,
+            many=100 if SERVER_URL else _MANY,
+            spellings=[by_name, (url.replace("127.0.0.1", "localhost"), KEYS)],
+            another=new_queue(server, fifo=fifo),
         )
 
     return backend

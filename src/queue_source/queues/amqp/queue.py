@@ -29,6 +29,7 @@ from queue_source.queues.amqp.messages import checked_headers, properties_for, r
 from queue_source.queues.amqp.session import QueueGone, Session
 from queue_source.queues.base import Capabilities, Depth
 from queue_source.queues.log_ids import stamped
+from queue_source.queues.urls import canonical
 from queue_source.tags import check_tag
 
 LARGEST_BATCH = 1000
@@ -54,6 +55,11 @@ class AmqpQueue(BaseQueue):
         )
         self._session = Session(address)
         self._thread = IoThread(f"amqp {address.source}")
+
+    @property
+    def identity(self) -> str:
+        """By host, virtual host and pool. Two names of one host cannot be recognised."""
+        return canonical(self.name)
 
     @property
     def capabilities(self) -> Capabilities:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -17,6 +18,7 @@ from sqlalchemy import (
     Text,
     exc,
     inspect,
+    select,
 )
 from sqlalchemy.dialects.mysql import LONGBLOB, LONGTEXT
 from sqlalchemy.engine import URL, make_url
@@ -29,6 +31,7 @@ from shard_store.sql.install import schema_lock
 from shard_store.sql.transaction import Transaction
 
 LONGEST_NAME = 255  # of queues and groups: both are index columns
+_ID = " table"  # no queue's name: those have no spaces around them
 
 metadata = MetaData()
 
@@ -132,3 +135,25 @@ def create_tables(database: Database, *wanted: MetaData) -> None:
 
     if database.read(absent):
         database.write(create)
+
+
+def table_id(transaction: Transaction) -> str | None:
+    """The random id of this table of messages, whatever leads to it; None: it has none yet.
+
+    It is the one message of a queue that nobody can name: a table of its own would need the right to create it.
+    """
+    found: str | None = transaction.execute(
+        select(messages.c.message_id).where(messages.c.queue == _ID).order_by(messages.c.id).limit(1)
+    ).scalar()
+    return found
+
+
+def give_id(transaction: Transaction) -> str:
+    """Make sure that the table has an id, also while others do the same, and return it."""
+    with schema_lock(transaction):
+        if (found := table_id(transaction)) is not None:
+            return found
+        made = uuid.uuid4().hex
+        values = {"body": b"", "tag": "", "headers": "{}", "sent_at": 0, "visible_at": 0, "receive_count": 0}
+        transaction.execute(messages.insert().values(queue=_ID, message_id=made, **values))
+        return made

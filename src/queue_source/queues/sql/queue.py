@@ -19,7 +19,15 @@ from sqlalchemy import inspect
 from queue_source.messages import Outgoing, Receipt, Received
 from queue_source.queues.adapter import BaseQueue, check_lease, convert_each, copy_of
 from queue_source.queues.base import Capabilities, Depth, Extras
-from queue_source.queues.sql.database import Address, create_tables, messages, open_database, parse_address
+from queue_source.queues.sql.database import (
+    Address,
+    create_tables,
+    give_id,
+    messages,
+    open_database,
+    parse_address,
+    table_id,
+)
 from queue_source.queues.sql.rows import QueueRows, checked
 from queue_source.queues.sql.watch import waking_early
 from shard_store.sql.database import Database
@@ -59,6 +67,11 @@ class SqlQueue(BaseQueue):
         self._clock = clock
         self._sleep = sleep or self._closed.wait
         self._created = False
+
+    @property
+    def identity(self) -> str:
+        """By an id that is kept among the messages: whatever leads to them, by this name it is the same queue."""
+        return f"sql:{self._run(table_id, read=True) or self._run(give_id)}/{self._rows.queue}"
 
     # --- the verbs ---------------------------------------------------------------------------------------------------
 

@@ -63,6 +63,11 @@ class SqsQueue(BaseQueue):
         self._workers: ThreadPoolExecutor | None = None
 
     @property
+    def identity(self) -> str:
+        """The queue's ARN, or its URL where an emulator tells none."""
+        return self._attributes().arn or self._queue_url()
+
+    @property
     def capabilities(self) -> Capabilities:
         """Reads the queue's attributes at its first use, and warns of a redrive policy that restarts would trigger."""
         return Capabilities(

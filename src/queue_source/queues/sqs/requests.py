@@ -26,8 +26,9 @@ Answers = dict[int, Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Attributes:
-    """What is set at a queue. Times are seconds; `dead_letter` is the ARN of its dead-letter queue."""
+    """What is set at a queue. Times are seconds; `arn` is the queue's, `dead_letter` that of its dead-letter queue."""
 
+    arn: str | None
     retention: float
     dead_letter: str | None
     max_receives: int | None
@@ -38,6 +39,7 @@ def attributes(found: Mapping[str, str]) -> Attributes:
     redrive = json.loads(found.get("RedrivePolicy") or "{}")
     max_receives = redrive.get("maxReceiveCount")
     return Attributes(
+        found.get("QueueArn"),
         float(found.get("MessageRetentionPeriod", 345_600)),
         redrive.get("deadLetterTargetArn"),
         None if max_receives is None else int(max_receives),

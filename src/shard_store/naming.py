@@ -1,0 +1,100 @@
+"""How the shards of a source are named, which the source keeps: what can be written in several ways has one name there.
+
+A queue has the name by which the source met it first, however it is written since: so ids stay as they are, also those
+that older code has made, and makes as long as it runs beside this (decision 0066).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import sqlalchemy as sa
+
+from shard_store.errors import StoreConfigurationError
+from shard_store.sql.schema import pipelines, shards, sources
+from shard_store.sql.transaction import Transaction
+
+_RECENT = 10_000
+"""Shards of a source that are asked for the queue's name of before: more than a reader leaves unacknowledged."""
+
+
+def _unchanged(name: str) -> str:
+    return name
+
+
+@dataclass(frozen=True, slots=True)
+class Naming:
+    """What a reader is about to name.
+
+    Attributes:
+        queues: Name as it is configured now -> identity, which is the same however the queue is written.
+        alike: Makes one text of all names that look like one queue's: for names that were used before identities were.
+        versions: Whether the ids of objects have their versions; None where there are no objects.
+    """
+
+    queues: Mapping[str, str] = field(default_factory=dict)
+    alike: Callable[[str], str] = _unchanged
+    versions: bool | None = None
+
+
+def settle(transaction: Transaction, source: str, naming: Naming) -> dict[str, str]:
+    """The name that each queue has in ids of messages and of errors, by the name that it is configured with.
+
+    The caller has locked the source's row. Raises StoreConfigurationError where objects would get other names.
+    """
+    text = transaction.execute(sa.select(sources.c.naming).where(sources.c.source == source)).scalar_one()
+    kept: dict[str, Any] = json.loads(text or "{}")
+    names: dict[str, str] = dict(kept.get("queues", {}))
+    if naming.versions is not None:
+        _refuse_other_names(source, kept.get("versions"), naming.versions)
+        kept["versions"] = naming.versions
+    unnamed = {name: identity for name, identity in naming.queues.items() if identity not in names}
+    if unnamed:
+        used = _recent_queues(transaction, source)
+        for name, identity in unnamed.items():
+            names[identity] = _choose(name, identity, used, names.values(), naming.alike)
+        kept["queues"] = names
+    if (settled := json.dumps(kept, ensure_ascii=False)) != (text or "{}"):
+        transaction.execute(sources.update().where(sources.c.source == source).values(naming=settled))
+    return {name: names[identity] for name, identity in naming.queues.items()}
+
+
+def _refuse_other_names(source: str, before: bool | None, versions: bool) -> None:
+    """What the source has read under one kind of name, it would read again under the other."""
+    if before is not None and before is not versions:
+        raise StoreConfigurationError(
+            f"option 'allowOverwrites': source {source!r} is read with {_text(before)}, and knows its objects by names "
+            f"that {_text(versions)} would not find: whatever is announced again would be read again; leave it at "
+            f"{_text(before)}, or run the query so until nothing is left (trigger availableNow) and then name another "
+            "'source'"
+        )
+
+
+def _text(versions: bool) -> str:
+    return "true" if versions else "false"
+
+
+def _choose(name: str, identity: str, used: Sequence[str], taken: Collection[str], alike: Callable[[str], str]) -> str:
+    """The name by which the source knows the queue already, else the configured one; never that of another queue."""
+    look = alike(name)
+    before = [other for other in used if other == name] + [other for other in used if alike(other) == look]
+    return next((one for one in (*before, name) if one not in taken), identity)
+
+
+def _recent_queues(transaction: Transaction, source: str) -> list[str]:
+    """The names of queues in the youngest shards of the source, the last used first."""
+    owners = sa.select(pipelines.c.pipeline).where(pipelines.c.source == source)
+    unfinished = sa.select(shards.c.queue, shards.c.opened_at.label("at"))
+    unfinished = unfinished.where(shards.c.owner.in_(owners), shards.c.finished_at.is_(None)).limit(_RECENT)
+    finished = sa.select(shards.c.queue, shards.c.finished_at.label("at"))
+    finished = finished.where(shards.c.source == source, shards.c.finished_at.is_not(None))
+    finished = finished.order_by(shards.c.finished_at.desc()).limit(_RECENT)
+    last: dict[str, int] = {}
+    for youngest in (unfinished.subquery(), finished.subquery()):
+        grouped = sa.select(youngest.c.queue, sa.func.max(youngest.c.at)).group_by(youngest.c.queue)
+        for queue, at in transaction.execute(grouped):
+            last[queue] = max(at, last.get(queue, 0))
+    return sorted(last, key=last.__getitem__, reverse=True)
