@@ -1,6 +1,6 @@
-"""The random explorer of `tests/properties/test_explorer.py` for half an hour, and from another seed each time.
+"""The random explorer of `tests/properties/test_explorer.py` for half an hour, each time from another seed.
 
-`CUESQUEUE_EXPLORE_MINUTES=2 CUESQUEUE_EXPLORE_SEED=1700000000 make integration ARGS="-k explorer"` repeats a part of it.
+`CUESQUEUE_EXPLORE_MINUTES=2 CUESQUEUE_EXPLORE_SEED=1700000000 make integration ARGS="-k explorer"` repeats a part.
 """
 
 from __future__ import annotations

@@ -7,7 +7,6 @@ import random
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable
-from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
@@ -296,7 +295,7 @@ class Explorer:
 def explore(seed: int, *, log: Callable[[str], None] = lambda line: None) -> str:
     """Run one exploration in a folder of its own; raises Broken with the seed in its text."""
     logging.getLogger("cuesqueue").setLevel(logging.CRITICAL)
-    with tempfile.TemporaryDirectory() as folder, suppress():
+    with tempfile.TemporaryDirectory() as folder:
         try:
             return Explorer(seed, Path(folder), log=log).run()
         except Exception as error:

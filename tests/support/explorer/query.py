@@ -29,7 +29,7 @@ POINTS = ("latest", "logged", "planned", "read", "output", "by-hash", "prepared"
 
 
 READINGS = (1, 1, 1, 2)
-"""How often a batch is read: Spark reads one twice for a range partitioning, for two actions, or in two copies of a task."""
+"""How often a batch is read. Spark does so twice for a range partitioning, for two actions, or in copies of a task."""
 
 
 class Death(Exception):
@@ -104,9 +104,7 @@ class Query:
         checkpoint = self.checkpoint
         if (number := checkpoint.unfinished) is None:
             begin = checkpoint.end() or self._first()
-            end = {
-                reader.pipeline: _kept(reader.spark.latestOffset(begin[reader.pipeline])) for reader in self.readers
-            }
+            end = {reader.pipeline: _kept(reader.spark.latestOffset(begin[reader.pipeline])) for reader in self.readers}
             self.point("latest")
             if end == begin and not (without_data and checkpoint.batches):
                 return False
@@ -131,7 +129,8 @@ class Query:
             name = reader.pipeline
             tasks += reader.spark.partitions(begin[name], end[name])  # type: ignore[arg-type]
         self.point("planned")
-        self.world.log(f"  batch {number} of {self.kind.names}: {[(b['seq'], e['seq']) for b, e in zip(begin.values(), end.values())]}")
+        seqs = [(begin[name]["seq"], end[name]["seq"]) for name in self.kind.names]
+        self.world.log(f"  batch {number} of {self.kind.names}: {seqs}")
         identities = self._planned_sink() if self.kind.sink == "ours" else ()
         rows, winners = self._read(tasks)
         if begin == end:

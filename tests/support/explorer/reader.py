@@ -7,7 +7,7 @@ from unittest import mock
 
 from pyspark.sql.types import StructType
 
-from queue_source.coordinator import start
+from queue_source.coordinator import prepare
 from queue_source.coordinator.opening import Opener
 from queue_source.coordinator.threads import Threads
 from queue_source.options import ReaderOptions, parse_reader_options
@@ -22,7 +22,7 @@ class StillThreads(Threads):
     """Threads that never run: `works` are those that would."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(held=True)
         self.works: dict[str, Callable[..., None]] = {}
 
     def start(self, name: str, work: Callable[..., None], *arguments: object) -> None:
@@ -55,8 +55,8 @@ class Reader:
         queue, store = world.open_queue(source), world.open_store()
         still = StillThreads()
         try:
-            with mock.patch("queue_source.coordinator.start.Threads", lambda: still):
-                coordinator = start(
+            with mock.patch("queue_source.coordinator.start.Threads", return_value=still):
+                coordinator = prepare(
                     options,
                     store,
                     {queue.name: queue},

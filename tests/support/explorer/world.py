@@ -53,7 +53,7 @@ class World:
     """A folder with the objects of some sources, their queues, one store, and two databases of somebody else.
 
     `taken`: what sinks of other kinds hold, by checkpoint and batch id: the first attempt at a batch counts.
-    `hashes`: what each batch of a delivery was known by. `announced`: the objects of each source that some message names.
+    `hashes`: what each batch of a delivery was known by. `announced`: the objects of each source that a message names.
     """
 
     folder: Path
@@ -63,7 +63,7 @@ class World:
     bodies: dict[Receipt, list[str]] = field(default_factory=dict)
     hashes: dict[tuple[str, int], str] = field(default_factory=dict)
     announced: dict[str, set[str]] = field(default_factory=dict)
-    log: Callable[[str], None] = lambda line: None  # noqa: E731
+    log: Callable[[str], None] = lambda line: None
     remembers: bool = False
     states: deque[sqlite3.Connection] = field(default_factory=lambda: deque(maxlen=6))
 
