@@ -83,7 +83,8 @@ class Sweep:
         urls = [f"sqlite:///{folder}/{name}.db" for name in ("store", "elsewhere")]
         if failure == "connection":
             urls = [new_database(self._server) for _ in range(2)]
-        cell = Cell(column, folder, *urls, twice)
+        store, elsewhere = urls
+        cell = Cell(column, folder, store, elsewhere, twice)
         try:
             cell.prepare()
             result = self._sweep(cell, point, failure)

@@ -128,13 +128,13 @@ def doubt(
     `winners`: the task attempts whose rows are published, where whoever publishes them knows. `fenced`: no attempt
     before has published any.
     """
-    unproven = errors.c.delivery_hash == identity.delivery_hash, errors.c.scope == "object"
+    unproven = [errors.c.delivery_hash == identity.delivery_hash, errors.c.scope == "object"]
     if _is_proven(_of(transaction, identity.delivery_hash), attempt, incarnation, winners, fenced):
         if fenced or attempt == 1:
             return
-        unproven = (*unproven, errors.c.cause == GIVEN_UP)  # by an operator, after an attempt that may have read it
+        unproven.append(errors.c.cause == GIVEN_UP)  # by an operator, after an attempt that may have read it
     elif fenced or attempt == 1:
-        unproven = (*unproven, errors.c.cause != GIVEN_UP)  # before the attempt read anything
+        unproven.append(errors.c.cause != GIVEN_UP)  # before the attempt read anything
     transaction.execute(errors.update().where(*unproven).values(scope="part"))
 
 

@@ -175,6 +175,16 @@ def test_two_announcements_in_one_call_open_an_object_once(store: ShardStore) ->
     assert announce(us, said("m2", 2)).state is ShardState.DONE
 
 
+@pytest.mark.parametrize("redelivered", [0, 1], ids=["before it", "after it"])
+def test_a_redelivery_that_comes_with_a_new_announcement_does_not_hide_it(store: ShardStore, redelivered: int) -> None:
+    us = Pipeline.start(store)
+    quarantine(us, announce(us, said("m1")))
+    both = [said("m2", 16)]
+    both.insert(redelivered, said("m1")._replace(receive_count=2))
+    assert announce(us, *both).reopened
+    assert us.look("a")["a"].content.size == 16
+
+
 def test_of_two_pipelines_one_opens_an_object_and_the_other_finds_it_taken(store: ShardStore) -> None:
     us, other = Pipeline.start(store), Pipeline.start(store, "other")
     quarantine(us, announce(us, said("m1")))

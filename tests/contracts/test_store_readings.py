@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 import sqlalchemy as sa
 
-from shard_store.model import BEGINNING, Content, ErrorRecord, Plan, Reading, ShardState, Split, shard_key
-from shard_store.read_marks import ReadMark
+from shard_store.model import BEGINNING, Content, ErrorRecord, Plan, Reading, ReadMark, ShardState, Split, shard_key
 from shard_store.shard_repair import Audit
 from shard_store.sql.schema import read_marks
 from shard_store.store import ShardStore

@@ -6,11 +6,14 @@ Whatever the query makes of both, its rows come once, or the object stays in qua
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from support.engine.queries import described, read, run, start_frame
@@ -106,6 +109,50 @@ def test_what_foreach_batch_counts_in_another_way_than_it_delivers_is_not_opened
     world.publish([late.file.as_uri()])
     run(spark, described(world, "foreign"))
     check(world, late, world.taken())
+
+
+def lose_shuffle_files(
+    once: Path, then: Callable[[], None]
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """For `mapInArrow` behind a shuffle: the first task that ends takes along what the others have not fetched."""
+
+    def hand_on(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from batches
+        try:
+            once.touch(exist_ok=False)
+        except FileExistsError:
+            return
+        for folder in os.environ["SPARK_LOCAL_DIRS"].split(","):
+            for file in Path(folder).glob("*/shuffle_*"):
+                file.unlink(missing_ok=True)
+        then()
+
+    return hand_on
+
+
+def test_what_a_stage_reads_in_another_way_that_runs_again_for_lost_shuffle_files_is_published_once_or_not_opened(
+    spark: SparkSession, world: World, late: Late
+) -> None:
+    """Spark 4.3 notices that the stage's output is another one, and fails the batch where it cannot take rows back."""
+    query = described(world)
+    stream = read(spark, query["source"], query).repartition(12, "id")
+    again = stream.mapInArrow(lose_shuffle_files(world.root / "lost", late.then), SCHEMA)
+    running = start_frame(again, query)
+    with suppress(StreamingQueryException):
+        running.awaitTermination()
+    fails = "indeterminate" in str(running.exception())
+    assert fails or running.exception() is None
+    assert (world.root / "lost").exists()
+    appears(late.file)()
+    if fails:
+        run(spark, described(world))  # without what was found bad
+    world.publish([late.file.as_uri()])
+    run(spark, described(world))
+    if fails:
+        assert world.published() == sorted([*late.rows, LATE])
+        assert world.open_shards() == []
+    else:
+        check(world, late, world.published())
 
 
 @pytest.mark.parametrize("shuffled", [False, True])
