@@ -79,12 +79,12 @@ def retire(transaction: Transaction, token: PublishToken, report: Report | None 
         transaction.execute(_row_of(token).values(driver="", **_reported(transaction, row, report)))
 
 
-def _reported(transaction: Transaction, row: Row[Any], report: Report | None) -> dict[str, object]:
+def _reported(transaction: Transaction, row: Row[Any], report: Report | None) -> dict[str, Any]:
     """What the report changes in the pipeline's row: itself, and the messages received since the one before."""
     if report is None:
         return {}
     received = report.counters.get("received", 0) - counters_of(row.report).get("received", 0)
-    values = {"report": report.dump(row.incarnation)}
+    values: dict[str, Any] = {"report": report.dump(row.incarnation)}
     return values | counted(transaction, row, row.now, Amounts(messages=received)) if received > 0 else values
 
 

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -24,7 +25,7 @@ from support.servers.postgres import new_database, postgres
 from support.servers.proxy import tcp_proxy
 from support.store_backends import Pipeline
 
-QUIET = {"commitTimeout": "60s", "visibilityTimeout": "150s"}
+QUIET: dict[str, Any] = {"commitTimeout": "60s", "visibilityTimeout": "150s"}
 """No heartbeat comes between."""
 
 
@@ -84,7 +85,7 @@ def run_batches(loop: DriverLoop, count: int) -> None:
     until(lambda: len(loop._done) == count, patiently(loop))
 
 
-def goes_on(world: MovingWorld, expected: list[str], **options: str) -> None:
+def goes_on(world: MovingWorld, expected: list[str], **options: Any) -> None:
     end_leases(world)
     with world.loop(**options) as loop:
         until(lambda: world.depth() == EMPTY, patiently(loop))
