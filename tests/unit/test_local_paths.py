@@ -8,11 +8,13 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
-from queue_source.errors import OptionError
+from queue_source.errors import BadObject, OptionError
 from queue_source.options import parse_reader_options, parse_sink_options, parse_view_options
 from queue_source.options.local_paths import absolute_path, absolute_url
+from queue_source.sinks.splits import write_split
 
 READER = {
     "queueUrl": "sqs://files",
@@ -178,6 +180,16 @@ def test_a_readers_queue_keeps_its_name_which_messages_are_known_by(
     url = "sql+sqlite:///jobs.db?queue=files"
     (kept,) = parse_reader_options({**READER, "queueUrl": url}).queue.urls
     assert kept.reveal() == url
+
+
+def test_no_data_file_is_written_under_a_relative_path_so_none_is_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = pa.record_batch({"id": [1]})
+    with pytest.raises(BadObject, match="neither an absolute path nor a URI"):
+        write_split([rows], rows.schema, "published", "split", "zstd")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_options_are_parsed_without_sqlalchemy_also_with_relative_paths() -> None:
