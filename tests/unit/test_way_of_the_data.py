@@ -25,6 +25,10 @@ CALLBACKS = {
         "announcements.contents",
         "storage.files",
     ): "sizes and times are asked for by the function that it was given",
+    (
+        "announcements.contents",
+        "coordinator.ready",
+    ): "what is read in pieces is asked of the function that it was given",
     ("coordinator.leases", "coordinator.start"): "a lease that was lost is reported",
     ("coordinator.in_flight", "coordinator.coordinator"): "the condition that ends a wait",
     ("coordinator.in_flight", "coordinator.receiving"): "the condition that ends a wait",
