@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -350,7 +351,8 @@ def test_a_store_of_the_sixth_schema_has_objects_of_which_nothing_more_is_known(
 def test_a_store_of_the_ninth_schema_knows_again_what_was_skipped(url: str, database: Database, died: bool) -> None:
     """By the error of the plan that ended it; one that was forgotten and read again since is published."""
     install(database, "0009")
-    attempt = {"lead_hash": "h", "source": "s", "pipeline": "p", "kind": "attempt-output", "delivery_hash": "h"}
+    attempt: dict[str, Any] = {"lead_hash": "h", "delivery_hash": "h", "source": "s", "pipeline": "p"}
+    attempt["kind"] = "attempt-output"
     attempt |= dict.fromkeys(("incarnation", "start_seq", "shards", "lost", "errors", "splits", "published_at"), 1)
     with database.engine.begin() as connection:
         connection.execute(attempts.insert().values(**attempt, end_seq=7))

@@ -22,6 +22,7 @@ from queue_source.messages import ListedObject
 from queue_source.storage.buckets import local
 from queue_source.storage.buckets.base import Page
 from shard_store.certificates import Tally
+from shard_store.pruning import RetentionPolicy
 from shard_store.sql.schema import sources
 from support.coordinator_world import EMPTY, World, patiently
 from support.driver_loop import until
@@ -282,8 +283,9 @@ def found_any(world: World) -> dict[str, Any]:
 def test_what_the_store_has_forgotten_is_beyond_memory_and_nobody_says_complete(world: World) -> None:
     read(world, *put(world, "a", "b"))
     put(world, "later", at=OLD + timedelta(hours=5))
-    pruned = CliRunner().invoke(app, ["prune", "--older-than", "1ms"])
-    assert pruned.exit_code == 0, pruned.output
+    with world.store() as store:
+        later = datetime.now(timezone.utc) + timedelta(days=60)  # the reader remembers for 30 days
+        assert store.prune(RetentionPolicy(timedelta(days=7)), later).shards == 2
     with world.store() as store, store.database.engine.begin() as connection:
         connection.execute(sources.delete())
         at = round((OLD + timedelta(hours=1)).timestamp() * 1e6)
