@@ -137,7 +137,7 @@ pipelines = sa.Table(
     sa.Column("cuesqueue_version", sa.String(40)),
     sa.Column("report", LongText),  # what its reader said with the last heartbeat (JSON, see activity.py)
     sa.Column("activity", LongText),  # what it has published, in all and lately (JSON, see activity.py)
-    sa.Column("settings", LongText),  # options of its last start that unfinished work depends on (JSON); NULL: unknown
+    sa.Column("settings", LongText),  # an incarnation, and the options that its unfinished work depends on (JSON)
     **_TABLE,
 )
 of_pipeline = pipelines.update().where(pipelines.c.pipeline == sa.bindparam("of"))
