@@ -113,7 +113,7 @@ def start(
             confirmed_seq=confirmed,
             semantics=semantics.value,
             remembered=int(remembered * 1_000_000),
-            settings=row.settings if settings is None else json.dumps(dict(settings), ensure_ascii=False),
+            settings=None if settings is None else json.dumps([token.incarnation, dict(settings)], ensure_ascii=False),
             heartbeat_at=now,
             stale_at=now + int(stale_after * 1_000_000),
             **(runtime or Runtime()).columns(),
@@ -138,10 +138,16 @@ def start(
         other_stores=other_stores(row.stores),
         given_up=frozenset(map(ShardKey, transaction.execute(given_up).scalars())),
         queue_names=queue_names,
-        settings=None if row.settings is None else json.loads(row.settings),
+        settings=_settings(row),
     )
     check(started)
     return started
+
+
+def _settings(row: Row[Any]) -> Mapping[str, str] | None:
+    """Those of the start before, unless that was one of older code, which leaves those of another start there."""
+    incarnation, settings = json.loads(row.settings or "[0, null]")
+    return settings if incarnation == row.incarnation else None
 
 
 def _locked(transaction: Transaction, source: str, pipeline: str, semantics: Semantics) -> Row[Any]:

@@ -141,7 +141,7 @@ pipelines = sa.Table(
     sa.Column("sink_incarnation", sa.BigInteger),  # the newest one for which that is known
     sa.Column("changes", sa.BigInteger),  # how often a reader has changed this row: see memory.py
     sa.Column("stores", LongText),  # whose offsets are read beside this store's own (JSON, see offsets.py)
-    sa.Column("settings", LongText),  # options of its last start that unfinished work depends on (JSON); NULL: unknown
+    sa.Column("settings", LongText),  # an incarnation, and the options that its unfinished work depends on (JSON)
     **_TABLE,
 )
 of_pipeline = pipelines.update().where(pipelines.c.pipeline == sa.bindparam("of"))
