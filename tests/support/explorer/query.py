@@ -17,7 +17,7 @@ from queue_source.read.task import read_work
 from queue_source.spark.compat import arrow_schema
 from queue_source.spark.reader import WorkPartition
 from shard_store.errors import LostProgress, PipelineTakenOver, ShardsLost
-from shard_store.model import PlanIdentity, Reading, Split
+from shard_store.model import SINK, PlanIdentity, Reading, Split
 from support.explorer.reader import SCHEMA, Reader
 from support.explorer.world import World
 
@@ -184,7 +184,7 @@ class Query:
     # --- sinks --------------------------------------------------------------------------------------------------------
 
     def _planned_sink(self) -> tuple[PlanIdentity, ...]:
-        return tuple(self.world.store.current_plan(name, None) for name in self.kind.names)
+        return tuple(self.world.store.take_plan(name, None, SINK) for name in self.kind.names)
 
     def _publish(
         self, identities: tuple[PlanIdentity, ...], rows: list[str], number: int, winners: frozenset[int]
