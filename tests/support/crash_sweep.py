@@ -70,7 +70,7 @@ class SweepLoop(DriverLoop):
 
     def _start_coordinator(self, driver: str) -> Coordinator:
         # as its first call, without a handler of signals
-        coordinator, self.reader._store = reader_module._start(self.options)
+        coordinator, self.reader._store, _ = reader_module._start(self.options)
         self.reader._coordinator = coordinator
         return coordinator
 

@@ -9,6 +9,7 @@ import re
 import signal
 import socket
 import threading
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -30,6 +31,17 @@ def driver_identity() -> str:
     if "blockmgr-" not in folders:
         folders = _folders_by_the_jvm()
     return hashlib.sha256(folders.encode()).hexdigest() if "blockmgr-" in folders else ""
+
+
+def driver_folder() -> Path | None:
+    """A folder that all Python processes of this driver share, and that goes with it; None where Spark does not tell.
+
+    For the reader's process: it runs on the driver's machine. None also on Windows, which has no such locks.
+    """
+    if os.name == "nt":
+        return None
+    first = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0]
+    return Path(first) / "cuesqueue" if "blockmgr-" in first else None
 
 
 def _folders_by_the_jvm() -> str:

@@ -36,6 +36,7 @@ from queue_source.read.task import Alone, Beside, Work, read_work
 from queue_source.spark.compat import AvailableNow, arrow_schema, read_all_available
 from queue_source.spark.process import (
     advice,
+    driver_folder,
     driver_identity,
     is_repeated,
     keep_loaded,
@@ -49,6 +50,7 @@ from shard_store.model import Plan, Range
 
 if TYPE_CHECKING:
     from queue_source.coordinator import Coordinator
+    from queue_source.coordinator.presence import Presence
     from queue_source.options.secrets import SecretUrl
     from queue_source.queues.base import Queue
     from queue_source.storage.buckets import Bucket
@@ -77,11 +79,12 @@ class CuesqueueStreamReader(AvailableNow, DataSourceStreamReader):
         self._options = options
         self._schema = schema
         self._coordinator: Coordinator | None = None
+        self._presence: Presence | None = None
         self._store: PlanStore | None = None  # since the start
         self._origin = Origin(options.pipeline)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_coordinator": None}
+        return {**self.__dict__, "_coordinator": None, "_presence": None}
 
     def initialOffset(self) -> dict[str, Any]:
         """Where every checkpoint begins, new or lost: what the store has as final is left out of the plans.
@@ -157,6 +160,8 @@ class CuesqueueStreamReader(AvailableNow, DataSourceStreamReader):
 
     def stop(self) -> None:
         coordinator, self._coordinator = self._coordinator, None
+        if self._presence is not None:
+            self._presence.leave()  # Spark ends us when the query's thread has ended: the next reader need not wait
         if coordinator is not None:
             try:
                 coordinator.stop()
@@ -187,7 +192,7 @@ class CuesqueueStreamReader(AvailableNow, DataSourceStreamReader):
             set_up(self._options.logs.level, self._options.logs.form)
             work_on(self._origin)
             stop_on_sigterm()
-            self._coordinator, self._store = _start(self._options)
+            self._coordinator, self._store, self._presence = _start(self._options)
             keep_loaded()
             for text in advice():
                 logger.info("pipeline %s can be faster: %s", self._options.pipeline, text)
@@ -197,10 +202,11 @@ class CuesqueueStreamReader(AvailableNow, DataSourceStreamReader):
         return {"pipeline": self._options.pipeline, "seq": seq}
 
 
-def _start(options: ReaderOptions) -> tuple[Coordinator, PlanStore]:
+def _start(options: ReaderOptions) -> tuple[Coordinator, PlanStore, Presence | None]:
     """Open the store and the queues, and let the coordinator recover; nothing stays open when that fails."""
     # here: every executor worker imports this module to unpickle the reader, and most of its time would go to these
     from queue_source.coordinator import start
+    from queue_source.coordinator.presence import Presence
     from queue_source.options.queue_checks import check_error_queue, check_suitability
     from queue_source.queues import open_queue
     from queue_source.storage.buckets import open_bucket
@@ -219,6 +225,10 @@ def _start(options: ReaderOptions) -> tuple[Coordinator, PlanStore]:
     with ExitStack() as undone:
         store = undone.enter_context(open_store(options.store.reveal(), patience=patience))
         plan_store = PlanStore.of(options.store, store)
+        folder, presence = driver_folder(), None
+        if folder is not None:
+            presence = Presence(folder, store.store_id(), options.pipeline)
+            undone.callback(presence.leave)
 
         def opened(url: SecretUrl) -> Queue:
             queue = open_queue(url.reveal(), **connection_options(url, options.queue))
@@ -238,9 +248,10 @@ def _start(options: ReaderOptions) -> tuple[Coordinator, PlanStore]:
             by_name,
             stat,
             driver=driver_identity(),
+            presence=presence,
             runtime=runtime(),
             error_queue=errors,
             open_bucket=bucket,
         )
         undone.pop_all()
-    return coordinator, plan_store
+    return coordinator, plan_store, presence
