@@ -50,7 +50,9 @@ class PipelineTakenOver(ShardStoreError):
         mine = "an older one" if ours is None else f"incarnation {ours}"
         super().__init__(
             f"pipeline {pipeline!r} {now}, this query is {mine}: it was taken over by a newer query and "
-            "stops without publishing; give each running query its own 'pipeline' option, or stop the other query"
+            "stops without publishing; give each running query its own 'pipeline' option, or stop the other query; "
+            "if there is no other query, this one joins the stream with itself, which Spark reads as two: join each "
+            "batch with itself in foreachBatch instead"
         )
 
     def __reduce__(self) -> tuple[type[PipelineTakenOver], tuple[str, int | None, int | None, tuple[str, str] | None]]:

@@ -326,7 +326,7 @@ class ErrorRecord:
     origin: str = ""
 
 
-def delivery_hash(source: str, pipeline: str, ranges: Iterable[Range], seqs: tuple[int, int]) -> str:
+def delivery_hash(source: str, pipeline: str, ranges: Iterable[Range | Move], seqs: tuple[int, int]) -> str:
     """SHA-256 over the canonical form of a plan: the same at every attempt, never seen again after.
 
     `seqs` are those of the plan's offsets. Without them a shard that is read again later (announced after it was

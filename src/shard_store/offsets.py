@@ -213,7 +213,9 @@ def _deliver_planned(transaction: Transaction, row: Row[Any], token: PublishToke
             f"pipeline {token.pipeline!r}: Spark reports offset {end_seq} as done, but no plan from "
             f"{row.confirmed_seq} to it was made: nobody can have read it. Spark's file sinks skip the first batches "
             "of a new checkpoint in a folder that an earlier one has written to: start with a new checkpoint and a new "
-            "folder. With another sink the store was restored from a backup that is older than the batch: set "
+            "folder. Spark reads nothing for a query from which no row can come, as with limit(0) or a filter that is "
+            "never true: set 'failOnDataLoss' to false once to have the objects offered again to a query that reads "
+            "them. With another sink the store was restored from a backup that is older than the batch: set "
             "'failOnDataLoss' to false to have it read again (with at-least-once start with a new checkpoint)"
         )
     identity = PlanIdentity(row.source, token, row.plan_start, end_seq, row.plan_hash)

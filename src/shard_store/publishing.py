@@ -27,10 +27,11 @@ from shard_store.model import (
     ShardKey,
     ShardState,
     Split,
+    delivery_hash,
     is_end,
     split_key,
 )
-from shard_store.positions import advance_shards, lock_shards
+from shard_store.positions import advance_shards, lock_shards, open_positions, split_by_fit
 from shard_store.semantics import Semantics
 from shard_store.shards import fence
 from shard_store.sql.schema import attempts, errors, of_pipeline, pipelines, shards, splits
@@ -131,6 +132,9 @@ def publish(
         if identity != first:
             other = replace(deliveries[identity], lead=made[0].delivery_hash)
             made.append(deliver(transaction, other))
+    for identity in identities:
+        if identity not in fresh and batch_id is not None:
+            made += _deliver_unplanned(transaction, identity, batch_id, made[0].delivery_hash)
     for identity in fresh:
         read_marks.forget(transaction, identity.delivery_hash, rows[identity].plan_attempt)
     return replace(made[0], shards=sum(m.shards for m in made), quarantined=sum(m.quarantined for m in made))
@@ -295,6 +299,25 @@ def _deliver_without_shards(transaction: Transaction, delivery: Delivery) -> Pub
     own = replace(delivery, identity=replace(delivery.identity, start_seq=delivery.identity.end_seq))
     _record(transaction, own, kind, 0, Counter(), ())
     return Published(delivery.digest, False, kind)
+
+
+def _deliver_unplanned(transaction: Transaction, identity: PlanIdentity, batch_id: int, lead: str) -> list[Published]:
+    """Finish the snapshots of the micro-batch for which Spark asked for no plan, if there are any.
+
+    It asks for none where it has found out that no row of the stream can reach the sink: `limit(0)`, a filter that is
+    never true, an inner join with an empty table. That our sink is at work proves that the batch was run.
+    """
+    row = fence(transaction, identity.token)  # again: the attempt before has changed what it counts
+    after = max(row.plan_end or 0, row.confirmed_seq)
+    if row.last_seq <= after:
+        return []
+    moves, sent = snapshots.read_planned(transaction, row.pipeline, after, row.last_seq)
+    digest = delivery_hash(row.source, row.pipeline, moves, (after, row.last_seq))
+    unplanned, others = PlanIdentity(row.source, identity.token, after, row.last_seq, digest), list[Move]()
+    if Semantics(row.semantics).final_at_delivery:
+        moves, others = split_by_fit(moves, open_positions(transaction, identity.token, {m.key for m in moves}))
+    delivery = Delivery(unplanned, row, moves, sent, len(others), others, files=(), batch_id=batch_id, lead=lead)
+    return [deliver(transaction, delivery)]
 
 
 _KINDS = errors.c.scope, errors.c.cause

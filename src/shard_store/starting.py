@@ -28,8 +28,8 @@ from shard_store.sql.transaction import Transaction
 class Started:
     """What a pipeline finds when it starts: where it stood, and what the incarnation before left unfinished.
 
-    `unfinished` are its own open shards, those inside `unconfirmed` snapshots included; `previous_alive`: the
-    incarnation before still had a fresh heartbeat in the same driver. `recent`, where no shards are kept: what was
+    `unfinished` are its own open shards, those inside `unconfirmed` snapshots included; `plan_unfinished`: the plan on
+    record is not delivered, so its sink may still be to come. `recent`, where no shards are kept: what was
     delivered a short while ago, perhaps without its messages being acknowledged. `with_errors`: the hashes of plans
     that are final now, and have left errors. `counters` and `intake`: those that the incarnation before reported
     last.
@@ -42,7 +42,7 @@ class Started:
     last_seq: int
     unconfirmed: tuple[Snapshot, ...]
     unfinished: tuple[Shard, ...]
-    previous_alive: bool
+    plan_unfinished: bool
     recent: frozenset[ShardKey] = frozenset()
     with_errors: tuple[str, ...] = ()
     counters: Mapping[str, int] = field(default_factory=dict)
@@ -129,7 +129,7 @@ def start(
         last_seq=row.last_seq,
         unconfirmed=tuple(snapshots.read(transaction, pipeline, confirmed, row.last_seq)),
         unfinished=tuple(as_shard(r) for r in transaction.execute(unfinished)),
-        previous_alive=bool(row.alive) and driver != "" and row.driver == driver,
+        plan_unfinished=row.plan_hash is not None and row.plan_end > confirmed,
         recent=frozenset() if semantics.keeps_shards else _recent(transaction, pipeline, confirmed, remembered),
         with_errors=plans_with_errors(transaction, pipeline, row.confirmed_seq, confirmed),
         counters=counters_of(row.report),
@@ -170,10 +170,7 @@ def _locked(transaction: Transaction, source: str, pipeline: str, semantics: Sem
             created_at=now,
         )
     )
-    alive = (pipelines.c.stale_at > now).label("alive")
-    row = transaction.execute(
-        sa.select(pipelines, alive).where(pipelines.c.pipeline == pipeline).with_for_update()
-    ).one()
+    row = transaction.execute(sa.select(pipelines).where(pipelines.c.pipeline == pipeline).with_for_update()).one()
     if row.source != source:
         raise StoreConfigurationError(
             f"option 'pipeline': {pipeline!r} already reads source {row.source!r} in this store, not {source!r}; "

@@ -114,7 +114,6 @@ def test_a_retired_pipelines_shards_stay_its_own_until_they_are_stale(backend: S
     [shard] = owner.open("a").values()
     store.retire(owner.token)
     assert store.acquire(other.token, seen(shard)) == set()
-    assert not store.start("s", "owner", driver="d").previous_alive
 
 
 def test_a_restart_takes_over_its_own_shards_at_once_in_the_order_they_were_opened(backend: StoreBackend) -> None:
@@ -129,13 +128,16 @@ def test_a_restart_takes_over_its_own_shards_at_once_in_the_order_they_were_open
     assert {shard.token for shard in started.unfinished} == {PublishToken("p", 2)}
 
 
-def test_a_start_tells_whether_the_one_before_still_runs_in_the_same_driver(backend: StoreBackend) -> None:
-    store = backend.open()
-    assert not store.start("s", "p", driver="d", stale_after=STALE).previous_alive
-    assert store.start("s", "p", driver="d", stale_after=STALE).previous_alive
-    assert not store.start("s", "p", driver="e", stale_after=STALE).previous_alive
-    backend.clock.advance(STALE + 1)
-    assert not store.start("s", "p", driver="e", stale_after=STALE).previous_alive
+def test_a_start_tells_whether_the_plan_of_the_one_before_is_unfinished(store: ShardStore) -> None:
+    us = Pipeline.start(store)
+    assert not store.start("s", "p").plan_unfinished
+    us = Pipeline.start(store)
+    plan = us.planned("a")
+    assert store.start("s", "p").plan_unfinished
+    us = Pipeline.start(store)
+    us.publish(us.plan())
+    assert plan.identity.delivery_hash == us.plan().identity.delivery_hash
+    assert not store.start("s", "p").plan_unfinished
 
 
 OldCall = Callable[[ShardStore, Pipeline, Plan], object]

@@ -131,6 +131,42 @@ def test_batches_without_input_publish_their_rows_once_each_and_move_no_shard(st
     assert us.planned("b").ranges[0].content.shard_id == "b"
 
 
+def test_snapshots_for_which_spark_asked_no_plan_are_done_with_the_batch_that_our_sink_commits(
+    store: ShardStore,
+) -> None:
+    """Spark reads nothing where no row can come of it: limit(0), a filter that is never true, an empty table."""
+    us = Pipeline.start(store)
+    us.deliver("read")
+    for batch, names in ((1, ("a", "b")), (2, ("c",))):
+        us.snapshot(*us.open(*names).values())
+        for _ in range(2):
+            published = store.publish([store.current_plan("p")], [Split(f"/beside {batch}", 1, 1)], batch_id=batch)
+        assert published.already
+        assert us.confirm([shard.key for shard in us.look(*names).values()])
+    assert {row["state"] for row in rows(store, "shards")} == {"done"}
+    assert [row["path"] for row in rows(store, "splits")] == ["/split-1", "/beside 1", "/beside 2"]
+    again = Pipeline.start(store)
+    assert (again.confirmed, again.seq) == (3, 3)
+    again.deliver("read after it")
+
+
+def test_a_batch_of_which_spark_reads_nothing_leaves_shards_that_passed_on_to_their_owner(
+    backend: StoreBackend,
+) -> None:
+    store = backend.open()
+    us, other = Pipeline.start(store), Pipeline.start(store, "other")
+    us.snapshot(*us.open("a", "b").values())
+    backend.clock.advance(STALE + 1)
+    store.heartbeat(other.token, STALE)
+    assert store.acquire(other.token, {us.look("b")["b"].key: us.token})
+    store.publish([store.current_plan("p")], [], batch_id=0)
+    us.confirm()
+    assert {name: shard.state for name, shard in us.look("a", "b").items()} == {
+        "a": ShardState.DONE,
+        "b": ShardState.OPEN,
+    }
+
+
 def test_the_kind_of_an_attempt_tells_what_it_left_behind(store: ShardStore) -> None:
     us = Pipeline.start(store)
     assert us.publish(us.planned("rows"), SPLIT).kind is AttemptKind.OUTPUT

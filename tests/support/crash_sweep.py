@@ -77,7 +77,7 @@ class SweepLoop(DriverLoop):
 
     def _start_coordinator(self, driver: str) -> Coordinator:
         # as its first call, without a handler of signals
-        coordinator, self.reader._store = reader_module._prepare(self.options)
+        coordinator, self.reader._store, _ = reader_module._prepare(self.options)
         self.reader._coordinator = coordinator
         coordinator.begin()
         return coordinator

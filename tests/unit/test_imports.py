@@ -39,7 +39,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "queue_source.coordinator",
         "leases precedence shares threads waiting",
         "ready room session",
-        "error_log error_queue in_flight",
+        "error_log error_queue in_flight presence",
         "acknowledging changes prefix_watch receiving",
         "ownership",
         "backfill",

@@ -25,6 +25,7 @@ from queue_source.coordinator.offsets import Offsets
 from queue_source.coordinator.opening import Opener
 from queue_source.coordinator.ownership import Ownership
 from queue_source.coordinator.prefix_watch import PrefixWatch
+from queue_source.coordinator.presence import Presence, await_readers_before
 from queue_source.coordinator.progress import Progress
 from queue_source.coordinator.receiving import Receivers
 from queue_source.coordinator.reporting import Reporting
@@ -47,7 +48,6 @@ from shard_store.store import ShardStore
 
 logger = logging.getLogger("cuesqueue")
 
-_TAKEOVER_PAUSE = 2.0  # seconds; longer than any planning of a micro-batch stands still in a live driver
 _REMEMBERED_LEASES = 3.0  # after a reader's end its messages come again within one lease, to whoever runs by then
 
 
@@ -62,6 +62,7 @@ def prepare(
     stat: Stat,
     *,
     driver: str = "",
+    presence: Presence | None = None,
     runtime: Runtime | None = None,
     error_queue: Queue | None = None,
     open_bucket: OpenBucket = _no_bucket,
@@ -70,8 +71,9 @@ def prepare(
     """Recover; nothing is received yet. May be repeated after a death at any moment. Runs in the reader process.
 
     `queues` by name, `store` already open, `error_queue`: all are closed by the coordinator's `stop`, and are left
-    open when this raises (ShardStoreError, QueueError). `driver` identifies the driver that runs us, `runtime` tells
-    operators of it. `open_bucket`: for `backfillPrefixes` and `cleanSource`.
+    open when this raises (ShardStoreError, QueueError). `driver` identifies the driver that runs us, `presence` knows
+    its other readers and is entered here, `runtime` tells operators of it. `open_bucket`: for `backfillPrefixes` and
+    `cleanSource`.
     """
     listing = bool(options.backfill.prefixes)
     if listing and LISTING in queues:
@@ -83,13 +85,12 @@ def prepare(
     session = Session(
         options, store, queues, started.token, Metrics(), threads.stopping, clock, queue_names=started.queue_names
     )
+    if presence is not None:
+        presence.enter(started.token)
+        await_readers_before(session, presence, unfinished=started.plan_unfinished)
     errors, error_log = ErrorQueue(session, error_queue), ErrorLog(session)
     error_log.of_plans(started.with_errors)
     errors.forward()
-    if started.previous_alive:
-        # Another query of this driver may be between its plan and its sink's planning, where it would find ours.
-        # From here on it finds neither, and fails; we plan only after it had the time to.
-        threads.stopping.wait(_TAKEOVER_PAUSE)
     in_flight = InFlight(queues, limits_of(options), shares_of(options.queue.queue_shares, queues, listing=listing))
     in_flight.recover(started.unfinished, started.unconfirmed, started.recent)
     leases = LeaseKeeper(queues, session.lease, lambda keys: _lost(session, in_flight, keys), clock)

@@ -34,6 +34,17 @@ def driver_identity() -> str:
     return hashlib.sha256(folders.encode()).hexdigest() if "blockmgr-" in folders else ""
 
 
+def presence_folder() -> Path | None:
+    """A folder that all Python processes of this driver share, and that goes with it; None where Spark does not tell.
+
+    For the reader's process: it runs on the driver's machine. None also on Windows, which has no such locks.
+    """
+    if os.name == "nt":
+        return None
+    first = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0]
+    return Path(first) / "cuesqueue" if "blockmgr-" in first else None
+
+
 def _folders_by_the_jvm() -> str:
     """By SparkEnv's field: Py4J would look at all methods of that class, and some name classes that are not there."""
     context: Any = SparkContext._active_spark_context

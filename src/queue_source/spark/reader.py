@@ -39,6 +39,7 @@ from queue_source.spark.process import (
     driver_identity,
     is_repeated,
     keep_loaded,
+    presence_folder,
     reading,
     runtime,
     session_time_zone,
@@ -51,6 +52,7 @@ from shard_store.semantics import Semantics
 
 if TYPE_CHECKING:
     from queue_source.coordinator import Coordinator
+    from queue_source.coordinator.presence import Presence
     from queue_source.options.secrets import SecretUrl
     from queue_source.queues.base import Queue
     from queue_source.storage.buckets import Bucket
@@ -79,11 +81,12 @@ class CuesqueueStreamReader(AvailableNow, DataSourceStreamReader):
         self._options = options
         self._schema = schema
         self._coordinator: Coordinator | None = None
+        self._presence: Presence | None = None
         self._store: PlanStore | None = None  # since the start
         self._origin = Origin(options.pipeline)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_coordinator": None}
+        return {**self.__dict__, "_coordinator": None, "_presence": None}
 
     def initialOffset(self) -> dict[str, Any]:
         """Where every checkpoint begins, new or lost: what the store has as final is left out of the plans.
@@ -172,6 +175,8 @@ class CuesqueueStreamReader(AvailableNow, DataSourceStreamReader):
 
     def stop(self) -> None:
         coordinator, self._coordinator = self._coordinator, None
+        if self._presence is not None:
+            self._presence.leave()  # Spark ends us when the query's thread has ended: the next reader need not wait
         if coordinator is not None:
             try:
                 coordinator.stop()
@@ -202,7 +207,7 @@ class CuesqueueStreamReader(AvailableNow, DataSourceStreamReader):
             set_up(self._options.logs.level, self._options.logs.form)
             work_on(self._origin)
             stop_on_sigterm()
-            self._coordinator, self._store = _prepare(self._options)
+            self._coordinator, self._store, self._presence = _prepare(self._options)
             self._coordinator.begin()  # only now: from here on `stop` gives back what is received, whatever fails
             keep_loaded()
             for text in advice():
@@ -210,10 +215,11 @@ class CuesqueueStreamReader(AvailableNow, DataSourceStreamReader):
         return self._coordinator
 
 
-def _prepare(options: ReaderOptions) -> tuple[Coordinator, PlanStore]:
+def _prepare(options: ReaderOptions) -> tuple[Coordinator, PlanStore, Presence | None]:
     """Open the store and the queues, and let the coordinator recover; nothing stays open when that fails."""
     # here: every executor worker imports this module to unpickle the reader, and most of its time would go to these
     from queue_source.coordinator import prepare
+    from queue_source.coordinator.presence import Presence
     from queue_source.options.queue_checks import check_error_queue, check_not_read, check_suitability
     from queue_source.queues import open_queue
     from queue_source.storage.buckets import open_bucket
@@ -232,6 +238,10 @@ def _prepare(options: ReaderOptions) -> tuple[Coordinator, PlanStore]:
     with ExitStack() as undone:
         store = undone.enter_context(open_store(options.store.reveal(), patience=patience))
         plan_store = PlanStore.of(options.store, store)
+        folder, presence = presence_folder(), None
+        if folder is not None:
+            presence = Presence(folder, store.store_id(), options.pipeline)
+            undone.callback(presence.leave)
 
         def opened(url: SecretUrl) -> Queue:
             queue = open_queue(url.reveal(), **connection_options(url, options.queue))
@@ -252,9 +262,10 @@ def _prepare(options: ReaderOptions) -> tuple[Coordinator, PlanStore]:
             by_name,
             stat,
             driver=driver_identity(),
+            presence=presence,
             runtime=runtime(),
             error_queue=errors,
             open_bucket=bucket,
         )
         undone.pop_all()
-    return coordinator, plan_store
+    return coordinator, plan_store, presence
