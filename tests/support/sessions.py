@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
+from types import SimpleNamespace
 from typing import Any, cast
 
 from queue_source.coordinator.session import Metrics, Session
@@ -26,7 +27,7 @@ def make_session(
     """`store` and `queues` may be fakes of what the part under test calls."""
     return Session(
         parse_reader_options({**LEAST, **options}),
-        cast("Any", store),
+        cast("Any", SimpleNamespace(is_trusted=True) if store is None else store),
         cast("Any", queues or {}),
         token,
         Metrics(),
