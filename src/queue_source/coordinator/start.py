@@ -78,9 +78,7 @@ def start(
     began = clock()
     retry = options.queue.retry_timeout.total_seconds()
     started = _begin(options, store, queues, driver, runtime, with_back_off(threads.stopping, retry, clock))
-    session = Session(
-        options, store, queues, started.token, Metrics(), threads.stopping, clock, queue_names=started.queue_names
-    )
+    session = Session(options, store, queues, started.token, Metrics(), threads.stopping, clock, names=started.names)
     errors, error_log = ErrorQueue(session, error_queue), ErrorLog(session)
     error_log.of_plans(started.with_errors)
     errors.forward()
