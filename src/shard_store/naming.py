@@ -40,16 +40,33 @@ class Naming:
     versions: bool | None = None
 
 
-def settle(transaction: Transaction, source: str, naming: Naming) -> dict[str, str]:
-    """The name that each queue has in ids of messages and of errors, by the name that it is configured with.
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What the source has settled.
 
-    The caller has locked the source's row. Raises StoreConfigurationError where objects would get other names.
+    Attributes:
+        queues: What each queue is called in ids of messages and of errors, by the name that it is configured with.
+        versionless: Ids have versions, but the source has also read objects by ids that had none.
+    """
+
+    queues: Mapping[str, str] = field(default_factory=dict)
+    versionless: bool = False
+
+
+def settle(transaction: Transaction, source: str, naming: Naming) -> Names:
+    """What is named, and how, from now on. The caller has locked the source's row.
+
+    Raises StoreConfigurationError where ids of objects had versions, and shall have none.
     """
     text = transaction.execute(sa.select(sources.c.naming).where(sources.c.source == source)).scalar_one()
     kept: dict[str, Any] = json.loads(text or "{}")
     names: dict[str, str] = dict(kept.get("queues", {}))
     if naming.versions is not None:
-        _refuse_other_names(source, kept.get("versions"), naming.versions)
+        before = kept.get("versions")
+        if before and not naming.versions:
+            raise _versions_are_lost(source)
+        if naming.versions and not before:
+            kept["versionless"] = before is not None or _has_read(transaction, source)
         kept["versions"] = naming.versions
     unnamed = {name: identity for name, identity in naming.queues.items() if identity not in names}
     if unnamed:
@@ -59,22 +76,24 @@ def settle(transaction: Transaction, source: str, naming: Naming) -> dict[str, s
         kept["queues"] = names
     if (settled := json.dumps(kept, ensure_ascii=False)) != (text or "{}"):
         transaction.execute(sources.update().where(sources.c.source == source).values(naming=settled))
-    return {name: names[identity] for name, identity in naming.queues.items()}
+    named = {name: names[identity] for name, identity in naming.queues.items()}
+    return Names(named, bool(naming.versions) and kept.get("versionless", False))
 
 
-def _refuse_other_names(source: str, before: bool | None, versions: bool) -> None:
-    """What the source has read under one kind of name, it would read again under the other."""
-    if before is not None and before is not versions:
-        raise StoreConfigurationError(
-            f"option 'allowOverwrites': source {source!r} is read with {_text(before)}, and knows its objects by names "
-            f"that {_text(versions)} would not find: whatever is announced again would be read again; leave it at "
-            f"{_text(before)}, or run the query so until nothing is left (trigger availableNow) and then name another "
-            "'source'"
-        )
+def _versions_are_lost(source: str) -> StoreConfigurationError:
+    return StoreConfigurationError(
+        f"option 'allowOverwrites': source {source!r} was read with true, and knows its objects by names that false "
+        "would not find: whatever is announced again would be read again; leave it at true, or run the query so until "
+        "nothing is left (trigger availableNow) and then name another 'source'"
+    )
 
 
-def _text(versions: bool) -> str:
-    return "true" if versions else "false"
+def _has_read(transaction: Transaction, source: str) -> bool:
+    """Whether there are finished shards, which code that recorded nothing may have named in either way."""
+    finished = (
+        sa.select(shards.c.shard_key).where(shards.c.source == source, shards.c.finished_at.is_not(None)).limit(1)
+    )
+    return transaction.execute(finished).first() is not None
 
 
 def _choose(name: str, identity: str, used: Sequence[str], taken: Collection[str], alike: Callable[[str], str]) -> str:

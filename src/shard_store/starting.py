@@ -11,12 +11,11 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
 from shard_store import identity, snapshots
-from shard_store import naming as names
 from shard_store.activity import Intake, counters_of, intake_of
 from shard_store.errors import StoreConfigurationError
 from shard_store.model import Pending, PublishToken, Runtime, Shard, ShardKey, Snapshot
 from shard_store.moved import refuse_moved
-from shard_store.naming import Naming
+from shard_store.naming import Names, Naming, settle
 from shard_store.offsets import other_stores, plans_with_errors
 from shard_store.semantics import Semantics
 from shard_store.shards import as_shard, current, owned_by
@@ -32,8 +31,7 @@ class Started:
     record is not delivered, so its sink may still be to come. `recent`, where no shards are kept: what was
     delivered a short while ago, perhaps without its messages being acknowledged. `with_errors`: the hashes of plans
     that are final now, and have left errors. `counters` and `intake`: those that the incarnation before reported
-    last.
-    `given_up`: those of `unfinished` that an operator wants quarantined. `queue_names`: what `Naming.queues` asked for.
+    last. `given_up`: those of `unfinished` that an operator wants quarantined. `names`: how the source names what comes.
     `settings`: those of the start before; None: nobody recorded them.
     """
 
@@ -50,7 +48,7 @@ class Started:
     store_id: str = ""
     other_stores: Mapping[str, int] = field(default_factory=dict)
     given_up: frozenset[ShardKey] = frozenset()
-    queue_names: Mapping[str, str] = field(default_factory=dict)
+    names: Names = field(default_factory=Names)
     settings: Mapping[str, str] | None = None
 
 
@@ -93,7 +91,7 @@ def start(
     check_name("source", source)
     check_name("pipeline", pipeline)
     row = _locked(transaction, source, pipeline, semantics)
-    queue_names = {} if naming is None else names.settle(transaction, source, naming)
+    names = Names() if naming is None else settle(transaction, source, naming)
     token = PublishToken(pipeline, row.incarnation + 1)
     newest = sa.select(sa.func.max(attempts.c.end_seq)).where(
         attempts.c.pipeline == pipeline, attempts.c.end_seq > row.confirmed_seq
@@ -137,7 +135,7 @@ def start(
         store_id=identity.store_id(transaction),
         other_stores=other_stores(row.stores),
         given_up=frozenset(map(ShardKey, transaction.execute(given_up).scalars())),
-        queue_names=queue_names,
+        names=names,
         settings=_settings(row),
     )
     check(started)

@@ -21,7 +21,7 @@ def letters(name: str) -> str:
 
 
 def names(store: ShardStore, queues: Mapping[str, str], source: str = "s", pipeline: str = "p") -> Mapping[str, str]:
-    return store.start(source, pipeline, naming=Naming(queues, letters)).queue_names
+    return store.start(source, pipeline, naming=Naming(queues, letters)).names.queues
 
 
 def test_a_queue_keeps_the_name_by_which_its_source_met_it(store: ShardStore) -> None:
@@ -48,12 +48,14 @@ def test_a_queue_that_was_read_before_names_were_kept_has_the_name_of_its_shards
     assert names(store, {"jobs": "1", "others": "2"}) == {"jobs": "Jobs", "others": "others"}
 
 
-def test_objects_of_a_source_are_named_in_one_way(store: ShardStore) -> None:
+def test_a_source_whose_ids_have_versions_goes_on_so_and_knows_of_those_without(store: ShardStore) -> None:
     store.start("s", "p", naming=Naming(versions=True))
     store.start("s", "q", naming=Naming({"a": "1"}))
-    with pytest.raises(StoreConfigurationError, match=r"'allowOverwrites': source 's' is read with true"):
+    with pytest.raises(StoreConfigurationError, match=r"'allowOverwrites': source 's' was read with true"):
         store.start("s", "q", naming=Naming(versions=False))
-    store.start("another", "r", naming=Naming(versions=False))
+    assert not store.start("another", "r", naming=Naming(versions=False)).names.versionless
+    for _ in range(2):
+        assert store.start("another", "r", naming=Naming(versions=True)).names.versionless
 
 
 def test_a_start_that_is_refused_has_changed_nothing(store: ShardStore) -> None:

@@ -152,15 +152,30 @@ def test_what_an_operator_gave_up_is_outside_of_no_prefix(world: World) -> None:
         assert left.content.uri == "s3://bucket/in/a"
 
 
-@pytest.mark.parametrize("before", ["true", "false"])
-def test_a_source_names_its_objects_with_or_without_versions_for_ever(world: World, before: str) -> None:
-    other = {"true": "false", "false": "true"}[before]
-    world.publish("s3://bucket/a")
-    begin(world, allowOverwrites=before)
-    finish(world, allowOverwrites=before)
-    with pytest.raises(StoreConfigurationError, match=rf"'allowOverwrites'.* read with {before}.*another 'source'"):
-        start(world, allowOverwrites=other)
-    start(world, allowOverwrites=other, source="another", pipeline="another")
+def test_what_was_read_with_versions_is_not_read_without_them(world: World) -> None:
+    world.publish(EVENT)
+    begin(world, allowOverwrites="true")
+    finish(world, allowOverwrites="true")
+    with pytest.raises(StoreConfigurationError, match=r"'allowOverwrites'.* read with true.*another 'source'"):
+        start(world, allowOverwrites="false")
+    start(world, allowOverwrites="false", source="another", pipeline="another")
+
+
+@pytest.mark.parametrize("recorded", [True, False], ids=["recorded", "by an older version"])
+def test_what_was_read_without_versions_is_read_again_only_in_another_version(world: World, recorded: bool) -> None:
+    world.publish(EVENT)
+    begin(world)
+    with pytest.raises(OptionError, match=r"'allowOverwrites'.*was 'false' and is 'true'"):
+        start(world, allowOverwrites="true")
+    finish(world)
+    if not recorded:
+        forget_options(world)
+    world.publish(EVENT)  # as its message comes again when its acknowledgement was lost
+    finish(world, allowOverwrites="true")
+    assert read(world) == {"s3://bucket/a": 1}
+    world.publish(EVENT.replace('"e"', '"e2"'))
+    finish(world, allowOverwrites="true")
+    assert read(world) == {"s3://bucket/a": 1, "s3://bucket/a#e2": 1}
 
 
 EVENT = '{"Records": [{"eventName": "ObjectCreated:Put", "s3": {"bucket": {"name": "bucket"}, "object": {"key": "a", "size": 10, "eTag": "e"}}}]}'  # fmt: skip # noqa: E501

@@ -17,7 +17,7 @@ from queue_source.coordinator.prefix_watch import PrefixWatch
 from queue_source.coordinator.ready import may_come_in_pieces
 from queue_source.coordinator.session import Session
 from queue_source.messages import Received, key_of
-from shard_store.model import BEGINNING, Shard, ShardKey, ShardState, shard_key
+from shard_store.model import BEGINNING, Content, Shard, ShardKey, ShardState, shard_key
 from shard_store.sql.transaction import ROWS_PER_STATEMENT
 
 logger = logging.getLogger("cuesqueue")
@@ -59,7 +59,7 @@ class Opener:
         self._acknowledger.later([one.message for one in opened if not one.pending])
 
     def _announced(self, messages: Sequence[Received]) -> list[Announced]:
-        options, queue_names = self._session.options, self._session.queue_names
+        options, queue_names = self._session.options, self._session.names.queues
         if options.content.kind.is_announced:
             announced = announced_objects(
                 messages, options.notifications, self._stat, in_pieces=partial(may_come_in_pieces, options)
@@ -68,7 +68,28 @@ class Opener:
             announced = announced_messages(messages, options.notifications, queue_names)
         if not self._session.semantics.keeps_shards:
             announced = [apart(one, queue_names) for one in announced]
+        if self._session.names.versionless:
+            announced = self._without_versions(announced)
         return announced
+
+    def _without_versions(self, announced: list[Announced]) -> list[Announced]:
+        """What was begun before `allowOverwrites` was set has the URI alone as its id; only another version is new."""
+        versioned = {self._key(c.uri) for one in announced for c in one.contents if c.shard_id != c.uri}
+        known = {
+            shard.content.uri: shard.content
+            for shard in self._session.store.look(versioned).values()
+            if shard.state is not ShardState.QUARANTINED
+        }
+
+        def named(content: Content) -> Content:
+            before = known.get(content.uri)
+            return (
+                content
+                if before is None or not _same_version(before, content)
+                else content._replace(shard_id=content.uri)
+            )
+
+        return [one._replace(contents=tuple(map(named, one.contents))) for one in announced] if known else announced
 
     def _with_begun(self, announced: list[Announced]) -> list[Announced]:
         """What was begun is read to its end, whatever its age is by now: or a part of its rows would be missing."""
@@ -89,7 +110,7 @@ class Opener:
 
     def _record(self, malformed: Sequence[Announced]) -> None:
         if malformed:
-            options, names = self._session.options, self._session.queue_names
+            options, names = self._session.options, self._session.names.queues
             bad = [one.error for one in malformed if one.error is not None]
             records = [replace(error, origin=names.get(error.queue, "")) for error in bad]
             self._session.store.record_errors(options.source, options.pipeline, records)
@@ -149,3 +170,10 @@ class Opener:
             reopened=len(reopened),
             duplicates=sum(len(one.contents) for one in announced) - len(found) + known,
         )
+
+
+def _same_version(one: Content, other: Content) -> bool:
+    """By their ETags; where one is not known, by their sizes, as far as these are."""
+    if one.etag is not None and other.etag is not None:
+        return one.etag == other.etag
+    return one.size is None or other.size is None or one.size == other.size

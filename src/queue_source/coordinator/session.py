@@ -17,6 +17,7 @@ from queue_source.errors import QueueUnavailable
 from queue_source.options import ReaderOptions
 from queue_source.queues.base import Queue
 from shard_store.model import PublishToken
+from shard_store.naming import Names
 from shard_store.semantics import Semantics
 from shard_store.store import ShardStore
 
@@ -74,7 +75,7 @@ class Metrics:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """`queues` by name; `queue_names`: name -> what the queue is called in ids. `stopping` is set when the reader ends;
+    """`queues` by name; `names`: how the source names what comes. `stopping` is set when the reader ends;
     `clock` gives seconds of a monotonic clock.
 
     `batches` tells what can wait whether a micro-batch is under way.
@@ -88,7 +89,7 @@ class Session:
     stopping: threading.Event
     clock: Callable[[], float] = time.monotonic
     batches: Precedence = field(default_factory=lambda: Precedence(time.monotonic))
-    queue_names: Mapping[str, str] = field(default_factory=dict)
+    names: Names = field(default_factory=Names)
 
     @property
     def semantics(self) -> Semantics:

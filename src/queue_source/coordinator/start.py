@@ -82,9 +82,7 @@ def prepare(
     began = clock()
     retry = options.queue.retry_timeout.total_seconds()
     started = _begin(options, store, queues, driver, runtime, with_back_off(threads.stopping, retry, clock))
-    session = Session(
-        options, store, queues, started.token, Metrics(), threads.stopping, clock, queue_names=started.queue_names
-    )
+    session = Session(options, store, queues, started.token, Metrics(), threads.stopping, clock, names=started.names)
     if presence is not None:
         presence.enter(started.token)
         await_readers_before(session, presence, unfinished=started.plan_unfinished)

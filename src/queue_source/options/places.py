@@ -106,7 +106,7 @@ def _refused(on_change: OnChange) -> tuple[str, ...]:
     return tuple(option.name for option in READER.options if option.on_change is on_change)
 
 
-WHILE_UNFINISHED = _refused(OnChange.REFUSED_UNFINISHED)
+WHILE_UNFINISHED = (*_refused(OnChange.REFUSED_UNFINISHED), "allowOverwrites")
 WHILE_PARTLY_READ = _refused(OnChange.REFUSED_IN_PART)
 RECORDED = (*WHILE_UNFINISHED, *WHILE_PARTLY_READ, "allowedPrefixes")
 """Options of a reader that its pipeline's next start compares with its own."""

@@ -111,8 +111,9 @@ class NotificationOptions:
         "allowOverwrites", types.BOOLEAN, "false", example="true",
         help="Read an object again when it was overwritten: its version, ETag or generation becomes part of its "
         "identity.",
-        on_change="Refused for a source that was read with the other value: it would know nothing of what it has "
-        "read. Name another `source`.",
+        on_change="To `true`: refused while anything is unfinished. What was read before is not read again, unless its "
+        "version is another one. To `false`: refused, since the source would know nothing of what it has read; name "
+        "another `source`.",
     )
     path_glob_filter: re.Pattern[str] | None = option(
         "pathGlobFilter", types.GLOB, example="*.{csv,csv.gz}",
