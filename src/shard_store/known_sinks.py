@@ -65,7 +65,14 @@ def _is_published_by_us(transaction: Transaction, row: Row[Any], token: PublishT
         return replaced and _is_lead_counted(transaction, token)
     if replaced:
         return bool(row.sink != OTHER)
-    return bool(row.plan_end == end_seq and is_known(row, SINK))
+    if row.plan_end != end_seq:
+        return False
+    if is_known(row, SINK):
+        return True
+    # a function of foreachBatch may go on without `delivery`, say where there are no rows; and a sink that makes itself
+    # known later may be a new one: only where the database may be another one by now, it is a loss
+    ours = row.sink in (SINK, DELIVERY)
+    return ours and transaction.memory.may_have_changed(token)
 
 
 def _is_lead_counted(transaction: Transaction, token: PublishToken) -> bool:

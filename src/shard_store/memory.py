@@ -28,6 +28,8 @@ class Memory:
 
     _drivers: dict[PublishToken, str] = field(default_factory=dict)
     _changes: dict[PublishToken, int] = field(default_factory=dict)
+    _breaks: int = 0  # of connections to the database
+    _planned: dict[PublishToken, int] = field(default_factory=dict)  # how many there were when a plan was made last
 
     def begin(self, token: PublishToken, driver: str, changes: int) -> None:
         self._drivers[token], self._changes[token] = driver, changes
@@ -36,6 +38,18 @@ class Memory:
         """Two threads may commit in one order and come here in another."""
         if token in self._changes:
             self._changes[token] = max(self._changes[token], changes)
+
+    def connection_broke(self) -> None:
+        """From now on another server, or another file, may be behind the database's URL."""
+        self._breaks += 1
+
+    def plan(self, token: PublishToken) -> None:
+        """The plan on record is made by us."""
+        self._planned[token] = self._breaks
+
+    def may_have_changed(self, token: PublishToken) -> bool:
+        """Whether another database may have taken the place of the one in which the last plan was made."""
+        return self._breaks != self._planned.get(token, self._breaks)
 
     def lacks(self, row: Row[Any], token: PublishToken) -> str | None:
         """What the row, whose incarnation is that of the token, lacks of what is known of it."""

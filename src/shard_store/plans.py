@@ -82,6 +82,7 @@ def plan(transaction: Transaction, token: PublishToken, start_seq: int, end_seq:
         **memory.count_change(transaction, row, token),
     }
     transaction.execute(of_pipeline, [{"of": token.pipeline, **current}])
+    transaction.on_commit.append(lambda: transaction.memory.plan(token))
     return made
 
 

@@ -31,7 +31,8 @@ class Started:
     record is not delivered, so its sink may still be to come. `recent`, where no shards are kept: what was
     delivered a short while ago, perhaps without its messages being acknowledged. `with_errors`: the hashes of plans
     that are final now, and have left errors. `counters` and `intake`: those that the incarnation before reported
-    last. `given_up`: those of `unfinished` that an operator wants quarantined. `names`: how the source names what comes.
+    last. `given_up`: those of `unfinished` that an operator wants quarantined. `names`: how the source names what
+    comes.
     `settings`: those of the start before; None: nobody recorded them.
     """
 

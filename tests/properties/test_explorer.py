@@ -20,8 +20,9 @@ def test_promises_hold_wherever_readers_die_stores_go_back_and_batches_are_read_
 
 
 def test_an_exploration_is_repeated_by_its_seed() -> None:
-    runs: list[list[str]] = [[], []]
-    for steps in runs:
-        explore(len(CASTS), log=lambda line, steps=steps: steps.append(line) if line.startswith("_") else None)
-    assert runs[0] == runs[1]
-    assert len(set(runs[0])) > 5
+    first, second = list[str](), list[str]()
+    explore(len(CASTS), log=first.append)
+    explore(len(CASTS), log=second.append)
+    steps = [[line for line in run if line.startswith("_")] for run in (first, second)]
+    assert steps[0] == steps[1]
+    assert len(set(steps[0])) > 5

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import tenacity
-from sqlalchemy import exc
+from sqlalchemy import event, exc
 from sqlalchemy.engine import URL, Connection, Engine
 
 from shard_store.errors import ShardStoreError, StoreConfigurationError, StoreUnavailable
@@ -216,6 +216,7 @@ class Database:
                 status = file.stat()
                 before, self._file = self._file, (status.st_dev, status.st_ino)
                 if before not in (None, self._file):
+                    self.memory.connection_broke()
                     engine.dispose()
 
     def _connect(self, engine: Engine, write: bool) -> Connection:
@@ -229,7 +230,9 @@ class Database:
     def _create_engine(self) -> Engine:
         dialect = self.dialect
         try:
-            return make_engine(self.url, dialect, self.patience)
+            engine = make_engine(self.url, dialect, self.patience)
+            event.listen(engine, "invalidate", lambda *_: self.memory.connection_broke())
+            return engine
         except (ImportError, exc.NoSuchModuleError) as error:
             hint = f"pip install 'cuesqueue[{dialect.extra}]'" if dialect.extra else "install it"
             raise self._errors.configuration(

@@ -192,6 +192,8 @@ class Explorer:
                 for query in [*self.queries.values()]:
                     self._end(query)
             self.world.go_back(steps)
+            for reader in [reader for query in self.queries.values() for reader in query.readers]:
+                reader.lose_connections()
             self.went_back = True
 
     def _take_a_foreign_checkpoint(self) -> None:
@@ -279,6 +281,7 @@ class Explorer:
                 query = self.queries[kind]
                 query.die_at = None
                 for _ in range(2):
+                    calls: list[Callable[[], object]]
                     calls = [call for reader in query.readers for call in (reader.heartbeat, reader.work)]
                     calls += [query.trigger, *(reader.acknowledge for reader in query.readers)]
                     all(self._guarded(query, call) for call in calls)  # until one fails, and the query has ended

@@ -117,6 +117,10 @@ class Reader:
         counts = self._parts.in_flight.counts()
         return bool(counts.ready or counts.planned or counts.held or counts.in_flight)
 
+    def lose_connections(self) -> None:
+        """As when another server takes the place of the store's; the file of these stores stays open."""
+        self._coordinator._session.store.database.memory.connection_broke()
+
     def stop(self) -> None:
         self._coordinator.stop()
 

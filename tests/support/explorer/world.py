@@ -53,7 +53,8 @@ class World:
     """A folder with the objects of some sources, their queues, one store, and two databases of somebody else.
 
     `taken`: what sinks of other kinds hold, by checkpoint and batch id: the first attempt at a batch counts.
-    `hashes`: what each batch of a delivery was known by. `announced`: the objects of each source that a message names.
+    `delivered_before`: the kinds of queries whose sinks have delivered. `hashes`: what each batch of a delivery was
+    known by. `announced`: the objects of each source that a message names.
     """
 
     folder: Path
@@ -61,6 +62,7 @@ class World:
     now: float = field(default_factory=time.time)
     taken: dict[tuple[str, int], list[str]] = field(default_factory=dict)
     bodies: dict[Receipt, list[str]] = field(default_factory=dict)
+    delivered_before: set[object] = field(default_factory=set)
     hashes: dict[tuple[str, int], str] = field(default_factory=dict)
     announced: dict[str, set[str]] = field(default_factory=dict)
     log: Callable[[str], None] = lambda line: None
