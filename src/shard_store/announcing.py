@@ -45,18 +45,26 @@ _VERSION = ("size", "etag", "message_id", "sequence", "reference")
 
 
 def newest_of(source: str, contents: Iterable[Content]) -> dict[ShardKey, Content]:
-    """One content for each shard: of several announcements the newest.
-
-    Where nothing orders them, the one that was delivered least often, and the last of those: a redelivery does not hide
-    what is announced anew.
-    """
+    """One content for each shard: of several announcements the newest, and the last where nothing orders them."""
     newest: dict[ShardKey, Content] = {}
     for content in contents:
         key = shard_key(source, content.shard_id)
         known = newest.get(key)
-        if known is None or _is_newer(content, known):
+        if known is None or not _is_older(content, known):
             newest[key] = content
     return newest
+
+
+def announced_anew(
+    source: str, contents: Iterable[Content], known: Mapping[ShardKey, Shard]
+) -> dict[ShardKey, Content]:
+    """The newest announcement of each known shard beside the one that the store knows, which may be delivered again."""
+    fresh = []
+    for content in contents:
+        shard = known.get(shard_key(source, content.shard_id))
+        if shard is not None and not _is_redelivered(content, shard.content.message_id):
+            fresh.append(content)
+    return newest_of(source, fresh)
 
 
 def take_up(
@@ -172,12 +180,6 @@ def _may_be_new(content: Content, known: Content | Row[Any]) -> bool:
 def _is_older(content: Content, known: Content | Row[Any]) -> bool:
     mine, other = content.sequence, known.sequence
     return mine is not None and other is not None and mine[0] == other[0] and mine < other
-
-
-def _is_newer(content: Content, other: Content) -> bool:
-    if _is_older(content, other) or _is_older(other, content):
-        return _is_older(other, content)
-    return content.receive_count <= other.receive_count
 
 
 def _is_redelivered(content: Content, message_id: str) -> bool:

@@ -14,7 +14,7 @@ from sqlalchemy.engine import Row
 
 from shard_store import memory
 from shard_store.activity import Amounts, Report, counted, counters_of, locked_now
-from shard_store.announcing import newest_of, take_up
+from shard_store.announcing import announced_anew, newest_of, take_up
 from shard_store.errors import PipelineTakenOver
 from shard_store.model import BEGINNING, Content, Pending, Position, PublishToken, Shard, ShardKey, ShardState
 from shard_store.moved import moved_to
@@ -98,11 +98,16 @@ def open_shards(
     row = fence(transaction, token)
     wanted = newest_of(source, contents)
     # nearly all are new: where the database counts inserted rows, the insert alone proves it
-    found = {} if _counts_inserts(transaction) else look(transaction, wanted)
+    found = {} if (counts := _counts_inserts(transaction)) else look(transaction, wanted)
+    before = set(found)
     # a shard of another pipeline may be finished and pruned between our insert and our query: then it is new again
     while absent := [(key, wanted[key]) for key in sorted(wanted.keys() - found.keys())]:
         found |= insert_absent(transaction, token, source, absent)
-    found |= take_up(transaction, token, wanted, [s for s in found.values() if s.content is not wanted[s.key]])
+    known = [shard for key, shard in found.items() if shard.content is not wanted[key]]
+    if known and len(wanted) < len(contents):  # what is delivered again may hide what is new
+        older = {shard.key: shard for shard in known if counts or shard.key in before}
+        wanted |= announced_anew(source, contents, older)
+    found |= take_up(transaction, token, wanted, known)
     if any(shard.state is ShardState.OPEN and shard.token != token for shard in found.values()):
         # they are waited for: one that is missing later was pruned, and not lost, if this change is there
         transaction.execute(of_pipeline, [{"of": token.pipeline, **memory.count_change(transaction, row, token)}])

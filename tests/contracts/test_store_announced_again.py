@@ -179,7 +179,7 @@ def test_two_announcements_in_one_call_open_an_object_once(store: ShardStore) ->
 def test_a_redelivery_that_comes_with_a_new_announcement_does_not_hide_it(store: ShardStore, redelivered: int) -> None:
     us = Pipeline.start(store)
     quarantine(us, announce(us, said("m1")))
-    both = [said("m2", 16)]
+    both = [said("m2", 16)._replace(receive_count=2)]  # one that a reader has given back when it stopped
     both.insert(redelivered, said("m1")._replace(receive_count=2))
     assert announce(us, *both).reopened
     assert us.look("a")["a"].content.size == 16
