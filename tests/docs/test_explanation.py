@@ -10,6 +10,7 @@ from support.snippets import ROOT
 from support.sweep_sinks import COLUMNS, reaching
 
 EXPLANATION = (ROOT / "docs" / "explanation" / "exactly-once.md").read_text("utf-8")
+IDENTITIES = (ROOT / "docs" / "explanation" / "identities.md").read_text("utf-8")
 PRIOR = (ROOT / "docs" / "prior-designs.md").read_text("utf-8")
 
 
@@ -31,6 +32,15 @@ def test_the_sweep_has_as_many_cells_as_the_page_says() -> None:
     found = re.search(told, EXPLANATION, re.DOTALL)
     assert found
     assert tuple(map(int, found.groups())) == wanted
+
+
+def test_every_identity_has_its_tests() -> None:
+    rows = re.findall(r"^\| (?!thing|---)([^|]+) \|.*\| ([^|]+) \|$", IDENTITIES, re.MULTILINE)
+    assert len(rows) > 30
+    for thing, tests in rows:
+        named = re.findall(r"`([\w/]+)`", tests)
+        assert named, thing
+        assert not [name for name in named if not (ROOT / "tests" / f"{name}.py").is_file()], thing
 
 
 def test_every_semantics_has_its_section() -> None:
