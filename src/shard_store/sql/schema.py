@@ -287,7 +287,7 @@ sa.Index(
 )
 
 read_marks = sa.Table(
-    "cuesqueue_read_marks",  # reads of a plan that failed before, under way or never ended: see read_marks.py
+    "cuesqueue_read_marks",  # reads of a plan that failed before, under way or never ended; and traces: see readings.py
     metadata,
     sa.Column("delivery_hash", Hex, primary_key=True),
     sa.Column("task", sa.Integer, primary_key=True, autoincrement=False),  # -1: nothing is read beside it
