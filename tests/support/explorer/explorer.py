@@ -94,7 +94,7 @@ class Explorer:
             self._wake_a_zombie: 3,
             self._lose_a_checkpoint: 1,
             self._go_back: 1 if self.world.remembers else 0,
-            self._take_a_foreign_checkpoint: 2 if self.copies_checkpoints else 0,
+            self._take_a_foreign_checkpoint: 4 if self.copies_checkpoints else 0,
         }
         step = self.choose.choices(list(steps), [weight * self.moods[s.__name__] for s, weight in steps.items()])[0]
         self._log(step.__name__)
@@ -199,11 +199,12 @@ class Explorer:
     def _take_a_foreign_checkpoint(self) -> None:
         """A query is started with the checkpoint of another one, by mistake; and with its own afterwards."""
         mine, other = self.choose.sample(self.kinds, 2)
-        if not self.checkpoints[other].batches or self.checkpoints[mine].unfinished is not None:
-            return
-        if len(mine.names) != len(other.names):
+        if not self.checkpoints[other].batches or len(mine.names) != len(other.names):
             return
         if (query := self.queries.get(mine)) is not None:
+            query.die_at = self.choose.choice(POINTS[:4])  # a batch of its own is not finished
+            if all(self._guarded(query, reader.work) for reader in query.readers):
+                self._guarded(query, query.trigger)
             self._end(query)
         self.took_a_foreign_checkpoint = True
         stranger = self.checkpoints[other].copy()
