@@ -26,6 +26,7 @@ CASTS: tuple[tuple[Kind, ...], ...] = (
     (Kind((("p", "s"),), "delivery"), Kind((("q", "s"),), "delivery")),
     (Kind((("p", "s"), ("x", "t")), "ours"), Kind((("q", "s"),), "delivery")),
     (Kind((("p", "s"), ("x", "t")), "delivery"), Kind((("q", "t"),), "ours")),
+    (Kind((("p", "s"), ("x", "t")), "delivery"), Kind((("q", "s"), ("y", "t")), "ours")),
     (Kind((("p", "s"),), "other"), Kind((("q", "t"),), "other")),
 )
 """The queries that run beside each other, one of these sets in each exploration.
@@ -101,7 +102,8 @@ class Explorer:
         step()
 
     def _announce(self) -> None:
-        source = self.choose.choice(list(self.world.objects))
+        sources = list(self.world.objects)
+        source = self.choose.choices(sources, [0.05 + self.moods[f"announce {source}"] for source in sources])[0]
         names = self.world.objects[source]
         self.world.announce(source, self.choose.sample(names, self.choose.randint(1, min(3, len(names)))))
 
@@ -116,7 +118,7 @@ class Explorer:
                 all(self._guarded(query, reader.work) for reader in query.readers)
             if not query.readers:
                 return
-            query.die_at = self.choose.choice(POINTS) if self.choose.random() < 0.3 else None
+            query.die_at = self.choose.choice((*POINTS, "published")) if self.choose.random() < 0.35 else None
             without_data = self.choose.random() < 0.15 and query.kind.sink != "other"
             self._guarded(query, lambda: query.trigger(without_data=without_data))
             if self.world.remembers and self.choose.random() < 0.1:
@@ -298,10 +300,14 @@ class Explorer:
 
 def explore(seed: int, *, log: Callable[[str], None] = lambda line: None) -> str:
     """Run one exploration in a folder of its own; raises Broken with the seed in its text."""
-    logging.getLogger("cuesqueue").setLevel(logging.CRITICAL)
-    with tempfile.TemporaryDirectory() as folder:
-        try:
+    logger = logging.getLogger("cuesqueue")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        with tempfile.TemporaryDirectory() as folder:
             return Explorer(seed, Path(folder), log=log).run()
-        except Exception as error:
-            error.args = (f"seed {seed}: {error}",)
-            raise
+    except Exception as error:
+        error.args = (f"seed {seed}: {error}",)
+        raise
+    finally:
+        logger.setLevel(level)
