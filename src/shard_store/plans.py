@@ -47,7 +47,7 @@ def plan(transaction: Transaction, token: PublishToken, start_seq: int, end_seq:
     if made is None and (row.plan_start, row.plan_end, row.plan_incarnation) == (start_seq, end_seq, token.incarnation):
         identity = PlanIdentity(row.source, token, start_seq, end_seq, row.plan_hash)
         if Semantics(row.semantics).keeps_shards:
-            readings.planned_twice(transaction, identity)
+            readings.read_twice(transaction, identity)
         return _suspected(transaction, _on_record(transaction, row, Plan(identity, (), attempt=row.plan_attempt)))
     after, marks = end_seq, list[str]()
     if made is None:

@@ -3,7 +3,8 @@
 Spark may read a plan more than once: to sample it, for several actions, in copies or repetitions of tasks, again for
 lost shuffle files. So tasks leave traces, in the table of the marks of reads, under numbers that no task of a plan has:
 
-- *begun*: by the task of the plan's first partition, which every reading runs, and by each repeated task;
+- *begun*: by the task of the plan's first partition, which every reading runs;
+- *repeated*: by each repeated task of another one;
 - *judged*: by each task attempt that has found an object bad, or has left it out because another attempt had.
 
 A task attempt is known by the numbers that Spark gives it. Where a mark has its first place, a trace has incarnation
@@ -20,15 +21,17 @@ import sqlalchemy as sa
 from shard_store.announcing import GIVEN_UP
 from shard_store.error_records import found_bad, record
 from shard_store.model import ALONE, ErrorRecord, PlanIdentity, Position, Reading, ShardKey
+from shard_store.shards import counts_inserts
 from shard_store.sql.schema import errors, read_marks
 from shard_store.sql.transaction import Transaction
 
 _BEGUN = ALONE - 1
 _JUDGED = ALONE - 2
-_PLANNED_TWICE = ALONE - 3
-"""One reader has planned the batch twice: its query reads it twice, perhaps within one task."""
+_READ_TWICE = ALONE - 3
+"""One reader has planned the batch twice, or one task attempt has begun it twice: its query reads it twice."""
 _DOUBTED = ALONE - 4
 """An attempt before has left a verdict of which nothing proves that none of its own rows of the object were taken."""
+_REPEATED = ALONE - 5
 
 _STAGES = 1 << 32
 
@@ -56,17 +59,20 @@ class _Trace(NamedTuple):
 
 
 def begin(
-    transaction: Transaction, identity: PlanIdentity, reading: Reading, replaced: str | None = None
+    transaction: Transaction, identity: PlanIdentity, reading: Reading, *, first: bool, replaced: str | None = None
 ) -> set[tuple[ShardKey, Position]]:
     """Leave a trace that this task attempt reads the plan, before any row of it goes out.
 
     Returns what must not be read, since another attempt has found it bad, for those that ask: whoever asks has judged
-    as the attempts before it did, of which this one takes the place. `replaced`: the plan before, whose traces go.
+    as the attempts before it did, of which this one takes the place. `first`: it reads the plan's first partition.
+    `replaced`: the plan before, whose traces go.
     """
     if replaced:
         old = read_marks.c.delivery_hash == replaced, read_marks.c.task < ALONE
         transaction.execute(read_marks.delete().where(*old))
-    _write(transaction, identity.delivery_hash, _Trace.of(_BEGUN, identity, reading))
+    own = _Trace.of(_BEGUN if first else _REPEATED, identity, reading)
+    if not _write(transaction, identity.delivery_hash, own) and first:
+        read_twice(transaction, identity)
     if not reading.repeated:
         return set()
     own = _Trace.of(_JUDGED, identity, reading)
@@ -93,9 +99,9 @@ def report(
         _write(transaction, identity.delivery_hash, _Trace.of(_JUDGED, identity, reading))
 
 
-def planned_twice(transaction: Transaction, identity: PlanIdentity) -> None:
-    """A reader was asked for the plan once more, which was no new attempt."""
-    _write(transaction, identity.delivery_hash, _Trace(_PLANNED_TWICE, identity.token.incarnation, 0, 0))
+def read_twice(transaction: Transaction, identity: PlanIdentity) -> None:
+    """Leave a trace that a reader was asked for the plan once more, or a task attempt reads it once more."""
+    _write(transaction, identity.delivery_hash, _Trace(_READ_TWICE, identity.token.incarnation, 0, 0))
 
 
 def settle(transaction: Transaction, identity: PlanIdentity, attempt: int, incarnation: int) -> None:
@@ -146,22 +152,35 @@ def _is_proven(
         return False
     if not judges:  # nothing was found bad but by who publishes, or by attempts before
         return True
-    if any(trace.kind == _PLANNED_TWICE for trace in traces):
+    if any(trace.kind == _READ_TWICE for trace in traces):
         return False
     if not (fenced or attempt == 1):  # one before may have read it
         return False
-    is_winner = all(_incarnation(judge) == incarnation and judge.task in winners for judge in judges)
-    return is_winner or _read_once(traces, incarnation)
+    return _is_of_winners(judges, traces, incarnation, winners) or _read_once(traces, incarnation)
+
+
+def _is_of_winners(
+    judges: Sequence[_Trace], traces: Sequence[_Trace], incarnation: int, winners: Collection[int]
+) -> bool:
+    """Whether whoever judged is published, and nobody beside them has read the same.
+
+    In a cartesian product each partition is read by several tasks of one stage, which are all published.
+    """
+    stages = {judge.place for judge in judges}
+    first = {(trace.place, trace.partition) for trace in traces if trace.kind == _BEGUN and trace.place in stages}
+    return len(first) == len({place for place, _ in first}) and all(
+        _incarnation(judge) == incarnation and judge.task in winners for judge in judges
+    )
 
 
 def _read_once(traces: Sequence[_Trace], incarnation: int) -> bool:
     """Whether whoever judged was a part of the only reading, and the first attempt at its task."""
-    begun = [trace for trace in traces if trace.kind == _BEGUN]
+    begun = [trace for trace in traces if trace.kind in (_BEGUN, _REPEATED)]
     return (
         len(begun) == 1
         and _incarnation(begun[0]) == incarnation
         and all(judge.turn == begun[0].turn for judge in _judges(traces))
-        and not any(trace.kind == _PLANNED_TWICE for trace in traces)
+        and not any(trace.kind == _READ_TWICE for trace in traces)
     )
 
 
@@ -185,10 +204,16 @@ def _of(
     return [_Trace(*row) for row in transaction.execute(query)]
 
 
-def _write(transaction: Transaction, digest: str, trace: _Trace) -> None:
+def _write(transaction: Transaction, digest: str, trace: _Trace) -> bool:
+    """Leave a trace; returns whether it was not there."""
     own = {"task": trace.kind, "first_place": trace.place, "end_place": trace.task, "unended": trace.partition}
+    counts = counts_inserts(transaction)
+    if not counts and trace in _of(transaction, digest):
+        return False
     absent = transaction.dialect.insert_if_absent(read_marks)
-    transaction.execute(absent.values(delivery_hash=digest, began_at=transaction.now(), **own))
+    absent = absent.values(delivery_hash=digest, began_at=transaction.now(), **own)
+    written = transaction.execute(absent.execution_options(preserve_rowcount=True))
+    return not counts or written.rowcount == 1
 
 
 def _delete(transaction: Transaction, digest: str, traces: Iterable[_Trace]) -> None:

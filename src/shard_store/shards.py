@@ -98,7 +98,7 @@ def open_shards(
     row = fence(transaction, token)
     wanted = newest_of(source, contents)
     # nearly all are new: where the database counts inserted rows, the insert alone proves it
-    found = {} if (counts := _counts_inserts(transaction)) else look(transaction, wanted)
+    found = {} if (counts := counts_inserts(transaction)) else look(transaction, wanted)
     before = set(found)
     # a shard of another pipeline may be finished and pruned between our insert and our query: then it is new again
     while absent := [(key, wanted[key]) for key in sorted(wanted.keys() - found.keys())]:
@@ -139,7 +139,7 @@ def insert_absent(
     insert = rows.insert(transaction.dialect.insert_if_absent(shards), fixed)
     for chunk in chunks(absent):
         result = rows.execute(transaction.connection, insert, [_row(key, content) for key, content in chunk])
-        if _counts_inserts(transaction) and result.rowcount == len(chunk):
+        if counts_inserts(transaction) and result.rowcount == len(chunk):
             for key, content in chunk:
                 found[key] = Shard(key, content, BEGINNING, ShardState.OPEN, token, stale=False)
         else:  # some are there already
@@ -147,7 +147,8 @@ def insert_absent(
     return found
 
 
-def _counts_inserts(transaction: Transaction) -> bool:
+def counts_inserts(transaction: Transaction) -> bool:
+    """Whether the row count of an insert of what is absent says how much was."""
     return transaction.trusts_rowcount and transaction.dialect.counts_inserts
 
 

@@ -14,7 +14,7 @@ from queue_source.foreach_batch.delivery import delivery
 from shard_store.errors import PipelineTakenOver, ShardsLost, StoreConfigurationError, StoreUnavailable
 from shard_store.model import ShardState
 from shard_store.sql import schema
-from shard_store.store import ShardStore
+from shard_store.store import ShardStore, open_store
 from support.store_backends import STALE, Pipeline, StoreBackend, rows
 
 OWN = sa.Table("users_own", sa.MetaData(), sa.Column("value", sa.Integer))
@@ -253,6 +253,23 @@ def test_an_output_is_found_again_when_a_shard_of_its_batch_has_passed_to_anothe
         assert again.hash == batch.hash
         with again.output("audit", warehouse) as out:
             assert out.already
+
+
+@pytest.mark.parametrize("pipeline", ["p", "p" * 200])
+def test_a_pipeline_of_the_same_name_in_another_store_does_not_have_an_output_delivered_again(
+    store: ShardStore, warehouse: sa.Engine, tmp_path: Path, pipeline: str
+) -> None:
+    Pipeline.start(store, pipeline).planned("a")
+    with suppress(ZeroDivisionError), delivery(store, pipeline, 0) as batch:
+        with batch.output("audit", warehouse):
+            pass
+        raise ZeroDivisionError
+    with open_store(f"sqlite:///{tmp_path / 'another.db'}") as another:
+        Pipeline.start(another, pipeline).planned("b")
+        with delivery(another, pipeline, 7) as batch, batch.output("audit", warehouse) as out:
+            assert not out.already
+    with delivery(store, pipeline, 0) as again, again.output("audit", warehouse) as out:
+        assert out.already
 
 
 def test_of_each_output_the_last_batch_is_remembered(store: ShardStore, engine: sa.Engine) -> None:

@@ -42,7 +42,7 @@ class Spark:
         reading = Reading(in_stage or self.stages, partition, self.tasks, repeated)
         self.tasks += 1
         if partition == 0 or repeated:
-            self.us.store.begin_reading(self.plan.identity, reading)
+            self.us.store.begin_reading(self.plan.identity, reading, first=partition == 0)
         return reading
 
     def judge(self, reading: Reading, shard_id: str = "a", cause: str = "missing-object") -> None:
@@ -251,6 +251,20 @@ def test_what_a_query_finds_missing_that_reads_its_source_twice_in_one_plan_stay
     assert not opens(spark)
 
 
+@every_sink
+@pytest.mark.parametrize("together", [False, True])
+def test_what_a_query_finds_missing_that_reads_each_partition_several_times_in_one_stage_stays(
+    store: ShardStore, publish: Publish, together: bool
+) -> None:
+    """A cartesian product: a task for each pair of partitions, or one for several pairs."""
+    spark = Spark.batch(store)
+    tasks = spark.stage(2)
+    spark.us.store.begin_reading(spark.plan.identity, tasks[0 if together else 1], first=True)
+    spark.judge(tasks[0])
+    publish(spark, tasks)
+    assert not opens(spark)
+
+
 def test_what_an_operator_gave_up_was_read_by_nobody_in_the_attempt_that_knows_of_it(store: ShardStore) -> None:
     us = Pipeline.start(store)
     us.snapshot(*us.open("b", "a").values())
@@ -279,7 +293,7 @@ def test_traces_are_no_marks_of_reads_and_go_when_the_next_plan_is_read(store: S
     by_another_sink(spark, [])
     following = spark.us.planned("next")
     assert following.replaced == spark.plan.identity.delivery_hash
-    store.begin_reading(following.identity, Reading(9, 0, 9), following.replaced)
+    store.begin_reading(following.identity, Reading(9, 0, 9), first=True, replaced=following.replaced)
     assert len(_traces(store)) == 1
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import subprocess
 import sys
@@ -68,6 +69,28 @@ def test_the_newer_reader_begins_when_the_older_one_has_ended_and_says_what_it_w
     ]
     newer.leave()
     session.store.close()
+
+
+@pytest.mark.parametrize(
+    "problem", [OSError(errno.ENOLCK, "no locks available"), OSError(errno.ENOSYS, "not implemented")]
+)
+def test_a_file_system_without_locks_does_not_keep_a_query_from_starting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, problem: OSError
+) -> None:
+    def refuse(*_: object) -> None:
+        raise problem
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    older, newer = entered(tmp_path / "here", OLD), entered(tmp_path / "here", NEW)
+    assert not newer.has_others(NEW)
+    assert "would not notice that this one runs the same pipeline" in caplog.text
+    older.leave()
+    newer.leave()
+
+
+def test_a_query_starts_where_the_folder_of_its_driver_takes_no_file(tmp_path: Path) -> None:
+    (tmp_path / "full").write_text("")
+    entered(tmp_path / "full", NEW).leave()
 
 
 def test_an_older_reader_whose_batch_does_not_end_is_not_overtaken(session: Session, tmp_path: Path) -> None:

@@ -32,11 +32,24 @@ class Presence:
         self._own: tuple[Path, int] | None = None
 
     def enter(self, token: PublishToken) -> None:
-        """Say that this reader runs, until `leave` or the end of this process. Before its first plan."""
-        self._folder.mkdir(parents=True, exist_ok=True)
-        file = self._folder / f"{self._pipeline}-{token.incarnation}"
-        handle = os.open(file, os.O_RDWR | os.O_CREAT)
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        """Say that this reader runs, until `leave` or the end of this process. Before its first plan.
+
+        Where the folder takes no file, or its file system has no locks, nobody is told.
+        """
+        file, handle = self._folder / f"{self._pipeline}-{token.incarnation}", None
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            handle = os.open(file, os.O_RDWR | os.O_CREAT)
+            fcntl.flock(handle, fcntl.LOCK_EX)  # a newer reader that looks at it lets go at once
+        except OSError as error:
+            logger.warning(
+                "pipeline %s: another query of this driver would not notice that this one runs the same pipeline: %s",
+                token,
+                error,
+            )
+            if handle is not None:
+                os.close(handle)
+            return
         self._own = file, handle
 
     def leave(self) -> None:
@@ -102,6 +115,8 @@ def _is_locked(file: Path) -> bool:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
+    except OSError:  # no locks here: nobody holds one
+        return False
     else:
         with suppress(OSError):
             file.unlink(missing_ok=True)  # its process has died

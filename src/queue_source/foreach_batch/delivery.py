@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from sqlalchemy.engine import Connection, Engine
@@ -118,6 +119,7 @@ class Delivery:
             raise OptionError("engine", "is for the store's own SQLite file; leave it out, and the store's is used")
         own = self._store.database.engine if engine is None else engine
         outputs.create(own)
+        owner = self._owner  # before the transactions begin
         with own.connect() as connection, connection.begin() as transaction:
             already = self.already or outputs.is_recorded(connection, self.hash, name)
             yield Output(connection, already)
@@ -129,9 +131,13 @@ class Delivery:
                     self._store.hold_inside(connection, self._plans, self._batch_id)
                 else:
                     held.enter_context(self._store.held(self._plans, self._batch_id))
-                outputs.record(connection, self.hash, name, self._plans[0].token.pipeline, self._batch_id)
+                outputs.record(connection, self.hash, name, owner, self._batch_id)
                 transaction.commit()
         reach("output-delivered", name)
+
+    @cached_property
+    def _owner(self) -> str:
+        return outputs.owner(self._plans[0].token.pipeline, self._store.store_id())
 
     def _is_file_of_store(self, engine: Engine) -> bool:
         file = self._store.database.file()

@@ -33,7 +33,7 @@ class PlanStore:
     def check(self) -> None:
         """Refuse a store that this process cannot use, before anything is read. Costs nothing for a server.
 
-        A store on a server is looked at when it is used, which in a task without errors is never.
+        A store on a server is looked at when it is used: by a plan's first task, by repeated ones, and for errors.
         """
         if self.file is not None and (problem := self.file.problem()):
             raise StoreConfigurationError(f"option 'storeUrl': {problem}")

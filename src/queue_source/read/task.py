@@ -120,7 +120,7 @@ def read_work(
 def _begin(work: Work, reading: Reading) -> set[tuple[ShardKey, Position]]:
     assert work.trace is not None
     with work.store.kept() as store:
-        return store.begin_reading(work.identity, reading, work.trace.replaced)
+        return store.begin_reading(work.identity, reading, first=work.trace.first, replaced=work.trace.replaced)
 
 
 def _read(work: Work, schema: pa.Schema, reading: Reading | None) -> Iterator[pa.RecordBatch]:

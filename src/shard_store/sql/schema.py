@@ -469,7 +469,7 @@ outputs = sa.Table(
     sa.MetaData(),
     sa.Column("delivery_hash", Hex, primary_key=True),
     sa.Column("output", Name, primary_key=True),
-    sa.Column("pipeline", Name, nullable=False),
+    sa.Column("pipeline", Name, nullable=False),  # and its store: see outputs.owner; before 0.3 the pipeline alone
     sa.Column("batch_id", sa.BigInteger, nullable=False),
     sa.Column("delivered_at", sa.DateTime, nullable=False),
     **_TABLE,
