@@ -195,6 +195,23 @@ def test_a_shard_of_another_pipeline_that_is_gone_does_not_count_as_finished(fil
         store.heartbeat(us.token, 60.0)
 
 
+def test_an_announcement_that_opened_a_quarantined_object_again_is_not_acknowledged_when_that_is_gone(file: Past) -> None:
+    world = file.world
+    with world.loop(**QUIET) as loop:
+        world.publish(*uris(1))
+        loop.bad = {uris(1)[0]: "missing-object"}
+        until(lambda: world.depth() == EMPTY, patiently(loop))
+        loop.bad = {}
+        file.remember()
+        world.publish(*uris(1))
+        until(lambda: loop.in_flight.counts().ready == 1, lambda: time.sleep(0.02))
+        file.come_back()
+        with pytest.raises(LostProgress, match="has gone back in time"):
+            until(lambda: world.depth() == EMPTY, patiently(loop), tries=5)
+    assert world.depth().total == 1
+    goes_on(world, uris(1))
+
+
 def test_an_incarnation_that_another_driver_was_given_too_is_not_ours(file: Past, store: ShardStore) -> None:
     file.remember()
     us = Pipeline.start(store, driver="one")
