@@ -40,6 +40,7 @@ def _mark_skipped() -> None:
             shards.c.end_seq == attempts.c.end_seq,
         )
     )
-    mark = shards.update().where(shards.c.shard_key == sa.bindparam("key")).values(pending="skipped")
-    if keys := sorted({bytes(key) for key in op.get_bind().execute(skipped).scalars()}):
-        op.get_bind().execute(mark, [{"key": key} for key in keys])
+    mark = shards.update().where(shards.c.state == "done").values(pending="skipped")
+    keys = sorted({bytes(key) for key in op.get_bind().execute(skipped).scalars()})
+    for first in range(0, len(keys), 1000):  # one statement for many: older readers wait for what is locked
+        op.get_bind().execute(mark.where(shards.c.shard_key.in_(keys[first : first + 1000])))
