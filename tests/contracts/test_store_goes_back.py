@@ -232,7 +232,9 @@ def test_a_shard_of_another_pipeline_that_is_gone_does_not_count_as_finished(fil
         store.heartbeat(us.token, 60.0)
 
 
-def test_an_announcement_that_opened_a_quarantined_object_again_is_not_acknowledged_when_that_is_gone(file: Past) -> None:
+def test_an_announcement_that_opened_a_quarantined_object_again_is_not_acknowledged_when_that_is_gone(
+    file: Past,
+) -> None:
     world = file.world
     with world.loop(**QUIET) as loop:
         world.publish(*uris(1))

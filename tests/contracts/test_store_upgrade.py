@@ -76,7 +76,9 @@ def migrate(url: str) -> tuple[str | None, str]:
 
 def test_a_reader_of_the_schema_before_goes_on_and_starts_again_while_the_store_grows(url: str, old: OldReader) -> None:
     assert old.ask("a") == ["attempt-output", "done"]
-    with pytest.raises(StoreConfigurationError, match=rf"{old.revision}, older than this version's {REVISION}; run: cuesqueue"):
+    with pytest.raises(
+        StoreConfigurationError, match=rf"{old.revision}, older than this version's {REVISION}; run: cuesqueue"
+    ):
         open_store(url)  # the store first, then the readers, one after the other
     assert migrate(url) == (old.revision, REVISION)
     assert old.ask("b") == ["attempt-output", "done"]
