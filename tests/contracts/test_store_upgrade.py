@@ -183,3 +183,20 @@ def test_a_store_that_is_made_while_it_is_looked_at_is_not_taken_for_an_old_one(
         assert found in (None, REVISION)
     finally:
         database.close()
+
+
+def test_each_revision_is_a_transaction_of_its_own_so_that_readers_wait_for_none_that_reads_many_rows(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    OldReader(ARCHIVES / "schema-0009.zip", url).close()
+    write, seen = Database.write, list[str | None]()
+
+    def watched(database: Database, work: Any) -> Any:
+        result = write(database, work)
+        seen.append(installing.installed(database))
+        return result
+
+    monkeypatch.setattr(Database, "write", watched)
+    assert migrate(url) == ("0009", REVISION)
+    assert seen == sorted(revision for revision in installing._revisions() if revision > "0009")
+    assert migrate(url) == (REVISION, REVISION)

@@ -16,12 +16,12 @@ depends_on = None
 
 
 def upgrade() -> None:
+    _mark_skipped()  # first: it may take a while, and locks no table
     # each step also where it was done before: MySQL commits them one by one, and the process may die between two
     existing = {column["name"] for column in sa.inspect(op.get_bind()).get_columns("cuesqueue_certificates")}
     for name in ("skipped", "given_up"):
         if name not in existing:
             op.add_column("cuesqueue_certificates", sa.Column(name, sa.BigInteger))
-    _mark_skipped()
 
 
 def _mark_skipped() -> None:
