@@ -72,7 +72,9 @@ def settle(transaction: Transaction, source: str, naming: Naming) -> Names:
     if unnamed:
         used = _recent_queues(transaction, source)
         for name, identity in unnamed.items():
-            names[identity] = _choose(name, identity, used, names.values(), naming.alike)
+            # what looks like this queue is this one, known by its text until it had an identity of its own
+            taken = [one for other, one in names.items() if other != naming.alike(name)]
+            names[identity] = _choose(name, identity, used, taken, naming.alike)
         kept["queues"] = names
     if (settled := json.dumps(kept, ensure_ascii=False)) != (text or "{}"):
         transaction.execute(sources.update().where(sources.c.source == source).values(naming=settled))

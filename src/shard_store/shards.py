@@ -107,9 +107,10 @@ def open_shards(
     if known and len(wanted) < len(contents):  # what is delivered again may hide what is new
         older = {shard.key: shard for shard in known if counts or shard.key in before}
         wanted |= announced_anew(source, contents, older)
-    found |= take_up(transaction, token, wanted, known)
-    if any(shard.state is ShardState.OPEN and shard.token != token for shard in found.values()):
-        # they are waited for: one that is missing later was pruned, and not lost, if this change is there
+    found |= (taken_up := take_up(transaction, token, wanted, known))
+    if taken_up or any(shard.state is ShardState.OPEN and shard.token != token for shard in found.values()):
+        # those of others are waited for: one that is missing later was pruned, and not lost, if this change is there.
+        # And a store that knows nothing of what was taken up has these shards as they were: quarantined, say
         transaction.execute(of_pipeline, [{"of": token.pipeline, **memory.count_change(transaction, row, token)}])
     return {key: _with_size(found[key], content) for key, content in wanted.items()}
 

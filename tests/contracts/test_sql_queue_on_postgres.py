@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotDone
@@ -12,6 +13,7 @@ from sqlalchemy.engine import make_url
 
 from queue_source.errors import QueueConfigurationError
 from queue_source.queues.sql import SqlQueue
+from queue_source.queues.urls import canonical
 from support.queues.sql import on_server
 from support.servers.postgres import new_database
 
@@ -102,3 +104,21 @@ def test_text_of_any_language_and_a_url_without_a_driver_are_fine(database: str)
         queue.send(["x"], tag="ü.你", group="🦀")
         (message,) = queue.receive(1, 60, 0)
         assert (message.tag, message.group) == ("ü.你", "🦀")
+
+
+def test_a_reader_that_may_not_insert_knows_its_queue_by_its_url_until_somebody_has_given_it_an_id(
+    database: str, queue: SqlQueue
+) -> None:
+    queue.send(["first"])
+    name = f"reader_{uuid.uuid4().hex}"
+    with queue._opened().engine.begin() as connection:
+        connection.execute(text(f"CREATE ROLE {name} LOGIN PASSWORD 'secret'"))
+        connection.execute(text(f"GRANT SELECT, UPDATE, DELETE ON cuesqueue_messages TO {name}"))
+    url = make_url(database).set(username=name, password="secret").render_as_string(hide_password=False)
+    with SqlQueue(on_server(url)) as limited:
+        assert limited.identity == canonical(on_server(url))
+        assert [message.body for message in limited.receive(10, 60, 0)] == [b"first"]
+        assert queue.identity == limited.identity != canonical(on_server(url))
+    with queue._opened().engine.begin() as connection:
+        connection.execute(text(f"DROP OWNED BY {name}"))
+        connection.execute(text(f"DROP ROLE {name}"))

@@ -16,14 +16,17 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import make_url
 
+from queue_source.foreach_batch.delivery import delivery
 from queue_source.queues.sql.database import messages
 from shard_store.errors import LostProgress
+from shard_store.model import Plan
 from shard_store.store import ShardStore, open_store
 from support.coordinator_world import EMPTY, MovingWorld, assert_published_once, patiently, uris
 from support.driver_loop import DriverLoop, taken_by_foreign_sink, until
 from support.servers.postgres import new_database, postgres
 from support.servers.proxy import tcp_proxy
 from support.store_backends import Pipeline
+from support.sweep_sinks import USERS, database, users_rows
 
 QUIET: dict[str, Any] = {"commitTimeout": "60s", "visibilityTimeout": "150s"}
 """No heartbeat comes between."""
@@ -145,6 +148,40 @@ def test_a_batch_that_another_sink_has_taken_loses_nothing(past: Past) -> None:
     assert taken_by_foreign_sink(world.folder / "output") == dict.fromkeys(uris(2), 1)
 
 
+def delivered(loop: DriverLoop, plan: Plan, number: int) -> None:
+    """A function of foreachBatch: the rows and the progress in one transaction of the store."""
+    with delivery(loop.options.store.reveal(), loop.options.pipeline, number) as batch:
+        found = [{"value": entry.content.shard_id} for entry in plan.ranges]
+        if not batch.already and found:
+            batch.connection.execute(USERS.insert(), found)
+
+
+def test_a_batch_that_delivery_has_brought_and_is_gone_is_not_called_done(
+    past: Past, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = past.world
+    monkeypatch.setattr(DriverLoop, "_deliver", delivered)
+    with database(world.store_url) as engine:
+        USERS.create(engine)
+    with world.loop(publishes=False, **QUIET) as loop:
+        world.publish(*uris(1))
+        run_batches(loop, 1)
+        world.publish(*uris(1, first=1))
+        loop.work = past.remember
+        run_batches(loop, 2)
+        past.come_back()
+        loop.work = lambda: None
+        with pytest.raises(LostProgress, match="has nothing that 'delivery' published for it"):
+            loop.latest(2)
+    assert world.depth().total == 1
+    with pytest.raises(LostProgress, match="has nothing that 'delivery'"), world.loop(publishes=False) as loop:
+        loop.drain()
+    end_leases(world)
+    with world.loop(publishes=False, failOnDataLoss="false") as loop:
+        until(lambda: world.depth() == EMPTY, patiently(loop))
+    assert users_rows(world.store_url) == dict.fromkeys(uris(2), 1)
+
+
 def test_a_reader_whose_own_changes_are_gone_stops_and_acknowledges_nothing_more(file: Past) -> None:
     world = file.world
     with world.loop(**QUIET) as loop:
@@ -193,6 +230,25 @@ def test_a_shard_of_another_pipeline_that_is_gone_does_not_count_as_finished(fil
     assert us.look("a") == {}
     with pytest.raises(LostProgress, match="has gone back in time"):  # what is asked before anything is acknowledged
         store.heartbeat(us.token, 60.0)
+
+
+def test_an_announcement_that_opened_a_quarantined_object_again_is_not_acknowledged_when_that_is_gone(
+    file: Past,
+) -> None:
+    world = file.world
+    with world.loop(**QUIET) as loop:
+        world.publish(*uris(1))
+        loop.bad = {uris(1)[0]: "missing-object"}
+        until(lambda: world.depth() == EMPTY, patiently(loop))
+        loop.bad = {}
+        file.remember()
+        world.publish(*uris(1))
+        until(lambda: loop.in_flight.counts().ready == 1, lambda: time.sleep(0.02))
+        file.come_back()
+        with pytest.raises(LostProgress, match="has gone back in time"):
+            until(lambda: world.depth() == EMPTY, patiently(loop), tries=5)
+    assert world.depth().total == 1
+    goes_on(world, uris(1))
 
 
 def test_an_incarnation_that_another_driver_was_given_too_is_not_ours(file: Past, store: ShardStore) -> None:

@@ -36,6 +36,12 @@ def test_two_queues_never_share_a_name(store: ShardStore) -> None:
     assert names(store, {"a": "1"}) == {"a": "a"}
 
 
+def test_a_queue_that_was_known_by_its_text_keeps_its_name_when_it_gets_an_identity(store: ShardStore) -> None:
+    assert names(store, {"Jobs": "jobs"}) == {"Jobs": "Jobs"}
+    assert names(store, {"Jobs": "1"}) == {"Jobs": "Jobs"}
+    assert names(store, {"Jobs": "2"}) == {"Jobs": "2"}  # another one in its place
+
+
 @pytest.mark.parametrize("finished", [False, True])
 def test_a_queue_that_was_read_before_names_were_kept_has_the_name_of_its_shards(
     store: ShardStore, finished: bool

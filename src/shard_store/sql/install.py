@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from importlib import resources
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -83,18 +84,32 @@ def migrate(database: Database) -> tuple[str | None, str]:
 
     settings = Config()
 
-    def upgrade(transaction: Transaction) -> None:
+    def upgrade(transaction: Transaction, to: str) -> None:
         with schema_lock(transaction):
             settings.attributes["connection"] = transaction.connection
-            if found is not None:
-                _stamp(transaction, applied, found)
-            command.upgrade(settings, "head")
+            now = _older_stamp(transaction)
+            if now is not None:
+                _stamp(transaction, applied, now.revision)
+            if now is None or now.revision < to:  # else another process was faster
+                command.upgrade(settings, to)
             _stamp(transaction, version, _readers_from(transaction))
 
     with _migrations() as folder:
         settings.set_main_option("script_location", str(folder).replace("%", "%%"))
-        database.write(upgrade)
+        for revision in _steps(found):
+            database.write(partial(upgrade, to=revision))
     return found, REVISION
+
+
+def _steps(found: str | None) -> list[str]:
+    """The revisions up to which a transaction of its own migrates.
+
+    Where readers of a released version may run meanwhile it is each one: they wait for a table that has got a column
+    until the transaction ends, and another revision may read a million rows.
+    """
+    if found is None or found < READERS_OF_MOVES:
+        return [REVISION]
+    return [revision for revision in sorted(_revisions()) if revision > found] or [REVISION]
 
 
 @contextmanager

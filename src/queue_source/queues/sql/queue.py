@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from sqlalchemy import inspect
 
+from queue_source.errors import QueueConfigurationError
 from queue_source.messages import Outgoing, Receipt, Received
 from queue_source.queues.adapter import BaseQueue, check_lease, convert_each, copy_of
 from queue_source.queues.base import Capabilities, Depth, Extras
@@ -30,6 +31,7 @@ from queue_source.queues.sql.database import (
 )
 from queue_source.queues.sql.rows import QueueRows, checked
 from queue_source.queues.sql.watch import waking_early
+from queue_source.queues.urls import canonical
 from shard_store.sql.database import Database
 from shard_store.sql.transaction import ROWS_PER_STATEMENT, Transaction, chunks
 from shard_store.sql.urls import same_database
@@ -70,8 +72,17 @@ class SqlQueue(BaseQueue):
 
     @property
     def identity(self) -> str:
-        """By an id that is kept among the messages: whatever leads to them, by this name it is the same queue."""
-        return f"sql:{self._run(table_id, read=True) or self._run(give_id)}/{self._rows.queue}"
+        """By an id that is kept among the messages: whatever leads to them, by this name it is the same queue.
+
+        By its URL as long as nobody has given one who may: a reader needs no right to insert.
+        """
+        given = self._run(table_id, read=True)
+        if given is None:
+            try:
+                given = self._run(give_id)
+            except QueueConfigurationError:
+                return canonical(self.name)
+        return f"sql:{given}/{self._rows.queue}"
 
     # --- the verbs ---------------------------------------------------------------------------------------------------
 

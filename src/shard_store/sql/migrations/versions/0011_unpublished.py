@@ -16,12 +16,12 @@ depends_on = None
 
 
 def upgrade() -> None:
+    _mark_skipped()  # first: it may take a while, and locks no table
     # each step also where it was done before: MySQL commits them one by one, and the process may die between two
     existing = {column["name"] for column in sa.inspect(op.get_bind()).get_columns("cuesqueue_certificates")}
     for name in ("skipped", "given_up"):
         if name not in existing:
             op.add_column("cuesqueue_certificates", sa.Column(name, sa.BigInteger))
-    _mark_skipped()
 
 
 def _mark_skipped() -> None:
@@ -40,6 +40,7 @@ def _mark_skipped() -> None:
             shards.c.end_seq == attempts.c.end_seq,
         )
     )
-    mark = shards.update().where(shards.c.shard_key == sa.bindparam("key")).values(pending="skipped")
-    if keys := sorted({bytes(key) for key in op.get_bind().execute(skipped).scalars()}):
-        op.get_bind().execute(mark, [{"key": key} for key in keys])
+    mark = shards.update().where(shards.c.state == "done").values(pending="skipped")
+    keys = sorted({bytes(key) for key in op.get_bind().execute(skipped).scalars()})
+    for first in range(0, len(keys), 1000):  # one statement for many: older readers wait for what is locked
+        op.get_bind().execute(mark.where(shards.c.shard_key.in_(keys[first : first + 1000])))
