@@ -166,8 +166,8 @@ def client(storage: StorageOptions) -> Any:
     """
     storage = with_secrets(storage)
     signs = storage.access_key is not None or storage.role_arn is not None or storage.profile is not None
-    anonymous = storage.anonymous or not (signs or has_keys(storage.profile))
-    with _making:
+    with _making:  # also one question for keys at a time: a machine of AWS answers few at once
+        anonymous = storage.anonymous or not (signs or has_keys(storage.profile))
         return _client(replace(storage, anonymous=anonymous), os.getpid())
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from botocore.session import Session
 
 from queue_source.admin.doctor import State, examine_prefixes
 from queue_source.errors import BadObject, ObjectStoreError
@@ -215,6 +217,21 @@ def test_what_needs_no_keys_is_read_without_any(environment: pytest.MonkeyPatch)
         environment.setenv("AWS_ENDPOINT_URL", server.url)
         server.objects["public/a"] = b"1,x\n"
         assert read("s3://public/a") == b"1,x\n"
+
+
+def test_threads_that_read_at_once_look_for_keys_once(environment: pytest.MonkeyPatch) -> None:
+    looked = []
+
+    def look(session: Session) -> None:
+        looked.append(session)
+        time.sleep(0.05)
+
+    environment.setattr(Session, "get_credentials", look)
+    with s3_server() as server:
+        environment.setenv("AWS_ENDPOINT_URL", server.url)
+        server.objects["public/a"] = b"1,x\n"
+        assert [stat and stat.size for stat in stat_objects(["s3://public/a"] * 8, storage())] == [4] * 8
+    assert len(looked) == 1
 
 
 def test_the_doctor_reads_as_a_task_does(environment: pytest.MonkeyPatch, uri: str, ministack_url: str) -> None:
