@@ -47,10 +47,12 @@ class Names:
     Attributes:
         queues: What each queue is called in ids of messages and of errors, by the name that it is configured with.
         versionless: Ids have versions, but the source has also read objects by ids that had none.
+        had_versions: Ids had versions already when the source was started before, by code that records it.
     """
 
     queues: Mapping[str, str] = field(default_factory=dict)
     versionless: bool = False
+    had_versions: bool = False
 
 
 def settle(transaction: Transaction, source: str, naming: Naming) -> Names:
@@ -61,8 +63,8 @@ def settle(transaction: Transaction, source: str, naming: Naming) -> Names:
     text = transaction.execute(sa.select(sources.c.naming).where(sources.c.source == source)).scalar_one()
     kept: dict[str, Any] = json.loads(text or "{}")
     names: dict[str, str] = dict(kept.get("queues", {}))
+    before = kept.get("versions")
     if naming.versions is not None:
-        before = kept.get("versions")
         if before and not naming.versions:
             raise _versions_are_lost(source)
         if naming.versions and not before:
@@ -79,7 +81,7 @@ def settle(transaction: Transaction, source: str, naming: Naming) -> Names:
     if (settled := json.dumps(kept, ensure_ascii=False)) != (text or "{}"):
         transaction.execute(sources.update().where(sources.c.source == source).values(naming=settled))
     named = {name: names[identity] for name, identity in naming.queues.items()}
-    return Names(named, bool(naming.versions) and kept.get("versionless", False))
+    return Names(named, bool(naming.versions) and kept.get("versionless", False), bool(before))
 
 
 def _versions_are_lost(source: str) -> StoreConfigurationError:

@@ -7,5 +7,10 @@ from queue_source.storage import aws_access, s3_client
 
 def forget_aws() -> None:
     """Find it anew, as a new process does: before and after a test that changes either."""
-    for cached in (aws_access.session_of, aws_access._has_keys, s3_client._client):
+    for cached in (
+        aws_access.session_of,
+        aws_access._has_keys,
+        aws_access._region_of_the_machine,
+        s3_client._client,
+    ):
         cached.cache_clear()

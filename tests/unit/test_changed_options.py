@@ -16,10 +16,12 @@ from queue_source.messages import MESSAGE_URI
 from queue_source.options.places import READER, SINK
 from queue_source.read.partitions import whole_pieces
 from queue_source.read.task import Work, read_work
+from queue_source.storage.files import ObjectStat
 from shard_store.errors import StoreConfigurationError
 from shard_store.model import BEGINNING, Content, Payload, PlanIdentity, PublishToken, Range, end_at, shard_key
 from shard_store.shard_repair import Audit
-from shard_store.sql.schema import pipelines, sources
+from shard_store.sql.schema import pipelines, shards, sources
+from support import driver_loop
 from support.coordinator_world import EMPTY, World, patiently
 from support.driver_loop import published, reader_options, until
 from support.reading import plan_store
@@ -53,9 +55,15 @@ def finish(world: World, **options: Any) -> None:
 
 def forget_options(world: World) -> None:
     """As a version leaves the store that recorded none."""
+    forget_settings(world)
+    with world.store() as store, store.database.engine.begin() as connection:
+        connection.execute(sa.update(sources).values(naming=None))
+
+
+def forget_settings(world: World) -> None:
+    """As such a version leaves them, when a later one ran before it."""
     with world.store() as store, store.database.engine.begin() as connection:
         connection.execute(sa.update(pipelines).values(settings=None))
-        connection.execute(sa.update(sources).values(naming=None))
 
 
 def read(world: World) -> dict[str, int]:
@@ -191,6 +199,22 @@ def test_names_with_versions_are_recognised_in_what_an_older_version_left(world:
         start(world, allowOverwrites=other)
     finish(world, allowOverwrites=before)
     assert list(read(world).values()) == [1]
+
+
+def test_a_version_that_the_driver_asked_for_is_none_that_was_announced(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a start of an older version in between, whose options nobody recorded, the same options are the same."""
+    monkeypatch.setattr(ready, "LEAST_PART", 4)  # the loop's objects have 10 bytes
+    monkeypatch.setattr(driver_loop, "ObjectStat", lambda size, modified: ObjectStat(size, modified, "e"))
+    options: dict[str, Any] = {"maxBytesPerTrigger": "1b", "allowOverwrites": "true"}
+    world.publish(LARGE)
+    begin(world, **options)
+    with world.store() as store:
+        assert store.database.read(lambda t: t.execute(sa.select(shards.c.etag)).scalars().all()) == ["e"]
+    forget_settings(world)
+    finish(world, **options)
+    assert read(world) == {LARGE: 3}
 
 
 def test_every_option_of_reader_and_sink_says_what_its_change_does() -> None:

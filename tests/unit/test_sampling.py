@@ -11,9 +11,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from queue_source.errors import BadObject, OptionError, SchemaChanged
+from queue_source.errors import BadObject, OptionError, QueueUnavailable, SchemaChanged
 from queue_source.options import parse_reader_options
-from queue_source.queues import open_queue
+from queue_source.queues import Depth, open_queue
+from queue_source.queues.sql.queue import SqlQueue
 from queue_source.read.partitions import whole_pieces
 from queue_source.read.task import Work, read_pieces
 from queue_source.schema.ddl import format_columns
@@ -244,3 +245,14 @@ def test_what_another_reader_holds_of_sqs_is_counted_where_nothing_is_left_to_in
         with open_store(place.given["store"]) as store:
             store.open_shards(store.start("files", "p").token, "files", [Content(uri, uri, 10)])
         assert place.columns() == "id BIGINT, _rescued_data STRING"
+
+
+def test_a_queue_that_does_not_say_what_is_in_flight_does_not_hide_what_to_do(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(queue: SqlQueue) -> Depth:
+        raise QueueUnavailable("files", "may not be asked for its depth")
+
+    monkeypatch.setattr(SqlQueue, "depth", refused)
+    with pytest.raises(OptionError, match=r"nothing to infer the columns from.*: publish a message"):
+        place.columns()

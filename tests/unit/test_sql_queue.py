@@ -327,3 +327,12 @@ def test_a_closed_queue_leaves_no_open_file(url: str) -> None:
         queue.send([b"x"])
     del queue
     gc.collect()  # an unclosed connection would be a warning, and warnings are errors
+
+
+def test_the_table_keeps_its_id_where_old_messages_are_deleted_by_sql(queue: SqlQueue, tmp_path: Path) -> None:
+    """With another id the messages that are in flight meanwhile would be others after a crash, and be read twice."""
+    queue.send([b"x"])
+    identity = queue.identity
+    with closing(sqlite3.connect(tmp_path / "queue.db")) as connection, connection:
+        connection.execute("DELETE FROM cuesqueue_messages WHERE sent_at <= strftime('%s', 'now', '+1 day') * 1000000")
+    assert (queue.depth().ready, queue.identity) == (0, identity)

@@ -33,7 +33,7 @@ def refuse_changes(options: ReaderOptions, started: Started) -> None:
     if not left:
         return
     if started.settings is None:
-        _compare_with_contents(options, left)
+        _compare_with_contents(options, left, had_versions=started.names.had_versions)
         return
     changed = {name: was for name, was in started.settings.items() if options.settings.get(name, was) != was}
     for name in WHILE_UNFINISHED:
@@ -69,8 +69,12 @@ def _in_part(position: Position) -> bool:
     return position != BEGINNING
 
 
-def _compare_with_contents(options: ReaderOptions, left: Iterable[_Left]) -> None:
-    """Where a version before 0.3 has left it, which recorded no options: what is left tells some of them."""
+def _compare_with_contents(options: ReaderOptions, left: Iterable[_Left], *, had_versions: bool) -> None:
+    """Where a version before 0.3 has left it, which recorded no options: what is left tells some of them.
+
+    `had_versions`: a later version ran before that one, with `allowOverwrites`. Then an ETag that is not part of the id
+    is one that the driver asked for, and not an announced one.
+    """
     kind = options.content.kind
     versions = options.notifications.allow_overwrites
     for one in left:
@@ -85,7 +89,7 @@ def _compare_with_contents(options: ReaderOptions, left: Iterable[_Left]) -> Non
             raise _refusal("content", was.value, kind.value, [one])
         named = content.shard_id != content.uri
         if options.delivery.delivery_semantics == "exactly-once" and (
-            (named and not versions) or (versions and not named and content.etag is not None)
+            (named and not versions) or (versions and not named and content.etag is not None and not had_versions)
         ):
             raise _refusal("allowOverwrites", *(("true", "false") if named else ("false", "true")), [one])
 

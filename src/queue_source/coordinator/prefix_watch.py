@@ -21,13 +21,14 @@ class PrefixWatch:
     """The messages that came lately. The opener's thread counts them, others read the counts.
 
     `before` is what the incarnation before has reported. It counts until something comes to this one, since a query
-    that runs now and then ends before the next message; from then on it does not, since the options may be others.
+    that runs now and then ends before the next message; from then on only if the prefixes are the `same`.
     """
 
-    def __init__(self, session: Session, before: Intake) -> None:
+    def __init__(self, session: Session, before: Intake, *, same: bool = False) -> None:
         self._session = session
         self._lock = threading.Lock()
         self._windows = [before, Intake()]
+        self._same = same
         self._began: float | None = None  # the newer window; None: nothing has come to this reader
         self._told: float | None = None
 
@@ -45,7 +46,8 @@ class PrefixWatch:
         now = self._session.clock()
         with self._lock:
             if self._began is None or now - self._began >= WINDOW:
-                self._windows = [Intake() if self._began is None else self._windows[1], Intake()]
+                older = self._windows[1] if self._began is not None else self._windows[0] if self._same else Intake()
+                self._windows = [older, Intake()]
                 self._began = now
             self._windows[1] += came
             lately = self._windows[0] + self._windows[1]

@@ -100,7 +100,7 @@ def prepare(
     backfill = Backfill(session, in_flight, ownership, open_bucket, stat)
     backfill.prepare()
     maintenance = Maintenance(session, in_flight, ownership, acknowledger, error_log, backfill)
-    prefixes = PrefixWatch(session, started.intake)
+    prefixes = PrefixWatch(session, started.intake, same=_has_same_prefixes(options, started))
     reporting = Reporting(session, in_flight, maintenance, prefixes, started.counters)
     threads.on_stop(in_flight.wake, leases.wake, acknowledger.wake)
     opener = Opener(session, stat, in_flight, ownership, acknowledger, errors, error_log, prefixes)
@@ -158,6 +158,12 @@ def _begin(
         settings=options.settings,
         check=partial(refuse_changes, options),
     )
+
+
+def _has_same_prefixes(options: ReaderOptions, started: Started) -> bool:
+    """Whether the start before allowed what this one allows."""
+    name, before = "allowedPrefixes", started.settings
+    return before is not None and before.get(name) == options.settings.get(name)
 
 
 def _naming(options: ReaderOptions, queues: Mapping[str, Queue]) -> Naming:

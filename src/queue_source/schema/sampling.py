@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 
 import pyarrow as pa
 
 from queue_source.announcements.contents import announced_messages, announced_objects
 from queue_source.announcements.listed import listed_contents
-from queue_source.errors import BadObject, ObjectStoreError, OptionError
+from queue_source.errors import BadObject, ObjectStoreError, OptionError, QueueError
 from queue_source.formats.base import format_of
 from queue_source.formats.path_columns import path_values
 from queue_source.formats.text.csv import infer_text
@@ -113,10 +113,11 @@ def _in_flight(options: ReaderOptions) -> str:
     if options.content.schema.schema_sample:
         return ""
     held = 0
-    for queue in _opened(options):
-        if queue.capabilities.reports_depth:
-            depth = queue.depth()
-            held += depth.in_flight + depth.delayed
+    with suppress(QueueError):  # it is only a hint: what the caller has to say matters more
+        for queue in _opened(options):
+            if queue.capabilities.reports_depth:
+                depth = queue.depth()
+                held += depth.in_flight + depth.delayed
     if not held:
         return ""
     lease = format_duration(options.leases.visibility_timeout)

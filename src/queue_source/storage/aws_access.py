@@ -81,9 +81,37 @@ def _has_keys(profile: str | None, process: int, _minute: int) -> bool:
 
 
 def region_of(storage: StorageOptions) -> str:
-    """By the option, else as botocore finds it, else by the variable that all other SDKs of AWS know."""
-    found = storage.region or session_of(storage.profile, os.getpid()).get_config_variable("region")
-    return found or os.environ.get("AWS_REGION") or _DEFAULT_REGION
+    """By the option, else as botocore finds it, else by the variable that all other SDKs of AWS know.
+
+    Where none says it, a machine of AWS is asked where it is: its S3 may be the only one that it reaches.
+    """
+    found = session_of(storage.profile, os.getpid())
+    region = storage.region or found.get_config_variable("region") or os.environ.get("AWS_REGION")
+    if not region and endpoint_of(storage) is None:
+        region = _region_of_the_machine(storage.profile, os.getpid())
+    return region or _DEFAULT_REGION
+
+
+@lru_cache(maxsize=8)
+def _region_of_the_machine(profile: str | None, process: int) -> str | None:
+    """A request that takes a second or two where nobody answers, unless AWS_EC2_METADATA_DISABLED forbids it."""
+    from botocore.utils import IMDSRegionProvider
+
+    region: str | None = IMDSRegionProvider(session_of(profile, process)).provide()
+    return region
+
+
+def endpoint_of(storage: StorageOptions) -> str | None:
+    """By the option, else as botocore finds it; None: that of AWS."""
+    import botocore.configprovider as config
+
+    found = session_of(storage.profile, os.getpid())
+    if storage.endpoint is not None or found.get_config_variable("ignore_configured_endpoint_urls"):
+        return storage.endpoint
+    endpoint: str | None = config.ConfiguredEndpointProvider(
+        full_config=found.full_config, scoped_config=found.get_scoped_config(), client_name=_SERVICE
+    ).provide()
+    return endpoint
 
 
 def for_pyarrow(storage: StorageOptions) -> tuple[StorageOptions, str | None]:
@@ -94,7 +122,7 @@ def for_pyarrow(storage: StorageOptions) -> tuple[StorageOptions, str | None]:
     """
     storage = with_secrets(storage)
     try:
-        import botocore.configprovider as config
+        import botocore.configprovider  # noqa: F401
     except ImportError as error:
         if storage.profile is None:
             return _by_variables(storage)
@@ -104,12 +132,7 @@ def for_pyarrow(storage: StorageOptions) -> tuple[StorageOptions, str | None]:
         ) from error
     found = session_of(storage.profile, os.getpid())
     with profile_errors(storage.profile):
-        endpoint = storage.endpoint
-        if endpoint is None and not found.get_config_variable("ignore_configured_endpoint_urls"):
-            endpoint = config.ConfiguredEndpointProvider(
-                full_config=found.full_config, scoped_config=found.get_scoped_config(), client_name=_SERVICE
-            ).provide()
-        storage = replace(storage, endpoint=endpoint, region=region_of(storage))
+        storage = replace(storage, endpoint=endpoint_of(storage), region=region_of(storage))
         if found.profile is not None and storage.access_key is None and storage.role_arn is None:
             storage = _with_keys(storage, found.get_credentials())
         return storage, found.get_config_variable("ca_bundle")

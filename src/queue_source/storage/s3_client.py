@@ -25,6 +25,8 @@ from shard_store.redaction import redact_text
 
 _AHEAD = 256 << 10
 """Bytes that the request brings which opens an object: a small one needs no other."""
+_JOINED = 4 << 20
+"""Bytes of the largest answer to which those that the first one brought are joined: that takes its memory twice."""
 _POOL = 64  # connections that are kept: threads that ask for sizes, or read small objects
 _PRECONDITION_FAILED = 412
 _NO_SUCH_RANGE = 416
@@ -46,7 +48,7 @@ def answers(uri: str, done: str = "read") -> Iterator[None]:
     try:
         yield
     except ParamValidationError as error:  # no bucket can have this name
-        raise FileNotFoundError(redact_text(str(error))) from None
+        raise FileNotFoundError(redact_text(" ".join(str(error).split()))) from None
     except ClientError as error:
         status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
         said = error.response.get("Error", {})
@@ -101,12 +103,14 @@ class S3Object(OpenFile):
         ahead = self._ahead[start:end]
         if len(ahead) == end - start:
             return ahead
+        if end - start > _JOINED:
+            ahead = b""
         condition = {} if self._opened.etag is None else {"IfMatch": self._opened.etag}
         with answers(self._uri):
             answer, data = self._get(start + len(ahead), end, condition)
         if answer.get("ETag") != self._opened.etag:  # of a service that does not know the condition
             raise ObjectReplaced(f"{self._uri!r} is another object by now: its ETag is no longer {self._etag}")
-        return ahead + data
+        return ahead + data if ahead else data
 
     def is_same(self) -> bool:
         return self.is_pinned or head(self._uri, self._storage) == self._opened
@@ -162,8 +166,8 @@ def client(storage: StorageOptions) -> Any:
     """
     storage = with_secrets(storage)
     signs = storage.access_key is not None or storage.role_arn is not None or storage.profile is not None
-    anonymous = storage.anonymous or not (signs or has_keys(storage.profile))
-    with _making:
+    with _making:  # also one question for keys at a time: a machine of AWS answers few at once
+        anonymous = storage.anonymous or not (signs or has_keys(storage.profile))
         return _client(replace(storage, anonymous=anonymous), os.getpid())
 
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import sys
+import threading
+import time
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from botocore.session import Session
 
 from queue_source.admin.doctor import State, examine_prefixes
-from queue_source.errors import ObjectStoreError
+from queue_source.errors import BadObject, ObjectStoreError
 from queue_source.options import parse_reader_options
 from queue_source.options.storage import StorageOptions
 from queue_source.storage import s3_client
@@ -136,6 +140,52 @@ def test_the_region_is_found_where_the_tools_of_aws_find_it(
     assert for_pyarrow(storage())[0].region == region
 
 
+@pytest.fixture
+def machine(environment: pytest.MonkeyPatch) -> Iterator[str]:
+    """The metadata service of a machine in Frankfurt, whose URL this is."""
+
+    class Metadata(BaseHTTPRequestHandler):
+        def do_PUT(self) -> None:
+            self.answer(b"token")
+
+        def do_GET(self) -> None:
+            self.answer(b"eu-central-1a")
+
+        def answer(self, body: bytes) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Nothing is said."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Metadata)
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+    thread.start()
+    url = f"http://127.0.0.1:{server.server_address[1]}"
+    environment.delenv("AWS_EC2_METADATA_DISABLED")
+    environment.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", url)
+    yield url
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_a_machine_of_aws_knows_its_region(environment: pytest.MonkeyPatch, machine: str) -> None:
+    """So does pyarrow alone, by which versions before 0.3 read and wrote."""
+    assert s3_client.client(storage()).meta.region_name == "eu-central-1"
+    assert for_pyarrow(storage())[0].region == "eu-central-1"
+    environment.setenv("AWS_REGION", "eu-south-1")
+    assert for_pyarrow(storage())[0].region == "eu-south-1"
+
+
+def test_the_region_of_the_machine_is_not_that_of_another_endpoint(
+    environment: pytest.MonkeyPatch, machine: str
+) -> None:
+    environment.setenv("AWS_ENDPOINT_URL", NOWHERE)
+    assert for_pyarrow(storage())[0].region == "us-east-1"
+
+
 def test_the_certificates_of_the_environment_are_used(environment: pytest.MonkeyPatch, tmp_path: Path) -> None:
     environment.setenv("AWS_CA_BUNDLE", f"{tmp_path}/no-such-file.pem")
     assert for_pyarrow(storage())[1] == f"{tmp_path}/no-such-file.pem"
@@ -169,6 +219,21 @@ def test_what_needs_no_keys_is_read_without_any(environment: pytest.MonkeyPatch)
         assert read("s3://public/a") == b"1,x\n"
 
 
+def test_threads_that_read_at_once_look_for_keys_once(environment: pytest.MonkeyPatch) -> None:
+    looked = []
+
+    def look(session: Session) -> None:
+        looked.append(session)
+        time.sleep(0.05)
+
+    environment.setattr(Session, "get_credentials", look)
+    with s3_server() as server:
+        environment.setenv("AWS_ENDPOINT_URL", server.url)
+        server.objects["public/a"] = b"1,x\n"
+        assert [stat and stat.size for stat in stat_objects(["s3://public/a"] * 8, storage())] == [4] * 8
+    assert len(looked) == 1
+
+
 def test_the_doctor_reads_as_a_task_does(environment: pytest.MonkeyPatch, uri: str, ministack_url: str) -> None:
     environment.setenv("AWS_ENDPOINT_URL", ministack_url)
     prefix = uri.removesuffix("a.csv")
@@ -193,6 +258,22 @@ def test_an_object_takes_as_few_requests_as_it_can(size: int, most: int, announc
             assert file.size() == size
             assert len(file.read(16 << 20) + file.read()) == size
         assert requests(server) == most
+
+
+@pytest.mark.parametrize("announced", [True, False])
+def test_a_large_read_takes_its_memory_once(announced: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`binaryFile` reads an object of up to 2 GB at once."""
+    with s3_server() as server:
+        server.objects["b/k"] = data = bytes(8 << 20)
+        with open_object("s3://b/k", storage(**server.options), size=len(data) if announced else None) as file:
+            monkeypatch.setattr(s3_client.S3Object, "_get", lambda *_: ({"ETag": file._native._opened.etag}, data))
+            assert file.read() is data
+
+
+def test_a_bucket_that_can_have_no_such_name_is_said_in_one_line(environment: pytest.MonkeyPatch) -> None:
+    with pytest.raises(BadObject, match='Invalid bucket name "a:b"') as raised:
+        read("s3://a:b/k", **{"s3.endpointUrl": NOWHERE})
+    assert "\n" not in str(raised.value)
 
 
 def test_an_empty_object_is_empty_and_its_etag_is_known() -> None:

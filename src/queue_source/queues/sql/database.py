@@ -32,6 +32,7 @@ from shard_store.sql.transaction import Transaction
 
 LONGEST_NAME = 255  # of queues and groups: both are index columns
 _ID = " table"  # no queue's name: those have no spaces around them
+_YEAR_9999 = 253_370_764_800_000_000  # its beginning: who deletes old messages by SQL leaves the id
 
 metadata = MetaData()
 
@@ -154,6 +155,7 @@ def give_id(transaction: Transaction) -> str:
         if (found := table_id(transaction)) is not None:
             return found
         made = uuid.uuid4().hex
-        values = {"body": b"", "tag": "", "headers": "{}", "sent_at": 0, "visible_at": 0, "receive_count": 0}
+        values = {"body": b"", "tag": "", "headers": "{}", "receive_count": 0}
+        values |= {"sent_at": _YEAR_9999, "visible_at": _YEAR_9999}
         transaction.execute(messages.insert().values(queue=_ID, message_id=made, **values))
         return made
