@@ -33,7 +33,10 @@ CALLBACKS = {
     ("coordinator.in_flight", "coordinator.coordinator"): "the condition that ends a wait",
     ("coordinator.in_flight", "coordinator.receiving"): "the condition that ends a wait",
     ("coordinator.shares", "coordinator.ready"): "the next one of the items that it was given to put in turn",
-    ("shard_store.starting", "coordinator.changes"): "options that changed are refused by the function that it was given",
+    (
+        "shard_store.starting",
+        "coordinator.changes",
+    ): "options that changed are refused by the function that it was given",
     ("shard_store.naming", "queues.urls"): "older names of queues are read by the function that it was given",
     ("formats.pieces", "read.combined"): "halves are read by the function that it was given",
 }

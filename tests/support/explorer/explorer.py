@@ -58,6 +58,7 @@ class Explorer:
         self.copies_checkpoints = self.choose.random() < 0.35
         self.went_back = self.took_a_foreign_checkpoint = False
         self.moods = defaultdict[str, float](lambda: self.choose.choice((0.0, 0.5, 1.0, 1.0, 3.0)))
+        self.moods |= {step: self.choose.choice((1.0, 3.0)) for step in ("_announce", "_work", "_trigger")}
         self._log = self.world.log = log
 
     def run(self) -> str:
@@ -118,7 +119,7 @@ class Explorer:
                 all(self._guarded(query, reader.work) for reader in query.readers)
             if not query.readers:
                 return
-            query.die_at = self.choose.choice((*POINTS, "published")) if self.choose.random() < 0.35 else None
+            query.die_at = self.choose.choice((*POINTS, "published", "published")) if self.choose.random() < 0.35 else None
             without_data = self.choose.random() < 0.15 and query.kind.sink != "other"
             self._guarded(query, lambda: query.trigger(without_data=without_data))
             if self.world.remembers and self.choose.random() < 0.1:
