@@ -119,6 +119,7 @@ class database:
 class Sink:
     """A column. `options`: of the sink, when it is one of ours; else `deliver` takes a batch's rows.
 
+    `shows_early`: its rows may be seen before the store's transaction that publishes them.
     `found` are the rows that can be seen, `check` looks at what else the sink keeps. `doubling` and `losing`: the
     points at which a crash may double rows, or loses those of its batch, as it is documented.
     """
@@ -133,6 +134,7 @@ class Sink:
     losing: frozenset[str] = frozenset()
     by_reference: bool = False
     registers: bool = False
+    shows_early: bool = False
 
     @property
     def expected(self) -> Counter[str]:
@@ -297,7 +299,7 @@ _BEGUN = frozenset({"plan-made", "object-read", "split-written", "before-publish
 COLUMNS: dict[str, Sink] = {
     "path": Sink(in_splits, path_options, errors_inside=True),
     "Iceberg": Sink(in_table, table_options, check=check_snapshots),
-    "Iceberg elsewhere": Sink(in_table, table_elsewhere, check=check_snapshots),
+    "Iceberg elsewhere": Sink(in_table, table_elsewhere, check=check_snapshots, shows_early=True),
     "Iceberg, registering": registering(table_options),
     "Iceberg elsewhere, registering": registering(table_elsewhere),
     "queue": Sink(in_queue(queue_inside), lambda cell: {"queueUrl": queue_inside(cell)}, check=check_nothing_staged),
@@ -306,9 +308,12 @@ COLUMNS: dict[str, Sink] = {
         lambda cell: {"queueUrl": queue_elsewhere(cell)},
         check=check_stamps,
         doubling=frozenset({"rows-sent", "before-publish", "published"}),  # where tasks run again
+        shows_early=True,
     ),
-    "foreachBatch": Sink(lambda cell: users_rows(cell.store), deliver=upsert_and_copy, check=check_copies),
-    "foreign": Sink(in_files, deliver=foreign(str)),
+    "foreachBatch": Sink(
+        lambda cell: users_rows(cell.store), deliver=upsert_and_copy, check=check_copies, shows_early=True
+    ),
+    "foreign": Sink(in_files, deliver=foreign(str), shows_early=True),
     "path, by reference": Sink(referenced, path_options, errors_inside=True, by_reference=True),
     "path, at least once": Sink(in_splits, path_options, semantics="at-least-once", doubling=_ANYWHERE),
     "foreign, at least once": Sink(in_files, deliver=_anew, semantics="at-least-once", doubling=_ANYWHERE),
