@@ -106,13 +106,18 @@ def check_unchanged(uri: str, file: ObjectFile, size: int, expected: ExpectedObj
 def _of_one_version(batches: Iterator[pa.RecordBatch], file: ObjectFile) -> Iterator[pa.RecordBatch]:
     """The same; the last of them leaves when it is known that no other version has been read.
 
-    Raises ObjectReplaced.
+    It is held back where asking is a request, so that one is enough. Raises ObjectReplaced.
     """
     if file.is_pinned:
         yield from batches
         return
     held: pa.RecordBatch | None = None
     for batch in batches:
+        if file.tells_at_once:
+            if not file.is_same():
+                raise _replaced(file.uri)
+            yield batch
+            continue
         if held is not None:
             yield held
         held = batch

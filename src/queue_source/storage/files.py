@@ -225,6 +225,11 @@ class ObjectFile:
         """Whether each read fails by itself when the object is another one by now."""
         return bool(self._native.is_pinned)
 
+    @property
+    def tells_at_once(self) -> bool:
+        """Whether `is_same` costs no request."""
+        return bool(self._native.tells_at_once)
+
     def is_same(self) -> bool:
         """Whether all that was read is of the version that was opened: to be asked before the last of it is used.
 

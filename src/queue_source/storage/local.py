@@ -33,6 +33,8 @@ class LocalFile(OpenFile):
     One that is replaced under its name is read to its end as it was; one that is written to shows it by its time.
     """
 
+    tells_at_once = True
+
     def __init__(self, uri: str, path: str, prefixes: Sequence[str]) -> None:
         """`prefixes` of URIs: if there are any, the file's real path begins with one. Raises BadObject and OSError."""
         stat_local(uri, path)  # before it is opened, since that may do something to a device

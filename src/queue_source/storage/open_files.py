@@ -17,10 +17,12 @@ class OpenFile(ABC):
 
     Attributes:
         is_pinned: Each read fails by itself when the object is another one by now, so nothing is asked at the end.
+        tells_at_once: `is_same` costs no request: it is asked before each batch, and none is held back.
         modified: Aware, UTC; None where nobody asked.
     """
 
     is_pinned = False
+    tells_at_once = False
     modified: datetime | None = None
 
     def __init__(self, size: int, etag: str | None = None) -> None:
