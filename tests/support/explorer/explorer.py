@@ -119,7 +119,9 @@ class Explorer:
                 all(self._guarded(query, reader.work) for reader in query.readers)
             if not query.readers:
                 return
-            query.die_at = self.choose.choice((*POINTS, "published", "published")) if self.choose.random() < 0.35 else None
+            query.die_at = (
+                self.choose.choice((*POINTS, "published", "published")) if self.choose.random() < 0.35 else None
+            )
             without_data = self.choose.random() < 0.15 and query.kind.sink != "other"
             self._guarded(query, lambda: query.trigger(without_data=without_data))
             if self.world.remembers and self.choose.random() < 0.1:
