@@ -12,6 +12,8 @@ from hypothesis import HealthCheck, settings
 # before gRPC is loaded: after it has been used, a program that is started may die of gRPC's own handling of forks
 # (https://github.com/grpc/grpc/issues/43055), and a Spark is such a program
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
+# else botocore looks for a region and keys at the address of AWS's metadata service, where nothing is here
+os.environ.setdefault("AWS_EC2_METADATA_DISABLED", "true")
 
 from queue_source.logs.context import work_on
 from queue_source.spark import process
