@@ -27,7 +27,9 @@ CELLS = [
     (point, column)
     for point in POINTS
     for column in reaching(point)
-    if point not in BEFORE_SINKS or column.startswith(("path", "foreign,"))
+    if point not in BEFORE_SINKS
+    or column.startswith(("path", "foreign,"))
+    or (COLUMNS[column].shows_early and point in ("plan-made", "object-read"))  # there a later verdict is doubted
 ]
 
 
