@@ -350,10 +350,18 @@ def _status(row: Row[Any], outstanding: int, listed: Listed | None, certified: C
         bytes_per_second=None if recent.bytes is None else recent.bytes / seconds,
         total=_published(activity.total),
         counters=counters_of(row.report),
-        all_outside=intake_of(row.report).all_outside,
+        all_outside=_all_outside(row, activity),
         backfill=listed,
         certificate=certified,
     )
+
+
+def _all_outside(row: Row[Any], activity: Activity) -> int:
+    """The messages that the last report counts as refused; none once a batch after it has published an object."""
+    last = activity.last
+    if last is not None and last.objects and last.published_at > row.heartbeat_at:
+        return 0
+    return intake_of(row.report).all_outside
 
 
 def _recent(activity: Activity, now: int) -> tuple[Amounts, float]:

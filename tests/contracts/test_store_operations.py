@@ -400,6 +400,16 @@ def test_what_a_reader_took_in_lately_outlives_it_until_the_next_one_says_otherw
     assert (the(store).all_outside, complaints(the(store), StatusLimits())) == (0, ())
 
 
+def test_a_reader_that_published_after_its_last_report_is_not_one_that_reads_nothing(backend: StoreBackend) -> None:
+    us = Pipeline.start(backend.open())
+    us.store.heartbeat(us.token, STALE, Report(intake=Intake(0, 3)))
+    plan = planned(us, sent(backend, "a", 4.0))
+    assert the(us.store).all_outside == 3
+    backend.clock.advance(1)
+    us.publish(plan, Split("/x", 1, 1))
+    assert the(us.store).all_outside == 0
+
+
 def test_status_takes_a_few_statements_however_many_pipelines_there_are(store: ShardStore) -> None:
     from .test_store_statements import counting
 
