@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 import sqlalchemy as sa
@@ -72,7 +72,10 @@ _COUNTS = ("batches", "rows", "bytes", "objects", "messages")
 
 @dataclass(frozen=True)
 class LastBatch:
-    """The batch that was published last. `batch_id` is Spark's, where a sink reported it."""
+    """The batch that was published last. `batch_id` is Spark's, where a sink reported it.
+
+    `direct`: the newest incarnation of which is known that who reads its batches brings them (`readings.is_direct`).
+    """
 
     seq: int
     batch_id: int | None
@@ -82,6 +85,7 @@ class LastBatch:
     bytes: int | None
     objects: int
     errors: int
+    direct: int = 0
 
 
 @dataclass
@@ -231,7 +235,8 @@ def counted(
     """The new value of `activity` for the pipeline's row, which is locked; stores the hours that are over."""
     activity = Activity.parse(row.activity)
     if last is not None:
-        activity.last = last
+        before = 0 if activity.last is None else activity.last.direct
+        activity.last = replace(last, direct=max(last.direct, before))
     ended = list(activity.take_hours(now))
     activity.add(now, amounts)
     if ended:

@@ -261,7 +261,8 @@ class Plan:
     `published` is true when an earlier attempt has already delivered this plan: `ranges` is then what it delivered, as
     far as the plan is the last one; else nothing. `attempt` counts how often the plan was made: each time but the first
     says that the one before it failed. `suspected`: a task of an earlier attempt has left the mark of its read behind.
-    `replaced`: the hash of the pipeline's plan before this one.
+    `replaced`: the hash of the pipeline's plan before this one. `direct`: whoever reads it brings its rows to our sink,
+    as in a batch of this incarnation before.
     """
 
     identity: PlanIdentity
@@ -272,6 +273,7 @@ class Plan:
     whole: tuple[Range, ...] = field(default=(), compare=False)
     suspected: bool = field(default=False, compare=False)
     replaced: str | None = field(default=None, compare=False)
+    direct: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
 from shard_store import announcing, known_sinks, memory, read_marks, readings, shard_repair, snapshots, unpublished
+from shard_store.activity import Activity
 from shard_store.error_records import found_bad
 from shard_store.errors import PipelineTakenOver, ShardStoreError, StoreConfigurationError
 from shard_store.model import Pending, Plan, PlanIdentity, Position, PublishToken, Range, ShardKey, delivery_hash
@@ -64,7 +65,9 @@ def plan(transaction: Transaction, token: PublishToken, start_seq: int, end_seq:
         made = replace(made, attempt=row.plan_attempt + 1 if again else 1)
         if before is None:
             read_marks.forget(transaction, row.plan_hash, row.plan_attempt)
-            made = replace(made, replaced=row.plan_hash)
+            last = Activity.parse(row.activity).last
+            direct = last is not None and last.direct == token.incarnation
+            made = replace(made, replaced=row.plan_hash, direct=direct)
         elif before == set(marks):
             made = _suspected(transaction, made)
         else:

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
 from shard_store import read_marks, readings, snapshots, unpublished
-from shard_store.activity import Amounts, LastBatch, counted
+from shard_store.activity import Activity, Amounts, LastBatch, counted
 from shard_store.announcing import announced_since
 from shard_store.error_records import forget_left_out
 from shard_store.errors import ShardStoreError
@@ -60,6 +60,7 @@ class Delivery:
     `elsewhere`: rows and bytes that become visible with the transaction, in another place than splits.
     `row` is the pipeline's, locked; `sent`: when the messages were sent, as far as that is known.
     `fenced`: no attempt before has shown any rows. `winners`: the task attempts whose rows these are, as far as known.
+    `direct`: this batch has shown that they are those that have read the plan.
     """
 
     identity: PlanIdentity
@@ -76,6 +77,7 @@ class Delivery:
     elsewhere: tuple[int, int] = (0, 0)
     fenced: bool = False
     winners: Collection[int] = ()
+    direct: bool = False
 
     @property
     def semantics(self) -> Semantics:
@@ -277,8 +279,15 @@ def deliver(transaction: Transaction, delivery: Delivery) -> Published:
     rows = delivery.rows
     if rows == 0 or (rows is None and advanced <= bad | skipped):
         kind = AttemptKind.ERROR if causes else AttemptKind.NIL
+    if semantics.keeps_shards and delivery.winners and not _is_known_direct(delivery):
+        delivery = replace(delivery, direct=readings.is_direct(transaction, identity, delivery.winners))
     _record(transaction, delivery, kind, len(advanced), causes, ended)
     return Published(identity.delivery_hash, False, kind, len(advanced), len(quarantined))
+
+
+def _is_known_direct(delivery: Delivery) -> bool:
+    last = Activity.parse(delivery.row.activity).last
+    return last is not None and last.direct == delivery.identity.token.incarnation
 
 
 def _digest_without_shards(identity: PlanIdentity, batch_id: int | None, fresh: Sequence[PlanIdentity]) -> str:
@@ -388,6 +397,7 @@ def _record(
     lags = histogram([now - delivery.sent[key] for key in ended if key in delivery.sent])
     amounts = Amounts(1, delivery.rows, delivery.size, len(ended), errors=causes, lags=lags)
     size = delivery.rows, delivery.size
-    last = LastBatch(identity.end_seq, delivery.batch_id, kind.value, now, *size, len(ended), causes.total())
+    direct = identity.token.incarnation if delivery.direct else 0
+    last = LastBatch(identity.end_seq, delivery.batch_id, kind.value, now, *size, len(ended), causes.total(), direct)
     shown |= counted(transaction, delivery.row, now, amounts, last)
     transaction.execute(of_pipeline, [{"of": pipeline, "published_at": now, **shown}])

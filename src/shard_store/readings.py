@@ -5,7 +5,11 @@ lost shuffle files. So tasks leave traces, in the table of the marks of reads, u
 
 - *begun*: by the task of the plan's first partition, which every reading runs;
 - *repeated*: by each repeated task of another one;
-- *judged*: by each task attempt that has found an object bad, or has left it out because another attempt had.
+- *judged*: by each task attempt that has found an object bad, or has left it out because another attempt had;
+- *counted*: beside the two others, how many tasks the plan has.
+
+Once one batch has shown that the tasks which read are those whose rows our sink brings (`is_direct`), its incarnation
+leaves no trace of the beginning any more: the winners tell who has read.
 
 A task attempt is known by the numbers that Spark gives it. Where a mark has its first place, a trace has incarnation
 and stage; where the end, the number of the task attempt; where the count, the partition.
@@ -32,6 +36,7 @@ _READ_TWICE = ALONE - 3
 _DOUBTED = ALONE - 4
 """An attempt before has left a verdict of which nothing proves that none of its own rows of the object were taken."""
 _REPEATED = ALONE - 5
+_COUNTED = ALONE - 6
 
 _STAGES = 1 << 32
 
@@ -59,13 +64,19 @@ class _Trace(NamedTuple):
 
 
 def begin(
-    transaction: Transaction, identity: PlanIdentity, reading: Reading, *, first: bool, replaced: str | None = None
+    transaction: Transaction,
+    identity: PlanIdentity,
+    reading: Reading,
+    *,
+    first: bool,
+    tasks: int,
+    replaced: str | None = None,
 ) -> set[tuple[ShardKey, Position]]:
     """Leave a trace that this task attempt reads the plan, before any row of it goes out.
 
     Returns what must not be read, since another attempt has found it bad, for those that ask: whoever asks has judged
     as the attempts before it did, of which this one takes the place. `first`: it reads the plan's first partition.
-    `replaced`: the plan before, whose traces go.
+    `tasks`: how many the plan has. `replaced`: the plan before, whose traces go.
     """
     if replaced:
         old = read_marks.c.delivery_hash == replaced, read_marks.c.task < ALONE
@@ -73,6 +84,8 @@ def begin(
     own = _Trace.of(_BEGUN if first else _REPEATED, identity, reading)
     if not _write(transaction, identity.delivery_hash, own) and first:
         read_twice(transaction, identity)
+    if first:
+        _count(transaction, identity, tasks)
     if not reading.repeated:
         return set()
     own = _Trace.of(_JUDGED, identity, reading)
@@ -91,17 +104,36 @@ def begin(
 
 
 def report(
-    transaction: Transaction, identity: PlanIdentity, records: Sequence[ErrorRecord], reading: Reading | None
+    transaction: Transaction,
+    identity: PlanIdentity,
+    records: Sequence[ErrorRecord],
+    reading: Reading | None,
+    tasks: int = 0,
 ) -> None:
-    """Write what a task has found bad. `reading` is the task attempt, where another one could have read the object."""
+    """Write what a task has found bad. `reading` is the task attempt, where another one could have read the object.
+
+    `tasks`: how many the plan has.
+    """
     record(transaction, identity.source, identity.token.pipeline, records)
     if reading is not None and any(error.scope == "object" for error in records):
         _write(transaction, identity.delivery_hash, _Trace.of(_JUDGED, identity, reading))
+        _count(transaction, identity, tasks)
 
 
 def read_twice(transaction: Transaction, identity: PlanIdentity) -> None:
     """Leave a trace that a reader was asked for the plan once more, or a task attempt reads it once more."""
     _write(transaction, identity.delivery_hash, _Trace(_READ_TWICE, identity.token.incarnation, 0, 0))
+
+
+def is_direct(transaction: Transaction, identity: PlanIdentity, winners: Collection[int]) -> bool:
+    """Whether the tasks that have read a plan are those whose rows are published, each of them, and no other.
+
+    It is so where a query sends what it reads to our sink with nothing shuffled, joined or united in between.
+    """
+    traces = _of(transaction, identity.delivery_hash)
+    begun = [trace for trace in traces if trace.kind == _BEGUN]
+    twice = any(trace.kind == _READ_TWICE for trace in traces)
+    return len(begun) == 1 and begun[0].task in winners and not twice and _counted(traces) == len(winners)
 
 
 def settle(transaction: Transaction, identity: PlanIdentity, attempt: int, incarnation: int) -> None:
@@ -164,8 +196,11 @@ def _is_of_winners(
 ) -> bool:
     """Whether whoever judged is published, and nobody beside them has read the same.
 
-    In a cartesian product each partition is read by several tasks of one stage, which are all published.
+    In a cartesian product each partition is read by several tasks of one stage, which are all published. Where no task
+    said that it begins, since batches before were read by those who brought them, their number tells.
     """
+    if not any(trace.kind == _BEGUN for trace in traces) and _counted(traces) != len(winners):
+        return False
     stages = {judge.place for judge in judges}
     first = {(trace.place, trace.partition) for trace in traces if trace.kind == _BEGUN and trace.place in stages}
     return len(first) == len({place for place, _ in first}) and all(
@@ -177,11 +212,21 @@ def _read_once(traces: Sequence[_Trace], incarnation: int) -> bool:
     """Whether whoever judged was a part of the only reading, and the first attempt at its task."""
     begun = [trace for trace in traces if trace.kind in (_BEGUN, _REPEATED)]
     return (
-        len(begun) == 1
+        [trace.kind for trace in begun] == [_BEGUN]
         and _incarnation(begun[0]) == incarnation
         and all(judge.turn == begun[0].turn for judge in _judges(traces))
         and not any(trace.kind == _READ_TWICE for trace in traces)
     )
+
+
+def _count(transaction: Transaction, identity: PlanIdentity, tasks: int) -> None:
+    _write(transaction, identity.delivery_hash, _Trace(_COUNTED, 0, tasks, 0))
+
+
+def _counted(traces: Iterable[_Trace]) -> int:
+    """How many tasks the plan has; 0 where that is not known."""
+    counts = {trace.task for trace in traces if trace.kind == _COUNTED}
+    return counts.pop() if len(counts) == 1 else 0
 
 
 def _judges(traces: Iterable[_Trace]) -> list[_Trace]:

@@ -25,6 +25,7 @@ class Spark:
     plan: Plan
     tasks: int = 0
     stages: int = 0
+    parts: int = 3
     begun: list[Reading] = field(default_factory=list)
 
     @classmethod
@@ -35,24 +36,30 @@ class Spark:
     def stage(self, partitions: int = 3) -> list[Reading]:
         """A reading of the whole plan: the first attempts at its tasks."""
         self.stages += 1
+        self.parts = partitions
         return [self.begin(place) for place in range(partitions)]
 
     def begin(self, partition: int, *, repeated: bool = False, in_stage: int | None = None) -> Reading:
         """One task attempt, of the last stage unless another one is named."""
         reading = Reading(in_stage or self.stages, partition, self.tasks, repeated)
         self.tasks += 1
-        if partition == 0 or repeated:
-            self.us.store.begin_reading(self.plan.identity, reading, first=partition == 0)
+        first = partition == 0 and not self.plan.direct
+        if first or repeated:
+            self.us.store.begin_reading(self.plan.identity, reading, first=first, tasks=self.parts)
         return reading
 
     def judge(self, reading: Reading, shard_id: str = "a", cause: str = "missing-object") -> None:
         record = ErrorRecord("object", cause, "why", shard_id, self.plan.identity.delivery_hash, BEGINNING, "q", "m")
-        self.us.store.report(self.plan.identity, [record], reading)
+        self.us.store.report(self.plan.identity, [record], reading, self.parts)
 
     def publish(self, *winners: Reading) -> None:
         """By our sink."""
         self.us.publish(self.plan, Split(f"/{self.plan.identity}", 1, 1), winners=[winner.task for winner in winners])
         self.us.confirm()
+
+    def following(self, *ids: str) -> Spark:
+        """The next batch of the same query."""
+        return Spark(self.us, self.us.planned(*ids), self.tasks, self.stages)
 
     def again(self) -> Spark:
         """A new attempt, by a new reader of another driver: its Spark counts from the beginning."""
@@ -259,7 +266,7 @@ def test_what_a_query_finds_missing_that_reads_each_partition_several_times_in_o
     """A cartesian product: a task for each pair of partitions, or one for several pairs."""
     spark = Spark.batch(store)
     tasks = spark.stage(2)
-    spark.us.store.begin_reading(spark.plan.identity, tasks[0 if together else 1], first=True)
+    spark.us.store.begin_reading(spark.plan.identity, tasks[0 if together else 1], first=True, tasks=2)
     spark.judge(tasks[0])
     publish(spark, tasks)
     assert not opens(spark)
@@ -289,12 +296,124 @@ def test_traces_are_no_marks_of_reads_and_go_when_the_next_plan_is_read(store: S
     spark.judge(spark.stage()[1])
     assert store.read_marks(spark.plan.identity) == []
     store.end_read(spark.plan.identity, ReadMark(0, 1 << 62, -1))
-    assert len(_traces(store)) == 2
+    assert len(_traces(store)) == 3
     by_another_sink(spark, [])
     following = spark.us.planned("next")
     assert following.replaced == spark.plan.identity.delivery_hash
-    store.begin_reading(following.identity, Reading(9, 0, 9), first=True, replaced=following.replaced)
-    assert len(_traces(store)) == 1
+    store.begin_reading(following.identity, Reading(9, 0, 9), first=True, tasks=1, replaced=following.replaced)
+    assert len(_traces(store)) == 2
+
+
+def test_where_a_batch_shows_that_its_readers_are_its_writers_the_next_ones_leave_no_trace(store: ShardStore) -> None:
+    spark = Spark.batch(store)
+    assert not spark.plan.direct
+    spark.publish(*spark.stage())
+    store.publish([spark.plan.identity], [Split("/state", 1, 1)], batch_id=7)  # of a query with state, without input
+    before = len(_traces(store))
+    for number in range(2):
+        spark = spark.following(f"{number}")
+        assert spark.plan.direct
+        spark.publish(*spark.stage())
+    assert len(_traces(store)) == before
+    assert not spark.again().plan.direct
+
+
+def by_a_union_with_a_table(spark: Spark) -> None:
+    spark.publish(*spark.stage(), spark.begin(3))
+
+
+def by_a_sink_behind_a_shuffle(spark: Spark) -> None:
+    by_our_sink_after_a_shuffle(spark, spark.stage())
+
+
+def by_another_sink_than_ours(spark: Spark) -> None:
+    spark.stage()
+    spark.us.confirm()
+
+
+def by_the_second_of_two_readings(spark: Spark) -> None:
+    spark.stage()
+    spark.publish(*spark.stage())
+
+
+def by_a_reader_that_planned_twice(spark: Spark) -> None:
+    spark.us.plan()
+    spark.publish(*spark.stage())
+
+
+@pytest.mark.parametrize(
+    "publish",
+    [
+        by_a_union_with_a_table,
+        by_a_sink_behind_a_shuffle,
+        by_another_sink_than_ours,
+        by_the_second_of_two_readings,
+        by_a_reader_that_planned_twice,
+    ],
+)
+def test_where_readers_are_not_the_writers_each_batch_leaves_its_trace(
+    store: ShardStore, publish: Callable[[Spark], None]
+) -> None:
+    spark = Spark.batch(store)
+    publish(spark)
+    assert not spark.following("next").plan.direct
+
+
+def shown(store: ShardStore) -> Spark:
+    """A batch with the object, of a query that has shown that its readers are its writers."""
+    spark = Spark.batch(store, "before")
+    spark.publish(*spark.stage(1))
+    spark = spark.following("b", "a", "c")
+    assert spark.plan.direct
+    return spark
+
+
+def test_without_a_trace_the_verdict_of_a_task_counts_that_is_published(store: ShardStore) -> None:
+    spark = shown(store)
+    tasks = spark.stage()
+    spark.judge(tasks[1])
+    spark.publish(*tasks)
+    assert opens(spark)
+
+
+def test_without_a_trace_the_verdict_of_a_copy_counts_if_it_is_published(store: ShardStore) -> None:
+    spark = shown(store)
+    tasks = spark.stage()
+    copy = spark.begin(1, repeated=True)
+    spark.judge(copy)
+    spark.publish(tasks[0], copy, tasks[2])
+    assert opens(spark)
+
+
+@pytest.mark.parametrize("repeated", [False, True], ids=["another reading", "a copy"])
+def test_without_a_trace_the_verdict_of_a_task_that_is_not_published_quarantines_for_good(
+    store: ShardStore, repeated: bool
+) -> None:
+    spark = shown(store)
+    tasks = spark.stage()
+    spark.judge(spark.begin(1, repeated=True) if repeated else spark.stage()[1])
+    spark.publish(*tasks)
+    assert not opens(spark)
+
+
+@pytest.mark.parametrize("publish", NOT_BY_WINNERS)
+def test_without_a_trace_nothing_is_opened_where_nobody_knows_whose_rows_are_out(
+    store: ShardStore, publish: Publish
+) -> None:
+    spark = shown(store)
+    tasks = spark.stage()
+    spark.judge(tasks[1])
+    publish(spark, tasks)
+    assert not opens(spark)
+
+
+def test_without_a_trace_nothing_is_opened_where_more_tasks_have_read_than_the_plan_has(store: ShardStore) -> None:
+    """A table that the query multiplies with has grown a partition: each of the plan's is read twice."""
+    spark = shown(store)
+    tasks = spark.stage()
+    spark.judge(tasks[1])
+    spark.publish(*tasks, *(spark.begin(place) for place in range(3)))
+    assert not opens(spark)
 
 
 def test_only_a_word_of_an_operator_has_read_again_what_may_be_out(store: ShardStore) -> None:

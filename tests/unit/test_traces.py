@@ -40,7 +40,7 @@ class Task:
         self.us.snapshot(*shards)
         self.plan: Plan = self.us.plan()
         pieces = whole_pieces(self.plan.ranges)
-        self.work = Work(self.plan.identity, pieces, options.content, place, trace=Trace(first=True))
+        self.work = Work(self.plan.identity, pieces, options.content, place, trace=Trace(first=True, tasks=1))
 
     def appears(self) -> None:
         self.file.write_text("1,x\n")
@@ -76,10 +76,10 @@ def traces(store: ShardStore) -> int:
 def test_the_first_task_of_a_plan_is_known_before_any_of_its_rows_goes_out(task: Task) -> None:
     task.appears()
     assert next(task.begin(FIRST)).num_rows == 1
-    assert traces(task.store) == 1
+    assert traces(task.store) == 2
 
 
-@pytest.mark.parametrize("trace", [Trace(first=False), None], ids=["not the first", "nobody asks"])
+@pytest.mark.parametrize("trace", [Trace(first=False, tasks=1), None], ids=["not the first", "nobody asks"])
 def test_other_tasks_tell_nothing_as_long_as_nothing_is_bad(task: Task, trace: Trace | None) -> None:
     task.appears()
     list(task.begin(FIRST, trace=trace))

@@ -6,7 +6,7 @@ import itertools
 import logging
 import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 
 import pyarrow as pa
@@ -63,12 +63,13 @@ class Alone:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """What this task does so that everybody knows how often its plan is read. `first`: it is the plan's first task.
+    """What this task does so that everybody knows how often its plan is read, which has so many `tasks`.
 
-    `replaced`: the plan before, whose traces are removed by the way.
+    `first`: it is the plan's first one, and says that it begins. `replaced`: the plan before, whose traces are removed by the way.
     """
 
     first: bool
+    tasks: int
     replaced: str | None = None
 
 
@@ -120,7 +121,7 @@ def read_work(
 def _begin(work: Work, reading: Reading) -> set[tuple[ShardKey, Position]]:
     assert work.trace is not None
     with work.store.kept() as store:
-        return store.begin_reading(work.identity, reading, first=work.trace.first, replaced=work.trace.replaced)
+        return store.begin_reading(work.identity, reading, **asdict(work.trace))
 
 
 def _read(work: Work, schema: pa.Schema, reading: Reading | None) -> Iterator[pa.RecordBatch]:
@@ -278,7 +279,7 @@ def _record(work: Work, reading: Reading | None, records: Sequence[ErrorRecord])
     if not work.content.kind.is_announced and all(record.cause != KILLS for record in records):
         reading = None  # whoever reads the bytes of a message finds the same
     with work.store.open() as store:
-        store.report(work.identity, records, reading)
+        store.report(work.identity, records, reading, 0 if work.trace is None else work.trace.tasks)
 
 
 def _others(work: Work) -> list[str]:

@@ -133,7 +133,7 @@ class CuesqueueStreamReader(AvailableNow, DataSourceStreamReader):
                     self._store,
                     self._isolation(plan, task),
                     self._options.delivery.max_attempts,
-                    self._trace(plan, task),
+                    self._trace(plan, task, len(tasks) or 1),
                 )
             )
             for task, pieces in enumerate(tasks or [[]])
@@ -144,12 +144,12 @@ class CuesqueueStreamReader(AvailableNow, DataSourceStreamReader):
             return Alone(self._options.delivery.max_attempts)
         return Beside(task) if plan.attempt > 1 else None
 
-    def _trace(self, plan: Plan, task: int) -> Trace | None:
+    def _trace(self, plan: Plan, task: int, tasks: int) -> Trace | None:
         """Where no shards are kept nothing is opened again; and messages are read in one way, but for deaths."""
         deaths = plan.suspected or plan.attempt > 1
         semantics = Semantics(self._options.delivery.delivery_semantics)
         if semantics.keeps_shards and (self._options.content.kind.is_announced or deaths):
-            return Trace(task == 0, plan.replaced)
+            return Trace(task == 0 and not plan.direct, tasks, plan.replaced)
         return None
 
     def _may_be_cut(self, entry: Range) -> bool:

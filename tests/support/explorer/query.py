@@ -194,8 +194,9 @@ class Query:
         self, identities: tuple[PlanIdentity, ...], rows: list[str], number: int, winners: frozenset[int]
     ) -> None:
         self.point("prepared")
-        if self.choose.random() < 0.5:
-            winners = frozenset()  # a shuffle: other tasks write than have read
+        if self.choose.random() < 0.5:  # a shuffle: other tasks write than have read
+            first, self._attempt = self._attempt, self._attempt + self.choose.choice([0, 1, 3])
+            winners = frozenset(range(first, self._attempt))
         split = Split(f"{uuid.uuid4().hex}:{json.dumps(rows)}", len(rows), 1)
         self.world.store.publish(identities, [split] if rows else [], batch_id=number, winners=winners)
 
