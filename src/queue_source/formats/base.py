@@ -25,6 +25,7 @@ from queue_source.options import ContentOptions
 from queue_source.options.file_format import FormatOptions
 from queue_source.options.storage import StorageOptions
 from queue_source.storage.files import ObjectFile
+from queue_source.storage.memory import usual_limit
 
 if TYPE_CHECKING:
     from queue_source.formats.text.records import RecordReader
@@ -110,6 +111,10 @@ class Format(ABC):
         if pt.is_struct(kind) or pt.is_list(kind) or pt.is_map(kind):
             return next((problem for inner in inner_types(kind) if (problem := self.not_fillable(inner))), None)
         return None if is_plain(kind) else str(kind)
+
+    def decode_memory(self, options: FormatOptions) -> int:
+        """How many bytes of memory decoding an object may take."""
+        return options.max_decode_memory or usual_limit()
 
     def may_be_cut(self, uri: str, options: FormatOptions, *, all_or_nothing: bool) -> bool:
         """Whether parts of an object may be read apart. `all_or_nothing`: a bad part stops the whole micro-batch."""

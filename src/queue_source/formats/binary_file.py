@@ -41,6 +41,10 @@ class BinaryFile(Format):
             if column.type != kind and not (column.name == "content" and is_bytes(column.type)):
                 raise OptionError("schema", f"column {column.name!r} is {kind}, not {column.type}")
 
+    def decode_memory(self, options: FormatOptions) -> int:
+        """As much as the largest content needs: nothing is decoded."""
+        return 4 * MAX_CONTENT
+
     def open(
         self, source: OpenObject, part: Part, schema: pa.Schema, options: FormatOptions, bad: BadRecords
     ) -> Tables:

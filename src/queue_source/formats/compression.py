@@ -124,6 +124,8 @@ class _Content:
     def _read(self, size: int) -> bytes:
         try:
             data = self._content.read(size)
+        except MemoryError:  # one of them is an ArrowException
+            raise
         except (OSError, ValueError, zlib.error, struct.error, pa.ArrowException) as error:
             if self._file.failure is not None:  # what the store raises stays as it is
                 raise self._file.failure from error

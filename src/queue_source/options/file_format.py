@@ -148,6 +148,14 @@ class FormatOptions:
         help="How many times larger than the object its decoded values may be (and how many rows a byte). Beyond it, "
         "and beyond 1 GB or 100 million rows (csv, json and text: 256 MB), the object is corrupt.",
     )
+    max_decode_memory: int | None = option(
+        "maxDecodeMemory", types.MEMORY, example="4g", formats=MESSAGE_FORMATS,
+        note="half of the machine's (or container's) memory for each of its cores, from 256 MB to 1 GB; of that half "
+        "for avro; for csv, json and text at least 12 times `maxRecordBytes`",
+        help="How much memory decoding one object may take in a task, beside what its process has already; an object "
+        "that needs more is bad (`too-large-for-memory`). Only on Linux; where "
+        "`spark.executor.pyspark.memory` leaves less, that is the limit.",
+    )
     partition_columns: tuple[str, ...] = option(
         "partitionColumns", types.NAMES, "", example="day,country",
         help="Columns of the schema whose values are folders of the object's path (`.../day=2020-01-01/...`).",

@@ -29,6 +29,7 @@ from queue_source.tags import parse_filters
 from queue_source.uris import climbs, plain_prefix, plain_uri
 
 MAX_NAME = 200
+_LEAST_MEMORY = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +83,12 @@ def _positive_duration(text: str) -> timedelta:
 def _positive_size(text: str) -> int:
     if not (size := parse_size(text)):
         raise ValueError(f"{shown(text)} is not more than zero; write a larger size, as in 1m")
+    return size
+
+
+def _memory(text: str) -> int:
+    if (size := parse_size(text)) < _LEAST_MEMORY:
+        raise ValueError(f"{shown(text)} is too little for most objects; write 64m or more")
     return size
 
 
@@ -329,6 +336,7 @@ def _table_name(text: str) -> str:
 DURATION = OptionType("duration", "a duration: `500ms`, `90s`, `5m`, `2h`, `15 days`", _positive_duration)
 WAIT = OptionType("duration", "a duration, which may be `0s`", parse_duration)
 SIZE = OptionType("size", "a size: `10kb`, `128m`, `1g`, or plain bytes", _positive_size)
+MEMORY = OptionType("size", "a size of `64m` or more", _memory)
 BOOLEAN = OptionType("boolean", "`true`, `false`", _boolean)
 NAME = OptionType("name", f"at most {MAX_NAME} characters, without `/`, `,` and control characters", check_name)
 PIPELINES = OptionType("names", f"names separated by commas, each of at most {MAX_NAME} characters", _check_names)

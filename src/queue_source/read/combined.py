@@ -21,6 +21,7 @@ from queue_source.options.file_format import FormatOptions
 from queue_source.options.storage import StorageOptions
 from queue_source.read.objects import ExpectedObject, check_unchanged
 from queue_source.storage.files import is_local, open_object
+from queue_source.storage.memory import BoundedMemory
 
 SMALL = 256 << 10
 """Bytes of the largest object that is read together with others."""
@@ -59,7 +60,11 @@ def read_together(
         found = [data for _, data in some if data is not None]
         if len(found) < len(some) or (len(some) == 1 and found[0] and not format.combines_alone):
             return None
-        return format.combine(found, schema, options)
+        try:
+            with BoundedMemory(format.decode_memory(options)):
+                return format.combine(found, schema, options)
+        except BadObject:  # one of them is too large, or all together
+            return None
 
     yield from read_in_pieces(numbered, read, halves, lambda alone: (place for place, _ in alone))
 

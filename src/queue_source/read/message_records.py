@@ -19,6 +19,7 @@ from queue_source.formats.metadata import METADATA_COLUMN, ObjectMetadata, metad
 from queue_source.formats.new_columns import NewColumns
 from queue_source.formats.pieces import halves, neighbours, read_in_pieces
 from queue_source.options.file_format import FormatOptions
+from queue_source.storage.memory import BoundedMemory
 from shard_store.model import Payload
 
 TOGETHER = 16 << 20
@@ -62,7 +63,13 @@ class _Bodies:
         if reader is None or reader.only_slowly:
             return None
         lines = [line for _, (payload, _) in numbered if (line := format.body_as_line(payload.value)) is not None]
-        table = reader.quickly(b"\n".join(lines)) if len(lines) == len(numbered) else None
+        if len(lines) < len(numbered):
+            return None
+        try:
+            with BoundedMemory(format.decode_memory(self.options)):
+                table = reader.quickly(b"\n".join(lines))
+        except BadObject:  # one of them is too large, or all together
+            return None
         if table is None or table.num_rows != len(numbered):
             return None
         return self._batches(table, [metadata for _, (_, metadata) in numbered])
@@ -75,8 +82,9 @@ class _Bodies:
         problems = BadRecords(self.options.mode)
         try:
             schema = data_schema(self.schema, self.options)
-            read_body = format_of(self.options).read_body
-            tables = list(read_body(payload.value, schema, self.options, problems)) if payload.value else []
+            format = format_of(self.options)
+            with BoundedMemory(format.decode_memory(self.options)):
+                tables = list(format.read_body(payload.value, schema, self.options, problems)) if payload.value else []
         except NewColumns as noticed:
             noticed.where = metadata.shard_id
             raise

@@ -23,6 +23,7 @@ from queue_source.options.file_format import FormatOptions
 from queue_source.options.storage import StorageOptions
 from queue_source.read.batches import all_or_nothing
 from queue_source.storage.files import ObjectFile, open_object
+from queue_source.storage.memory import BoundedMemory, release_memory
 
 BATCH_ROWS = 65_536
 """Rows of the largest batch that is handed to Spark."""
@@ -69,8 +70,11 @@ def read_object(
         filled = None
         if METADATA_COLUMN in schema.names:
             filled = _complete(file, size, schema, metadata or ObjectMetadata(), part)
-        tables = format_of(options).open(OpenObject(uri, file, size, storage), part, wanted, options, bad)
-        batches = _of_one_version(_batches(tables.rows, schema, filled, from_path), file)
+        format = format_of(options)
+        memory = BoundedMemory(format.decode_memory(options))
+        with memory:
+            tables = format.open(OpenObject(uri, file, size, storage), part, wanted, options, bad)
+        batches = _of_one_version(_batches(memory.each(tables.rows), schema, filled, from_path), file)
         rows = 0
         try:
             for batch in all_or_nothing(batches, schema) if tables.may_fail_late else batches:
@@ -91,7 +95,7 @@ def read_object(
             raise
         finally:
             if not is_small:
-                pa.default_memory_pool().release_unused()  # what it took is not held beside the next
+                release_memory()  # what it took is not held beside the next
 
 
 def check_unchanged(uri: str, file: ObjectFile, size: int, expected: ExpectedObject) -> None:

@@ -21,6 +21,7 @@ from queue_source.schema.ddl import parse_fields
 from queue_source.schema.location import SchemaLocation
 from queue_source.schema.merging import merged, news, widened, with_hints
 from queue_source.storage.files import ObjectFile, open_object
+from queue_source.storage.memory import BoundedMemory
 from shard_store.model import Content
 
 _NAMED = 20  # columns in a message
@@ -90,12 +91,17 @@ def _samples(rest: Iterable[Content], content: ContentOptions, format: FormatOpt
 def infer_content(one: Content, content: ContentOptions, format: FormatOptions, limit: int) -> pa.Schema:
     """The columns of an object, or of a message. Raises as `Format.infer`."""
     types = content.schema.infer_column_types
+    of_format = format_of(format)
+    memory = BoundedMemory(of_format.decode_memory(format))
     if one.payload is not None:
         value = one.payload.value
         body = OpenObject(one.shard_id, ObjectFile(one.shard_id, pa.BufferReader(value)), len(value))
-        return format_of(format).infer(body, format, limit, types=types)
+        with memory:
+            return of_format.infer(body, format, limit, types=types)
     with open_object(one.uri, content.storage) as file:
-        return format_of(format).infer(OpenObject(one.uri, file, file.size()), format, limit, types=types)
+        source = OpenObject(one.uri, file, file.size())
+        with memory:
+            return of_format.infer(source, format, limit, types=types)
 
 
 def _listed(names: list[str]) -> str:

@@ -32,6 +32,7 @@ from queue_source.storage import refusals, s3_client
 from queue_source.storage.aws_access import for_pyarrow
 from queue_source.storage.azure import SCHEMES, azure_arguments, azure_place
 from queue_source.storage.local import LocalFile, file_time, stat_local, version_of
+from queue_source.storage.memory import room_for_reading
 from queue_source.storage.open_files import ArrowFile, OpenFile
 from queue_source.storage.refusals import S3_SCHEMES
 from queue_source.uris import check_object, climbs
@@ -265,7 +266,8 @@ class ObjectFile:
 
     def _guarded(self, call: Callable[[], Any]) -> Any:
         try:
-            return call()
+            with room_for_reading():
+                return call()
         except (OSError, ValueError, NotImplementedError, BadObject, ObjectStoreError):
             try:
                 with _mapped(self.uri):

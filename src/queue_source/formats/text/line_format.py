@@ -15,9 +15,12 @@ from queue_source.formats.text import blocks
 from queue_source.formats.text.blocks import BOM, Block, Separator, line_separator, text_blocks
 from queue_source.formats.text.records import RecordReader
 from queue_source.options.file_format import FormatOptions
+from queue_source.storage.memory import usual_limit
 
 _AHEAD = 64 << 10
 _DECODED_AT_ONCE = 1 << 20
+_OF_A_RECORD = 12
+"""How many times its size a record that is allowed may take in memory while it is read, with what is around it."""
 
 
 class TextObject:
@@ -72,6 +75,9 @@ class LineFormat(Format):
     @abstractmethod
     def read(self, text: TextObject, part: Part, schema: pa.Schema) -> Iterator[pa.Table]:
         """The rows of the records that begin in a part. Raises BadObject (`wrong-columns`, `corrupt-object`)."""
+
+    def decode_memory(self, options: FormatOptions) -> int:
+        return options.max_decode_memory or max(usual_limit(), _OF_A_RECORD * options.max_record_bytes)
 
     def splittable(self, options: FormatOptions) -> bool:
         """Whether a record of an uncompressed object can be found from any place in it."""

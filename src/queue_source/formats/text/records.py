@@ -136,6 +136,8 @@ class Rows:
         for field, values in zip(self._shape.data, self._columns, strict=True):
             try:
                 arrays.append(pa.array(values, field.type))
+            except MemoryError:  # one of them is an ArrowException
+                raise
             except (ValueError, TypeError, OverflowError, pa.ArrowException) as error:
                 raise corrupt_column(field.name, error) from error
         if arrays:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from queue_source.errors import BadObject
@@ -19,6 +20,7 @@ LeafConverter = Callable[[pa.Array, pa.DataType], pa.Array]
 """Converts an array without children to exactly the type asked for; raises ValueError with the reason."""
 
 _DETAIL_LIMIT = 500
+_TEXTS = (1 << 31) - 1  # bytes of the texts of an array
 
 
 def match_names(declared: Iterable[str], present: Iterable[str]) -> dict[str, str]:
@@ -77,6 +79,8 @@ def conform_column(column: pa.ChunkedArray, target: pa.Field, leaf: LeafConverte
         return column
     try:
         return pa.chunked_array([conform(chunk, target.type, leaf) for chunk in column.chunks], target.type)
+    except MemoryError:  # one of them is an ArrowException
+        raise
     except (ValueError, TypeError, pa.ArrowException, OverflowError) as error:
         raise corrupt_column(target.name, error) from error
 
@@ -89,6 +93,8 @@ def conform(array: pa.Array, target: pa.DataType, leaf: LeafConverter) -> pa.Arr
     if isinstance(kind, pa.BaseExtensionType):
         return conform(array.storage, target, leaf)
     if pt.is_dictionary(kind):
+        if is_text(kind.value_type) and (pc.max(pc.binary_length(array.dictionary)).as_py() or 0) * len(array) > _TEXTS:
+            raise MemoryError("more texts than an array of Arrow holds")
         return conform(array.dictionary_decode(), target, leaf)
     if pt.is_null(kind):
         return pa.nulls(len(array), target)
@@ -158,6 +164,8 @@ def _conform_struct(array: pa.StructArray, target: pa.StructType, leaf: LeafConv
             position = array.type.get_field_index(matches[wanted.name])
             try:
                 children.append(conform(values[position], wanted.type, leaf))
+            except MemoryError:
+                raise
             except (ValueError, pa.ArrowException) as error:
                 raise ValueError(f"field {wanted.name!r}: {error}") from error
         else:

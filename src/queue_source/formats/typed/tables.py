@@ -53,10 +53,10 @@ class ColumnarFormat(TypedFormat):
 
 @contextmanager
 def damage_is_bad(file: ObjectFile, format_name: str) -> Iterator[None]:
-    """What a decoder raises, as BadObject("corrupt-object"); a failure of the store stays what it is."""
+    """What a decoder raises, as BadObject("corrupt-object"); a failure of the store, or of memory, stays what it is."""
     try:
         yield
-    except CuesqueueError:
+    except (CuesqueueError, MemoryError):
         raise
     except Exception as error:
         if file.failure is not None:

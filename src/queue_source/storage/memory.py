@@ -1,0 +1,244 @@
+"""A limit for the memory that this process takes while it decodes an object: what is small as it is stored may be huge.
+
+Linux only: there the system refuses more memory, which libraries turn into MemoryError. On other systems nothing is
+limited, and an object that takes all memory is found by the marks of dead readers (decision 0037).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import threading
+import traceback
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cache
+from pathlib import Path
+from types import TracebackType
+from typing import TypeVar
+
+import pyarrow as pa
+
+from queue_source.errors import BadObject
+
+if sys.platform == "linux":
+    import resource
+
+Item = TypeVar("Item")
+
+MOST = 1 << 30
+"""Bytes that decoding an object may take where `maxDecodeMemory` is not set; fewer on a machine that has few."""
+LEAST = 256 << 20
+FOR_READING = 64 << 20
+"""Bytes beyond the limit for requests to an object store: libraries call it a failed request when they lack memory."""
+FAIR = 64 << 20
+"""Bytes that must have been left for an object before it is called too large."""
+_NO_LIMIT = 1 << 60
+_STATM = "/proc/self/statm"
+_CAN_LIMIT = sys.platform == "linux" and os.access(_STATM, os.R_OK)
+_PAGE = os.sysconf("SC_PAGE_SIZE") if _CAN_LIMIT else 0
+
+
+@cache
+def usual_limit() -> int:
+    """Give half of the memory that the machine, or container, has for each of its cores, between `LEAST` and `MOST`."""
+    if not _CAN_LIMIT:
+        return MOST
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):  # of cgroups, version 2 and 1
+        try:
+            total = min(total, int(Path("/sys/fs/cgroup", name).read_text(encoding="ascii")))
+        except (OSError, ValueError):  # there is no such file, or it says `max`
+            continue
+    return min(max(total // len(os.sched_getaffinity(0)) // 2, LEAST), MOST)
+
+
+class BoundedMemory:
+    """Lets the process take `limit` bytes more, in a block, than it has when the block begins.
+
+    Each block calls an object bad that needs more, and restores the limit that was in force before. A lower one, of the
+    system or of Spark (`spark.executor.pyspark.memory`), stays in force. Blocks may be within each other. One thread at
+    a time is in a block, since the limit is that of the process: its other threads fail with MemoryError if they need
+    much meanwhile.
+
+    In a block pyarrow takes memory from the system and gives it back. What its own allocator reserves, a gigabyte at
+    once, would count as taken before; or as taken by the first object, however small.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = self._room = min(limit, _NO_LIMIT)
+
+    def __enter__(self) -> None:
+        if not _CAN_LIMIT:
+            return
+        _PROCESS.turn.acquire()
+        try:
+            self._room, end = _room(self._limit)
+            _PROCESS.begin(end)
+        except BaseException:
+            _PROCESS.turn.release()
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Raise BadObject("too-large-for-memory") for MemoryError, where enough was left for a fair trial."""
+        if _CAN_LIMIT:
+            _PROCESS.end()
+            _PROCESS.turn.release()
+        if isinstance(error, MemoryError) and self._room >= min(self._limit, FAIR):
+            traceback.clear_frames(trace)  # they hold what was decoded
+            raise BadObject(
+                "too-large-for-memory",
+                f"decoding it takes more than {self._room >> 20} MB of memory; if it can be trusted, give the "
+                "executors more memory, and raise the reader's option maxDecodeMemory",
+            ) from error
+
+    def each(self, items: Iterator[Item]) -> Iterator[Item]:
+        """Give the same items, each made in a block; none is open while the caller has one of them."""
+        while True:
+            with self:
+                item = next(items, None)
+            if item is None:
+                return
+            yield item
+
+
+def room_for_reading() -> AbstractContextManager[None]:
+    """Leave some memory beyond the limit, in any thread, for a request to an object store."""
+    return _PROCESS.reading() if _PROCESS.is_bounded else nullcontext()
+
+
+def memory_left() -> int:
+    """Give the bytes that this process may still take, where it is limited, or what an object may usually take."""
+    if not _CAN_LIMIT:
+        return usual_limit()
+    _, data = _taken()
+    _, end = _room(usual_limit())
+    return end - data
+
+
+def release_memory() -> None:
+    """Give back to the system what was freed, by pyarrow and by Python."""
+    pa.default_memory_pool().release_unused()
+    _LIBRARY.trim()
+
+
+class _Library:
+    """What glibc knows of the memory of this process, and pyarrow does not ask it for. Other C libraries do not."""
+
+    def __init__(self) -> None:
+        library = ctypes.CDLL(None) if _CAN_LIMIT else None
+        self._trim = getattr(library, "malloc_trim", None)
+        self._info = getattr(library, "mallinfo2", None) or getattr(library, "mallinfo", None)
+        if self._info is not None:
+            number = ctypes.c_size_t if hasattr(library, "mallinfo2") else ctypes.c_uint32
+            names = (
+                "arena",
+                "ordblks",
+                "smblks",
+                "hblks",
+                "hblkhd",
+                "usmblks",
+                "fsmblks",
+                "uordblks",
+                "fordblks",
+                "keepcost",
+            )
+            fields = [(name, number) for name in names]
+            self._info.restype = type("mallinfo", (ctypes.Structure,), {"_fields_": fields})
+
+    def trim(self) -> None:
+        if self._trim is not None:
+            self._trim(0)
+
+    def freed(self) -> int:
+        """Give the bytes that were freed in this process, and which it keeps for itself."""
+        return 0 if self._info is None else int(self._info().fordblks)
+
+
+_LIBRARY = _Library()
+
+
+class _Process:
+    """The limits of this process that are in force, the innermost last; and how many reads have more room."""
+
+    def __init__(self) -> None:
+        self.turn = threading.RLock()
+        self._state = threading.Lock()
+        self._usual = (-1, -1)
+        self._pool: pa.MemoryPool | None = None
+        self._ends: list[int] = []
+        self._reads = 0
+
+    @property
+    def is_bounded(self) -> bool:
+        return bool(self._ends)
+
+    def begin(self, end: int) -> None:
+        with self._state:
+            if not self._ends:
+                self._usual = resource.getrlimit(resource.RLIMIT_DATA)
+                self._pool = pa.default_memory_pool()
+                pa.set_memory_pool(pa.system_memory_pool())
+            self._ends.append(min([end, *self._ends[-1:]]))
+            self._apply()
+
+    def end(self) -> None:
+        with self._state:
+            self._ends.pop()
+            self._apply()
+            if not self._ends:
+                pa.set_memory_pool(self._pool)
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        self._read(1)
+        try:
+            yield
+        finally:
+            self._read(-1)
+
+    def _read(self, more: int) -> None:
+        with self._state:
+            self._reads += more
+            if self._ends:
+                self._apply()
+
+    def _apply(self) -> None:
+        soft, hard = self._usual
+        if self._ends:
+            end = self._ends[-1] + (FOR_READING if self._reads else 0)
+            soft = end if soft == resource.RLIM_INFINITY else min(end, soft)
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+
+_PROCESS = _Process()
+
+
+def _room(limit: int) -> tuple[int, int]:
+    """Give how many of so many bytes the process may still take, and how many bytes of data it may have then.
+
+    What was freed and not given back is used first, so it counts as free; but it is in pieces, so a quarter of the
+    limit is left in any case. A process that holds twice the limit in pieces is no place for a fair trial: 0.
+    """
+    size, data = _taken()
+    freed = _LIBRARY.freed()
+    room, more = limit if freed <= 2 * limit else 0, max(limit - freed, limit // 4, min(limit, FAIR))
+    for kind, taken in ((resource.RLIMIT_AS, size + FOR_READING), (resource.RLIMIT_DATA, data)):
+        soft, _ = resource.getrlimit(kind)
+        if soft != resource.RLIM_INFINITY:
+            left = max(soft - taken, 0)
+            room, more = min(room, left), min(more, left)
+    return room, data + more
+
+
+def _taken() -> tuple[int, int]:
+    """Give the bytes of addresses that this process has, and of those its data."""
+    descriptor = os.open(_STATM, os.O_RDONLY)  # each time: a fork would go on reading of its parent
+    try:
+        pages = os.read(descriptor, 256).split()
+    finally:
+        os.close(descriptor)
+    return int(pages[0]) * _PAGE, int(pages[5]) * _PAGE
