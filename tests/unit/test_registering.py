@@ -24,12 +24,12 @@ from pyiceberg.table.name_mapping import NameMapping, parse_mapping_from_json
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 
 from queue_source.errors import BadObject
-from queue_source.formats.typed import parquet_facts
-from queue_source.formats.typed.parquet_facts import Bounds, Described, describe
 from queue_source.options.partitioning import parse_partitioning
+from queue_source.sinks.iceberg import footers
 from queue_source.sinks.iceberg.candidates import Candidate, TableOfFiles, location_of, same_place
 from queue_source.sinks.iceberg.facts import SURE_BYTES, Facts
 from queue_source.sinks.iceberg.files import write_files
+from queue_source.sinks.iceberg.footers import Bounds, Described, describe
 from queue_source.sinks.iceberg.known_partitions import inferred, record_of
 from queue_source.sinks.iceberg.name_mapping import completed
 from queue_source.sinks.iceberg.partitions import partition_spec
@@ -223,13 +223,13 @@ def test_what_one_row_group_does_not_say_is_not_known_of_the_column(tmp_path: Pa
 
 def test_bounds_of_bytes_count_where_the_footer_says_in_which_order_they_are(tmp_path: Path) -> None:
     column = described(parquet(tmp_path / "a.parquet", {"name": ["x"], "id": [1]})).columns
-    written = parquet_facts._Written()
+    written = footers._Written()
     for fields, text, number in (({5, 6}, False, True), ({1, 2}, False, True), ({1, 6}, False, False)):
         written.texts = dict.fromkeys(fields, b"\0" * 8)
-        assert (parquet_facts._bounds(column[0], written, False) is not None) is text
-        assert (parquet_facts._bounds(column[1], written, False) is not None) is number
+        assert (footers._bounds(column[0], written, False) is not None) is text
+        assert (footers._bounds(column[1], written, False) is not None) is number
     written.texts = {5: b"x", 6: b"x"}
-    assert parquet_facts._bounds(column[0], written, True) == Bounds(b"x", b"x", None)
+    assert footers._bounds(column[0], written, True) == Bounds(b"x", b"x", None)
 
 
 @pytest.mark.parametrize(

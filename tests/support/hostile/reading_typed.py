@@ -8,14 +8,16 @@ from pathlib import Path
 from queue_source.errors import BadObject
 from queue_source.formats.bad_records import BadRecords
 from queue_source.options.file_format import FormatOptions
+from queue_source.options.units import parse_size
 from queue_source.read.objects import read_object
 from queue_source.schema.ddl import parse_columns
 
 
-def main(path: str, file_format: str, ddl: str) -> None:
+def main(path: str, file_format: str, ddl: str, memory: str) -> None:
     rows, cause, detail = 0, "", ""
+    options = FormatOptions(file_format, max_decode_memory=parse_size(memory))
     try:
-        for batch in read_object(path, parse_columns(ddl), FormatOptions(file_format), BadRecords("PERMISSIVE")):
+        for batch in read_object(path, parse_columns(ddl), options, BadRecords("PERMISSIVE")):
             rows += batch.num_rows
     except BadObject as error:
         cause, detail = error.cause, " ".join(error.detail.split())

@@ -22,7 +22,8 @@ import pyarrow.parquet as pq
 from queue_source.formats.typed.orc_file import parse, written
 from support.hostile import Hostile
 
-_BAD = "corrupt-object"
+_BAD, _LARGE, _FINE = "corrupt-object", "too-large-for-memory", ""
+_MEMORY = {"maxDecodeMemory": "512m"}
 _MILLION = 1_000_000
 _SYNC = b"0123456789abcdef"
 
@@ -35,22 +36,21 @@ def objects(folder: Path) -> Iterator[Hostile]:
 
 
 def _parquet() -> Iterator[Hostile]:
-    text = "parquet", {"schema": "a STRING"}
-    number = "parquet", {"schema": "a BIGINT"}
+    text, number = "a STRING", "a BIGINT"
 
-    def made(name: str, data: bytes, of: tuple[str, dict[str, str]]) -> Hostile:
-        return Hostile(f"{name}.parquet", of[0], data, _BAD, of[1])
+    def made(name: str, data: bytes, ddl: str, cause: str = _BAD) -> Hostile:
+        return Hostile(f"{name}.parquet", "parquet", data, cause, {"schema": ddl, **_MEMORY})
 
     zeros = _zeros(160 << 20)
     yield made("a-text-in-a-dictionary", _text_in_a_dictionary(), text)
-    yield made("a-page-of-zeros", one_page(zeros, 160 << 20, values=20 * _MILLION, physical=2), number)
-    yield made("a-page-that-says-less", one_page(zeros, 160 << 20, values=1000, physical=2), number)
+    yield made("a-page-of-zeros", one_page(zeros, 160 << 20, values=20 * _MILLION, physical=2), number, _FINE)
+    yield made("a-page-that-says-less", one_page(zeros, 160 << 20, values=1000, physical=2), number, _FINE)
     runs = struct.pack("<B", 1) + _varint(1_000 * _MILLION << 1) + b"\0"
     yield made("a-run-of-one-number", one_page(*_packed(runs), values=1_000 * _MILLION, physical=2, number=7), number)
-    levels = _levels(200 * _MILLION, 1) + _levels(200 * _MILLION, 3)
-    page = levels + struct.pack("<B", 1) + _varint(200 * _MILLION << 1) + b"\0"
+    repetition = _runs((1, 0), (200 * _MILLION - 1, 1))
+    page = repetition + _runs((200 * _MILLION, 3)) + struct.pack("<B", 1) + _varint(200 * _MILLION << 1) + b"\0"
     lists = one_page(*_packed(page), values=200 * _MILLION, rows=1, physical=2, number=7, repeated=True)
-    yield Hostile("a-row-of-one-list.parquet", "parquet", lists, _BAD, {"schema": "a ARRAY<BIGINT>"})
+    yield made("a-row-of-one-list", lists, "a ARRAY<BIGINT>", _LARGE)
     yield made("texts-that-repeat-each-other", _repeating_texts(), text)
     claimed = one_page(*_packed(bytes(8)), values=1, rows=1_000 * _MILLION, physical=2)
     yield made("a-billion-rows-in-the-footer", claimed, number)
@@ -185,10 +185,10 @@ def _packed(data: bytes) -> tuple[bytes, int]:
     return machine.compress(data) + machine.flush(), len(data)
 
 
-def _levels(count: int, level: int) -> bytes:
-    """One run of a level, of a length that is written before it."""
-    run = _varint(count << 1) + bytes([level])
-    return struct.pack("<I", len(run)) + run
+def _runs(*levels: tuple[int, int]) -> bytes:
+    """Runs of levels, each of a length and a level, of which the size is written before them."""
+    runs = b"".join(_varint(count << 1) + bytes([level]) for count, level in levels)
+    return struct.pack("<I", len(runs)) + runs
 
 
 def _varint(value: int) -> bytes:
@@ -221,27 +221,27 @@ def _avro() -> Iterator[Hostile]:
         {"name": "d", "type": {"type": "record", "name": "d", "fields": [{"name": "next", "type": ["null", "d"]}]}},
     ]
     nothing: list[dict[str, Any]] = [{"name": "a", "type": "null"}]
-    size = 160 << 20
+    size = 320 << 20
     piece, machine = bytes(1 << 20), zlib.compressobj(1, zlib.DEFLATED, -15)
     deflated = machine.compress(_zigzag(size)) + b"".join(machine.compress(piece) for _ in range(size >> 20))
     deflated += machine.flush()
     million = b"\x02" * _MILLION
 
-    def made(name: str, data: bytes, ddl: str = "a BIGINT") -> Hostile:
-        return Hostile(f"{name}.avro", "avro", data, _BAD, {"schema": ddl})
+    def made(name: str, data: bytes, ddl: str = "a BIGINT", cause: str = _BAD) -> Hostile:
+        return Hostile(f"{name}.avro", "avro", data, cause, {"schema": ddl, **_MEMORY})
 
-    yield made("a-block-of-zeros", avro(text, 1, deflated, "deflate"), "a STRING")
-    yield made("an-array-of-nulls", avro(nulls, 1, b"\0" + _zigzag(1 << 40) + b"\0"))
+    yield made("a-block-of-zeros", avro(text, 1, deflated, "deflate"), "a STRING", _LARGE)
+    yield made("an-array-of-nulls", avro(nulls, 1, b"\0" + _zigzag(1 << 40) + b"\0"), cause=_LARGE)
     yield made("records-of-nothing", avro(nothing, 1 << 50, b""))
     array = {"type": "array", "items": wide}
     records = avro(
         [{"name": "a", "type": "long"}, {"name": "w", "type": array}], 1, b"\0" + _zigzag(_MILLION) + million + b"\0"
     )
-    yield made("an-array-of-wide-records", records)
+    yield made("an-array-of-wide-records", records, cause=_LARGE)
     yield made("a-record-within-itself", avro(deep, 1, b"\0" + million + b"\0"))
     yield made("names-that-double", avro(_doubling(), 1, b"\0"), "a STRUCT<x: INT>")
     snappy = _varint(2 << 30) + b"\0"
-    yield made("a-length-that-lies", avro(text, 1, snappy + bytes(4), "snappy"), "a STRING")
+    yield made("a-length-that-lies", avro(text, 1, snappy + bytes(4), "snappy"), "a STRING", _LARGE)
 
 
 def _doubling() -> list[dict[str, Any]]:
@@ -271,13 +271,18 @@ def avro(
 
 
 def _orc() -> Iterator[Hostile]:
+    def made(name: str, data: bytes, ddl: str, cause: str = _BAD) -> Hostile:
+        return Hostile(f"{name}.orc", "orc", data, cause, {"schema": ddl, **_MEMORY})
+
     same = pa.table({"a": pa.array(np.zeros(4 * _MILLION, np.int64))})
-    yield Hostile("one-stripe-many-times.orc", "orc", _stripes(_orc_of(same, 1), 60), _BAD, {"schema": "a BIGINT"})
+    yield made("one-stripe-many-times", _stripes(_orc_of(same, 1), 60), "a BIGINT")
     text = pa.table({"a": ["x" * (1 << 20)] * 20})
-    yield Hostile("a-text-in-a-dictionary.orc", "orc", _orc_of(text, 75), _BAD, {"schema": "a STRING"})
+    yield made("a-text-in-a-dictionary", _orc_of(text, 75), "a STRING")
     offsets = pa.array([0, 20 * _MILLION], pa.int32())
     row = pa.table({"a": pa.ListArray.from_arrays(offsets, pa.array(np.zeros(20 * _MILLION, np.int64)))})
-    yield Hostile("a-row-of-one-list.orc", "orc", _orc_of(row, 1), _BAD, {"schema": "a ARRAY<BIGINT>"})
+    yield made("a-row-of-one-list", _orc_of(row, 1), "a ARRAY<BIGINT>", _LARGE)
+    words = pa.table({"a": [f"{n:07}" * 5000 for n in range(20_000)]})
+    yield made("a-dictionary-of-texts", _orc_of(words, 1), "a STRING", _LARGE)
 
 
 def _orc_of(table: pa.Table, times: int) -> bytes:

@@ -161,14 +161,14 @@ def test_a_column_that_is_within_itself_may_be_there_and_is_not_read() -> None:
     assert "within itself" in error.detail
 
 
-def test_blocks_that_are_heavy_are_read_record_by_record_with_the_same_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_that_are_large_are_read_record_by_record_with_the_same_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     kind = {"type": "map", "values": ["null", "string", {"type": "array", "items": POINT}]}
     values: list[Any] = [{"k": "x", "n": None}, {}, {"l": [{"x": n} for n in range(50)]}] * 20
     data = avro(kind, values, [{"name": "b", "type": {"type": "fixed", "name": "f", "size": 2}, "value": b"xy"}])
     members = pa.struct([("member0", pa.string()), ("member1", pa.list_(pa.struct([("x", pa.int32())])))])
     schema = pa.schema([("a", pa.map_(pa.string(), members)), ("b", pa.binary())])
     quickly = read_bytes(data, schema, AVRO)
-    monkeypatch.setattr("queue_source.formats.typed.avro.AT_ONCE", 1000)
+    monkeypatch.setattr("queue_source.formats.typed.avro._TOGETHER", 100)
     assert read_bytes(data, schema, AVRO) == quickly
     assert len(quickly) == 60
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -14,7 +15,7 @@ from queue_source.formats.text.blocks import Block
 from queue_source.formats.text.csv_lines import CsvReader
 from queue_source.formats.text.json_lines import JsonReader
 from queue_source.formats.typed import limits
-from queue_source.formats.typed.limits import Limits
+from queue_source.formats.typed.limits import Batches, Limits
 from queue_source.options.file_format import FormatOptions
 
 ROWS = 10_000
@@ -57,6 +58,56 @@ def test_of_a_small_first_table_only_its_buffers_are_looked_at(monkeypatch: pyte
     counted = Limits(size=1, expansion=1)
     counted.counted(nulls)  # nor of a first one that is large
     assert (counted.rows, counted.decoded) == (ROWS, 0)
+
+
+@pytest.mark.parametrize("row_size", [1, 100_000])
+@pytest.mark.parametrize("room", [1, 700, 5_000, ROWS])
+def test_where_memory_ends_batches_have_fewer_rows_and_each_row_comes_once(row_size: int, room: int) -> None:
+    calls: list[int] = []
+
+    def read(rows: int) -> Iterator[pa.Table]:
+        calls.append(rows)
+        for batch in TABLE.to_batches(max_chunksize=rows):
+            if batch.num_rows > (room if batch["a"][0].as_py() else ROWS // 3):  # the first one is smaller
+                raise MemoryError
+            yield pa.Table.from_batches([batch])
+
+    batches = Batches()
+    for _ in range(2):
+        found = list(batches.of(read, ROWS, row_size))
+        assert pa.concat_tables(found).equals(TABLE)
+    assert calls[-1] == calls[-2]  # what was learned is kept
+
+
+def test_after_a_large_table_there_are_fewer_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "_LARGE", TABLE.nbytes // 3)
+    monkeypatch.setattr(limits, "ROWS", ROWS // 2)
+    calls: list[int] = []
+
+    def read(rows: int) -> Iterator[pa.Table]:
+        calls.append(rows)
+        for start in range(0, ROWS, rows):
+            yield pa.table({"a": pa.array(range(start, min(start + rows, ROWS)), pa.int64())})
+
+    found = list(Batches().of(read, ROWS, 1))
+    assert pa.concat_tables(found).equals(TABLE)
+    assert calls == [ROWS // 2, ROWS // 32]
+    monkeypatch.setattr(limits, "ROWS", ROWS)
+    calls.clear()
+    assert len(list(Batches().of(read, ROWS, 1))) == 1
+    assert calls == [ROWS]  # none is left for fewer
+
+
+def test_a_row_that_is_too_large_by_itself_is_for_no_batch() -> None:
+    def read(rows: int) -> Iterator[pa.Table]:
+        calls.append(rows)
+        raise MemoryError
+        yield
+
+    calls: list[int] = []
+    with pytest.raises(MemoryError):
+        list(Batches().of(read, 100_000, 1))
+    assert calls == [65_536, 4_096, 256, 16, 1]
 
 
 SCHEMA = pa.schema([("a", pa.int64()), ("b", pa.string())])

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -18,12 +18,8 @@ import pytest
 from queue_source.errors import BadObject, ObjectStoreError
 from queue_source.formats.bad_records import BadRecords
 from queue_source.formats.base import OpenObject, Part, format_of
+from queue_source.formats.typed import limits
 from queue_source.formats.typed import parquet as parquet_reader
-from queue_source.formats.typed import parquet_bytes
-from queue_source.formats.typed.limits import Limits
-from queue_source.formats.typed.parquet_bytes import Whole
-from queue_source.formats.typed.parquet_footer import read_footer
-from queue_source.formats.typed.parquet_pages import fetch, leaves, row_starts
 from queue_source.options.file_format import FormatOptions
 from queue_source.storage.files import ObjectFile, open_object
 from support.hostile.typed import one_page
@@ -34,13 +30,13 @@ ONE = pa.schema([("a", pa.int64())])
 NOON = dt.datetime(2020, 7, 1, 12)
 
 
-@pytest.fixture(params=["in memory", "fetched", "on disk"], autouse=True)
+@pytest.fixture(params=["in memory", "fetched", "in pieces"], autouse=True)
 def place_of_small_objects(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Objects of tests are small: they are also read in the ways of large ones."""
     if request.param != "in memory":
         monkeypatch.setattr(parquet_reader, "SMALL", 0)
-    if request.param == "on disk":
-        monkeypatch.setattr(parquet_bytes, "IN_MEMORY", 0)
+    if request.param == "in pieces":
+        monkeypatch.setattr(parquet_reader, "IN_MEMORY", 0)
 
 
 def read_parquet(file: ObjectFile, part: Part | None = None) -> Iterator[pa.Table]:
@@ -253,18 +249,30 @@ def test_neighbours_of_other_columns_are_read_by_their_own() -> None:
 
 
 def test_a_page_is_what_its_type_says_whatever_headers_it_has() -> None:
-    data = one_page(bytes(24), 24, values=3, physical=2, two_headers=True)
-    file = ObjectFile("", pa.BufferReader(data))
-    reader = pq.ParquetFile(pa.BufferReader(data))
-    (group,), _, _ = read_footer(data[-8 - int.from_bytes(data[-8:-4], "little") : -8])
-    _, chunks = fetch(Whole(file), {0: group}, leaves(reader.schema, ["a"]), Limits(len(data), 250))
-    assert [(chunk.values, chunk.dictionary) for chunk in chunks] == [(3, 0)]
+    data = one_page(gzip.compress(bytes(24)), 24, values=3, physical=2, two_headers=True)
+    assert read_column(data, pa.int64(), PARQUET) == [0, 0, 0]
+
+
+@pytest.mark.parametrize("rows", [2, 4])
+def test_a_footer_that_says_other_rows_than_its_columns_have_is_refused(rows: int) -> None:
+    """Where it says fewer, pyarrow would leave the others out."""
+    data = parquet(pa.table({"a": range(50)}), compression="none", use_dictionary=False)
+    footer = data[-8 - int.from_bytes(data[-8:-4], "little") : -8]
+    group = footer.rindex(b"\x16\x64", 0, footer.index(b"ARROW:schema"))  # field 3 of the row group: 50
+    for there in (b"\x62", b"\x66"):
+        damaged = footer[: group + 1] + there + footer[group + 2 :]
+        assert "other rows" in refused(data.replace(footer, damaged), ONE, PARQUET).detail
+    claimed = one_page(gzip.compress(bytes(24)), 24, values=3, rows=rows, physical=2)
+    if rows > 3:
+        assert refused(claimed, ONE, PARQUET).cause == "corrupt-object"
+    else:
+        assert read_column(claimed, pa.int64(), PARQUET) == [0, 0]  # nothing in it says that there are more
 
 
 @pytest.mark.parametrize("at_once", [1, 300, 1 << 20])
 def test_groups_that_are_large_are_read_in_batches(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parquet_reader, "READ_AT_ONCE", at_once)
-    monkeypatch.setattr(parquet_reader, "_ROWS", 7)
+    monkeypatch.setattr(parquet_reader, "IN_MEMORY", at_once)
+    monkeypatch.setattr(limits, "ROWS", 7)
     table = pa.table({"a": list(range(100))})
     data = parquet(table, row_group_size=30, compression="none", use_dictionary=False, write_page_checksum=True)
     assert read_column(data, pa.int64(), PARQUET) == list(range(100))
@@ -346,8 +354,7 @@ def test_dates_of_spark_before_version_3_are_those_of_the_calendar_of_then() -> 
 def test_batches_have_fewer_rows_where_texts_may_be_large(
     use_dictionary: bool, nested: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parquet_reader, "AT_ONCE", 100_000)
-    monkeypatch.setattr(parquet_reader, "_FEW", 1 << 30)
+    monkeypatch.setattr(limits, "AT_ONCE", 1000)
     values: list[Any] = [f"{n % 50}" * (n % 50) for n in range(3000)]
     if nested:
         values = [[{"k": value, "n": None}] * (len(value) % 3) for value in values]
@@ -388,30 +395,40 @@ def test_a_group_without_anything_in_it_is_null() -> None:
 
 @pytest.mark.parametrize("version", ["1.0", "2.0"])
 @pytest.mark.parametrize("codec", ["snappy", "zstd", "gzip", "none"])
-@pytest.mark.parametrize("most", [1 << 40, 5000])
 def test_many_lists_are_read_whatever_they_have_together(
-    version: str, codec: str, most: int, monkeypatch: pytest.MonkeyPatch
+    version: str, codec: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(limits, "AT_ONCE", 5000)
     lists: list[Any] = [[n] * (n % 40) for n in range(3000)] + [None, []] * 500 + [[1] * 200] + [[7]] * 999
     nested = [None if one is None else [one, one[:1]] for one in lists]
     table = pa.table({"a": lists, "b": nested})
-    sink = io.BytesIO()
-    pq.write_table(table, sink, compression=codec, data_page_version=version, data_page_size=500, row_group_size=4000)
-    found = []
+    data = parquet(table, compression=codec, data_page_version=version, data_page_size=500, row_group_size=4000)
+    assert read_bytes(data, table.schema, PARQUET) == table.to_pylist()
 
-    def seen(*arguments: Any) -> Any:
-        found.append(row_starts(*arguments))
-        return found[-1]
 
-    monkeypatch.setattr("queue_source.formats.typed.parquet_pages.row_starts", seen)
-    monkeypatch.setattr("queue_source.formats.typed.parquet_pages.INDIVISIBLE", most)
-    monkeypatch.setattr("queue_source.formats.typed.parquet.AT_ONCE", most * 10)
-    assert read_bytes(sink.getvalue(), table.schema, PARQUET) == table.to_pylist()
-    if most == 5000:
-        counted = [max(len(one or ()), 1) for one in lists[:4000]]
-        assert [int(n) for n in np.diff(found[0])] == counted
-    else:
-        assert not found
+@pytest.mark.parametrize("columns", [["a"], ["a", "b", "c"], ["c"]])
+def test_neighbouring_columns_come_with_few_requests(columns: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    class Counting(io.BytesIO):
+        reads: ClassVar[list[int]] = []
+
+        def size(self) -> int:
+            return len(self.getvalue())
+
+        def read(self, size: int | None = -1, /) -> bytes:
+            self.reads.append(size or 0)
+            return super().read(size)
+
+    rng = np.random.default_rng(1)
+    table = pa.table({name: rng.integers(0, 1 << 60, 100_000) for name in (*"abc", *(f"other{n}" for n in range(20)))})
+    data = parquet(table, row_group_size=50_000, compression="none", use_dictionary=False)
+    file, schema = Counting(data), pa.schema([(name, pa.int64()) for name in columns])
+    source = OpenObject("", ObjectFile("", file), len(data))
+    tables = list(format_of(PARQUET).open(source, Part(), schema, PARQUET, BadRecords("FAILFAST")).rows)
+    assert pa.concat_tables(tables).equals(table.select(columns))
+    if not parquet_reader.IN_MEMORY:
+        return
+    assert len(file.reads) <= 1 + 2 * min(len(columns), 2)
+    assert sum(file.reads) < 4 * len(columns) * 100_000 * 8 + (1 << 20)
 
 
 def test_many_small_lists_of_few_bytes_are_no_row_that_is_too_large() -> None:

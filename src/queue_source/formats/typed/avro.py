@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
+from importlib import import_module
 from typing import Any
 
 import pyarrow as pa
@@ -12,13 +13,15 @@ from queue_source.errors import OptionError
 from queue_source.formats.base import OpenObject, Part
 from queue_source.formats.typed.avro_blocks import Block, Blocks
 from queue_source.formats.typed.avro_types import Types
-from queue_source.formats.typed.avro_weights import Weights
-from queue_source.formats.typed.limits import AT_ONCE, Limits
+from queue_source.formats.typed.limits import Limits
 from queue_source.formats.typed.tables import TypedFormat, choose, conformed, damage_is_bad
 from queue_source.options.file_format import FormatOptions
 from queue_source.storage.files import ObjectFile
+from queue_source.storage.memory import usual_limit
 
 _ROWS = 16_384
+_TOGETHER = 4 << 20
+"""Bytes of records that are decoded at once: as values of Python they take 20 times as much, or more."""
 _CODECS = ("snappy", "zstd")
 
 
@@ -36,6 +39,10 @@ class Avro(TypedFormat):
             if not pa.Codec.is_available(codec):
                 raise OptionError("fileFormat", f"avro needs a pyarrow with {codec}: pip install pyarrow, from PyPI")
 
+    def decode_memory(self, options: FormatOptions) -> int:
+        """Half as much as for other formats: what Python frees, its process keeps in pieces."""
+        return options.max_decode_memory or usual_limit() // 2
+
     def schema_of(self, file: ObjectFile) -> pa.Schema:
         types = _types(Blocks(file, file.size(), Limits(0, 1)))
         return pa.schema([(name, types.column(kind).arrow) for name, kind in types.fields.items()])
@@ -49,7 +56,7 @@ class Avro(TypedFormat):
             types = _types(blocks)
             chosen = choose(schema, _declared(types, options), options, file.uri)
             columns = {name: types.column(types.fields[name]) for name in chosen.names}
-            portions = _portions(blocks, types, limits)
+            portions = _portions(blocks, _Decoder(types))
         while True:
             with damage_is_bad(file, "Avro"):
                 rows = next(portions, None)
@@ -82,52 +89,52 @@ def _declared(types: Types, options: FormatOptions) -> pa.Schema:
 Rows = list[dict[str, Any]]
 
 
-def _portions(blocks: Blocks, types: Types, limits: Limits) -> Iterator[Rows]:
-    """The records of all blocks, so many at once that they fit into memory."""
-    weights = Weights(types, limits)
-    decoder = _Decoder(types.decoded)
+def _portions(blocks: Blocks, decoder: _Decoder) -> Iterator[Rows]:
+    """The records of all blocks, so many at once that their memory is bounded where values are as usual."""
     gathered: Rows = []
-    total = 0
+    size = 0
     for block in blocks:
-        weight = weights.of(block.records, block.data)
-        if gathered and (total + weight > AT_ONCE or len(gathered) + block.records > _ROWS):
+        if gathered and (size + len(block.data) > _TOGETHER or len(gathered) + block.records > _ROWS):
             yield gathered
-            gathered, total = [], 0
-        if weight > AT_ONCE:
-            yield from _one_by_one(block, weights, decoder)
+            gathered, size = [], 0
+        if len(block.data) > _TOGETHER or block.records > _ROWS:
+            yield from _one_by_one(block, decoder)
         else:
             gathered += decoder.block(block)
-            total += weight
+            size += len(block.data)
     if gathered:
         yield gathered
 
 
-def _one_by_one(block: Block, weights: Weights, decoder: _Decoder) -> Iterator[Rows]:
-    """The records of a block that may be large when it is decoded: each is measured before."""
+def _one_by_one(block: Block, decoder: _Decoder) -> Iterator[Rows]:
+    """The records of a block that are too many, or too large, to be decoded at once."""
     gathered: Rows = []
-    place = total = 0
+    start, stream = 0, io.BytesIO(block.data)
     for _ in range(block.records):
-        end, weight = weights.of_record(block.data, place)
-        if gathered and (total + weight > AT_ONCE or len(gathered) >= _ROWS):
+        gathered.append(decoder.record(stream))
+        if stream.tell() - start > _TOGETHER or len(gathered) >= _ROWS:
             yield gathered
-            gathered, total = [], 0
-        gathered.append(decoder.record(block.data[place:end]))
-        place, total = end, total + weight
-    if place != len(block.data):
+            gathered, start = [], stream.tell()
+    if stream.read(1):
         raise ValueError("a block has more bytes than records")
     if gathered:
         yield gathered
 
 
 class _Decoder:
-    """Decodes records of one schema."""
+    """Decodes records of one schema.
 
-    def __init__(self, schema: Any) -> None:
+    One that is within itself is decoded by the part of `fastavro` that is written in Python, which raises
+    RecursionError for a record with too many levels: the other part would end the process.
+    """
+
+    def __init__(self, types: Types) -> None:
         import fastavro
 
-        self._decode: Any = fastavro.schemaless_reader
-        self._record = fastavro.parse_schema(schema)
-        self._array = fastavro.parse_schema({"type": "array", "items": schema})
+        reading: Any = import_module("fastavro._read_py") if types.is_within_itself else fastavro
+        self._decode: Any = reading.schemaless_reader
+        self._record = fastavro.parse_schema(types.decoded)
+        self._array = fastavro.parse_schema({"type": "array", "items": types.decoded})
 
     def block(self, block: Block) -> Rows:
         """All records: they are written as the items of an array are, so that one call reads them."""
@@ -143,9 +150,10 @@ class _Decoder:
             raise ValueError("a block has more bytes than records")
         return rows
 
-    def record(self, data: bytes) -> dict[str, Any]:
-        found: dict[str, Any] = self._decode(io.BytesIO(data), self._record, None)
-        return found
+    def record(self, stream: io.BytesIO) -> dict[str, Any]:
+        """The record that begins where the stream is, which moves on behind it."""
+        record: dict[str, Any] = self._decode(stream, self._record, None)
+        return record
 
 
 AVRO = Avro()

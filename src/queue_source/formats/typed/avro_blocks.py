@@ -1,4 +1,4 @@
-"""The container of Avro objects: its header, and its blocks as bytes, decompressed with a limit.
+"""The container of Avro objects: its header, and its blocks as bytes, decompressed.
 
 The codecs are those that come with Python and pyarrow, so that an object never depends on what else is installed.
 """
@@ -67,8 +67,9 @@ class Blocks:
             stored = self._input.exactly(size)
             if self._input.exactly(_SYNC) != self._sync:
                 raise ValueError("a block does not end where it says")
-            data = self._decompress(stored, self._limits.check_block)
-            self._limits.add_pages(len(data))
+            data = self._decompress(stored)
+            if records > len(data):
+                self._limits.check_empty(records)
             yield Block(records, data)
 
 
@@ -116,43 +117,14 @@ class _Input:
         raise ValueError("a number has no end")
 
 
-Check = Callable[[int], None]
-"""Raises BadObject for a block of so many bytes."""
+def _deflate(stored: bytes) -> bytes:
+    machine = zlib.decompressobj(-15)
+    return machine.decompress(stored) + machine.flush()  # not all writers write an end mark
 
 
-def _streamed(machine: Any, stored: bytes, check: Check) -> bytes:
-    """What a decompressor of Python's own makes of a block, in pieces."""
-    pieces, total, data = [], 0, stored
-    while not machine.eof:
-        piece = machine.decompress(data, _AHEAD)
-        data = machine.unconsumed_tail if hasattr(machine, "unconsumed_tail") else b""
-        total += len(piece)
-        check(total)
-        pieces.append(piece)
-        if not piece and not data and getattr(machine, "needs_input", True):
-            if isinstance(machine, _Inflater):  # Avro's deflate has no end mark that all writers write
-                break
-            raise ValueError("a block is cut off")
-    return b"".join(pieces)
-
-
-_Inflater = type(zlib.decompressobj())
-
-
-def _deflate(stored: bytes, check: Check) -> bytes:
-    return _streamed(zlib.decompressobj(-15), stored, check)
-
-
-def _null(stored: bytes, check: Check) -> bytes:
-    check(len(stored))
-    return stored
-
-
-def _snappy(stored: bytes, check: Check) -> bytes:
+def _snappy(stored: bytes) -> bytes:
     data, checksum = stored[:-4], stored[-4:]
-    size = _varint(data)
-    check(size)
-    plain: bytes = pa.Codec("snappy").decompress(data, size, asbytes=True)
+    plain: bytes = pa.Codec("snappy").decompress(data, _varint(data), asbytes=True)
     if zlib.crc32(plain) != int.from_bytes(checksum, "big"):
         raise ValueError("the checksum of a block is wrong")
     return plain
@@ -167,21 +139,16 @@ def _varint(data: bytes) -> int:
     raise ValueError("a block is not compressed with snappy")
 
 
-def _zstandard(stored: bytes, check: Check) -> bytes:
-    pieces, total = [], 0
+def _zstandard(stored: bytes) -> bytes:
     with pa.CompressedInputStream(pa.BufferReader(stored), "zstd") as stream:
-        while piece := stream.read(_AHEAD):
-            total += len(piece)
-            check(total)
-            pieces.append(piece)
-    return b"".join(pieces)
+        return bytes(stream.read())
 
 
-_CODECS: dict[str, Callable[[bytes, Check], bytes]] = {
-    "null": _null,
+_CODECS: dict[str, Callable[[bytes], bytes]] = {
+    "null": bytes,
     "deflate": _deflate,
     "snappy": _snappy,
     "zstandard": _zstandard,
-    "bzip2": lambda stored, check: _streamed(bz2.BZ2Decompressor(), stored, check),
-    "xz": lambda stored, check: _streamed(lzma.LZMADecompressor(), stored, check),
+    "bzip2": bz2.decompress,
+    "xz": lzma.decompress,
 }

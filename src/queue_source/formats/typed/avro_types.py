@@ -37,12 +37,14 @@ class Types:
     Attributes:
         decoded: The schema for `fastavro`: without logical types.
         fields: The types of the columns, by name.
+        is_within_itself: Whether a record may be within itself, in any number of levels.
     """
 
     def __init__(self, schema: Any, *, hybrid: bool = False) -> None:
         self._named: dict[str, Any] = {}
         self._count = self._unions = 0
         self._open: list[str] = []
+        self.is_within_itself = False
         self._hybrid = hybrid
         if not isinstance(schema, dict) or schema.get("type") != "record":
             raise ValueError("the objects are not records")
@@ -59,6 +61,7 @@ class Types:
             name = _full(schema, space)
             if name not in self._named:
                 raise ValueError(f"the type {schema!r} has no definition")
+            self.is_within_itself |= name in self._open
             return name
         if not isinstance(schema, dict) or "type" not in schema:
             raise ValueError("its schema is none of Avro")
@@ -77,9 +80,11 @@ class Types:
                 found["size"] = schema["size"]
             else:
                 inner = name.rpartition(".")[0]
+                self._open.append(name)
                 found["fields"] = [
                     {"name": field["name"], "type": self._plain(field["type"], inner)} for field in schema["fields"]
                 ]
+                self._open.pop()
         elif kind == "array":
             found = {"type": "array", "items": self._plain(schema["items"], space)}
         elif kind == "map":

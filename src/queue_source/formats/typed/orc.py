@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from queue_source.formats.base import OpenObject, Part
-from queue_source.formats.typed import orc_file
-from queue_source.formats.typed.limits import AT_ONCE, Limits
+from queue_source.formats.typed.limits import Batches, Limits
 from queue_source.formats.typed.orc_file import OrcFile, Stripe, StripeFooter
-from queue_source.formats.typed.orc_lengths import measured
+from queue_source.formats.typed.orc_lengths import IN_USE, largest_row
 from queue_source.formats.typed.orc_values import Values
 from queue_source.formats.typed.tables import ColumnarFormat, choose, conformed, damage_is_bad
 from queue_source.options.file_format import FormatOptions
 from queue_source.storage.files import ObjectFile
+from queue_source.storage.memory import memory_left
 
-_ROWS = 65_536
-_DICTIONARIES = (1, 3)  # encodings DICTIONARY and DICTIONARY_V2
 _HIVE = re.compile(r"_col\d+")
 
 
@@ -32,7 +31,7 @@ class Orc(ColumnarFormat):
 
     def read(self, source: OpenObject, part: Part, schema: pa.Schema, options: FormatOptions) -> Iterator[pa.Table]:
         """The rows of the stripes that begin in the part."""
-        file, limits = source.file, Limits(source.size, options.max_expansion)
+        file, limits, batches = source.file, Limits(source.size, options.max_expansion), Batches()
         with damage_is_bad(file, "ORC"):
             orc, written = _opened(file)
             names = _names(written.names, schema, options)
@@ -43,9 +42,60 @@ class Orc(ColumnarFormat):
             stripes = [stripe for stripe in orc.stripes if part.start <= stripe.offset < last and stripe.rows]
             limits.check_rows(sum(stripe.rows for stripe in stripes))
         for stripe in stripes:
-            for batch in _batches(file, orc, stripe, wanted, limits):
-                table = pa.Table.from_batches([batch]).rename_columns(chosen.names)
-                yield limits.counted(conformed(_with_times(table, schema, chosen.matches), schema, chosen, options))
+            with damage_is_bad(file, "ORC"):
+                footer = orc.stripe_footer(stripe)
+                row = largest_row(orc, stripe, footer, wanted, memory_left())
+                decode = _Decoder(orc, stripe, footer, Values(orc, footer.zone), wanted)
+
+            def read(rows: int, decode: _Decoder = decode) -> Iterator[pa.Table]:
+                tables = decode.tables(rows)
+                while True:
+                    with damage_is_bad(file, "ORC"):
+                        table = next(tables, None)
+                    if table is None:
+                        return
+                    table = _with_times(table.rename_columns(chosen.names), schema, chosen.matches)
+                    yield conformed(table, schema, chosen, options)
+                    del table
+
+            for table in batches.of(read, stripe.rows, IN_USE * row):
+                yield limits.counted(table)
+                del table  # before the next is decoded, which may be as large
+
+
+@dataclass(frozen=True, slots=True)
+class _Decoder:
+    """A stripe, and the columns that are read of it."""
+
+    orc: OrcFile
+    stripe: Stripe
+    footer: StripeFooter
+    values: Values
+    columns: list[str]
+
+    def tables(self, rows: int) -> Iterator[pa.Table]:
+        """Decode the stripe in batches of so many rows."""
+        import pyarrow.dataset as ds
+        from pyarrow.dataset import OrcFileFormat
+
+        fragment = OrcFileFormat().make_fragment(self.orc.alone(self.stripe, self.footer))
+        scanner = ds.Scanner.from_fragment(
+            fragment, columns=self.columns, batch_size=rows, batch_readahead=0, fragment_readahead=0,
+            use_threads=False, memory_pool=pa.default_memory_pool(),
+        )  # fmt: skip
+        batches = scanner.to_reader()
+        try:
+            for batch in batches:
+                batch.validate(full=True)
+                yield self._table(batch)
+        finally:
+            batches.close()  # nothing is decoded on of an object that was refused
+
+    def _table(self, batch: pa.RecordBatch) -> pa.Table:
+        if not self.columns:  # pyarrow would forget how many rows there are
+            return pa.table({"": pa.nulls(batch.num_rows)}).select([])
+        columns = [self.values.column(column, name) for column, name in zip(batch.columns, self.columns, strict=True)]
+        return pa.table(columns, names=self.columns)
 
 
 def _opened(file: ObjectFile) -> tuple[OrcFile, pa.Schema]:
@@ -65,77 +115,6 @@ def _names(written: Sequence[str], schema: pa.Schema, options: FormatOptions) ->
         return list(written)
     declared = [name for name in schema.names if name != options.rescued_data_column]
     return [*declared[: len(written)], *written[len(declared) :]]
-
-
-def _batches(
-    file: ObjectFile, orc: OrcFile, stripe: Stripe, wanted: list[str], limits: Limits
-) -> Iterator[pa.RecordBatch]:
-    import pyarrow.dataset as ds
-    from pyarrow.dataset import OrcFileFormat
-
-    with damage_is_bad(file, "ORC"):
-        footer = orc.stripe_footer(stripe)
-        values = Values(orc, footer.zone)
-        rows = _rows(orc, stripe, footer, wanted, limits)
-        fragment = OrcFileFormat().make_fragment(orc.alone(stripe, footer))
-        scanner = ds.Scanner.from_fragment(
-            fragment, columns=wanted, batch_size=rows, batch_readahead=0, fragment_readahead=0, use_threads=False
-        )
-        batches = scanner.to_reader()
-    try:
-        while True:
-            with damage_is_bad(file, "ORC"):
-                batch = next(batches, None)
-                if batch is None:
-                    return
-                batch.validate(full=True)
-                columns = [values.column(column, name) for column, name in zip(batch.columns, wanted, strict=True)]
-                empty = pa.table({"": pa.nulls(batch.num_rows)}).select([]).to_batches()
-                batch = pa.RecordBatch.from_arrays(columns, names=wanted) if columns else empty[0]
-            yield batch
-    finally:
-        batches.close()  # nothing is decoded on of an object that was refused
-
-
-def _rows(orc: OrcFile, stripe: Stripe, footer: StripeFooter, wanted: Sequence[str], limits: Limits) -> int:
-    """Rows of a batch that fits into memory, whatever is in the stripe."""
-    root = orc.types[0]
-    worst = sum(
-        _worst(orc, stripe, footer, root.inner[n], stripe.rows, limits)[0]
-        for n, name in enumerate(root.names)
-        if name in wanted
-    )
-    limits.check_indivisible(worst, "a row")
-    return max(min(_ROWS, AT_ONCE // 4 // max(worst, 1)), 1)  # it is there several times while it is decoded
-
-
-def _worst(
-    orc: OrcFile, stripe: Stripe, footer: StripeFooter, number: int, count: int, limits: Limits
-) -> tuple[int, int]:
-    """The bytes that a value of a type may have, of which there are so many in the stripe, and those of all of them."""
-    written = orc.types[number]
-
-    def lengths() -> tuple[int, int]:
-        stream = footer.streams.get((number, orc_file.LENGTH))
-        if stream is None:
-            return 0, 0
-        limits.check_indivisible(orc.content_size(stream), "a stream of lengths")
-        version = 1 if footer.encodings[number] < 2 else 2
-        return measured(orc.content(stream), version, count)
-
-    if written.kind in (orc_file.LIST, orc_file.MAP):
-        length, total = lengths()
-        inner = [_worst(orc, stripe, footer, n, total, limits) for n in written.inner]
-        # the longest list need not have the longest texts: no more than all there are
-        return 4 + sum(min(length * one, every) for one, every in inner), 4 * count + sum(every for _, every in inner)
-    if written.kind in (orc_file.STRING, orc_file.BINARY, orc_file.VARCHAR, orc_file.CHAR):
-        longest, total = lengths()
-        is_dictionary = footer.encodings[number] in _DICTIONARIES
-        return 4 + longest, 4 * count + (count * longest if is_dictionary else total)
-    if written.inner:
-        inner = [_worst(orc, stripe, footer, n, count, limits) for n in written.inner]
-        return sum(one for one, _ in inner), sum(every for _, every in inner)
-    return 16, 16 * count
 
 
 def _with_times(table: pa.Table, schema: pa.Schema, matches: dict[str, str]) -> pa.Table:

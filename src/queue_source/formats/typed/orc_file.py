@@ -12,10 +12,11 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from queue_source.formats.typed.files import ArrowReadable
 from queue_source.storage.files import ObjectFile
 
 STRING, BINARY, TIMESTAMP, LIST, MAP, STRUCT, DECIMAL, DATE, VARCHAR, CHAR = 7, 8, 9, 10, 11, 12, 14, 15, 16, 17
-DATA, LENGTH, DICTIONARY_DATA = 1, 2, 3  # kinds of streams
+LENGTH = 2  # a kind of streams
 SMALL = 1 << 20
 """Bytes of the largest stripe that is fetched as a whole, in one request, also where not all of it is needed."""
 _PROLEPTIC = 2
@@ -50,8 +51,6 @@ class Stripe:
 class Stream:
     """A stream of a stripe. `place` is the first byte of what it holds in the file."""
 
-    kind: int
-    column: int
     place: int
     length: int
 
@@ -167,73 +166,53 @@ def _lz4(piece: bytes, size: int) -> bytes:
 
 
 class StripeFooter:
-    """The streams of a stripe, how each column is encoded, and the zone of who wrote it ("": it does not say)."""
+    """The streams of a stripe, by column and kind, and the zone of who wrote it ("": it does not say).
+
+    `encodings` has of each column how it is encoded, and the entries of its dictionary.
+    """
 
     def __init__(self, data: bytes, stripe: Stripe) -> None:
         self._fields = parse(data)
         self.zone = _bytes(dict(self._fields).get(3, b"")).decode()
-        self.encodings = [_int(dict(parse(_bytes(value))).get(1, 0)) for number, value in self._fields if number == 2]
+        self.encodings: list[tuple[int, int]] = []
         self.streams: dict[tuple[int, int], Stream] = {}
         place = stripe.offset
         for number, value in self._fields:
+            said = dict(parse(_bytes(value))) if number in (1, 2) else {}
             if number == 1:
-                one = dict(parse(_bytes(value)))
-                stream = Stream(_int(one.get(1, 0)), _int(one.get(2, 0)), place, _int(one.get(3, 0)))
-                self.streams[stream.column, stream.kind] = stream
-                place += stream.length
+                length = _int(said.get(3, 0))
+                self.streams[_int(said.get(2, 0)), _int(said.get(1, 0))] = Stream(place, length)
+                place += length
+            elif number == 2:
+                self.encodings.append((_int(said.get(1, 0)), _int(said.get(2, 0))))
 
     def in_gmt(self) -> bytes:
         return written([*((number, value) for number, value in self._fields if number != 3), (3, b"GMT")])
 
 
-class StripeFile:
+class StripeFile(ArrowReadable):
     """The file of one stripe, for pyarrow: its bytes are read from the object when they are asked for."""
 
-    closed = False
-
     def __init__(self, file: ObjectFile, offset: int, length: int, after: bytes) -> None:
+        super().__init__(len(_MAGIC) + length + len(after))
         self._file, self._offset, self._length, self._after = file, offset, length, after
-        self._place = 0
-        self._size = len(_MAGIC) + length + len(after)
 
     def read(self, size: int) -> bytes:
         pieces = []
         while size > 0 and (piece := self._piece(size)):
             pieces.append(piece)
-            self._place += len(piece)
+            self.place += len(piece)
             size -= len(piece)
         return b"".join(pieces)
 
     def _piece(self, size: int) -> bytes:
-        inside = self._place - len(_MAGIC)
+        inside = self.place - len(_MAGIC)
         if inside < 0:
-            return _MAGIC[self._place : self._place + size]
+            return _MAGIC[self.place : self.place + size]
         if inside < self._length:
             self._file.seek(self._offset + inside)
             return self._file.read(min(size, self._length - inside))
         return self._after[inside - self._length :][:size]
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        self._place = offset + (0, self._place, self._size)[whence]
-        return self._place
-
-    def tell(self) -> int:
-        return self._place
-
-    def size(self) -> int:
-        return self._size
-
-    def close(self) -> None:
-        """Nothing: the object is closed by who opened it."""
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def writable(self) -> bool:
-        return False
 
 
 def _type(data: bytes) -> OrcType:
@@ -257,7 +236,7 @@ def _packed(value: int | bytes) -> list[int]:
         return [value]
     found, place = [], 0
     while place < len(value):
-        number, place = _varint(value, place)
+        number, place = varint(value, place)
         found.append(number)
     return found
 
@@ -279,14 +258,14 @@ def parse(data: bytes) -> Fields:
     fields: Fields = []
     place = 0
     while place < len(data):
-        key, place = _varint(data, place)
+        key, place = varint(data, place)
         number, wire = key >> 3, key & 7
         if wire == 0:
-            value, place = _varint(data, place)
+            value, place = varint(data, place)
             fields.append((number, value))
             continue
         if wire == 2:
-            length, place = _varint(data, place)
+            length, place = varint(data, place)
         elif wire in (1, 5):
             length = 8 if wire == 1 else 4
         else:
@@ -319,7 +298,7 @@ def _as_varint(value: int) -> bytes:
     return bytes(out)
 
 
-def _varint(data: bytes, place: int) -> tuple[int, int]:
+def varint(data: bytes, place: int) -> tuple[int, int]:
     value = shift = 0
     while place < len(data) and shift < 70:
         byte = data[place]

@@ -15,7 +15,6 @@ from pyiceberg.types import DateType, NestedField, PrimitiveType, TimestampType,
 
 from queue_source.errors import BadObject, OptionError
 from queue_source.formats.path_columns import path_values
-from queue_source.formats.typed.parquet_facts import Described
 from queue_source.options.partitioning import PartitionField
 from queue_source.sinks.iceberg.columns import (
     Bound,
@@ -28,6 +27,7 @@ from queue_source.sinks.iceberg.columns import (
     wrong,
 )
 from queue_source.sinks.iceberg.facts import Facts, as_bounds
+from queue_source.sinks.iceberg.footers import Described
 from queue_source.sinks.iceberg.known_partitions import folder_columns, inferred, record_of
 from queue_source.sinks.iceberg.name_mapping import children_of
 from queue_source.sinks.iceberg.schemas import united

@@ -36,7 +36,7 @@ from pyiceberg.types import (
 )
 
 from queue_source.errors import BadObject
-from queue_source.formats.typed.parquet_facts import Described
+from queue_source.sinks.iceberg.footers import Described
 from queue_source.sinks.iceberg.name_mapping import children_of, completed
 
 _FIELD_ID = b"PARQUET:field_id"

@@ -11,7 +11,6 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from queue_source.errors import BadObject, CuesqueueError, ObjectRefused, OptionError
-from queue_source.formats.typed.parquet_facts import Described, describe
 from queue_source.options import SinkOptions
 from queue_source.read.objects import check_unchanged
 from queue_source.read.plan_store import PlanStore
@@ -20,6 +19,7 @@ from queue_source.sinks.base import Batch, Sink
 from queue_source.sinks.iceberg.candidates import Candidate, TableOfFiles
 from queue_source.sinks.iceberg.copying import Copy, all_rows
 from queue_source.sinks.iceberg.files import write_files
+from queue_source.sinks.iceberg.footers import Described, describe
 from queue_source.sinks.iceberg.objects import Named, Refused, TaskObjects
 from queue_source.sinks.iceberg.registration import Registration
 from queue_source.sinks.iceberg.tables import TableMaker, Target

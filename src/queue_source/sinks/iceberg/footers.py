@@ -1,7 +1,7 @@
 """What a Parquet footer says of the values of a file: counts, bounds, sizes and places. No page is read.
 
-As with `parquet_footer`, pyarrow's accessors of row groups are not called: they end the process where a footer says
-what cannot be, and do not tell whether a bound is exact. Bounds are the bytes as they are written.
+pyarrow's accessors of row groups are not called: they end the process where a footer says what cannot be, and do not
+tell whether a bound is exact. Bounds are the bytes as they are written.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from queue_source.errors import BadObject
-from queue_source.formats.typed.parquet import footer_at, footer_end, opened
-from queue_source.formats.typed.parquet_footer import Walk
-from queue_source.formats.typed.parquet_thrift import BINARY, FALSE, I32, I64, LIST, STRUCT, TRUE
+from queue_source.formats.typed.parquet import opened
 from queue_source.formats.typed.tables import damage_is_bad
+from queue_source.sinks.iceberg.thrift import BINARY, FALSE, I32, I64, LIST, STRUCT, TRUE, Walk
 from queue_source.storage.files import ObjectFile
+from queue_source.storage.memory import BoundedMemory, usual_limit
 
+_END = 64 << 10  # bytes that have the footer of most objects
 _NUMBERS = frozenset({"BOOLEAN", "INT32", "INT64", "FLOAT", "DOUBLE"})
 """Physical types whose order was never in doubt: that of bytes was signed in old files."""
 
@@ -67,16 +68,20 @@ class Described:
 
 
 def describe(file: ObjectFile) -> Described:
-    """Read the footer. Raises BadObject (`corrupt-object`, `encrypted-object`) and what the store raises."""
+    """Read the footer.
+
+    Raises BadObject (`corrupt-object`, `encrypted-object`, `too-large-for-memory`) and what the store raises.
+    """
     size = file.size()
     with damage_is_bad(file, "Parquet"):
         if size < 12:
             raise ValueError(f"it has {size} bytes")
-        end = footer_end(file)
+        end = _end(file, size)
+    with BoundedMemory(usual_limit()), damage_is_bad(file, "Parquet"):
         if end[-4:] == b"PARE":
             raise _encrypted(file)
         reader = opened(pa.BufferReader(end))
-        written = footer_at(end)
+        written = end[-8 - int.from_bytes(end[-8:-4], "little") : -8]
         found = _read(written)
         if found.encrypted:
             raise _encrypted(file)
@@ -95,6 +100,18 @@ def describe(file: ObjectFile) -> Described:
                 column.chunks.append(_chunk(column, chunk, group.rows, limit, found.is_ordered(number)))
         starts = sorted(min(chunk.start for chunk in group.chunks) for group in groups if group.chunks)
         return Described(reader.schema_arrow, columns, found.rows, size, file.etag(), starts, found.said)
+
+
+def _end(file: ObjectFile, size: int) -> bytes:
+    """The end of an object, from its footer on, or from before it."""
+    end = _read_range(file, max(size - _END, 0), size)
+    start = size - 8 - int.from_bytes(end[-8:-4], "little")
+    return end if start >= size - len(end) or start < 0 else _read_range(file, start, size)
+
+
+def _read_range(file: ObjectFile, start: int, end: int) -> bytes:
+    file.seek(start)
+    return file.read(end - start)
 
 
 def _encrypted(file: ObjectFile) -> BadObject:
