@@ -111,11 +111,11 @@ def room_for_reading() -> AbstractContextManager[None]:
 
 
 def memory_left() -> int:
-    """Give the bytes that this process may still take, where it is limited, or what an object may usually take."""
+    """Give the bytes that this process may still take, by the limits in force; on other systems the usual limit."""
     if not _CAN_LIMIT:
         return usual_limit()
     _, data = _taken()
-    _, end = _room(usual_limit())
+    _, end = _room(_NO_LIMIT)
     return end - data
 
 
@@ -220,12 +220,12 @@ _PROCESS = _Process()
 def _room(limit: int) -> tuple[int, int]:
     """Give how many of so many bytes the process may still take, and how many bytes of data it may have then.
 
-    What was freed and not given back is used first, so it counts as free; but it is in pieces, so a quarter of the
-    limit is left in any case. A process that holds twice the limit in pieces is no place for a fair trial: 0.
+    What was freed and not given back is used first, but it is in pieces: as much as the limit does not count, beyond it
+    less is left, down to a quarter. A process that holds twice the limit in pieces is no place for a fair trial: 0.
     """
     size, data = _taken()
     freed = _LIBRARY.freed()
-    room, more = limit if freed <= 2 * limit else 0, max(limit - freed, limit // 4, min(limit, FAIR))
+    room, more = limit if freed <= 2 * limit else 0, min(max(2 * limit - freed, limit // 4), limit)
     for kind, taken in ((resource.RLIMIT_AS, size + FOR_READING), (resource.RLIMIT_DATA, data)):
         soft, _ = resource.getrlimit(kind)
         if soft != resource.RLIM_INFINITY:

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
@@ -429,6 +430,19 @@ def test_neighbouring_columns_come_with_few_requests(columns: list[str], monkeyp
         return
     assert len(file.reads) <= 1 + 2 * min(len(columns), 2)
     assert sum(file.reads) < 4 * len(columns) * 100_000 * 8 + (1 << 20)
+
+
+def test_long_texts_that_repeat_are_read_in_less_memory_than_they_have() -> None:
+    texts = ["x" * (1 << 20), "y"]
+    table = pa.table({"a": pa.DictionaryArray.from_arrays(pa.array([0, 1] * 300, pa.int32()), pa.array(texts))})
+    options = FormatOptions("parquet", max_decode_memory=128 << 20)
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(parquet(table))
+        file.flush()
+        batches = load_object(file.name, pa.schema([("a", pa.string())]), options)
+    lengths = [length for batch in batches for length in pc.binary_length(batch["a"]).to_pylist()]
+    assert lengths == [1 << 20, 1] * 300
+    assert max(batch.nbytes for batch in batches) < 128 << 20
 
 
 def test_many_small_lists_of_few_bytes_are_no_row_that_is_too_large() -> None:

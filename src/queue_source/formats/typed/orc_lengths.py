@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from queue_source.formats.typed import orc_file
 from queue_source.formats.typed.orc_file import OrcFile, Stripe, StripeFooter, varint
 
@@ -73,10 +75,9 @@ class _Sizes:
 
 
 def lengths(data: bytes, version: int, count: int) -> tuple[int, int]:
-    """Return the largest of the first `count` numbers of an unsigned stream, and their sum.
+    """Return the largest of the first `count` numbers of an unsigned stream, and their sum, or somewhat more.
 
-    Both may be said to be some times as large, since no number is unpacked from its bits. Raises ValueError or
-    IndexError for damage.
+    Raises ValueError or IndexError for damage.
     """
     return _first_version(data, count) if version == 1 else _second_version(data, count)
 
@@ -105,36 +106,64 @@ def _second_version(data: bytes, count: int) -> tuple[int, int]:
     place = most = total = 0
     while place < len(data) and count > 0:
         header = data[place]
-        kind, few = header >> 6, 0
+        kind = header >> 6
         if kind == 0:  # a number, repeated
             width = ((header >> 3) & 7) + 1
-            highest, length = int.from_bytes(data[place + 1 : place + 1 + width], "big"), (header & 7) + _RUN
+            number, length = int.from_bytes(data[place + 1 : place + 1 + width], "big"), (header & 7) + _RUN
+            most, total = max(most, number), total + number * length
             place += 1 + width
-        else:
-            width, length = _WIDTHS[(header >> 1) & 31], ((header & 1) << 8 | data[place + 1]) + 1
-            place += 2
-            if kind == 1:  # each in so many bits
-                highest = (1 << width) - 1
-                place += -(-length * width // 8)
-            elif kind == 2:  # above a base, some with more bits
-                base_width, patch_width = (data[place] >> 5) + 1, _WIDTHS[data[place] & 31]
-                gap_width, patches = (data[place + 1] >> 5) + 1, data[place + 1] & 31
-                base = int.from_bytes(data[place + 2 : place + 2 + base_width], "big")
-                entry = next(one for one in _WIDTHS if one >= min(gap_width + patch_width, 64))
-                usual = base + (1 << width) - 1
-                highest = base + (1 << width + patch_width) - 1 if patches else usual
-                few = (length - patches) * (highest - usual)  # which are not so large
-                place += 2 + base_width + -(-length * width // 8) + -(-patches * entry // 8)
-            else:  # each larger than the one before, or each smaller
-                steps = (1 << width) - 1 if (header >> 1) & 31 else 0
-                first, place = varint(data, place)
-                step, place = varint(data, place)
-                step = (step >> 1) ^ -(step & 1)
-                if steps:
-                    place += -(-max(length - 2, 0) * width // 8)
-                else:
-                    steps = abs(step)
-                highest = first + max(step + steps * (length - 2), 0) if step >= 0 else first
-        most, total = max(most, highest), total + highest * length - few
+            count -= length
+            continue
+        width = _WIDTHS[(header >> 1) & 31]
+        length = ((header & 1) << 8 | data[place + 1]) + 1
         count -= length
+        place += 2
+        if kind == 1:  # each in so many bits
+            high, every, place = _measured(data, place, length, width)
+            most, total = max(most, high), total + every
+        elif kind == 2:  # above a base, some with more bits
+            base_width, patch_width = (data[place] >> 5) + 1, _WIDTHS[data[place] & 31]
+            gap_width, patches = (data[place + 1] >> 5) + 1, data[place + 1] & 31
+            base = int.from_bytes(data[place + 2 : place + 2 + base_width], "big")
+            _, every, place = _measured(data, place + 2 + base_width, length, width)
+            entry = next(one for one in _WIDTHS if one >= min(gap_width + patch_width, 64))
+            patch, place = _unpacked(data, place, patches, entry)
+            above = int((patch & np.uint64((1 << patch_width) - 1)).max()) if patches else 0
+            highest = base + (above << width) + (1 << width) - 1
+            most, total = max(most, highest), total + length * base + every + patches * (highest - base)
+        else:  # each larger than the one before, or each smaller
+            if not (header >> 1) & 31:
+                width = 0
+            first, place = varint(data, place)
+            step, place = varint(data, place)
+            step = (step >> 1) ^ -(step & 1)
+            climbed = step * (length - 1)
+            if width and length > 2:
+                found, place = _unpacked(data, place, length - 2, width)
+                climbed = step + (int(found.sum(dtype=np.float64)) if step >= 0 else 0)
+            highest = max(first, first + climbed)
+            most, total = max(most, highest), total + length * highest
     return most, total
+
+
+def _measured(data: bytes, place: int, count: int, width: int) -> tuple[int, int, int]:
+    """The largest of so many numbers of so many bits, their sum, and the place after them.
+
+    Writers round up to whole bytes; of other widths no more is taken than a number needs.
+    """
+    if width % 8:
+        most = (1 << width) - 1
+        return most, count * most, place + -(-count * width // 8)
+    found, place = _unpacked(data, place, count, width)
+    return int(found.max()), int(found.sum(dtype=np.float64)), place
+
+
+def _unpacked(data: bytes, place: int, count: int, width: int) -> tuple[np.ndarray, int]:
+    """So many numbers of so many bits, the most significant first, and the place after them."""
+    size = -(-count * width // 8)
+    piece = np.frombuffer(data, np.uint8, size, place)  # raises ValueError where there is less
+    if width in (8, 16, 32, 64):
+        return piece.view(f">u{width // 8}"), place + size
+    bits = np.unpackbits(piece)[: count * width].reshape(count, width)
+    powers = np.uint64(1) << np.arange(width - 1, -1, -1, dtype=np.uint64)
+    return (bits * powers).sum(axis=1, dtype=np.uint64), place + size
