@@ -221,11 +221,12 @@ def _room(limit: int) -> tuple[int, int]:
     """Give how many of so many bytes the process may still take, and how many bytes of data it may have then.
 
     What was freed and not given back is used first, but it is in pieces: as much as the limit does not count, beyond it
-    less is left, down to a quarter. A process that holds twice the limit in pieces is no place for a fair trial: 0.
+    less is left. Where that is less than half of the limit, the process is no place for a fair trial: 0.
     """
     size, data = _taken()
     freed = _LIBRARY.freed()
-    room, more = limit if freed <= 2 * limit else 0, min(max(2 * limit - freed, limit // 4), limit)
+    more = min(max(2 * limit - freed, limit // 4), limit)
+    room = limit if more >= limit // 2 else 0
     for kind, taken in ((resource.RLIMIT_AS, size + FOR_READING), (resource.RLIMIT_DATA, data)):
         soft, _ = resource.getrlimit(kind)
         if soft != resource.RLIM_INFINITY:
