@@ -223,6 +223,7 @@ def _room(limit: int) -> tuple[int, int]:
     What was freed and not given back is used first, but it is in pieces: as much as the limit does not count, beyond it
     less is left. Where that is less than half of the limit, the process is no place for a fair trial: 0.
     """
+    _reserve(os.getpid())
     size, data = _taken()
     freed = _LIBRARY.freed()
     more = min(max(2 * limit - freed, limit // 4), limit)
@@ -233,6 +234,13 @@ def _room(limit: int) -> tuple[int, int]:
             left = max(soft - taken, 0)
             room, more = min(room, left), min(more, left)
     return room, data + more
+
+
+@cache
+def _reserve(process: int) -> None:
+    """Let pyarrow's own allocator take what it reserves, a gigabyte: some of its parts use it in a block all the same."""
+    pa.array([0])
+    pa.allocate_buffer(1 << 10)
 
 
 def _taken() -> tuple[int, int]:

@@ -50,8 +50,9 @@ class Parquet(ColumnarFormat):
             size = file.size()
             native = pa.BufferReader(_whole(file)) if size <= SMALL else pa.PythonFile(ReadAhead(file), "r")
             reader = opened(native)
-            chosen = _choose(reader, schema, options, file.uri)
-            times = _Times(reader, chosen.names)
+            written = reader.schema_arrow  # once: each time it is made anew
+            chosen = _choose(written, schema, options, file.uri)
+            times = _Times(reader, written, chosen.names)
             groups = _groups(reader.metadata, size * options.max_expansion)
             if part != Part():
                 places = _places(reader, size)
@@ -121,9 +122,8 @@ def _whole(file: ObjectFile) -> bytes:
     return data
 
 
-def _choose(reader: pq.ParquetFile, schema: pa.Schema, options: FormatOptions, uri: str) -> Chosen:
+def _choose(written: pa.Schema, schema: pa.Schema, options: FormatOptions, uri: str) -> Chosen:
     """Raises BadObject("wrong-columns"), and NewColumns where the options want to know of them."""
-    written = reader.schema_arrow
     found = written
     if any(map(_is_empty, written.types)):  # pyarrow leaves out a group without any values
         found = pa.schema([field for field in written if not _is_empty(field.type)])
@@ -194,9 +194,9 @@ def _places(reader: pq.ParquetFile, size: int) -> list[int]:
 class _Times:
     """What is unusual about the dates and moments in some columns of a file, by what the file says of itself."""
 
-    def __init__(self, reader: pq.ParquetFile, names: Sequence[str]) -> None:
+    def __init__(self, reader: pq.ParquetFile, written: pa.Schema, names: Sequence[str]) -> None:
         self._int96: set[str] = set()
-        if any(_may_be_int96(reader.schema_arrow.field(name).type) for name in names):
+        if any(_may_be_int96(written.field(name).type) for name in names):
             leaves = map(reader.schema.column, range(len(reader.schema)))
             physical = {leaf.path.split(".")[0]: leaf.physical_type for leaf in leaves}
             self._int96 = {name for name, kind in physical.items() if kind == "INT96"}
