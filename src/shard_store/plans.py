@@ -7,7 +7,7 @@ whether the transaction committed: what is there already is found by seq or by d
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,13 +17,13 @@ from sqlalchemy.engine import Row
 from shard_store import announcing, known_sinks, memory, read_marks, readings, shard_repair, snapshots, unpublished
 from shard_store.activity import Activity
 from shard_store.error_records import found_bad
-from shard_store.errors import PipelineTakenOver, ShardStoreError, StoreConfigurationError
+from shard_store.errors import LostProgress, PipelineTakenOver, ShardStoreError, StoreConfigurationError
 from shard_store.model import Pending, Plan, PlanIdentity, Position, PublishToken, Range, ShardKey, delivery_hash
 from shard_store.offsets import lost_progress
 from shard_store.positions import finished, open_places, refuse_missing, split_by_fit
 from shard_store.semantics import Semantics
 from shard_store.shards import fence
-from shard_store.sql.schema import attempts, of_pipeline, pipelines, sources
+from shard_store.sql.schema import attempts, identity, of_pipeline, pipelines, sources
 from shard_store.sql.schema import snapshots as snapshot_rows
 from shard_store.sql.transaction import Transaction
 
@@ -101,13 +101,28 @@ def current_plan(transaction: Transaction, pipeline: str, driver: str | None = N
     return plan_for(transaction, pipeline, driver, None)[0]
 
 
+NotedPlans = Callable[[str, str, int], str | None]
+"""The hash of the plan that the reader has made for the micro-batch that runs, by store, pipeline and incarnation.
+
+Empty: it has made none, since there is no new input. None: not known.
+"""
+
+
 def plan_for(
-    transaction: Transaction, pipeline: str, driver: str | None, sink: str | None
+    transaction: Transaction,
+    pipeline: str,
+    driver: str | None,
+    sink: str | None,
+    noted_plans: NotedPlans = lambda *of: None,
 ) -> tuple[PlanIdentity, bool]:
-    """The same, and whether the sink that asks is known to the pipeline."""
+    """The same, and whether the sink that asks is known to the pipeline.
+
+    Raises LostProgress where the current plan is not the one that the reader has made for this micro-batch.
+    """
     delivered = attempts.c.delivery_hash.is_not(None).label("delivered")
+    store_id = sa.select(identity.c.store_id).scalar_subquery().label("store_id")
     row = transaction.execute(
-        sa.select(pipelines, delivered, sources.c.moved_to)
+        sa.select(pipelines, delivered, sources.c.moved_to, store_id)
         .outerjoin(attempts, attempts.c.delivery_hash == pipelines.c.plan_hash)
         .outerjoin(sources, sources.c.source == pipelines.c.source)
         .where(pipelines.c.pipeline == pipeline)
@@ -122,11 +137,23 @@ def plan_for(
     done = row.plan_hash is None or row.delivered or row.plan_end <= row.confirmed_seq
     if (row.plan_incarnation != row.incarnation and not done) or (driver is not None and row.driver != driver):
         raise PipelineTakenOver(pipeline, row.plan_incarnation, row.incarnation)
+    noted = noted_plans(row.store_id, pipeline, row.incarnation)
+    if noted is not None and (noted != row.plan_hash if noted else not done):
+        raise _went_back(transaction, pipeline, row.plan_end, noted)
     token = PublishToken(pipeline, row.incarnation)
     known = sink is None or known_sinks.is_known(row, sink)
     if row.plan_hash is None:
         return PlanIdentity(row.source, token, 0, 0, delivery_hash(row.source, pipeline, (), (0, 0))), known
     return PlanIdentity(row.source, token, row.plan_start, row.plan_end, row.plan_hash), known
+
+
+def _went_back(transaction: Transaction, pipeline: str, end_seq: int | None, noted: str) -> LostProgress:
+    missing = "the plan of this micro-batch" if noted else f"that the plan up to offset {end_seq} is published"
+    return LostProgress(
+        f"pipeline {pipeline!r}: the store {transaction.database} has lost {missing}: a replica that lacks what came "
+        "last took its place, or a backup was restored, while the query ran; start the query again: it compares its "
+        "checkpoint with the store, and says what is missing"
+    )
 
 
 def planned_ranges(transaction: Transaction, identity: PlanIdentity) -> list[Range]:

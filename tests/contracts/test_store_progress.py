@@ -7,8 +7,10 @@ import pytest
 from shard_store.errors import LostProgress, PipelineTakenOver, ShardStoreError, StoreConfigurationError
 from shard_store.model import (
     BEGINNING,
+    SINK,
     ErrorRecord,
     Plan,
+    PlanIdentity,
     Position,
     Range,
     ShardState,
@@ -481,3 +483,32 @@ def test_the_backlog_of_a_pipeline_is_what_it_owns_and_has_not_finished(store: S
     store.open_shards(us.token, us.source, [content("a"), content("b"), unknown])
     assert store.backlog("p") == (3, 20)
     assert store.backlog("never started") == (0, 0)
+
+
+# --- what the sink takes ---
+
+
+def test_a_sink_takes_no_other_plan_than_the_one_that_its_reader_has_made_for_the_batch(store: ShardStore) -> None:
+    """The store may have gone back since: then its current plan is an earlier one, or is not published any more."""
+    us = Pipeline.start(store)
+    plan = us.planned("a")
+
+    def take_plan(noted: str | None) -> PlanIdentity:
+        return store.take_plan("p", None, SINK, lambda store_id, pipeline, incarnation: noted)
+
+    digest = plan.identity.delivery_hash
+    assert take_plan(digest) == take_plan(None) == plan.identity
+    with pytest.raises(LostProgress, match="has lost the plan of this micro-batch"):
+        take_plan("f" * 64)
+    with pytest.raises(LostProgress, match="has lost that the plan up to offset 1 is published"):
+        take_plan("")  # a batch without input, after this one
+    us.publish(plan)
+    assert take_plan("") == plan.identity
+
+
+def test_what_a_reader_has_noted_is_asked_of_its_store_and_incarnation(store: ShardStore) -> None:
+    Pipeline.start(store)
+    token = Pipeline.start(store).token
+    asked: list[tuple[str, str, int]] = []
+    store.take_plan("p", None, SINK, lambda *of: asked.append(of))
+    assert asked == [(store.store_id(), "p", token.incarnation)]

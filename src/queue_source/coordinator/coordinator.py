@@ -26,7 +26,7 @@ from queue_source.errors import QueueError
 from queue_source.formats.base import may_be_cut
 from shard_store.errors import ShardStoreError
 from shard_store.failpoints import reach
-from shard_store.model import Content, Plan, PlanIdentity
+from shard_store.model import Content, Plan, PlanIdentity, PublishToken
 
 logger = logging.getLogger("cuesqueue")
 
@@ -69,6 +69,10 @@ class Coordinator:
     def begin(self) -> None:
         """Start the threads. Whoever calls it holds us by now: `stop` gives back what they receive, if this fails."""
         self._parts.threads.begin()
+
+    @property
+    def token(self) -> PublishToken:
+        return self._session.token
 
     @property
     def offsets(self) -> Offsets:
