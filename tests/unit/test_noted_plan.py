@@ -44,5 +44,5 @@ def test_without_a_folder_nothing_is_known() -> None:
 
 def test_a_folder_that_takes_no_file_is_an_error_of_the_system(tmp_path: Path) -> None:
     (tmp_path / "driver").write_text("a file")
-    with pytest.raises(OSError):
+    with pytest.raises(OSError, match="driver"):
         NotedPlan(tmp_path / "driver", "store", "p", 1)
