@@ -1,7 +1,7 @@
 """Hooks of MkDocs: one set of pages, whose links work in the repository and on the site.
 
-Pages outside of docs/ (README, CHANGELOG ...) become pages of the site. A link that leaves docs/ leads to such a page, or
-else to the file in the repository.
+Pages outside of docs/ (README, CHANGELOG ...) become pages of the site. A link that leaves docs/ leads to such a page,
+or else to the file in the repository.
 """
 
 from __future__ import annotations

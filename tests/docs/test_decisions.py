@@ -1,4 +1,4 @@
-"""The index of decisions has every one of them by its title, and says of the same ones as their pages what overtook them."""
+"""The index of decisions has every one of them by its title, and says what overtook which, as their pages do."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ from support.snippets import ROOT
 
 FOLDER = ROOT / "docs" / "decisions"
 DECISIONS = {path.name: path.read_text("utf-8") for path in FOLDER.glob("[0-9]*.md")}
-INDEX = {
-    name: (title, after)
-    for title, name, after in re.findall(r"^- \[(.+?)\]\((\d{4}.+?)\)(.*)$", (FOLDER / "README.md").read_text("utf-8"), re.M)
-}
+LINES = re.findall(r"^- \[(.+?)\]\((\d{4}.+?)\)(.*)$", (FOLDER / "README.md").read_text("utf-8"), re.MULTILINE)
+INDEX = {name: (title, after) for title, name, after in LINES}
 
 
 def overtaken_by(text: str) -> set[str]:
