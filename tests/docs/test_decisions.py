@@ -23,5 +23,5 @@ def test_every_decision_is_in_the_index_by_its_title() -> None:
 
 def test_what_is_overtaken_says_by_which_in_the_index_and_on_its_page() -> None:
     for name, text in DECISIONS.items():
-        _, _, note = text.partition("## Question")[0].partition("**Overtaken in part:**")
-        assert overtaken_by(INDEX[name][1]) == overtaken_by(note), name
+        _, *notes = re.split("Overtaken in part:|replaced by", text.partition("## Question")[0])
+        assert overtaken_by(INDEX[name][1]) == overtaken_by("".join(notes)), name
