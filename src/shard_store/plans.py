@@ -135,11 +135,11 @@ def plan_for(
     if row.moved_to is not None:
         raise PipelineTakenOver(pipeline, row.plan_incarnation, row.incarnation, (row.source, row.moved_to))
     done = row.plan_hash is None or row.delivered or row.plan_end <= row.confirmed_seq
-    if (row.plan_incarnation != row.incarnation and not done) or (driver is not None and row.driver != driver):
-        raise PipelineTakenOver(pipeline, row.plan_incarnation, row.incarnation)
     noted = noted_plans(row.store_id, pipeline, row.incarnation)
     if noted is not None and (noted != row.plan_hash if noted else not done):
         raise _went_back(transaction, pipeline, row.plan_end, noted)
+    if (row.plan_incarnation != row.incarnation and not done) or (driver is not None and row.driver != driver):
+        raise PipelineTakenOver(pipeline, row.plan_incarnation, row.incarnation)
     token = PublishToken(pipeline, row.incarnation)
     known = sink is None or known_sinks.is_known(row, sink)
     if row.plan_hash is None:
@@ -151,8 +151,8 @@ def _went_back(transaction: Transaction, pipeline: str, end_seq: int | None, not
     missing = "the plan of this micro-batch" if noted else f"that the plan up to offset {end_seq} is published"
     return LostProgress(
         f"pipeline {pipeline!r}: the store {transaction.database} has lost {missing}: a replica that lacks what came "
-        "last took its place, or a backup was restored, while the query ran; start the query again: it compares its "
-        "checkpoint with the store, and says what is missing"
+        "last took its place, or a backup was restored, while the query ran; restore the store, or start the query "
+        "again, with a new checkpoint if this error comes back: what the store lacks is then read again"
     )
 
 

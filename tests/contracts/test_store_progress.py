@@ -506,6 +506,17 @@ def test_a_sink_takes_no_other_plan_than_the_one_that_its_reader_has_made_for_th
     assert take_plan("") == plan.identity
 
 
+def test_a_reader_that_repeats_a_batch_without_input_on_a_store_that_went_back_is_not_said_to_be_replaced(
+    store: ShardStore,
+) -> None:
+    Pipeline.start(store).planned("a")  # its publication is lost
+    Pipeline.start(store)
+    with pytest.raises(LostProgress, match="with a new checkpoint if this error comes back"):
+        store.take_plan("p", None, SINK, lambda *of: "")
+    with pytest.raises(PipelineTakenOver):  # where no reader of ours has noted anything
+        store.take_plan("p", None, SINK, lambda *of: None)
+
+
 def test_what_a_reader_has_noted_is_asked_of_its_store_and_incarnation(store: ShardStore) -> None:
     Pipeline.start(store)
     token = Pipeline.start(store).token

@@ -196,7 +196,7 @@ class Explorer:
             for query in [*self.queries.values()]:
                 if stopped:
                     self._end(query)
-                else:  # what is confirmed is acknowledged a moment later: whether before or after, the store cannot tell
+                else:  # what is confirmed is acknowledged a moment later; before or after, the store cannot tell
                     all(self._guarded(query, reader.acknowledge) for reader in query.readers)
             self.world.go_back(steps)
             for reader in [reader for query in self.queries.values() for reader in query.readers]:
