@@ -247,6 +247,16 @@ def test_a_lost_store_under_a_live_checkpoint_is_a_clear_error(world: World) -> 
         loop.batch()
 
 
+def test_an_older_store_is_noticed_before_spark_repeats_a_batch_without_input(world: World) -> None:
+    """Of that batch nothing is planned, and what a sink gets of it (of a state) it would publish once more."""
+    world.publish(*uris(5))
+    with world.loop() as loop:
+        with pytest.raises(LostProgress, match="'failOnDataLoss'"):
+            loop.coordinator.logged(1)
+        loop.drain()
+        loop.coordinator.logged(1)
+
+
 def test_without_fail_on_data_loss_a_lost_store_is_gone_on_from(world: World) -> None:
     world.publish(*uris(5))
     with world.loop() as loop:

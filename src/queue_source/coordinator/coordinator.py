@@ -147,8 +147,11 @@ class Coordinator:
         """Spark's log ends with `end`. Before 4.2 it says so at a restart, and not what is done.
 
         Its next latestOffset then proves it: a logged batch that is not done is planned again before that call.
+        Raises LostProgress where the store has never reached that offset.
         """
         self._logged = end
+        if end > self._parts.progress.last_seq:
+            self._parts.progress.adopt(end)
 
     def confirm(self, end: int) -> None:
         """Spark says that everything up to `end` is done."""
