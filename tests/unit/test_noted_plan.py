@@ -26,16 +26,20 @@ def test_a_sink_of_the_driver_finds_the_newest_note_of_that_reader(tmp_path: Pat
 
 def test_a_reader_of_the_same_name_begins_without_a_plan(tmp_path: Path) -> None:
     """A file stays behind when its reader is killed."""
-    NotedPlan(tmp_path, "store", "p", 1).note(PLAN)
-    NotedPlan(tmp_path, "store", "p", 1)
+    killed = NotedPlan(tmp_path, "store", "p", 1)
+    killed.note(PLAN)
+    reader = NotedPlan(tmp_path, "store", "p", 1)
     assert noted_plans(tmp_path)("store", "p", 1) == ""
+    reader.close()
+    killed.close()
 
 
 def test_a_file_that_is_not_whole_says_nothing(tmp_path: Path) -> None:
-    NotedPlan(tmp_path, "store", "p", 1)
+    reader = NotedPlan(tmp_path, "store", "p", 1)
     (file,) = tmp_path.iterdir()
     file.write_text("")
     assert noted_plans(tmp_path)("store", "p", 1) is None
+    reader.close()
 
 
 def test_without_a_folder_nothing_is_known() -> None:

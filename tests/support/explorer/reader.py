@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from unittest import mock
 
@@ -77,7 +78,8 @@ class Reader:
         self.spark._coordinator = coordinator
         self.spark._store = plan_store = PlanStore.of(options.store, store)
         token = coordinator.token
-        self.spark._noted = NotedPlan(world.driver, plan_store.store_id, token.pipeline, token.incarnation)
+        self._noted = NotedPlan(world.driver, plan_store.store_id, token.pipeline, token.incarnation)
+        self.spark._noted = self._noted
 
     def work(self) -> None:
         """One turn of each thread."""
@@ -125,8 +127,10 @@ class Reader:
         self._coordinator._session.store.database.memory.connection_broke()
 
     def stop(self) -> None:
+        self._noted.close()
         self._coordinator.stop()
 
     def die(self) -> None:
         """As SIGKILL: nothing is given back, acknowledged, released or said."""
+        os.close(self._noted._handle)  # the file stays
         self._coordinator.close()
