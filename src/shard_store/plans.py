@@ -18,7 +18,7 @@ from shard_store import announcing, known_sinks, memory, read_marks, readings, s
 from shard_store.activity import Activity
 from shard_store.error_records import found_bad
 from shard_store.errors import LostProgress, PipelineTakenOver, ShardStoreError, StoreConfigurationError
-from shard_store.model import Pending, Plan, PlanIdentity, Position, PublishToken, Range, ShardKey, delivery_hash
+from shard_store.model import Noted, Pending, Plan, PlanIdentity, Position, PublishToken, Range, ShardKey, delivery_hash
 from shard_store.offsets import lost_progress
 from shard_store.positions import finished, open_places, refuse_missing, split_by_fit
 from shard_store.semantics import Semantics
@@ -101,11 +101,8 @@ def current_plan(transaction: Transaction, pipeline: str, driver: str | None = N
     return plan_for(transaction, pipeline, driver, None)[0]
 
 
-NotedPlans = Callable[[str, str, int], str | None]
-"""The hash of the plan that the reader has made for the micro-batch that runs, by store, pipeline and incarnation.
-
-Empty: it has made none, since there is no new input. None: not known.
-"""
+NotedPlans = Callable[[str, str], Noted | None]
+"""What the newest reader of this driver has noted, by store and pipeline. None: not known."""
 
 
 def plan_for(
@@ -113,7 +110,7 @@ def plan_for(
     pipeline: str,
     driver: str | None,
     sink: str | None,
-    noted_plans: NotedPlans = lambda *of: None,
+    noted_plans: NotedPlans = lambda store_id, pipeline: None,
 ) -> tuple[PlanIdentity, bool]:
     """The same, and whether the sink that asks is known to the pipeline.
 
@@ -135,25 +132,34 @@ def plan_for(
     if row.moved_to is not None:
         raise PipelineTakenOver(pipeline, row.plan_incarnation, row.incarnation, (row.source, row.moved_to))
     done = row.plan_hash is None or row.delivered or row.plan_end <= row.confirmed_seq
-    noted = noted_plans(row.store_id, pipeline, row.incarnation)
-    if noted is not None and (noted != row.plan_hash if noted else not done):
-        raise _went_back(transaction, pipeline, row.plan_end, noted)
+    unplanned = row.last_seq
+    if (noted := noted_plans(row.store_id, pipeline)) is not None and noted.incarnation >= row.incarnation:
+        _check_noted(transaction, row, noted, done)
+        unplanned = noted.new_seq
     if (row.plan_incarnation != row.incarnation and not done) or (driver is not None and row.driver != driver):
         raise PipelineTakenOver(pipeline, row.plan_incarnation, row.incarnation)
     token = PublishToken(pipeline, row.incarnation)
     known = sink is None or known_sinks.is_known(row, sink)
     if row.plan_hash is None:
-        return PlanIdentity(row.source, token, 0, 0, delivery_hash(row.source, pipeline, (), (0, 0))), known
-    return PlanIdentity(row.source, token, row.plan_start, row.plan_end, row.plan_hash), known
+        digest = delivery_hash(row.source, pipeline, (), (0, 0))
+        return PlanIdentity(row.source, token, 0, 0, digest, unplanned), known
+    return PlanIdentity(row.source, token, row.plan_start, row.plan_end, row.plan_hash, unplanned), known
 
 
-def _went_back(transaction: Transaction, pipeline: str, end_seq: int | None, noted: str) -> LostProgress:
-    missing = "the plan of this micro-batch" if noted else f"that the plan up to offset {end_seq} is published"
-    return LostProgress(
-        f"pipeline {pipeline!r}: the store {transaction.database} has lost {missing}: a replica that lacks what came "
-        "last took its place, or a backup was restored, while the query ran; restore the store, or start the query "
-        "again, with a new checkpoint if this error comes back: what the store lacks is then read again"
-    )
+def _check_noted(transaction: Transaction, row: Row[Any], noted: Noted, done: bool) -> None:
+    """Raise LostProgress where the store has gone back behind what the reader has noted."""
+    if noted.incarnation > row.incarnation:
+        lost = "the start of this query"
+    elif noted.delivery_hash:
+        lost = "the plan of this micro-batch" if noted.delivery_hash != row.plan_hash else ""
+    else:
+        lost = "" if done else f"that the plan up to offset {row.plan_end} is published"
+    if lost:
+        raise LostProgress(
+            f"pipeline {row.pipeline!r}: the store {transaction.database} has lost {lost}: a replica that lacks what "
+            "came last took its place, or a backup was restored, while the query ran; restore the store, or start the "
+            "query again, with a new checkpoint if this error comes back: what the store lacks is then read again"
+        )
 
 
 def planned_ranges(transaction: Transaction, identity: PlanIdentity) -> list[Range]:

@@ -180,11 +180,11 @@ class ShardStore:
     current_plan_inside = _joins(plans.current_plan)
 
     def take_plan(
-        self, pipeline: str, driver: str | None, sink: str, noted_plans: NotedPlans = lambda *of: None
+        self, pipeline: str, driver: str | None, sink: str, noted_plans: NotedPlans = lambda store_id, pipeline: None
     ) -> PlanIdentity:
         """As `current_plan`, for the sink that delivers the plan: first it makes itself known (`known_sinks`).
 
-        `noted_plans`: what the pipeline's reader says that it has planned for this micro-batch.
+        `noted_plans`: what the pipeline's newest reader in this driver says that it has planned.
         """
         identity, known = self.database.read(lambda t: plans.plan_for(t, pipeline, driver, sink, noted_plans))
         if not known:

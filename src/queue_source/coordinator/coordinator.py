@@ -79,6 +79,11 @@ class Coordinator:
         """What Spark's offsets say to us, as numbers, and how we write them."""
         return self._parts.offsets
 
+    @property
+    def logged_end(self) -> int:
+        """The end of the last batch that Spark's log is known to have."""
+        return self._logged
+
     def check(self) -> None:
         """Raise what has ended us, if anything has."""
         self._parts.threads.check()

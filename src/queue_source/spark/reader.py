@@ -103,8 +103,11 @@ class CuesqueueStreamReader(AvailableNow, DataSourceStreamReader):
         """Spark 4.2 and later say from where and how much; our own options set the limits."""
         coordinator, self._origin.plan = self._started(), None  # the batch before has ended
         self._note_plan("")
-        self._origin.seq = coordinator.latest(None if start is None else coordinator.offsets.read(start))
-        return coordinator.offsets.write(self._origin.seq)
+        done = coordinator.logged_end if start is None else coordinator.offsets.read(start)
+        self._origin.seq = seq = coordinator.latest(None if start is None else done)
+        if seq > done:
+            self._note_plan("", seq)
+        return coordinator.offsets.write(seq)
 
     def getDefaultReadLimit(self) -> Any:
         """Spark 4.2 and later ask before any batch, also where the first has no new data and asks for nothing else."""
@@ -143,9 +146,9 @@ class CuesqueueStreamReader(AvailableNow, DataSourceStreamReader):
             for task, pieces in enumerate(tasks or [[]])
         ]
 
-    def _note_plan(self, delivery_hash: str) -> None:
+    def _note_plan(self, delivery_hash: str, new_seq: int = 0) -> None:
         if self._noted is not None:
-            self._noted.note(delivery_hash)
+            self._noted.note(delivery_hash, new_seq)
 
     def _isolation(self, plan: Plan, task: int) -> Beside | Alone | None:
         if plan.suspected:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from unittest import mock
 
@@ -132,5 +131,5 @@ class Reader:
 
     def die(self) -> None:
         """As SIGKILL: nothing is given back, acknowledged, released or said."""
-        os.close(self._noted._handle)  # the file stays
+        self._noted.close()
         self._coordinator.close()
