@@ -72,11 +72,14 @@ def read_object(
             filled = _complete(file, size, schema, metadata or ObjectMetadata(), part)
         format = format_of(options)
         memory = BoundedMemory(format.decode_memory(options))
-        with memory:
-            tables = format.open(OpenObject(uri, file, size, storage), part, wanted, options, bad)
-        batches = _of_one_version(_batches(memory.each(tables.rows), schema, filled, from_path), file)
         rows = 0
         try:
+            with memory:
+                tables = format.open(OpenObject(uri, file, size, storage), part, wanted, options, bad)
+                first = next(tables.rows, None)
+            read = _batches(memory.each(tables.rows, first), schema, filled, from_path)
+            del first
+            batches = _of_one_version(read, file)
             for batch in all_or_nothing(batches, schema) if tables.may_fail_late else batches:
                 rows += batch.get_total_buffer_size()
                 yield batch

@@ -10,10 +10,11 @@ import ctypes
 import os
 import sys
 import threading
+import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
@@ -35,6 +36,8 @@ FOR_READING = 64 << 20
 FAIR = 64 << 20
 """Bytes that must have been left for an object before it is called too large."""
 _NO_LIMIT = 1 << 60
+_OTHER_DATA = 16 << 20
+_AT_LEAST = 0.005  # seconds
 _STATM = "/proc/self/statm"
 _CAN_LIMIT = sys.platform == "linux" and os.access(_STATM, os.R_OK)
 _PAGE = os.sysconf("SC_PAGE_SIZE") if _CAN_LIMIT else 0
@@ -85,8 +88,11 @@ class BoundedMemory:
     ) -> None:
         """Raise BadObject("too-large-for-memory") for MemoryError, where enough was left for a fair trial."""
         if _CAN_LIMIT:
-            _PROCESS.end()
-            _PROCESS.turn.release()
+            _PROCESS.lift()  # before anything that needs memory, of which there may be none
+            try:
+                _PROCESS.end()
+            finally:
+                _PROCESS.turn.release()
         if isinstance(error, MemoryError) and self._room >= min(self._limit, FAIR):
             traceback.clear_frames(trace)  # they hold what was decoded
             raise BadObject(
@@ -95,14 +101,15 @@ class BoundedMemory:
                 "executors more memory, and raise the reader's option maxDecodeMemory",
             ) from error
 
-    def each(self, items: Iterator[Item]) -> Iterator[Item]:
-        """Give the same items, each made in a block; none is open while the caller has one of them."""
-        while True:
+    def each(self, items: Iterator[Item], first: Item | None) -> Iterator[Item]:
+        """Give `first`, and the items after it, each made in a block; none is open while the caller has one of them."""
+        item = first
+        del first  # or it would be held to the end
+        while item is not None:
+            yield item
+            item = None  # before the next is made, which may be as large
             with self:
                 item = next(items, None)
-            if item is None:
-                return
-            yield item
 
 
 def room_for_reading() -> AbstractContextManager[None]:
@@ -114,9 +121,7 @@ def memory_left() -> int:
     """Give the bytes that this process may still take, by the limits in force; on other systems the usual limit."""
     if not _CAN_LIMIT:
         return usual_limit()
-    _, data = _taken()
-    _, end = _room(_NO_LIMIT)
-    return end - data
+    return _left(*_taken())
 
 
 def release_memory() -> None:
@@ -154,11 +159,39 @@ class _Library:
             self._trim(0)
 
     def freed(self) -> int:
-        """Give the bytes that were freed in this process, and which it keeps for itself."""
+        """Give the bytes that were freed in this process, and which it keeps for itself. Looks at each piece of them."""
         return 0 if self._info is None else int(self._info().fordblks)
 
 
 _LIBRARY = _Library()
+
+
+class _Freed:
+    """The bytes that were freed. To count a million pieces takes 0.1 s: a count is used for 20 times as long as it took.
+
+    Where the process has other data by then it is counted again, since what an object left in pieces counts at once.
+    """
+
+    def __init__(self, library: _Library) -> None:
+        self._library = library
+        self._bytes = self._data = 0
+        self._until = -1.0
+
+    def bytes(self, data: int) -> int:
+        """Give them for a process that has so many bytes of data."""
+        began = time.perf_counter()
+        if began > self._until or abs(data - self._data) > _OTHER_DATA:
+            self._bytes, self._data = self._library.freed(), data
+            now = time.perf_counter()
+            self._until = now + max(_AT_LEAST, 20 * (now - began))
+        return self._bytes
+
+
+_FREED = _Freed(_LIBRARY)
+
+
+def _nothing() -> None:
+    return None
 
 
 class _Process:
@@ -166,6 +199,8 @@ class _Process:
 
     def __init__(self) -> None:
         self.turn = threading.RLock()
+        self.lift: Callable[[], object] = _nothing
+        """Puts the usual limit in force at once, and takes no memory for that."""
         self._state = threading.Lock()
         self._usual = (-1, -1)
         self._pool: pa.MemoryPool | None = None
@@ -180,17 +215,43 @@ class _Process:
         with self._state:
             if not self._ends:
                 self._usual = resource.getrlimit(resource.RLIMIT_DATA)
+                self.lift = partial(resource.setrlimit, resource.RLIMIT_DATA, self._usual)
                 self._pool = pa.default_memory_pool()
                 pa.set_memory_pool(pa.system_memory_pool())
             self._ends.append(min([end, *self._ends[-1:]]))
-            self._apply()
+            try:
+                self._apply()
+            except BaseException:
+                self._leave()
+                raise
 
     def end(self) -> None:
         with self._state:
-            self._ends.pop()
-            self._apply()
-            if not self._ends:
-                pa.set_memory_pool(self._pool)
+            self._leave()
+
+    def _leave(self) -> None:
+        self._ends.pop()
+        if not self._ends:
+            pa.set_memory_pool(self._pool)
+        self._apply()
+
+    def before_fork(self) -> None:
+        self._state.acquire()
+
+    def after_fork(self) -> None:
+        self._state.release()
+
+    def after_fork_in_child(self) -> None:
+        """Leave the blocks of a thread that is not in the child: nothing else would end them."""
+        self._reads = 0
+        if self.turn.acquire(blocking=False):
+            self.turn.release()
+        else:
+            self.turn = threading.RLock()
+            del self._ends[1:]
+            if self._ends:
+                self._leave()
+        self._state.release()
 
     @contextmanager
     def reading(self) -> Iterator[None]:
@@ -202,7 +263,7 @@ class _Process:
 
     def _read(self, more: int) -> None:
         with self._state:
-            self._reads += more
+            self._reads = max(self._reads + more, 0)  # after a fork some of them are none of this process
             if self._ends:
                 self._apply()
 
@@ -215,6 +276,12 @@ class _Process:
 
 
 _PROCESS = _Process()
+if _CAN_LIMIT:
+    os.register_at_fork(
+        before=_PROCESS.before_fork,
+        after_in_parent=_PROCESS.after_fork,
+        after_in_child=_PROCESS.after_fork_in_child,
+    )
 
 
 def _room(limit: int) -> tuple[int, int]:
@@ -225,15 +292,21 @@ def _room(limit: int) -> tuple[int, int]:
     """
     _reserve(os.getpid())
     size, data = _taken()
-    freed = _LIBRARY.freed()
+    freed = _FREED.bytes(data)
     more = min(max(2 * limit - freed, limit // 4), limit)
     room = limit if more >= limit // 2 else 0
+    left = _left(size, data)
+    return min(room, left), data + min(more, left)
+
+
+def _left(size: int, data: int) -> int:
+    """Give what the limits in force leave for a process that has so many bytes of addresses, and of data."""
+    left = _NO_LIMIT
     for kind, taken in ((resource.RLIMIT_AS, size + FOR_READING), (resource.RLIMIT_DATA, data)):
         soft, _ = resource.getrlimit(kind)
         if soft != resource.RLIM_INFINITY:
-            left = max(soft - taken, 0)
-            room, more = min(room, left), min(more, left)
-    return room, data + more
+            left = min(left, max(soft - taken, 0))
+    return left
 
 
 @cache

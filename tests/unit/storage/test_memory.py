@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import resource
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from queue_source.errors import BadObject
@@ -89,20 +93,22 @@ def test_no_limit_is_in_force_while_the_caller_has_an_item() -> None:
         finally:
             seen.append(limits())
 
-    before = limits()
-    for number in BoundedMemory(256 * MB).each(items()):
+    before, bounded, made = limits(), BoundedMemory(256 * MB), items()
+    with bounded:
+        first = next(made)
+    for number in bounded.each(made, first):
         assert limits() == before
         if number == 1:
             break
-    assert seen[0] != before
-    assert seen[0] == seen[1]
+    assert number == 1
+    assert before not in seen[:2]
 
 
 def test_a_generator_that_is_closed_or_forgotten_leaves_no_limit() -> None:
     before = limits()
     for way in ("close", "forget"):
-        items = BoundedMemory(256 * MB).each(iter(range(3)))
-        assert next(items) == 0
+        items = BoundedMemory(256 * MB).each(iter(range(1, 3)), 0)
+        assert [next(items), next(items)] == [0, 1]
         if way == "close":
             items.close()  # type: ignore[attr-defined]
         del items
@@ -184,6 +190,186 @@ def test_reads_have_some_memory_more_in_any_thread() -> None:
         assert limits()[0] == usual
 
 
+def test_each_gives_every_item_and_holds_none_while_the_next_is_made() -> None:
+    class Item:
+        pass
+
+    alive: list[int] = []
+
+    def items() -> Iterator[Item]:
+        for _ in range(3):
+            gc.collect()
+            alive.append(sum(isinstance(one, Item) for one in gc.get_objects()))
+            yield Item()
+
+    made = items()
+    count = 0
+    for item in BoundedMemory(256 * MB).each(made, next(made)):
+        count += 1
+        del item
+    assert (count, alive) == (3, [0, 0, 0])
+    assert list(BoundedMemory(256 * MB).each(iter(()), None)) == []
+
+
+def test_the_usual_limit_is_back_where_an_error_leaves_no_memory_at_all() -> None:
+    code = f"""
+import resource, sys
+from queue_source.errors import BadObject
+from queue_source.storage.memory import BoundedMemory
+before = resource.getrlimit(resource.RLIMIT_DATA)
+def fill(bounded):
+    kept = []  # alive in the traceback while the block is left
+    with bounded:
+        for size in (1 << 20, 4096, 600, *range(512, 0, -16)):
+            piece = None
+            try:
+                while True:
+                    piece = [bytes(size), piece]
+            except MemoryError:
+                kept.append(piece)
+        kept.append(object())
+        while True:
+            kept = [kept, (1, kept), {{1: kept}}]
+for limit in range(64, 74):
+    try:
+        fill(BoundedMemory(limit << 20))
+    except (BadObject, MemoryError):  # the second, once the process holds much in pieces
+        pass
+    assert resource.getrlimit(resource.RLIMIT_DATA) == before
+    assert len(bytearray({256 * MB})) == {256 * MB}
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+def test_a_limit_that_the_system_refuses_leaves_the_block_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = pa.default_memory_pool().backend_name
+    with monkeypatch.context() as patched, pytest.raises(OSError, match="refused"):
+        patched.setattr(memory, "_left", lambda *_: 64 * MB)
+        patched.setattr(resource, "setrlimit", _refuse)
+        with BoundedMemory(64 * MB):
+            raise AssertionError
+    assert pa.default_memory_pool().backend_name == pool
+    with BoundedMemory(256 * MB):
+        pass
+
+
+def _refuse(*_: object) -> None:
+    if not memory._PROCESS.is_bounded:
+        return
+    raise OSError("refused")
+
+
+def test_two_threads_decode_by_turns_and_neither_lifts_the_limit_of_the_other() -> None:
+    before = limits()
+    broken: list[str] = []
+
+    def decode(limit: int) -> None:
+        for number in range(200):
+            try:
+                with BoundedMemory(limit):
+                    end = limits()
+                    if end == before:
+                        broken.append("no limit in a block")
+                    if number % 3 == 0:
+                        raise KeyError
+                    with BoundedMemory(limit // 2):
+                        time.sleep(0)
+                    if limits() != end:
+                        broken.append("another limit at the end of a block")
+            except KeyError:
+                pass
+
+    threads = [threading.Thread(target=decode, args=(limit * MB,)) for limit in (128, 256, 512)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not broken
+
+
+_CHILD = """
+import os, resource, threading
+from queue_source.storage import memory
+from queue_source.storage.memory import BoundedMemory, room_for_reading
+before = resource.getrlimit(resource.RLIMIT_DATA)
+entered, leave = threading.Event(), threading.Event()
+def hold():
+    with BoundedMemory(256 << 20), BoundedMemory(128 << 20), room_for_reading():
+        entered.set()
+        leave.wait(60)
+def child(check):
+    number = os.fork()
+    if not number:
+        status = 1
+        try:
+            check()
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitpid(number, 0)[1] == 0
+def free():
+    assert resource.getrlimit(resource.RLIMIT_DATA) == before
+    assert not memory._PROCESS.is_bounded
+    with BoundedMemory(256 << 20):
+        assert resource.getrlimit(resource.RLIMIT_DATA) != before
+    assert resource.getrlimit(resource.RLIMIT_DATA) == before
+"""
+
+
+def test_a_child_that_is_forked_while_another_thread_is_in_a_block_has_no_limit() -> None:
+    code = (
+        _CHILD
+        + """
+thread = threading.Thread(target=hold)
+thread.start()
+entered.wait(60)
+child(free)
+assert resource.getrlimit(resource.RLIMIT_DATA) != before
+leave.set()
+thread.join()
+free()
+"""
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+def test_a_child_that_is_forked_in_a_block_leaves_it_as_its_parent_does() -> None:
+    code = (
+        _CHILD
+        + """
+def leave_it():
+    block.__exit__(None, None, None)
+    free()
+block = BoundedMemory(256 << 20)
+block.__enter__()
+child(leave_it)
+assert resource.getrlimit(resource.RLIMIT_DATA) != before
+block.__exit__(None, None, None)
+free()
+child(free)
+"""
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+def test_how_much_was_freed_is_seldom_counted_where_that_takes_long() -> None:
+    counts = []
+
+    class Slow:
+        def freed(self) -> int:
+            counts.append(1)
+            time.sleep(0.02)
+            return 7
+
+    freed = memory._Freed(Slow())  # type: ignore[arg-type]
+    assert [freed.bytes(100 * MB) for _ in range(50)] == [7] * 50
+    assert len(counts) == 1
+    freed.bytes(120 * MB)  # an object may have left something
+    assert len(counts) == 2
+    freed.bytes(100 * MB)
+    assert len(counts) == 3
+
+
 def test_threads_take_turns() -> None:
     entered, leave = threading.Event(), threading.Event()
 
@@ -223,6 +409,44 @@ def test_elsewhere_nothing_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     with BoundedMemory(64 * MB):
         assert limits() == before
         assert len(bytearray(128 * MB)) == 128 * MB
+
+
+@pytest.mark.parametrize(
+    ("change", "limited"),
+    [
+        ("sys.platform = 'darwin'; sys.modules['resource'] = None", False),
+        ("sys.platform = 'win32'; sys.modules['resource'] = None; del os.sysconf", False),
+        ("os.access = lambda *_: False", False),
+        ("ctypes.CDLL = lambda _: object()", True),  # a C library that tells nothing of its memory
+    ],
+)
+def test_objects_are_read_where_the_system_or_its_c_library_is_another(
+    change: str, limited: bool, tmp_path: Path
+) -> None:
+    pq.write_table(pa.table({"a": range(1000)}), tmp_path / "a.parquet")
+    code = f"""
+import ctypes, os, resource, sys
+import pyarrow.parquet
+from queue_source.errors import BadObject
+from queue_source.schema.ddl import parse_columns
+kept = resource
+{change}
+from queue_source.formats.bad_records import BadRecords
+from queue_source.options.file_format import FormatOptions
+from queue_source.read.objects import read_object
+from queue_source.storage import memory
+before = kept.getrlimit(kept.RLIMIT_DATA)
+with memory.BoundedMemory({256 * MB}):
+    assert (kept.getrlimit(kept.RLIMIT_DATA) != before) is {limited}
+batches = read_object({str(tmp_path / "a.parquet")!r}, parse_columns("a BIGINT"), FormatOptions("parquet"), BadRecords("FAILFAST"))
+assert sum(batch.num_rows for batch in batches) == 1000
+memory.release_memory()
+assert memory.memory_left() > 0
+with memory.room_for_reading():
+    pass
+assert kept.getrlimit(kept.RLIMIT_DATA) == before
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
 def test_a_limit_beyond_all_memory_is_none() -> None:

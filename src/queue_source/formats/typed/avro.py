@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from queue_source.errors import OptionError
+from queue_source.errors import BadObject, OptionError
 from queue_source.formats.base import OpenObject, Part
 from queue_source.formats.typed.avro_blocks import Block, Blocks
 from queue_source.formats.typed.avro_types import Types
@@ -131,8 +131,7 @@ class _Decoder:
     def __init__(self, types: Types) -> None:
         import fastavro
 
-        reading: Any = import_module("fastavro._read_py") if types.is_within_itself else fastavro
-        self._decode: Any = reading.schemaless_reader
+        self._decode: Any = _reading_in_python() if types.is_within_itself else fastavro.schemaless_reader
         self._record = fastavro.parse_schema(types.decoded)
         self._array = fastavro.parse_schema({"type": "array", "items": types.decoded})
 
@@ -154,6 +153,21 @@ class _Decoder:
         """The record that begins where the stream is, which moves on behind it."""
         record: dict[str, Any] = self._decode(stream, self._record, None)
         return record
+
+
+def _reading_in_python() -> Any:
+    """Find the reader of `fastavro` that is written in Python, which has no public name.
+
+    Raises BadObject where this version has none: the other reader would end the process.
+    """
+    try:
+        return import_module("fastavro._read_py").schemaless_reader
+    except (ImportError, AttributeError) as error:
+        raise BadObject(
+            "corrupt-object",
+            "its records are within themselves, which this version of fastavro cannot read safely; install fastavro "
+            "1.12 or 1.13 on the executors, and requeue the object",
+        ) from error
 
 
 AVRO = Avro()

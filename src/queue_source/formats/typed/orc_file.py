@@ -9,6 +9,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import pyarrow as pa
 
@@ -23,6 +24,7 @@ _PROLEPTIC = 2
 _MAGIC = b"ORC"
 _CODECS = {2: "snappy", 4: "lz4_raw", 5: "zstd"}
 _ZLIB = 1
+_USUAL = 1024
 Fields = list[tuple[int, "int | bytes"]]
 
 
@@ -216,6 +218,16 @@ class StripeFile(ArrowReadable):
 
 
 def _type(data: bytes) -> OrcType:
+    return _usual_type(data) if len(data) < _USUAL else _parsed_type(data)
+
+
+@lru_cache(maxsize=1024)
+def _usual_type(data: bytes) -> OrcType:
+    """Parse a type of a usual size: many files have the same ones."""
+    return _parsed_type(data)
+
+
+def _parsed_type(data: bytes) -> OrcType:
     fields = parse(data)
     inner: list[int] = []
     for number, value in fields:
