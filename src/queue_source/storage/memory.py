@@ -159,7 +159,7 @@ class _Library:
             self._trim(0)
 
     def freed(self) -> int:
-        """Give the bytes that were freed in this process, and which it keeps for itself. Looks at each piece of them."""
+        """Count the bytes that were freed in this process and that it keeps, piece by piece."""
         return 0 if self._info is None else int(self._info().fordblks)
 
 
@@ -167,7 +167,7 @@ _LIBRARY = _Library()
 
 
 class _Freed:
-    """The bytes that were freed. To count a million pieces takes 0.1 s: a count is used for 20 times as long as it took.
+    """The bytes that were freed. A million pieces are counted in 0.1 s, so a count is used for 20 times as long.
 
     Where the process has other data by then it is counted again, since what an object left in pieces counts at once.
     """
@@ -311,7 +311,7 @@ def _left(size: int, data: int) -> int:
 
 @cache
 def _reserve(process: int) -> None:
-    """Let pyarrow's own allocator take what it reserves, a gigabyte: some of its parts use it in a block all the same."""
+    """Let pyarrow's own allocator take its reserve, a gigabyte: some parts use it in a block all the same."""
     pa.array([0])
     pa.allocate_buffer(1 << 10)
 

@@ -9,10 +9,16 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from pyarrow import orc
+from pyarrow import csv, orc
 
+from queue_source.formats.bad_records import BadRecords
+from queue_source.options.file_format import FormatOptions
+from queue_source.read.objects import read_object
+from queue_source.schema.ddl import parse_columns
+from queue_source.storage.memory import LEAST
 from support.hostile.typed import objects
 
 _ROWS = 500_000
@@ -63,3 +69,20 @@ def test_honest_objects_are_read_after_all_hostile_ones_and_memory_does_not_grow
         honest = name.startswith("honest")
         assert (cause == "", rows) == (honest, _ROWS if honest else 0), (name, cause)
     assert peak < 2 * 384 + 256, peak
+
+
+@pytest.mark.parametrize("file_format", ["parquet", "orc", "csv"])
+def test_an_honest_file_of_two_million_rows_is_read_within_the_smallest_limit(file_format: str, tmp_path: Path) -> None:
+    rows = 2_000_000
+    numbers = pa.array(np.arange(rows))
+    table = pa.table({"a": numbers, "b": pc.binary_join_element_wise("name", numbers.cast(pa.string()), " ")})
+    path = tmp_path / f"honest.{file_format}"
+    if file_format == "parquet":
+        pq.write_table(table, path, row_group_size=rows)
+    elif file_format == "orc":
+        orc.write_table(table, path)
+    else:
+        csv.write_csv(table, path, csv.WriteOptions(include_header=False))
+    options = FormatOptions(file_format, max_decode_memory=LEAST)
+    batches = read_object(str(path), parse_columns("a BIGINT, b STRING"), options, BadRecords("FAILFAST"))
+    assert sum(batch.num_rows for batch in batches) == rows

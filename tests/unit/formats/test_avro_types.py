@@ -6,6 +6,7 @@ import bz2
 import datetime as dt
 import io
 import lzma
+import sys
 import zlib
 from collections.abc import Callable
 from typing import Any
@@ -159,6 +160,21 @@ def test_a_column_that_is_within_itself_may_be_there_and_is_not_read() -> None:
     assert read_column(data, pa.int64(), AVRO) == [1, 2]
     error = refused(data, pa.schema([("b", pa.struct([("next", pa.int32())]))]), AVRO)
     assert "within itself" in error.detail
+
+
+def test_fastavro_has_its_reader_in_python_and_without_it_what_is_within_itself_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It has no public name: if this fails with a new version, `_reading_in_python` has to find another way."""
+    from fastavro._read_py import schemaless_reader
+
+    assert schemaless_reader is not fastavro.schemaless_reader
+    deep = {"type": "record", "name": "d", "fields": [{"name": "next", "type": ["null", "d"]}]}
+    data = avro("long", [1], [{"name": "b", "type": deep, "value": {"next": None}}])
+    monkeypatch.setitem(sys.modules, "fastavro._read_py", None)
+    error = refused(data, ONE, AVRO)
+    assert (error.cause, "install fastavro" in error.detail) == ("corrupt-object", True)
+    assert read_column(avro("long", [1]), pa.int64(), AVRO) == [1]
 
 
 def test_blocks_that_are_large_are_read_record_by_record_with_the_same_rows(monkeypatch: pytest.MonkeyPatch) -> None:

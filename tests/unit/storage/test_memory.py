@@ -243,20 +243,18 @@ for limit in range(64, 74):
 
 def test_a_limit_that_the_system_refuses_leaves_the_block_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     pool = pa.default_memory_pool().backend_name
-    with monkeypatch.context() as patched, pytest.raises(OSError, match="refused"):
-        patched.setattr(memory, "_left", lambda *_: 64 * MB)
-        patched.setattr(resource, "setrlimit", _refuse)
-        with BoundedMemory(64 * MB):
+    with monkeypatch.context() as patched:
+        patched.setattr(memory._PROCESS, "_apply", _refuse)
+        with pytest.raises(OSError, match="refused"), BoundedMemory(64 * MB):
             raise AssertionError
     assert pa.default_memory_pool().backend_name == pool
     with BoundedMemory(256 * MB):
         pass
 
 
-def _refuse(*_: object) -> None:
-    if not memory._PROCESS.is_bounded:
-        return
-    raise OSError("refused")
+def _refuse() -> None:
+    if memory._PROCESS.is_bounded:
+        raise OSError("refused")
 
 
 def test_two_threads_decode_by_turns_and_neither_lifts_the_limit_of_the_other() -> None:
@@ -438,7 +436,8 @@ from queue_source.storage import memory
 before = kept.getrlimit(kept.RLIMIT_DATA)
 with memory.BoundedMemory({256 * MB}):
     assert (kept.getrlimit(kept.RLIMIT_DATA) != before) is {limited}
-batches = read_object({str(tmp_path / "a.parquet")!r}, parse_columns("a BIGINT"), FormatOptions("parquet"), BadRecords("FAILFAST"))
+options, path = FormatOptions("parquet"), {str(tmp_path / "a.parquet")!r}
+batches = read_object(path, parse_columns("a BIGINT"), options, BadRecords("FAILFAST"))
 assert sum(batch.num_rows for batch in batches) == 1000
 memory.release_memory()
 assert memory.memory_left() > 0
