@@ -16,6 +16,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from queue_source.errors import BadObject
+from queue_source.formats.bad_records import BadRecords
+from queue_source.options.file_format import FormatOptions
+from queue_source.read.objects import read_object
 from queue_source.storage import memory
 from queue_source.storage.memory import FOR_READING, BoundedMemory, room_for_reading, usual_limit
 
@@ -348,6 +351,21 @@ child(free)
 """
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+def test_a_small_object_is_opened_and_decoded_under_one_limit_and_ends_under_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pq.write_table(pa.table({"a": range(20)}), tmp_path / "a.parquet")
+    ends: list[int] = []
+    monkeypatch.setattr(
+        memory._PROCESS, "begin", lambda end, begin=memory._PROCESS.begin: (ends.append(end), begin(end))
+    )
+    batches = read_object(
+        str(tmp_path / "a.parquet"), pa.schema([("a", pa.int64())]), FormatOptions("parquet"), BadRecords("FAILFAST")
+    )
+    assert sum(batch.num_rows for batch in batches) == 20
+    assert len(ends) == 2
 
 
 def test_how_much_was_freed_is_seldom_counted_where_that_takes_long() -> None:
