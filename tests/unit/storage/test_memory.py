@@ -358,9 +358,13 @@ def test_a_small_object_is_opened_and_decoded_under_one_limit_and_ends_under_ano
 ) -> None:
     pq.write_table(pa.table({"a": range(20)}), tmp_path / "a.parquet")
     ends: list[int] = []
-    monkeypatch.setattr(
-        memory._PROCESS, "begin", lambda end, begin=memory._PROCESS.begin: (ends.append(end), begin(end))
-    )
+    begin = memory._PROCESS.begin
+
+    def noted(end: int) -> None:
+        ends.append(end)
+        begin(end)
+
+    monkeypatch.setattr(memory._PROCESS, "begin", noted)
     batches = read_object(
         str(tmp_path / "a.parquet"), pa.schema([("a", pa.int64())]), FormatOptions("parquet"), BadRecords("FAILFAST")
     )
