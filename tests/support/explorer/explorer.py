@@ -187,6 +187,8 @@ class Explorer:
             if query.readers and not any(reader.has_work for reader in query.readers):
                 self._end(query)
                 self.checkpoints[kind] = Checkpoint()
+                if kind.sink != "ours":
+                    self.world.forget_earlier_states()  # without both, nothing tells what was taken
 
     def _go_back(self) -> None:
         if not self.went_back and len(self.world.states) > 1:

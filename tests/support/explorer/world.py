@@ -161,6 +161,14 @@ class World:
             self.states[0].close()
         self.states.append(state)
 
+    def forget_earlier_states(self) -> None:
+        """The store does not go back behind this moment."""
+        for state in self.states:
+            state.close()
+        self.states.clear()
+        self._version = None
+        self.remember_state()
+
     def go_back(self, steps: int) -> None:
         """Let the store be what it was so many steps ago: a backup was restored, or a standby that lagged promoted."""
         self.states[max(0, len(self.states) - 1 - steps)].backup(self._file)
