@@ -51,6 +51,7 @@ class Explorer:
         self.kinds = CASTS[seed % len(CASTS)]
         sources = sorted({source for kind in self.kinds for _, source in kind.pipelines})
         self.world = World(folder, {source: [f"o{n}" for n in range(self.choose.randint(3, 7))] for source in sources})
+        self.world.own_sinks = {name for kind in self.kinds if kind.sink != "other" for name in kind.names}
         self.checkpoints = {kind: Checkpoint() for kind in self.kinds}
         self.queries: dict[Kind, Query] = {}
         self.zombies: list[Query] = []
