@@ -128,7 +128,7 @@ def test_what_ends_the_reader_at_the_start_of_available_now_is_told_and_not_what
         monkeypatch.setattr(queue, "depth", uncounted)
         assert asked.wait(30)
         drain = pool.submit(loop.coordinator.drain)
-        until(lambda: bool(loop.in_flight._paused), lambda: time.sleep(0.01))
+        until(lambda: bool(loop.in_flight._room.paused), lambda: time.sleep(0.01))
         waiting.set()
         with pytest.raises(PermissionError):
             drain.result(30)

@@ -1,6 +1,6 @@
 """What a reader holds between receipt and acknowledgement: the one owner of its state, which locks itself.
 
-message: received -> opened (waits for the shards that it announced) -> complete -> acknowledged
+message: received -> opened (waits for the shards that it announced) -> complete -> acknowledging (`message.py`)
 shard:   ready -> taken (its snapshot is being stored) -> planned (in a snapshot) -> finished
          or foreign: another pipeline has it, and messages of ours wait for it
 """
@@ -8,19 +8,18 @@ shard:   ready -> taken (its snapshot is being stored) -> planned (in a snapshot
 from __future__ import annotations
 
 import itertools
-import sys
 import threading
-from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
+from queue_source.coordinator.message import UNACKNOWLEDGED, Due, Message, State, Terms
+from queue_source.coordinator.message_table import Batch, MessageTable
 from queue_source.coordinator.ready import Ready, ReadyQueue, group_of
 from queue_source.coordinator.room import Limits, Receive, Room
 from queue_source.coordinator.shares import Shares
-from queue_source.coordinator.waiting import Waiting
-from queue_source.messages import MESSAGE_URI, MessageKey, Received, key_of
-from shard_store.model import LISTING, Content, Range, Shard, ShardKey, Snapshot, is_end
+from queue_source.messages import MESSAGE_URI, MessageKey, Received
+from shard_store.model import Content, Range, Shard, ShardKey, Snapshot, is_end
 
 _EQUAL = Shares()
 _POLL = 0.1  # seconds: time-outs of a wait are noticed as late as this
@@ -43,10 +42,15 @@ class Counts(NamedTuple):
 
 
 class Left(NamedTuple):
-    """What is left at the end of a reader: messages without and with a shard in a snapshot, and shards in none."""
+    """What is left at the end of a reader: messages without and with a shard in a snapshot, and shards in none.
+
+    `complete`: messages that are to be acknowledged; `unanswered`: those that their queues are asked to delete.
+    """
 
     unplanned: list[MessageKey]
     planned: list[MessageKey]
+    complete: list[MessageKey]
+    unanswered: list[MessageKey]
     shards: list[ShardKey]
 
 
@@ -55,68 +59,63 @@ class InFlight:
 
     def __init__(self, queues: Iterable[str], limits: Limits, shares: Shares = _EQUAL) -> None:
         self._changed = threading.Condition()
-        self._room = Room(queues, limits, shares)
-        self._paused: set[str] = set()  # queues of which no receive begins
-        self._inbox: deque[Received] = deque()
-        self._opening: list[Received] = []
-        self._unopened = 0  # bytes of the messages in both
-        self._largest: dict[str, int] = {}  # body of each queue's last receive
-        self._aside: set[MessageKey] = set()
-        self._grouped: set[MessageKey] = set()  # while one is here its queue withholds the rest of its ordered group
-        self._resting: Counter[str] = Counter()  # messages of each queue with nothing left for us to do
+        self._messages = MessageTable()
+        self._ready = ReadyQueue(shares)
+        self._room = Room(queues, limits, shares, self._messages, self._ready)
         self._arrivals: dict[ShardKey, int] = {}
         self._numbers = itertools.count()
-        self._waiting = Waiting(self._resting)
-        self._ready = ReadyQueue(shares)
         self._taken: dict[ShardKey, Ready] = {}
-        self._planned: dict[ShardKey, int] = {}  # the seq of its snapshot
+        self._planned: set[ShardKey] = set()
         self._snapshots: dict[int, tuple[Range, ...]] = {}  # not confirmed
-        self._sizes: dict[ShardKey, int] = {}  # of what is ready, taken or planned
-        self._bytes = 0
-        self._listed: dict[ShardKey, int] = {}  # the sizes of those that listings have found
-        self._listed_bytes = 0
-        self._listed_work = shares.room(LISTING, limits.work)
         self._listing = False
         self._awaited: set[ShardKey] = set()  # at-least-once: done, and its message will come again
+
+    def wait(self, seconds: float | None = None, condition: Callable[[], bool] | None = None) -> None:
+        """Wait until something changes (and `condition` holds), or so many seconds."""
+        with self._changed:
+            if condition is None:
+                self._changed.wait(seconds)
+            else:
+                self._changed.wait_for(condition, seconds)
+
+    def wake(self) -> None:
+        """Let whoever waits see that the reader ends."""
+        with self._changed:
+            self._changed.notify_all()
 
     # receiving
 
     def begin_receive(self, queue: str, receiver: int, max_messages: int, seconds: float = 0.0) -> Receive | None:
         """Reserve room for what a receive may bring. None: there was none; it waits so many seconds for a change."""
         with self._changed:
-            full = queue in self._paused or self._heavy()
-            room = 0 if full else self._room.left(queue, self._resting[queue])
-            room = min(max_messages, room, self._room_by_bytes(queue))
-            if room:
-                return self._room.begin(queue, receiver, room)
-            self._changed.wait(seconds)
-            return None
+            receive = self._room.begin(queue, receiver, max_messages)
+            if receive is None:
+                self._changed.wait(seconds)
+            return receive
 
-    def end_receive(self, receive: Receive, messages: Sequence[Received], late: Sequence[Received] = ()) -> None:
-        """What it brought. `late` messages are held, and left for the next run (AvailableNow)."""
+    def end_receive(
+        self, receive: Receive, messages: Sequence[Received], terms: Terms, late: Sequence[Received] = ()
+    ) -> None:
+        """Hold what it brought, by these terms. `late` messages are left for the next run (AvailableNow)."""
         with self._changed:
-            aside = [key_of(message) for message in late]
-            self._room.end(receive, [*map(key_of, messages), *aside], brought=bool(messages))
-            self._inbox.extend(messages)
-            self._unopened += _size(messages)
-            if messages:
-                self._largest[receive.queue] = max(len(message.body) for message in messages)
-            self._aside.update(aside)
-            self._grouped.update(key_of(message) for message in messages if message.group is not None)
-            self._resting[receive.queue] += len(aside)
+            for state, brought in ((State.RECEIVED, messages), (State.LATE, late)):
+                for message in (Message.of(received, terms, state) for received in brought):
+                    self._leave([message.key])  # there are queues with one receipt for all deliveries of a message
+                    self._messages.add(message)
+            self._room.end(receive, messages)
             self._changed.notify_all()
 
     @contextmanager
     def pausing(self, queues: Collection[str], until: Callable[[], bool]) -> Iterator[None]:
         """No receive of these queues is under way: none begins, and those under way are waited for, or for `until`."""
         with self._changed:
-            self._paused = set(queues)
+            self._room.paused = queues
             self._changed.wait_for(lambda: not self._room.receiving(queues) or until())
         try:
             yield
         finally:
             with self._changed:
-                self._paused = set()
+                self._room.paused = ()
                 self._changed.notify_all()
 
     def forget_proofs(self) -> None:
@@ -129,48 +128,62 @@ class InFlight:
         with self._changed:
             return self._room.proven_empty(queue)
 
-    def wait(self, seconds: float, condition: Callable[[], bool] | None = None) -> None:
-        """Until something changes (and `condition` holds), or so many seconds."""
-        with self._changed:
-            if condition is None:
-                self._changed.wait(seconds)
-            else:
-                self._changed.wait_for(condition, seconds)
+    # leases
 
-    def wake(self) -> None:
+    def begin_extending(self, now: float) -> Due:
+        """What is to be extended now. The messages whose leases have ended leave."""
         with self._changed:
-            self._changed.notify_all()
+            due = self._messages.leases.take_due(now)
+            self._leave(due.ended)
+            return due
+
+    def end_extending(self, keys: Iterable[MessageKey], until: float, gone: Collection[MessageKey]) -> list[MessageKey]:
+        """The leases of these messages end at `until`; those that are `gone` leave, and are returned.
+
+        Of what we have let go of ourselves meanwhile none is.
+        """
+        with self._changed:
+            for message in self._messages.kept(keys):
+                if message.key not in gone:
+                    message.until = until
+                    self._messages.leases.keep(message)
+            return self._leave(message.key for message in self._messages.kept(gone))
+
+    def fail_extending(self, keys: Iterable[MessageKey], now: float) -> list[MessageKey]:
+        """The leases of these messages are soon due again; those whose leases have ended leave, and are returned."""
+        with self._changed:
+            kept = self._messages.kept(keys)
+            for message in kept:
+                self._messages.leases.try_again(message, now)
+            return self._leave(message.key for message in kept if message.until <= now)
 
     # opening
 
     def begin_opening(self, max_messages: int, seconds: float) -> list[Received]:
         """The next received messages; waits so many seconds for the first. Those that have left are skipped."""
         with self._changed:
-            if not self._inbox:
+            if not self._messages.is_opening:
                 self._changed.wait(seconds)
-            taken = [self._inbox.popleft() for _ in range(min(max_messages, len(self._inbox)))]
-            self._opening = [message for message in taken if key_of(message) in self._room]
-            self._unopened -= _size(taken) - _size(self._opening)
-            return self._opening
+            return self._messages.begin_opening(max_messages)
 
     def end_opening(self) -> None:
         with self._changed:
-            self._unopened -= _size(self._opening)
-            self._opening = []
+            self._messages.end_opening()
             self._changed.notify_all()
 
     def waited_for(self, keys: Iterable[ShardKey]) -> set[ShardKey]:
         """Those of the shards for which a message waits."""
         with self._changed:
-            return {key for key in keys if key in self._waiting}
+            return {key for key in keys if self._messages.is_awaited(key)}
 
     def announce(self, opened: Iterable[Opened]) -> None:
-        """These messages, in the order of their arrival, wait for what they announced."""
+        """These messages, in the order of their arrival, wait for what they announced; if for nothing, complete."""
         with self._changed:
             for message, pending in opened:
-                self._waiting.wait(message, pending)
+                self._messages.wait(message, pending)
                 for key in pending:
                     self._arrive(key)
+            self._changed.notify_all()
 
     def came_again(self, keys: Iterable[ShardKey]) -> set[ShardKey]:
         """At-least-once: those of which only the message was still awaited."""
@@ -188,14 +201,11 @@ class InFlight:
             self._changed.notify_all()
 
     def wait_for_listed(self, seconds: float) -> bool:
-        """Whether there is room for a page of a listing, if need be after so many seconds.
-
-        Counted apart from what queues announce: neither may keep the other out.
-        """
+        """Whether there is room for a page of a listing, if need be after so many seconds."""
         with self._changed:
-            if self._listed_enough():
+            if self._room.is_listed_enough:
                 self._changed.wait(seconds)
-            return not self._listed_enough()
+            return not self._room.is_listed_enough
 
     # shards
 
@@ -210,6 +220,7 @@ class InFlight:
             for snapshot in snapshots:
                 self.plan(snapshot)
             self.offer(shards)
+            self._changed.notify_all()
 
     def offer(self, shards: Iterable[Shard]) -> None:
         """Shards of ours are ready to be read from their positions, unless they are known already, or have to wait.
@@ -223,8 +234,10 @@ class InFlight:
                 self._unwatch(shard.key)
                 if self._ready.is_outdated(shard.key, shard.content):
                     self._not_ready(shard.key)
-                if shard.key not in self._sizes:
-                    self._offer(shard)
+                content = self._messages.content(shard.key, shard.content)
+                if shard.key not in self._room and self._is_readable(shard.key, content):
+                    self._room.enter(shard.key, content)
+                    self._ready.put(Ready(shard.key, content, shard.position, self._arrive(shard.key)))
             self._changed.notify_all()
 
     def watch(self, shards: Iterable[Shard]) -> None:
@@ -235,9 +248,9 @@ class InFlight:
                 if key in self._planned or key in self._taken:
                     continue
                 self._not_ready(key)
-                if key in self._waiting:
+                if self._messages.is_awaited(key):
                     group = group_of(shard.content)
-                    self._waiting.watch(key, group)
+                    self._messages.watch(key, group)
                     if group is not None:
                         self._ready.block(group, key, self._arrive(key))
                 else:
@@ -246,24 +259,24 @@ class InFlight:
 
     def foreign(self) -> list[ShardKey]:
         with self._changed:
-            return list(self._waiting.foreign)
+            return list(self._messages.foreign)
 
     def finish(self, keys: Iterable[ShardKey]) -> list[MessageKey]:
-        """The shards are finished in the store; returns the messages that wait for nothing more."""
-        complete: list[MessageKey] = []
+        """The shards are finished in the store; returns the messages that are complete by that."""
         with self._changed:
+            complete: list[MessageKey] = []
             for key in keys:
                 self._unwatch(key)
                 self._not_ready(key)
                 self._arrivals.pop(key, None)
-                complete += self._waiting.finish(key)
+                complete += self._messages.finish(key)
             self._changed.notify_all()
-        return complete
+            return complete
 
     def await_messages(self, done: Iterable[ShardKey]) -> None:
         """At-least-once: no store remembers what is done. We do, where its message is not in our hands."""
         with self._changed:
-            self._awaited.update(key for key in done if key not in self._waiting)
+            self._awaited.update(key for key in done if not self._messages.is_awaited(key))
 
     # micro-batches
 
@@ -297,10 +310,10 @@ class InFlight:
             for entry in snapshot.ranges:
                 self._ready.remove(entry.key)
                 self._arrive(entry.key)
-                self._enter(entry.key, entry.content)
-                self._planned[entry.key] = snapshot.seq
-            for key in self._taken.keys() - self._planned.keys():
-                self._leave(key)
+                self._room.enter(entry.key, entry.content)
+                self._planned.add(entry.key)
+            for key in self._taken.keys() - self._planned:
+                self._room.leave(key)
             self._taken = {}
 
     def continues(self, seq: int) -> bool:
@@ -317,26 +330,45 @@ class InFlight:
         with self._changed:
             keys = self.planned_until(seq)
             for key in keys:
-                self._planned.pop(key, None)
-                self._leave(key)
+                self._planned.discard(key)
+                self._room.leave(key)
             self._snapshots = {s: ranges for s, ranges in self._snapshots.items() if s > seq}
             self._changed.notify_all()
             return keys
+
+    # acknowledging
+
+    def begin_acknowledging(self, queue: str, max_messages: int, seconds: float = 0.0, *, again: bool) -> Batch:
+        """The next complete messages of a queue; waits so many seconds for the first. Their leases are kept no longer.
+
+        They leave when they are acknowledged, or are `put_off`. What was comes only if it may be tried `again`.
+        """
+        with self._changed:
+            batch = self._messages.begin_acknowledging(queue, max_messages, again=again)
+            if not batch.keys:
+                self._changed.wait(seconds)
+                batch = self._messages.begin_acknowledging(queue, max_messages, again=again)
+            return batch
+
+    def put_off(self, queue: str, keys: Sequence[MessageKey]) -> int:
+        """The queue did not take these: they wait again, and with them what else is complete; returns how many."""
+        with self._changed:
+            self._changed.notify_all()
+            return self._messages.put_off(queue, keys)
+
+    def has(self, states: Collection[State], keys: Iterable[MessageKey] | None = None) -> bool:
+        """Whether a message (one of these) is in one of the states."""
+        with self._changed:
+            if keys is None:
+                return self._messages.count(states) > 0
+            return any(message is not None and message.state in states for message in map(self._messages.get, keys))
 
     # leaving
 
     def leave(self, keys: Iterable[MessageKey]) -> None:
         """The messages are acknowledged, given back or lost. What is ready stays so: it is ours without them."""
         with self._changed:
-            keys = list(keys)
-            grouped = self._grouped.intersection(keys)
-            self._grouped -= grouped
-            self._room.forget_proofs({name for name, _ in grouped})  # what comes next in the group is delivered now
-            for shard in self._drop(keys):
-                self._unwatch(shard)
-                if shard not in self._sizes:
-                    self._arrivals.pop(shard, None)
-            self._changed.notify_all()
+            self._leave(keys)
 
     def make_room(self) -> list[MessageKey]:
         """Where most of a full reader only waits for other pipelines, these messages leave: they are returned.
@@ -344,69 +376,48 @@ class InFlight:
         As long as it is full of our own work there will be room by itself, and what is held costs no receive.
         """
         with self._changed:
-            idle = self._waiting.idle
-            if len(self._room) < self._room.limits.messages or 2 * len(idle) <= len(self._room):
+            held, idle = self._messages.count(), self._messages.count([State.IDLE])
+            if held < self._room.limits.messages or 2 * idle <= held:
                 return []
-            self.leave(idle)
-            return idle
+            return self._leave(self._messages.keys(State.IDLE))
 
     def empty(self) -> Left:
         """At the end: everything leaves."""
         with self._changed:
-            planned = self._waiting.of((*self._planned, *self._taken))
-            unopened = [key_of(message) for message in (*self._opening, *self._inbox)]
-            held = dict.fromkeys((*self._waiting.messages, *unopened, *self._aside))
-            unplanned = [message for message in held if message not in planned]
-            bare = self._drop(unplanned)
-            self._inbox.clear()
-            self._opening = []
-            self._unopened = 0
+            begun = self._messages.waiting_for((*self._planned, *self._taken))
+            held = self._messages.keys(State.RECEIVED, State.LATE, State.OPENED, State.IDLE)
+            complete = self._messages.keys(State.COMPLETE, State.PUT_OFF)
+            unanswered = self._messages.keys(State.ACKNOWLEDGING)
+            unplanned = [key for key in held if key not in begun]
+            bare = self._messages.drop(unplanned)
+            self._messages.drop(self._messages.keys())
             # what listings have found has no messages: nobody would come for it before it is stale
-            return Left(unplanned, list(planned), [key for key in (*bare, *self._listed) if self._ready.remove(key)])
+            shards = [key for key in (*bare, *self._room.listed) if self._ready.remove(key)]
+            return Left(unplanned, [key for key in held if key in begun], complete, unanswered, shards)
 
     def counts(self) -> Counts:
         with self._changed:
-            return Counts(len(self._room), len(self._ready), len(self._planned), len(self._waiting.foreign))
+            foreign = len(self._messages.foreign)
+            return Counts(self._messages.count(), len(self._ready), len(self._planned), foreign)
 
     @property
     def bytes_held(self) -> int:
         """Of what is ready, taken or planned."""
         with self._changed:
-            return self._bytes
+            return self._room.bytes
 
     # with the lock
 
-    def _heavy(self) -> bool:
-        announced = len(self._sizes) - len(self._listed)
-        return self._too_much(announced, self._bytes - self._listed_bytes, self._room.limits.work)
-
-    def _listed_enough(self) -> bool:
-        return self._too_much(len(self._listed), self._listed_bytes, self._listed_work)
-
-    def _too_much(self, count: int, size: int, work: int) -> bool:
-        """Whether so many shards of so many bytes, of one kind, are as many as may be held."""
-        limits = self._room.limits
-        if limits.bytes is not None and self._bytes + self._unopened >= limits.bytes:
-            return True
-        many = count >= work or (limits.batch_bytes is not None and size >= limits.batch_bytes)
-        return many and self._ready.free > 0
-
-    def _room_by_bytes(self, queue: str) -> int:
-        """How many messages fit, if they are as large as the largest of the last receive. At least one is received."""
-        limit = self._room.limits.bytes
-        if limit is None:
-            return sys.maxsize
-        return max(1, (limit - self._bytes - self._unopened) // max(1, self._largest.get(queue, 1)))
-
     def _drained(self) -> bool:
         """Waiting brings nothing more: the queues are empty, or there is no room and nothing is about to leave."""
-        if self._inbox or self._opening or (self._listing and not self._listed_enough()):
+        messages, room = self._messages, self._room
+        if messages.is_opening or (self._listing and not room.is_listed_enough):
             return False
-        if self._room.gives_no_more() and not self._grouped:
+        if room.is_proven_empty and not messages.grouped:
             return True
-        if self._waiting.completing:
+        if messages.count(UNACKNOWLEDGED):
             return False
-        return self._heavy() or self._room.full(self._resting.total()) or self._room.gives_no_more(self._resting)
+        return room.is_announced_enough or room.is_full or room.gives_no_more
 
     def _has_batch(self, max_files: int, max_bytes: int | None) -> bool:
         return self._ready.free >= max_files or 0 < (max_bytes or 0) <= self._ready.bytes
@@ -420,48 +431,31 @@ class InFlight:
             self._arrivals[key] = next(self._numbers)
         return self._arrivals[key]
 
-    def _offer(self, shard: Shard) -> None:
-        content = self._waiting.content(shard.key, shard.content)
-        if _needs_message(content) and shard.key not in self._waiting:
-            return
-        if content.uri == MESSAGE_URI and not content.payload:
-            return
-        self._enter(shard.key, content)
-        self._ready.put(Ready(shard.key, content, shard.position, self._arrive(shard.key)))
-
-    def _unwatch(self, key: ShardKey) -> None:
-        if group := self._waiting.unwatch(key):
-            self._ready.unblock(group, key)
-
-    def _drop(self, keys: Iterable[MessageKey]) -> list[ShardKey]:
-        bare: list[ShardKey] = []
-        for key in keys:
-            self._room.leave(key)
-            if key in self._aside:
-                self._aside.discard(key)
-                self._resting[key[0]] -= 1
-            bare += self._waiting.drop(key)
-        return bare
+    def _is_readable(self, key: ShardKey, content: Content) -> bool:
+        if _needs_message(content) and not self._messages.is_awaited(key):
+            return False
+        return content.uri != MESSAGE_URI or content.payload is not None
 
     def _not_ready(self, key: ShardKey) -> None:
         if self._ready.remove(key):
-            self._leave(key)
+            self._room.leave(key)
 
-    def _enter(self, key: ShardKey, content: Content) -> None:
-        if key not in self._sizes:
-            self._sizes[key] = content.size or 0
-            self._bytes += content.size or 0
-            if content.queue == LISTING:
-                self._listed[key] = content.size or 0
-                self._listed_bytes += content.size or 0
+    def _unwatch(self, key: ShardKey) -> None:
+        if group := self._messages.unwatch(key):
+            self._ready.unblock(group, key)
 
-    def _leave(self, key: ShardKey) -> None:
-        self._bytes -= self._sizes.pop(key, 0)
-        self._listed_bytes -= self._listed.pop(key, 0)
-
-
-def _size(messages: Iterable[Received]) -> int:
-    return sum(len(message.body) for message in messages)
+    def _leave(self, keys: Iterable[MessageKey]) -> list[MessageKey]:
+        """Returns those that were here."""
+        messages = [message for key in keys if (message := self._messages.get(key)) is not None]
+        # what comes next in a group is delivered now
+        self._room.forget_proofs({message.key[0] for message in messages if message.is_grouped})
+        for shard in self._messages.drop(message.key for message in messages):
+            self._unwatch(shard)
+            if shard not in self._room:
+                self._arrivals.pop(shard, None)
+        if messages:
+            self._changed.notify_all()
+        return [message.key for message in messages]
 
 
 def _needs_message(content: Content) -> bool:

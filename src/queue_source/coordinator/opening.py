@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from queue_source.announcements.contents import Announced, Stat, announced_messages, announced_objects, apart
-from queue_source.coordinator.acknowledging import Acknowledger
 from queue_source.coordinator.error_log import ErrorLog
 from queue_source.coordinator.error_queue import ErrorQueue
 from queue_source.coordinator.in_flight import InFlight, Opened
@@ -33,7 +32,6 @@ class Opener:
     _stat: Stat
     _in_flight: InFlight
     _ownership: Ownership
-    _acknowledger: Acknowledger
     _errors: ErrorQueue
     _error_log: ErrorLog
     _prefixes: PrefixWatch
@@ -53,10 +51,8 @@ class Opener:
         self._prefixes.count(said)
         found = self._find(announced)
         self._count(announced, found)
-        opened = [self._opened(one, found) for one in announced]
-        self._in_flight.announce(opened)
+        self._in_flight.announce(self._opened(one, found) for one in announced)
         self._ownership.resolve(found.values())
-        self._acknowledger.later([one.message for one in opened if not one.pending])
 
     def _announced(self, messages: Sequence[Received]) -> list[Announced]:
         options, queue_names = self._session.options, self._session.names.queues

@@ -7,7 +7,6 @@ import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from queue_source.coordinator.acknowledging import Acknowledger
 from queue_source.coordinator.in_flight import InFlight
 from queue_source.coordinator.session import Session
 from shard_store.model import Shard, ShardKey, ShardState
@@ -21,7 +20,6 @@ class Ownership:
 
     _session: Session
     _in_flight: InFlight
-    _acknowledger: Acknowledger
     _acquiring: threading.Lock = field(default_factory=threading.Lock)
 
     def resolve(self, shards: Iterable[Shard]) -> None:
@@ -36,7 +34,7 @@ class Ownership:
                 (ours if shard.token == self._session.token else others).append(shard)
         self._in_flight.watch(others)  # first: what is ours in an ordered group may have to wait for them
         self._in_flight.offer(ours)
-        self._finish(finished)
+        self._in_flight.finish(finished)
         if stale := {shard.key: shard for shard in others if shard.stale}:
             self._acquire(stale)
 
@@ -50,15 +48,12 @@ class Ownership:
         if missing := [key for key in keys if key not in found]:
             # of a store that was emptied everything is missing: then this raises PipelineTakenOver
             session.store.heartbeat(session.token, session.stale_after)
-            self._finish(missing)
+            self._in_flight.finish(missing)
 
     def get_renewed(self) -> None:
         """What an operator has opened again is announced by nobody, and a newer version perhaps to another pipeline."""
         if self._session.semantics.keeps_shards:
             self.resolve(self._session.store.renewed(self._session.token).values())
-
-    def _finish(self, keys: Sequence[ShardKey]) -> None:
-        self._acknowledger.later(self._in_flight.finish(keys))
 
     def _acquire(self, stale: dict[ShardKey, Shard]) -> None:
         token, store = self._session.token, self._session.store

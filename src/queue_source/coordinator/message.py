@@ -1,0 +1,167 @@
+"""The record of a message in a reader's hands, with its state and its lease; and when which lease is to be extended.
+
+Pure. Times are those of the reader's clock.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple
+
+from queue_source.messages import MessageKey, Receipt, Received
+from queue_source.queues.base import Capabilities
+from shard_store.model import ShardKey
+
+_EARLY = 0.5  # an extension is due when this part of the lease is left, so that a failed one can be tried again
+_GATHER = 0.1  # and goes out with others that would be due within this part of the lease
+_FEW = 64  # entries of the heap, for which it is not worth rebuilding
+
+
+class State(Enum):
+    """Where a message is on its way."""
+
+    RECEIVED = "its body waits to be opened"
+    LATE = "it is left for the next run (AvailableNow)"
+    OPENED = "it waits for shards that are ours to read"
+    IDLE = "it waits for shards of other pipelines alone"
+    COMPLETE = "all that it announced is finished: it waits for its acknowledgement"
+    PUT_OFF = "as complete; its queue was asked in vain, and is asked again later"
+    ACKNOWLEDGING = "its queue is asked to delete it"
+
+
+UNANSWERED = frozenset({State.COMPLETE, State.ACKNOWLEDGING})
+UNACKNOWLEDGED = UNANSWERED | {State.PUT_OFF}
+RESTING = UNACKNOWLEDGED | {State.LATE, State.IDLE}
+"""Nothing is left for us to read."""
+
+
+class Terms(NamedTuple):
+    """What a queue offers: `period` seconds with each extension, and `longest` in all (None: without end).
+
+    `reports_stale`: it says which leases had ended before they were extended; else only our clock knows.
+    """
+
+    period: float
+    longest: float | None = None
+    reports_stale: bool = True
+
+
+def terms_of(capabilities: Capabilities, lease: float) -> Terms:
+    """The terms of a queue for leases of so many seconds, or of as many as one call may ask for."""
+    return Terms(longest_lease(lease, capabilities), capabilities.lease_cap, capabilities.reports_stale)
+
+
+def longest_lease(lease: float, capabilities: Capabilities) -> float:
+    """`lease`, or the longest that one call to the queue may ask for."""
+    return lease if capabilities.max_lease is None else min(lease, capabilities.max_lease)
+
+
+@dataclass(slots=True, eq=False)
+class Message:
+    """One delivery of a message, from its receipt on. `body` until it is opened.
+
+    It waits for the shards that are `pending`, of which so many are `foreign`: other pipelines have them. Its lease
+    ends at `until`, and is in the order as `entry` while it is kept; it may be extended up to `cap`.
+    """
+
+    key: MessageKey
+    body: Received | None
+    is_grouped: bool
+    terms: Terms
+    until: float
+    cap: float
+    state: State
+    pending: set[ShardKey] = field(default_factory=set)
+    foreign: int = 0
+    entry: int | None = None
+
+    @classmethod
+    def of(cls, received: Received, terms: Terms, state: State) -> Message:
+        until, body = received.lease_until, received if state is State.RECEIVED else None
+        cap = math.inf if terms.longest is None else until - terms.period + terms.longest
+        return cls((received.queue, received.receipt), body, received.group is not None, terms, until, cap, state)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the body."""
+        return 0 if self.body is None else len(self.body.body)
+
+    def extension(self, now: float) -> float:
+        """For how many seconds its lease is to be extended; 0 where that helps no more."""
+        is_believed = self.until > now or self.terms.reports_stale
+        seconds = min(self.terms.period, self.cap - now)
+        return seconds if is_believed and seconds > self.until - now else 0.0
+
+
+class Due(NamedTuple):
+    """What is to be extended now, by queue and seconds to ask for; the messages whose leases have ended; the next time.
+
+    `next_time` is None where nothing is kept.
+    """
+
+    extensions: dict[tuple[str, float], list[Receipt]]
+    ended: list[MessageKey]
+    next_time: float | None
+
+
+class LeaseOrder:
+    """The leases that are kept, soonest due first. Each has one entry in a heap; those it had before are skipped."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, Message]] = []
+        self._numbers = itertools.count()
+        self._kept = 0
+
+    def keep(self, message: Message) -> None:
+        """Extend the lease in time."""
+        self._put(message, message.until - message.terms.period * _EARLY)
+
+    def try_again(self, message: Message, now: float) -> None:
+        """Extend the lease soon: that has failed."""
+        self._put(message, now + min(1.0, message.terms.period * _GATHER))
+
+    def stop(self, message: Message) -> None:
+        """Extend the lease no more."""
+        self._kept -= message.entry is not None
+        message.entry = None
+        if len(self._heap) > 2 * self._kept + _FEW:
+            self._heap = [entry for entry in self._heap if entry[2].entry == entry[1]]
+            heapq.heapify(self._heap)
+
+    def take_due(self, now: float) -> Due:
+        """What is due, and with it what soon will be. Whoever asks the queues says what became of it."""
+        extensions: dict[tuple[str, float], list[Receipt]] = {}
+        ended: list[MessageKey] = []
+        for message in list(self._pop_due(now)):
+            queue, receipt = message.key
+            if seconds := message.extension(now):
+                extensions.setdefault((queue, seconds), []).append(receipt)
+            elif message.until <= now:
+                ended.append(message.key)
+            else:  # at its cap: nothing to do but to notice the end
+                self._put(message, message.until)
+        return Due(extensions, ended, self._heap[0][0] if self._heap else None)
+
+    def _put(self, message: Message, due: float) -> None:
+        self._kept += message.entry is None
+        message.entry = next(self._numbers)
+        heapq.heappush(self._heap, (due, message.entry, message))
+
+    def _pop_due(self, now: float) -> Iterator[Message]:
+        is_first = True
+        while self._heap:
+            due, entry, message = self._heap[0]
+            is_current = message.entry == entry
+            if is_current and due > now and (is_first or due > now + message.terms.period * _GATHER):
+                return
+            heapq.heappop(self._heap)
+            if is_current:
+                message.entry = None
+                self._kept -= 1
+                is_first = False
+                yield message
