@@ -449,7 +449,7 @@ class InFlight:
         messages = [message for key in keys if (message := self._messages.get(key)) is not None]
         # what comes next in a group is delivered now
         self._room.forget_proofs({message.key[0] for message in messages if message.is_grouped})
-        for shard in self._messages.drop(message.key for message in messages):
+        for shard in self._messages.drop([message.key for message in messages]):
             self._unwatch(shard)
             if shard not in self._room:
                 self._arrivals.pop(shard, None)

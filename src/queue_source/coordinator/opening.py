@@ -51,7 +51,7 @@ class Opener:
         self._prefixes.count(said)
         found = self._find(announced)
         self._count(announced, found)
-        self._in_flight.announce(self._opened(one, found) for one in announced)
+        self._in_flight.announce([self._opened(one, found) for one in announced])
         self._ownership.resolve(found.values())
 
     def _announced(self, messages: Sequence[Received]) -> list[Announced]:
