@@ -55,7 +55,7 @@ def leases(settings: Settings) -> Iterator[Measurement]:
     with ministack_server() as server, open_queue(new_queue(server), **KEYS) as queue:
         counted: Any = Counted(queue)
         stopping, most_threads = threading.Event(), 0
-        times = dict.fromkeys(("visibilityTimeout", "commitTimeout"), f"{lease:.0f}s")
+        times: Any = dict.fromkeys(("visibilityTimeout", "commitTimeout"), f"{lease:.0f}s")
         session = make_session(None, {queue.name: counted}, stopping=stopping, **times)
         in_flight = InFlight(session.queues, Limits(messages, messages))
         terms = terms_of(counted.capabilities, lease)

@@ -163,7 +163,7 @@ class Hands:
         assert set(self.held.finish([SHARDS[number]])) == complete - before
 
     def ask(self, number: int) -> None:
-        keys = self.held.begin_acknowledging("q", number + 1, again=True).keys
+        keys, _ = self.held.begin_acknowledging("q", number + 1, again=True)
         assert all(self.waiting.pop(key) == set() for key in keys), "only what is complete is acknowledged"
         assert keys or all(self.waiting.values())
         self.asked += keys

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from queue_source.coordinator.acknowledging import Acknowledger
-from queue_source.coordinator.in_flight import InFlight, Opened
+from queue_source.coordinator.in_flight import InFlight, Left, Opened
 from queue_source.coordinator.leases import LeaseKeeper
 from queue_source.coordinator.message import UNANSWERED, Terms
 from queue_source.coordinator.room import Limits
@@ -333,7 +333,7 @@ def test_what_a_queue_has_not_answered_at_the_end_is_not_given_back(scene: Scene
         keys = scene.complete(scene.queue.deliver(150))
         assert begun.wait(60)
         left = scene.in_flight.empty()  # the thread was waited for in vain
-        assert left == ([], [], keys[100:], keys[:100], [])
+        assert left == Left([], [], keys[100:], keys[:100], [])
         scene.acknowledger.end(left.complete)
         answer.set()
     assert (scene.queue.leased, scene.held) == ({}, 0)
@@ -342,7 +342,7 @@ def test_what_a_queue_has_not_answered_at_the_end_is_not_given_back(scene: Scene
 def test_what_a_queue_refuses_to_acknowledge_ends_the_thread_and_is_tried_at_the_end(scene: Scene) -> None:
     keys, at_once = scene.complete(scene.queue.deliver(3)), scene.queue.acknowledge
 
-    def refuses(_: Sequence[Receipt]) -> set[Receipt]:
+    def refuses(receipts: Sequence[Receipt]) -> set[Receipt]:
         raise PermissionError("no longer allowed")
 
     scene.queue.acknowledge = refuses  # type: ignore[method-assign]
@@ -350,6 +350,6 @@ def test_what_a_queue_refuses_to_acknowledge_ends_the_thread_and_is_tried_at_the
         scene.acknowledger.run("q")
     scene.queue.acknowledge = at_once  # type: ignore[method-assign]
     left = scene.in_flight.empty()
-    assert left == ([], [], keys, [], [])
+    assert left == Left([], [], keys, [], [])
     scene.acknowledger.end(left.complete)
     assert scene.queue.leased == {}

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,7 @@ from support.sessions import make_session
 
 LEASE = 60.0
 BATCHES_OF_TEN = Capabilities(max_batch_size=10)
-SHORT = {"visibilityTimeout": "200ms", "commitTimeout": "400ms", "waitTime": "100ms"}
+SHORT: dict[str, Any] = {"visibilityTimeout": "200ms", "commitTimeout": "400ms", "waitTime": "100ms"}
 
 
 class LeasingQueue:
@@ -76,7 +77,7 @@ class Scene:
     @property
     def lost(self) -> list[MessageKey]:
         """Those that are in nobody's hands; each was counted once."""
-        gone = [key for key in self._received if not self.in_flight.has(State, [key])]
+        gone = [key for key in self._received if not self.in_flight.has(list(State), [key])]
         assert self.session.metrics.snapshot()["lostLeases"] == len(gone)
         return gone
 
@@ -132,7 +133,7 @@ def test_a_lease_is_not_extended_while_its_message_is_acknowledged_and_no_more_i
     keys = [key_of(message) for message in messages]
     scene.in_flight.begin_opening(3, 0.0)
     scene.in_flight.announce(Opened(key, {}) for key in keys)
-    assert scene.in_flight.begin_acknowledging("q", 2, again=False).keys == keys[:2]
+    assert scene.in_flight.begin_acknowledging("q", 2, again=False) == (keys[:2], False)
     scene.queue.until[messages[0].receipt] = 0  # deleted by now
     scene.run(LEASE * 0.8)
     assert scene.queue.calls == [1]

@@ -89,7 +89,9 @@ class Coordinator:
         done = self._logged if start is None else start
         if done > progress.last_seq:
             progress.adopt(done)
-        ranges = () if self._is_confirmed_alone(done) else self._take()
+        # the next part of a large object is ready when this one is final
+        alone = progress.has_more_than(done) or self._gathers or parts.in_flight.continues(done)
+        ranges = () if alone else self._take()
         if not ranges:
             progress.confirm(done)  # else what is done becomes final together with the next snapshot
             if progress.has_more_than(done):
@@ -198,11 +200,6 @@ class Coordinator:
     def _gathers(self) -> bool:
         """Whether the next batch is waited for: with AvailableNow, and for the first one."""
         return self._parts.receivers.draining or self._parts.receivers.hurry
-
-    def _is_confirmed_alone(self, done: int) -> bool:
-        """Whether what is done has to be final before the next batch can be taken, or is begun already."""
-        # the next part of a large object is ready when this one is final
-        return self._parts.progress.has_more_than(done) or self._gathers or self._parts.in_flight.continues(done)
 
     def _take(self) -> tuple[Range, ...]:
         batches = self._session.options.batches

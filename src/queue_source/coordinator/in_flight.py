@@ -14,11 +14,11 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from queue_source.coordinator.message import UNACKNOWLEDGED, Due, Message, State, Terms
-from queue_source.coordinator.message_table import Batch, MessageTable
+from queue_source.coordinator.message_table import MessageTable
 from queue_source.coordinator.ready import Ready, ReadyQueue, group_of
 from queue_source.coordinator.room import Limits, Receive, Room
 from queue_source.coordinator.shares import Shares
-from queue_source.messages import MESSAGE_URI, MessageKey, Received
+from queue_source.messages import MESSAGE_URI, MessageKey, Received, key_of
 from shard_store.model import Content, Range, Shard, ShardKey, Snapshot, is_end
 
 _EQUAL = Shares()
@@ -98,10 +98,12 @@ class InFlight:
     ) -> None:
         """Hold what it brought, by these terms. `late` messages are left for the next run (AvailableNow)."""
         with self._changed:
+            self._leave(
+                map(key_of, (*messages, *late))
+            )  # where a queue has one receipt for all deliveries of a message
             for state, brought in ((State.RECEIVED, messages), (State.LATE, late)):
-                for message in (Message.of(received, terms, state) for received in brought):
-                    self._leave([message.key])  # there are queues with one receipt for all deliveries of a message
-                    self._messages.add(message)
+                for received in brought:
+                    self._messages.add(Message(received, terms, state))
             self._room.end(receive, messages)
             self._changed.notify_all()
 
@@ -121,7 +123,7 @@ class InFlight:
     def forget_proofs(self) -> None:
         """From here on a queue is empty only by a receive that begins later."""
         with self._changed:
-            self._room.forget_proofs(self._room.queues)
+            self._room.forget_proofs()
             self._changed.notify_all()
 
     def proven_empty(self, queue: str) -> bool:
@@ -180,7 +182,7 @@ class InFlight:
         """These messages, in the order of their arrival, wait for what they announced; if for nothing, complete."""
         with self._changed:
             for message, pending in opened:
-                self._messages.wait(message, pending)
+                self._messages.open(message, pending)
                 for key in pending:
                     self._arrive(key)
             self._changed.notify_all()
@@ -338,17 +340,19 @@ class InFlight:
 
     # acknowledging
 
-    def begin_acknowledging(self, queue: str, max_messages: int, seconds: float = 0.0, *, again: bool) -> Batch:
+    def begin_acknowledging(
+        self, queue: str, max_messages: int, seconds: float = 0.0, *, again: bool
+    ) -> tuple[list[MessageKey], bool]:
         """The next complete messages of a queue; waits so many seconds for the first. Their leases are kept no longer.
 
-        They leave when they are acknowledged, or are `put_off`. What was comes only if it may be tried `again`.
+        They leave, or are `put_off`. What was comes only if it may be tried `again`; returns whether it is that.
         """
         with self._changed:
-            batch = self._messages.begin_acknowledging(queue, max_messages, again=again)
-            if not batch.keys:
-                self._changed.wait(seconds)
-                batch = self._messages.begin_acknowledging(queue, max_messages, again=again)
-            return batch
+            keys, is_again = self._messages.begin_acknowledging(queue, max_messages, again=again)
+            if keys:
+                return keys, is_again
+            self._changed.wait(seconds)
+            return self._messages.begin_acknowledging(queue, max_messages, again=again)
 
     def put_off(self, queue: str, keys: Sequence[MessageKey]) -> int:
         """The queue did not take these: they wait again, and with them what else is complete; returns how many."""

@@ -8,12 +8,10 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
-from queue_source.messages import MessageKey, Receipt, Received
+from queue_source.messages import MessageKey, Receipt, Received, key_of
 from queue_source.queues.base import Capabilities
 from shard_store.model import ShardKey
 
@@ -61,35 +59,26 @@ def longest_lease(lease: float, capabilities: Capabilities) -> float:
     return lease if capabilities.max_lease is None else min(lease, capabilities.max_lease)
 
 
-@dataclass(slots=True, eq=False)
 class Message:
-    """One delivery of a message, from its receipt on. `body` until it is opened.
+    """One delivery of a message, from its receipt on. `unopened`: the delivery with its body, until it is opened.
 
     It waits for the shards that are `pending`, of which so many are `foreign`: other pipelines have them. Its lease
-    ends at `until`, and is in the order as `entry` while it is kept; it may be extended up to `cap`.
+    ends at `until`, and may be extended up to `cap`; `entry` is its place among the leases that are kept.
     """
 
-    key: MessageKey
-    body: Received | None
-    is_grouped: bool
-    terms: Terms
-    until: float
-    cap: float
-    state: State
-    pending: set[ShardKey] = field(default_factory=set)
-    foreign: int = 0
-    entry: int | None = None
+    __slots__ = "cap", "entry", "foreign", "is_grouped", "key", "pending", "state", "terms", "unopened", "until"
 
-    @classmethod
-    def of(cls, received: Received, terms: Terms, state: State) -> Message:
-        until, body = received.lease_until, received if state is State.RECEIVED else None
-        cap = math.inf if terms.longest is None else until - terms.period + terms.longest
-        return cls((received.queue, received.receipt), body, received.group is not None, terms, until, cap, state)
-
-    @property
-    def size(self) -> int:
-        """Bytes of the body."""
-        return 0 if self.body is None else len(self.body.body)
+    def __init__(self, received: Received, terms: Terms, state: State) -> None:
+        self.key = key_of(received)
+        self.state = state
+        self.unopened = received if state is State.RECEIVED else None
+        self.is_grouped = received.group is not None
+        self.terms = terms
+        self.until = received.lease_until
+        self.cap = math.inf if terms.longest is None else self.until - terms.period + terms.longest
+        self.entry: int | None = None
+        self.pending: set[ShardKey] = set()
+        self.foreign = 0
 
     def extension(self, now: float) -> float:
         """For how many seconds its lease is to be extended; 0 where that helps no more."""
@@ -115,53 +104,49 @@ class LeaseOrder:
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Message]] = []
         self._numbers = itertools.count()
-        self._kept = 0
+        self._many = _FEW
 
-    def keep(self, message: Message) -> None:
-        """Extend the lease in time."""
-        self._put(message, message.until - message.terms.period * _EARLY)
+    def keep(self, message: Message, due: float | None = None) -> None:
+        """Extend the lease in time, or when it is `due`."""
+        message.entry = next(self._numbers)
+        due = message.until - message.terms.period * _EARLY if due is None else due
+        heapq.heappush(self._heap, (due, message.entry, message))
+        if len(self._heap) > self._many:
+            self._heap = [entry for entry in self._heap if entry[2].entry == entry[1]]
+            heapq.heapify(self._heap)
+            self._many = 2 * len(self._heap) + _FEW
 
     def try_again(self, message: Message, now: float) -> None:
         """Extend the lease soon: that has failed."""
-        self._put(message, now + min(1.0, message.terms.period * _GATHER))
+        self.keep(message, now + min(1.0, message.terms.period * _GATHER))
 
     def stop(self, message: Message) -> None:
         """Extend the lease no more."""
-        self._kept -= message.entry is not None
         message.entry = None
-        if len(self._heap) > 2 * self._kept + _FEW:
-            self._heap = [entry for entry in self._heap if entry[2].entry == entry[1]]
-            heapq.heapify(self._heap)
 
     def take_due(self, now: float) -> Due:
         """What is due, and with it what soon will be. Whoever asks the queues says what became of it."""
         extensions: dict[tuple[str, float], list[Receipt]] = {}
         ended: list[MessageKey] = []
-        for message in list(self._pop_due(now)):
+        for message in self._pop_due(now):
             queue, receipt = message.key
             if seconds := message.extension(now):
                 extensions.setdefault((queue, seconds), []).append(receipt)
             elif message.until <= now:
                 ended.append(message.key)
             else:  # at its cap: nothing to do but to notice the end
-                self._put(message, message.until)
+                self.keep(message, message.until)
         return Due(extensions, ended, self._heap[0][0] if self._heap else None)
 
-    def _put(self, message: Message, due: float) -> None:
-        self._kept += message.entry is None
-        message.entry = next(self._numbers)
-        heapq.heappush(self._heap, (due, message.entry, message))
-
-    def _pop_due(self, now: float) -> Iterator[Message]:
-        is_first = True
+    def _pop_due(self, now: float) -> list[Message]:
+        taken: list[Message] = []
         while self._heap:
             due, entry, message = self._heap[0]
             is_current = message.entry == entry
-            if is_current and due > now and (is_first or due > now + message.terms.period * _GATHER):
-                return
+            if is_current and due > now and (not taken or due > now + message.terms.period * _GATHER):
+                break
             heapq.heappop(self._heap)
             if is_current:
-                message.entry = None
-                self._kept -= 1
-                is_first = False
-                yield message
+                self.stop(message)
+                taken.append(message)
+        return taken

@@ -9,18 +9,10 @@ from __future__ import annotations
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice, takewhile
-from typing import NamedTuple
 
 from queue_source.coordinator.message import LeaseOrder, Message, State
 from queue_source.messages import Group, MessageKey, Received
 from shard_store.model import Content, ShardKey
-
-
-class Batch(NamedTuple):
-    """Messages of one queue that are to be acknowledged together; `again`: it was asked for them before, in vain."""
-
-    keys: list[MessageKey]
-    again: bool
 
 
 class MessageTable:
@@ -63,14 +55,16 @@ class MessageTable:
     # receiving and opening
 
     def add(self, message: Message) -> None:
-        """Hold a message that is not here."""
+        """Hold a message. One that is here stays as it is."""
+        if message.key in self._messages:
+            return
         self._messages[message.key] = message
         self._counts[message.state][message.key[0]] += 1
         self.grouped += message.is_grouped
-        self.unopened += message.size
         self.leases.keep(message)
-        if message.body is not None:
+        if message.unopened is not None:
             self._inbox.append(message)
+            self.unopened += len(message.unopened.body)
 
     @property
     def is_opening(self) -> bool:
@@ -80,15 +74,15 @@ class MessageTable:
     def begin_opening(self, most: int) -> list[Received]:
         """The next messages; those that are gone are skipped."""
         taken = [self._inbox.popleft() for _ in range(min(most, len(self._inbox)))]
-        self._opening = [message for message in taken if message.body is not None]
-        return [message.body for message in self._opening if message.body is not None]
+        self._opening = [message for message in taken if message.unopened is not None]
+        return [message.unopened for message in self._opening if message.unopened is not None]
 
     def end_opening(self) -> None:
         for message in self._opening:
             self._forget_body(message)
         self._opening = []
 
-    def wait(self, key: MessageKey, contents: Mapping[ShardKey, Content]) -> None:
+    def open(self, key: MessageKey, contents: Mapping[ShardKey, Content]) -> None:
         """The message waits for these unfinished shards; with none it is complete. Nothing, where it is gone by now."""
         message = self._messages.get(key)
         if message is None:
@@ -139,18 +133,18 @@ class MessageTable:
 
     # acknowledging
 
-    def begin_acknowledging(self, queue: str, most: int, *, again: bool) -> Batch:
-        """The next complete messages, which were all put off or none of them; those only if it may be tried `again`."""
+    def begin_acknowledging(self, queue: str, most: int, *, again: bool) -> tuple[list[MessageKey], bool]:
+        """The next complete messages, all or none of which were put off: whether they were. Those only if `again`."""
         line = self._lines[queue]
         state = next((message.state for message in line), State.COMPLETE)
         if state is State.PUT_OFF and not again:
-            return Batch([], again=False)
+            return [], True
         taken = list(islice(takewhile(lambda message: message.state is state, line), most))
         for message in taken:
             del line[message]
             self._move(message, State.ACKNOWLEDGING)
             self.leases.stop(message)
-        return Batch([message.key for message in taken], again=state is State.PUT_OFF)
+        return [message.key for message in taken], state is State.PUT_OFF
 
     def put_off(self, queue: str, keys: Sequence[MessageKey]) -> int:
         """The queue did not take these: their leases are kept again, and it is asked for them first.
@@ -194,8 +188,9 @@ class MessageTable:
         return bare
 
     def _forget_body(self, message: Message) -> None:
-        self.unopened -= message.size
-        message.body = None
+        if message.unopened is not None:
+            self.unopened -= len(message.unopened.body)
+            message.unopened = None
 
     def _count_foreign(self, shard: ShardKey, by: int) -> None:
         for message in self._waiting.get(shard, ()):

@@ -73,7 +73,7 @@ class Room:
         self._messages = messages
         self._ready = ready
         self._sizes: dict[ShardKey, int] = {}
-        self._listed: dict[ShardKey, int] = {}  # the sizes of those that listings have found
+        self.listed: dict[ShardKey, int] = {}  # the sizes of those that listings have found
         self._listed_bytes = 0
         self._reserved: Counter[str] = Counter()  # for messages that receives under way may bring
         self._largest: dict[str, int] = {}  # body of each queue's last receive
@@ -90,26 +90,22 @@ class Room:
             self._sizes[key] = content.size or 0
             self.bytes += content.size or 0
             if content.queue == LISTING:
-                self._listed[key] = content.size or 0
+                self.listed[key] = content.size or 0
                 self._listed_bytes += content.size or 0
 
     def leave(self, key: ShardKey) -> None:
         self.bytes -= self._sizes.pop(key, 0)
-        self._listed_bytes -= self._listed.pop(key, 0)
-
-    @property
-    def listed(self) -> Collection[ShardKey]:
-        return self._listed.keys()
+        self._listed_bytes -= self.listed.pop(key, 0)
 
     @property
     def is_listed_enough(self) -> bool:
         """Whether there is no room for more of what listings find."""
-        return self._is_enough(len(self._listed), self._listed_bytes, self._shares.room(LISTING, self.limits.work))
+        return self._is_enough(len(self.listed), self._listed_bytes, self._shares.room(LISTING, self.limits.work))
 
     @property
     def is_announced_enough(self) -> bool:
         """Whether there is no room for more of what queues announce."""
-        announced = len(self._sizes) - len(self._listed)
+        announced = len(self._sizes) - len(self.listed)
         return self._is_enough(announced, self.bytes - self._listed_bytes, self.limits.work)
 
     def _is_enough(self, count: int, size: int, work: int) -> bool:
@@ -150,13 +146,9 @@ class Room:
         """Whether a receive of one of these queues is under way."""
         return any(self._emptiness[name].under_way for name in queues)
 
-    @property
-    def queues(self) -> Collection[str]:
-        return self._emptiness.keys()
-
-    def forget_proofs(self, queues: Iterable[str]) -> None:
-        """From here on these queues are empty only by a receive that begins later."""
-        for name in queues:
+    def forget_proofs(self, queues: Iterable[str] | None = None) -> None:
+        """From here on these queues (or all) are empty only by a receive that begins later."""
+        for name in self._emptiness if queues is None else queues:
             self._periods[name] += 1
             self._emptiness[name].awaited = None
 
