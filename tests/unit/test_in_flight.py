@@ -116,6 +116,12 @@ def test_the_bodies_of_messages_that_nobody_has_opened_yet_count() -> None:
     assert receive(held) == 0, "still in memory"
     held.end_opening()
     assert receive(held) == 2
+    held.end_receive(
+        held.begin_receive("q", 0, 10) or under_way, [Received("q", "6", Receipt("6"), b"x" * 1000, 1, 0.0)], TERMS
+    )
+    assert receive(held) == 0
+    held.leave([message("6")])
+    assert receive(held) == 1, "what has left is not in memory any more"
 
 
 def test_an_object_larger_than_all_limits_of_a_trigger_stops_no_receive_while_it_is_read() -> None:

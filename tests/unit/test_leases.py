@@ -143,6 +143,28 @@ def test_a_lease_is_not_extended_while_its_message_is_acknowledged_and_no_more_i
     assert scene.queue.until[messages[1].receipt] > scene.now
 
 
+@pytest.mark.parametrize("down", [False, True])
+def test_an_extension_that_fails_since_its_message_was_acknowledged_meanwhile_loses_no_lease(
+    scene: Scene, down: bool
+) -> None:
+    scene.hold(scene.queue.deliver(1))
+    scene.in_flight.begin_opening(1, 0.0)
+    scene.in_flight.announce([Opened(("q", Receipt("r0")), {})])
+    extend, asked = scene.queue.extend, list[float]()
+
+    def acknowledged_meanwhile(receipts: Sequence[Receipt], lease: float) -> set[Receipt]:
+        assert scene.in_flight.begin_acknowledging("q", 1, again=False)[0]
+        asked.append(scene.now)
+        scene.now += LEASE
+        scene.queue.down = down
+        return extend(receipts, lease)
+
+    scene.queue.extend = acknowledged_meanwhile  # type: ignore[method-assign]
+    scene.run(LEASE * 0.6)
+    assert len(asked) == 1
+    assert (scene.held, scene.lost) == (1, [])
+
+
 def test_what_is_kept_of_messages_that_are_done_does_not_grow(scene: Scene) -> None:
     for _ in range(100):
         messages = scene.queue.deliver(10)

@@ -98,9 +98,8 @@ class InFlight:
     ) -> None:
         """Hold what it brought, by these terms. `late` messages are left for the next run (AvailableNow)."""
         with self._changed:
-            self._leave(
-                map(key_of, (*messages, *late))
-            )  # where a queue has one receipt for all deliveries of a message
+            # some queues have one receipt for all deliveries of a message
+            self._leave(map(key_of, (*messages, *late)))
             for state, brought in ((State.RECEIVED, messages), (State.LATE, late)):
                 for received in brought:
                     self._messages.add(Message(received, terms, state))

@@ -147,7 +147,7 @@ class MessageTable:
         return [message.key for message in taken], state is State.PUT_OFF
 
     def put_off(self, queue: str, keys: Sequence[MessageKey]) -> int:
-        """The queue did not take these: their leases are kept again, and it is asked for them first.
+        """The queue did not take these: their leases are kept again, and it is asked for them later.
 
         All that is complete is put off with them; returns how many that are.
         """
@@ -155,12 +155,11 @@ class MessageTable:
         others = list(takewhile(lambda message: message.state is State.COMPLETE, reversed(line)))
         for message in others:
             self._move(message, State.PUT_OFF)
-        for key in reversed(keys):
+        for key in keys:
             refused = self._messages.get(key)
             if refused is not None and refused.state is State.ACKNOWLEDGING:
                 self._move(refused, State.PUT_OFF)
                 line[refused] = None
-                line.move_to_end(refused, last=False)
                 self.leases.keep(refused)
         return len(others)
 
