@@ -353,3 +353,15 @@ def test_what_a_queue_refuses_to_acknowledge_ends_the_thread_and_is_tried_at_the
     assert left == Left([], [], keys, [], [])
     scene.acknowledger.end(left.complete)
     assert scene.queue.leased == {}
+
+
+def test_the_last_extension_ends_the_task(scene: Scene) -> None:
+    (message,) = scene.queue.deliver(1)
+    hold(scene.in_flight, [message], Terms(LEASE))
+    left = scene.in_flight.empty()
+    assert left == Left([key_of(message)], [], [], [], [])
+    scene.acknowledger.extend_last(left.unplanned, 1000.0)
+    assert scene.queue.leased == {message.receipt: scene.now + 1000}
+    scene.run(3 * LEASE)
+    assert scene.queue.leased == {message.receipt: 1000 + 1000}
+    assert scene.counted("lostLeases") == 0
