@@ -1,7 +1,7 @@
 """Hooks of MkDocs: one set of pages, whose links work in the repository and on the site.
 
-Pages outside of docs/ (README, CHANGELOG ...) become pages of the site, and the folder of decisions gets a list, as the
-repository shows one. A link that leaves docs/ leads to such a page, or else to the file in the repository.
+Pages outside of docs/ (README, CHANGELOG ...) become pages of the site. A link that leaves docs/ leads to such a page,
+or else to the file in the repository.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PAGES = {
 }
 """Of the repository -> of the site."""
 
-_DECISIONS = "decisions/index.md"
+_DECISIONS = "decisions/README.md"
 _LINK = re.compile(r"(?<!!)(\[[^\]]+\]\()([^)\s]+)(\))")
 
 
@@ -30,7 +30,6 @@ def on_files(files: Any, *, config: Any) -> Any:
     """Add the pages that are not in docs/."""
     for source, target in PAGES.items():
         files.append(File.generated(config, target, content=(ROOT / source).read_text("utf-8")))
-    files.append(File.generated(config, _DECISIONS, content=decisions()))
     return files
 
 
@@ -58,11 +57,3 @@ def site_link(link: str, source: str, place: str, repository: str) -> str:
     else:
         return f"{repository}/blob/main/{target}{mark}{anchor}"
     return posixpath.relpath(there, posixpath.dirname(place) or ".") + mark + anchor
-
-
-def decisions() -> str:
-    """The list of decisions, by their titles."""
-    found = sorted(path for path in (ROOT / "docs" / "decisions").glob("*.md") if path.stem != "template")
-    titles = [(path.name, path.read_text("utf-8").splitlines()[0].removeprefix("# ")) for path in found]
-    lines = [f"- [{title}]({name})" for name, title in titles]
-    return "\n".join(["# Decisions", "", "Why things are as they are, and what else was considered.", "", *lines, ""])

@@ -250,6 +250,19 @@ class PlanIdentity:
     start_seq: int
     end_seq: int
     delivery_hash: str
+    unplanned_seq: int = field(default=0, compare=False)
+    """For a sink: the snapshot up to which its micro-batch goes, should Spark have asked for no plan of it; else 0."""
+
+
+class Noted(NamedTuple):
+    """What a reader notes for the sinks of its driver: the plan that it has made for the micro-batch that runs."""
+
+    incarnation: int
+    """The reader's."""
+    delivery_hash: str
+    """Empty: it has made none, since there is no new input, or Spark has not asked for a plan of it."""
+    new_seq: int
+    """The offset of the new input, if there is any; else 0. 0 also where Spark repeats a batch of its log."""
 
 
 @dataclass(frozen=True, slots=True)

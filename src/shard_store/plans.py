@@ -7,7 +7,7 @@ whether the transaction committed: what is there already is found by seq or by d
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,13 +17,13 @@ from sqlalchemy.engine import Row
 from shard_store import announcing, known_sinks, memory, read_marks, readings, shard_repair, snapshots, unpublished
 from shard_store.activity import Activity
 from shard_store.error_records import found_bad
-from shard_store.errors import PipelineTakenOver, ShardStoreError, StoreConfigurationError
-from shard_store.model import Pending, Plan, PlanIdentity, Position, PublishToken, Range, ShardKey, delivery_hash
+from shard_store.errors import LostProgress, PipelineTakenOver, ShardStoreError, StoreConfigurationError
+from shard_store.model import Noted, Pending, Plan, PlanIdentity, Position, PublishToken, Range, ShardKey, delivery_hash
 from shard_store.offsets import lost_progress
 from shard_store.positions import finished, open_places, refuse_missing, split_by_fit
 from shard_store.semantics import Semantics
 from shard_store.shards import fence
-from shard_store.sql.schema import attempts, of_pipeline, pipelines, sources
+from shard_store.sql.schema import attempts, identity, of_pipeline, pipelines, sources
 from shard_store.sql.schema import snapshots as snapshot_rows
 from shard_store.sql.transaction import Transaction
 
@@ -101,13 +101,25 @@ def current_plan(transaction: Transaction, pipeline: str, driver: str | None = N
     return plan_for(transaction, pipeline, driver, None)[0]
 
 
+NotedPlans = Callable[[str, str], Noted | None]
+"""What the newest reader of this driver has noted, by store and pipeline. None: not known."""
+
+
 def plan_for(
-    transaction: Transaction, pipeline: str, driver: str | None, sink: str | None
+    transaction: Transaction,
+    pipeline: str,
+    driver: str | None,
+    sink: str | None,
+    noted_plans: NotedPlans = lambda store_id, pipeline: None,
 ) -> tuple[PlanIdentity, bool]:
-    """The same, and whether the sink that asks is known to the pipeline."""
+    """The same, and whether the sink that asks is known to the pipeline.
+
+    Raises LostProgress where the current plan is not the one that the reader has made for this micro-batch.
+    """
     delivered = attempts.c.delivery_hash.is_not(None).label("delivered")
+    store_id = sa.select(identity.c.store_id).scalar_subquery().label("store_id")
     row = transaction.execute(
-        sa.select(pipelines, delivered, sources.c.moved_to)
+        sa.select(pipelines, delivered, sources.c.moved_to, store_id)
         .outerjoin(attempts, attempts.c.delivery_hash == pipelines.c.plan_hash)
         .outerjoin(sources, sources.c.source == pipelines.c.source)
         .where(pipelines.c.pipeline == pipeline)
@@ -120,13 +132,34 @@ def plan_for(
     if row.moved_to is not None:
         raise PipelineTakenOver(pipeline, row.plan_incarnation, row.incarnation, (row.source, row.moved_to))
     done = row.plan_hash is None or row.delivered or row.plan_end <= row.confirmed_seq
+    unplanned = row.last_seq
+    if (noted := noted_plans(row.store_id, pipeline)) is not None and noted.incarnation >= row.incarnation:
+        _check_noted(transaction, row, noted, done)
+        unplanned = noted.new_seq
     if (row.plan_incarnation != row.incarnation and not done) or (driver is not None and row.driver != driver):
         raise PipelineTakenOver(pipeline, row.plan_incarnation, row.incarnation)
     token = PublishToken(pipeline, row.incarnation)
     known = sink is None or known_sinks.is_known(row, sink)
     if row.plan_hash is None:
-        return PlanIdentity(row.source, token, 0, 0, delivery_hash(row.source, pipeline, (), (0, 0))), known
-    return PlanIdentity(row.source, token, row.plan_start, row.plan_end, row.plan_hash), known
+        digest = delivery_hash(row.source, pipeline, (), (0, 0))
+        return PlanIdentity(row.source, token, 0, 0, digest, unplanned), known
+    return PlanIdentity(row.source, token, row.plan_start, row.plan_end, row.plan_hash, unplanned), known
+
+
+def _check_noted(transaction: Transaction, row: Row[Any], noted: Noted, done: bool) -> None:
+    """Raise LostProgress where the store has gone back behind what the reader has noted."""
+    if noted.incarnation > row.incarnation:
+        lost = "the start of this query"
+    elif noted.delivery_hash:
+        lost = "the plan of this micro-batch" if noted.delivery_hash != row.plan_hash else ""
+    else:
+        lost = "" if done else f"that the plan up to offset {row.plan_end} is published"
+    if lost:
+        raise LostProgress(
+            f"pipeline {row.pipeline!r}: the store {transaction.database} has lost {lost}: a replica that lacks what "
+            "came last took its place, or a backup was restored, while the query ran; restore the store, or start the "
+            "query again, with a new checkpoint if this error comes back: what the store lacks is then read again"
+        )
 
 
 def planned_ranges(transaction: Transaction, identity: PlanIdentity) -> list[Range]:

@@ -314,15 +314,16 @@ def _deliver_unplanned(transaction: Transaction, identity: PlanIdentity, batch_i
     """Finish the snapshots of the micro-batch for which Spark asked for no plan, if there are any.
 
     It asks for none where it has found out that no row of the stream can reach the sink: `limit(0)`, a filter that is
-    never true, an inner join with an empty table. That our sink is at work proves that the batch was run.
+    never true, an inner join with an empty table. That our sink is at work proves that the batch was run. Not after a
+    restart that repeats the batch: then it may be one without input, on a store that has lost the plan before it.
     """
     row = fence(transaction, identity.token)  # again: the attempt before has changed what it counts
-    after = max(row.plan_end or 0, row.confirmed_seq)
-    if row.last_seq <= after:
+    after, until = max(row.plan_end or 0, row.confirmed_seq), identity.unplanned_seq
+    if until <= after:
         return []
-    moves, sent = snapshots.read_planned(transaction, row.pipeline, after, row.last_seq)
-    digest = delivery_hash(row.source, row.pipeline, moves, (after, row.last_seq))
-    unplanned, others = PlanIdentity(row.source, identity.token, after, row.last_seq, digest), list[Move]()
+    moves, sent = snapshots.read_planned(transaction, row.pipeline, after, until)
+    digest = delivery_hash(row.source, row.pipeline, moves, (after, until))
+    unplanned, others = PlanIdentity(row.source, identity.token, after, until, digest), list[Move]()
     if Semantics(row.semantics).final_at_delivery:
         moves, others = split_by_fit(moves, open_positions(transaction, identity.token, {m.key for m in moves}))
     delivery = Delivery(unplanned, row, moves, sent, len(others), others, files=(), batch_id=batch_id, lead=lead)

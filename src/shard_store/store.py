@@ -50,6 +50,7 @@ from shard_store.error_search import StoredError
 from shard_store.errors import LostProgress
 from shard_store.listing import Claim
 from shard_store.model import PlanIdentity, PublishToken, ShardKey
+from shard_store.plans import NotedPlans
 from shard_store.pruning import PruneResult, RetentionPolicy
 from shard_store.publishing import Published
 from shard_store.shard_repair import Audit, ShardsChanged
@@ -178,9 +179,14 @@ class ShardStore:
     planned_ranges = _reads(plans.planned_ranges)
     current_plan_inside = _joins(plans.current_plan)
 
-    def take_plan(self, pipeline: str, driver: str | None, sink: str) -> PlanIdentity:
-        """As `current_plan`, for the sink that delivers the plan: first it makes itself known (`known_sinks`)."""
-        identity, known = self.database.read(lambda t: plans.plan_for(t, pipeline, driver, sink))
+    def take_plan(
+        self, pipeline: str, driver: str | None, sink: str, noted_plans: NotedPlans = lambda store_id, pipeline: None
+    ) -> PlanIdentity:
+        """As `current_plan`, for the sink that delivers the plan: first it makes itself known (`known_sinks`).
+
+        `noted_plans`: what the pipeline's newest reader in this driver says that it has planned.
+        """
+        identity, known = self.database.read(lambda t: plans.plan_for(t, pipeline, driver, sink, noted_plans))
         if not known:
             self.database.write(lambda t: known_sinks.make_known(t, identity, sink))
         return identity

@@ -7,8 +7,11 @@ import pytest
 from shard_store.errors import LostProgress, PipelineTakenOver, ShardStoreError, StoreConfigurationError
 from shard_store.model import (
     BEGINNING,
+    SINK,
     ErrorRecord,
+    Noted,
     Plan,
+    PlanIdentity,
     Position,
     Range,
     ShardState,
@@ -481,3 +484,44 @@ def test_the_backlog_of_a_pipeline_is_what_it_owns_and_has_not_finished(store: S
     store.open_shards(us.token, us.source, [content("a"), content("b"), unknown])
     assert store.backlog("p") == (3, 20)
     assert store.backlog("never started") == (0, 0)
+
+
+# --- what the sink takes ---
+
+
+def test_a_sink_takes_no_other_plan_than_the_one_that_its_reader_has_made_for_the_batch(store: ShardStore) -> None:
+    """The store may have gone back since: then its current plan is an earlier one, or is not published any more."""
+    us = Pipeline.start(store)
+    plan = us.planned("a")
+
+    def take_plan(delivery_hash: str, incarnation: int = us.token.incarnation) -> PlanIdentity:
+        return store.take_plan("p", None, SINK, lambda store_id, pipeline: Noted(incarnation, delivery_hash, 0))
+
+    assert take_plan(plan.identity.delivery_hash) == store.take_plan("p", None, SINK) == plan.identity
+    with pytest.raises(LostProgress, match="has lost the plan of this micro-batch"):
+        take_plan("f" * 64)
+    with pytest.raises(LostProgress, match="has lost that the plan up to offset 1 is published"):
+        take_plan("")  # a batch without input, after this one
+    us.publish(plan)
+    assert take_plan("") == plan.identity
+    assert take_plan("f" * 64, us.token.incarnation - 1) == plan.identity  # of a reader before this one
+    with pytest.raises(LostProgress, match="has lost the start of this query"):
+        take_plan("", us.token.incarnation + 1)
+
+
+def test_a_reader_that_repeats_a_batch_without_input_on_a_store_that_went_back_is_not_said_to_be_replaced(
+    store: ShardStore,
+) -> None:
+    Pipeline.start(store).planned("a")  # its publication is lost
+    noted = Noted(Pipeline.start(store).token.incarnation, "", 0)
+    with pytest.raises(LostProgress, match="with a new checkpoint if this error comes back"):
+        store.take_plan("p", None, SINK, lambda *of: noted)
+    with pytest.raises(PipelineTakenOver):  # where no reader of ours has noted anything
+        store.take_plan("p", None, SINK, lambda *of: None)
+
+
+def test_what_a_reader_has_noted_is_asked_of_its_store(store: ShardStore) -> None:
+    Pipeline.start(store)
+    asked: list[tuple[str, str]] = []
+    store.take_plan("p", None, SINK, lambda *of: asked.append(of))
+    assert asked == [(store.store_id(), "p")]

@@ -7,11 +7,13 @@ import pickle
 import pytest
 import sqlalchemy as sa
 
-from shard_store.errors import PipelineTakenOver, ShardsLost, ShardStoreError, StoreConfigurationError
+from shard_store.errors import LostProgress, PipelineTakenOver, ShardsLost, ShardStoreError, StoreConfigurationError
 from shard_store.model import (
     BEGINNING,
+    SINK,
     AttemptKind,
     ErrorRecord,
+    Noted,
     Plan,
     Position,
     Range,
@@ -148,6 +150,21 @@ def test_snapshots_for_which_spark_asked_no_plan_are_done_with_the_batch_that_ou
     again = Pipeline.start(store)
     assert (again.confirmed, again.seq) == (3, 3)
     again.deliver("read after it")
+
+
+@pytest.mark.parametrize(("new_seq", "state"), [(0, ShardState.OPEN), (1, ShardState.DONE)])
+def test_a_snapshot_without_a_plan_is_done_only_with_the_batch_for_which_it_was_written(
+    store: ShardStore, new_seq: int, state: ShardState
+) -> None:
+    """A store that went back may have lost the plan, and the batch that comes then has no input."""
+    us = Pipeline.start(store)
+    us.snapshot(*us.open("a").values())
+    identity = store.take_plan("p", None, SINK, lambda *of: Noted(us.token.incarnation, "", new_seq))
+    store.publish([identity], [Split("/state", 1, 1)], batch_id=1)
+    assert us.look("a")["a"].state is state
+    if not new_seq:
+        with pytest.raises(LostProgress, match="has nothing that the cuesqueue sink published for it"):
+            Pipeline.start(store).confirm()
 
 
 def test_a_batch_of_which_spark_reads_nothing_leaves_shards_that_passed_on_to_their_owner(

@@ -326,6 +326,11 @@ def by_a_sink_behind_a_shuffle(spark: Spark) -> None:
     by_our_sink_after_a_shuffle(spark, spark.stage())
 
 
+def by_as_many_tasks_behind_a_shuffle(spark: Spark) -> None:
+    read = spark.stage()
+    spark.publish(*(task._replace(stage=task.stage + 1, task=task.task + len(read)) for task in read))
+
+
 def by_another_sink_than_ours(spark: Spark) -> None:
     spark.stage()
     spark.us.confirm()
@@ -334,6 +339,12 @@ def by_another_sink_than_ours(spark: Spark) -> None:
 def by_the_second_of_two_readings(spark: Spark) -> None:
     spark.stage()
     spark.publish(*spark.stage())
+
+
+def by_the_first_of_two_readings(spark: Spark) -> None:
+    read = spark.stage()
+    spark.stage()
+    spark.publish(*read)
 
 
 def by_a_reader_that_planned_twice(spark: Spark) -> None:
@@ -346,7 +357,9 @@ def by_a_reader_that_planned_twice(spark: Spark) -> None:
     [
         by_a_union_with_a_table,
         by_a_sink_behind_a_shuffle,
+        by_as_many_tasks_behind_a_shuffle,
         by_another_sink_than_ours,
+        by_the_first_of_two_readings,
         by_the_second_of_two_readings,
         by_a_reader_that_planned_twice,
     ],

@@ -237,6 +237,10 @@ def test_what_a_wrong_prefix_refused_is_published_once_after_the_option_is_corre
     run(spark, described(world, allowedPrefixes=f"file://{world.root}/inn/"))
     assert (world.published(), world.depth()) == ([], Depth(0, 0))
     assert [error["cause"] for error in world.view("errors")] == ["outside-prefixes"] * 3
+    eventually(
+        "the last report of the reader",
+        lambda: CliRunner().invoke(app, ["status", "--store", world.store_url]).exit_code == 3,
+    )
     assert "nothing is read" in cuesqueue("status", code=3)
     cuesqueue("errors", "requeue", "--cause", "outside-prefixes")
     run(spark, described(world, allowedPrefixes=f"file://{world.root}/in/"))

@@ -134,7 +134,11 @@ class DriverLoop:
         self._done = self._read_log("commits")
         self._start = self._first_start()
         if self._log and not tells_start:
-            self.coordinator.logged(self._log[max(self._log)]["end"])
+            try:
+                self.coordinator.logged(self._log[max(self._log)]["end"])
+            except BaseException:
+                self.coordinator.stop()  # as Spark does
+                raise
 
     def _start_coordinator(self, driver: str) -> Coordinator:
         skew = (lambda: self.skew) if self._skewed else None

@@ -26,7 +26,7 @@ from queue_source.formats.base import may_be_cut
 from queue_source.messages import by_queue
 from shard_store.errors import ShardStoreError
 from shard_store.failpoints import reach
-from shard_store.model import Content, Plan, PlanIdentity, Range
+from shard_store.model import Content, Plan, PlanIdentity, PublishToken, Range
 
 logger = logging.getLogger("cuesqueue")
 
@@ -70,9 +70,18 @@ class Coordinator:
         self._parts.threads.begin()
 
     @property
+    def token(self) -> PublishToken:
+        return self._session.token
+
+    @property
     def offsets(self) -> Offsets:
         """What Spark's offsets say to us, as numbers, and how we write them."""
         return self._parts.offsets
+
+    @property
+    def logged_end(self) -> int:
+        """The end of the last batch that Spark's log is known to have."""
+        return self._logged
 
     def check(self) -> None:
         """Raise what has ended us, if anything has."""
@@ -140,8 +149,11 @@ class Coordinator:
         """Spark's log ends with `end`. Before 4.2 it says so at a restart, and not what is done.
 
         Its next latestOffset then proves it: a logged batch that is not done is planned again before that call.
+        Raises LostProgress where the store has never reached that offset.
         """
         self._logged = end
+        if end > self._parts.progress.last_seq:
+            self._parts.progress.adopt(end)
 
     def confirm(self, end: int) -> None:
         """Spark says that everything up to `end` is done."""

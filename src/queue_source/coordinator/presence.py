@@ -34,7 +34,7 @@ class Presence:
     def enter(self, token: PublishToken) -> None:
         """Say that this reader runs, until `leave` or the end of this process. Before its first plan.
 
-        Where the folder takes no file, or its file system has no locks, nobody is told.
+        Where the folder takes no file, or its file system has no locks, other readers do not see this one.
         """
         file, handle = self._folder / f"{self._pipeline}-{token.incarnation}", None
         try:

@@ -22,7 +22,8 @@ from sqlalchemy.engine import Connection, Engine
 
 from queue_source.errors import OptionError
 from queue_source.options.local_paths import absolute_url
-from queue_source.spark.process import driver_folder, driver_identity
+from queue_source.spark.noted_plan import noted_plans
+from queue_source.spark.process import driver_folder, driver_identity, presence_folder
 from shard_store import outputs
 from shard_store.failpoints import reach
 from shard_store.model import DELIVERY, PlanIdentity
@@ -59,7 +60,8 @@ def delivery(store: str | ShardStore, pipeline: str | Sequence[str], batch_id: i
         if isinstance(store, str):
             store = stack.enter_context(store_of_reader(store))
         driver = driver_identity() or None
-        made = Delivery(store, tuple(store.take_plan(name, driver, DELIVERY) for name in names), batch_id)
+        noted = noted_plans(presence_folder())
+        made = Delivery(store, tuple(store.take_plan(name, driver, DELIVERY, noted) for name in names), batch_id)
         try:
             yield made
             made._publish()

@@ -65,8 +65,7 @@ class Alone:
 class Trace:
     """What this task does so that everybody knows how often its plan is read, which has so many `tasks`.
 
-    `first`: it is the plan's first one, and says that it begins. `replaced`: the plan before, whose traces are removed by
-    the way.
+    `first`: it is the plan's first one, and says that it begins. `replaced`: the plan before, whose traces go.
     """
 
     first: bool

@@ -28,21 +28,28 @@ def driver_identity() -> str:
     Spark gives its Python processes the driver's block manager folders, which have random names; the user's script is
     none of them, and asks the JVM. Empty where a version does not tell: then the check that uses it is left out.
     """
-    folders = os.environ.get("SPARK_LOCAL_DIRS", "")
-    if "blockmgr-" not in folders:
-        folders = _folders_by_the_jvm()
-    return hashlib.sha256(folders.encode()).hexdigest() if "blockmgr-" in folders else ""
+    folders = _block_manager_folders()
+    return hashlib.sha256(folders.encode()).hexdigest() if folders else ""
 
 
 def presence_folder() -> Path | None:
     """A folder that all Python processes of this driver share, and that goes with it; None where Spark does not tell.
 
-    For the reader's process: it runs on the driver's machine. None also on Windows, which has no such locks.
+    For the processes on the driver's machine: the reader's, the sink's, the user's script. None also on Windows, which
+    has no locks of the kind that readers hold.
     """
     if os.name == "nt":
         return None
-    first = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0]
-    return Path(first) / "cuesqueue" if "blockmgr-" in first else None
+    first = _block_manager_folders().split(",")[0]
+    return Path(first) / "cuesqueue" if first else None
+
+
+def _block_manager_folders() -> str:
+    """Those of the driver, or none where Spark does not tell."""
+    folders = os.environ.get("SPARK_LOCAL_DIRS", "")
+    if "blockmgr-" not in folders:
+        folders = _folders_by_the_jvm()
+    return folders if "blockmgr-" in folders else ""
 
 
 def _folders_by_the_jvm() -> str:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import pickle
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +34,7 @@ from queue_source.read.partitions import from_tuples, partition, to_tuples
 from queue_source.read.plan_store import PlanStore
 from queue_source.read.task import Alone, Beside, Trace, Work, read_work
 from queue_source.spark.compat import AvailableNow, arrow_schema, read_all_available
+from queue_source.spark.noted_plan import NotedPlan
 from queue_source.spark.process import (
     advice,
     driver_identity,
@@ -47,7 +48,7 @@ from queue_source.spark.process import (
     task_name,
 )
 from queue_source.storage.files import ObjectStat, stat_objects
-from shard_store.model import Plan, Range
+from shard_store.model import Plan, PublishToken, Range
 from shard_store.semantics import Semantics
 
 if TYPE_CHECKING:
@@ -82,11 +83,12 @@ class CuesqueueStreamReader(AvailableNow, DataSourceStreamReader):
         self._schema = schema
         self._coordinator: Coordinator | None = None
         self._presence: Presence | None = None
+        self._noted: NotedPlan | None = None
         self._store: PlanStore | None = None  # since the start
         self._origin = Origin(options.pipeline)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_coordinator": None, "_presence": None}
+        return {**self.__dict__, "_coordinator": None, "_presence": None, "_noted": None}
 
     def initialOffset(self) -> dict[str, Any]:
         """Where every checkpoint begins, new or lost: what the store has as final is left out of the plans.
@@ -100,8 +102,12 @@ class CuesqueueStreamReader(AvailableNow, DataSourceStreamReader):
     def latestOffset(self, start: dict[str, Any] | None = None, limit: object = None) -> dict[str, Any]:
         """Spark 4.2 and later say from where and how much; our own options set the limits."""
         coordinator, self._origin.plan = self._started(), None  # the batch before has ended
-        self._origin.seq = coordinator.latest(None if start is None else coordinator.offsets.read(start))
-        return coordinator.offsets.write(self._origin.seq)
+        self._note_plan("")
+        done = coordinator.logged_end if start is None else coordinator.offsets.read(start)
+        self._origin.seq = seq = coordinator.latest(None if start is None else done)
+        if seq > done:
+            self._note_plan("", seq)
+        return coordinator.offsets.write(seq)
 
     def getDefaultReadLimit(self) -> Any:
         """Spark 4.2 and later ask before any batch, also where the first has no new data and asks for nothing else."""
@@ -119,6 +125,7 @@ class CuesqueueStreamReader(AvailableNow, DataSourceStreamReader):
             return []
         self._origin.plan = f"{first}-{last}"
         plan = coordinator.plan(first, last)
+        self._note_plan(plan.identity.delivery_hash)
         assert self._store is not None
         batches = self._options.batches
         tasks = partition(plan, batches.min_partitions, batches.max_partition_bytes, self._may_be_cut)
@@ -138,6 +145,10 @@ class CuesqueueStreamReader(AvailableNow, DataSourceStreamReader):
             )
             for task, pieces in enumerate(tasks or [[]])
         ]
+
+    def _note_plan(self, delivery_hash: str, new_seq: int = 0) -> None:
+        if self._noted is not None:
+            self._noted.note(delivery_hash, new_seq)
 
     def _isolation(self, plan: Plan, task: int) -> Beside | Alone | None:
         if plan.suspected:
@@ -177,6 +188,9 @@ class CuesqueueStreamReader(AvailableNow, DataSourceStreamReader):
         coordinator, self._coordinator = self._coordinator, None
         if self._presence is not None:
             self._presence.leave()  # Spark ends us when the query's thread has ended: the next reader need not wait
+        if self._noted is not None:
+            self._noted.close()
+            self._noted = None
         if coordinator is not None:
             try:
                 coordinator.stop()
@@ -208,11 +222,21 @@ class CuesqueueStreamReader(AvailableNow, DataSourceStreamReader):
             work_on(self._origin)
             stop_on_sigterm()
             self._coordinator, self._store, self._presence = _prepare(self._options)
+            self._noted = _note_plans(self._store, self._coordinator.token)
             self._coordinator.begin()  # only now: from here on `stop` gives back what is received, whatever fails
             keep_loaded()
             for text in advice():
                 logger.info("pipeline %s can be faster: %s", self._options.pipeline, text)
         return self._coordinator
+
+
+def _note_plans(store: PlanStore, token: PublishToken) -> NotedPlan | None:
+    """None where the driver has no folder that its processes share; `Presence` has said so, where it takes no file."""
+    if (folder := presence_folder()) is None:
+        return None
+    with suppress(OSError):
+        return NotedPlan(folder, store.store_id, token.pipeline, token.incarnation)
+    return None
 
 
 def _prepare(options: ReaderOptions) -> tuple[Coordinator, PlanStore, Presence | None]:

@@ -21,7 +21,8 @@ from queue_source.options import SinkOptions
 from queue_source.queues.own import register_queues
 from queue_source.sinks.base import Batch, Sink, open_sink
 from queue_source.spark.compat import ArrowStreamWriter, arrow_schema, as_batches
-from queue_source.spark.process import driver_identity, keep_loaded, reading, task_name
+from queue_source.spark.noted_plan import noted_plans
+from queue_source.spark.process import driver_identity, keep_loaded, presence_folder, reading, task_name
 from shard_store.errors import ShardStoreError
 from shard_store.failpoints import reach
 from shard_store.model import SINK
@@ -59,7 +60,9 @@ class CuesqueueStreamWriter(ArrowStreamWriter):
             self._log()
             driver = driver_identity() or None
             with kept_store(self._options.store.reveal()) as store:
-                self._batch = Batch(tuple(store.take_plan(name, driver, SINK) for name in self._options.pipelines))
+                noted = noted_plans(presence_folder())
+                names = self._options.pipelines
+                self._batch = Batch(tuple(store.take_plan(name, driver, SINK, noted) for name in names))
                 self._sink = open_sink(self._options)
                 self._sink.prepare(store, arrow_schema(self._schema))
             keep_loaded()

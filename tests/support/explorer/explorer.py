@@ -193,9 +193,11 @@ class Explorer:
             steps = self.choose.randint(1, 5)
             stopped = self.choose.random() < 0.5  # as the page on backups says; else a standby is promoted
             self._log(f"  by {steps}" + ", with all queries stopped" * stopped)
-            if stopped:
-                for query in [*self.queries.values()]:
+            for query in [*self.queries.values()]:
+                if stopped:
                     self._end(query)
+                else:  # what is confirmed is acknowledged a moment later; before or after, the store cannot tell
+                    all(self._guarded(query, reader.acknowledge) for reader in query.readers)
             self.world.go_back(steps)
             for reader in [reader for query in self.queries.values() for reader in query.readers]:
                 reader.lose_connections()

@@ -9,12 +9,14 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+from unittest import mock
 
 import sqlalchemy as sa
 
 from queue_source.foreach_batch.delivery import delivery
 from queue_source.read.task import read_work
 from queue_source.spark.compat import arrow_schema
+from queue_source.spark.noted_plan import noted_plans
 from queue_source.spark.reader import WorkPartition
 from shard_store.errors import LostProgress, PipelineTakenOver, ShardsLost
 from shard_store.model import SINK, PlanIdentity, Reading, Split
@@ -188,7 +190,8 @@ class Query:
     # --- sinks --------------------------------------------------------------------------------------------------------
 
     def _planned_sink(self) -> tuple[PlanIdentity, ...]:
-        return tuple(self.world.store.take_plan(name, None, SINK) for name in self.kind.names)
+        noted = noted_plans(self.world.driver)
+        return tuple(self.world.store.take_plan(name, None, SINK, noted) for name in self.kind.names)
 
     def _publish(
         self, identities: tuple[PlanIdentity, ...], rows: list[str], number: int, winners: frozenset[int]
@@ -201,7 +204,8 @@ class Query:
         self.world.store.publish(identities, [split] if rows else [], batch_id=number, winners=winners)
 
     def _deliver(self, rows: list[str], number: int) -> None:
-        with delivery(self.world.store, self.kind.names, number) as batch:
+        in_driver = mock.patch("queue_source.foreach_batch.delivery.presence_folder", return_value=self.world.driver)
+        with in_driver, delivery(self.world.store, self.kind.names, number) as batch:
             self.world.check_hash(batch.hash, (self.checkpoint.name, number))
             with batch.output("audit", self.world.elsewhere) as output:
                 if not output.already:

@@ -14,6 +14,7 @@ from queue_source.coordinator.opening import Opener
 from queue_source.coordinator.threads import Threads
 from queue_source.options import ReaderOptions, parse_reader_options
 from queue_source.read.plan_store import PlanStore
+from queue_source.spark.noted_plan import NotedPlan
 from queue_source.spark.reader import CuesqueueStreamReader
 from support.explorer.world import LEASE, STALE, World
 
@@ -77,7 +78,10 @@ class Reader:
         self._leases: LeaseKeeper = still.works["leases"].__self__  # type: ignore[attr-defined]
         self.spark = CuesqueueStreamReader(options, SCHEMA)
         self.spark._coordinator = coordinator
-        self.spark._store = PlanStore.of(options.store, store)
+        self.spark._store = plan_store = PlanStore.of(options.store, store)
+        token = coordinator.token
+        self._noted = NotedPlan(world.driver, plan_store.store_id, token.pipeline, token.incarnation)
+        self.spark._noted = self._noted
 
     def work(self) -> None:
         """One turn of each thread."""
@@ -122,8 +126,10 @@ class Reader:
         self._coordinator._session.store.database.memory.connection_broke()
 
     def stop(self) -> None:
+        self._noted.close()
         self._coordinator.stop()
 
     def die(self) -> None:
         """As SIGKILL: nothing is given back, acknowledged, released or said."""
+        self._noted.close()
         self._coordinator.close()

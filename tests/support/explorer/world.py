@@ -70,6 +70,7 @@ class World:
     states: deque[sqlite3.Connection] = field(default_factory=lambda: deque(maxlen=6))
 
     def __post_init__(self) -> None:
+        self.driver = self.folder / "driver"
         for source, names in self.objects.items():
             (self.folder / source).mkdir(parents=True)
             self.announced[source] = set()
