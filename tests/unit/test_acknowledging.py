@@ -245,6 +245,20 @@ def test_whoever_waits_for_the_answers_of_a_queue_that_is_away_goes_on_after_the
     assert scene.held == 300
 
 
+def test_whoever_waits_for_answers_does_not_wait_for_a_queue_that_is_away_to_be_asked_again(scene: Scene) -> None:
+    """At-most-once: a batch begins although its messages cannot be deleted."""
+    first = scene.complete(scene.queue.deliver(3))
+    scene.queue.down = True
+    with running(scene):
+        scene.acknowledger.wait_for_answers(first)
+        (later,) = scene.complete([replace(scene.queue.deliver(4)[3])])
+        waiting = threading.Thread(target=scene.acknowledger.wait_for_answers, args=([later],))
+        waiting.start()
+        waiting.join(5)
+        assert not waiting.is_alive()
+    assert (scene.queue.asked, scene.held) == (1, 4)
+
+
 def test_at_the_end_it_is_tried_once_more(scene: Scene) -> None:
     scene.complete(scene.queue.deliver(3))
     scene.queue.down = True

@@ -210,8 +210,13 @@ class InFlight:
 
     # shards
 
-    def recover(self, shards: Iterable[Shard], snapshots: Iterable[Snapshot], awaited: Iterable[ShardKey]) -> None:
-        """What the incarnation before left unfinished; `shards` in the order in which they were opened."""
+    def recover(
+        self, shards: Iterable[Shard], snapshots: Iterable[Snapshot], awaited: Iterable[ShardKey]
+    ) -> list[ShardKey]:
+        """Take over what the incarnation before left unfinished; `shards` in the order in which they were opened.
+
+        Returns those that only their messages' next deliveries make readable, as `offer` does.
+        """
         with self._changed:
             self._awaited.update(awaited)
             shards = list(shards)
@@ -220,26 +225,32 @@ class InFlight:
                     self._arrive(shard.key)
             for snapshot in snapshots:
                 self.plan(snapshot)
-            self.offer(shards)
-            self._changed.notify_all()
+            return self.offer(shards)
 
-    def offer(self, shards: Iterable[Shard]) -> None:
-        """Shards of ours are ready to be read from their positions, unless they are known already, or have to wait.
+    def offer(self, shards: Iterable[Shard]) -> list[ShardKey]:
+        """Make shards of ours ready to be read from their positions, unless they are known already.
 
-        What is in an ordered group, or is a message itself, waits until the message that announced it is in our hands:
-        in a group the queue's order decides, and a message's body is nowhere else. What is ready takes the newest size
-        and ETag; what is taken or planned does not.
+        What is in an ordered group, or is a message itself, is ready only while the message that announced it is in our
+        hands: in a group the queue's order decides, and a message's body is nowhere else. Returns those whose message
+        is not: its next delivery may be another pipeline's. What is ready takes the newest size and ETag; what is taken
+        or planned does not.
         """
+        with_message_gone: list[ShardKey] = []
         with self._changed:
             for shard in shards:
                 self._unwatch(shard.key)
                 if self._ready.is_outdated(shard.key, shard.content):
                     self._not_ready(shard.key)
                 content = self._messages.content(shard.key, shard.content)
-                if shard.key not in self._room and self._is_readable(shard.key, content):
-                    self._room.enter(shard.key, content)
-                    self._ready.put(Ready(shard.key, content, shard.position, self._arrive(shard.key)))
+                if shard.key in self._room:
+                    continue
+                if not self._is_readable(shard.key, content):
+                    with_message_gone.append(shard.key)
+                    continue
+                self._room.enter(shard.key, content)
+                self._ready.put(Ready(shard.key, content, shard.position, self._arrive(shard.key)))
             self._changed.notify_all()
+        return with_message_gone
 
     def watch(self, shards: Iterable[Shard]) -> None:
         """Other pipelines have these shards. What is planned is resolved when its snapshot is."""

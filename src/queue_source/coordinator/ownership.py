@@ -33,7 +33,7 @@ class Ownership:
             else:
                 (ours if shard.token == self._session.token else others).append(shard)
         self._in_flight.watch(others)  # first: what is ours in an ordered group may have to wait for them
-        self._in_flight.offer(ours)
+        self._offer(ours)
         self._in_flight.finish(finished)
         if stale := {shard.key: shard for shard in others if shard.stale}:
             self._acquire(stale)
@@ -55,6 +55,11 @@ class Ownership:
         if self._session.semantics.keeps_shards:
             self.resolve(self._session.store.renewed(self._session.token).values())
 
+    def _offer(self, ours: Iterable[Shard]) -> None:
+        """Release what only a message can make readable that has gone: whoever gets it next would wait for us."""
+        if released := self._in_flight.offer(ours):
+            self._session.store.release(self._session.token, released)
+
     def _acquire(self, stale: dict[ShardKey, Shard]) -> None:
         token, store = self._session.token, self._session.store
         with self._acquiring:  # two threads may have seen the same ones: they count once
@@ -63,7 +68,7 @@ class Ownership:
         if acquired := len(won - before):
             self._session.metrics.add(acquired=acquired)
             logger.info("pipeline %s: acquired %d shard(s) whose owner's heartbeats stopped", token, acquired)
-        self._in_flight.offer(shard for key, shard in stale.items() if key in won)
+        self._offer(shard for key, shard in stale.items() if key in won)
         free = [shard.content for key, shard in stale.items() if shard.token is None and key not in won]
         if free:  # taken by another pipeline, or pruned just now, unread: then it is new
             self.resolve(self._session.store.open_shards(token, self._session.options.source, free).values())

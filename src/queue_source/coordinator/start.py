@@ -86,7 +86,8 @@ def prepare(
     error_log.of_plans(started.with_errors)
     errors.forward()
     in_flight = InFlight(queues, limits_of(options), shares_of(options.queue.queue_shares, queues, listing=listing))
-    in_flight.recover(started.unfinished, started.unconfirmed, started.recent)
+    if released := in_flight.recover(started.unfinished, started.unconfirmed, started.recent):
+        store.release(started.token, released)
     acknowledger = Acknowledger(session, in_flight)
     ownership = Ownership(session, in_flight)
     seqs = started.confirmed_seq, started.last_seq
