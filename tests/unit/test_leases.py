@@ -133,7 +133,7 @@ def test_a_lease_is_not_extended_while_its_message_is_acknowledged_and_no_more_i
     keys = [key_of(message) for message in messages]
     scene.in_flight.begin_opening(3, 0.0)
     scene.in_flight.announce(Opened(key, {}) for key in keys)
-    assert scene.in_flight.begin_acknowledging("q", 2, again=False) == (keys[:2], False)
+    assert scene.in_flight.begin_acknowledging("q", 2) == dict.fromkeys(keys[:2], False)
     scene.queue.until[messages[0].receipt] = 0  # deleted by now
     scene.run(LEASE * 0.8)
     assert scene.queue.calls == [1]
@@ -153,7 +153,7 @@ def test_an_extension_that_fails_since_its_message_was_acknowledged_meanwhile_lo
     extend, asked = scene.queue.extend, list[float]()
 
     def acknowledged_meanwhile(receipts: Sequence[Receipt], lease: float) -> set[Receipt]:
-        assert scene.in_flight.begin_acknowledging("q", 1, again=False)[0]
+        assert scene.in_flight.begin_acknowledging("q", 1)
         asked.append(scene.now)
         scene.now += LEASE
         scene.queue.down = down
@@ -261,6 +261,24 @@ def test_a_queue_that_does_not_answer_keeps_no_other_from_being_extended() -> No
     finally:
         answer.set()
         stopping.set()
+        thread.join(20)
+
+
+def test_a_lease_shorter_than_the_keepers_pause_is_extended_from_its_first_moment_on() -> None:
+    """A queue of a user's own may allow no longer ones."""
+    queue, stopping, extended = LeasingQueue(time.monotonic, BATCHES_OF_TEN), threading.Event(), threading.Event()
+    session = make_session(None, {"q": queue}, stopping=stopping)  # asks for leases of minutes
+    in_flight = InFlight(["q"], Limits(10, 10))
+    queue.extend = lambda receipts, lease: extended.set() or set()  # type: ignore[method-assign,func-returns-value]
+    thread = threading.Thread(target=LeaseKeeper(session, in_flight).run)
+    thread.start()
+    try:
+        time.sleep(0.1)  # it has nothing to do, and waits
+        hold(in_flight, [Received("q", "m", Receipt("r"), b"", 1, time.monotonic() + 0.4)], Terms(0.4))
+        assert extended.wait(0.4)
+    finally:
+        stopping.set()
+        in_flight.wake()
         thread.join(20)
 
 

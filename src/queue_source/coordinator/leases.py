@@ -35,14 +35,14 @@ class LeaseKeeper:
         self._failure: BaseException | None = None
 
     def run(self) -> None:
-        """The keeper's thread: tick whenever something is due, until the reader ends."""
+        """Be the keeper's thread: tick whenever something is due, until the reader ends."""
         callers = ThreadPoolExecutor(_CALLERS, "cuesqueue-extend")
         try:
-            pause = 0.0
-            while not self._session.stopping.wait(pause):
+            while not self._session.stopping.is_set():
                 pause = self.tick(lambda *call: callers.submit(self._guarded, *call))
                 if self._failure is not None:
                     raise self._failure
+                self._in_flight.wait(pause)  # what comes meanwhile may be due sooner
         finally:
             callers.shutdown(cancel_futures=True)
 
@@ -57,9 +57,9 @@ class LeaseKeeper:
         for (name, lease), receipts in due.extensions.items():
             for batch in chunks(receipts, session.queues[name].capabilities.max_batch_size):
                 call(self._extend, name, batch, lease)
-        # what comes meanwhile is due when half of its lease is left
-        pause = min(_LONGEST_PAUSE, session.lease / 4)
-        return pause if due.next_time is None else min(pause, max(0.0, due.next_time - session.clock()))
+        if due.next_time is None:
+            return _LONGEST_PAUSE
+        return min(_LONGEST_PAUSE, max(0.0, due.next_time - session.clock()))
 
     def _guarded(self, work: Callable[..., None], *arguments: object) -> None:
         try:
