@@ -17,7 +17,7 @@ from pathlib import Path
 
 from queue_source.coordinator import Coordinator, prepare
 from queue_source.coordinator.in_flight import InFlight
-from queue_source.coordinator.message import UNANSWERED
+from queue_source.coordinator.message import State
 from queue_source.options import ReaderOptions, SecretUrl, connection_options, parse_reader_options
 from queue_source.options.queue_checks import check_suitability
 from queue_source.queues import Queue, open_queue
@@ -180,8 +180,8 @@ class DriverLoop:
 
     def wait_for_acknowledgements(self) -> None:
         """Until the thread has asked for all that are due, whether or not the queue took them."""
-        stopping = self.coordinator._session.stopping
-        self.in_flight.wait(condition=lambda: stopping.is_set() or not self.in_flight.has(UNANSWERED))
+        messages = self.in_flight._messages
+        self.coordinator._parts.acknowledger.wait_for_answers(messages.keys(State.COMPLETE, State.ACKNOWLEDGING))
 
     def stop(self) -> None:
         if not self._dead:

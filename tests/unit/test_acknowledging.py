@@ -12,7 +12,7 @@ import pytest
 from queue_source.coordinator.acknowledging import Acknowledger
 from queue_source.coordinator.in_flight import InFlight, Left, Opened
 from queue_source.coordinator.leases import LeaseKeeper
-from queue_source.coordinator.message import UNANSWERED, Terms
+from queue_source.coordinator.message import Terms
 from queue_source.coordinator.room import Limits
 from queue_source.coordinator.threads import Threads
 from queue_source.errors import QueueUnavailable
@@ -251,8 +251,8 @@ def test_whoever_waits_for_answers_does_not_wait_for_a_queue_that_is_away_to_be_
     scene.queue.down = True
     with running(scene):
         scene.acknowledger.wait_for_answers(first)
-        (later,) = scene.complete([replace(scene.queue.deliver(4)[3])])
-        waiting = threading.Thread(target=scene.acknowledger.wait_for_answers, args=([later],))
+        later = scene.complete(scene.queue.deliver(4)[3:])
+        waiting = threading.Thread(target=scene.acknowledger.wait_for_answers, args=(later,))
         waiting.start()
         waiting.join(5)
         assert not waiting.is_alive()
@@ -269,10 +269,10 @@ def test_at_the_end_it_is_tried_once_more(scene: Scene) -> None:
 
 
 def test_a_queue_that_is_away_is_not_asked_for_each_message_that_waits(scene: Scene) -> None:
-    scene.complete(scene.queue.deliver(1000))
+    keys = scene.complete(scene.queue.deliver(1000))
     scene.queue.down = True
     with running(scene):
-        scene.in_flight.wait(60, lambda: not scene.in_flight.has(UNANSWERED))
+        scene.acknowledger.wait_for_answers(keys)
         assert scene.held == 1000
     assert scene.queue.asked == 1
     scene.queue.down = False

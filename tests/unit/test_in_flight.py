@@ -251,3 +251,17 @@ def test_a_planned_message_whose_opening_broke_off_is_not_given_back_too() -> No
     held.begin_opening(10, 0.0)
     held.announce([Opened(message("1"), {shard("1").key: content("1")})])
     assert held.empty() == ([message("2")], [message("1")], [], [], [])
+
+
+def test_a_delivery_that_comes_again_while_its_message_is_opened_is_not_opened_twice() -> None:
+    """Where all deliveries have one receipt: what it waits for is counted once."""
+    held = InFlight(["q"], Limits(messages=1, work=1))
+    receive(held, "1")
+    held.begin_opening(1, 0.0)
+    assert held.end_extending([message("1")], 60.0, {message("1")}) == [message("1")], "its lease is lost"
+    receive(held, "1")
+    held.announce([Opened(message("1"), {shard_key("s", "a"): content("a")})])
+    held.watch([shard("a")])
+    held.end_opening()
+    assert held.begin_opening(1, 0.0) == []
+    assert held.make_room() == [message("1")], "it only waits for another pipeline"

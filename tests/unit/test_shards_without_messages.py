@@ -11,7 +11,7 @@ import pytest
 from queue_source.messages import MessageKey
 from queue_source.queues import open_queue
 from shard_store.store import ShardStore
-from support.coordinator_world import World
+from support.coordinator_world import World, patiently
 from support.driver_loop import DriverLoop, published, until
 
 MESSAGES: dict[str, Any] = {"content": "message", "fileFormat": "", "allowedPrefixes": ""}
@@ -40,13 +40,9 @@ def count(world: World) -> int:
         return published(store).total()
 
 
-def finish_by_turns(world: World, expected: int, *loops: DriverLoop) -> None:
-    def step() -> None:
-        for loop in loops:
-            loop.batch()
-        time.sleep(0.05)
-
-    until(lambda: count(world) == expected, step, 100)
+def finish(world: World, expected: int, loop: DriverLoop) -> None:
+    """The other pipeline has a heartbeat, and no batch."""
+    until(lambda: count(world) == expected, patiently(loop), 100)
 
 
 @pytest.mark.parametrize("kind", ["messages", "ordered objects"])
@@ -73,7 +69,7 @@ def test_a_message_lost_while_it_is_opened_is_read_by_the_pipeline_that_gets_it_
         loops.append(one)
         until(lambda: one.in_flight.counts().in_flight == 0 and bool(opened), lambda: time.sleep(0.01))
         with world.loop(pipeline="two", source="s", checkpoint="two", **PATIENT, **options) as two:
-            finish_by_turns(world, 1, one, two)
+            finish(world, 1, two)
 
 
 def test_a_message_of_a_reader_that_died_is_read_by_the_pipeline_that_gets_it_next(world: World) -> None:
@@ -89,4 +85,4 @@ def test_a_message_of_a_reader_that_died_is_read_by_the_pipeline_that_gets_it_ne
         with open_queue(world.queue_url) as queue:
             queue.nack([receipt], 0.0)  # as when its lease ends
         with world.loop(pipeline="two", checkpoint="two", **options) as two:
-            finish_by_turns(world, 1, one, two)
+            finish(world, 1, two)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from queue_source.coordinator.in_flight import InFlight
-from queue_source.coordinator.message import UNACKNOWLEDGED, UNANSWERED, State, longest_lease
+from queue_source.coordinator.message import UNACKNOWLEDGED, longest_lease
 from queue_source.coordinator.session import Session
 from queue_source.coordinator.threads import Threads
 from queue_source.errors import QueueError, QueueUnavailable
-from queue_source.messages import MessageKey, Receipt, by_queue
+from queue_source.messages import MessageKey, by_queue
 from shard_store.failpoints import reach
 from shard_store.sql.transaction import chunks
 
@@ -45,20 +45,22 @@ class Acknowledger:
     def acknowledge(self, name: str, seconds: float = 0.0) -> bool:
         """Acknowledge what is next: as many as the queue takes in one call of ours; waits so many seconds for it.
 
-        False: there was nothing to be asked for.
+        False: there was nothing to be asked for, or the queue is away.
         """
         session, in_flight = self._session, self._in_flight
-        may_try_again = session.clock() >= self._due[name]
-        keys, again = in_flight.begin_acknowledging(name, self._size(name), seconds, again=may_try_again)
+        if self._is_away(name):
+            in_flight.wait(seconds)
+            return False
+        is_delayed = in_flight.begin_acknowledging(name, self._size(name), seconds)
+        keys = list(is_delayed)
         if not keys:
             return False
         try:
-            self._ask(name, [receipt for _, receipt in keys], again=again)
+            self._ask(name, is_delayed)
         except QueueUnavailable as error:
             self._due[name] = session.clock() + min(_AGAIN, session.lease / 10)
-            others = in_flight.put_off(name, keys)
-            session.metrics.add(acknowledgeFailures=others if again else len(keys) + others)
-            logger.warning("%s; the acknowledgement of %d messages is tried again", error, len(keys) + others)
+            session.metrics.add(acknowledgeFailures=in_flight.put_off(name, keys))
+            logger.warning("%s; the acknowledgement of %d messages is tried again", error, len(keys))
         except BaseException:
             in_flight.put_off(name, keys)
             raise
@@ -69,18 +71,21 @@ class Acknowledger:
 
     def finish(self) -> None:
         """Wait until all that is complete is acknowledged: AvailableNow's query ends at once after that."""
-        self._wait_while(UNACKNOWLEDGED)
+        self._wait_while(lambda: self._in_flight.has(UNACKNOWLEDGED))
 
-    def wait_for_answers(self, keys: Sequence[MessageKey]) -> None:
+    def wait_for_answers(self, keys: Iterable[MessageKey]) -> None:
         """Wait until their queues have answered for these complete messages, or are away."""
-        self._wait_while(UNANSWERED, keys)
+        waiting = list(keys)
+        self._wait_while(
+            lambda: self._in_flight.has(UNACKNOWLEDGED, (key for key in waiting if not self._is_away(key[0])))
+        )
 
     def end(self, keys: Sequence[MessageKey]) -> None:
         """After the threads have ended: acknowledge complete messages that have left. None is tried again."""
         for name, receipts in by_queue(keys).items():
             try:
                 for batch in chunks(receipts, self._size(name)):
-                    self._ask(name, batch)
+                    self._ask(name, {(name, receipt): False for receipt in batch})
                 reach("acknowledged")
             except QueueError as error:
                 logger.warning("%s; what was done will be delivered again, and found done", error)
@@ -104,20 +109,25 @@ class Acknowledger:
             queue = self._session.queues[name]
             queue.extend(receipts, longest_lease(seconds, queue.capabilities))
 
-    def _wait_while(self, states: Collection[State], keys: Sequence[MessageKey] | None = None) -> None:
-        stopping, in_flight = self._session.stopping, self._in_flight
-        in_flight.wait(condition=lambda: stopping.is_set() or not in_flight.has(states, keys))
+    def _wait_while(self, condition: Callable[[], bool]) -> None:
+        stopping = self._session.stopping
+        self._in_flight.wait(condition=lambda: stopping.is_set() or not condition())
+
+    def _is_away(self, name: str) -> bool:
+        """Whether the queue has failed so short a time ago that it is not asked again."""
+        return self._session.clock() < self._due[name]
 
     def _size(self, name: str) -> int:
         return self._session.queues[name].capabilities.max_batch_size * _BATCHES
 
-    def _ask(self, name: str, receipts: Sequence[Receipt], *, again: bool = False) -> None:
+    def _ask(self, name: str, is_delayed: Mapping[MessageKey, bool]) -> None:
         """Ask the queue to delete these messages, and count them. Raises QueueError.
 
+        What is delayed was asked for before, and its lease was kept: if it is stale now, that call had deleted it.
         After the store has gone back in time nothing is asked: what it said was done may be undone. They come again.
         """
         if not self._session.store.is_trusted:
             return
-        stale = self._session.queues[name].acknowledge(receipts)
-        lost = 0 if again else len(stale)  # their leases were kept: the call before had acknowledged them
-        self._session.metrics.add(acknowledged=len(receipts) - lost, lostLeases=lost)
+        stale = self._session.queues[name].acknowledge([receipt for _, receipt in is_delayed])
+        lost = sum(not is_delayed[name, receipt] for receipt in stale)
+        self._session.metrics.add(acknowledged=len(is_delayed) - lost, lostLeases=lost)

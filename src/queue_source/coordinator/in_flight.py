@@ -350,22 +350,20 @@ class InFlight:
 
     # acknowledging
 
-    def begin_acknowledging(
-        self, queue: str, max_messages: int, seconds: float = 0.0, *, again: bool
-    ) -> tuple[list[MessageKey], bool]:
-        """The next complete messages of a queue; waits so many seconds for the first. Their leases are kept no longer.
+    def begin_acknowledging(self, queue: str, max_messages: int, seconds: float = 0.0) -> dict[MessageKey, bool]:
+        """Hand out the next complete messages of a queue; waits so many seconds for the first.
 
-        They leave, or are `put_off`. What was comes only if it may be tried `again`; returns whether it is that.
+        Their leases are kept no longer, until they leave or are `put_off`. Each comes with whether that has happened.
         """
         with self._changed:
-            keys, is_again = self._messages.begin_acknowledging(queue, max_messages, again=again)
-            if keys:
-                return keys, is_again
-            self._changed.wait(seconds)
-            return self._messages.begin_acknowledging(queue, max_messages, again=again)
+            messages = self._messages.begin_acknowledging(queue, max_messages)
+            if not messages and seconds:
+                self._changed.wait(seconds)
+                messages = self._messages.begin_acknowledging(queue, max_messages)
+            return messages
 
     def put_off(self, queue: str, keys: Sequence[MessageKey]) -> int:
-        """The queue did not take these: they wait again, and with them what else is complete; returns how many."""
+        """Keep these messages of a queue that is away for another try; returns how many it delays that were not yet."""
         with self._changed:
             self._changed.notify_all()
             return self._messages.put_off(queue, keys)
@@ -390,7 +388,7 @@ class InFlight:
         As long as it is full of our own work there will be room by itself, and what is held costs no receive.
         """
         with self._changed:
-            held, idle = self._messages.count(), self._messages.count([State.IDLE])
+            held, idle = len(self._messages), self._messages.count([State.IDLE])
             if held < self._room.limits.messages or 2 * idle <= held:
                 return []
             return self._leave(self._messages.keys(State.IDLE))
@@ -400,7 +398,7 @@ class InFlight:
         with self._changed:
             begun = self._messages.waiting_for((*self._planned, *self._taken))
             held = self._messages.keys(State.RECEIVED, State.LATE, State.OPENED, State.IDLE)
-            complete = self._messages.keys(State.COMPLETE, State.PUT_OFF)
+            complete = self._messages.keys(State.COMPLETE)
             unanswered = self._messages.keys(State.ACKNOWLEDGING)
             unplanned = [key for key in held if key not in begun]
             bare = self._messages.drop(unplanned)
@@ -412,7 +410,7 @@ class InFlight:
     def counts(self) -> Counts:
         with self._changed:
             foreign = len(self._messages.foreign)
-            return Counts(self._messages.count(), len(self._ready), len(self._planned), foreign)
+            return Counts(len(self._messages), len(self._ready), len(self._planned), foreign)
 
     @property
     def bytes_held(self) -> int:

@@ -28,12 +28,10 @@ class State(Enum):
     OPENED = "it waits for shards that are ours to read"
     IDLE = "it waits for shards of other pipelines alone"
     COMPLETE = "all that it announced is finished: it waits for its acknowledgement"
-    PUT_OFF = "as complete; its queue was asked in vain, and is asked again later"
     ACKNOWLEDGING = "its queue is asked to delete it"
 
 
-UNANSWERED = frozenset({State.COMPLETE, State.ACKNOWLEDGING})
-UNACKNOWLEDGED = UNANSWERED | {State.PUT_OFF}
+UNACKNOWLEDGED = frozenset({State.COMPLETE, State.ACKNOWLEDGING})
 RESTING = UNACKNOWLEDGED | {State.LATE, State.IDLE}
 """Nothing is left for us to read."""
 
@@ -63,10 +61,14 @@ class Message:
     """One delivery of a message, from its receipt on. `unopened`: the delivery with its body, until it is opened.
 
     It waits for the shards that are `pending`, of which so many are `foreign`: other pipelines have them. Its lease
-    ends at `until`, and may be extended up to `cap`; `entry` is its place among the leases that are kept.
+    ends at `until`, and may be extended up to `cap`; `entry` is its place among the leases that are kept. `is_delayed`:
+    its queue was away when it was to be acknowledged; so it may be deleted already.
     """
 
-    __slots__ = "cap", "entry", "foreign", "is_grouped", "key", "pending", "state", "terms", "unopened", "until"
+    __slots__ = (
+        *("cap", "entry", "foreign", "is_delayed", "is_grouped", "key", "pending", "state", "terms", "unopened"),
+        "until",
+    )
 
     def __init__(self, received: Received, terms: Terms, state: State) -> None:
         self.key = key_of(received)
@@ -79,6 +81,7 @@ class Message:
         self.entry: int | None = None
         self.pending: set[ShardKey] = set()
         self.foreign = 0
+        self.is_delayed = False
 
     def extension(self, now: float) -> float:
         """For how many seconds its lease is to be extended; 0 where that helps no more."""

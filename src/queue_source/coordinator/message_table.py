@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import islice, takewhile
+from itertools import islice
 
 from queue_source.coordinator.message import LeaseOrder, Message, State
 from queue_source.messages import Group, MessageKey, Received
@@ -28,11 +28,14 @@ class MessageTable:
         self._opening: list[Message] = []
         self._waiting: dict[ShardKey, set[Message]] = {}
         self._contents: dict[ShardKey, Content] = {}  # of shards whose message is the content
-        self._lines = defaultdict[str, OrderedDict[Message, None]](OrderedDict)  # complete or put off, by queue
+        self._lines = defaultdict[str, OrderedDict[Message, None]](OrderedDict)  # what is complete, by queue
         self.leases = LeaseOrder()
         self.foreign: dict[ShardKey, Group | None] = {}
         self.unopened = 0
         self.grouped = 0
+
+    def __len__(self) -> int:
+        return len(self._messages)
 
     def get(self, key: MessageKey) -> Message | None:
         """None: it is gone."""
@@ -44,12 +47,12 @@ class MessageTable:
         return [message for message in messages if message.state is not State.ACKNOWLEDGING]
 
     def count(self, states: Iterable[State] = State, queue: str | None = None) -> int:
-        """How many messages are in one of these states: of all queues, or of one."""
+        """Count the messages are in one of these states: of all queues, or of one."""
         counts = [self._counts[state] for state in states]
         return sum(count.total() if queue is None else count[queue] for count in counts)
 
     def keys(self, *states: State) -> list[MessageKey]:
-        """The messages in these states (without any: all), in the order of their receipt."""
+        """List the messages in these states (without any: all), in the order of their receipt."""
         return [key for key, message in self._messages.items() if not states or message.state in states]
 
     # receiving and opening
@@ -83,10 +86,11 @@ class MessageTable:
         self._opening = []
 
     def open(self, key: MessageKey, contents: Mapping[ShardKey, Content]) -> None:
-        """The message waits for these unfinished shards; with none it is complete. Nothing, where it is gone by now."""
+        """Let the message wait for these unfinished shards; with none it is complete. Nothing, where it is gone."""
         message = self._messages.get(key)
         if message is None:
             return
+        self._forget_body(message)  # also of a delivery that came while the one before it was opened
         message.pending = set(contents)
         for shard, content in contents.items():
             self._waiting.setdefault(shard, set()).add(message)
@@ -133,35 +137,32 @@ class MessageTable:
 
     # acknowledging
 
-    def begin_acknowledging(self, queue: str, most: int, *, again: bool) -> tuple[list[MessageKey], bool]:
-        """The next complete messages, all or none of which were put off: whether they were. Those only if `again`."""
-        line = self._lines[queue]
-        state = next((message.state for message in line), State.COMPLETE)
-        if state is State.PUT_OFF and not again:
-            return [], True
-        taken = list(islice(takewhile(lambda message: message.state is state, line), most))
-        for message in taken:
-            del line[message]
+    def begin_acknowledging(self, queue: str, most: int) -> dict[MessageKey, bool]:
+        """Hand out the next complete messages, each with whether it is delayed. Their leases are kept no longer."""
+        messages = list(islice(self._lines[queue], most))
+        for message in messages:
+            del self._lines[queue][message]
             self._move(message, State.ACKNOWLEDGING)
             self.leases.stop(message)
-        return [message.key for message in taken], state is State.PUT_OFF
+        return {message.key: message.is_delayed for message in messages}
 
     def put_off(self, queue: str, keys: Sequence[MessageKey]) -> int:
-        """The queue did not take these: their leases are kept again, and it is asked for them later.
+        """Keep these messages of a queue that is away for another try: they are complete, and first, as before.
 
-        All that is complete is put off with them; returns how many that are.
+        All of its complete messages are delayed by that; returns how many were not yet.
         """
         line = self._lines[queue]
-        others = list(takewhile(lambda message: message.state is State.COMPLETE, reversed(line)))
-        for message in others:
-            self._move(message, State.PUT_OFF)
-        for key in keys:
-            refused = self._messages.get(key)
-            if refused is not None and refused.state is State.ACKNOWLEDGING:
-                self._move(refused, State.PUT_OFF)
-                line[refused] = None
-                self.leases.keep(refused)
-        return len(others)
+        for key in reversed(keys):
+            message = self._messages.get(key)
+            if message is not None and message.state is State.ACKNOWLEDGING:
+                self._move(message, State.COMPLETE)
+                line[message] = None
+                line.move_to_end(message, last=False)
+                self.leases.keep(message)
+        newly_delayed = [message for message in line if not message.is_delayed]
+        for message in newly_delayed:
+            message.is_delayed = True
+        return len(newly_delayed)
 
     # leaving
 

@@ -171,7 +171,7 @@ class Room:
     @property
     def is_full(self) -> bool:
         """Whether there is no room for more messages, of whatever queue."""
-        messages = self._messages.count()
+        messages = len(self._messages)
         return messages - self._messages.count(RESTING) >= self.limits.work or messages >= self.limits.messages
 
     def _left(self, queue: str) -> int:
@@ -179,7 +179,7 @@ class Room:
         held = self._messages.count(queue=queue) + self._reserved[queue]
         for_work = self._shares.room(queue, self.limits.work) - held + self._messages.count(RESTING, queue)
         for_queue = self._shares.room(queue, self.limits.messages) - held
-        in_all = self.limits.messages - self._messages.count() - self._reserved.total()
+        in_all = self.limits.messages - len(self._messages) - self._reserved.total()
         return max(0, min(for_work, for_queue, in_all))
 
 
