@@ -56,9 +56,9 @@ def test_each_message_completes_exactly_when_its_last_shard_does(
         assert set(complete) == {message for message, keys in waiting.items() if keys <= finished} - before
         assert len(complete) == len(set(complete))
         held.leave(complete)
-    assert held.waited_for(SHARDS) == set()
+    assert held.awaited(SHARDS) == set()
     assert held.empty() == ([], [], [], [], [])
-    assert held.bytes_held == 0
+    assert held.counts().bytes == 0
 
 
 step = st.one_of(
@@ -102,7 +102,7 @@ def test_a_shard_is_in_one_place_only_and_the_bytes_held_are_those_of_what_is_th
         assert not planned & foreign
         assert (counts.planned, counts.held) == (len(planned), len(foreign))
         assert counts.ready + len(planned | foreign) <= len(SHARDS)
-        assert held.bytes_held == 10 * (counts.ready + counts.planned)
+        assert counts.bytes == 10 * (counts.ready + counts.planned)
 
 
 @given(st.permutations(SHARDS), st.integers(1, 6))

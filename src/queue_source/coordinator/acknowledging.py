@@ -38,7 +38,7 @@ class Acknowledger:
             threads.start(f"acknowledge-{number}", self.run, name)
 
     def run(self, name: str) -> None:
-        """The thread of a queue; it ends with the others, after one call at most. What waits then is for `end`."""
+        """Be the thread of a queue; it ends with the others, after one call at most. What waits then is for `end`."""
         while not self._session.stopping.is_set():
             self.acknowledge(name, 0.5)
 
@@ -129,5 +129,5 @@ class Acknowledger:
         if not self._session.store.is_trusted:
             return
         stale = self._session.queues[name].acknowledge([receipt for _, receipt in is_delayed])
-        lost = sum(not is_delayed[name, receipt] for receipt in stale)
+        lost = sum(receipt in stale and not delayed for (_, receipt), delayed in is_delayed.items())
         self._session.metrics.add(acknowledged=len(is_delayed) - lost, lostLeases=lost)

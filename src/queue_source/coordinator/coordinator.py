@@ -183,7 +183,7 @@ class Coordinator:
             "awaitingCommit": counts.planned,
             "held": counts.held,
             "numFilesOutstanding": counts.ready + counts.planned,
-            "numBytesOutstanding": self._parts.in_flight.bytes_held,
+            "numBytesOutstanding": counts.bytes,
             "approximateQueueSize": self._parts.maintenance.depth,
             **self._session.metrics.snapshot(),
         }

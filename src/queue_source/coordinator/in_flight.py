@@ -33,12 +33,16 @@ class Opened(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """How much there is: messages, and shards in each state. `held`: shards of other pipelines that are waited for."""
+    """How much there is: messages, and shards in each state. `held`: shards of other pipelines that are waited for.
+
+    `bytes`: of what is ready, taken or planned.
+    """
 
     in_flight: int
     ready: int
     planned: int
     held: int
+    bytes: int
 
 
 class Left(NamedTuple):
@@ -68,7 +72,7 @@ class InFlight:
         self._planned: set[ShardKey] = set()
         self._snapshots: dict[int, tuple[Range, ...]] = {}  # not confirmed
         self._listing = False
-        self._awaited: set[ShardKey] = set()  # at-least-once: done, and its message will come again
+        self._done: set[ShardKey] = set()  # at-least-once: its message will come again
 
     def wait(self, seconds: float | None = None, condition: Callable[[], bool] | None = None) -> None:
         """Wait until something changes (and `condition` holds), or so many seconds."""
@@ -132,16 +136,16 @@ class InFlight:
     # leases
 
     def begin_extending(self, now: float) -> Due:
-        """What is to be extended now. The messages whose leases have ended leave."""
+        """Hand out what is to be extended now. The messages whose leases have ended leave."""
         with self._changed:
             due = self._messages.leases.take_due(now)
             self._leave(due.ended)
             return due
 
     def end_extending(self, keys: Iterable[MessageKey], until: float, gone: Collection[MessageKey]) -> list[MessageKey]:
-        """The leases of these messages end at `until`; those that are `gone` leave, and are returned.
+        """Note that the leases of these messages end at `until`; those that are `gone` leave, and are returned.
 
-        Of what we have let go of ourselves meanwhile none is.
+        A message that has left meanwhile, or is being acknowledged, is not returned: it is not lost.
         """
         with self._changed:
             for message in self._messages.kept(keys):
@@ -151,7 +155,7 @@ class InFlight:
             return self._leave(message.key for message in self._messages.kept(gone))
 
     def fail_extending(self, keys: Iterable[MessageKey], now: float) -> list[MessageKey]:
-        """The leases of these messages are soon due again; those whose leases have ended leave, and are returned."""
+        """Try these leases again soon; messages whose leases have ended leave, and are returned."""
         with self._changed:
             kept = self._messages.kept(keys)
             for message in kept:
@@ -161,24 +165,28 @@ class InFlight:
     # opening
 
     def begin_opening(self, max_messages: int, seconds: float) -> list[Received]:
-        """The next received messages; waits so many seconds for the first. Those that have left are skipped."""
+        """Hand out the next received messages; waits so many seconds for the first. `end_opening` follows."""
         with self._changed:
             if not self._messages.is_opening:
                 self._changed.wait(seconds)
             return self._messages.begin_opening(max_messages)
 
     def end_opening(self) -> None:
+        """Forget the bodies of what was handed out: its shards are offered, watched or finished by now."""
         with self._changed:
             self._messages.end_opening()
             self._changed.notify_all()
 
-    def waited_for(self, keys: Iterable[ShardKey]) -> set[ShardKey]:
-        """Those of the shards for which a message waits."""
+    def awaited(self, keys: Iterable[ShardKey]) -> set[ShardKey]:
+        """Select those of the shards for which a message waits."""
         with self._changed:
             return {key for key in keys if self._messages.is_awaited(key)}
 
     def announce(self, opened: Iterable[Opened]) -> None:
-        """These messages, in the order of their arrival, wait for what they announced; if for nothing, complete."""
+        """Let these messages, in their order of arrival, wait for what they announced; if for nothing, complete.
+
+        Those that have left meanwhile announce nothing: their next deliveries do.
+        """
         with self._changed:
             for message, pending in opened:
                 self._messages.open(message, pending)
@@ -186,23 +194,23 @@ class InFlight:
                     self._arrive(key)
             self._changed.notify_all()
 
-    def came_again(self, keys: Iterable[ShardKey]) -> set[ShardKey]:
-        """At-least-once: those of which only the message was still awaited."""
+    def recall_done(self, keys: Iterable[ShardKey]) -> set[ShardKey]:
+        """Find those of the shards that `remember_done` has kept, and forget them: their messages have come."""
         with self._changed:
-            found = self._awaited.intersection(keys)
-            self._awaited -= found
-            return found
+            done = self._done.intersection(keys)
+            self._done -= done
+            return done
 
     # listing
 
     def expect_listing(self, due: bool) -> None:
-        """Whether a listing of ours is due or under way: then the queues are not all that may bring something."""
+        """Note whether a listing is due or under way: then the queues are not all that may bring something."""
         with self._changed:
             self._listing = due
             self._changed.notify_all()
 
     def wait_for_listed(self, seconds: float) -> bool:
-        """Whether there is room for a page of a listing, if need be after so many seconds."""
+        """Wait so many seconds for room for a page of a listing; returns whether there is."""
         with self._changed:
             if self._room.is_listed_enough:
                 self._changed.wait(seconds)
@@ -211,14 +219,14 @@ class InFlight:
     # shards
 
     def recover(
-        self, shards: Iterable[Shard], snapshots: Iterable[Snapshot], awaited: Iterable[ShardKey]
+        self, shards: Iterable[Shard], snapshots: Iterable[Snapshot], done: Iterable[ShardKey]
     ) -> list[ShardKey]:
         """Take over what the incarnation before left unfinished; `shards` in the order in which they were opened.
 
         Returns those that only their messages' next deliveries make readable, as `offer` does.
         """
         with self._changed:
-            self._awaited.update(awaited)
+            self._done.update(done)
             shards = list(shards)
             for shard in shards:
                 if not _needs_message(shard.content):  # else the order of the queue decides
@@ -253,7 +261,7 @@ class InFlight:
         return with_message_gone
 
     def watch(self, shards: Iterable[Shard]) -> None:
-        """Other pipelines have these shards. What is planned is resolved when its snapshot is."""
+        """Note that other pipelines have these shards. What is planned is resolved when its snapshot is."""
         with self._changed:
             for shard in shards:
                 key = shard.key
@@ -270,11 +278,12 @@ class InFlight:
             self._changed.notify_all()
 
     def foreign(self) -> list[ShardKey]:
+        """List the shards of other pipelines for which messages wait."""
         with self._changed:
             return list(self._messages.foreign)
 
     def finish(self, keys: Iterable[ShardKey]) -> list[MessageKey]:
-        """The shards are finished in the store; returns the messages that are complete by that."""
+        """Note that the shards are finished in the store; returns the messages that are complete by that."""
         with self._changed:
             complete: list[MessageKey] = []
             for key in keys:
@@ -285,10 +294,10 @@ class InFlight:
             self._changed.notify_all()
             return complete
 
-    def await_messages(self, done: Iterable[ShardKey]) -> None:
-        """At-least-once: no store remembers what is done. We do, where its message is not in our hands."""
+    def remember_done(self, keys: Iterable[ShardKey]) -> None:
+        """Remember these shards where their messages are not in our hands: with at-least-once no store does."""
         with self._changed:
-            self._awaited.update(key for key in done if not self._messages.is_awaited(key))
+            self._done.update(key for key in keys if not self._messages.is_awaited(key))
 
     # micro-batches
 
@@ -301,14 +310,14 @@ class InFlight:
     def take(
         self, max_files: int, max_bytes: int | None, may_be_cut: Callable[[Content], bool] = lambda _: False
     ) -> tuple[Range, ...]:
-        """The next micro-batch (see `ReadyQueue.take`); it is ours alone until `plan` or `put_back`."""
+        """Take the next micro-batch (see `ReadyQueue.take`). `plan` or `put_back` follows."""
         with self._changed:
             taken = self._ready.take(max_files, max_bytes, may_be_cut)
             self._taken = {entry.key: entry for entry, _ in taken}
             return tuple(part for _, part in taken)
 
     def put_back(self) -> None:
-        """The snapshot of what was taken is not stored: all of it is ready again, where it was."""
+        """Make what was taken ready again, where it was: its snapshot is not stored."""
         with self._changed:
             for entry in self._taken.values():
                 self._ready.put(entry)
@@ -316,7 +325,7 @@ class InFlight:
             self._changed.notify_all()
 
     def plan(self, snapshot: Snapshot) -> None:
-        """The snapshot is stored. What was taken and is not in it has to be resolved anew."""
+        """Note that the snapshot is stored. What was taken and is not in it has to be resolved anew."""
         with self._changed:
             self._snapshots[snapshot.seq] = snapshot.ranges
             for entry in snapshot.ranges:
@@ -334,11 +343,12 @@ class InFlight:
             return any(not is_end(entry.end) for entry in self._until(seq))
 
     def planned_until(self, seq: int) -> list[ShardKey]:
+        """List the shards in snapshots up to `seq`."""
         with self._changed:
             return [entry.key for entry in self._until(seq)]
 
     def confirm(self, seq: int) -> list[ShardKey]:
-        """Snapshots up to `seq` are confirmed; returns the shards that were in them."""
+        """Forget the snapshots up to `seq`, which are confirmed; returns the shards that were in them."""
         with self._changed:
             keys = self.planned_until(seq)
             for key in keys:
@@ -378,12 +388,12 @@ class InFlight:
     # leaving
 
     def leave(self, keys: Iterable[MessageKey]) -> None:
-        """The messages are acknowledged, given back or lost. What is ready stays so: it is ours without them."""
+        """Forget messages that are acknowledged or given back. What is ready stays so: it is ours without them."""
         with self._changed:
             self._leave(keys)
 
     def make_room(self) -> list[MessageKey]:
-        """Where most of a full reader only waits for other pipelines, these messages leave: they are returned.
+        """Let messages leave that only wait for other pipelines, where these are most of a full reader; returns them.
 
         As long as it is full of our own work there will be room by itself, and what is held costs no receive.
         """
@@ -394,29 +404,23 @@ class InFlight:
             return self._leave(self._messages.keys(State.IDLE))
 
     def empty(self) -> Left:
-        """At the end: everything leaves."""
+        """Let everything leave, at the end."""
         with self._changed:
             begun = self._messages.waiting_for((*self._planned, *self._taken))
             held = self._messages.keys(State.RECEIVED, State.LATE, State.OPENED, State.IDLE)
             complete = self._messages.keys(State.COMPLETE)
             unanswered = self._messages.keys(State.ACKNOWLEDGING)
             unplanned = [key for key in held if key not in begun]
-            bare = self._messages.drop(unplanned)
+            unawaited = self._messages.drop(unplanned)
             self._messages.drop(self._messages.keys())
             # what listings have found has no messages: nobody would come for it before it is stale
-            shards = [key for key in (*bare, *self._room.listed) if self._ready.remove(key)]
+            shards = [key for key in (*unawaited, *self._room.listed) if self._ready.remove(key)]
             return Left(unplanned, [key for key in held if key in begun], complete, unanswered, shards)
 
     def counts(self) -> Counts:
         with self._changed:
             foreign = len(self._messages.foreign)
-            return Counts(len(self._messages), len(self._ready), len(self._planned), foreign)
-
-    @property
-    def bytes_held(self) -> int:
-        """Of what is ready, taken or planned."""
-        with self._changed:
-            return self._room.bytes
+            return Counts(len(self._messages), len(self._ready), len(self._planned), foreign, self._room.bytes)
 
     # with the lock
 

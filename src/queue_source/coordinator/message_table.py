@@ -16,7 +16,9 @@ from shard_store.model import Content, ShardKey
 
 
 class MessageTable:
-    """`foreign`: shards of other pipelines for which messages wait, with their ordered groups.
+    """Holds the records, and keeps what follows from their states: counts, lines, leases and what waits for a shard.
+
+    `foreign`: shards of other pipelines for which messages wait, with their ordered groups.
 
     `unopened`: bytes of bodies in memory. `grouped`: messages of ordered groups.
     """
@@ -38,16 +40,16 @@ class MessageTable:
         return len(self._messages)
 
     def get(self, key: MessageKey) -> Message | None:
-        """None: it is gone."""
+        """Find the message's record. None: it is gone."""
         return self._messages.get(key)
 
     def kept(self, keys: Iterable[MessageKey]) -> list[Message]:
-        """Those of the messages whose leases we keep: they are not gone, nor being acknowledged."""
+        """Find those of the messages whose leases are kept: they are not gone, nor being acknowledged."""
         messages = [message for key in keys if (message := self._messages.get(key)) is not None]
         return [message for message in messages if message.state is not State.ACKNOWLEDGING]
 
     def count(self, states: Iterable[State] = State, queue: str | None = None) -> int:
-        """Count the messages are in one of these states: of all queues, or of one."""
+        """Count the messages in one of these states: of all queues, or of one."""
         counts = [self._counts[state] for state in states]
         return sum(count.total() if queue is None else count[queue] for count in counts)
 
@@ -75,12 +77,13 @@ class MessageTable:
         return bool(self._inbox or self._opening)
 
     def begin_opening(self, most: int) -> list[Received]:
-        """The next messages; those that are gone are skipped."""
+        """Hand out the next messages; those that are gone are skipped."""
         taken = [self._inbox.popleft() for _ in range(min(most, len(self._inbox)))]
         self._opening = [message for message in taken if message.unopened is not None]
         return [message.unopened for message in self._opening if message.unopened is not None]
 
     def end_opening(self) -> None:
+        """Forget the bodies of what was handed out."""
         for message in self._opening:
             self._forget_body(message)
         self._opening = []
@@ -106,28 +109,28 @@ class MessageTable:
         return shard in self._waiting
 
     def content(self, shard: ShardKey, otherwise: Content) -> Content:
-        """The content with its body, where the message in our hands is it."""
+        """Find the content with its body, where the message in our hands is it."""
         return self._contents.get(shard, otherwise)
 
     def waiting_for(self, shards: Iterable[ShardKey]) -> set[MessageKey]:
-        """The messages that wait for any of these shards."""
+        """List the messages that wait for any of these shards."""
         return {message.key for shard in shards for message in self._waiting.get(shard, ())}
 
     def watch(self, shard: ShardKey, group: Group | None) -> None:
-        """Another pipeline has the shard."""
+        """Note that another pipeline has the shard."""
         if shard not in self.foreign:
             self.foreign[shard] = group
             self._count_foreign(shard, 1)
 
     def unwatch(self, shard: ShardKey) -> Group | None:
-        """No other pipeline has it (any more); returns the ordered group for which it was watched."""
+        """Note that no other pipeline has it (any more); returns the ordered group for which it was watched."""
         if shard not in self.foreign:
             return None
         self._count_foreign(shard, -1)
         return self.foreign.pop(shard)
 
     def finish(self, shard: ShardKey) -> list[MessageKey]:
-        """The shard, which is not foreign, is finished; returns the messages that are complete by that."""
+        """Note that the shard, which is not foreign, is finished; returns the messages that are complete by that."""
         self._contents.pop(shard, None)
         messages = self._waiting.pop(shard, set())
         for message in messages:
@@ -167,8 +170,8 @@ class MessageTable:
     # leaving
 
     def drop(self, keys: Iterable[MessageKey]) -> list[ShardKey]:
-        """The messages are gone; returns the shards for which no message waits any more."""
-        bare: list[ShardKey] = []
+        """Forget the messages; returns the shards for which no message waits any more."""
+        unawaited: list[ShardKey] = []
         for key in keys:
             message = self._messages.pop(key, None)
             if message is None:
@@ -179,13 +182,13 @@ class MessageTable:
             self._lines[key[0]].pop(message, None)
             self.leases.stop(message)
             for shard in message.pending:
-                others = self._waiting[shard]
-                others.discard(message)
-                if not others:
+                waiting = self._waiting[shard]
+                waiting.discard(message)
+                if not waiting:
                     del self._waiting[shard]
                     self._contents.pop(shard, None)
-                    bare.append(shard)
-        return bare
+                    unawaited.append(shard)
+        return unawaited
 
     def _forget_body(self, message: Message) -> None:
         if message.unopened is not None:
@@ -198,7 +201,7 @@ class MessageTable:
             self._settle(message)
 
     def _settle(self, message: Message) -> None:
-        """Its state, by what it waits for."""
+        """Set its state by what it waits for."""
         if message.pending:
             self._move(message, State.IDLE if message.foreign == len(message.pending) else State.OPENED)
         else:

@@ -96,7 +96,7 @@ class Opener:
         if session.semantics.keeps_shards:
             begun = {key for key, shard in session.store.look(keys).items() if shard.state is ShardState.OPEN}
         else:
-            begun = self._in_flight.waited_for(keys)
+            begun = self._in_flight.awaited(keys)
         return [self._decided(one, begun) for one in announced]
 
     def _decided(self, one: Announced, begun: set[ShardKey]) -> Announced:
@@ -127,7 +127,7 @@ class Opener:
         A message without an id of its own cannot be distinguished from another that is equal.
         """
         keys = {self._key(content.shard_id): (one, content) for one in announced for content in one.contents}
-        known = self._in_flight.came_again(keys)
+        known = self._in_flight.recall_done(keys)
         return {
             key: Shard(
                 key,
@@ -149,7 +149,7 @@ class Opener:
         return shard_key(self._session.options.source, shard_id)
 
     def _count(self, announced: Sequence[Announced], found: Mapping[ShardKey, Shard]) -> None:
-        waited_for, token = self._in_flight.waited_for(found), self._session.token
+        waited_for, token = self._in_flight.awaited(found), self._session.token
         reopened = [shard for shard in found.values() if shard.reopened]
         for shard in reopened[:_NAMED]:
             logger.info(

@@ -102,7 +102,7 @@ class Progress:
             )
         keys = self._in_flight.confirm(seq)
         if not self._session.semantics.keeps_shards:
-            self._in_flight.await_messages(keys)
+            self._in_flight.remember_done(keys)
         self._in_flight.finish(confirmed.finished)
         # lost to another pipeline, or to be continued
         self._ownership.get_again([key for key in keys if key not in confirmed.finished])
