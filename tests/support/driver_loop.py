@@ -180,8 +180,9 @@ class DriverLoop:
 
     def wait_for_acknowledgements(self) -> None:
         """Until the thread has asked for all that are due, whether or not the queue took them."""
-        messages = self.in_flight._messages
-        self.coordinator._parts.acknowledger.wait_for_answers(messages.keys(State.COMPLETE, State.ACKNOWLEDGING))
+        with self.in_flight._changed:
+            complete = self.in_flight._messages.keys(State.COMPLETE, State.ACKNOWLEDGING)
+        self.coordinator._parts.acknowledger.wait_for_answers(complete)
 
     def stop(self) -> None:
         if not self._dead:

@@ -356,7 +356,7 @@ def test_what_is_taken_stays_ours_while_its_snapshot_waits_for_a_lock_and_when_t
             with pytest.raises(StoreUnavailable):
                 loop.batch()
         assert held == [0]
-        assert loop.in_flight.counts() == (5, 5, 0, 0)
+        assert loop.in_flight.counts() == (5, 5, 0, 0, 50)
         assert [r.content.uri for r in loop.coordinator.plan(0, loop.latest(0)).ranges] == uris(5)
         assert loop.metrics["lostShards"] == 0
 

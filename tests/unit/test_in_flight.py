@@ -174,7 +174,7 @@ def test_what_is_taken_is_nobody_elses_until_it_is_planned_or_put_back() -> None
     assert held.counts().ready == 1
     held.watch([shard("1")])
     held.offer([shard("2")])
-    assert held.counts() == (3, 1, 0, 0)
+    assert held.counts() == (3, 1, 0, 0, 30)
     left = held.empty()
     assert sorted(left.planned) == [message("1"), message("2")]
     assert (left.unplanned, left.shards) == ([message("3")], [shard_key("s", "3")])

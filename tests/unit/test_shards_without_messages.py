@@ -86,3 +86,23 @@ def test_a_message_of_a_reader_that_died_is_read_by_the_pipeline_that_gets_it_ne
             queue.nack([receipt], 0.0)  # as when its lease ends
         with world.loop(pipeline="two", checkpoint="two", **options) as two:
             finish(world, 1, two)
+
+
+def test_a_shard_that_is_looked_at_before_its_message_waits_for_it_is_read(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread may find it in the store, and ours, before the opener has said which message it belongs to."""
+    world.publish("a", "b")
+    loops: list[DriverLoop] = []
+    open_shards = ShardStore.open_shards
+
+    def look_first(store: ShardStore, token: Any, source: str, contents: Any) -> Any:
+        found = open_shards(store, token, source, contents)
+        until(lambda: bool(loops), lambda: time.sleep(0.01))
+        loops[0].coordinator._parts.maintenance._ownership.get_again(list(found))
+        return found
+
+    monkeypatch.setattr(ShardStore, "open_shards", look_first)
+    with world.loop(**PATIENT, **MESSAGES) as loop:
+        loops.append(loop)
+        finish(world, 2, loop)
