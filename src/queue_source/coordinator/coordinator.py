@@ -273,9 +273,10 @@ class Coordinator:
             self._parts.backfill.let_go()
         except ShardStoreError as error:
             logger.warning("pipeline %s: %s", session.token.pipeline, error)  # they go stale by themselves
-        try:
-            acknowledger.nack(given_back)
-            acknowledger.extend_last(planned, session.stale_after)
-        except QueueError as error:
-            logger.warning("%s; its messages become visible when their leases end", error)
+        for name in session.queues:
+            try:
+                acknowledger.nack([key for key in given_back if key[0] == name])
+                acknowledger.extend_last([key for key in planned if key[0] == name], session.stale_after)
+            except QueueError as error:
+                logger.warning("%s; its messages become visible when their leases end", error)
         acknowledger.end(left.complete)  # last: it may take a while, and others wait for what is given back
