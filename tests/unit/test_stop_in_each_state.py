@@ -159,7 +159,8 @@ def test_a_queue_that_is_away_keeps_no_other_from_getting_its_messages_back(
 
     with world.loop(**options) as loop, monkeypatch.context() as patched:
         until(lambda: loop.in_flight.counts().ready == 2, lambda: time.sleep(0.01))
-        patched.setattr(loop.coordinator._session.queues["files"], "nack", fail)
+        first, _ = loop.coordinator._session.queues.values()
+        patched.setattr(first, "nack", fail)
         loop.stop()
     with open_queue(urls[1]) as queue:
         assert queue.depth() == GIVEN_BACK
