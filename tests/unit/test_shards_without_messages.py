@@ -24,8 +24,10 @@ def world(tmp_path: Path) -> World:
 
 
 def receive_no_more(loop: DriverLoop) -> None:
-    with loop.in_flight._changed:
-        loop.in_flight._room.paused = set(loop.coordinator._session.queues)
+    held, queues = loop.in_flight, loop.coordinator._session.queues
+    with held._changed:
+        held._room.paused = set(queues)
+        held._changed.wait_for(lambda: not held._room.receiving(queues))
 
 
 def lose(loop: DriverLoop, message: MessageKey) -> None:
