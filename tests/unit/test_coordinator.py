@@ -18,7 +18,7 @@ from queue_source.coordinator.in_flight import InFlight
 from queue_source.messages import Receipt
 from queue_source.queues import Depth, open_queue
 from shard_store.errors import LostProgress, PipelineTakenOver, StoreUnavailable
-from shard_store.model import ShardKey, shard_key
+from shard_store.model import ShardKey, Split, shard_key
 from shard_store.sql.schema import pipelines
 from support.coordinator_world import EMPTY, World, assert_published_once, patiently, uris
 from support.driver_loop import DriverLoop, published, states, taken_by_foreign_sink, until
@@ -211,7 +211,10 @@ def test_a_message_that_is_ready_waits_for_no_other(world: World, monkeypatch: p
         assert thread.submit(loop.coordinator.latest, 0).result(timeout=60) == 1
 
 
-def test_a_published_batch_is_read_again_when_spark_repeats_it_but_not_by_a_new_checkpoint(world: World) -> None:
+@pytest.mark.parametrize("tells_start", [True, False], ids=["spark 4.2+", "spark 4.0"])
+def test_a_published_batch_is_read_again_when_spark_repeats_it_but_not_by_a_new_checkpoint(
+    world: World, tells_start: bool
+) -> None:
     """Spark was killed before it knew of the publication: what it reads again builds the state of the query."""
     world.publish(*uris(5))
     with world.loop() as loop:
@@ -220,8 +223,37 @@ def test_a_published_batch_is_read_again_when_spark_repeats_it_but_not_by_a_new_
         repeated = loop.coordinator.plan(0, 1)
         assert (repeated.published, len(repeated.ranges)) == (True, 5)
     with world.loop(checkpoint="another") as loop:
-        assert loop.latest(None) == 1  # as before Spark 4.2
-        assert loop.coordinator.plan(0, 1).ranges == ()
+        assert loop.latest(0 if tells_start else None) == 2
+        plan = loop.coordinator.plan(0, 2)
+        assert (plan.published, plan.ranges) == (False, ())
+
+
+@pytest.mark.parametrize("tells_start", [True, False], ids=["spark 4.2+", "spark 4.0"])
+@pytest.mark.parametrize("objects", [0, 5])
+def test_batches_without_input_of_a_new_checkpoint_are_not_those_of_the_one_before(
+    world: World, objects: int, tells_start: bool
+) -> None:
+    """They may have rows, of a state or of another source, and the same number."""
+    world.publish(*uris(objects))
+    for name in ("first", "second", "third"):
+        with world.loop(checkpoint=name, tells_start=tells_start) as loop, world.store() as store:
+            loop.batch()
+            for _ in range(2):
+                published = store.publish(
+                    [store.current_plan(loop.options.pipeline)], [Split(f"/{name}", 1, 1)], batch_id=1
+                )
+            assert published.already
+    with world.store() as store:
+        paths = [path for page in store.pages("splits", columns=["path"]) for (path,) in page]
+    assert [path for path in paths if path in ("/first", "/second", "/third")] == ["/first", "/second", "/third"]
+
+
+def test_a_checkpoint_that_has_begun_has_no_offset_without_objects_after_a_restart(world: World) -> None:
+    world.publish(*uris(1))
+    for _ in range(3):
+        with world.loop() as loop:
+            loop.batch()
+            assert loop.latest(1) == 1
 
 
 @pytest.mark.parametrize("tells_start", [True, False], ids=["spark 4.2+", "spark 4.0"])

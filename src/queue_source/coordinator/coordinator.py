@@ -6,7 +6,7 @@ The data goes one way: receiving -> opening -> ownership -> in flight -> here ->
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from queue_source.coordinator.acknowledging import Acknowledger
@@ -93,7 +93,7 @@ class Coordinator:
         Without new shards it is `start`, or the last offset again.
         """
         self.check()
-        self._asked = True
+        first, self._asked = not self._asked, True
         parts, progress = self._parts, self._parts.progress
         done = self._logged if start is None else start
         if done > progress.last_seq:
@@ -107,7 +107,8 @@ class Coordinator:
                 return progress.last_seq
             self._gather(whole=parts.receivers.draining or start is None)
             ranges = self._take()
-        if ranges:
+        if ranges or (first and done == 0 and self.token.incarnation > 1):
+            # the first offset of a new checkpoint is new: its batches without input must not pass for those of another
             self._session.batches.begin()
             return progress.begin(ranges, done=done)
         self._session.batches.end()
@@ -121,7 +122,7 @@ class Coordinator:
 
         A plan that is published already is read again where Spark repeats the batch of its log: it was killed after
         the publication and has to build the query's state, while the sink knows the hash and drops the rows. A new
-        checkpoint may come to the same offsets (from 0): it may give the batch another id, and must not read it.
+        checkpoint never comes to the same offsets: its first one is new.
         """
         self.check()
         reach("offset-logged")
@@ -134,8 +135,6 @@ class Coordinator:
         plan = session.store.plan(session.token, start, end)
         if self._first is None or self._first.end_seq == end:
             self._first = plan.identity
-        if plan.published and start == 0 and self._asked:
-            plan = replace(plan, ranges=())
         if plan.lost:
             session.metrics.add(lostShards=len(plan.lost))
             cause = "passed to another pipeline"

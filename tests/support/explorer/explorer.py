@@ -51,6 +51,7 @@ class Explorer:
         self.kinds = CASTS[seed % len(CASTS)]
         sources = sorted({source for kind in self.kinds for _, source in kind.pipelines})
         self.world = World(folder, {source: [f"o{n}" for n in range(self.choose.randint(3, 7))] for source in sources})
+        self.world.own_sinks = {name for kind in self.kinds if kind.sink != "other" for name in kind.names}
         self.checkpoints = {kind: Checkpoint() for kind in self.kinds}
         self.queries: dict[Kind, Query] = {}
         self.zombies: list[Query] = []
@@ -187,6 +188,8 @@ class Explorer:
             if query.readers and not any(reader.has_work for reader in query.readers):
                 self._end(query)
                 self.checkpoints[kind] = Checkpoint()
+                if kind.sink != "ours":
+                    self.world.forget_earlier_states()  # without both, nothing tells what was taken
 
     def _go_back(self) -> None:
         if not self.went_back and len(self.world.states) > 1:

@@ -94,11 +94,7 @@ class Query:
             raise
 
     def point(self, name: str) -> None:
-        if self.kind in self.world.delivered_before or name not in ("planned", "read"):
-            # of the very first batch nothing but its sink knows which sink it has, until that has made itself known
-            self.world.remember_state()
-        if name in ("output", "prepared"):
-            self.world.delivered_before.add(self.kind)
+        self.world.remember_state()
         if self.die_at == name:
             self.world.log(f"  {self.kind.names} dies at {name}")
             raise Death

@@ -53,7 +53,7 @@ class World:
     """A folder with the objects of some sources, their queues, one store, and two databases of somebody else.
 
     `taken`: what sinks of other kinds hold, by checkpoint and batch id: the first attempt at a batch counts.
-    `delivered_before`: the kinds of queries whose sinks have delivered. `hashes`: what each batch of a delivery was
+    `own_sinks`: the pipelines whose sinks make themselves known. `hashes`: what each batch of a delivery was
     known by. `announced`: the objects of each source that a message names.
     """
 
@@ -62,7 +62,7 @@ class World:
     now: float = field(default_factory=time.time)
     taken: dict[tuple[str, int], list[str]] = field(default_factory=dict)
     bodies: dict[Receipt, list[str]] = field(default_factory=dict)
-    delivered_before: set[object] = field(default_factory=set)
+    own_sinks: set[str] = field(default_factory=set)
     hashes: dict[tuple[str, int], str] = field(default_factory=dict)
     announced: dict[str, set[str]] = field(default_factory=dict)
     log: Callable[[str], None] = lambda line: None
@@ -148,8 +148,14 @@ class World:
         return store
 
     def remember_state(self) -> None:
-        """Keep the store as it is now, for a while, if it is ever to go back."""
+        """Keep the store as it is now, for a while, if it is ever to go back.
+
+        Not while a first batch has a plan, and its sink has not made itself known: nothing but that sink knows of it.
+        """
         if not self.remembers:
+            return
+        unknown = self._file.execute("SELECT pipeline FROM cuesqueue_pipelines WHERE plan_hash > '' AND sink IS NULL")
+        if self.own_sinks & {pipeline for (pipeline,) in unknown}:
             return
         version = self._file.execute("PRAGMA data_version").fetchone()
         if version == self._version:
@@ -160,6 +166,14 @@ class World:
         if len(self.states) == self.states.maxlen:
             self.states[0].close()
         self.states.append(state)
+
+    def forget_earlier_states(self) -> None:
+        """The store does not go back behind this moment."""
+        for state in self.states:
+            state.close()
+        self.states.clear()
+        self._version = None
+        self.remember_state()
 
     def go_back(self, steps: int) -> None:
         """Let the store be what it was so many steps ago: a backup was restored, or a standby that lagged promoted."""
