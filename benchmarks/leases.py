@@ -10,10 +10,14 @@ from typing import Any
 import psutil
 
 from benchmarks.registry import Measurement, Settings, benchmark
+from queue_source.coordinator.in_flight import InFlight
 from queue_source.coordinator.leases import LeaseKeeper
-from queue_source.messages import MessageKey, Receipt
+from queue_source.coordinator.message import terms_of
+from queue_source.coordinator.room import Limits
+from queue_source.messages import Receipt
 from queue_source.queues import Queue, open_queue
 from support.servers.ministack import KEYS, ministack_server, new_queue
+from support.sessions import make_session
 
 PERIODS = 5
 
@@ -50,18 +54,20 @@ def leases(settings: Settings) -> Iterator[Measurement]:
     period = lease / 2  # a lease is extended when half of it is left
     with ministack_server() as server, open_queue(new_queue(server), **KEYS) as queue:
         counted: Any = Counted(queue)
-        lost: list[MessageKey] = []
-        keeper = LeaseKeeper({queue.name: counted}, lease, lost.extend)
+        stopping, most_threads = threading.Event(), 0
+        times: Any = dict.fromkeys(("visibilityTimeout", "commitTimeout"), f"{lease:.0f}s")
+        session = make_session(None, {queue.name: counted}, stopping=stopping, **times)
+        in_flight = InFlight(session.queues, Limits(messages, messages))
+        terms = terms_of(counted.capabilities, lease)
         settings.say(f"{messages:,} messages are sent and received")
         queue.publish([f"s3://bucket/{number}" for number in range(messages)])
-        stopping, most_threads = threading.Event(), 0
-        thread = threading.Thread(target=keeper.run, args=(stopping,))
+        thread = threading.Thread(target=LeaseKeeper(session, in_flight).run)
         thread.start()
-        while keeper.held() < messages:
-            received = queue.receive(10, lease, 1)
+        while receive := in_flight.begin_receive(queue.name, 0, 10):
+            received = queue.receive(receive.room, lease, 1)
             for message in received:
                 counted.until[message.receipt] = message.lease_until
-            keeper.hold(received)
+            in_flight.end_receive(receive, received, terms)
         settings.say(f"they are held for {PERIODS} periods of {period:.0f} s")
         time.sleep(period)  # until each was extended once, and all come in batches
         before, cpu = counted.calls, _cpu()
@@ -74,8 +80,8 @@ def leases(settings: Settings) -> Iterator[Measurement]:
         calls = (counted.calls - before) / (taken / period)
         stopping.set()
         thread.join()
-    if lost or counted.late:
-        raise AssertionError(f"{len(lost)} leases lost, {counted.late} extended after their deadline")
+    if (lost := messages - in_flight.counts().in_flight) or counted.late:
+        raise AssertionError(f"{lost} leases lost, {counted.late} extended after their deadline")
     yield Measurement(
         f"{messages:,} held: {calls:,.0f} calls a period, {most_threads} threads, {share:.0%} of a core, 0 late",
         [taken],

@@ -6,7 +6,7 @@ Outgoing is what a sink sends: the beginning of another delivery.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple, NewType
@@ -46,6 +46,14 @@ Group = tuple[str, str]
 
 def key_of(message: Received) -> MessageKey:
     return message.queue, message.receipt
+
+
+def by_queue(keys: Iterable[MessageKey]) -> dict[str, list[Receipt]]:
+    """The receipts of each queue."""
+    grouped: dict[str, list[Receipt]] = {}
+    for queue, receipt in keys:
+        grouped.setdefault(queue, []).append(receipt)
+    return grouped
 
 
 class Outgoing(NamedTuple):

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from queue_source.coordinator import Coordinator, prepare
 from queue_source.coordinator.in_flight import InFlight
+from queue_source.coordinator.message import State
 from queue_source.options import ReaderOptions, SecretUrl, connection_options, parse_reader_options
 from queue_source.options.queue_checks import check_suitability
 from queue_source.queues import Queue, open_queue
@@ -179,12 +180,9 @@ class DriverLoop:
 
     def wait_for_acknowledgements(self) -> None:
         """Until the thread has asked for all that are due, whether or not the queue took them."""
-        acknowledger = self.coordinator._parts.acknowledger
-        with acknowledger._changed:
-            while any(line.waiting or line.under_way for line in acknowledger._lines.values()):
-                if self.coordinator._session.stopping.is_set():
-                    return
-                acknowledger._changed.wait(0.1)
+        with self.in_flight._changed:
+            complete = self.in_flight._messages.keys(State.COMPLETE, State.ACKNOWLEDGING)
+        self.coordinator._parts.acknowledger.wait_for_answers(complete)
 
     def stop(self) -> None:
         if not self._dead:

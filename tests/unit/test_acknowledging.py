@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, cast
 
 import pytest
 
 from queue_source.coordinator.acknowledging import Acknowledger
+from queue_source.coordinator.in_flight import InFlight, Left, Opened
 from queue_source.coordinator.leases import LeaseKeeper
+from queue_source.coordinator.message import Terms
+from queue_source.coordinator.room import Limits
 from queue_source.coordinator.threads import Threads
 from queue_source.errors import QueueUnavailable
 from queue_source.messages import MessageKey, Receipt, Received, key_of
 from queue_source.queues.base import Capabilities
+from support.deliveries import hold
 from support.sessions import make_session
 
 LEASE = 300.0
@@ -63,34 +67,41 @@ class Queue:
             raise QueueUnavailable("q", "is down")
 
 
-class InFlight:
-    def __init__(self) -> None:
-        self.left: list[MessageKey] = []
-
-    def leave(self, keys: Sequence[MessageKey]) -> None:
-        self.left += keys
-
-
 class Scene:
     def __init__(self) -> None:
         self.now = 1000.0
-        self.lost: list[MessageKey] = []
         self.queue = Queue(self.clock)
-        self.in_flight = InFlight()
-        queues = {"q": self.queue}
-        self.keeper = LeaseKeeper(cast("Any", queues), LEASE, self.lost.extend, self.clock)
-        self.session = make_session(None, queues, clock=self.clock, stopping=threading.Event())
-        self.acknowledger = Acknowledger(self.session, cast("Any", self.in_flight), self.keeper)
+        self.use({"q": self.queue}, threading.Event())
+
+    def use(self, queues: Mapping[str, Queue], stopping: threading.Event) -> None:
+        self.session = make_session(None, queues, clock=self.clock, stopping=stopping)
+        self.in_flight = InFlight(queues, Limits(10_000, 10_000))
+        self.keeper = LeaseKeeper(self.session, self.in_flight)
+        self.acknowledger = Acknowledger(self.session, self.in_flight)
 
     def clock(self) -> float:
         return self.now
+
+    def complete(self, messages: Sequence[Received]) -> list[MessageKey]:
+        """Received, opened, and found done."""
+        keys = [key_of(message) for message in messages]
+        hold(self.in_flight, messages, Terms(LEASE))
+        self.in_flight.begin_opening(len(keys), 0.0)
+        self.in_flight.announce(Opened(key, {}) for key in keys)
+        self.in_flight.end_opening()
+        return keys
 
     def run(self, seconds: float) -> None:
         """As the threads of the keeper and of the acknowledger, each second."""
         for _ in range(int(seconds)):
             self.now += 1
             self.keeper.tick()
-            self.acknowledger.try_again("q")
+            while self.acknowledger.acknowledge("q"):
+                pass
+
+    @property
+    def held(self) -> int:
+        return self.in_flight.counts().in_flight
 
     def counted(self, name: str) -> int:
         return int(self.session.metrics.snapshot()[name])
@@ -101,74 +112,85 @@ def scene() -> Scene:
     return Scene()
 
 
-def delivered(scene: Scene, count: int) -> list[MessageKey]:
-    messages = scene.queue.deliver(count)
-    scene.keeper.hold(messages)
-    return [key_of(message) for message in messages]
+@contextmanager
+def running(scene: Scene) -> Iterator[threading.Thread]:
+    """The thread of the queue; it ends with the others."""
+    thread = threading.Thread(target=scene.acknowledger.run, args=("q",))
+    thread.start()
+    try:
+        yield thread
+    finally:
+        scene.session.stopping.set()
+        scene.in_flight.wake()
+        thread.join(60)
+    assert not thread.is_alive()
 
 
 def test_what_could_not_be_acknowledged_is_tried_again_while_its_lease_is_kept(scene: Scene) -> None:
-    keys = delivered(scene, 25)
+    scene.complete(scene.queue.deliver(25))
     scene.queue.down = True
-    scene.acknowledger.now(keys)
     scene.run(120)
-    assert len(scene.queue.leased) == 25
-    assert scene.in_flight.left == []
+    assert (len(scene.queue.leased), scene.held) == (25, 25)
     scene.queue.down = False
     scene.run(10)
-    assert scene.queue.leased == {}
-    assert sorted(scene.in_flight.left) == sorted(keys)
-    assert (scene.counted("acknowledged"), scene.counted("acknowledgeFailures"), scene.lost) == (25, 25, [])
+    assert (scene.queue.leased, scene.held) == ({}, 0)
+    assert (scene.counted("acknowledged"), scene.counted("acknowledgeFailures"), scene.counted("lostLeases")) == (
+        25,
+        25,
+        0,
+    )
 
 
 def test_what_a_failed_call_had_acknowledged_is_no_lost_lease(scene: Scene) -> None:
     """A call for many messages may be several requests."""
-    keys = delivered(scene, 12)
+    scene.complete(scene.queue.deliver(12))
     scene.queue.down, scene.queue.takes = True, 2
-    scene.acknowledger.now(keys)
+    scene.run(1)
     scene.queue.down = False
     scene.run(10)
     assert scene.queue.leased == {}
-    assert (scene.counted("acknowledged"), scene.counted("lostLeases"), scene.lost) == (12, 0, [])
+    assert (scene.counted("acknowledged"), scene.counted("lostLeases")) == (12, 0)
 
 
 def test_however_often_it_is_tried_again_each_lease_is_extended_once_in_its_time(scene: Scene) -> None:
-    keys = delivered(scene, 10)
+    scene.complete(scene.queue.deliver(10))
     scene.queue.down = True
-    scene.acknowledger.now(keys)
     scene.run(115)
     scene.queue.down = False
-    scene.acknowledger._lines["q"].due = float("inf")  # only the leases are looked at
-    scene.run(4 * LEASE)
-    assert scene.lost == []
+    for _ in range(int(4 * LEASE)):  # only the leases are looked at
+        scene.now += 1
+        scene.keeper.tick()
+    assert scene.counted("lostLeases") == 0
     assert scene.queue.extended <= 10 * (1 + 4 * 2)
 
 
 def test_a_queue_that_is_away_is_asked_one_thing_at_a_time_and_seldom(scene: Scene) -> None:
-    keys = delivered(scene, 1000)
+    messages = scene.queue.deliver(1100)
+    scene.complete(messages[:1000])
     scene.queue.down = True
-    scene.acknowledger.now(keys)
-    scene.run(100)
+    for message in messages[1000:]:
+        scene.run(1)
+        scene.complete([message])
     assert scene.queue.asked <= 1 + 100 / 5
+    scene.run(5)
+    assert scene.counted("acknowledgeFailures") == 1100, "each of them once"
 
 
 def test_a_message_whose_lease_has_ended_is_left_to_its_next_delivery(scene: Scene) -> None:
-    keys = delivered(scene, 3)
+    scene.complete(scene.queue.deliver(3))
     scene.queue.down = True
-    scene.acknowledger.now(keys)
     scene.run(LEASE + 10)
-    assert sorted(scene.lost) == sorted(keys)
+    assert scene.counted("lostLeases") == 3
     asked = scene.queue.asked
     scene.queue.down = False
     scene.run(10)
-    assert scene.queue.asked == asked
-    assert set(scene.in_flight.left) == set(keys)
+    assert (scene.queue.asked, scene.held) == (asked, 0)
 
 
 def test_available_now_does_not_end_before_it_is_acknowledged(scene: Scene) -> None:
-    keys = delivered(scene, 3)
+    scene.complete(scene.queue.deliver(3))
     scene.queue.down = True
-    scene.acknowledger.now(keys)
+    scene.run(1)
     waiting = threading.Thread(target=scene.acknowledger.finish)
     waiting.start()
     assert waiting.is_alive()
@@ -181,13 +203,13 @@ def test_available_now_does_not_end_before_it_is_acknowledged(scene: Scene) -> N
 
 def test_available_now_does_not_end_while_it_is_tried_again(scene: Scene) -> None:
     """The query may end as soon as it is said to be done: an acknowledgement that fails then is tried no more."""
-    keys = delivered(scene, 3)
+    scene.complete(scene.queue.deliver(3))
     scene.queue.down = True
-    scene.acknowledger.now(keys)
+    scene.run(1)
     scene.queue.down = False
     scene.now += 10
     looked, done, unacknowledged = threading.Event(), threading.Event(), list[int]()
-    changed = scene.acknowledger._changed
+    changed = scene.in_flight._changed
     wait, serve = changed.wait, scene.queue._serve
 
     def finish() -> None:
@@ -209,58 +231,67 @@ def test_available_now_does_not_end_while_it_is_tried_again(scene: Scene) -> Non
     waiting = threading.Thread(target=finish)
     changed.wait = waits  # type: ignore[method-assign]
     scene.queue._serve = slowly  # type: ignore[method-assign]
-    thread = threading.Thread(target=scene.acknowledger.run, args=("q",))
-    thread.start()
-    assert done.wait(60)
-    scene.session.stopping.set()
-    scene.acknowledger.wake()
-    thread.join(60)
+    with running(scene):
+        assert done.wait(60)
     assert unacknowledged == [0]
 
 
-def test_at_the_end_it_is_tried_once_more(scene: Scene) -> None:
-    keys = delivered(scene, 3)
+def test_whoever_waits_for_the_answers_of_a_queue_that_is_away_goes_on_after_the_first_try(scene: Scene) -> None:
+    keys = scene.complete(scene.queue.deliver(300))
     scene.queue.down = True
-    scene.acknowledger.now(keys)
+    with running(scene):
+        scene.acknowledger.wait_for_answers(keys)
+        assert scene.queue.asked == 1
+    assert scene.held == 300
+
+
+def test_whoever_waits_for_answers_does_not_wait_for_a_queue_that_is_away_to_be_asked_again(scene: Scene) -> None:
+    """At-most-once: a batch begins although its messages cannot be deleted."""
+    first = scene.complete(scene.queue.deliver(3))
+    scene.queue.down = True
+    with running(scene):
+        scene.acknowledger.wait_for_answers(first)
+        later = scene.complete(scene.queue.deliver(4)[3:])
+        waiting = threading.Thread(target=scene.acknowledger.wait_for_answers, args=(later,))
+        waiting.start()
+        waiting.join(5)
+        assert not waiting.is_alive()
+    assert (scene.queue.asked, scene.held) == (1, 4)
+
+
+def test_at_the_end_it_is_tried_once_more(scene: Scene) -> None:
+    scene.complete(scene.queue.deliver(3))
+    scene.queue.down = True
+    scene.run(1)
     scene.queue.down = False
-    scene.acknowledger.now(scene.acknowledger.rest())
+    scene.acknowledger.end(scene.in_flight.empty().complete)
     assert scene.queue.leased == {}
 
 
 def test_a_queue_that_is_away_is_not_asked_for_each_message_that_waits(scene: Scene) -> None:
-    keys = delivered(scene, 1000)
+    keys = scene.complete(scene.queue.deliver(1000))
     scene.queue.down = True
-    scene.acknowledger.later(keys)
-    thread = threading.Thread(target=scene.acknowledger.run, args=("q",))
-    thread.start()
-    with scene.acknowledger._changed:
-        assert scene.acknowledger._changed.wait_for(lambda: len(scene.acknowledger._lines["q"].failed) == 1000, 60)
-    scene.session.stopping.set()
-    thread.join(60)
+    with running(scene):
+        scene.acknowledger.wait_for_answers(keys)
+        assert scene.held == 1000
     assert scene.queue.asked == 1
     scene.queue.down = False
-    scene.acknowledger.now(scene.acknowledger.rest())
+    scene.acknowledger.end(scene.in_flight.empty().complete)
     assert (scene.queue.leased, scene.counted("acknowledged")) == ({}, 1000)
 
 
 def test_a_lease_that_ends_while_its_message_waits_its_turn_is_lost_once(scene: Scene) -> None:
     """The keeper has counted it, and nobody asks the queue for what it delivers again."""
-    keys = delivered(scene, 40)
-    scene.acknowledger.later(keys)
+    scene.complete(scene.queue.deliver(40))
     scene.now += LEASE + 1  # the thread waited for another answer
     scene.keeper.tick()
-    thread = threading.Thread(target=scene.acknowledger.run, args=("q",))
-    thread.start()
-    scene.acknowledger.finish()
-    scene.session.stopping.set()
-    thread.join(60)
-    assert sorted(scene.lost) == sorted(keys)
-    assert (scene.queue.asked, scene.counted("lostLeases"), scene.counted("acknowledged")) == (0, 0, 0)
+    with running(scene):
+        scene.acknowledger.finish()
+    assert (scene.queue.asked, scene.counted("lostLeases"), scene.counted("acknowledged")) == (0, 40, 0)
 
 
 def test_the_end_does_not_wait_for_more_than_one_call_and_acknowledges_the_rest(scene: Scene) -> None:
     """Spark ends a query in the middle of a long acknowledgement: what was not asked for is, and nothing twice."""
-    keys = delivered(scene, 1000)
     at_once, begun, answer = scene.queue.acknowledge, threading.Event(), threading.Event()
 
     def slowly(receipts: Sequence[Receipt]) -> set[Receipt]:
@@ -269,24 +300,20 @@ def test_the_end_does_not_wait_for_more_than_one_call_and_acknowledges_the_rest(
         return at_once(receipts)
 
     scene.queue.acknowledge = slowly  # type: ignore[method-assign]
-    thread = threading.Thread(target=scene.acknowledger.run, args=("q",))
-    thread.start()
-    scene.acknowledger.later(keys)
-    assert begun.wait(60)
-    scene.session.stopping.set()
-    answer.set()
-    thread.join(60)
-    assert not thread.is_alive()
+    with running(scene):
+        scene.complete(scene.queue.deliver(1000))
+        assert begun.wait(60)
+        scene.session.stopping.set()
+        answer.set()
     assert scene.queue.asked == 1
-    scene.acknowledger.now(scene.acknowledger.rest())
+    scene.acknowledger.end(scene.in_flight.empty().complete)
     assert scene.queue.leased == {}
-    assert (scene.queue.asked, scene.counted("acknowledged"), scene.lost) == (10, 1000, [])
+    assert (scene.queue.asked, scene.counted("acknowledged"), scene.counted("lostLeases")) == (10, 1000, 0)
 
 
 def test_a_queue_that_does_not_answer_delays_no_other(scene: Scene) -> None:
-    other = Queue(scene.clock)
-    queues = {"q": scene.queue, "other": other}
-    keeper = LeaseKeeper(cast("Any", queues), LEASE, scene.lost.extend, scene.clock)
+    other, threads = Queue(scene.clock), Threads()
+    scene.use({"q": scene.queue, "other": other}, threads.stopping)
     answer, at_once = threading.Event(), scene.queue.acknowledge
 
     def hangs(receipts: Sequence[Receipt]) -> set[Receipt]:
@@ -294,26 +321,19 @@ def test_a_queue_that_does_not_answer_delays_no_other(scene: Scene) -> None:
         return at_once(receipts)
 
     scene.queue.acknowledge = hangs  # type: ignore[method-assign]
-    messages = [*scene.queue.deliver(300), *(replace(message, queue="other") for message in other.deliver(300))]
-    keeper.hold(messages)
-    threads = Threads()
-    session = make_session(None, queues, clock=scene.clock, stopping=threads.stopping)
-    acknowledger = Acknowledger(session, cast("Any", scene.in_flight), keeper)
-    threads.on_stop(acknowledger.wake)
-    acknowledger.start(threads)
-    acknowledger.later([key_of(message) for message in messages])
-    with acknowledger._changed:
-        assert acknowledger._changed.wait_for(lambda: not acknowledger._lines["other"].busy, 60)
+    threads.on_stop(scene.in_flight.wake)
+    scene.acknowledger.start(threads)
+    scene.complete([*scene.queue.deliver(300), *(replace(message, queue="other") for message in other.deliver(300))])
+    scene.in_flight.wait(60, lambda: scene.held == 300)
     assert (other.leased, len(scene.queue.leased)) == ({}, 300)
     answer.set()
-    acknowledger.finish()
+    scene.acknowledger.finish()
     threads.stop(60)
     assert scene.queue.leased == {}
 
 
 def test_what_a_queue_has_not_answered_at_the_end_is_not_given_back(scene: Scene) -> None:
     """It may be deleted by now, and a message that is given back is delivered at once."""
-    keys = delivered(scene, 150)
     at_once, begun, answer = scene.queue.acknowledge, threading.Event(), threading.Event()
 
     def hangs(receipts: Sequence[Receipt]) -> set[Receipt]:
@@ -323,13 +343,39 @@ def test_what_a_queue_has_not_answered_at_the_end_is_not_given_back(scene: Scene
         return at_once(receipts)
 
     scene.queue.acknowledge = hangs  # type: ignore[method-assign]
-    thread = threading.Thread(target=scene.acknowledger.run, args=("q",))
-    thread.start()
-    scene.acknowledger.later(keys)
-    assert begun.wait(60)
-    scene.session.stopping.set()
-    scene.acknowledger.now(scene.acknowledger.rest())  # the thread was waited for in vain
-    assert set(scene.in_flight.left) == set(keys)
-    answer.set()
-    thread.join(60)
+    with running(scene):
+        keys = scene.complete(scene.queue.deliver(150))
+        assert begun.wait(60)
+        left = scene.in_flight.empty()  # the thread was waited for in vain
+        assert left == Left([], [], keys[100:], keys[:100], [])
+        scene.acknowledger.end(left.complete)
+        answer.set()
+    assert (scene.queue.leased, scene.held) == ({}, 0)
+
+
+def test_what_a_queue_refuses_to_acknowledge_ends_the_thread_and_is_tried_at_the_end(scene: Scene) -> None:
+    keys, at_once = scene.complete(scene.queue.deliver(3)), scene.queue.acknowledge
+
+    def refuses(receipts: Sequence[Receipt]) -> set[Receipt]:
+        raise PermissionError("no longer allowed")
+
+    scene.queue.acknowledge = refuses  # type: ignore[method-assign]
+    with pytest.raises(PermissionError):
+        scene.acknowledger.run("q")
+    scene.queue.acknowledge = at_once  # type: ignore[method-assign]
+    left = scene.in_flight.empty()
+    assert left == Left([], [], keys, [], [])
+    scene.acknowledger.end(left.complete)
     assert scene.queue.leased == {}
+
+
+def test_the_last_extension_ends_the_task(scene: Scene) -> None:
+    (message,) = scene.queue.deliver(1)
+    hold(scene.in_flight, [message], Terms(LEASE))
+    left = scene.in_flight.empty()
+    assert left == Left([key_of(message)], [], [], [], [])
+    scene.acknowledger.extend_last(left.unplanned, 1000.0)
+    assert scene.queue.leased == {message.receipt: scene.now + 1000}
+    scene.run(3 * LEASE)
+    assert scene.queue.leased == {message.receipt: 1000 + 1000}
+    assert scene.counted("lostLeases") == 0

@@ -165,7 +165,7 @@ def test_a_version_that_only_the_other_pipeline_was_told_of_is_read_by_the_owner
             send(world, event("late.json", 16, "new", "0A2"))
             until(lambda: other.in_flight.counts().held == 1, lambda: time.sleep(0.01))
             # with a heartbeat its own memory has it too
-            until(lambda: owner.in_flight.bytes_held == 16, lambda: time.sleep(0.01))
+            until(lambda: owner.in_flight.counts().bytes == 16, lambda: time.sleep(0.01))
             made = reads(owner)
             until(lambda: world.depth() == EMPTY, patiently(owner))
     assert [(r.content.size, r.content.etag) for plan in made for r in plan.ranges] == [(16, "new")]

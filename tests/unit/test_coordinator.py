@@ -128,7 +128,7 @@ def test_what_ends_the_reader_at_the_start_of_available_now_is_told_and_not_what
         monkeypatch.setattr(queue, "depth", uncounted)
         assert asked.wait(30)
         drain = pool.submit(loop.coordinator.drain)
-        until(lambda: bool(loop.in_flight._paused), lambda: time.sleep(0.01))
+        until(lambda: bool(loop.in_flight._room.paused), lambda: time.sleep(0.01))
         waiting.set()
         with pytest.raises(PermissionError):
             drain.result(30)
@@ -388,7 +388,7 @@ def test_what_is_taken_stays_ours_while_its_snapshot_waits_for_a_lock_and_when_t
             with pytest.raises(StoreUnavailable):
                 loop.batch()
         assert held == [0]
-        assert loop.in_flight.counts() == (5, 5, 0, 0)
+        assert loop.in_flight.counts() == (5, 5, 0, 0, 50)
         assert [r.content.uri for r in loop.coordinator.plan(0, loop.latest(0)).ranges] == uris(5)
         assert loop.metrics["lostShards"] == 0
 

@@ -7,9 +7,10 @@ import pytest
 from queue_source.coordinator.in_flight import InFlight, Opened
 from queue_source.coordinator.room import Limits, limits_of
 from queue_source.coordinator.shares import shares_of
-from queue_source.messages import MessageKey, Receipt, Received
+from queue_source.messages import Receipt, Received
 from queue_source.options import parse_reader_options
 from shard_store.model import BEGINNING, Content, PublishToken, Range, Shard, ShardState, Snapshot, shard_key
+from support.deliveries import TERMS, message
 from support.sessions import LEAST
 
 OURS = PublishToken("p", 1)
@@ -23,17 +24,13 @@ def shard(name: str, size: int = 10, group: str | None = None) -> Shard:
     return Shard(shard_key("s", name), content(name, size, group), BEGINNING, ShardState.OPEN, OURS, stale=False)
 
 
-def message(name: str) -> MessageKey:
-    return ("q", Receipt(name))
-
-
 def receive(held: InFlight, *names: str, late: tuple[str, ...] = (), queue: str = "q") -> int:
     """As a receiver would: how many messages there was room for."""
     under_way = held.begin_receive(queue, 0, 10)
     if under_way is None:
         return 0
     brought, left = ([Received(queue, n, Receipt(n), b"", 1, 0.0) for n in some] for some in (names, late))
-    held.end_receive(under_way, brought[: under_way.room], left)
+    held.end_receive(under_way, brought[: under_way.room], TERMS, left)
     return under_way.room
 
 
@@ -109,16 +106,22 @@ def test_the_bodies_of_messages_that_nobody_has_opened_yet_count() -> None:
     held = InFlight(["q"], Limits(messages=10_000, work=10_000, bytes=1000))
     under_way = held.begin_receive("q", 0, 1000)
     assert under_way is not None
-    held.end_receive(under_way, [Received("q", n, Receipt(n), b"x" * 150, 1, 0.0) for n in "1234"])
+    held.end_receive(under_way, [Received("q", n, Receipt(n), b"x" * 150, 1, 0.0) for n in "1234"], TERMS)
     assert (under_way.room, receive(held)) == (1000, (1000 - 600) // 150), "no more than would fit"
     held.end_receive(
-        held.begin_receive("q", 0, 10) or under_way, [Received("q", "5", Receipt("5"), b"x" * 400, 1, 0.0)]
+        held.begin_receive("q", 0, 10) or under_way, [Received("q", "5", Receipt("5"), b"x" * 400, 1, 0.0)], TERMS
     )
     assert receive(held) == 0
     held.begin_opening(100, 0.0)
     assert receive(held) == 0, "still in memory"
     held.end_opening()
     assert receive(held) == 2
+    held.end_receive(
+        held.begin_receive("q", 0, 10) or under_way, [Received("q", "6", Receipt("6"), b"x" * 1000, 1, 0.0)], TERMS
+    )
+    assert receive(held) == 0
+    held.leave([message("6")])
+    assert receive(held) == 1, "what has left is not in memory any more"
 
 
 def test_an_object_larger_than_all_limits_of_a_trigger_stops_no_receive_while_it_is_read() -> None:
@@ -171,7 +174,7 @@ def test_what_is_taken_is_nobody_elses_until_it_is_planned_or_put_back() -> None
     assert held.counts().ready == 1
     held.watch([shard("1")])
     held.offer([shard("2")])
-    assert held.counts() == (3, 1, 0, 0)
+    assert held.counts() == (3, 1, 0, 0, 30)
     left = held.empty()
     assert sorted(left.planned) == [message("1"), message("2")]
     assert (left.unplanned, left.shards) == ([message("3")], [shard_key("s", "3")])
@@ -247,4 +250,18 @@ def test_a_planned_message_whose_opening_broke_off_is_not_given_back_too() -> No
     receive(held, "1", "2")
     held.begin_opening(10, 0.0)
     held.announce([Opened(message("1"), {shard("1").key: content("1")})])
-    assert held.empty() == ([message("2")], [message("1")], [])
+    assert held.empty() == ([message("2")], [message("1")], [], [], [])
+
+
+def test_a_delivery_that_comes_again_while_its_message_is_opened_is_not_opened_twice() -> None:
+    """Where all deliveries have one receipt: what it waits for is counted once."""
+    held = InFlight(["q"], Limits(messages=1, work=1))
+    receive(held, "1")
+    held.begin_opening(1, 0.0)
+    assert held.end_extending([message("1")], 60.0, {message("1")}) == [message("1")], "its lease is lost"
+    receive(held, "1")
+    held.announce([Opened(message("1"), {shard_key("s", "a"): content("a")})])
+    held.watch([shard("a")])
+    held.end_opening()
+    assert held.begin_opening(1, 0.0) == []
+    assert held.make_room() == [message("1")], "it only waits for another pipeline"

@@ -8,15 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from queue_source.coordinator.acknowledging import Acknowledger
 from queue_source.coordinator.in_flight import InFlight, Opened
-from queue_source.coordinator.leases import LeaseKeeper
 from queue_source.coordinator.ownership import Ownership
 from queue_source.coordinator.room import Limits
 from queue_source.messages import Receipt
 from shard_store.model import PublishToken, ShardKey
 from shard_store.pruning import RetentionPolicy
 from shard_store.store import ShardStore, open_store
+from support.deliveries import hold, received
 from support.sessions import make_session
 from support.store_backends import Pipeline, content
 
@@ -33,9 +32,9 @@ def test_what_is_pruned_unread_before_it_is_acquired_is_new_and_its_message_wait
         us = Pipeline.start(store, "p", "files")
         session = make_session(store, token=us.token)
         in_flight = InFlight(["q"], Limits(10, 10))
-        leases = LeaseKeeper({}, 60.0, lambda keys: None)
-        ownership = Ownership(session, in_flight, Acknowledger(session, in_flight, leases))
+        ownership = Ownership(session, in_flight)
         message = "q", Receipt("r")
+        hold(in_flight, [received(message)])
         found = store.open_shards(us.token, "files", [content("a")])
         in_flight.announce([Opened(message, {released.key: content("a")})])
         acquire = ShardStore.acquire

@@ -7,12 +7,11 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import pytest
 
 from queue_source.coordinator.in_flight import InFlight
-from queue_source.coordinator.leases import LeaseKeeper
+from queue_source.coordinator.message import Terms
 from queue_source.coordinator.receiving import Receivers
 from queue_source.coordinator.room import Limits
 from queue_source.coordinator.threads import Threads
@@ -66,7 +65,7 @@ def receiving(
     threads.stopping = stopping or threads.stopping
     session = make_session(queues=queues, stopping=threads.stopping, receiveThreads="2")
     in_flight = InFlight(queues, Limits(messages=100, work=100))
-    receivers = Receivers(session, in_flight, LeaseKeeper(session.queues, 60.0, _nothing))
+    receivers = Receivers(session, in_flight)
     threads.on_stop(in_flight.wake)
     receivers.start(threads)
     try:
@@ -74,10 +73,6 @@ def receiving(
     finally:
         threads.stop(PATIENCE)
     threads.check()
-
-
-def _nothing(keys: Any) -> None:
-    raise AssertionError("nothing was received, so no lease can be lost")
 
 
 def until_empty(in_flight: InFlight) -> None:
@@ -106,7 +101,7 @@ def test_what_was_proved_before_counts_no_more_when_available_now_starts() -> No
     under_way = in_flight.begin_receive("q", 0, 10)
     in_flight.forget_proofs()
     assert under_way is not None
-    in_flight.end_receive(under_way, [])
+    in_flight.end_receive(under_way, [], Terms(60.0))
     assert not in_flight.proven_empty("q")
 
 

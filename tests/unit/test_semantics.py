@@ -125,8 +125,8 @@ def test_at_least_once_what_was_read_is_acknowledged_when_its_lost_message_comes
     with world.loop(**AT_LEAST) as loop:
         loop.batch()
         parts = loop.coordinator._parts
-        held = parts.in_flight._waiting.messages
-        parts.leases._end(held)
+        held = parts.in_flight._messages.keys()
+        parts.in_flight.leave(held)  # as when their leases are lost
         loop.batch()
         parts.acknowledger.nack(held)  # as the queue does at the end of their leases
         until(lambda: world.depth() == EMPTY, patiently(loop))

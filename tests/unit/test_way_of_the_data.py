@@ -29,7 +29,7 @@ CALLBACKS = {
         "announcements.contents",
         "coordinator.ready",
     ): "what is read in pieces is asked of the function that it was given",
-    ("coordinator.leases", "coordinator.start"): "a lease that was lost is reported",
+    ("coordinator.in_flight", "coordinator.acknowledging"): "the condition that ends a wait",
     ("coordinator.in_flight", "coordinator.coordinator"): "the condition that ends a wait",
     ("coordinator.in_flight", "coordinator.receiving"): "the condition that ends a wait",
     ("coordinator.shares", "coordinator.ready"): "the next one of the items that it was given to put in turn",

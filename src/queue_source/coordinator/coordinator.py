@@ -14,7 +14,6 @@ from queue_source.coordinator.backfill import Backfill
 from queue_source.coordinator.error_log import ErrorLog
 from queue_source.coordinator.error_queue import ErrorQueue
 from queue_source.coordinator.in_flight import InFlight
-from queue_source.coordinator.leases import LeaseKeeper
 from queue_source.coordinator.maintenance import Maintenance
 from queue_source.coordinator.offsets import Offsets
 from queue_source.coordinator.progress import Progress
@@ -24,9 +23,10 @@ from queue_source.coordinator.session import Session
 from queue_source.coordinator.threads import Threads
 from queue_source.errors import QueueError
 from queue_source.formats.base import may_be_cut
+from queue_source.messages import by_queue
 from shard_store.errors import ShardStoreError
 from shard_store.failpoints import reach
-from shard_store.model import Content, Plan, PlanIdentity, PublishToken
+from shard_store.model import Content, Plan, PlanIdentity, PublishToken, Range
 
 logger = logging.getLogger("cuesqueue")
 
@@ -39,7 +39,6 @@ class Parts:
     """What runs in one reader process: made by `prepare`."""
 
     in_flight: InFlight
-    leases: LeaseKeeper
     acknowledger: Acknowledger
     errors: ErrorQueue
     error_log: ErrorLog
@@ -99,22 +98,20 @@ class Coordinator:
         done = self._logged if start is None else start
         if done > progress.last_seq:
             progress.adopt(done)
-        if progress.last_seq > max(done, progress.confirmed):  # snapshots that Spark does not know or has not run
-            progress.confirm(done)
-            return progress.last_seq
-        if parts.receivers.draining or parts.receivers.hurry:
-            progress.confirm(done)
+        # the next part of a large object is ready when this one is final
+        alone = progress.has_more_than(done) or self._gathers or parts.in_flight.continues(done)
+        ranges = () if alone else self._take()
+        if not ranges:
+            progress.confirm(done)  # else what is done becomes final together with the next snapshot
+            if progress.has_more_than(done):
+                return progress.last_seq
             self._gather(whole=parts.receivers.draining or start is None)
-        if parts.in_flight.continues(done):  # the next part of a large object is ready when this one is final
-            progress.confirm(done)
-        batches = self._session.options.batches
-        ranges = parts.in_flight.take(batches.max_files_per_trigger, batches.max_bytes_per_trigger, self._may_be_cut)
+            ranges = self._take()
         if ranges or (first and done == 0 and self.token.incarnation > 1):
             # the first offset of a new checkpoint is new: its batches without input must not pass for those of another
             self._session.batches.begin()
             return progress.begin(ranges, done=done)
         self._session.batches.end()
-        progress.confirm(done)
         if parts.receivers.draining:
             parts.acknowledger.finish()
             self.check()
@@ -185,7 +182,7 @@ class Coordinator:
             "awaitingCommit": counts.planned,
             "held": counts.held,
             "numFilesOutstanding": counts.ready + counts.planned,
-            "numBytesOutstanding": self._parts.in_flight.bytes_held,
+            "numBytesOutstanding": counts.bytes,
             "approximateQueueSize": self._parts.maintenance.depth,
             **self._session.metrics.snapshot(),
         }
@@ -210,6 +207,17 @@ class Coordinator:
         self._parts.errors.close()
         self._session.store.close()
 
+    @property
+    def _gathers(self) -> bool:
+        """Whether the next batch is waited for: with AvailableNow, and for the first one."""
+        return self._parts.receivers.draining or self._parts.receivers.hurry
+
+    def _take(self) -> tuple[Range, ...]:
+        batches = self._session.options.batches
+        return self._parts.in_flight.take(
+            batches.max_files_per_trigger, batches.max_bytes_per_trigger, self._may_be_cut
+        )
+
     def _may_be_cut(self, content: Content) -> bool:
         # without shards nothing remembers how far an object was read
         return self._session.semantics.keeps_shards and may_be_cut(content.uri, self._session.options.content)
@@ -222,6 +230,8 @@ class Coordinator:
         empty micro-batch where the first one of a new query brings nothing: one shard is enough to spare that.
         """
         parts, clock, batches = self._parts, self._session.clock, self._session.options.batches
+        if not self._gathers:
+            return
         self._session.batches.end()
         deadline = float("inf") if parts.receivers.draining else clock() + _FIRST_GATHER
         parts.in_flight.wait_for_batch(
@@ -250,8 +260,9 @@ class Coordinator:
         """After the threads have ended: give messages back, and release shards that nothing else remembers."""
         session, acknowledger = self._session, self._parts.acknowledger
         session.store.database.limit_patience(_STOP_PATIENCE)  # messages do not wait for a store that is away
-        done = acknowledger.rest()
         left = self._parts.in_flight.empty()
+        for name, receipts in by_queue(left.unanswered).items():  # not given back: they may be deleted already
+            logger.warning("queue %r has not answered yet whether it acknowledges %d messages", name, len(receipts))
         given_back, planned = left.unplanned, left.planned
         if self._failed_at_start():
             given_back, planned = [*planned, *given_back], []
@@ -261,12 +272,10 @@ class Coordinator:
             self._parts.backfill.let_go()
         except ShardStoreError as error:
             logger.warning("pipeline %s: %s", session.token.pipeline, error)  # they go stale by themselves
-        try:
-            acknowledger.nack(given_back)
-            self._parts.leases.extend_last(planned, session.stale_after)
-        except QueueError as error:
-            logger.warning("%s; its messages become visible when their leases end", error)
-        try:
-            acknowledger.now(done)  # last: it may take a while, and others wait for what is given back
-        except QueueError as error:
-            logger.warning("%s; what was done will be delivered again, and found done", error)
+        for name in session.queues:
+            try:
+                acknowledger.nack([key for key in given_back if key[0] == name])
+                acknowledger.extend_last([key for key in planned if key[0] == name], session.stale_after)
+            except QueueError as error:
+                logger.warning("%s; its messages become visible when their leases end", error)
+        acknowledger.end(left.complete)  # last: it may take a while, and others wait for what is given back

@@ -1,6 +1,6 @@
 """What a reader holds between receipt and acknowledgement: the one owner of its state, which locks itself.
 
-message: received -> opened (waits for the shards that it announced) -> complete -> acknowledged
+message: received -> opened (waits for the shards that it announced) -> complete -> acknowledging (`message.py`)
 shard:   ready -> taken (its snapshot is being stored) -> planned (in a snapshot) -> finished
          or foreign: another pipeline has it, and messages of ours wait for it
 """
@@ -8,19 +8,18 @@ shard:   ready -> taken (its snapshot is being stored) -> planned (in a snapshot
 from __future__ import annotations
 
 import itertools
-import sys
 import threading
-from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
+from queue_source.coordinator.message import UNACKNOWLEDGED, Due, Message, State, Terms
+from queue_source.coordinator.message_table import MessageTable
 from queue_source.coordinator.ready import Ready, ReadyQueue, group_of
 from queue_source.coordinator.room import Limits, Receive, Room
 from queue_source.coordinator.shares import Shares
-from queue_source.coordinator.waiting import Waiting
 from queue_source.messages import MESSAGE_URI, MessageKey, Received, key_of
-from shard_store.model import LISTING, Content, Range, Shard, ShardKey, Snapshot, is_end
+from shard_store.model import Content, Range, Shard, ShardKey, Snapshot, is_end
 
 _EQUAL = Shares()
 _POLL = 0.1  # seconds: time-outs of a wait are noticed as late as this
@@ -34,19 +33,28 @@ class Opened(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """How much there is: messages, and shards in each state. `held`: shards of other pipelines that are waited for."""
+    """How much there is: messages, and shards in each state. `held`: shards of other pipelines that are waited for.
+
+    `bytes`: of what is ready, taken or planned.
+    """
 
     in_flight: int
     ready: int
     planned: int
     held: int
+    bytes: int
 
 
 class Left(NamedTuple):
-    """What is left at the end of a reader: messages without and with a shard in a snapshot, and shards in none."""
+    """What is left at the end of a reader: messages without and with a shard in a snapshot, and shards in none.
+
+    `complete`: messages that are to be acknowledged; `unanswered`: those that their queues are asked to delete.
+    """
 
     unplanned: list[MessageKey]
     planned: list[MessageKey]
+    complete: list[MessageKey]
+    unanswered: list[MessageKey]
     shards: list[ShardKey]
 
 
@@ -55,82 +63,19 @@ class InFlight:
 
     def __init__(self, queues: Iterable[str], limits: Limits, shares: Shares = _EQUAL) -> None:
         self._changed = threading.Condition()
-        self._room = Room(queues, limits, shares)
-        self._paused: set[str] = set()  # queues of which no receive begins
-        self._inbox: deque[Received] = deque()
-        self._opening: list[Received] = []
-        self._unopened = 0  # bytes of the messages in both
-        self._largest: dict[str, int] = {}  # body of each queue's last receive
-        self._aside: set[MessageKey] = set()
-        self._grouped: set[MessageKey] = set()  # while one is here its queue withholds the rest of its ordered group
-        self._resting: Counter[str] = Counter()  # messages of each queue with nothing left for us to do
+        self._messages = MessageTable()
+        self._ready = ReadyQueue(shares)
+        self._room = Room(queues, limits, shares, self._messages, self._ready)
         self._arrivals: dict[ShardKey, int] = {}
         self._numbers = itertools.count()
-        self._waiting = Waiting(self._resting)
-        self._ready = ReadyQueue(shares)
         self._taken: dict[ShardKey, Ready] = {}
-        self._planned: dict[ShardKey, int] = {}  # the seq of its snapshot
+        self._planned: set[ShardKey] = set()
         self._snapshots: dict[int, tuple[Range, ...]] = {}  # not confirmed
-        self._sizes: dict[ShardKey, int] = {}  # of what is ready, taken or planned
-        self._bytes = 0
-        self._listed: dict[ShardKey, int] = {}  # the sizes of those that listings have found
-        self._listed_bytes = 0
-        self._listed_work = shares.room(LISTING, limits.work)
         self._listing = False
-        self._awaited: set[ShardKey] = set()  # at-least-once: done, and its message will come again
+        self._done: set[ShardKey] = set()  # at-least-once: its message will come again
 
-    # receiving
-
-    def begin_receive(self, queue: str, receiver: int, max_messages: int, seconds: float = 0.0) -> Receive | None:
-        """Reserve room for what a receive may bring. None: there was none; it waits so many seconds for a change."""
-        with self._changed:
-            full = queue in self._paused or self._heavy()
-            room = 0 if full else self._room.left(queue, self._resting[queue])
-            room = min(max_messages, room, self._room_by_bytes(queue))
-            if room:
-                return self._room.begin(queue, receiver, room)
-            self._changed.wait(seconds)
-            return None
-
-    def end_receive(self, receive: Receive, messages: Sequence[Received], late: Sequence[Received] = ()) -> None:
-        """What it brought. `late` messages are held, and left for the next run (AvailableNow)."""
-        with self._changed:
-            aside = [key_of(message) for message in late]
-            self._room.end(receive, [*map(key_of, messages), *aside], brought=bool(messages))
-            self._inbox.extend(messages)
-            self._unopened += _size(messages)
-            if messages:
-                self._largest[receive.queue] = max(len(message.body) for message in messages)
-            self._aside.update(aside)
-            self._grouped.update(key_of(message) for message in messages if message.group is not None)
-            self._resting[receive.queue] += len(aside)
-            self._changed.notify_all()
-
-    @contextmanager
-    def pausing(self, queues: Collection[str], until: Callable[[], bool]) -> Iterator[None]:
-        """No receive of these queues is under way: none begins, and those under way are waited for, or for `until`."""
-        with self._changed:
-            self._paused = set(queues)
-            self._changed.wait_for(lambda: not self._room.receiving(queues) or until())
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._paused = set()
-                self._changed.notify_all()
-
-    def forget_proofs(self) -> None:
-        """From here on a queue is empty only by a receive that begins later."""
-        with self._changed:
-            self._room.forget_proofs(self._room.queues)
-            self._changed.notify_all()
-
-    def proven_empty(self, queue: str) -> bool:
-        with self._changed:
-            return self._room.proven_empty(queue)
-
-    def wait(self, seconds: float, condition: Callable[[], bool] | None = None) -> None:
-        """Until something changes (and `condition` holds), or so many seconds."""
+    def wait(self, seconds: float | None = None, condition: Callable[[], bool] | None = None) -> None:
+        """Wait until something changes (and `condition` holds), or so many seconds."""
         with self._changed:
             if condition is None:
                 self._changed.wait(seconds)
@@ -138,106 +83,194 @@ class InFlight:
                 self._changed.wait_for(condition, seconds)
 
     def wake(self) -> None:
+        """Let whoever waits see that the reader ends."""
         with self._changed:
             self._changed.notify_all()
+
+    # receiving
+
+    def begin_receive(self, queue: str, receiver: int, max_messages: int, seconds: float = 0.0) -> Receive | None:
+        """Reserve room for what a receive may bring. None: there was none; it waits so many seconds for a change."""
+        with self._changed:
+            receive = self._room.begin(queue, receiver, max_messages)
+            if receive is None:
+                self._changed.wait(seconds)
+            return receive
+
+    def end_receive(
+        self, receive: Receive, messages: Sequence[Received], terms: Terms, late: Sequence[Received] = ()
+    ) -> None:
+        """Hold what it brought, by these terms. `late` messages are left for the next run (AvailableNow)."""
+        with self._changed:
+            # some queues have one receipt for all deliveries of a message
+            self._leave(map(key_of, (*messages, *late)))
+            for state, brought in ((State.RECEIVED, messages), (State.LATE, late)):
+                for received in brought:
+                    self._messages.add(Message(received, terms, state))
+            self._room.end(receive, messages)
+            self._changed.notify_all()
+
+    @contextmanager
+    def pausing(self, queues: Collection[str], until: Callable[[], bool]) -> Iterator[None]:
+        """No receive of these queues is under way: none begins, and those under way are waited for, or for `until`."""
+        with self._changed:
+            self._room.paused = queues
+            self._changed.wait_for(lambda: not self._room.receiving(queues) or until())
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._room.paused = ()
+                self._changed.notify_all()
+
+    def forget_proofs(self) -> None:
+        """From here on a queue is empty only by a receive that begins later."""
+        with self._changed:
+            self._room.forget_proofs()
+            self._changed.notify_all()
+
+    def proven_empty(self, queue: str) -> bool:
+        with self._changed:
+            return self._room.proven_empty(queue)
+
+    # leases
+
+    def begin_extending(self, now: float) -> Due:
+        """Hand out what is to be extended now. The messages whose leases have ended leave."""
+        with self._changed:
+            due = self._messages.leases.take_due(now)
+            self._leave(due.ended)
+            return due
+
+    def end_extending(self, keys: Iterable[MessageKey], until: float, gone: Collection[MessageKey]) -> list[MessageKey]:
+        """Note that the leases of these messages end at `until`; those that are `gone` leave, and are returned.
+
+        A message that has left meanwhile, or is being acknowledged, is not returned: it is not lost.
+        """
+        with self._changed:
+            for message in self._messages.kept(keys):
+                if message.key not in gone:
+                    message.until = until
+                    self._messages.leases.keep(message)
+            return self._leave(message.key for message in self._messages.kept(gone))
+
+    def fail_extending(self, keys: Iterable[MessageKey], now: float) -> list[MessageKey]:
+        """Try these leases again soon; messages whose leases have ended leave, and are returned."""
+        with self._changed:
+            kept = self._messages.kept(keys)
+            for message in kept:
+                self._messages.leases.try_again(message, now)
+            return self._leave(message.key for message in kept if message.until <= now)
 
     # opening
 
     def begin_opening(self, max_messages: int, seconds: float) -> list[Received]:
-        """The next received messages; waits so many seconds for the first. Those that have left are skipped."""
+        """Hand out the next received messages; waits so many seconds for the first. `end_opening` follows."""
         with self._changed:
-            if not self._inbox:
+            if not self._messages.is_opening:
                 self._changed.wait(seconds)
-            taken = [self._inbox.popleft() for _ in range(min(max_messages, len(self._inbox)))]
-            self._opening = [message for message in taken if key_of(message) in self._room]
-            self._unopened -= _size(taken) - _size(self._opening)
-            return self._opening
+            return self._messages.begin_opening(max_messages)
 
     def end_opening(self) -> None:
+        """Forget the bodies of what was handed out: its shards are offered, watched or finished by now."""
         with self._changed:
-            self._unopened -= _size(self._opening)
-            self._opening = []
+            self._messages.end_opening()
             self._changed.notify_all()
 
-    def waited_for(self, keys: Iterable[ShardKey]) -> set[ShardKey]:
-        """Those of the shards for which a message waits."""
+    def awaited(self, keys: Iterable[ShardKey]) -> set[ShardKey]:
+        """Select those of the shards for which a message waits."""
         with self._changed:
-            return {key for key in keys if key in self._waiting}
+            return {key for key in keys if self._messages.is_awaited(key)}
 
     def announce(self, opened: Iterable[Opened]) -> None:
-        """These messages, in the order of their arrival, wait for what they announced."""
+        """Let these messages, in their order of arrival, wait for what they announced; if for nothing, complete.
+
+        Those that have left meanwhile announce nothing: their next deliveries do.
+        """
         with self._changed:
             for message, pending in opened:
-                self._waiting.wait(message, pending)
+                self._messages.open(message, pending)
                 for key in pending:
                     self._arrive(key)
+            self._changed.notify_all()
 
-    def came_again(self, keys: Iterable[ShardKey]) -> set[ShardKey]:
-        """At-least-once: those of which only the message was still awaited."""
+    def recall_done(self, keys: Iterable[ShardKey]) -> set[ShardKey]:
+        """Find those of the shards that `remember_done` has kept, and forget them: their messages have come."""
         with self._changed:
-            found = self._awaited.intersection(keys)
-            self._awaited -= found
-            return found
+            done = self._done.intersection(keys)
+            self._done -= done
+            return done
 
     # listing
 
     def expect_listing(self, due: bool) -> None:
-        """Whether a listing of ours is due or under way: then the queues are not all that may bring something."""
+        """Note whether a listing is due or under way: then the queues are not all that may bring something."""
         with self._changed:
             self._listing = due
             self._changed.notify_all()
 
     def wait_for_listed(self, seconds: float) -> bool:
-        """Whether there is room for a page of a listing, if need be after so many seconds.
-
-        Counted apart from what queues announce: neither may keep the other out.
-        """
+        """Wait so many seconds for room for a page of a listing; returns whether there is."""
         with self._changed:
-            if self._listed_enough():
+            if self._room.is_listed_enough:
                 self._changed.wait(seconds)
-            return not self._listed_enough()
+            return not self._room.is_listed_enough
 
     # shards
 
-    def recover(self, shards: Iterable[Shard], snapshots: Iterable[Snapshot], awaited: Iterable[ShardKey]) -> None:
-        """What the incarnation before left unfinished; `shards` in the order in which they were opened."""
+    def recover(
+        self, shards: Iterable[Shard], snapshots: Iterable[Snapshot], done: Iterable[ShardKey]
+    ) -> list[ShardKey]:
+        """Take over what the incarnation before left unfinished; `shards` in the order in which they were opened.
+
+        Returns those that only their messages' next deliveries make readable, as `offer` does.
+        """
         with self._changed:
-            self._awaited.update(awaited)
+            self._done.update(done)
             shards = list(shards)
             for shard in shards:
                 if not _needs_message(shard.content):  # else the order of the queue decides
                     self._arrive(shard.key)
             for snapshot in snapshots:
                 self.plan(snapshot)
-            self.offer(shards)
+            return self.offer(shards)
 
-    def offer(self, shards: Iterable[Shard]) -> None:
-        """Shards of ours are ready to be read from their positions, unless they are known already, or have to wait.
+    def offer(self, shards: Iterable[Shard]) -> list[ShardKey]:
+        """Make shards of ours ready to be read from their positions, unless they are known already.
 
-        What is in an ordered group, or is a message itself, waits until the message that announced it is in our hands:
-        in a group the queue's order decides, and a message's body is nowhere else. What is ready takes the newest size
-        and ETag; what is taken or planned does not.
+        What is in an ordered group, or is a message itself, is ready only while the message that announced it is in our
+        hands: in a group the queue's order decides, and a message's body is nowhere else. Returns those whose message
+        is not: its next delivery may be another pipeline's. What is ready takes the newest size and ETag; what is taken
+        or planned does not.
         """
+        with_message_gone: list[ShardKey] = []
         with self._changed:
             for shard in shards:
                 self._unwatch(shard.key)
                 if self._ready.is_outdated(shard.key, shard.content):
                     self._not_ready(shard.key)
-                if shard.key not in self._sizes:
-                    self._offer(shard)
+                content = self._messages.content(shard.key, shard.content)
+                if shard.key in self._room:
+                    continue
+                if not self._is_readable(shard.key, content):
+                    with_message_gone.append(shard.key)
+                    continue
+                self._room.enter(shard.key, content)
+                self._ready.put(Ready(shard.key, content, shard.position, self._arrive(shard.key)))
             self._changed.notify_all()
+        return with_message_gone
 
     def watch(self, shards: Iterable[Shard]) -> None:
-        """Other pipelines have these shards. What is planned is resolved when its snapshot is."""
+        """Note that other pipelines have these shards. What is planned is resolved when its snapshot is."""
         with self._changed:
             for shard in shards:
                 key = shard.key
                 if key in self._planned or key in self._taken:
                     continue
                 self._not_ready(key)
-                if key in self._waiting:
+                if self._messages.is_awaited(key):
                     group = group_of(shard.content)
-                    self._waiting.watch(key, group)
+                    self._messages.watch(key, group)
                     if group is not None:
                         self._ready.block(group, key, self._arrive(key))
                 else:
@@ -245,25 +278,26 @@ class InFlight:
             self._changed.notify_all()
 
     def foreign(self) -> list[ShardKey]:
+        """List the shards of other pipelines for which messages wait."""
         with self._changed:
-            return list(self._waiting.foreign)
+            return list(self._messages.foreign)
 
     def finish(self, keys: Iterable[ShardKey]) -> list[MessageKey]:
-        """The shards are finished in the store; returns the messages that wait for nothing more."""
-        complete: list[MessageKey] = []
+        """Note that the shards are finished in the store; returns the messages that are complete by that."""
         with self._changed:
+            complete: list[MessageKey] = []
             for key in keys:
                 self._unwatch(key)
                 self._not_ready(key)
                 self._arrivals.pop(key, None)
-                complete += self._waiting.finish(key)
+                complete += self._messages.finish(key)
             self._changed.notify_all()
-        return complete
+            return complete
 
-    def await_messages(self, done: Iterable[ShardKey]) -> None:
-        """At-least-once: no store remembers what is done. We do, where its message is not in our hands."""
+    def remember_done(self, keys: Iterable[ShardKey]) -> None:
+        """Remember these shards where their messages are not in our hands: with at-least-once no store does."""
         with self._changed:
-            self._awaited.update(key for key in done if key not in self._waiting)
+            self._done.update(key for key in keys if not self._messages.is_awaited(key))
 
     # micro-batches
 
@@ -276,14 +310,14 @@ class InFlight:
     def take(
         self, max_files: int, max_bytes: int | None, may_be_cut: Callable[[Content], bool] = lambda _: False
     ) -> tuple[Range, ...]:
-        """The next micro-batch (see `ReadyQueue.take`); it is ours alone until `plan` or `put_back`."""
+        """Take the next micro-batch (see `ReadyQueue.take`). `plan` or `put_back` follows."""
         with self._changed:
             taken = self._ready.take(max_files, max_bytes, may_be_cut)
             self._taken = {entry.key: entry for entry, _ in taken}
             return tuple(part for _, part in taken)
 
     def put_back(self) -> None:
-        """The snapshot of what was taken is not stored: all of it is ready again, where it was."""
+        """Make what was taken ready again, where it was: its snapshot is not stored."""
         with self._changed:
             for entry in self._taken.values():
                 self._ready.put(entry)
@@ -291,16 +325,16 @@ class InFlight:
             self._changed.notify_all()
 
     def plan(self, snapshot: Snapshot) -> None:
-        """The snapshot is stored. What was taken and is not in it has to be resolved anew."""
+        """Note that the snapshot is stored. What was taken and is not in it has to be resolved anew."""
         with self._changed:
             self._snapshots[snapshot.seq] = snapshot.ranges
             for entry in snapshot.ranges:
                 self._ready.remove(entry.key)
                 self._arrive(entry.key)
-                self._enter(entry.key, entry.content)
-                self._planned[entry.key] = snapshot.seq
-            for key in self._taken.keys() - self._planned.keys():
-                self._leave(key)
+                self._room.enter(entry.key, entry.content)
+                self._planned.add(entry.key)
+            for key in self._taken.keys() - self._planned:
+                self._room.leave(key)
             self._taken = {}
 
     def continues(self, seq: int) -> bool:
@@ -309,104 +343,97 @@ class InFlight:
             return any(not is_end(entry.end) for entry in self._until(seq))
 
     def planned_until(self, seq: int) -> list[ShardKey]:
+        """List the shards in snapshots up to `seq`."""
         with self._changed:
             return [entry.key for entry in self._until(seq)]
 
     def confirm(self, seq: int) -> list[ShardKey]:
-        """Snapshots up to `seq` are confirmed; returns the shards that were in them."""
+        """Forget the snapshots up to `seq`, which are confirmed; returns the shards that were in them."""
         with self._changed:
             keys = self.planned_until(seq)
             for key in keys:
-                self._planned.pop(key, None)
-                self._leave(key)
+                self._planned.discard(key)
+                self._room.leave(key)
             self._snapshots = {s: ranges for s, ranges in self._snapshots.items() if s > seq}
             self._changed.notify_all()
             return keys
 
+    # acknowledging
+
+    def begin_acknowledging(self, queue: str, max_messages: int, seconds: float = 0.0) -> dict[MessageKey, bool]:
+        """Hand out the next complete messages of a queue; waits so many seconds for the first.
+
+        Their leases are kept no longer, until they leave or are `put_off`. Each comes with whether that has happened.
+        """
+        with self._changed:
+            messages = self._messages.begin_acknowledging(queue, max_messages)
+            if not messages and seconds:
+                self._changed.wait(seconds)
+                messages = self._messages.begin_acknowledging(queue, max_messages)
+            return messages
+
+    def put_off(self, queue: str, keys: Sequence[MessageKey]) -> int:
+        """Keep these messages of a queue that is away for another try; returns how many it delays that were not yet."""
+        with self._changed:
+            self._changed.notify_all()
+            return self._messages.put_off(queue, keys)
+
+    def has(self, states: Collection[State], keys: Iterable[MessageKey] | None = None) -> bool:
+        """Whether a message (one of these) is in one of the states."""
+        with self._changed:
+            if keys is None:
+                return self._messages.count(states) > 0
+            return any(message is not None and message.state in states for message in map(self._messages.get, keys))
+
     # leaving
 
     def leave(self, keys: Iterable[MessageKey]) -> None:
-        """The messages are acknowledged, given back or lost. What is ready stays so: it is ours without them."""
+        """Forget messages that are acknowledged or given back. What is ready stays so: it is ours without them."""
         with self._changed:
-            keys = list(keys)
-            grouped = self._grouped.intersection(keys)
-            self._grouped -= grouped
-            self._room.forget_proofs({name for name, _ in grouped})  # what comes next in the group is delivered now
-            for shard in self._drop(keys):
-                self._unwatch(shard)
-                if shard not in self._sizes:
-                    self._arrivals.pop(shard, None)
-            self._changed.notify_all()
+            self._leave(keys)
 
     def make_room(self) -> list[MessageKey]:
-        """Where most of a full reader only waits for other pipelines, these messages leave: they are returned.
+        """Let messages leave that only wait for other pipelines, where these are most of a full reader; returns them.
 
         As long as it is full of our own work there will be room by itself, and what is held costs no receive.
         """
         with self._changed:
-            idle = self._waiting.idle
-            if len(self._room) < self._room.limits.messages or 2 * len(idle) <= len(self._room):
+            held, idle = len(self._messages), self._messages.count([State.IDLE])
+            if held < self._room.limits.messages or 2 * idle <= held:
                 return []
-            self.leave(idle)
-            return idle
+            return self._leave(self._messages.keys(State.IDLE))
 
     def empty(self) -> Left:
-        """At the end: everything leaves."""
+        """Let everything leave, at the end."""
         with self._changed:
-            planned = self._waiting.of((*self._planned, *self._taken))
-            unopened = [key_of(message) for message in (*self._opening, *self._inbox)]
-            held = dict.fromkeys((*self._waiting.messages, *unopened, *self._aside))
-            unplanned = [message for message in held if message not in planned]
-            bare = self._drop(unplanned)
-            self._inbox.clear()
-            self._opening = []
-            self._unopened = 0
+            begun = self._messages.waiting_for((*self._planned, *self._taken))
+            held = self._messages.keys(State.RECEIVED, State.LATE, State.OPENED, State.IDLE)
+            complete = self._messages.keys(State.COMPLETE)
+            unanswered = self._messages.keys(State.ACKNOWLEDGING)
+            unplanned = [key for key in held if key not in begun]
+            unawaited = self._messages.drop(unplanned)
+            self._messages.drop(self._messages.keys())
             # what listings have found has no messages: nobody would come for it before it is stale
-            return Left(unplanned, list(planned), [key for key in (*bare, *self._listed) if self._ready.remove(key)])
+            shards = [key for key in (*unawaited, *self._room.listed) if self._ready.remove(key)]
+            return Left(unplanned, [key for key in held if key in begun], complete, unanswered, shards)
 
     def counts(self) -> Counts:
         with self._changed:
-            return Counts(len(self._room), len(self._ready), len(self._planned), len(self._waiting.foreign))
-
-    @property
-    def bytes_held(self) -> int:
-        """Of what is ready, taken or planned."""
-        with self._changed:
-            return self._bytes
+            foreign = len(self._messages.foreign)
+            return Counts(len(self._messages), len(self._ready), len(self._planned), foreign, self._room.bytes)
 
     # with the lock
 
-    def _heavy(self) -> bool:
-        announced = len(self._sizes) - len(self._listed)
-        return self._too_much(announced, self._bytes - self._listed_bytes, self._room.limits.work)
-
-    def _listed_enough(self) -> bool:
-        return self._too_much(len(self._listed), self._listed_bytes, self._listed_work)
-
-    def _too_much(self, count: int, size: int, work: int) -> bool:
-        """Whether so many shards of so many bytes, of one kind, are as many as may be held."""
-        limits = self._room.limits
-        if limits.bytes is not None and self._bytes + self._unopened >= limits.bytes:
-            return True
-        many = count >= work or (limits.batch_bytes is not None and size >= limits.batch_bytes)
-        return many and self._ready.free > 0
-
-    def _room_by_bytes(self, queue: str) -> int:
-        """How many messages fit, if they are as large as the largest of the last receive. At least one is received."""
-        limit = self._room.limits.bytes
-        if limit is None:
-            return sys.maxsize
-        return max(1, (limit - self._bytes - self._unopened) // max(1, self._largest.get(queue, 1)))
-
     def _drained(self) -> bool:
         """Waiting brings nothing more: the queues are empty, or there is no room and nothing is about to leave."""
-        if self._inbox or self._opening or (self._listing and not self._listed_enough()):
+        messages, room = self._messages, self._room
+        if messages.is_opening or (self._listing and not room.is_listed_enough):
             return False
-        if self._room.gives_no_more() and not self._grouped:
+        if room.is_proven_empty and not messages.grouped:
             return True
-        if self._waiting.completing:
+        if messages.count(UNACKNOWLEDGED):
             return False
-        return self._heavy() or self._room.full(self._resting.total()) or self._room.gives_no_more(self._resting)
+        return room.is_announced_enough or room.is_full or room.gives_no_more
 
     def _has_batch(self, max_files: int, max_bytes: int | None) -> bool:
         return self._ready.free >= max_files or 0 < (max_bytes or 0) <= self._ready.bytes
@@ -420,48 +447,31 @@ class InFlight:
             self._arrivals[key] = next(self._numbers)
         return self._arrivals[key]
 
-    def _offer(self, shard: Shard) -> None:
-        content = self._waiting.content(shard.key, shard.content)
-        if _needs_message(content) and shard.key not in self._waiting:
-            return
-        if content.uri == MESSAGE_URI and not content.payload:
-            return
-        self._enter(shard.key, content)
-        self._ready.put(Ready(shard.key, content, shard.position, self._arrive(shard.key)))
-
-    def _unwatch(self, key: ShardKey) -> None:
-        if group := self._waiting.unwatch(key):
-            self._ready.unblock(group, key)
-
-    def _drop(self, keys: Iterable[MessageKey]) -> list[ShardKey]:
-        bare: list[ShardKey] = []
-        for key in keys:
-            self._room.leave(key)
-            if key in self._aside:
-                self._aside.discard(key)
-                self._resting[key[0]] -= 1
-            bare += self._waiting.drop(key)
-        return bare
+    def _is_readable(self, key: ShardKey, content: Content) -> bool:
+        if _needs_message(content) and not self._messages.is_awaited(key):
+            return False
+        return content.uri != MESSAGE_URI or content.payload is not None
 
     def _not_ready(self, key: ShardKey) -> None:
         if self._ready.remove(key):
-            self._leave(key)
+            self._room.leave(key)
 
-    def _enter(self, key: ShardKey, content: Content) -> None:
-        if key not in self._sizes:
-            self._sizes[key] = content.size or 0
-            self._bytes += content.size or 0
-            if content.queue == LISTING:
-                self._listed[key] = content.size or 0
-                self._listed_bytes += content.size or 0
+    def _unwatch(self, key: ShardKey) -> None:
+        if group := self._messages.unwatch(key):
+            self._ready.unblock(group, key)
 
-    def _leave(self, key: ShardKey) -> None:
-        self._bytes -= self._sizes.pop(key, 0)
-        self._listed_bytes -= self._listed.pop(key, 0)
-
-
-def _size(messages: Iterable[Received]) -> int:
-    return sum(len(message.body) for message in messages)
+    def _leave(self, keys: Iterable[MessageKey]) -> list[MessageKey]:
+        """Returns those that were here."""
+        messages = [message for key in keys if (message := self._messages.get(key)) is not None]
+        # what comes next in a group is delivered now
+        self._room.forget_proofs({message.key[0] for message in messages if message.is_grouped})
+        for shard in self._messages.drop([message.key for message in messages]):
+            self._unwatch(shard)
+            if shard not in self._room:
+                self._arrivals.pop(shard, None)
+        if messages:
+            self._changed.notify_all()
+        return [message.key for message in messages]
 
 
 def _needs_message(content: Content) -> bool:

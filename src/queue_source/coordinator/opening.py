@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from queue_source.announcements.contents import Announced, Stat, announced_messages, announced_objects, apart
-from queue_source.coordinator.acknowledging import Acknowledger
 from queue_source.coordinator.error_log import ErrorLog
 from queue_source.coordinator.error_queue import ErrorQueue
 from queue_source.coordinator.in_flight import InFlight, Opened
@@ -33,7 +32,6 @@ class Opener:
     _stat: Stat
     _in_flight: InFlight
     _ownership: Ownership
-    _acknowledger: Acknowledger
     _errors: ErrorQueue
     _error_log: ErrorLog
     _prefixes: PrefixWatch
@@ -53,10 +51,8 @@ class Opener:
         self._prefixes.count(said)
         found = self._find(announced)
         self._count(announced, found)
-        opened = [self._opened(one, found) for one in announced]
-        self._in_flight.announce(opened)
+        self._in_flight.announce([self._opened(one, found) for one in announced])
         self._ownership.resolve(found.values())
-        self._acknowledger.later([one.message for one in opened if not one.pending])
 
     def _announced(self, messages: Sequence[Received]) -> list[Announced]:
         options, queue_names = self._session.options, self._session.names.queues
@@ -100,7 +96,7 @@ class Opener:
         if session.semantics.keeps_shards:
             begun = {key for key, shard in session.store.look(keys).items() if shard.state is ShardState.OPEN}
         else:
-            begun = self._in_flight.waited_for(keys)
+            begun = self._in_flight.awaited(keys)
         return [self._decided(one, begun) for one in announced]
 
     def _decided(self, one: Announced, begun: set[ShardKey]) -> Announced:
@@ -131,7 +127,7 @@ class Opener:
         A message without an id of its own cannot be distinguished from another that is equal.
         """
         keys = {self._key(content.shard_id): (one, content) for one in announced for content in one.contents}
-        known = self._in_flight.came_again(keys)
+        known = self._in_flight.recall_done(keys)
         return {
             key: Shard(
                 key,
@@ -153,7 +149,7 @@ class Opener:
         return shard_key(self._session.options.source, shard_id)
 
     def _count(self, announced: Sequence[Announced], found: Mapping[ShardKey, Shard]) -> None:
-        waited_for, token = self._in_flight.waited_for(found), self._session.token
+        waited_for, token = self._in_flight.awaited(found), self._session.token
         reopened = [shard for shard in found.values() if shard.reopened]
         for shard in reopened[:_NAMED]:
             logger.info(

@@ -7,7 +7,6 @@ import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from queue_source.coordinator.acknowledging import Acknowledger
 from queue_source.coordinator.in_flight import InFlight
 from queue_source.coordinator.session import Session
 from shard_store.model import Shard, ShardKey, ShardState
@@ -21,7 +20,6 @@ class Ownership:
 
     _session: Session
     _in_flight: InFlight
-    _acknowledger: Acknowledger
     _acquiring: threading.Lock = field(default_factory=threading.Lock)
 
     def resolve(self, shards: Iterable[Shard]) -> None:
@@ -35,8 +33,8 @@ class Ownership:
             else:
                 (ours if shard.token == self._session.token else others).append(shard)
         self._in_flight.watch(others)  # first: what is ours in an ordered group may have to wait for them
-        self._in_flight.offer(ours)
-        self._finish(finished)
+        self._offer(ours)
+        self._in_flight.finish(finished)
         if stale := {shard.key: shard for shard in others if shard.stale}:
             self._acquire(stale)
 
@@ -50,15 +48,17 @@ class Ownership:
         if missing := [key for key in keys if key not in found]:
             # of a store that was emptied everything is missing: then this raises PipelineTakenOver
             session.store.heartbeat(session.token, session.stale_after)
-            self._finish(missing)
+            self._in_flight.finish(missing)
 
     def get_renewed(self) -> None:
         """What an operator has opened again is announced by nobody, and a newer version perhaps to another pipeline."""
         if self._session.semantics.keeps_shards:
             self.resolve(self._session.store.renewed(self._session.token).values())
 
-    def _finish(self, keys: Sequence[ShardKey]) -> None:
-        self._acknowledger.later(self._in_flight.finish(keys))
+    def _offer(self, ours: Iterable[Shard]) -> None:
+        """Release what only a message can make readable that has gone: whoever gets it next would wait for us."""
+        if released := self._in_flight.offer(ours):
+            self._session.store.release(self._session.token, released)
 
     def _acquire(self, stale: dict[ShardKey, Shard]) -> None:
         token, store = self._session.token, self._session.store
@@ -68,7 +68,7 @@ class Ownership:
         if acquired := len(won - before):
             self._session.metrics.add(acquired=acquired)
             logger.info("pipeline %s: acquired %d shard(s) whose owner's heartbeats stopped", token, acquired)
-        self._in_flight.offer(shard for key, shard in stale.items() if key in won)
+        self._offer(shard for key, shard in stale.items() if key in won)
         free = [shard.content for key, shard in stale.items() if shard.token is None and key not in won]
         if free:  # taken by another pipeline, or pruned just now, unread: then it is new
             self.resolve(self._session.store.open_shards(token, self._session.options.source, free).values())

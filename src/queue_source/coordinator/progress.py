@@ -31,6 +31,10 @@ class Progress:
     confirmed: int
     last_seq: int
 
+    def has_more_than(self, seq: int) -> bool:
+        """Whether there are snapshots after `seq`, which Spark does not know or has not run."""
+        return self.last_seq > max(seq, self.confirmed)
+
     def confirm(self, seq: int) -> None:
         """Make everything up to `seq` final; then acknowledge."""
         if seq > self.confirmed:
@@ -75,11 +79,10 @@ class Progress:
         """The snapshot is durable, with what was `written`. With at-most-once its messages are done by that."""
         self.last_seq = snapshot.seq
         self._in_flight.plan(Snapshot(snapshot.seq, written))
-        final = self._session.semantics.final_at_snapshot
-        complete = self._in_flight.finish(entry.key for entry in written if is_end(entry.end)) if final else []
         reach("snapshot-written")
-        if final:
-            self._acknowledger.now(complete)
+        if self._session.semantics.final_at_snapshot:
+            complete = self._in_flight.finish(entry.key for entry in written if is_end(entry.end))
+            self._acknowledger.wait_for_answers(complete)
         there = {entry.key for entry in written}
         # the others have passed to another pipeline since they were ready
         self._ownership.get_again([entry.key for entry in snapshot.ranges if entry.key not in there])
@@ -99,7 +102,7 @@ class Progress:
             )
         keys = self._in_flight.confirm(seq)
         if not self._session.semantics.keeps_shards:
-            self._in_flight.await_messages(keys)
-        self._acknowledger.later(self._in_flight.finish(confirmed.finished))
+            self._in_flight.remember_done(keys)
+        self._in_flight.finish(confirmed.finished)
         # lost to another pipeline, or to be continued
         self._ownership.get_again([key for key in keys if key not in confirmed.finished])

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from queue_source.coordinator.in_flight import InFlight
-from queue_source.coordinator.leases import LeaseKeeper, longest_lease
+from queue_source.coordinator.message import Terms, terms_of
 from queue_source.coordinator.room import Receive
 from queue_source.coordinator.session import Session
 from queue_source.coordinator.threads import Threads
@@ -54,7 +54,6 @@ class Receivers:
 
     _session: Session
     _in_flight: InFlight
-    _leases: LeaseKeeper
     _clock: Callable[[], float] = time.time
     _cutoff: _Cutoff | None = None
     hurry: bool = True
@@ -92,7 +91,7 @@ class Receivers:
     def _run(self, name: str, queue: Queue, number: int) -> None:
         session, in_flight = self._session, self._in_flight
         capabilities = self._capabilities(queue)
-        lease = longest_lease(session.lease, capabilities)
+        terms = terms_of(capabilities, session.lease)
         while not session.stopping.is_set():
             if self.hurry and not self.draining and capabilities.empty_is_certain and in_flight.proven_empty(name):
                 # Spark announces AvailableNow soon after the start, and then needs one more receive
@@ -101,10 +100,9 @@ class Receivers:
             if receive is None:
                 continue
             wait = self._wait_time(receive, capabilities)
-            messages: list[Received] = session.patiently(queue.receive, receive.room, lease, wait)
-            self._leases.hold(messages)
+            messages: list[Received] = session.patiently(queue.receive, receive.room, terms.period, wait)
             session.metrics.add(received=len(messages))
-            self._end(receive, messages)
+            self._end(receive, messages, terms)
 
     def _wait_time(self, receive: Receive, capabilities: Capabilities) -> float:
         longest = min(self._session.options.queue.wait_time.total_seconds(), capabilities.max_wait)
@@ -113,6 +111,6 @@ class Receivers:
         at_once = capabilities.empty_is_certain and not (self.draining and receive.empty)
         return 0.0 if at_once else min(longest, _SHORT_WAIT)
 
-    def _end(self, receive: Receive, messages: Sequence[Received]) -> None:
+    def _end(self, receive: Receive, messages: Sequence[Received], terms: Terms) -> None:
         kept, late = (messages, []) if self._cutoff is None else self._cutoff.divide(messages)
-        self._in_flight.end_receive(receive, kept, late)
+        self._in_flight.end_receive(receive, kept, terms, late)

@@ -1,15 +1,20 @@
-"""How many more messages a reader may receive, and whether its queues have given all they had. Pure."""
+"""How much more a reader may hold, and whether its queues have given all they had. Pure."""
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from queue_source.coordinator.message import RESTING
+from queue_source.coordinator.message_table import MessageTable
+from queue_source.coordinator.ready import ReadyQueue
 from queue_source.coordinator.shares import Shares
-from queue_source.messages import MessageKey
+from queue_source.messages import Received
 from queue_source.options import ReaderOptions
+from shard_store.model import LISTING, Content, ShardKey
 
 _TRIGGERS = 3  # what so many can take is held: more would only be kept from other pipelines
 _MESSAGE_BYTES = 256 << 20  # of messages that are the content themselves: all that is held is in memory
@@ -53,79 +58,129 @@ class Receive(NamedTuple):
 
 
 class Room:
-    """The messages inside, and the receives that may bring more. `resting`: messages of a queue that are no work."""
+    """How much more may come beside what is here: the messages, and the shards to be read.
 
-    def __init__(self, queues: Iterable[str], limits: Limits, shares: Shares) -> None:
+    Shards that listings find are counted apart from those that queues announce: neither may keep the others out.
+    """
+
+    def __init__(
+        self, queues: Iterable[str], limits: Limits, shares: Shares, messages: MessageTable, ready: ReadyQueue
+    ) -> None:
         self.limits = limits
+        self.paused: Collection[str] = ()  # queues of which no receive begins
+        self.bytes = 0  # of the shards
         self._shares = shares
-        self._inside: set[MessageKey] = set()
-        self._of_queue: Counter[str] = Counter()
+        self._messages = messages
+        self._ready = ready
+        self._sizes: dict[ShardKey, int] = {}
+        self.listed: dict[ShardKey, int] = {}  # the sizes of those that listings have found
+        self._listed_bytes = 0
         self._reserved: Counter[str] = Counter()  # for messages that receives under way may bring
+        self._largest: dict[str, int] = {}  # body of each queue's last receive
         self._emptiness = {name: _Emptiness() for name in queues}
         self._periods: Counter[str] = Counter()  # a receive of an earlier one proves nothing
 
-    def __len__(self) -> int:
-        return len(self._inside)
+    # shards
 
-    def __contains__(self, key: MessageKey) -> bool:
-        return key in self._inside
+    def __contains__(self, key: ShardKey) -> bool:
+        return key in self._sizes
 
-    def left(self, queue: str, resting: int) -> int:
-        """How many more messages of this queue may come."""
-        held = self._of_queue[queue] + self._reserved[queue]
-        for_work = self._shares.room(queue, self.limits.work) - held + resting
-        for_queue = self._shares.room(queue, self.limits.messages) - held
-        in_all = self.limits.messages - len(self._inside) - sum(self._reserved.values())
-        return max(0, min(for_work, for_queue, in_all))
+    def enter(self, key: ShardKey, content: Content) -> None:
+        if key not in self._sizes:
+            self._sizes[key] = content.size or 0
+            self.bytes += content.size or 0
+            if content.queue == LISTING:
+                self.listed[key] = content.size or 0
+                self._listed_bytes += content.size or 0
 
-    def begin(self, queue: str, receiver: int, room: int) -> Receive:
-        self._reserved[queue] += room
+    def leave(self, key: ShardKey) -> None:
+        self.bytes -= self._sizes.pop(key, 0)
+        self._listed_bytes -= self.listed.pop(key, 0)
+
+    @property
+    def is_listed_enough(self) -> bool:
+        """Whether there is no room for more of what listings find."""
+        return self._is_enough(len(self.listed), self._listed_bytes, self._shares.room(LISTING, self.limits.work))
+
+    @property
+    def is_announced_enough(self) -> bool:
+        """Whether there is no room for more of what queues announce."""
+        announced = len(self._sizes) - len(self.listed)
+        return self._is_enough(announced, self.bytes - self._listed_bytes, self.limits.work)
+
+    def _is_enough(self, count: int, size: int, work: int) -> bool:
+        batch = self.limits.batch_bytes
+        is_much = count >= work or (batch is not None and size >= batch)
+        return self._bytes_left <= 0 or (is_much and self._ready.free > 0)
+
+    @property
+    def _bytes_left(self) -> int:
+        limit = self.limits.bytes
+        return sys.maxsize if limit is None else limit - self.bytes - self._messages.unopened
+
+    # receives
+
+    def begin(self, queue: str, receiver: int, most: int) -> Receive | None:
+        """Reserve room for what a receive may bring. None: there is none."""
+        if queue in self.paused or self.is_announced_enough:
+            return None
+        # if they are as large as the largest of the last receive; one is received however large it is
+        by_bytes = max(1, self._bytes_left // max(1, self._largest.get(queue, 1)))
+        room = min(most, self._left(queue), by_bytes)
+        if room == 0:
+            return None
         empty = self._emptiness[queue].proven
+        self._reserved[queue] += room
         self._emptiness[queue].begin(receiver)
         return Receive(queue, receiver, room, self._periods[queue], empty)
 
-    def end(self, receive: Receive, keys: Iterable[MessageKey], *, brought: bool) -> None:
-        """What it brought is inside; `brought`: something that counts against the queue's emptiness."""
-        before = len(self._inside)
-        self._inside.update(keys)
-        self._of_queue[receive.queue] += len(self._inside) - before
+    def end(self, receive: Receive, messages: Sequence[Received]) -> None:
+        """`messages`: those that it brought, and that count against the queue's emptiness."""
+        if messages:
+            self._largest[receive.queue] = max(len(message.body) for message in messages)
         self._reserved[receive.queue] -= receive.room
         proves = receive.period == self._periods[receive.queue]
-        self._emptiness[receive.queue].end(receive.receiver, brought=brought, proves=proves)
-
-    def leave(self, key: MessageKey) -> None:
-        if key in self._inside:
-            self._inside.discard(key)
-            self._of_queue[key[0]] -= 1
-
-    def full(self, resting: int) -> bool:
-        inside = len(self._inside)
-        return inside - resting >= self.limits.work or inside >= self.limits.messages
+        self._emptiness[receive.queue].end(receive.receiver, brought=bool(messages), proves=proves)
 
     def receiving(self, queues: Iterable[str]) -> bool:
         """Whether a receive of one of these queues is under way."""
         return any(self._emptiness[name].under_way for name in queues)
 
-    @property
-    def queues(self) -> Collection[str]:
-        return self._emptiness.keys()
-
-    def forget_proofs(self, queues: Iterable[str]) -> None:
-        """From here on these queues are empty only by a receive that begins later."""
-        for name in queues:
+    def forget_proofs(self, queues: Iterable[str] | None = None) -> None:
+        """From here on these queues (or all) are empty only by a receive that begins later."""
+        for name in self._emptiness if queues is None else queues:
             self._periods[name] += 1
             self._emptiness[name].awaited = None
 
     def proven_empty(self, queue: str) -> bool:
         return self._emptiness[queue].proven
 
-    def gives_no_more(self, resting: Mapping[str, int] | None = None) -> bool:
-        """Every queue is empty, or (with `resting`) there is no room for more of it, and none is under way."""
+    @property
+    def is_proven_empty(self) -> bool:
+        """Whether all queues are empty."""
+        return all(emptiness.proven for emptiness in self._emptiness.values())
+
+    @property
+    def gives_no_more(self) -> bool:
+        """Whether every queue is empty, or there is no room for more of it, and no receive of it is under way."""
         return all(
-            emptiness.proven
-            or (resting is not None and not emptiness.under_way and self.left(queue, resting[queue]) == 0)
+            emptiness.proven or (not emptiness.under_way and self._left(queue) == 0)
             for queue, emptiness in self._emptiness.items()
         )
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there is no room for more messages, of whatever queue."""
+        messages = len(self._messages)
+        return messages - self._messages.count(RESTING) >= self.limits.work or messages >= self.limits.messages
+
+    def _left(self, queue: str) -> int:
+        """How many more messages of this queue may come. What rests is no work."""
+        held = self._messages.count(queue=queue) + self._reserved[queue]
+        for_work = self._shares.room(queue, self.limits.work) - held + self._messages.count(RESTING, queue)
+        for_queue = self._shares.room(queue, self.limits.messages) - held
+        in_all = self.limits.messages - len(self._messages) - self._reserved.total()
+        return max(0, min(for_work, for_queue, in_all))
 
 
 class _Emptiness:

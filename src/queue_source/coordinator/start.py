@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import tenacity
@@ -34,7 +33,6 @@ from queue_source.coordinator.session import Metrics, Session, with_back_off
 from queue_source.coordinator.shares import shares_of
 from queue_source.coordinator.threads import Threads
 from queue_source.errors import OptionError
-from queue_source.messages import MessageKey
 from queue_source.options import ReaderOptions
 from queue_source.options.queue_checks import warn_of_retention
 from queue_source.queues.base import Queue, identity_of
@@ -45,8 +43,6 @@ from shard_store.naming import Naming
 from shard_store.semantics import Semantics
 from shard_store.starting import Started
 from shard_store.store import ShardStore
-
-logger = logging.getLogger("cuesqueue")
 
 _REMEMBERED_LEASES = 3.0  # after a reader's end its messages come again within one lease, to whoever runs by then
 
@@ -90,21 +86,21 @@ def prepare(
     error_log.of_plans(started.with_errors)
     errors.forward()
     in_flight = InFlight(queues, limits_of(options), shares_of(options.queue.queue_shares, queues, listing=listing))
-    in_flight.recover(started.unfinished, started.unconfirmed, started.recent)
-    leases = LeaseKeeper(queues, session.lease, lambda keys: _lost(session, in_flight, keys), clock)
-    acknowledger = Acknowledger(session, in_flight, leases)
-    ownership = Ownership(session, in_flight, acknowledger)
+    if released := in_flight.recover(started.unfinished, started.unconfirmed, started.recent):
+        store.release(started.token, released)
+    acknowledger = Acknowledger(session, in_flight)
+    ownership = Ownership(session, in_flight)
     seqs = started.confirmed_seq, started.last_seq
     progress = Progress(session, in_flight, ownership, acknowledger, errors, error_log, *seqs)
-    receivers = Receivers(session, in_flight, leases)
+    receivers = Receivers(session, in_flight)
     backfill = Backfill(session, in_flight, ownership, open_bucket, stat)
     backfill.prepare()
     maintenance = Maintenance(session, in_flight, ownership, acknowledger, error_log, backfill)
     prefixes = PrefixWatch(session, started.intake, same=_has_same_prefixes(options, started))
     reporting = Reporting(session, in_flight, maintenance, prefixes, started.counters)
-    threads.on_stop(in_flight.wake, leases.wake, acknowledger.wake)
-    opener = Opener(session, stat, in_flight, ownership, acknowledger, errors, error_log, prefixes)
-    threads.start("leases", leases.run, threads.stopping)
+    threads.on_stop(in_flight.wake)
+    opener = Opener(session, stat, in_flight, ownership, errors, error_log, prefixes)
+    threads.start("leases", LeaseKeeper(session, in_flight).run)
     threads.start("heartbeats", send_heartbeats, session, began, reporting.report)
     threads.start("maintenance", maintenance.run)
     threads.start("open", opener.run)
@@ -115,7 +111,6 @@ def prepare(
         threads.start("cleaning", Cleaner(session, open_bucket).run)
     parts = Parts(
         in_flight,
-        leases,
         acknowledger,
         errors,
         error_log,
@@ -172,10 +167,3 @@ def _naming(options: ReaderOptions, queues: Mapping[str, Queue]) -> Naming:
     lasting = {name: queue for name, queue in queues.items() if not queue.capabilities.loses_while_closed}
     versions = options.notifications.allow_overwrites if kind.is_announced and semantics.keeps_shards else None
     return Naming({name: identity_of(queue) for name, queue in lasting.items()}, canonical, versions)
-
-
-def _lost(session: Session, in_flight: InFlight, keys: Sequence[MessageKey]) -> None:
-    """Messages that will be delivered again. Their shards stay ours by the token, so nothing is published twice."""
-    session.metrics.add(lostLeases=len(keys))
-    logger.warning("pipeline %s: lost the lease of %d message(s)", session.token, len(keys))
-    in_flight.leave(keys)

@@ -8,6 +8,8 @@ from unittest import mock
 from pyspark.sql.types import StructType
 
 from queue_source.coordinator import prepare
+from queue_source.coordinator.leases import LeaseKeeper
+from queue_source.coordinator.message import terms_of
 from queue_source.coordinator.opening import Opener
 from queue_source.coordinator.threads import Threads
 from queue_source.options import ReaderOptions, parse_reader_options
@@ -73,6 +75,7 @@ class Reader:
         self._parts = coordinator._parts
         self._parts.receivers.hurry = False
         self._opener: Opener = still.works["open"].__self__  # type: ignore[attr-defined]
+        self._leases: LeaseKeeper = still.works["leases"].__self__  # type: ignore[attr-defined]
         self.spark = CuesqueueStreamReader(options, SCHEMA)
         self.spark._coordinator = coordinator
         self.spark._store = plan_store = PlanStore.of(options.store, store)
@@ -92,8 +95,7 @@ class Reader:
         receive = parts.in_flight.begin_receive(self._queue.name, 0, most, 0.0)
         if receive is not None:
             messages = self._queue.receive(receive.room, LEASE, 0.0)
-            parts.leases.hold(messages)
-            parts.receivers._end(receive, messages)
+            parts.receivers._end(receive, messages, terms_of(self._queue.capabilities, LEASE))
 
     def open(self) -> None:
         if messages := self._parts.in_flight.begin_opening(10, 0.0):
@@ -108,13 +110,11 @@ class Reader:
     def heartbeat(self) -> None:
         session = self._coordinator._session
         session.store.heartbeat(session.token, session.stale_after)
-        self._parts.leases.tick()
+        self._leases.tick()
 
     def acknowledge(self) -> None:
-        acknowledger = self._parts.acknowledger
-        acknowledger.try_again(self._queue.name)
-        while acknowledger._lines[self._queue.name].waiting:
-            acknowledger._call(self._queue.name, acknowledger._lines[self._queue.name].waiting)
+        while self._parts.acknowledger.acknowledge(self._queue.name):
+            pass
 
     @property
     def has_work(self) -> bool:
