@@ -13,8 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
 from shard_store.errors import LostProgress
-from shard_store.model import DELIVERY, OTHER, SINK, PlanIdentity, PublishToken
-from shard_store.semantics import Semantics
+from shard_store.model import DELIVERY, OTHER, SINK, PlanIdentity, PublishToken, Semantics
 from shard_store.sql.schema import attempts, pipelines
 from shard_store.sql.transaction import Transaction
 

@@ -15,10 +15,9 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.types import TypeEngine
 
-from shard_store import identity
 from shard_store.errors import StoreConfigurationError
 from shard_store.offsets import other_stores
-from shard_store.sql import schema
+from shard_store.sql import install, schema
 from shard_store.sql.install import is_known, refuse_older_code
 from shard_store.sql.schema import LongText, of_pipeline, pipelines, read_marks, snapshots, sources
 from shard_store.sql.transaction import Transaction
@@ -84,7 +83,7 @@ def leave(transaction: Transaction, source: str, to: Place) -> None:
     row = _locked(transaction, source)
     if row is None:
         raise no_such_source(transaction, source)
-    here = identity.store_id(transaction)
+    here = install.store_id(transaction)
     if here == to.store_id:
         raise StoreConfigurationError(
             f"{to.name} and {transaction.database} are one store, or copies of each other: their id is {here}; a "
@@ -112,7 +111,7 @@ def cargo(transaction: Transaction, source: str, copy_id: str | None) -> tuple[C
         raise no_such_source(transaction, source)
     if copy_id is not None and row.moved_to is not None:
         raise StoreConfigurationError(_gone(transaction, source, row.moved_to))
-    here = identity.store_id(transaction)
+    here = install.store_id(transaction)
     now = int(transaction.execute(sa.select(transaction.now())).scalar_one())
     moves = row.moves or 0
     export_id = copy_id or f"{here} {moves}"
@@ -152,7 +151,7 @@ def arrive(transaction: Transaction, arriving: Cargo) -> bool:
             f"the file was written by a newer cuesqueue (schema {arriving.revision}, this one has {schema.REVISION}); "
             "install that version here"
         )
-    here, source = identity.store_id(transaction), arriving.source
+    here, source = install.store_id(transaction), arriving.source
     if arriving.to_id not in (None, here):
         raise StoreConfigurationError(
             f"the file is for another store than {transaction.database}: the source was moved to the store with the id "

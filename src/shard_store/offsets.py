@@ -14,13 +14,12 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
-from shard_store import known_sinks, memory, read_marks, snapshots, unpublished
+from shard_store import known_sinks, read_marks, snapshots, unpublished
 from shard_store.errors import LostProgress, ShardStoreError
-from shard_store.model import Move, PlanIdentity, PublishToken, Range, ShardKey, Snapshot
+from shard_store.model import Move, PlanIdentity, PublishToken, Range, Semantics, ShardKey, Snapshot
 from shard_store.positions import advance_shards, finished, open_positions, refuse_missing, split_by_fit
 from shard_store.publishing import Delivery, deliver, planned_moves
-from shard_store.semantics import Semantics
-from shard_store.shards import fence
+from shard_store.shards import count_change, fence
 from shard_store.sql.schema import attempts, of_pipeline
 from shard_store.sql.transaction import Transaction
 
@@ -74,7 +73,7 @@ def advance(
         written = write_snapshot(transaction, row, token, *snapshot)
         changes["last_seq"] = snapshot[0]
     if changes:
-        changes |= memory.count_change(transaction, row, token)
+        changes |= count_change(transaction, row, token)
         transaction.execute(of_pipeline, [{"of": token.pipeline, **changes}])
     return Confirmed(ended, lost, written, with_errors)
 

@@ -14,15 +14,25 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
-from shard_store import announcing, known_sinks, memory, read_marks, readings, shard_repair, snapshots, unpublished
+from shard_store import announcing, known_sinks, read_marks, readings, shard_repair, snapshots, unpublished
 from shard_store.activity import Activity
 from shard_store.error_records import found_bad
 from shard_store.errors import LostProgress, PipelineTakenOver, ShardStoreError, StoreConfigurationError
-from shard_store.model import Noted, Pending, Plan, PlanIdentity, Position, PublishToken, Range, ShardKey, delivery_hash
+from shard_store.model import (
+    Noted,
+    Pending,
+    Plan,
+    PlanIdentity,
+    Position,
+    PublishToken,
+    Range,
+    Semantics,
+    ShardKey,
+    delivery_hash,
+)
 from shard_store.offsets import lost_progress
 from shard_store.positions import finished, open_places, refuse_missing, split_by_fit
-from shard_store.semantics import Semantics
-from shard_store.shards import fence
+from shard_store.shards import count_change, fence
 from shard_store.sql.schema import attempts, identity, of_pipeline, pipelines, sources
 from shard_store.sql.schema import snapshots as snapshot_rows
 from shard_store.sql.transaction import Transaction
@@ -82,7 +92,7 @@ def plan(transaction: Transaction, token: PublishToken, start_seq: int, end_seq:
         "plan_lost": len(made.lost),
         "plan_attempt": made.attempt,
         "begun_seq": max(row.begun_seq, end_seq),
-        **memory.count_change(transaction, row, token),
+        **count_change(transaction, row, token),
     }
     transaction.execute(of_pipeline, [{"of": token.pipeline, **current}])
     transaction.on_commit.append(lambda: transaction.memory.plan(token))

@@ -15,8 +15,7 @@ from shard_store import cleaning
 from shard_store.activity import window_of
 from shard_store.error_delivery import UNDELIVERED, awaits_delivery
 from shard_store.error_records import FINAL
-from shard_store.model import BEGINNING, LISTING, micros
-from shard_store.semantics import Semantics
+from shard_store.model import BEGINNING, LISTING, Semantics, micros
 from shard_store.sql.database import Database
 from shard_store.sql.schema import (
     attempts,

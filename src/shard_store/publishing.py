@@ -24,6 +24,7 @@ from shard_store.model import (
     AttemptKind,
     Move,
     PlanIdentity,
+    Semantics,
     ShardKey,
     ShardState,
     Split,
@@ -32,7 +33,6 @@ from shard_store.model import (
     split_key,
 )
 from shard_store.positions import advance_shards, lock_shards, open_positions, split_by_fit
-from shard_store.semantics import Semantics
 from shard_store.shards import fence
 from shard_store.sql.schema import attempts, errors, of_pipeline, pipelines, shards, splits
 from shard_store.sql.schema import snapshots as snapshot_rows

@@ -12,12 +12,12 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
-from shard_store import memory
 from shard_store.activity import Amounts, Report, counted, counters_of, locked_now
 from shard_store.announcing import announced_anew, newest_of, take_up
 from shard_store.errors import PipelineTakenOver
 from shard_store.model import BEGINNING, Content, Pending, Position, PublishToken, Shard, ShardKey, ShardState
 from shard_store.moved import moved_to
+from shard_store.sql.memory import went_back
 from shard_store.sql.schema import of_pipeline, pipelines, shards
 from shard_store.sql.transaction import Transaction, chunks
 
@@ -43,10 +43,26 @@ def fence(transaction: Transaction, token: PublishToken) -> Row[Any]:
 
 def _current(transaction: Transaction, token: PublishToken, row: Row[Any] | None) -> Row[Any]:
     if row is not None:
-        memory.check(transaction, row, token)
+        _refuse_gone_back(transaction, row, token)
     if row is None or row.incarnation != token.incarnation:
         raise taken_over(transaction, token, row)
     return row
+
+
+def _refuse_gone_back(transaction: Transaction, row: Row[Any], token: PublishToken) -> None:
+    """Raise LostProgress where the pipeline's row, which is locked, is older than what this process has seen of it."""
+    lacking = f"it knows incarnations only up to {row.incarnation}" if row.incarnation < token.incarnation else None
+    if lacking is None and row.incarnation == token.incarnation:
+        lacking = transaction.memory.lacks(row, token)
+    if lacking is not None:
+        raise went_back(transaction.database, token, lacking)
+
+
+def count_change(transaction: Transaction, row: Row[Any], token: PublishToken) -> dict[str, object]:
+    """The column with which a reader writes its pipeline's row. It is remembered when the transaction is committed."""
+    changes = (row.changes or 0) + 1
+    transaction.on_commit.append(lambda: transaction.memory.keep(token, changes))
+    return {"changes": changes}
 
 
 def taken_over(transaction: Transaction, token: PublishToken, row: Row[Any] | None) -> PipelineTakenOver:
@@ -65,7 +81,7 @@ def heartbeat(transaction: Transaction, token: PublishToken, stale_after: float,
     """
     row = _current(transaction, token, locked_now(transaction, token.pipeline))
     until = row.now + int(stale_after * 1_000_000)
-    said = _reported(transaction, row, report) | memory.count_change(transaction, row, token)
+    said = _reported(transaction, row, report) | count_change(transaction, row, token)
     transaction.execute(_row_of(token).values(heartbeat_at=row.now, stale_at=until, **said))
 
 
@@ -111,7 +127,7 @@ def open_shards(
     if taken_up or any(shard.state is ShardState.OPEN and shard.token != token for shard in found.values()):
         # those of others are waited for: one that is missing later was pruned, and not lost, if this change is there.
         # And a store that knows nothing of what was taken up has these shards as they were: quarantined, say
-        transaction.execute(of_pipeline, [{"of": token.pipeline, **memory.count_change(transaction, row, token)}])
+        transaction.execute(of_pipeline, [{"of": token.pipeline, **count_change(transaction, row, token)}])
     return {key: _with_size(found[key], content) for key, content in wanted.items()}
 
 

@@ -10,15 +10,15 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
-from shard_store import identity, snapshots
+from shard_store import snapshots
 from shard_store.activity import Intake, counters_of, intake_of
 from shard_store.errors import StoreConfigurationError
-from shard_store.model import Pending, PublishToken, Runtime, Shard, ShardKey, Snapshot
+from shard_store.model import Pending, PublishToken, Runtime, Semantics, Shard, ShardKey, Snapshot
 from shard_store.moved import refuse_moved
 from shard_store.naming import Names, Naming, settle
 from shard_store.offsets import other_stores, plans_with_errors
-from shard_store.semantics import Semantics
 from shard_store.shards import as_shard, current, owned_by
+from shard_store.sql import install
 from shard_store.sql.schema import Name, attempts, pipelines, shards, sources
 from shard_store.sql.transaction import Transaction
 
@@ -133,7 +133,7 @@ def start(
         with_errors=plans_with_errors(transaction, pipeline, row.confirmed_seq, confirmed),
         counters=counters_of(row.report),
         intake=intake_of(row.report),
-        store_id=identity.store_id(transaction),
+        store_id=install.store_id(transaction),
         other_stores=other_stores(row.stores),
         given_up=frozenset(map(ShardKey, transaction.execute(given_up).scalars())),
         names=names,

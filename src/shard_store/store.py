@@ -24,7 +24,6 @@ from shard_store import (
     error_records,
     error_repair,
     error_search,
-    identity,
     known_objects,
     known_sinks,
     leases,
@@ -133,7 +132,7 @@ class ShardStore:
     def close(self) -> None:
         self.database.close()
 
-    store_id = _reads(identity.store_id)
+    store_id = _reads(install.store_id)
     backlog = _reads(backlog.backlog)
 
     # shards and their owners

@@ -10,9 +10,8 @@ from shard_store import certificates, completeness
 from shard_store.certificates import Scope, Tally, since
 from shard_store.completeness import HOUR, UNMEASURED, Category, Clocks, Finding, ListedShard
 from shard_store.errors import StoreConfigurationError
-from shard_store.model import Content, ErrorRecord, Split, shard_key
+from shard_store.model import Content, ErrorRecord, Semantics, Split, shard_key
 from shard_store.pruning import RetentionPolicy
-from shard_store.semantics import Semantics
 from shard_store.sql.schema import shards, sources
 from shard_store.store import ShardStore
 from support.store_backends import Pipeline, StoreBackend, rows

@@ -19,6 +19,7 @@ from shard_store.model import (
     ErrorRecord,
     Plan,
     PublishToken,
+    Semantics,
     ShardState,
     Split,
     end_at,
@@ -26,7 +27,6 @@ from shard_store.model import (
     shard_key,
 )
 from shard_store.pruning import RetentionPolicy
-from shard_store.semantics import Semantics
 from shard_store.sql.transaction import Transaction
 from shard_store.store import ShardStore
 from support.servers.postgres import new_database

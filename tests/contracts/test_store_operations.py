@@ -12,10 +12,9 @@ from shard_store.activity import Intake, Report
 from shard_store.certificates import Scope, Tally
 from shard_store.completeness import Category
 from shard_store.listing import Found
-from shard_store.model import LISTING, Content, ErrorRecord, Plan, Position, Runtime, Split
+from shard_store.model import LISTING, Content, ErrorRecord, Plan, Position, Runtime, Semantics, Split
 from shard_store.operations import DEAD, RUNNING, STOPPED, PipelineStatus, StatusLimits, complaints
 from shard_store.pruning import RetentionPolicy
-from shard_store.semantics import Semantics
 from shard_store.sql.schema import history, pipelines
 from shard_store.store import ShardStore
 from support.store_backends import STALE, Pipeline, StoreBackend

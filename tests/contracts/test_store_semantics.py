@@ -9,6 +9,7 @@ from shard_store.model import (
     BEGINNING,
     ErrorRecord,
     Range,
+    Semantics,
     ShardState,
     Split,
     delivery_hash,
@@ -16,7 +17,6 @@ from shard_store.model import (
     position_at,
     shard_key,
 )
-from shard_store.semantics import Semantics
 from shard_store.store import ShardStore
 from support.store_backends import STALE, Pipeline, StoreBackend, content, rows
 

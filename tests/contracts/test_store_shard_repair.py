@@ -11,8 +11,18 @@ import pytest
 import sqlalchemy as sa
 
 from shard_store.error_search import Criteria
-from shard_store.model import BEGINNING, ErrorRecord, Payload, Plan, ShardKey, ShardState, Split, position_at, shard_key
-from shard_store.semantics import Semantics
+from shard_store.model import (
+    BEGINNING,
+    ErrorRecord,
+    Payload,
+    Plan,
+    Semantics,
+    ShardKey,
+    ShardState,
+    Split,
+    position_at,
+    shard_key,
+)
 from shard_store.shard_repair import Audit, ShardsChanged
 from shard_store.shard_search import ShardCriteria
 from shard_store.sql.schema import shard_changes, shards

@@ -13,9 +13,20 @@ from typing import Any
 import sqlalchemy as sa
 
 from shard_store import trusted_time
-from shard_store.model import BEGINNING, Content, Plan, Position, PublishToken, Range, Shard, ShardKey, Split, end_at
+from shard_store.model import (
+    BEGINNING,
+    Content,
+    Plan,
+    Position,
+    PublishToken,
+    Range,
+    Semantics,
+    Shard,
+    ShardKey,
+    Split,
+    end_at,
+)
 from shard_store.publishing import Published
-from shard_store.semantics import Semantics
 from shard_store.sql.schema import identity, leases, metadata
 from shard_store.store import ShardStore, open_store
 from support.queues.backend import Clock

@@ -23,6 +23,16 @@ def inside(package: str, *layers: str) -> list[tuple[str, ...]]:
 
 
 LAYERS: tuple[tuple[str, ...], ...] = (
+    ("shard_store.errors", "shard_store.failpoints", "shard_store.model", "shard_store.redaction"),
+    *inside(
+        "shard_store.sql",
+        "memory row_sets schema shared_file",
+        "dialects",
+        "engines transaction",
+        "database",
+        "install migrations",
+    ),
+    ("shard_store.sql",),
     ("shard_store",),
     ("queue_source.errors",),
     ("queue_source.messages", "queue_source.tags"),

@@ -19,12 +19,11 @@ from sqlalchemy import event, exc
 from sqlalchemy.engine import URL, Connection, Engine
 
 from shard_store.errors import ShardStoreError, StoreConfigurationError, StoreUnavailable
-from shard_store.memory import Memory
 from shard_store.redaction import redact_url, without_password
 from shard_store.sql.dialects import DIALECTS, Dialect, Trouble
-from shard_store.sql.engines import UnusableDatabase, make_engine
+from shard_store.sql.engines import UnusableDatabase, make_engine, parse_url, with_whole_path
+from shard_store.sql.memory import Memory
 from shard_store.sql.transaction import Transaction
-from shard_store.sql.urls import parse_url, with_whole_path
 
 T = TypeVar("T")
 

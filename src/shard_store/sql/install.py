@@ -5,10 +5,13 @@ loading Alembic; a test proves that the migrations end at the same tables.
 
 Two revisions are stamped: the one that the tables are, and the oldest whose code can use them. So queries of an older
 version go on, and start again, while a store grows under them (decision 0053).
+
+With its tables a store gets a random id, by which a task recognises the store of its plan.
 """
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -19,7 +22,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import sqlalchemy as sa
 
-from shard_store import identity
 from shard_store.errors import ShardStoreError, StoreConfigurationError, StoreUnavailable
 from shard_store.sql.database import Database
 from shard_store.sql.schema import (
@@ -27,6 +29,7 @@ from shard_store.sql.schema import (
     READERS_OF_MOVES,
     REVISION,
     applied,
+    identity,
     metadata,
     pipelines,
     sources,
@@ -201,7 +204,7 @@ def _create(transaction: Transaction) -> None:
                 "them; name another database in 'store', or drop these tables"
             )
         metadata.create_all(transaction.connection, checkfirst=True)
-        identity.create(transaction)
+        create_store_id(transaction)
         _stamp(transaction, applied, REVISION)
         _stamp(transaction, version, READERS_FROM)
 
@@ -249,3 +252,20 @@ def _revisions() -> set[str]:
     """All revisions that this version knows, by the names of their files (`0001_initial.py`)."""
     folder = resources.files("shard_store.sql") / "migrations" / "versions"
     return {entry.name.partition("_")[0] for entry in folder.iterdir() if entry.name[:1].isdigit()}
+
+
+def store_id(transaction: Transaction) -> str:
+    """The same for every process that uses this store, and another for every other store but its copies."""
+    found: str | None = transaction.execute(sa.select(identity.c.store_id)).scalar_one_or_none()
+    if found is None:
+        raise StoreConfigurationError(
+            f"database {transaction.database!r}: its table {identity.name} is empty, so nobody can tell which store "
+            "this is; restore the table from a backup, or name another database in 'storeUrl'"
+        )
+    return found
+
+
+def create_store_id(transaction: Transaction) -> None:
+    """Give the store its id, unless it has one. The caller holds the lock of the schema."""
+    values = {"one": 1, "store_id": uuid.uuid4().hex, "created_at": transaction.now()}
+    transaction.execute(transaction.dialect.insert_if_absent(identity).values(**values))

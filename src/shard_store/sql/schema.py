@@ -139,7 +139,7 @@ pipelines = sa.Table(
     sa.Column("activity", LongText),  # what it has published, in all and lately (JSON, see activity.py)
     sa.Column("sink", sa.String(12)),  # what delivered its plans last: see known_sinks.py
     sa.Column("sink_incarnation", sa.BigInteger),  # the newest one for which that is known
-    sa.Column("changes", sa.BigInteger),  # how often a reader has changed this row: see memory.py
+    sa.Column("changes", sa.BigInteger),  # how often a reader has changed this row: see sql/memory.py
     sa.Column("stores", LongText),  # whose offsets are read beside this store's own (JSON, see offsets.py)
     sa.Column("settings", LongText),  # an incarnation, and the options that its unfinished work depends on (JSON)
     **_TABLE,

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, CursorResult, Row
 
-from shard_store.memory import Memory
 from shard_store.sql.dialects import Dialect
+from shard_store.sql.memory import Memory
 from shard_store.sql.row_sets import RowSet
 
 if TYPE_CHECKING:  # types that SQLAlchemy has since 2.1 only

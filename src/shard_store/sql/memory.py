@@ -16,8 +16,6 @@ from shard_store.model import PublishToken
 if TYPE_CHECKING:
     from sqlalchemy.engine import Row
 
-    from shard_store.sql.transaction import Transaction
-
 
 @dataclass
 class Memory:
@@ -62,15 +60,6 @@ class Memory:
         return None
 
 
-def check(transaction: Transaction, row: Row[Any], token: PublishToken) -> None:
-    """Raise LostProgress where the pipeline's row, which is locked, is older than what this process has seen of it."""
-    lacking = f"it knows incarnations only up to {row.incarnation}" if row.incarnation < token.incarnation else None
-    if lacking is None and row.incarnation == token.incarnation:
-        lacking = transaction.memory.lacks(row, token)
-    if lacking is not None:
-        raise went_back(transaction.database, token, lacking)
-
-
 def went_back(store: str, token: PublishToken, lacking: str) -> LostProgress:
     """`store` is its URL without secrets; `lacking`: by what that is seen."""
     return LostProgress(
@@ -79,10 +68,3 @@ def went_back(store: str, token: PublishToken, lacking: str) -> LostProgress:
         "acknowledges nothing more; start it again: what was not published is read again, and if something that was "
         "published is missing it says so"
     )
-
-
-def count_change(transaction: Transaction, row: Row[Any], token: PublishToken) -> dict[str, object]:
-    """The column with which a reader writes its pipeline's row. It is remembered when the transaction is committed."""
-    changes = (row.changes or 0) + 1
-    transaction.on_commit.append(lambda: transaction.memory.keep(token, changes))
-    return {"changes": changes}
