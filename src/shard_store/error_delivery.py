@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from shard_store.error_records import FINAL
 from shard_store.error_search import PAGE, StoredError, read, selected
 from shard_store.model import PublishToken
-from shard_store.shards import fence
+from shard_store.shards.ownership import fence
 from shard_store.sql.schema import errors, of_pipeline, pipelines
 from shard_store.sql.transaction import Transaction
 

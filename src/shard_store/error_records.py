@@ -13,9 +13,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from shard_store.activity import count_errors
 from shard_store.model import WHOLE, ErrorRecord, Move, PlanIdentity, Position, ShardKey, shard_key
-from shard_store.shards import fence
+from shard_store.shards.activity import count_errors
+from shard_store.shards.ownership import fence
 from shard_store.sql.schema import attempts, errors
 from shard_store.sql.transaction import Transaction, chunks
 

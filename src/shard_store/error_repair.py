@@ -12,7 +12,7 @@ from sqlalchemy.engine import Row
 from shard_store.error_records import error_state
 from shard_store.error_search import StoredError
 from shard_store.model import BEGINNING, Position, ShardKey, ShardState
-from shard_store.shard_repair import Audit, record_changes
+from shard_store.shards.changes import Audit, record_changes
 from shard_store.sql.schema import errors, shards
 from shard_store.sql.transaction import Transaction, chunks
 

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
-from shard_store.announcing import reopen_listed
 from shard_store.model import LISTING, Content, PublishToken, Shard, ShardKey, ShardState, shard_key
-from shard_store.shards import as_shard, current, fence, insert_absent, look
+from shard_store.shards.announcing import reopen_listed
+from shard_store.shards.ownership import as_shard, current, fence, insert_absent, look
 from shard_store.sql.database import Database
 from shard_store.sql.schema import listings, pipelines, shards, sources
 from shard_store.sql.transaction import Transaction

@@ -19,7 +19,7 @@ from shard_store.errors import LostProgress, ShardStoreError
 from shard_store.model import Move, PlanIdentity, PublishToken, Range, Semantics, ShardKey, Snapshot
 from shard_store.positions import advance_shards, finished, open_positions, refuse_missing, split_by_fit
 from shard_store.publishing import Delivery, deliver, planned_moves
-from shard_store.shards import count_change, fence
+from shard_store.shards.ownership import count_change, fence
 from shard_store.sql.schema import attempts, of_pipeline
 from shard_store.sql.transaction import Transaction
 

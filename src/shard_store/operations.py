@@ -14,10 +14,19 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
-from shard_store.activity import HOUR, SLOT, Activity, Amounts, Report, counters_of, hour_row, intake_of
 from shard_store.certificates import verdict
 from shard_store.completeness import Category
-from shard_store.lags import percentile
+from shard_store.shards.activity import (
+    HOUR,
+    SLOT,
+    Activity,
+    Amounts,
+    Report,
+    counters_of,
+    hour_row,
+    intake_of,
+    percentile,
+)
 from shard_store.sql.schema import attempts, certificates, history, listings, pipelines, shards, sources
 from shard_store.sql.transaction import Transaction
 

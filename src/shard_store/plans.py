@@ -14,8 +14,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
-from shard_store import announcing, known_sinks, read_marks, readings, shard_repair, snapshots, unpublished
-from shard_store.activity import Activity
+from shard_store import known_sinks, read_marks, readings, shard_repair, snapshots, unpublished
 from shard_store.error_records import found_bad
 from shard_store.errors import LostProgress, PipelineTakenOver, ShardStoreError, StoreConfigurationError
 from shard_store.model import (
@@ -32,7 +31,9 @@ from shard_store.model import (
 )
 from shard_store.offsets import lost_progress
 from shard_store.positions import finished, open_places, refuse_missing, split_by_fit
-from shard_store.shards import count_change, fence
+from shard_store.shards import announcing
+from shard_store.shards.activity import Activity
+from shard_store.shards.ownership import count_change, fence
 from shard_store.sql.schema import attempts, identity, of_pipeline, pipelines, sources
 from shard_store.sql.schema import snapshots as snapshot_rows
 from shard_store.sql.transaction import Transaction

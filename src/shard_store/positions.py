@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from shard_store import snapshots
 from shard_store.errors import ShardsLost
 from shard_store.model import Move, PlanIdentity, Position, PublishToken, Range, ShardKey, ShardState, is_end
-from shard_store.shards import owned_by
+from shard_store.shards.ownership import owned_by
 from shard_store.sql.memory import went_back
 from shard_store.sql.schema import shards
 from shard_store.sql.transaction import Transaction, chunks

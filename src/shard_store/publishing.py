@@ -13,11 +13,8 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
 from shard_store import read_marks, readings, snapshots, unpublished
-from shard_store.activity import Activity, Amounts, LastBatch, counted
-from shard_store.announcing import announced_since
 from shard_store.error_records import forget_left_out
 from shard_store.errors import ShardStoreError
-from shard_store.lags import histogram
 from shard_store.model import (
     QUARANTINING,
     WHOLE,
@@ -33,7 +30,9 @@ from shard_store.model import (
     split_key,
 )
 from shard_store.positions import advance_shards, lock_shards, open_positions, split_by_fit
-from shard_store.shards import fence
+from shard_store.shards.activity import Activity, Amounts, LastBatch, counted, histogram
+from shard_store.shards.announcing import announced_since
+from shard_store.shards.ownership import fence
 from shard_store.sql.schema import attempts, errors, of_pipeline, pipelines, shards, splits
 from shard_store.sql.schema import snapshots as snapshot_rows
 from shard_store.sql.transaction import Transaction, chunks

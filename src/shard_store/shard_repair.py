@@ -13,26 +13,16 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
-from shard_store import shard_changes
-from shard_store.announcing import GIVEN_UP, mark_reopened
-from shard_store.endings import Ending, endings
 from shard_store.error_records import record
 from shard_store.model import ErrorRecord, Pending, PlanIdentity, Position, Range, ShardKey, ShardState
-from shard_store.moved import refuse_changes
-from shard_store.shard_changes import Change, state_of
+from shard_store.shards import changes
+from shard_store.shards.announcing import GIVEN_UP, Ending, endings, mark_reopened
+from shard_store.shards.changes import Audit, record_changes
 from shard_store.sql.schema import pipelines, shards
 from shard_store.sql.transaction import Transaction, chunks
 
 _KEPT = 4 << 20  # bytes of a message
 _UNKNOWN: Mapping[str, None] = dict.fromkeys(("end_seq", "size", "etag"))
-
-
-@dataclass(frozen=True, slots=True)
-class Audit:
-    """Who asks for a change, as `user@host`, and why."""
-
-    actor: str
-    reason: str = ""
 
 
 @dataclass(slots=True)
@@ -84,7 +74,7 @@ def give_up(transaction: Transaction, identity: PlanIdentity, ranges: Sequence[R
     So the plan stays what it was, and its publication quarantines their shards. Until then they stay marked: a shard
     that passes to another pipeline is in another plan, which knows nothing of the errors of this one.
     """
-    asked = {c.change.key: c.change for c in shard_changes.of(transaction, {r.key for r in ranges})}
+    asked = {c.change.key: c.change for c in changes.of(transaction, {r.key for r in ranges})}
     records = []
     for entry in ranges:
         content, payload, change = entry.content, entry.content.payload, asked.get(entry.key)
@@ -150,9 +140,9 @@ def reopen(
     transaction.change_among(renewed, shards.c.shard_key, [row.shard_key for row in withdrawn])
     pending = {"pending": Pending.RENEWED.value}
     after: dict[str, Any] = {**pending, "state": ShardState.OPEN.value, **_UNKNOWN}
-    changes: list[tuple[Row[Any], Mapping[str, Any]]] = [(row, pending) for row in withdrawn]
-    changes += [(row, {**after, "position": ended[row.shard_key].position}) for row in back]
-    record_changes(transaction, "reopen", audit, changes)
+    changed: list[tuple[Row[Any], Mapping[str, Any]]] = [(row, pending) for row in withdrawn]
+    changed += [(row, {**after, "position": ended[row.shard_key].position}) for row in back]
+    record_changes(transaction, "reopen", audit, changed)
     return done
 
 
@@ -223,25 +213,3 @@ def _put_back(transaction: Transaction, starts: Iterable[tuple[bytes, Position, 
     )
     for chunk in chunks(sorted(starts)):
         given.execute(transaction.connection, update, chunk)
-
-
-def record_changes(
-    transaction: Transaction, action: str, audit: Audit, changed: Iterable[tuple[Row[Any], Mapping[str, Any] | None]]
-) -> None:
-    """Who did it and why, with each shard's row from before, and what is different afterwards (None: it is gone).
-
-    Raises StoreConfigurationError for shards of a source that is in another store by now: they stay as they are there.
-    """
-    changed = list(changed)
-    refuse_changes(transaction, {row.source for row, _ in changed})
-    shard_changes.write(
-        transaction,
-        [
-            (
-                Change(row.shard_key, row.source, row.shard_id, action, audit.actor, audit.reason),
-                (before := state_of(row)),
-                None if after is None else {**before, **after},
-            )
-            for row, after in changed
-        ],
-    )

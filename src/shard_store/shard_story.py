@@ -9,14 +9,14 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
-from shard_store import error_search, shard_changes
+from shard_store import error_search
 from shard_store.error_search import StoredError
 from shard_store.model import QUARANTINING, Pending, PlanIdentity, PublishToken, ShardKey, ShardState
 from shard_store.publishing import planned_moves
-from shard_store.shard_changes import StoredChange
 from shard_store.shard_search import FoundShard, as_found
-from shard_store.sql.schema import attempts, errors, pipelines, shards, splits
-from shard_store.sql.schema import shard_changes as changes
+from shard_store.shards import changes
+from shard_store.shards.changes import StoredChange
+from shard_store.sql.schema import attempts, errors, pipelines, shard_changes, shards, splits
 from shard_store.sql.transaction import Transaction
 from shard_store.unpublished import MARKS
 
@@ -113,14 +113,14 @@ def story(transaction: Transaction, key: ShardKey) -> ShardStory:
         None if row is None else _planned(transaction, row),
         _attempts(transaction, row, [error.delivery_hash for error in found]),
         tuple(found),
-        tuple(shard_changes.of(transaction, [key])),
+        tuple(changes.of(transaction, [key])),
     )
 
 
 def remembered(transaction: Transaction, keys: Collection[ShardKey]) -> list[ShardKey]:
     """Those of which there is a change or an error: in few statements, since each source has a key for any id."""
     found = set[ShardKey]()
-    for column in (changes.c.shard_key, errors.c.shard_key):
+    for column in (shard_changes.c.shard_key, errors.c.shard_key):
         rows = transaction.select_among(sa.select(column).distinct(), column, keys)
         found.update(ShardKey(row.shard_key) for row in rows)
     return sorted(found)

@@ -11,13 +11,12 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
 from shard_store import snapshots
-from shard_store.activity import Intake, counters_of, intake_of
 from shard_store.errors import StoreConfigurationError
 from shard_store.model import Pending, PublishToken, Runtime, Semantics, Shard, ShardKey, Snapshot
-from shard_store.moved import refuse_moved
-from shard_store.naming import Names, Naming, settle
 from shard_store.offsets import other_stores, plans_with_errors
-from shard_store.shards import as_shard, current, owned_by
+from shard_store.shards.activity import Intake, counters_of, intake_of
+from shard_store.shards.ownership import as_shard, current, owned_by
+from shard_store.shards.sources import Names, Naming, refuse_moved, settle_names
 from shard_store.sql import install
 from shard_store.sql.schema import Name, attempts, pipelines, shards, sources
 from shard_store.sql.transaction import Transaction
@@ -92,7 +91,7 @@ def start(
     check_name("source", source)
     check_name("pipeline", pipeline)
     row = _locked(transaction, source, pipeline, semantics)
-    names = Names() if naming is None else settle(transaction, source, naming)
+    names = Names() if naming is None else settle_names(transaction, source, naming)
     token = PublishToken(pipeline, row.incarnation + 1)
     newest = sa.select(sa.func.max(attempts.c.end_seq)).where(
         attempts.c.pipeline == pipeline, attempts.c.end_seq > row.confirmed_seq

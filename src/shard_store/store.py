@@ -16,7 +16,6 @@ from sqlalchemy.engine import Connection
 
 from shard_store import (
     adopting,
-    backlog,
     certificates,
     cleaning,
     completeness,
@@ -28,7 +27,6 @@ from shard_store import (
     known_sinks,
     leases,
     listing,
-    moved,
     moving,
     offsets,
     operations,
@@ -40,7 +38,6 @@ from shard_store import (
     shard_repair,
     shard_search,
     shard_story,
-    shards,
     starting,
     views,
 )
@@ -52,8 +49,10 @@ from shard_store.model import PlanIdentity, PublishToken, ShardKey
 from shard_store.plans import NotedPlans
 from shard_store.pruning import PruneResult, RetentionPolicy
 from shard_store.publishing import Published
-from shard_store.shard_repair import Audit, ShardsChanged
+from shard_store.shard_repair import ShardsChanged
 from shard_store.shard_search import FoundShard, ShardCriteria
+from shard_store.shards import ownership, sources
+from shard_store.shards.changes import Audit
 from shard_store.sql import install
 from shard_store.sql.database import Database
 from shard_store.sql.transaction import Transaction
@@ -133,18 +132,18 @@ class ShardStore:
         self.database.close()
 
     store_id = _reads(install.store_id)
-    backlog = _reads(backlog.backlog)
+    backlog = _reads(ownership.backlog)
 
     # shards and their owners
 
     start = _writes(starting.start)
-    heartbeat = _writes(shards.heartbeat)
-    retire = _writes(shards.retire)
-    open_shards = _writes(shards.open_shards)
-    look = _reads(shards.look)
-    renewed = _reads(shards.renewed)
-    acquire = _writes(shards.acquire)
-    release = _writes(shards.release)
+    heartbeat = _writes(ownership.heartbeat)
+    retire = _writes(ownership.retire)
+    open_shards = _writes(ownership.open_shards)
+    look = _reads(ownership.look)
+    renewed = _reads(ownership.renewed)
+    acquire = _writes(ownership.acquire)
+    release = _writes(ownership.release)
 
     # what is found by listing objects
 
@@ -308,9 +307,9 @@ class ShardStore:
 
     leave = _writes(moving.leave)
     check_arrival = _reads(moving.check_arrival)
-    moved_sources = _reads(moved.moved_sources)
-    refuse_changes = _reads(moved.refuse_changes)
-    publisher_moved = _reads(moved.publisher_moved)
+    moved_sources = _reads(sources.moved_sources)
+    refuse_changes = _reads(sources.refuse_changes)
+    publisher_moved = _reads(sources.publisher_moved)
 
     # views and pruning
 

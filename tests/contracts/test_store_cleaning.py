@@ -10,7 +10,7 @@ import pytest
 from shard_store.cleaning import CHANGED, DONE, Ended, Planned, Waiting
 from shard_store.model import shard_key
 from shard_store.pruning import RetentionPolicy
-from shard_store.shard_repair import Audit
+from shard_store.shards.changes import Audit
 from shard_store.sql.schema import shards, sources
 from shard_store.store import ShardStore
 from support.store_backends import Pipeline, StoreBackend, rows

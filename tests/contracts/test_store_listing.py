@@ -167,7 +167,7 @@ def memory_of(store: ShardStore, source: str) -> int:
 
 
 def test_what_a_person_forgets_is_read_again(lister: Lister) -> None:
-    from shard_store.shard_repair import Audit
+    from shard_store.shards.changes import Audit
 
     lister.us.deliver("a")
     lister.store.forget(list({s.key for s in lister.us.look("a").values()}), Audit("me@here"))

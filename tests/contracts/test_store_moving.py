@@ -20,7 +20,7 @@ from shard_store.error_search import Criteria
 from shard_store.errors import PipelineTakenOver, ShardStoreError, StoreConfigurationError
 from shard_store.model import BEGINNING, ErrorRecord, Reference, Split, shard_key
 from shard_store.operations import DEAD, STOPPED
-from shard_store.shard_repair import Audit
+from shard_store.shards.changes import Audit
 from shard_store.sql.install import migrate
 from shard_store.sql.schema import (
     READERS_OF_MOVES,

@@ -8,7 +8,7 @@ import pytest
 
 from shard_store.errors import StoreConfigurationError
 from shard_store.model import Content
-from shard_store.naming import Naming
+from shard_store.shards.sources import Naming
 from shard_store.sql.schema import pipelines
 from shard_store.starting import Started
 from shard_store.store import ShardStore

@@ -8,13 +8,13 @@ import pytest
 import sqlalchemy as sa
 
 from queue_source.announcements.contents import OUTSIDE_PREFIXES
-from shard_store.activity import Intake, Report
 from shard_store.certificates import Scope, Tally
 from shard_store.completeness import Category
 from shard_store.listing import Found
 from shard_store.model import LISTING, Content, ErrorRecord, Plan, Position, Runtime, Semantics, Split
 from shard_store.operations import DEAD, RUNNING, STOPPED, PipelineStatus, StatusLimits, complaints
 from shard_store.pruning import RetentionPolicy
+from shard_store.shards.activity import Intake, Report
 from shard_store.sql.schema import history, pipelines
 from shard_store.store import ShardStore
 from support.store_backends import STALE, Pipeline, StoreBackend
@@ -314,7 +314,7 @@ def test_what_waits_is_as_old_as_its_message(backend: StoreBackend) -> None:
 
 
 def test_an_object_that_a_person_opens_again_has_no_lag(backend: StoreBackend) -> None:
-    from shard_store.shard_repair import Audit
+    from shard_store.shards.changes import Audit
 
     store = backend.open()
     us = Pipeline.start(store)

@@ -23,8 +23,9 @@ from shard_store.model import (
     position_at,
     shard_key,
 )
-from shard_store.shard_repair import Audit, ShardsChanged
+from shard_store.shard_repair import ShardsChanged
 from shard_store.shard_search import ShardCriteria
+from shard_store.shards.changes import Audit
 from shard_store.sql.schema import shard_changes, shards
 from shard_store.store import ShardStore
 from support.store_backends import STALE, Pipeline, StoreBackend, content, rows

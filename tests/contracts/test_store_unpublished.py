@@ -8,7 +8,7 @@ from shard_store.certificates import Scope, Tally, since, verdict
 from shard_store.cleaning import Planned
 from shard_store.completeness import Category, ListedShard
 from shard_store.model import ErrorRecord, Semantics, Split, end_at, position_at, shard_key
-from shard_store.shard_repair import Audit
+from shard_store.shards.changes import Audit
 from shard_store.sql.schema import certificates, errors
 from shard_store.store import ShardStore
 from support.store_backends import Pipeline, StoreBackend, rows

@@ -23,7 +23,7 @@ from shard_store import cleaning as planning
 from shard_store import failpoints
 from shard_store.failpoints import CLEANING_POINTS, FailpointReached
 from shard_store.model import shard_key
-from shard_store.shard_repair import Audit
+from shard_store.shards.changes import Audit
 from shard_store.sql.schema import cleanings, shards, sources
 from support.buckets import MemoryStore
 from support.coordinator_world import World

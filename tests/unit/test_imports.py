@@ -33,6 +33,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "install migrations",
     ),
     ("shard_store.sql",),
+    *inside("shard_store.shards", "activity sources", "changes", "announcing", "ownership"),
+    ("shard_store.shards",),
     ("shard_store",),
     ("queue_source.errors",),
     ("queue_source.messages", "queue_source.tags"),

@@ -37,7 +37,7 @@ CALLBACKS = {
         "shard_store.starting",
         "coordinator.changes",
     ): "options that changed are refused by the function that it was given",
-    ("shard_store.naming", "queues.urls"): "older names of queues are read by the function that it was given",
+    ("shard_store.shards.sources", "queues.urls"): "older names of queues are read by the function that it was given",
     ("formats.pieces", "read.combined"): "halves are read by the function that it was given",
 }
 """Calls up the layers that are meant, and why."""

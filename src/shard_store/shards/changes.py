@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
 from shard_store.model import ShardKey
+from shard_store.shards.sources import refuse_changes
 from shard_store.sql.schema import shard_changes
 from shard_store.sql.transaction import Transaction, chunks
 
 State = Mapping[str, Any]
 """What is known of a shard before or after a change, by column."""
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """Who asks for a change, as `user@host`, and why."""
+
+    actor: str
+    reason: str = ""
 
 
 class Change(NamedTuple):
@@ -59,6 +69,28 @@ def write(transaction: Transaction, changes: Iterable[tuple[Change, State, State
                 for change, before, after in chunk
             ],
         )
+
+
+def record_changes(
+    transaction: Transaction, action: str, audit: Audit, changed: Iterable[tuple[Row[Any], Mapping[str, Any] | None]]
+) -> None:
+    """Who did it and why, with each shard's row from before, and what is different afterwards (None: it is gone).
+
+    Raises StoreConfigurationError for shards of a source that is in another store by now: they stay as they are there.
+    """
+    changed = list(changed)
+    refuse_changes(transaction, {row.source for row, _ in changed})
+    write(
+        transaction,
+        [
+            (
+                Change(row.shard_key, row.source, row.shard_id, action, audit.actor, audit.reason),
+                (before := state_of(row)),
+                None if after is None else {**before, **after},
+            )
+            for row, after in changed
+        ],
+    )
 
 
 def state_of(row: Row[Any]) -> dict[str, Any]:

@@ -1,7 +1,8 @@
-"""How the shards of a source are named, which the source keeps: what can be written in several ways has one name there.
+"""What the store keeps of a source: how its shards are named, and whether it was moved to another store.
 
-A queue has the name by which the source met it first, however it is written since: so ids stay as they are, also those
-that older code has made, and makes as long as it runs beside this (decision 0066).
+What can be written in several ways has one name in a source. A queue has the name by which the source met it first,
+however it is written since: so ids stay as they are, also those that older code has made, and makes as long as it runs
+beside this (decision 0066).
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from shard_store.errors import StoreConfigurationError
-from shard_store.sql.schema import pipelines, shards, sources
+from shard_store.model import split_key
+from shard_store.sql.schema import pipelines, shards, sources, splits
 from shard_store.sql.transaction import Transaction
 
 _RECENT = 10_000
@@ -55,7 +57,7 @@ class Names:
     had_versions: bool = False
 
 
-def settle(transaction: Transaction, source: str, naming: Naming) -> Names:
+def settle_names(transaction: Transaction, source: str, naming: Naming) -> Names:
     """What is named, and how, from now on. The caller has locked the source's row.
 
     Raises StoreConfigurationError where ids of objects had versions, and shall have none.
@@ -121,3 +123,46 @@ def _recent_queues(transaction: Transaction, source: str) -> list[str]:
         for queue, at in transaction.execute(grouped):
             last[queue] = max(at, last.get(queue, 0))
     return sorted(last, key=last.__getitem__, reverse=True)
+
+
+def moved_to(transaction: Transaction, source: str) -> str | None:
+    """The store that the source is in by now, without secrets; None: it is here."""
+    found: str | None = transaction.execute(
+        sa.select(sources.c.moved_to).where(sources.c.source == source)
+    ).scalar_one_or_none()
+    return found
+
+
+def refuse_moved(transaction: Transaction, source: str) -> None:
+    """Make sure that the source is here, and stays so as long as the transaction: its row is locked, if it is there."""
+    this = sa.select(sources.c.moved_to).where(sources.c.source == source).with_for_update()
+    place = transaction.execute(this).scalar_one_or_none()
+    if place is not None:
+        raise StoreConfigurationError(
+            f"source {source!r} was moved from {transaction.database} to the store {place} (cuesqueue export); name "
+            "that one in 'storeUrl', and keep the checkpoint"
+        )
+
+
+def refuse_changes(transaction: Transaction, names: Collection[str]) -> None:
+    """Make sure that what people change here is not in another store, where it would stay as it is."""
+    query = sa.select(sources.c.source, sources.c.moved_to).where(sources.c.moved_to.is_not(None))
+    for row in transaction.select_among(query, sources.c.source, names):
+        raise StoreConfigurationError(
+            f"source {row.source!r} was moved from {transaction.database} to the store {row.moved_to}: nothing that is "
+            "changed here has an effect; name that store"
+        )
+
+
+def moved_sources(transaction: Transaction) -> dict[str, str]:
+    """The sources that are in another store by now, and where."""
+    query = sa.select(sources.c.source, sources.c.moved_to).where(sources.c.moved_to.is_not(None))
+    return {row.source: row.moved_to for row in transaction.execute(query)}
+
+
+def publisher_moved(transaction: Transaction, paths: Sequence[str]) -> str | None:
+    """A source that has published one of these files, and is in another store by now: so later ones are known there."""
+    query = sa.select(splits.c.source).join(sources, sources.c.source == splits.c.source)
+    keys = [split_key(path) for path in paths]
+    found = transaction.select_among(query.where(sources.c.moved_to.is_not(None)), splits.c.name_key, keys)
+    return next((row.source for row in found), None)

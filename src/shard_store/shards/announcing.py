@@ -8,13 +8,11 @@ delivers one again and again changes nothing.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
-from shard_store import shard_changes
-from shard_store.endings import endings
 from shard_store.model import (
     BEGINNING,
     Content,
@@ -29,8 +27,9 @@ from shard_store.model import (
     is_end,
     shard_key,
 )
-from shard_store.shard_changes import Change, State, state_of
-from shard_store.sql.schema import errors, shards
+from shard_store.shards import changes
+from shard_store.shards.changes import Change, State, state_of
+from shard_store.sql.schema import attempts, errors, shards
 from shard_store.sql.transaction import Transaction, chunks
 
 CURABLE = frozenset(("missing-object", "object-changed", "forbidden-object"))
@@ -219,7 +218,7 @@ def _reopen(
 ) -> list[ShardKey]:
     """Open again, as ours, what ended for curable causes before anything of it was published."""
     ended = endings(transaction, rows)
-    known = shard_changes.messages(transaction, [ShardKey(row.shard_key) for row in rows], REOPENED)
+    known = changes.messages(transaction, [ShardKey(row.shard_key) for row in rows], REOPENED)
 
     def is_wanted(key: ShardKey) -> bool:
         ending, content = ended.get(key), announced[key]
@@ -251,7 +250,7 @@ def _record(transaction: Transaction, token: PublishToken, opened: Iterable[tupl
     """Which message has opened which shard: it does not open that once more."""
     reason = "a new announcement of an object that was missing, changed or forbidden"
     after = {name: _OPEN[name] for name in ("state", "position", "end_seq", "pending")}
-    shard_changes.write(
+    changes.write(
         transaction,
         [
             (
@@ -262,3 +261,32 @@ def _record(transaction: Transaction, token: PublishToken, opened: Iterable[tupl
             for row, message_id, owner in opened
         ],
     )
+
+
+class Ending(NamedTuple):
+    """Where the plan that ended a shard found it bad first, for which causes, and the keys of its errors."""
+
+    position: Position
+    causes: frozenset[str]
+    errors: tuple[bytes, ...]
+
+
+def endings(transaction: Transaction, rows: Iterable[Row[Any]]) -> dict[ShardKey, Ending]:
+    """Of quarantined shards; those are missing of which nobody knows what is published.
+
+    Their errors were deleted, or they were read in parts by several tasks.
+    """
+    ended_by = {ShardKey(row.shard_key): (row.owner, row.end_seq) for row in rows}
+    query = (
+        sa.select(errors.c.shard_key, errors.c.error_key, errors.c.cause, errors.c.position, attempts.c.end_seq)
+        .add_columns(errors.c.pipeline)
+        .join_from(errors, attempts, attempts.c.delivery_hash == errors.c.delivery_hash)
+        .where(errors.c.scope == "object")
+    )
+    found: dict[ShardKey, Ending] = {}
+    for error in transaction.select_among(query, errors.c.shard_key, ended_by):
+        key = ShardKey(error.shard_key)
+        if ended_by[key] == (error.pipeline, error.end_seq):
+            position, causes, keys = found.get(key, Ending(error.position, frozenset(), ()))
+            found[key] = Ending(min(position, error.position), causes | {error.cause}, (*keys, error.error_key))
+    return found

@@ -7,16 +7,16 @@ stale, so a heartbeat is one row however many shards are held. A shard that its 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
-from shard_store.activity import Amounts, Report, counted, counters_of, locked_now
-from shard_store.announcing import announced_anew, newest_of, take_up
 from shard_store.errors import PipelineTakenOver
 from shard_store.model import BEGINNING, Content, Pending, Position, PublishToken, Shard, ShardKey, ShardState
-from shard_store.moved import moved_to
+from shard_store.shards.activity import Amounts, Report, counted, counters_of, locked_now
+from shard_store.shards.announcing import announced_anew, newest_of, take_up
+from shard_store.shards.sources import moved_to
 from shard_store.sql.memory import went_back
 from shard_store.sql.schema import of_pipeline, pipelines, shards
 from shard_store.sql.transaction import Transaction, chunks
@@ -263,3 +263,19 @@ def _row(key: ShardKey, content: Content) -> tuple[object, ...]:
     uri = None if c.uri == c.shard_id else c.uri
     given = (c.size, c.etag, c.queue, c.message_id, c.receive_count, c.group, c.sequence, c.reference, c.sent_at)
     return (key, c.shard_id, uri, *given)
+
+
+class Backlog(NamedTuple):
+    """Shards that the pipeline owns and has not finished; `bytes` as far as their sizes are known."""
+
+    shards: int
+    bytes: int
+
+
+def backlog(transaction: Transaction, pipeline: str) -> Backlog:
+    """What is outstanding of a pipeline. A reader opens no more than it may have in flight, so there are not many."""
+    outstanding = sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(shards.c.size), 0)).where(
+        shards.c.owner == pipeline, shards.c.finished_at.is_(None)
+    )
+    number, size = transaction.execute(outstanding).one()
+    return Backlog(int(number), int(size))
