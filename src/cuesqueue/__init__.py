@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from queue_source.spark.reconcile import reconcile
     from queue_source.spark.source import CuesqueueSource
     from shard_store import PruneResult, RetentionPolicy, ShardStore, open_store, prune
-    from shard_store.error_search import Criteria
+    from shard_store.error_table.search import Criteria
     from shard_store.errors import (
         LostProgress,
         PipelineTakenOver,
@@ -133,7 +133,7 @@ _PLACES = {
     "queue_source.spark.reconcile": "reconcile",
     "queue_source.spark.source": "CuesqueueSource",
     "shard_store": "PruneResult RetentionPolicy ShardStore open_store prune",
-    "shard_store.error_search": "Criteria",
+    "shard_store.error_table.search": "Criteria",
     "shard_store.errors": "LostProgress PipelineTakenOver ShardStoreError ShardsLost StoreConfigurationError "
     "StoreUnavailable",
     "shard_store.operations": "PipelineStatus StatusLimits",

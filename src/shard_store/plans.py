@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
 from shard_store import known_sinks, read_marks, readings, shard_repair, snapshots, unpublished
-from shard_store.error_records import found_bad
+from shard_store.error_table.records import found_bad
 from shard_store.errors import LostProgress, PipelineTakenOver, ShardStoreError, StoreConfigurationError
 from shard_store.model import (
     Noted,

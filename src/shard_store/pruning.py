@@ -12,8 +12,8 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
 from shard_store import cleaning
-from shard_store.error_delivery import UNDELIVERED, awaits_delivery
-from shard_store.error_records import FINAL
+from shard_store.error_table.handling import UNDELIVERED, awaits_delivery
+from shard_store.error_table.records import FINAL
 from shard_store.model import BEGINNING, LISTING, Semantics, micros
 from shard_store.shards.activity import window_of
 from shard_store.sql.database import Database

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
 from shard_store import read_marks, readings, snapshots, unpublished
-from shard_store.error_records import forget_left_out
+from shard_store.error_table.records import forget_left_out
 from shard_store.errors import ShardStoreError
 from shard_store.model import (
     QUARANTINING,

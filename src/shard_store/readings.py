@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 
-from shard_store.error_records import found_bad, record
+from shard_store.error_table.records import found_bad, record
 from shard_store.model import ALONE, ErrorRecord, PlanIdentity, Position, Reading, ShardKey
 from shard_store.shards.announcing import GIVEN_UP
 from shard_store.shards.ownership import counts_inserts

@@ -13,7 +13,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
-from shard_store.error_records import record
+from shard_store.error_table.records import record
 from shard_store.model import ErrorRecord, Pending, PlanIdentity, Position, Range, ShardKey, ShardState
 from shard_store.shards import changes
 from shard_store.shards.announcing import GIVEN_UP, Ending, endings, mark_reopened

@@ -11,7 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
-from shard_store.error_search import begins_with
+from shard_store.error_table.search import begins_with
 from shard_store.model import ShardKey, shard_key
 from shard_store.sql.database import Database
 from shard_store.sql.schema import pipelines, shards

@@ -9,8 +9,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
-from shard_store import error_search
-from shard_store.error_search import StoredError
+from shard_store.error_table import search
+from shard_store.error_table.search import StoredError
 from shard_store.model import QUARANTINING, Pending, PlanIdentity, PublishToken, ShardKey, ShardState
 from shard_store.publishing import planned_moves
 from shard_store.shard_search import FoundShard, as_found
@@ -106,7 +106,7 @@ class ShardStory:
 def story(transaction: Transaction, key: ShardKey) -> ShardStory:
     """What the tables hold of the shard. A read of few rows by index, but for the contents of a running plan."""
     row = transaction.execute(sa.select(shards).where(shards.c.shard_key == key)).one_or_none()
-    found = error_search.read(transaction, _errors_of(key))
+    found = search.read(transaction, _errors_of(key))
     return ShardStory(
         key,
         None if row is None else as_found(row),
@@ -127,7 +127,7 @@ def remembered(transaction: Transaction, keys: Collection[ShardKey]) -> list[Sha
 
 
 def _errors_of(key: ShardKey) -> sa.Select[Any]:
-    query = error_search.selected(max_input=0).where(errors.c.shard_key == key)
+    query = search.selected(max_input=0).where(errors.c.shard_key == key)
     return query.order_by(errors.c.occurred_at, errors.c.error_key).limit(_LISTED)
 
 

@@ -19,10 +19,6 @@ from shard_store import (
     certificates,
     cleaning,
     completeness,
-    error_delivery,
-    error_records,
-    error_repair,
-    error_search,
     known_objects,
     known_sinks,
     leases,
@@ -41,8 +37,9 @@ from shard_store import (
     starting,
     views,
 )
-from shard_store.error_repair import Reopening
-from shard_store.error_search import StoredError
+from shard_store.error_table import handling, records, search
+from shard_store.error_table.handling import Reopening
+from shard_store.error_table.search import StoredError
 from shard_store.errors import LostProgress
 from shard_store.listing import Claim
 from shard_store.model import PlanIdentity, PublishToken, ShardKey
@@ -236,24 +233,24 @@ class ShardStore:
 
     # errors
 
-    record_errors = _writes(error_records.record)
-    reject = _writes(error_records.reject)
-    reject_inside = _joins(error_records.reject)
+    record_errors = _writes(records.record)
+    reject = _writes(records.reject)
+    reject_inside = _joins(records.reject)
     report = _writes(readings.report)
     begin_reading = _writes(readings.begin)
-    found_bad = _reads(error_records.found_bad)
-    errors_of_plans = _reads(error_search.of_plans)
+    found_bad = _reads(records.found_bad)
+    errors_of_plans = _reads(search.of_plans)
     known_objects = _reads(known_objects.known_objects)
-    name_error_queue = _writes(error_delivery.name_queue)
-    undelivered_errors = _reads(error_delivery.undelivered)
-    mark_delivered = _writes(error_delivery.mark_delivered)
-    mark_requeued = _writes(error_repair.mark_requeued)
-    drop_errors = _writes(error_repair.drop)
+    name_error_queue = _writes(handling.name_queue)
+    undelivered_errors = _reads(handling.undelivered)
+    mark_delivered = _writes(handling.mark_delivered)
+    mark_requeued = _writes(handling.mark_requeued)
+    drop_errors = _writes(handling.drop)
 
     def reopen(self, found: Sequence[StoredError], *, dry_run: bool = False, audit: Audit | None = None) -> Reopening:
         """Put the quarantined shards of these object errors back to where each was found bad."""
         run = self.database.read if dry_run else self.database.write
-        return run(lambda t: error_repair.reopen(t, found, dry_run=dry_run, audit=audit))
+        return run(lambda t: handling.reopen(t, found, dry_run=dry_run, audit=audit))
 
     # shards as operators see them
 

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from shard_store.certificates import EMPTY
 from shard_store.completeness import UNPUBLISHED, Category
-from shard_store.error_records import error_state
+from shard_store.error_table.records import error_state
 from shard_store.errors import StoreConfigurationError
 from shard_store.model import Pending, ShardState, micros, shard_key, split_key
 from shard_store.sql.database import Database

@@ -435,8 +435,8 @@ def test_an_object_that_is_announced_again_waits_since_its_new_message(backend: 
 
 
 def test_an_object_whose_error_a_person_requeues_has_no_lag(backend: StoreBackend) -> None:
-    from shard_store import error_search
-    from shard_store.error_search import Criteria
+    from shard_store.error_table import search
+    from shard_store.error_table.search import Criteria
 
     store = backend.open()
     us = Pipeline.start(store)
@@ -444,7 +444,7 @@ def test_an_object_whose_error_a_person_requeues_has_no_lag(backend: StoreBacken
     store.record_errors("s", "p", [bad(plan, "a", "corrupt-object", "object")])
     us.publish(plan)
     us.confirm()
-    [found] = [error for page in error_search.pages(store.database, Criteria()) for error in page]
+    [found] = [error for page in search.pages(store.database, Criteria()) for error in page]
     store.reopen([found])
     store.acquire(us.token, dict.fromkeys([shard.key for shard in us.look("a").values()]))
     us.snapshot(us.look("a")["a"])

@@ -35,6 +35,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("shard_store.sql",),
     *inside("shard_store.shards", "activity sources", "changes", "announcing", "ownership"),
     ("shard_store.shards",),
+    *inside("shard_store.error_table", "records", "search", "handling"),
+    ("shard_store.error_table",),
     ("shard_store",),
     ("queue_source.errors",),
     ("queue_source.messages", "queue_source.tags"),

@@ -12,7 +12,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
-from shard_store.error_records import error_state
+from shard_store.error_table.records import error_state
 from shard_store.model import Position, ShardKey
 from shard_store.sql.database import Database
 from shard_store.sql.schema import attempts, errors
