@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from shard_store.batches.starting import check_name
 from shard_store.model import ShardState, end_at, shard_key
 from shard_store.shards.sources import refuse_moved
 from shard_store.sql.schema import shards, sources
 from shard_store.sql.transaction import Transaction, chunks
-from shard_store.starting import check_name
 
 
 class Adopted(NamedTuple):

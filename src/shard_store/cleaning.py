@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
+from shard_store.batches.positions import PUBLISHED
 from shard_store.model import ShardKey, ShardState
 from shard_store.sql.schema import cleanings, shards, sources
 from shard_store.sql.transaction import Transaction, chunks
 from shard_store.trusted_time import trusted_time
-from shard_store.unpublished import PUBLISHED
 
 _MICROSECOND = timedelta(microseconds=1)
 SETTLED = timedelta(minutes=10)

@@ -67,7 +67,7 @@ OTHER = "other"
 
 class ShardState(str, Enum):
     OPEN = "open"  # not at the end: somebody has to process it
-    DONE = "done"  # at EOF, and published unless it is marked: see unpublished.py
+    DONE = "done"  # at EOF, and published unless it is marked: see batches/positions.py
     QUARANTINED = "quarantined"  # given up with a cause in the errors table
 
 

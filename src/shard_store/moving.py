@@ -15,8 +15,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.types import TypeEngine
 
+from shard_store.batches.progress import other_stores
 from shard_store.errors import StoreConfigurationError
-from shard_store.offsets import other_stores
 from shard_store.sql import install, schema
 from shard_store.sql.install import is_known, refuse_older_code
 from shard_store.sql.schema import LongText, of_pipeline, pipelines, read_marks, snapshots, sources

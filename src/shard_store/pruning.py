@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
 from shard_store import cleaning
+from shard_store.batches.starting import first_since
 from shard_store.error_table.handling import UNDELIVERED, awaits_delivery
 from shard_store.error_table.records import FINAL
 from shard_store.model import BEGINNING, LISTING, Semantics, micros
@@ -33,7 +34,6 @@ from shard_store.sql.schema import (
     splits,
 )
 from shard_store.sql.transaction import ROWS_PER_STATEMENT, Transaction
-from shard_store.starting import first_since
 from shard_store.trusted_time import note_time, trusted_time
 
 _MICROSECOND = timedelta(microseconds=1)

@@ -13,15 +13,12 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
-from shard_store.error_table.records import record
-from shard_store.model import ErrorRecord, Pending, PlanIdentity, Position, Range, ShardKey, ShardState
-from shard_store.shards import changes
-from shard_store.shards.announcing import GIVEN_UP, Ending, endings, mark_reopened
+from shard_store.model import Pending, Position, ShardKey, ShardState
+from shard_store.shards.announcing import Ending, endings, mark_reopened
 from shard_store.shards.changes import Audit, record_changes
 from shard_store.sql.schema import pipelines, shards
 from shard_store.sql.transaction import Transaction, chunks
 
-_KEPT = 4 << 20  # bytes of a message
 _UNKNOWN: Mapping[str, None] = dict.fromkeys(("end_seq", "size", "etag"))
 
 
@@ -66,36 +63,6 @@ def quarantine(
             transaction, "quarantine", audit, [(row, {"pending": Pending.QUARANTINE.value}) for row in wanted]
         )
     return done
-
-
-def give_up(transaction: Transaction, identity: PlanIdentity, ranges: Sequence[Range]) -> None:
-    """An operator wants these ranges of a plan given up, before an attempt reads them: they are bad for the plan.
-
-    So the plan stays what it was, and its publication quarantines their shards. Until then they stay marked: a shard
-    that passes to another pipeline is in another plan, which knows nothing of the errors of this one.
-    """
-    asked = {c.change.key: c.change for c in changes.of(transaction, {r.key for r in ranges})}
-    records = []
-    for entry in ranges:
-        content, payload, change = entry.content, entry.content.payload, asked.get(entry.key)
-        message: dict[str, Any] = {}
-        if payload is not None:
-            message = {"input": payload.value[:_KEPT], "input_size": len(payload.value), "group": content.group}
-            message |= {"tag": payload.tag, "headers": payload.headers}
-        records.append(
-            ErrorRecord(
-                scope="object",
-                cause=GIVEN_UP,
-                detail="an operator gave it up" if change is None else f"{change.actor} gave it up: {change.reason}",
-                subject=content.shard_id,
-                plan_hash=identity.delivery_hash,
-                position=entry.start,
-                queue=content.queue,
-                message_id=content.message_id,
-                **message,
-            )
-        )
-    record(transaction, identity.source, identity.token.pipeline, records)
 
 
 def reopen(

@@ -9,16 +9,16 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
+from shard_store.batches.positions import MARKS
+from shard_store.batches.publishing import planned_moves
 from shard_store.error_table import search
 from shard_store.error_table.search import StoredError
 from shard_store.model import QUARANTINING, Pending, PlanIdentity, PublishToken, ShardKey, ShardState
-from shard_store.publishing import planned_moves
 from shard_store.shard_search import FoundShard, as_found
 from shard_store.shards import changes
 from shard_store.shards.changes import StoredChange
 from shard_store.sql.schema import attempts, errors, pipelines, shard_changes, shards, splits
 from shard_store.sql.transaction import Transaction
-from shard_store.unpublished import MARKS
 
 _LISTED = 1000
 

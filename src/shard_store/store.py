@@ -19,33 +19,26 @@ from shard_store import (
     certificates,
     cleaning,
     completeness,
-    known_objects,
-    known_sinks,
     leases,
     listing,
     moving,
-    offsets,
     operations,
-    plans,
     pruning,
-    publishing,
-    read_marks,
-    readings,
     shard_repair,
     shard_search,
     shard_story,
-    starting,
     views,
 )
+from shard_store.batches import plans, progress, publishing, readings, starting
+from shard_store.batches.plans import NotedPlans
+from shard_store.batches.publishing import Published
 from shard_store.error_table import handling, records, search
 from shard_store.error_table.handling import Reopening
 from shard_store.error_table.search import StoredError
 from shard_store.errors import LostProgress
 from shard_store.listing import Claim
 from shard_store.model import PlanIdentity, PublishToken, ShardKey
-from shard_store.plans import NotedPlans
 from shard_store.pruning import PruneResult, RetentionPolicy
-from shard_store.publishing import Published
 from shard_store.shard_repair import ShardsChanged
 from shard_store.shard_search import FoundShard, ShardCriteria
 from shard_store.shards import ownership, sources
@@ -167,23 +160,23 @@ class ShardStore:
 
     # snapshots and plans
 
-    advance = _writes(offsets.advance)
-    adopt_offset = _writes(offsets.adopt_offset)
+    advance = _writes(progress.advance)
+    adopt_offset = _writes(progress.adopt_offset)
     plan = _writes(plans.plan)
     current_plan = _reads(plans.current_plan)
     planned_ranges = _reads(plans.planned_ranges)
     current_plan_inside = _joins(plans.current_plan)
 
     def take_plan(
-        self, pipeline: str, driver: str | None, sink: str, noted_plans: NotedPlans = lambda store_id, pipeline: None
+        self, pipeline: str, driver: str | None, sink: str, noted_plans: NotedPlans = plans.nothing_noted
     ) -> PlanIdentity:
-        """As `current_plan`, for the sink that delivers the plan: first it makes itself known (`known_sinks`).
+        """As `current_plan`, for the sink that delivers the plan: first it makes itself known (`progress`).
 
         `noted_plans`: what the pipeline's newest reader in this driver says that it has planned.
         """
         identity, known = self.database.read(lambda t: plans.plan_for(t, pipeline, driver, sink, noted_plans))
         if not known:
-            self.database.write(lambda t: known_sinks.make_known(t, identity, sink))
+            self.database.write(lambda t: progress.make_sink_known(t, identity, sink))
         return identity
 
     # publishing
@@ -237,10 +230,10 @@ class ShardStore:
     reject = _writes(records.reject)
     reject_inside = _joins(records.reject)
     report = _writes(readings.report)
-    begin_reading = _writes(readings.begin)
+    begin_reading = _writes(readings.begin_reading)
     found_bad = _reads(records.found_bad)
     errors_of_plans = _reads(search.of_plans)
-    known_objects = _reads(known_objects.known_objects)
+    known_objects = _reads(plans.known_objects)
     name_error_queue = _writes(handling.name_queue)
     undelivered_errors = _reads(handling.undelivered)
     mark_delivered = _writes(handling.mark_delivered)
@@ -284,10 +277,10 @@ class ShardStore:
 
     # marks of reads: called by executors, for plans that have failed before
 
-    begin_read = _writes(read_marks.begin)
-    end_read = _writes(read_marks.end)
-    undo_read = _writes(read_marks.undo)
-    read_marks = _reads(read_marks.of_plan)
+    begin_read = _writes(readings.begin_read)
+    end_read = _writes(readings.end_read)
+    undo_read = _writes(readings.undo_read)
+    read_marks = _reads(readings.marks_of_plan)
 
     # what became of the objects of a listing
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from shard_store.batches.positions import MARKS
 from shard_store.certificates import EMPTY
 from shard_store.completeness import UNPUBLISHED, Category
 from shard_store.error_table.records import error_state
@@ -31,7 +32,6 @@ from shard_store.sql.schema import (
     splits,
 )
 from shard_store.sql.transaction import Transaction
-from shard_store.unpublished import MARKS
 
 PAGE = 10_000
 OPENING = 4 << 20

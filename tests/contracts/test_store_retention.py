@@ -7,11 +7,11 @@ from datetime import timedelta
 import pytest
 import sqlalchemy as sa
 
-from shard_store import snapshots as snapshot_rows
+from shard_store.batches import snapshots as snapshot_rows
+from shard_store.batches.starting import Started
 from shard_store.model import BEGINNING, Content, Payload, Range, Semantics, Split, end_at, shard_key
 from shard_store.pruning import RetentionPolicy
 from shard_store.sql.schema import snapshots
-from shard_store.starting import Started
 from shard_store.store import ShardStore
 from support.store_backends import Pipeline, StoreBackend, rows
 

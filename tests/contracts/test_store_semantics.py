@@ -204,7 +204,7 @@ def test_at_most_once_fails_without_a_trace_when_a_shard_passes_on_between_look_
 ) -> None:
     us = Pipeline.start(store, semantics=AT_MOST)
     us.open("a")
-    monkeypatch.setattr("shard_store.offsets.split_by_fit", lambda entries, positions: (list(entries), []))
+    monkeypatch.setattr("shard_store.batches.progress.split_by_fit", lambda entries, positions: (list(entries), []))
     with pytest.raises(ShardsLost, match="nobody's"):
         us.write(*unkept("a"), *unkept("nobody's"))
     assert us.look("a")["a"].state is ShardState.OPEN

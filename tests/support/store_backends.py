@@ -13,6 +13,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from shard_store import trusted_time
+from shard_store.batches.publishing import Published
 from shard_store.model import (
     BEGINNING,
     Content,
@@ -26,7 +27,6 @@ from shard_store.model import (
     Split,
     end_at,
 )
-from shard_store.publishing import Published
 from shard_store.sql.schema import identity, leases, metadata
 from shard_store.store import ShardStore, open_store
 from support.queues.backend import Clock

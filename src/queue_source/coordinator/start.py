@@ -40,9 +40,9 @@ from queue_source.options.queue_checks import warn_of_retention
 from queue_source.queues.base import Queue, identity_of
 from queue_source.queues.urls import canonical
 from queue_source.storage.buckets.base import Bucket
+from shard_store.batches.starting import Started
 from shard_store.model import LISTING, Runtime, Semantics
 from shard_store.shards.sources import Naming
-from shard_store.starting import Started
 from shard_store.store import ShardStore
 
 logger = logging.getLogger("cuesqueue")

@@ -137,10 +137,10 @@ pipelines = sa.Table(
     sa.Column("cuesqueue_version", sa.String(40)),
     sa.Column("report", LongText),  # what its reader said with the last heartbeat (JSON, see activity.py)
     sa.Column("activity", LongText),  # what it has published, in all and lately (JSON, see activity.py)
-    sa.Column("sink", sa.String(12)),  # what delivered its plans last: see known_sinks.py
+    sa.Column("sink", sa.String(12)),  # what delivered its plans last: see batches/progress.py
     sa.Column("sink_incarnation", sa.BigInteger),  # the newest one for which that is known
     sa.Column("changes", sa.BigInteger),  # how often a reader has changed this row: see sql/memory.py
-    sa.Column("stores", LongText),  # whose offsets are read beside this store's own (JSON, see offsets.py)
+    sa.Column("stores", LongText),  # whose offsets are read beside this store's own (JSON, see progress.py)
     sa.Column("settings", LongText),  # an incarnation, and the options that its unfinished work depends on (JSON)
     **_TABLE,
 )

@@ -20,10 +20,10 @@ from queue_source.sinks.iceberg.commits import append, check_unchanged_table, is
 from queue_source.sinks.iceberg.known_files import KnownFiles
 from queue_source.sinks.iceberg.objects import Named, Refused, TaskObjects
 from queue_source.sinks.iceberg.tables import TableMaker, tried_again
-from shard_store import publishing
+from shard_store.batches import publishing
+from shard_store.batches.publishing import Published
 from shard_store.failpoints import reach
 from shard_store.model import ErrorRecord, PlanIdentity, Range
-from shard_store.publishing import Published
 from shard_store.sql.transaction import Transaction
 from shard_store.store import ShardStore
 

@@ -2,6 +2,11 @@
 
 The functions run inside one transaction with the pipeline's row locked, and may be run again when nobody knows whether
 the transaction committed: what is there already is found by its seq, never guessed.
+
+What our own sinks deliver has an attempt before Spark calls it done. So a batch without one was either taken by another
+sink, or the store has lost what was published: it was restored from a backup, or a replica took its place. Our sinks
+make themselves known before they deliver anything, once for each incarnation, so that this is known in the first batch
+as well.
 """
 
 from __future__ import annotations
@@ -14,13 +19,32 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
-from shard_store import known_sinks, read_marks, snapshots, unpublished
+from shard_store.batches import readings, snapshots
+from shard_store.batches.positions import (
+    advance_shards,
+    finished,
+    mark_begun,
+    mark_given_up,
+    open_positions,
+    refuse_missing,
+    split_by_fit,
+)
+from shard_store.batches.publishing import Delivery, deliver, planned_moves
 from shard_store.errors import LostProgress, ShardStoreError
-from shard_store.model import Move, PlanIdentity, PublishToken, Range, Semantics, ShardKey, Snapshot
-from shard_store.positions import advance_shards, finished, open_positions, refuse_missing, split_by_fit
-from shard_store.publishing import Delivery, deliver, planned_moves
+from shard_store.model import (
+    DELIVERY,
+    OTHER,
+    SINK,
+    Move,
+    PlanIdentity,
+    PublishToken,
+    Range,
+    Semantics,
+    ShardKey,
+    Snapshot,
+)
 from shard_store.shards.ownership import count_change, fence
-from shard_store.sql.schema import attempts, of_pipeline
+from shard_store.sql.schema import attempts, of_pipeline, pipelines
 from shard_store.sql.transaction import Transaction
 
 
@@ -66,7 +90,7 @@ def advance(
             with_errors = plans_with_errors(transaction, token.pipeline, row.confirmed_seq, confirm)
             changes["confirmed_seq"] = confirm
             if taken:
-                changes |= known_sinks.of_taken(row, token)
+                changes |= sink_that_took(row, token)
         keys = frozenset(keys)
         ended = frozenset(finished(transaction, set(keys))) if Semantics(row.semantics).keeps_shards else keys
     if snapshot is not None:
@@ -117,7 +141,7 @@ def write_snapshot(
     if semantics.final_at_snapshot:
         identity = PlanIdentity(row.source, token, seq - 1, seq, "")
         advance_shards(transaction, identity, [Move(r.key, r.start, r.end) for r in entries])
-        unpublished.mark_begun(transaction, entries)
+        mark_begun(transaction, entries)
     return tuple(entries)
 
 
@@ -129,7 +153,7 @@ def adopt_offset(transaction: Transaction, token: PublishToken, seq: int, store_
     row = fence(transaction, token)
     if seq > row.last_seq:
         if Semantics(row.semantics).final_at_snapshot:
-            unpublished.mark_given_up(transaction, token.pipeline, (row.confirmed_seq, row.last_seq))
+            mark_given_up(transaction, token.pipeline, (row.confirmed_seq, row.last_seq))
         changes: dict[str, object] = {"last_seq": seq, "confirmed_seq": seq}
         if store_id is not None:
             changes["stores"] = json.dumps({**other_stores(row.stores), store_id: seq})
@@ -180,7 +204,7 @@ def _confirm(
     taken, lost = False, tuple[Move, ...]()
     if transaction.execute(_DELIVERED, [{"of": token.pipeline, "end": end_seq}]).first() is None:
         semantics = Semantics(row.semantics)
-        forgotten = known_sinks.lost_attempt(transaction, row, token, end_seq)
+        forgotten = lost_attempt(transaction, row, token, end_seq)
         if forgotten is not None and fail_on_data_loss:
             raise forgotten
         # a backup may be older than the plan, too; with at-least-once nothing else remembers what was in the batch
@@ -189,7 +213,7 @@ def _confirm(
         if not unplanned and not (forgotten is not None and semantics.final_at_delivery):
             taken, lost = True, _deliver_planned(transaction, row, token, end_seq)
         elif unplanned and semantics.final_at_snapshot:
-            unpublished.mark_given_up(transaction, token.pipeline, (row.confirmed_seq, end_seq))
+            mark_given_up(transaction, token.pipeline, (row.confirmed_seq, end_seq))
     # from the plan's own first snapshot, which a restart may have confirmed already; older ones are left to pruning:
     # the cost of a confirm is that of its own batch
     after = row.confirmed_seq if row.plan_after is None else min(row.plan_after, row.confirmed_seq)
@@ -224,5 +248,74 @@ def _deliver_planned(transaction: Transaction, row: Row[Any], token: PublishToke
         moves, others = split_by_fit(moves, open_positions(transaction, token, {m.key for m in moves}))
     lost = row.plan_lost + len(others)
     deliver(transaction, Delivery(identity, row, moves, sent, lost, [*left_out, *others]))
-    read_marks.forget(transaction, row.plan_hash, row.plan_attempt)
+    readings.forget_marks(transaction, row.plan_hash, row.plan_attempt)
     return tuple(others)
+
+
+def is_sink_known(row: Row[Any], sink: str) -> bool:
+    """Whether the pipeline's row says already that this sink delivers its current incarnation's plans."""
+    return bool(row.sink == sink and row.sink_incarnation == row.incarnation)
+
+
+def make_sink_known(transaction: Transaction, identity: PlanIdentity, sink: str) -> None:
+    """Write down which sink delivers the plans of the incarnation, if it is current."""
+    token = identity.token
+    ours = sa.and_(pipelines.c.pipeline == token.pipeline, pipelines.c.incarnation == token.incarnation)
+    transaction.execute(pipelines.update().where(ours).values(sink=sink, sink_incarnation=token.incarnation))
+
+
+def sink_that_took(row: Row[Any], token: PublishToken) -> dict[str, object]:
+    """The columns that change when another sink has taken a plan, and this incarnation knows none of ours."""
+    if row.plan_incarnation != token.incarnation or row.sink_incarnation == token.incarnation:
+        return {}
+    return {"sink": OTHER, "sink_incarnation": token.incarnation}
+
+
+def lost_attempt(transaction: Transaction, row: Row[Any], token: PublishToken, end_seq: int) -> LostProgress | None:
+    """Why it cannot be right that the store has no attempt of a plan up to `end_seq` with which Spark is done.
+
+    None: it can, since another sink has taken it.
+    """
+    if not _is_published_by_us(transaction, row, token, end_seq):
+        return None
+    sink = "'delivery'" if row.sink == DELIVERY else "the cuesqueue sink"
+    causes = "the store was restored from a backup that is older, or a replica that lacks it took its place"
+    if row.sink == DELIVERY:
+        causes += "; or the function of foreachBatch went on without 'delivery', or after it had failed"
+    elif row.sink_incarnation != row.plan_incarnation:
+        causes += "; or the query has another sink now, and was killed in its first batch"
+    further = "have that batch read again" if Semantics(row.semantics).final_at_delivery else "go on without that batch"
+    return LostProgress(
+        f"pipeline {token.pipeline!r}: the checkpoint says that offset {end_seq} is done, but the store "
+        f"{transaction.database} has nothing that {sink} published for it ({causes}); set 'failOnDataLoss' to false to "
+        f"{further}"
+    )
+
+
+def _is_published_by_us(transaction: Transaction, row: Row[Any], token: PublishToken, end_seq: int) -> bool:
+    replaced = row.plan_incarnation != token.incarnation
+    if row.sink is None:
+        return replaced and _is_lead_counted(transaction, token)
+    if replaced:
+        return bool(row.sink != OTHER)
+    if row.plan_end != end_seq:
+        return False
+    if is_sink_known(row, SINK):
+        return True
+    # a function of foreachBatch may go on without `delivery`, say where there are no rows; and a sink that makes itself
+    # known later may be a new one: only where the database may be another one by now, it is a loss
+    ours = row.sink in (SINK, DELIVERY)
+    return ours and transaction.memory.may_have_changed(token)
+
+
+def _is_lead_counted(transaction: Transaction, token: PublishToken) -> bool:
+    """Whether the attempt before was our sink's: so it was told up to 0.2.0, whose sinks did not make themselves known.
+
+    Of several pipelines one attempt has the rows; it may be pruned earlier.
+    """
+    lead = attempts.alias("lead")
+    newest = sa.select(lead.c.delivery_hash, lead.c.rows.label("rows_of_all"))
+    newest = newest.outerjoin(lead, lead.c.delivery_hash == attempts.c.lead_hash)
+    newest = newest.where(attempts.c.pipeline == token.pipeline).order_by(attempts.c.end_seq.desc())
+    before = transaction.execute(newest.limit(1)).one_or_none()
+    return before is not None and (before.delivery_hash is None or before.rows_of_all is not None)

@@ -1,7 +1,13 @@
-"""Who has read a plan: what proves that no row is out of an object which a reading of it has found bad (decision 0064).
+"""Who reads a plan, in the table of the marks of reads: which read killed its task, and which rows may be out already.
 
+*Marks* say which part of a plan a task was reading when it died. They are written before a read, and removed after it;
+only plans that have failed before are marked. A mark that is left behind by a task with others beside it is a
+suspicion: the whole executor may have died, with all that it was reading. One that is left behind by a read with
+nothing of the plan beside it counts against what it was reading. Receive counts would blame healthy messages too.
+
+*Traces* prove that no row is out of an object which a reading of the plan has found bad (decision 0064).
 Spark may read a plan more than once: to sample it, for several actions, in copies or repetitions of tasks, again for
-lost shuffle files. So tasks leave traces, in the table of the marks of reads, under numbers that no task of a plan has:
+lost shuffle files. So tasks leave traces, under numbers that no task of a plan has:
 
 - *begun*: by the task of the plan's first partition, which every reading runs;
 - *repeated*: by each repeated task of another one;
@@ -23,7 +29,7 @@ from typing import NamedTuple
 import sqlalchemy as sa
 
 from shard_store.error_table.records import found_bad, record
-from shard_store.model import ALONE, ErrorRecord, PlanIdentity, Position, Reading, ShardKey
+from shard_store.model import ALONE, ErrorRecord, PlanIdentity, Position, Reading, ReadMark, ShardKey
 from shard_store.shards.announcing import GIVEN_UP
 from shard_store.shards.ownership import counts_inserts
 from shard_store.sql.schema import errors, read_marks
@@ -63,7 +69,7 @@ class _Trace(NamedTuple):
         return self.place, self.task - self.partition
 
 
-def begin(
+def begin_reading(
     transaction: Transaction,
     identity: PlanIdentity,
     reading: Reading,
@@ -266,3 +272,61 @@ def _delete(transaction: Transaction, digest: str, traces: Iterable[_Trace]) -> 
     for trace in traces:
         own = c.task == trace.kind, c.first_place == trace.place, c.end_place == trace.task
         transaction.execute(read_marks.delete().where(c.delivery_hash == digest, *own))
+
+
+def begin_read(transaction: Transaction, identity: PlanIdentity, mark: ReadMark) -> None:
+    """One read more than `mark` knows of has not ended. Running this again counts nothing more."""
+    own = {"task": mark.task, "first_place": mark.first, "end_place": mark.end}
+    now = {"unended": mark.unended + 1, "began_at": transaction.now()}
+    absent = transaction.dialect.insert_if_absent(read_marks)
+    transaction.execute(absent.values(delivery_hash=identity.delivery_hash, **own, **now))
+    transaction.execute(read_marks.update().where(*_is_mark(identity, mark)).values(**now))
+
+
+def end_read(transaction: Transaction, identity: PlanIdentity, mark: ReadMark) -> None:
+    """All that is marked was read: what was read alone is cleared of every suspicion that it holds."""
+    if mark.task == ALONE:
+        every = read_marks.c.task >= ALONE
+        within = read_marks.c.first_place >= mark.first, read_marks.c.end_place <= mark.end
+        transaction.execute(read_marks.delete().where(_is_of_plan(identity), every, *within))
+    else:
+        transaction.execute(read_marks.delete().where(*_is_mark(identity, mark)))
+
+
+def undo_read(transaction: Transaction, identity: PlanIdentity, mark: ReadMark) -> None:
+    """The read failed for a reason that says nothing about its objects: it does not count, and earlier ones do."""
+    own = _is_mark(identity, mark)
+    if mark.unended:
+        transaction.execute(read_marks.update().where(*own).values(unended=mark.unended))
+    else:
+        transaction.execute(read_marks.delete().where(*own))
+
+
+def marks_of_plan(transaction: Transaction, identity: PlanIdentity) -> list[ReadMark]:
+    """The marks that are there: reads under way, or left behind."""
+    query = sa.select(read_marks.c.first_place, read_marks.c.end_place, read_marks.c.task, read_marks.c.unended)
+    query = query.where(_is_of_plan(identity), read_marks.c.task >= ALONE)
+    return [ReadMark(*row) for row in transaction.execute(query)]
+
+
+def forget_marks(transaction: Transaction, delivery_hash: str | None, attempts: int | None) -> None:
+    """The plan, made `attempts` times, is published or replaced. The first attempt marks nothing.
+
+    Traces of its readings go with the next plan.
+    """
+    if (attempts or 1) > 1:
+        transaction.execute(read_marks.delete().where(read_marks.c.delivery_hash == delivery_hash))
+
+
+def forget_places(transaction: Transaction, identity: PlanIdentity) -> None:
+    """The plan is made again without some of its shards: marks name places in what was left of it before."""
+    transaction.execute(read_marks.delete().where(_is_of_plan(identity), read_marks.c.task >= ALONE))
+
+
+def _is_of_plan(identity: PlanIdentity) -> sa.ColumnElement[bool]:
+    return read_marks.c.delivery_hash == identity.delivery_hash
+
+
+def _is_mark(identity: PlanIdentity, mark: ReadMark) -> list[sa.ColumnElement[bool]]:
+    c = read_marks.c
+    return [_is_of_plan(identity), c.task == mark.task, c.first_place == mark.first, c.end_place == mark.end]

@@ -12,7 +12,15 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
-from shard_store import read_marks, readings, snapshots, unpublished
+from shard_store.batches import readings, snapshots
+from shard_store.batches.positions import (
+    advance_shards,
+    lock_shards,
+    mark_published,
+    mark_skipped,
+    open_positions,
+    split_by_fit,
+)
 from shard_store.error_table.records import forget_left_out
 from shard_store.errors import ShardStoreError
 from shard_store.model import (
@@ -29,7 +37,6 @@ from shard_store.model import (
     is_end,
     split_key,
 )
-from shard_store.positions import advance_shards, lock_shards, open_positions, split_by_fit
 from shard_store.shards.activity import Activity, Amounts, LastBatch, counted, histogram
 from shard_store.shards.announcing import announced_since
 from shard_store.shards.ownership import fence
@@ -137,7 +144,7 @@ def publish(
         if identity not in fresh and batch_id is not None:
             made += _deliver_unplanned(transaction, identity, batch_id, made[0].delivery_hash)
     for identity in fresh:
-        read_marks.forget(transaction, identity.delivery_hash, rows[identity].plan_attempt)
+        readings.forget_marks(transaction, identity.delivery_hash, rows[identity].plan_attempt)
     return replace(made[0], shards=sum(m.shards for m in made), quarantined=sum(m.quarantined for m in made))
 
 
@@ -254,9 +261,9 @@ def deliver(transaction: Transaction, delivery: Delivery) -> Published:
     read = [move for move in delivery.moves if move.key not in bad and move.key not in skipped]
     ended = [move.key for move in read if is_end(move.end)]
     if semantics.final_at_snapshot:
-        unpublished.mark_published(transaction, read)
+        mark_published(transaction, read)
     if semantics.keeps_shards and skipped:
-        unpublished.mark_skipped(transaction, (advanced & skipped) - bad)
+        mark_skipped(transaction, (advanced & skipped) - bad)
     if semantics.keeps_shards and quarantined:
         readings.doubt(
             transaction,

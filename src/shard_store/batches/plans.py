@@ -14,10 +14,13 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
-from shard_store import known_sinks, read_marks, readings, shard_repair, snapshots, unpublished
-from shard_store.error_table.records import found_bad
+from shard_store.batches import readings, snapshots
+from shard_store.batches.positions import finished, mark_given_up, open_places, refuse_missing, split_by_fit
+from shard_store.batches.progress import is_sink_known, lost_progress
+from shard_store.error_table.records import found_bad, record
 from shard_store.errors import LostProgress, PipelineTakenOver, ShardStoreError, StoreConfigurationError
 from shard_store.model import (
+    ErrorRecord,
     Noted,
     Pending,
     Plan,
@@ -27,16 +30,18 @@ from shard_store.model import (
     Range,
     Semantics,
     ShardKey,
+    ShardState,
     delivery_hash,
 )
-from shard_store.offsets import lost_progress
-from shard_store.positions import finished, open_places, refuse_missing, split_by_fit
-from shard_store.shards import announcing
+from shard_store.shards import announcing, changes
 from shard_store.shards.activity import Activity
 from shard_store.shards.ownership import count_change, fence
-from shard_store.sql.schema import attempts, identity, of_pipeline, pipelines, sources
+from shard_store.sql.schema import attempts, identity, of_pipeline, pipelines, shards, sources
 from shard_store.sql.schema import snapshots as snapshot_rows
 from shard_store.sql.transaction import Transaction
+
+_KEPT = 4 << 20
+"""Bytes of a message that are kept with its error."""
 
 
 def plan(transaction: Transaction, token: PublishToken, start_seq: int, end_seq: int) -> Plan:
@@ -75,14 +80,14 @@ def plan(transaction: Transaction, token: PublishToken, start_seq: int, end_seq:
         made, marks = _make(transaction, row, token, (start_seq, end_seq), after, before)
         made = replace(made, attempt=row.plan_attempt + 1 if again else 1)
         if before is None:
-            read_marks.forget(transaction, row.plan_hash, row.plan_attempt)
+            readings.forget_marks(transaction, row.plan_hash, row.plan_attempt)
             last = Activity.parse(row.activity).last
             direct = last is not None and last.direct == token.incarnation
             made = replace(made, replaced=row.plan_hash, direct=direct)
         elif before == set(marks):
             made = _suspected(transaction, made)
         else:
-            read_marks.forget_places(transaction, made.identity)
+            readings.forget_places(transaction, made.identity)
     current = {
         "plan_hash": made.identity.delivery_hash,
         "plan_incarnation": token.incarnation,
@@ -116,12 +121,17 @@ NotedPlans = Callable[[str, str], Noted | None]
 """What the newest reader of this driver has noted, by store and pipeline. None: not known."""
 
 
+def nothing_noted(store_id: str, pipeline: str) -> Noted | None:
+    """Answer for drivers whose readers note nothing."""
+    return None
+
+
 def plan_for(
     transaction: Transaction,
     pipeline: str,
     driver: str | None,
     sink: str | None,
-    noted_plans: NotedPlans = lambda store_id, pipeline: None,
+    noted_plans: NotedPlans = nothing_noted,
 ) -> tuple[PlanIdentity, bool]:
     """The same, and whether the sink that asks is known to the pipeline.
 
@@ -150,7 +160,7 @@ def plan_for(
     if (row.plan_incarnation != row.incarnation and not done) or (driver is not None and row.driver != driver):
         raise PipelineTakenOver(pipeline, row.plan_incarnation, row.incarnation)
     token = PublishToken(pipeline, row.incarnation)
-    known = sink is None or known_sinks.is_known(row, sink)
+    known = sink is None or is_sink_known(row, sink)
     if row.plan_hash is None:
         digest = delivery_hash(row.source, pipeline, (), (0, 0))
         return PlanIdentity(row.source, token, 0, 0, digest, unplanned), known
@@ -233,7 +243,7 @@ def _suspected(transaction: Transaction, made: Plan) -> Plan:
     """The plan with whether an earlier attempt has left marks of its reads; the first one makes none."""
     if made.attempt == 1:
         return made
-    return replace(made, suspected=bool(read_marks.of_plan(transaction, made.identity)))
+    return replace(made, suspected=bool(readings.marks_of_plan(transaction, made.identity)))
 
 
 def _make(
@@ -272,7 +282,7 @@ def _make(
         left_out = [r for r in planned if (r.key, r.start) not in taken]
     lost = left_out
     if semantics.final_at_snapshot and left_out:
-        unpublished.mark_given_up(transaction, token.pipeline, (after, seqs[1]), {r.key for r in left_out})
+        mark_given_up(transaction, token.pipeline, (after, seqs[1]), {r.key for r in left_out})
     if semantics.final_at_delivery:
         ended = finished(transaction, {r.key for r in others} - positions.keys())
         if ended:
@@ -287,8 +297,62 @@ def _make(
     included = [r for r in included if (r.key, r.start) not in bad]
     unwanted = [r for r in included if pending.get(r.key) == Pending.QUARANTINE]
     if unwanted:
-        shard_repair.give_up(transaction, identity, unwanted)
+        _give_up(transaction, identity, unwanted)
         included = [r for r in included if pending.get(r.key) != Pending.QUARANTINE]
     renewed = [r.key for r in included if pending.get(r.key) == Pending.RENEWED and announcing.reads_all(r)]
     announcing.mark_seen(transaction, renewed)
     return Plan(identity, tuple(included), tuple(lost), whole=whole), [snapshots.mark(r) for r in left_out]
+
+
+KNOWN_OBJECTS = 200
+"""Of what was published last, and of what is open; an index finds each."""
+
+
+def known_objects(transaction: Transaction, identity: PlanIdentity) -> tuple[list[str], list[str]]:
+    """URIs of objects: what the source published last, newest first; and what is in the plan, or waits for the next."""
+    pipeline, source = identity.token.pipeline, identity.source
+    bounds = sa.select(pipelines.c.plan_after, pipelines.c.plan_end).where(
+        pipelines.c.pipeline == pipeline, pipelines.c.plan_hash == identity.delivery_hash
+    )
+    planned = [
+        entry.content.uri
+        for row in transaction.execute(bounds)
+        for entry in snapshots.flatten(snapshots.read(transaction, pipeline, row.plan_after, row.plan_end))
+    ]
+    columns = sa.select(shards.c.shard_id, shards.c.uri, shards.c.state)
+    finished = columns.where(shards.c.source == source, shards.c.finished_at.is_not(None))
+    newest = transaction.execute(finished.order_by(shards.c.finished_at.desc()).limit(KNOWN_OBJECTS))
+    published = [row.uri or row.shard_id for row in newest if row.state == ShardState.DONE.value]
+    ours = columns.where(shards.c.owner == pipeline, shards.c.finished_at.is_(None))
+    waiting = [row.uri or row.shard_id for row in transaction.execute(ours.limit(KNOWN_OBJECTS))]
+    return published, [*planned, *waiting]
+
+
+def _give_up(transaction: Transaction, identity: PlanIdentity, ranges: Sequence[Range]) -> None:
+    """An operator wants these ranges of a plan given up, before an attempt reads them: they are bad for the plan.
+
+    So the plan stays what it was, and its publication quarantines their shards. Until then they stay marked: a shard
+    that passes to another pipeline is in another plan, which knows nothing of the errors of this one.
+    """
+    asked = {c.change.key: c.change for c in changes.of(transaction, {r.key for r in ranges})}
+    records = []
+    for entry in ranges:
+        content, payload, change = entry.content, entry.content.payload, asked.get(entry.key)
+        message: dict[str, Any] = {}
+        if payload is not None:
+            message = {"input": payload.value[:_KEPT], "input_size": len(payload.value), "group": content.group}
+            message |= {"tag": payload.tag, "headers": payload.headers}
+        records.append(
+            ErrorRecord(
+                scope="object",
+                cause=announcing.GIVEN_UP,
+                detail="an operator gave it up" if change is None else f"{change.actor} gave it up: {change.reason}",
+                subject=content.shard_id,
+                plan_hash=identity.delivery_hash,
+                position=entry.start,
+                queue=content.queue,
+                message_id=content.message_id,
+                **message,
+            )
+        )
+    record(transaction, identity.source, identity.token.pipeline, records)
