@@ -14,8 +14,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
-from shard_store.certificates import verdict
-from shard_store.completeness import Category
+from shard_store.completeness.certificates import verdict
+from shard_store.completeness.comparing import Category
 from shard_store.shards.activity import (
     HOUR,
     SLOT,

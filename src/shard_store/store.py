@@ -16,11 +16,8 @@ from sqlalchemy.engine import Connection
 
 from shard_store import (
     adopting,
-    certificates,
     cleaning,
-    completeness,
     leases,
-    listing,
     moving,
     operations,
     pruning,
@@ -32,11 +29,12 @@ from shard_store import (
 from shard_store.batches import plans, progress, publishing, readings, starting
 from shard_store.batches.plans import NotedPlans
 from shard_store.batches.publishing import Published
+from shard_store.completeness import certificates, comparing, listing
+from shard_store.completeness.listing import Claim
 from shard_store.error_table import handling, records, search
 from shard_store.error_table.handling import Reopening
 from shard_store.error_table.search import StoredError
 from shard_store.errors import LostProgress
-from shard_store.listing import Claim
 from shard_store.model import PlanIdentity, PublishToken, ShardKey
 from shard_store.pruning import PruneResult, RetentionPolicy
 from shard_store.shard_repair import ShardsChanged
@@ -284,10 +282,10 @@ class ShardStore:
 
     # what became of the objects of a listing
 
-    source_of = _reads(completeness.source_of)
-    database_time = _reads(completeness.database_time)
-    memory = _reads(completeness.memory)
-    compare = _reads(completeness.compare)
+    source_of = _reads(comparing.source_of)
+    database_time = _reads(comparing.database_time)
+    memory = _reads(comparing.memory)
+    compare = _reads(comparing.compare)
     certify = _writes(certificates.write)
     certificate = _reads(certificates.find)
     newest_certificate = _reads(certificates.newest)

@@ -13,8 +13,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from shard_store.batches.positions import MARKS
-from shard_store.certificates import EMPTY
-from shard_store.completeness import UNPUBLISHED, Category
+from shard_store.completeness.certificates import EMPTY
+from shard_store.completeness.comparing import UNPUBLISHED, Category
 from shard_store.error_table.records import error_state
 from shard_store.errors import StoreConfigurationError
 from shard_store.model import Pending, ShardState, micros, shard_key, split_key

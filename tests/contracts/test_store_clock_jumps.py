@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from shard_store.certificates import Scope, Tally
 from shard_store.cleaning import Planned
+from shard_store.completeness.certificates import Scope, Tally
 from shard_store.pruning import RetentionPolicy
 from shard_store.store import ShardStore
 from shard_store.trusted_time import LASTING

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from shard_store.completeness.listing import SURE, Claim, Compared, Found
 from shard_store.errors import PipelineTakenOver
-from shard_store.listing import SURE, Claim, Compared, Found
 from shard_store.model import LISTING, Content, ErrorRecord, ShardState, Split
 from shard_store.pruning import RetentionPolicy
 from shard_store.sql.schema import listings, sources

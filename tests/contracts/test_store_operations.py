@@ -8,9 +8,9 @@ import pytest
 import sqlalchemy as sa
 
 from queue_source.announcements.contents import OUTSIDE_PREFIXES
-from shard_store.certificates import Scope, Tally
-from shard_store.completeness import Category
-from shard_store.listing import Found
+from shard_store.completeness.certificates import Scope, Tally
+from shard_store.completeness.comparing import Category
+from shard_store.completeness.listing import Found
 from shard_store.model import LISTING, Content, ErrorRecord, Plan, Position, Runtime, Semantics, Split
 from shard_store.operations import DEAD, RUNNING, STOPPED, PipelineStatus, StatusLimits, complaints
 from shard_store.pruning import RetentionPolicy
@@ -331,8 +331,8 @@ def test_an_object_that_a_person_opens_again_has_no_lag(backend: StoreBackend) -
 
 
 def test_listings_and_certificates_are_those_of_the_source(backend: StoreBackend) -> None:
-    from shard_store.certificates import Scope, Tally
-    from shard_store.completeness import Category
+    from shard_store.completeness.certificates import Scope, Tally
+    from shard_store.completeness.comparing import Category
 
     store = backend.open()
     us = Pipeline.start(store)

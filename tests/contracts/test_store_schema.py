@@ -19,7 +19,7 @@ from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
-from shard_store.completeness import ListedShard
+from shard_store.completeness.comparing import ListedShard
 from shard_store.errors import StoreConfigurationError
 from shard_store.model import shard_key
 from shard_store.pruning import RetentionPolicy

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 import cuesqueue
 from queue_source.commands.main import app
 from shard_store import views
-from shard_store.completeness import Category
+from shard_store.completeness.comparing import Category
 from shard_store.model import Content, ErrorRecord, Semantics, Split
 from shard_store.sql.schema import sources
 from shard_store.store import open_store

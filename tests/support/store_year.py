@@ -13,9 +13,9 @@ from datetime import datetime, timedelta, timezone
 
 import sqlalchemy as sa
 
+from shard_store.completeness.listing import Found
 from shard_store.error_table.search import Criteria
 from shard_store.error_table.search import pages as error_pages
-from shard_store.listing import Found
 from shard_store.model import ALONE, BEGINNING, LISTING, Content, ErrorRecord, Range, ReadMark, Split, end_at, shard_key
 from shard_store.pruning import RetentionPolicy
 from shard_store.sql.schema import metadata, pipelines

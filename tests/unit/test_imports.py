@@ -47,6 +47,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "plans starting",
     ),
     ("shard_store.batches",),
+    *inside("shard_store.completeness", "listing", "comparing", "certificates"),
+    ("shard_store.completeness",),
     ("shard_store",),
     ("queue_source.errors",),
     ("queue_source.messages", "queue_source.tags"),

@@ -21,7 +21,7 @@ from queue_source.errors import ObjectStoreError
 from queue_source.messages import ListedObject
 from queue_source.storage.buckets import local
 from queue_source.storage.buckets.base import Page
-from shard_store.certificates import Tally
+from shard_store.completeness.certificates import Tally
 from shard_store.pruning import RetentionPolicy
 from shard_store.sql.schema import sources
 from support.coordinator_world import EMPTY, World, patiently

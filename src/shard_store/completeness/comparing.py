@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
+from shard_store.completeness.listing import SURE, earliest, latest
 from shard_store.errors import StoreConfigurationError
-from shard_store.listing import SURE, earliest, latest
 from shard_store.model import Pending, Semantics, ShardKey, ShardState, shard_key
 from shard_store.sql.schema import pipelines, shards, sources
 from shard_store.sql.transaction import Transaction

@@ -11,7 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
-from shard_store.completeness import COUNTED, UNPUBLISHED, Category
+from shard_store.completeness.comparing import COUNTED, UNPUBLISHED, Category
 from shard_store.errors import StoreConfigurationError
 from shard_store.sql.schema import certificates
 from shard_store.sql.transaction import Transaction
