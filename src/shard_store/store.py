@@ -14,18 +14,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from sqlalchemy.engine import Connection
 
-from shard_store import (
-    adopting,
-    cleaning,
-    leases,
-    moving,
-    operations,
-    pruning,
-    shard_repair,
-    shard_search,
-    shard_story,
-    views,
-)
+from shard_store import cleaning, leases, pruning
 from shard_store.batches import plans, progress, publishing, readings, starting
 from shard_store.batches.plans import NotedPlans
 from shard_store.batches.publishing import Published
@@ -36,15 +25,17 @@ from shard_store.error_table.handling import Reopening
 from shard_store.error_table.search import StoredError
 from shard_store.errors import LostProgress
 from shard_store.model import PlanIdentity, PublishToken, ShardKey
+from shard_store.operators import moving, repair, shards, views
+from shard_store.operators import status as operations
+from shard_store.operators.repair import ShardsChanged
+from shard_store.operators.shards import FoundShard, ShardCriteria
+from shard_store.operators.views import AsOf, DataFiles, KeyRange
 from shard_store.pruning import PruneResult, RetentionPolicy
-from shard_store.shard_repair import ShardsChanged
-from shard_store.shard_search import FoundShard, ShardCriteria
 from shard_store.shards import ownership, sources
 from shard_store.shards.changes import Audit
 from shard_store.sql import install
 from shard_store.sql.database import Database
 from shard_store.sql.transaction import Transaction
-from shard_store.views import AsOf, DataFiles, KeyRange
 
 QUERY_PATIENCE = 120.0
 """Seconds for which all processes of a running query wait for the store: through a lock, a restart, a failover.
@@ -146,7 +137,7 @@ class ShardStore:
     leave_existing = _writes(listing.leave_existing)
     abandoned = _reads(listing.abandoned)
     let_go_of_listings = _writes(listing.let_go)
-    adopt = _writes(adopting.adopt)
+    adopt = _writes(moving.adopt)
 
     # objects that are deleted or moved after they were read
 
@@ -245,29 +236,29 @@ class ShardStore:
 
     # shards as operators see them
 
-    remembered_shards = _reads(shard_story.remembered)
-    shard_story = _reads(shard_story.story)
+    remembered_shards = _reads(shards.remembered)
+    shard_story = _reads(shards.story)
 
     def find_shards(self, criteria: ShardCriteria, *, limit: int | None = None) -> Iterator[list[FoundShard]]:
         """Shards in pages of up to 1,000."""
-        return shard_search.pages(self.database, criteria, limit=limit)
+        return shards.pages(self.database, criteria, limit=limit)
 
     def quarantine(self, keys: Sequence[ShardKey], audit: Audit, *, dry_run: bool = False) -> ShardsChanged:
         """Have up to 1,000 open shards given up by the next plan that holds them."""
         run = self.database.read if dry_run else self.database.write
-        return run(lambda t: shard_repair.quarantine(t, keys, audit, dry_run=dry_run))
+        return run(lambda t: repair.quarantine(t, keys, audit, dry_run=dry_run))
 
     def put_back(
         self, keys: Sequence[ShardKey], audit: Audit, *, message_uri: str, dry_run: bool = False
     ) -> ShardsChanged:
         """Have up to 1,000 quarantined shards read again by their pipelines."""
         run = self.database.read if dry_run else self.database.write
-        return run(lambda t: shard_repair.reopen(t, keys, audit, message_uri=message_uri, dry_run=dry_run))
+        return run(lambda t: repair.reopen(t, keys, audit, message_uri=message_uri, dry_run=dry_run))
 
     def forget(self, keys: Sequence[ShardKey], audit: Audit, *, dry_run: bool = False) -> ShardsChanged:
         """Delete up to 1,000 finished shards: announced again, they are read again."""
         run = self.database.read if dry_run else self.database.write
-        return run(lambda t: shard_repair.forget(t, keys, audit, dry_run=dry_run))
+        return run(lambda t: repair.forget(t, keys, audit, dry_run=dry_run))
 
     status = _reads(operations.status)
     hours = _reads(operations.hours)

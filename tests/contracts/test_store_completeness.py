@@ -334,7 +334,7 @@ def test_old_certificates_are_pruned_but_the_newest_of_a_prefix(backend: StoreBa
 
 
 def test_the_key_ranges_of_a_view_hold_every_shard_once(store: ShardStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    from shard_store import views
+    from shard_store.operators import views
 
     us = Pipeline.start(store)
     assert store.key_ranges(10) == [views.KeyRange()]

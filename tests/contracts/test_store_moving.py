@@ -15,12 +15,12 @@ import sqlalchemy as sa
 from queue_source.admin import moving as moving_files
 from queue_source.admin.moving import check, export, import_file
 from queue_source.errors import OptionError
-from shard_store import moving
 from shard_store.error_table import search
 from shard_store.error_table.search import Criteria
 from shard_store.errors import PipelineTakenOver, ShardStoreError, StoreConfigurationError
 from shard_store.model import BEGINNING, ErrorRecord, Reference, Split, shard_key
-from shard_store.operations import DEAD, STOPPED
+from shard_store.operators import moving
+from shard_store.operators.status import DEAD, STOPPED
 from shard_store.shards.changes import Audit
 from shard_store.sql.install import migrate
 from shard_store.sql.schema import (

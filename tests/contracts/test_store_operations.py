@@ -12,7 +12,7 @@ from shard_store.completeness.certificates import Scope, Tally
 from shard_store.completeness.comparing import Category
 from shard_store.completeness.listing import Found
 from shard_store.model import LISTING, Content, ErrorRecord, Plan, Position, Runtime, Semantics, Split
-from shard_store.operations import DEAD, RUNNING, STOPPED, PipelineStatus, StatusLimits, complaints
+from shard_store.operators.status import DEAD, RUNNING, STOPPED, PipelineStatus, StatusLimits, complaints
 from shard_store.pruning import RetentionPolicy
 from shard_store.shards.activity import Intake, Report
 from shard_store.sql.schema import history, pipelines

@@ -23,8 +23,8 @@ from shard_store.model import (
     position_at,
     shard_key,
 )
-from shard_store.shard_repair import ShardsChanged
-from shard_store.shard_search import ShardCriteria
+from shard_store.operators.repair import ShardsChanged
+from shard_store.operators.shards import ShardCriteria
 from shard_store.shards.changes import Audit
 from shard_store.sql.schema import shard_changes, shards
 from shard_store.store import ShardStore

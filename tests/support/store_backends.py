@@ -158,7 +158,7 @@ def whole(shard: Shard) -> Range:
 
 
 def rows(store: ShardStore, view: str) -> list[dict[str, Any]]:
-    from shard_store.views import VIEWS
+    from shard_store.operators.views import VIEWS
 
     names = [column.name for column in VIEWS[view]]
     return [dict(zip(names, row, strict=True)) for page in store.pages(view) for row in page]

@@ -49,6 +49,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("shard_store.batches",),
     *inside("shard_store.completeness", "listing", "comparing", "certificates"),
     ("shard_store.completeness",),
+    *inside("shard_store.operators", "moving repair shards status views"),
+    ("shard_store.operators",),
     ("shard_store",),
     ("queue_source.errors",),
     ("queue_source.messages", "queue_source.tags"),

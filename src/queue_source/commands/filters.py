@@ -19,7 +19,7 @@ from queue_source.options.units import parse_duration
 
 if TYPE_CHECKING:
     from shard_store.error_table.search import Criteria
-    from shard_store.shard_search import ShardCriteria
+    from shard_store.operators.shards import ShardCriteria
 
 
 T = TypeVar("T", bound="Criteria | ShardCriteria")
@@ -139,7 +139,7 @@ class ShardChoice:
 
     def criteria(self, *, everything: bool = True) -> ShardCriteria:
         """The options for the store, as `Choice.criteria`."""
-        from shard_store.shard_search import ShardCriteria  # here: it loads SQLAlchemy, and `--help` can do without
+        from shard_store.operators.shards import ShardCriteria  # here: it loads SQLAlchemy, and `--help` can do without
 
         chosen = ShardCriteria(
             ids=tuple(self.ids or ()),

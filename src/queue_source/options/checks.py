@@ -19,9 +19,7 @@ from queue_source.options.views import ViewOptions
 from shard_store.model import Semantics
 
 _TARGETS = ("table", "path", "queueUrl")
-_SURE = timedelta(
-    hours=1
-)  # by which an object has to be younger than what was forgotten (`SURE` of listings)
+_SURE = timedelta(hours=1)  # by which an object has to be younger than what was forgotten (`SURE` of listings)
 
 
 def check_reader(options: ReaderOptions) -> None:

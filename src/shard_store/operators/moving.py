@@ -3,6 +3,8 @@
 Leaving is one short transaction: from then on nothing of the source changes here, whatever still runs (invariants 2
 and 4). What is read after it is what arrives, also in one transaction, in the one store that the source has left for.
 Values are read and written as the database keeps them, so nothing is lost in types that only our code knows.
+
+Of another reader's memory only objects arrive: what it has read counts as finished here (`cuesqueue adopt`).
 """
 
 from __future__ import annotations
@@ -10,17 +12,20 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.types import TypeEngine
 
 from shard_store.batches.progress import other_stores
+from shard_store.batches.starting import check_name
 from shard_store.errors import StoreConfigurationError
+from shard_store.model import ShardState, end_at, shard_key
+from shard_store.shards.sources import refuse_moved
 from shard_store.sql import install, schema
 from shard_store.sql.install import is_known, refuse_older_code
-from shard_store.sql.schema import LongText, of_pipeline, pipelines, read_marks, snapshots, sources
-from shard_store.sql.transaction import Transaction
+from shard_store.sql.schema import LongText, of_pipeline, pipelines, read_marks, shards, snapshots, sources
+from shard_store.sql.transaction import Transaction, chunks
 
 TABLES: tuple[sa.Table, ...] = (
     sources,
@@ -267,3 +272,42 @@ def _plain(column: sa.Column[Any]) -> TypeEngine[Any]:
     if isinstance(kind, sa.types.TypeDecorator):
         return LongText
     return sa.LargeBinary() if isinstance(kind, sa.LargeBinary) else kind
+
+
+class Adopted(NamedTuple):
+    """An object that was read elsewhere; `size` in bytes and `etag` as far as they are known."""
+
+    uri: str
+    size: int | None = None
+    etag: str | None = None
+
+
+def adopt(transaction: Transaction, source: str, objects: Sequence[Adopted], origin: str) -> int:
+    """Write these objects down as finished shards of the source, now; returns how many were not known.
+
+    What is known stays as it is, also what is not finished: so it may be run again. `origin` is shown with each shard,
+    in the place of its message.
+    """
+    check_name("source", source)
+    transaction.execute(transaction.dialect.insert_if_absent(sources).values(source=source, forgotten_before=0))
+    refuse_moved(transaction, source)
+    by_key = {shard_key(source, one.uri): one for one in objects}
+    keys = sorted(by_key)
+    known = {row.shard_key for row in transaction.select_among(shards.select(), shards.c.shard_key, keys)}
+    names = ("shard_key", "shard_id", "size", "etag", "position")
+    fixed = {
+        "source": source,
+        "queue": "adopted",
+        "message_id": origin,
+        "receive_count": 0,
+        "state": ShardState.DONE.value,
+        "opened_at": transaction.now(),
+        "finished_at": transaction.now(),
+    }
+    given = transaction.row_set(**{name: shards.c[name] for name in names})
+    insert = given.insert(transaction.dialect.insert_if_absent(shards), fixed)
+    new = [key for key in keys if key not in known]
+    for chunk in chunks(new):
+        values = [(key, (one := by_key[key]).uri, one.size, one.etag, end_at(one.size or 0)) for key in chunk]
+        given.execute(transaction.connection, insert, values)
+    return len(new)
