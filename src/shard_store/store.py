@@ -14,7 +14,6 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from sqlalchemy.engine import Connection
 
-from shard_store import cleaning, leases, pruning
 from shard_store.batches import plans, progress, publishing, readings, starting
 from shard_store.batches.plans import NotedPlans
 from shard_store.batches.publishing import Published
@@ -30,12 +29,13 @@ from shard_store.operators import status as operations
 from shard_store.operators.repair import ShardsChanged
 from shard_store.operators.shards import FoundShard, ShardCriteria
 from shard_store.operators.views import AsOf, DataFiles, KeyRange
-from shard_store.pruning import PruneResult, RetentionPolicy
 from shard_store.shards import ownership, sources
 from shard_store.shards.changes import Audit
 from shard_store.sql import install
 from shard_store.sql.database import Database
 from shard_store.sql.transaction import Transaction
+from shard_store.upkeep import cleaning, pruning, timing
+from shard_store.upkeep.pruning import PruneResult, RetentionPolicy
 
 QUERY_PATIENCE = 120.0
 """Seconds for which all processes of a running query wait for the store: through a lock, a restart, a failover.
@@ -324,9 +324,9 @@ class ShardStore:
 
     def win_interval(self, name: str, interval: float) -> bool:
         """True for one caller over all pipelines in each `interval` seconds."""
-        return leases.win_interval(self.database, name, interval)
+        return timing.win_interval(self.database, name, interval)
 
-    was_won = _reads(leases.was_won)
+    was_won = _reads(timing.was_won)
 
     def prune(
         self, policy: RetentionPolicy, now: datetime | None = None, *, dry_run: bool = False, time_out: float = 60.0

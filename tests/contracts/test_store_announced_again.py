@@ -23,10 +23,10 @@ from shard_store.model import (
     position_at,
     shard_key,
 )
-from shard_store.pruning import RetentionPolicy
 from shard_store.shards.changes import Audit
 from shard_store.sql.schema import shard_changes, shards
 from shard_store.store import ShardStore
+from shard_store.upkeep.pruning import RetentionPolicy
 from support.store_backends import STALE, Pipeline, StoreBackend, rows
 
 CURABLE = ("missing-object", "object-changed", "forbidden-object")

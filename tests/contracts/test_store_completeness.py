@@ -11,9 +11,9 @@ from shard_store.completeness.certificates import Scope, Tally, since
 from shard_store.completeness.comparing import HOUR, UNMEASURED, Category, Clocks, Finding, ListedShard
 from shard_store.errors import StoreConfigurationError
 from shard_store.model import Content, ErrorRecord, Semantics, Split, shard_key
-from shard_store.pruning import RetentionPolicy
 from shard_store.sql.schema import shards, sources
 from shard_store.store import ShardStore
+from shard_store.upkeep.pruning import RetentionPolicy
 from support.store_backends import Pipeline, StoreBackend, rows
 
 SECOND = 1_000_000

@@ -26,9 +26,9 @@ from shard_store.model import (
     position_at,
     shard_key,
 )
-from shard_store.pruning import RetentionPolicy
 from shard_store.sql.transaction import Transaction
 from shard_store.store import ShardStore
+from shard_store.upkeep.pruning import RetentionPolicy
 from support.servers.postgres import new_database
 from support.store_backends import MYSQL_URL, STALE, Pipeline, StoreBackend, content, rows
 

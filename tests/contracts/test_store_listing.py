@@ -13,9 +13,9 @@ import sqlalchemy as sa
 from shard_store.completeness.listing import SURE, Claim, Compared, Found
 from shard_store.errors import PipelineTakenOver
 from shard_store.model import LISTING, Content, ErrorRecord, ShardState, Split
-from shard_store.pruning import RetentionPolicy
 from shard_store.sql.schema import listings, sources
 from shard_store.store import ShardStore
+from shard_store.upkeep.pruning import RetentionPolicy
 from support.store_backends import STALE, Pipeline, StoreBackend, content, rows
 
 PREFIX = "s3://bucket/"

@@ -13,10 +13,10 @@ from shard_store.completeness.comparing import Category
 from shard_store.completeness.listing import Found
 from shard_store.model import LISTING, Content, ErrorRecord, Plan, Position, Runtime, Semantics, Split
 from shard_store.operators.status import DEAD, RUNNING, STOPPED, PipelineStatus, StatusLimits, complaints
-from shard_store.pruning import RetentionPolicy
 from shard_store.shards.activity import Intake, Report
 from shard_store.sql.schema import history, pipelines
 from shard_store.store import ShardStore
+from shard_store.upkeep.pruning import RetentionPolicy
 from support.store_backends import STALE, Pipeline, StoreBackend
 
 HOUR = 3600.0

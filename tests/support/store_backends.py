@@ -12,7 +12,6 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from shard_store import trusted_time
 from shard_store.batches.publishing import Published
 from shard_store.model import (
     BEGINNING,
@@ -29,6 +28,7 @@ from shard_store.model import (
 )
 from shard_store.sql.schema import identity, leases, metadata
 from shard_store.store import ShardStore, open_store
+from shard_store.upkeep import timing
 from support.queues.backend import Clock
 
 MYSQL_URL = os.environ.get("CUESQUEUE_TEST_MYSQL_URL", "")
@@ -64,7 +64,7 @@ class StoreBackend:
         """Let time pass in which readers run, and prune: so that the clock is trusted afterwards."""
         self.clock.advance(seconds)
         with open_store(self.url) as store, store.database.engine.begin() as connection:
-            connection.execute(leases.delete().where(leases.c.name.in_(trusted_time.NAMES)))
+            connection.execute(leases.delete().where(leases.c.name.in_(timing.NAMES)))
 
     def wipe(self) -> None:
         with open_store(self.url) as store, store.database.engine.begin() as connection:

@@ -19,7 +19,7 @@ from queue_source.storage.buckets import open_bucket
 from shard_store import failpoints
 from shard_store.failpoints import FailpointReached
 from shard_store.model import LISTING
-from shard_store.pruning import RetentionPolicy
+from shard_store.upkeep.pruning import RetentionPolicy
 from support.coordinator_world import EMPTY, World, assert_published_once, uris
 from support.driver_loop import DriverLoop, published, reader_options, states, until
 from support.store_backends import rows

@@ -169,7 +169,7 @@ shards = sa.Table(
     sa.Column("opened_at", sa.BigInteger, nullable=False),
     sa.Column("finished_at", sa.BigInteger),  # NULL while open
     sa.Column("sequence", sa.String(64)),  # orders the versions of the object, where its notification says it
-    sa.Column("pending", sa.String(12)),  # what the next plan has to know of it: see announcing.py
+    sa.Column("pending", sa.String(12)),  # what the next plan has to know of it: see shards/announcing.py
     sa.Column("reference", AsReference),  # what else its announcement said; NULL where objects are read
     sa.Column("sent_at", sa.BigInteger),  # its message, by the queue's clock; NULL: nobody knows
     **_TABLE,
@@ -339,7 +339,7 @@ sources = sa.Table(
     sa.Column("moved_to", AnyText),  # the store that it is in by now, without secrets; NULL: it is here
     sa.Column("moved_to_id", sa.String(32)),  # of that store
     sa.Column("import_id", sa.String(100)),  # of the file with which it came here
-    sa.Column("naming", LongText),  # how its shards are named (JSON, see naming.py); NULL: not recorded yet
+    sa.Column("naming", LongText),  # how its shards are named (JSON, see shards/sources.py); NULL: not recorded yet
     **_TABLE,
 )
 
@@ -440,7 +440,7 @@ history = sa.Table(
     sa.Column("causes", LongText, nullable=False),  # of the errors: JSON, numbers by cause
     sa.Column("lag_p50", sa.BigInteger),  # microseconds from the message to the publication; NULL: nobody knows
     sa.Column("lag_p99", sa.BigInteger),
-    sa.Column("lags", LongText, nullable=False),  # the histogram that they are from (JSON, see lags.py)
+    sa.Column("lags", LongText, nullable=False),  # the histogram that they are from (JSON, see shards/activity.py)
     **_TABLE,
 )
 sa.Index("cuesqueue_history_hour", history.c.hour)

@@ -14,7 +14,7 @@ from shard_store.batches.positions import PUBLISHED
 from shard_store.model import ShardKey, ShardState
 from shard_store.sql.schema import cleanings, shards, sources
 from shard_store.sql.transaction import Transaction, chunks
-from shard_store.trusted_time import trusted_time
+from shard_store.upkeep.timing import trusted_time
 
 _MICROSECOND = timedelta(microseconds=1)
 SETTLED = timedelta(minutes=10)

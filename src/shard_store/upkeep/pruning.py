@@ -11,7 +11,6 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
-from shard_store import cleaning
 from shard_store.batches.starting import first_since
 from shard_store.error_table.handling import UNDELIVERED, awaits_delivery
 from shard_store.error_table.records import FINAL
@@ -34,7 +33,8 @@ from shard_store.sql.schema import (
     splits,
 )
 from shard_store.sql.transaction import ROWS_PER_STATEMENT, Transaction
-from shard_store.trusted_time import note_time, trusted_time
+from shard_store.upkeep import cleaning
+from shard_store.upkeep.timing import note_time, trusted_time
 
 _MICROSECOND = timedelta(microseconds=1)
 _CLEANED_WITHIN = 3
