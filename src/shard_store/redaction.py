@@ -54,37 +54,37 @@ def _shortened(text: str) -> str:
 def visible(text: str) -> str:
     """The text with what a terminal would obey written as `\\x1b`: senders of messages write to no terminal."""
     return _CONTROLS.sub(
-        lambda found: f"\\x{ord(found[0]):02x}" if found[0] <= "\xff" else f"\\u{ord(found[0]):04x}", text
+        lambda control: f"\\x{ord(control[0]):02x}" if control[0] <= "\xff" else f"\\u{ord(control[0]):04x}", text
     )
 
 
 def without_password(text: str, password: str | None) -> str:
     """A library's own message, redacted, and without the password that we gave to it."""
-    shown = redact_text(text)
-    return shown.replace(password, HIDDEN) if password else shown
+    redacted = redact_text(text)
+    return redacted.replace(password, HIDDEN) if password else redacted
 
 
 def _redact_one(url: str) -> str:
-    scheme, separator, rest = url.partition("://") if "://" in url else ("", "", url)
-    head, query = _parted(rest, bool(separator))
+    scheme, separator, address = url.partition("://") if "://" in url else ("", "", url)
+    head, query = _parted(address, bool(separator))
     user_info, at, host = head.rpartition("@")
     user, colon, _ = user_info.partition(":")
     authority = f"{user}:{HIDDEN}@{host}" if at and colon else head
     return scheme + separator + _hide_parameters(authority) + _hide_parameters(query)
 
 
-def _parted(rest: str, has_scheme: bool) -> tuple[str, str]:
+def _parted(address: str, has_scheme: bool) -> tuple[str, str]:
     """The part of a URL that may hold a password, and its query with the `?`."""
-    found = _QUERY.search(rest)
-    if found is None:
-        return rest, ""
-    head, query = rest[: found.start()], rest[found.start() :]
+    match = _QUERY.search(address)
+    if match is None:
+        return address, ""
+    head, query = address[: match.start()], address[match.start() :]
     unfinished = head.find(":")
     if has_scheme and "@" not in head and "@" in query and unfinished >= 0 and not _PORT.match(head, unfinished):
         # `user:pass?x=y@host`: the password itself holds what looks like a query
-        end = rest.rindex("@")
-        later = _QUERY.search(rest, end)
-        return (rest, "") if later is None else (rest[: later.start()], rest[later.start() :])
+        end = address.rindex("@")
+        later = _QUERY.search(address, end)
+        return (address, "") if later is None else (address[: later.start()], address[later.start() :])
     return head, query
 
 

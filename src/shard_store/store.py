@@ -163,8 +163,8 @@ class ShardStore:
 
         `noted_plans`: what the pipeline's newest reader in this driver says that it has planned.
         """
-        identity, known = self.database.read(lambda t: plans.plan_for(t, pipeline, driver, sink, noted_plans))
-        if not known:
+        identity, is_known = self.database.read(lambda t: plans.plan_for(t, pipeline, driver, sink, noted_plans))
+        if not is_known:
             self.database.write(lambda t: progress.make_sink_known(t, identity, sink))
         return identity
 
@@ -229,10 +229,10 @@ class ShardStore:
     mark_requeued = _writes(handling.mark_requeued)
     drop_errors = _writes(handling.drop)
 
-    def reopen(self, found: Sequence[StoredError], *, dry_run: bool = False, audit: Audit | None = None) -> Reopening:
+    def reopen(self, errors: Sequence[StoredError], *, dry_run: bool = False, audit: Audit | None = None) -> Reopening:
         """Put the quarantined shards of these object errors back to where each was found bad."""
         run = self.database.read if dry_run else self.database.write
-        return run(lambda t: handling.reopen(t, found, dry_run=dry_run, audit=audit))
+        return run(lambda t: handling.reopen(t, errors, dry_run=dry_run, audit=audit))
 
     # shards as operators see them
 

@@ -160,11 +160,11 @@ def plan_for(
     if (row.plan_incarnation != row.incarnation and not done) or (driver is not None and row.driver != driver):
         raise PipelineTakenOver(pipeline, row.plan_incarnation, row.incarnation)
     token = PublishToken(pipeline, row.incarnation)
-    known = sink is None or is_sink_known(row, sink)
+    is_known = sink is None or is_sink_known(row, sink)
     if row.plan_hash is None:
         digest = delivery_hash(row.source, pipeline, (), (0, 0))
-        return PlanIdentity(row.source, token, 0, 0, digest, unplanned), known
-    return PlanIdentity(row.source, token, row.plan_start, row.plan_end, row.plan_hash, unplanned), known
+        return PlanIdentity(row.source, token, 0, 0, digest, unplanned), is_known
+    return PlanIdentity(row.source, token, row.plan_start, row.plan_end, row.plan_hash, unplanned), is_known
 
 
 def _check_noted(transaction: Transaction, row: Row[Any], noted: Noted, done: bool) -> None:

@@ -62,8 +62,8 @@ def finished(transaction: Transaction, keys: set[ShardKey]) -> set[ShardKey]:
     Found by their keys alone: `IS NULL` would let a planner read the index of all unfinished shards beside them.
     """
     unfinished = sa.select(shards.c.shard_key).where(sa.func.coalesce(shards.c.finished_at, -1) == -1)
-    found = transaction.select_among(unfinished, shards.c.shard_key, keys)
-    return keys - {ShardKey(row.shard_key) for row in found}
+    open_rows = transaction.select_among(unfinished, shards.c.shard_key, keys)
+    return keys - {ShardKey(row.shard_key) for row in open_rows}
 
 
 def refuse_missing(transaction: Transaction, token: PublishToken, opened: Mapping[ShardKey, str]) -> None:
@@ -134,13 +134,15 @@ def _move(transaction: Transaction, identity: PlanIdentity, moves: Sequence[Move
     values: dict[str, object] = {}
     if ending:
         values = {"state": ShardState.DONE.value, "finished_at": transaction.now(), "end_seq": identity.end_seq}
-    given = transaction.row_set(key=shards.c.shard_key, start=shards.c.position, end=shards.c.position)
+    row_set = transaction.row_set(key=shards.c.shard_key, start=shards.c.position, end=shards.c.position)
     update = (
         shards.update()
-        .where(shards.c.shard_key == given.c["key"], shards.c.position == given.c["start"], owned_by(identity.token))
-        .values(position=given.c["end"], **values)
+        .where(
+            shards.c.shard_key == row_set.c["key"], shards.c.position == row_set.c["start"], owned_by(identity.token)
+        )
+        .values(position=row_set.c["end"], **values)
     )
-    moved = given.execute(transaction.connection, update, moves).rowcount
+    moved = row_set.execute(transaction.connection, update, moves).rowcount
     if transaction.trusts_rowcount and moved != len(moves):
         return _not_moved(transaction, identity, moves, ending) or {move.key for move in moves}
     return set()
@@ -168,8 +170,8 @@ def _elsewhere(
 ) -> set[ShardKey]:
     """The shards that `query` does not find at their place."""
     keys = [key for key, _ in places]
-    there = {(key, position) for key, position in transaction.select_among(query, shards.c.shard_key, keys)}
-    return {key for key, _ in places - there}
+    at_place = {(key, position) for key, position in transaction.select_among(query, shards.c.shard_key, keys)}
+    return {key for key, _ in places - at_place}
 
 
 MARKS = (Pending.BEGUN.value, Pending.SKIPPED.value, Pending.GIVEN_UP.value)

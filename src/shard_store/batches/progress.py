@@ -127,10 +127,10 @@ def write_snapshot(
     semantics = Semantics(row.semantics)
     if row.last_seq == seq:
         # either an attempt of this very call, whose commit was not reported, or a caller that counts wrongly
-        there = snapshots.flatten(snapshots.read(transaction, token.pipeline, seq - 1, seq))
-        wanted = [snapshots.as_kept(entry) for entry in entries]
-        if there == wanted or (semantics.final_at_snapshot and set(there) <= set(wanted)):
-            return tuple(there)
+        written = snapshots.flatten(snapshots.read(transaction, token.pipeline, seq - 1, seq))
+        intended = [snapshots.as_kept(entry) for entry in entries]
+        if written == intended or (semantics.final_at_snapshot and set(written) <= set(intended)):
+            return tuple(written)
         raise ShardStoreError(f"pipeline {token.pipeline!r}: snapshot {seq} is there already, with other ranges")
     if row.last_seq != seq - 1:
         raise ShardStoreError(f"pipeline {token.pipeline!r}: snapshot {seq} does not follow {row.last_seq}")

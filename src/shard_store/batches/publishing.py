@@ -122,9 +122,9 @@ def publish(
     published.
     """
     rows = _fence_all(transaction, identities)  # first: a replaced driver fails even when there is nothing to do
-    found, fresh = _look(transaction, identities, {i: rows[i].confirmed_seq for i in identities}, batch_id)
-    if found.already:
-        return found
+    recorded, fresh = _look(transaction, identities, {i: rows[i].confirmed_seq for i in identities}, batch_id)
+    if recorded.already:
+        return recorded
     first = identities[0]
     deliveries = {
         i: replace(_delivery(transaction, i, rows[i], batch_id), fenced=fenced and files is not None, winners=winners)
@@ -135,7 +135,7 @@ def publish(
     if first in deliveries:
         made = [deliver(transaction, lead)]
     else:
-        made = [_deliver_without_shards(transaction, replace(lead, digest=found.delivery_hash))]
+        made = [_deliver_without_shards(transaction, replace(lead, digest=recorded.delivery_hash))]
     for identity in fresh:
         if identity != first:
             other = replace(deliveries[identity], lead=made[0].delivery_hash)
@@ -176,16 +176,18 @@ def _look(
     """
     first = identities[0]
     c = attempts.c
-    found = transaction.execute(
+    recorded = transaction.execute(
         sa.select(c.delivery_hash, c.batch_id, c.lead_hash)
         .where(c.delivery_hash.in_([identity.delivery_hash for identity in identities]))
         .order_by(c.published_at.desc(), c.end_seq)
     ).all()
-    known = {row.delivery_hash for row in found}
-    fresh = [i for i in identities if i.delivery_hash not in known and i.end_seq > max(i.start_seq, confirmed[i])]
+    delivered_hashes = {row.delivery_hash for row in recorded}
+    fresh = [
+        i for i in identities if i.delivery_hash not in delivered_hashes and i.end_seq > max(i.start_seq, confirmed[i])
+    ]
     if first in fresh:
         return Published(first.delivery_hash, already=False), fresh
-    delivered_as = next((row.lead_hash for row in found if batch_id in (None, row.batch_id)), None)
+    delivered_as = next((row.lead_hash for row in recorded if batch_id in (None, row.batch_id)), None)
     if not fresh and delivered_as is not None:
         return Published(delivered_as, already=True), fresh
     digest = _digest_without_shards(first, batch_id, fresh)
@@ -381,9 +383,9 @@ def _record(
         "published_at": now,
     }
     for chunk in chunks(files or ()):
-        given = transaction.row_set(**{name: splits.c[name] for name in ("path", "name_key", "rows", "bytes")})
+        row_set = transaction.row_set(**{name: splits.c[name] for name in ("path", "name_key", "rows", "bytes")})
         rows = [(f.path, split_key(f.path), f.rows, f.size) for f in chunk]
-        given.execute(transaction.connection, given.insert(splits.insert(), common), rows)
+        row_set.execute(transaction.connection, row_set.insert(splits.insert(), common), rows)
     attempt = common | {
         "lead_hash": delivery.lead or common["delivery_hash"],
         "incarnation": identity.token.incarnation,
@@ -400,11 +402,19 @@ def _record(
         "snapshot_at": snapshot_at,
     }
     transaction.execute(attempts.insert(), [attempt])
-    shown = {} if delivery.row_schema is None else {"row_schema": delivery.row_schema}
+    values = {} if delivery.row_schema is None else {"row_schema": delivery.row_schema}
     lags = histogram([now - delivery.sent[key] for key in ended if key in delivery.sent])
     amounts = Amounts(1, delivery.rows, delivery.size, len(ended), errors=causes, lags=lags)
-    size = delivery.rows, delivery.size
-    direct = identity.token.incarnation if delivery.direct else 0
-    last = LastBatch(identity.end_seq, delivery.batch_id, kind.value, now, *size, len(ended), causes.total(), direct)
-    shown |= counted(transaction, delivery.row, now, amounts, last)
-    transaction.execute(of_pipeline, [{"of": pipeline, "published_at": now, **shown}])
+    last = LastBatch(
+        seq=identity.end_seq,
+        batch_id=delivery.batch_id,
+        kind=kind.value,
+        published_at=now,
+        rows=delivery.rows,
+        bytes=delivery.size,
+        objects=len(ended),
+        errors=causes.total(),
+        direct=identity.token.incarnation if delivery.direct else 0,
+    )
+    values |= counted(transaction, delivery.row, now, amounts, last)
+    transaction.execute(of_pipeline, [{"of": pipeline, "published_at": now, **values}])

@@ -252,7 +252,8 @@ def _of(
 ) -> list[_Trace]:
     c = read_marks.c
     query = sa.select(c.task, c.first_place, c.end_place, c.unended).where(c.delivery_hash == digest, which)
-    return [_Trace(*row) for row in transaction.execute(query)]
+    rows = transaction.execute(query)
+    return [_Trace(row.task, row.first_place, row.end_place, row.unended) for row in rows]
 
 
 def _write(transaction: Transaction, digest: str, trace: _Trace) -> bool:
@@ -306,7 +307,8 @@ def marks_of_plan(transaction: Transaction, identity: PlanIdentity) -> list[Read
     """The marks that are there: reads under way, or left behind."""
     query = sa.select(read_marks.c.first_place, read_marks.c.end_place, read_marks.c.task, read_marks.c.unended)
     query = query.where(_is_of_plan(identity), read_marks.c.task >= ALONE)
-    return [ReadMark(*row) for row in transaction.execute(query)]
+    rows = transaction.execute(query)
+    return [ReadMark(row.first_place, row.end_place, row.task, row.unended) for row in rows]
 
 
 def forget_marks(transaction: Transaction, delivery_hash: str | None, attempts: int | None) -> None:

@@ -26,6 +26,8 @@ PIECE = 1 << 19
 """Characters of a chunk's contents in one row: MariaDB takes no more than 16 MB in a statement, unless it is set up to,
 and what has to be escaped takes several bytes."""
 _KEY = 32
+_COLUMNS = ("shard_id", "uri", "size", "etag", "queue", "message_id", "receive_count", "group", "payload", "reference")
+"""What a chunk has of its contents, in this order; the last one only where there are objects by reference."""
 
 
 _THESE = sa.and_(
@@ -53,12 +55,12 @@ def write(transaction: Transaction, token: PublishToken, snapshot: Snapshot) -> 
 
 def read(transaction: Transaction, pipeline: str, after: int, until: int) -> list[Snapshot]:
     """The snapshots with after < seq <= until, in order; those whose contents are forgotten are missing."""
-    found: dict[int, list[Range]] = {}
+    ranges_of: dict[int, list[Range]] = {}
     rows = transaction.execute(_CONTENTS, [{"of": pipeline, "after": after, "until": until}]).all()
     for seq, moves, contents in _whole(rows):
         both = zip(_moves(moves), _contents(contents), strict=True)
-        found.setdefault(seq, []).extend([Range(key, content, start, end) for (key, start, end), content in both])
-    return [Snapshot(seq, tuple(ranges)) for seq, ranges in found.items()]
+        ranges_of.setdefault(seq, []).extend([Range(key, content, start, end) for (key, start, end), content in both])
+    return [Snapshot(seq, tuple(ranges)) for seq, ranges in ranges_of.items()]
 
 
 def read_moves(transaction: Transaction, pipeline: str, after: int, until: int) -> list[Move]:
@@ -74,11 +76,11 @@ def read_planned(
     moves: list[Move] = []
     sent: dict[ShardKey, int] = {}
     for _, text, times in transaction.execute(_SENT, [{"of": pipeline, "after": after, "until": until}]):
-        found = _moves(text) if text else []
-        moves += found
+        row_moves = _moves(text) if text else []
+        moves += row_moves
         if times:
             base, later = json.loads(times)
-            both = zip(found, later, strict=True)
+            both = zip(row_moves, later, strict=True)
             sent |= {move[0]: (base + ms) * 1000 for move, ms in both if ms is not None}
     return moves, sent
 
@@ -151,10 +153,10 @@ def _moves_text(ranges: Sequence[Range]) -> str:
 def _sent_text(ranges: Sequence[Range]) -> str | None:
     """The first time in milliseconds, and how much later each is: short, since it is read by each publish."""
     times = [r.content.sent_at for r in ranges]
-    known = [time for time in times if time is not None]
-    if not known:
+    known_times = [time for time in times if time is not None]
+    if not known_times:
         return None
-    base = min(known) // 1000
+    base = min(known_times) // 1000
     later = [None if time is None else time // 1000 - base for time in times]
     return json.dumps([base, later], separators=(",", ":"))
 
@@ -187,16 +189,19 @@ def _contents_text(contents: Sequence[Content]) -> str:
 
 
 def _contents(text: str) -> list[Content]:
-    ids, uris, size, etag, queue, message_id, count, groups, payloads, *more = json.loads(text)
-    uris = [shard_id if uri is None else uri for shard_id, uri in zip(ids, uris, strict=True)]
-    few = (repeat(None) if groups is None else groups, repeat(None) if payloads is None else map(_payload, payloads))
-    contents = list(map(Content, ids, uris, size, etag, queue, message_id, count, *few))
-    for references in more:  # of objects by reference; there is one such column, or none
-        contents = [
-            content if fields is None else content._replace(reference=Reference(*fields))
-            for content, fields in zip(contents, references, strict=True)
-        ]
-    return contents
+    columns: dict[str, Any] = dict(zip(_COLUMNS, json.loads(text), strict=False))
+    uris = zip(columns["shard_id"], columns["uri"], strict=True)
+    columns["uri"] = [shard_id if uri is None else uri for shard_id, uri in uris]
+    columns["group"] = columns["group"] or repeat(None)
+    columns["payload"] = map(_payload, columns["payload"] or repeat(None))
+    references = columns.pop("reference", None)
+    contents = list(map(Content, *columns.values()))
+    if references is None:
+        return contents
+    return [
+        content if fields is None else content._replace(reference=Reference(*fields))
+        for content, fields in zip(contents, references, strict=True)
+    ]
 
 
 def _payload_fields(payload: Payload | None) -> list[object] | None:

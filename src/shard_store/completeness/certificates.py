@@ -151,15 +151,15 @@ def newest(transaction: Transaction, scope: Scope) -> Certificate | None:
         )
         .order_by(c.id.desc())  # and not by its time: a clock may have been wrong
     )
-    return next((found for found in map(_certificate, rows) if found.scope == scope), None)
+    return next((certificate for certificate in map(_certificate, rows) if certificate.scope == scope), None)
 
 
 def latest(transaction: Transaction, *, limit: int) -> tuple[Certificate, ...]:
     """The last ones of all sources, the newest first, without the URIs of what is not published."""
     columns = [column for column in certificates.c if column.name != "unpublished"]
     query: sa.Select[Any] = sa.select(*columns, sa.literal("{}").label("unpublished"))
-    found = transaction.execute(query.order_by(certificates.c.id.desc()).limit(limit))
-    return tuple(_certificate(row) for row in found)
+    rows = transaction.execute(query.order_by(certificates.c.id.desc()).limit(limit))
+    return tuple(_certificate(row) for row in rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,10 +183,12 @@ class Difference:
 def since(earlier: Certificate, now: Tally) -> Difference:
     """Compare what was certified with what is found now."""
     then = {"objects": earlier.objects, **earlier.counts}
-    found = {"objects": now.objects, **now.counts}
-    counts = {name: (then[name], number) for name, number in found.items() if then[name] != number}
+    current = {"objects": now.objects, **now.counts}
+    counts = {name: (then[name], number) for name, number in current.items() if then[name] != number}
     before = {name: earlier.unpublished.get(name, ()) for name in now.unpublished}
-    whole = all(len(before[name]) == then[name] and len(kept) == found[name] for name, kept in now.unpublished.items())
+    whole = all(
+        len(before[name]) == then[name] and len(kept) == current[name] for name, kept in now.unpublished.items()
+    )
     return Difference(
         same=earlier.digest == now.digest and not counts,
         counts=counts,
@@ -197,17 +199,26 @@ def since(earlier: Certificate, now: Tally) -> Difference:
 
 
 def _others(these: Mapping[str, Sequence[str]], those: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-    found = {name: _without(uris, those[name]) for name, uris in these.items()}
-    return {name: uris for name, uris in found.items() if uris}
+    surplus = {name: _without(uris, those[name]) for name, uris in these.items()}
+    return {name: uris for name, uris in surplus.items() if uris}
 
 
 def _without(uris: Iterable[str], others: Iterable[str]) -> list[str]:
-    known = set(others)
-    return [uri for uri in uris if uri not in known]
+    excluded = set(others)
+    return [uri for uri in uris if uri not in excluded]
 
 
 def _certificate(row: Row[Any]) -> Certificate:
     scope = Scope(row.source, row.prefix, row.modified_since, row.modified_before, row.choice)
     counts = {name: getattr(row, name) or 0 for name in _COUNTS}  # an earlier version knows fewer of them
-    rest = (row.digest, json.loads(row.unpublished), row.actor, row.written_at)
-    return Certificate(row.id, scope, row.evidence, row.objects, counts, *rest)
+    return Certificate(
+        id=row.id,
+        scope=scope,
+        evidence=row.evidence,
+        objects=row.objects,
+        counts=counts,
+        digest=row.digest,
+        unpublished=json.loads(row.unpublished),
+        actor=row.actor,
+        written_at=row.written_at,
+    )

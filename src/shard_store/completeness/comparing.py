@@ -11,6 +11,7 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
+from sqlalchemy.engine import Row
 
 from shard_store.completeness.listing import SURE, earliest, latest
 from shard_store.errors import StoreConfigurationError
@@ -109,13 +110,13 @@ def source_of(transaction: Transaction, name: str | None) -> str:
     A name that is misspelt would make every object a missing one, and so would a source that keeps no shards.
     """
     rows = transaction.execute(sa.select(pipelines.c.source, pipelines.c.semantics)).all()
-    known = sorted({row.source for row in rows})
-    if name is None and len(known) == 1:
-        (name,) = known
-    if name is None or name not in known:
-        some = ", ".join(known[:10]) or "none, since no query has started yet"
+    names = sorted({row.source for row in rows})
+    if name is None and len(names) == 1:
+        (name,) = names
+    if name is None or name not in names:
+        some = ", ".join(names[:10]) or "none, since no query has started yet"
         problem = "has several sources, so name one" if name is None else f"has no source {name[:100]!r}"
-        problem = problem if known or name is not None else "has no source yet"
+        problem = problem if names or name is not None else "has no source yet"
         raise StoreConfigurationError(f"option 'source': the store {transaction.database!r} {problem}; it has: {some}")
     if all(not Semantics(row.semantics).keeps_shards for row in rows if row.source == name):
         raise StoreConfigurationError(
@@ -138,29 +139,36 @@ def compare(
     One statement, which sees the shards and how far the source remembers at the same moment: else what pruning removes
     in between would be called missing.
     """
-    keys = [shard_key(source, one.shard_id) for one in listed]
-    plain_keys = {one: shard_key(source, one.uri) for one in listed if one.uri is not None}
+    keys = [shard_key(source, entry.shard_id) for entry in listed]
+    plain_keys = {entry: shard_key(source, entry.uri) for entry in listed if entry.uri is not None}
     c = shards.c
     columns = (c.shard_key, c.state, c.size, c.etag, c.finished_at, c.owner, c.pending)
     of_shards = sa.select(*columns).where(transaction.among(shards.c.shard_key, sorted({*keys, *plain_keys.values()})))
-    given = _memory(source).subquery()
+    source_row = _memory(source).subquery()
     of_source = sa.select(
-        sa.null(), sa.literal(""), given.c.forgotten_before, sa.null(), given.c.existing_before, sa.null(), sa.null()
+        sa.null(),
+        sa.literal(""),
+        source_row.c.forgotten_before,
+        sa.null(),
+        source_row.c.existing_before,
+        sa.null(),
+        sa.null(),
     )
-    known: dict[ShardKey | None, Any] = {}
-    for found in transaction.execute(sa.union_all(of_shards, of_source)):
-        known[None if found[0] is None else ShardKey(bytes(found[0]))] = found
-    of_own = known.pop(None, None)
-    remembered = Memory() if of_own is None else Memory(of_own[2], of_own[4])
+    rows: dict[ShardKey | None, Row[Any]] = {}
+    for stored in transaction.execute(sa.union_all(of_shards, of_source)):
+        rows[None if stored.shard_key is None else ShardKey(bytes(stored.shard_key))] = stored
+    of_own = rows.pop(None, None)
+    # the row of the source has its own columns in the places of these two
+    remembered = Memory() if of_own is None else Memory(of_own.size, of_own.finished_at)
     findings = []
-    for one, key in zip(listed, keys, strict=True):
-        plain = known.get(plain_keys.get(one, key))
-        if (row := known.get(key)) is not None:
-            findings.append(_known(one, row, clocks))
-        elif plain is not None and _known(one, plain, clocks._replace(accuracy=0)).category is Category.PUBLISHED:
-            findings.append(Finding(Category.PUBLISHED, plain[5]))
+    for entry, key in zip(listed, keys, strict=True):
+        plain = rows.get(plain_keys.get(entry, key))
+        if (row := rows.get(key)) is not None:
+            findings.append(_known(entry, row, clocks))
+        elif plain is not None and _known(entry, plain, clocks._replace(accuracy=0)).category is Category.PUBLISHED:
+            findings.append(Finding(Category.PUBLISHED, plain.owner))
         else:
-            findings.append(_unknown(one, remembered, clocks))
+            findings.append(_unknown(entry, remembered, clocks))
     return findings
 
 
@@ -168,27 +176,26 @@ def _memory(source: str) -> sa.Select[Any]:
     return sa.select(sources.c.forgotten_before, sources.c.existing_before).where(sources.c.source == source)
 
 
-def _unknown(one: ListedShard, remembered: Memory, clocks: Clocks) -> Finding:
-    last = latest(one.modified, one.appeared) - clocks.ahead
+def _unknown(entry: ListedShard, remembered: Memory, clocks: Clocks) -> Finding:
+    last = latest(entry.modified, entry.appeared) - clocks.ahead
     if remembered.existing_before is not None and last < remembered.existing_before:
         return Finding(Category.BEFORE_BEGINNING)
-    first = earliest(one.modified, one.appeared) - clocks.ahead
+    first = earliest(entry.modified, entry.appeared) - clocks.ahead
     if remembered.forgotten_before and first <= remembered.forgotten_before + SURE:
         return Finding(Category.BEYOND_MEMORY)
     return Finding(Category.MISSING)
 
 
-def _known(one: ListedShard, row: Sequence[Any], clocks: Clocks) -> Finding:
-    _, state, size, etag, finished_at, owner, mark = row
-    if state == ShardState.QUARANTINED.value:
-        return Finding(Category.QUARANTINED, owner)
-    if state != ShardState.DONE.value:
-        return Finding(Category.WAITING, owner)
-    if mark in UNPUBLISHED_BY_MARK:
-        return Finding(UNPUBLISHED_BY_MARK[mark], owner)
-    if one.etag is not None and etag is not None:
-        changed = one.etag != etag
+def _known(entry: ListedShard, row: Row[Any], clocks: Clocks) -> Finding:
+    if row.state == ShardState.QUARANTINED.value:
+        return Finding(Category.QUARANTINED, row.owner)
+    if row.state != ShardState.DONE.value:
+        return Finding(Category.WAITING, row.owner)
+    if row.pending in UNPUBLISHED_BY_MARK:
+        return Finding(UNPUBLISHED_BY_MARK[row.pending], row.owner)
+    if entry.etag is not None and row.etag is not None:
+        changed = entry.etag != row.etag
     else:
-        other_size = one.size is not None and size is not None and one.size != size
-        changed = other_size or one.modified - clocks.ahead > finished_at + clocks.accuracy
-    return Finding(Category.CHANGED if changed else Category.PUBLISHED, owner)
+        other_size = entry.size is not None and row.size is not None and entry.size != row.size
+        changed = other_size or entry.modified - clocks.ahead > row.finished_at + clocks.accuracy
+    return Finding(Category.CHANGED if changed else Category.PUBLISHED, row.owner)

@@ -113,13 +113,13 @@ def claim(
         if not _is_due(row, token, micros, at_once):
             return None
         goes_on = row.ended_at is None and row.failures < _PATIENCE
-        found = Claim(source, prefix, row.now)
+        claimed = Claim(source, prefix, row.now)
         if goes_on:
-            found = Claim(
+            claimed = Claim(
                 source, prefix, row.began_at, row.cursor, row.objects, row.opened, row.beyond_memory, row.existing
             )
-        _write(transaction, key, token, found, ended=False, failures=row.failures if goes_on else 0)
-        return found
+        _write(transaction, key, token, claimed, ended=False, failures=row.failures if goes_on else 0)
+        return claimed
 
     return database.write(take) if database.read(is_due) else None
 
@@ -128,7 +128,7 @@ def compare(
     transaction: Transaction,
     token: PublishToken,
     claim: Claim,
-    found: Sequence[Found],
+    page: Sequence[Found],
     *,
     objects: int,
     cursor: str | None,
@@ -152,14 +152,14 @@ def compare(
     mine = (token.pipeline, token.incarnation, claim.began_at)  # ended or not: the commit before may have been ours
     if row is None or (row.owner, row.incarnation, row.began_at) != mine:
         return None
-    wanted = {shard_key(claim.source, one.content.shard_id): one for one in found}
-    states = _states(transaction, wanted)
-    unknown = {key: one for key, one in wanted.items() if key not in states and one.chosen}
+    by_key = {shard_key(claim.source, entry.content.shard_id): entry for entry in page}
+    states = _states(transaction, by_key)
+    unknown = {key: entry for key, entry in by_key.items() if key not in states and entry.chosen}
     new = _New({})
     if unknown:
         new = _open(transaction, token, claim.source, unknown, int(grace * _SECOND), clock)
     unfinished = [key for key, state in states.items() if state != ShardState.DONE.value]
-    known, reopened = _known(transaction, token, unfinished, wanted) if unfinished else ([], 0)
+    takeable, reopened = _known(transaction, token, unfinished, by_key) if unfinished else ([], 0)
     opened = sum(shard.token == token for shard in new.shards.values())
     after = claim._replace(
         cursor=cursor,
@@ -169,7 +169,7 @@ def compare(
         existing=claim.existing + new.existing,
     )
     _write(transaction, key, token, after, ended=cursor is None)
-    return Compared(after, [*new.shards.values(), *known], opened, reopened, new.beyond_memory, new.existing)
+    return Compared(after, [*new.shards.values(), *takeable], opened, reopened, new.beyond_memory, new.existing)
 
 
 def fail(transaction: Transaction, token: PublishToken, source: str, prefix: str) -> bool:
@@ -187,10 +187,10 @@ def abandoned(transaction: Transaction, source: str, limit: int) -> list[Shard]:
         pipelines.c.source == source, pipelines.c.stale_at <= transaction.now()
     )
     names = transaction.execute(stopped).scalars().all()  # by name: else planners read all that is open of everybody
-    left = sa.and_(shards.c.finished_at.is_(None), shards.c.queue == LISTING, shards.c.source == source)
-    query = current(transaction).where(left).limit(limit)
-    found = transaction.execute(query.where(shards.c.owner.is_(None))).all()
-    return [as_shard(row) for row in (*found, *transaction.select_among(query, shards.c.owner, names))][:limit]
+    unfinished = sa.and_(shards.c.finished_at.is_(None), shards.c.queue == LISTING, shards.c.source == source)
+    query = current(transaction).where(unfinished).limit(limit)
+    unowned = transaction.execute(query.where(shards.c.owner.is_(None))).all()
+    return [as_shard(row) for row in (*unowned, *transaction.select_among(query, shards.c.owner, names))][:limit]
 
 
 def leave_existing(transaction: Transaction, token: PublishToken, source: str) -> None:
@@ -287,32 +287,35 @@ def _open(
     """
     query = sa.select(sources.c.forgotten_before, sources.c.existing_before, transaction.now().label("now"))
     memory = transaction.execute(query.where(sources.c.source == source).with_for_update()).one()
-    there = clock()
-    ahead = there - memory.now  # the clock of the object store, beside the database's
+    store_time = clock()
+    ahead = store_time - memory.now  # the clock of the object store, beside the database's
     new: dict[ShardKey, Found] = {}
     beyond = existing = 0
-    for key, one in unknown.items():
-        if abs(there - one.modified) < grace:  # what is further in the future will hardly be younger next time
+    for key, entry in unknown.items():
+        if abs(store_time - entry.modified) < grace:  # what is further in the future will hardly be younger next time
             continue
-        if memory.existing_before is not None and latest(one.modified, one.appeared) - ahead < memory.existing_before:
+        if (
+            memory.existing_before is not None
+            and latest(entry.modified, entry.appeared) - ahead < memory.existing_before
+        ):
             existing += 1
             continue
-        if memory.forgotten_before and not _is_after(one, memory.forgotten_before + SURE, memory.now, ahead):
+        if memory.forgotten_before and not _is_after(entry, memory.forgotten_before + SURE, memory.now, ahead):
             beyond += 1
         else:
-            new[key] = one
+            new[key] = entry
     surely = _without_plain(transaction, source, new, memory.now, ahead)
     absent = [(key, surely[key].content) for key in sorted(surely)]
     return _New(insert_absent(transaction, token, source, absent), beyond, existing)
 
 
-def _is_after(one: Found, moment: int, now: int, ahead: int) -> bool:
+def _is_after(entry: Found, moment: int, now: int, ahead: int) -> bool:
     """Whether it was surely modified after the moment.
 
     A time in the future, or later than the moment at which a file got it, is what somebody has set: it proves nothing.
     """
-    told = earliest(one.modified, one.appeared)
-    return moment < told - ahead <= now + SURE and told + SURE >= one.modified
+    told = earliest(entry.modified, entry.appeared)
+    return moment < told - ahead <= now + SURE and told + SURE >= entry.modified
 
 
 def earliest(modified: int, appeared: int | None) -> int:
@@ -332,41 +335,43 @@ def _without_plain(
 ) -> dict[ShardKey, Found]:
     """Those that were not read before `allowOverwrites` was set, when the URI alone was their identity."""
     plain = {
-        shard_key(source, one.content.uri): key for key, one in new.items() if one.content.shard_id != one.content.uri
+        shard_key(source, entry.content.uri): key
+        for key, entry in new.items()
+        if entry.content.shard_id != entry.content.uri
     }
-    left = dict(new)
+    unread = dict(new)
     columns = sa.select(shards.c.shard_key, shards.c.etag, shards.c.finished_at).where(
         shards.c.state == ShardState.DONE.value
     )
     for row in transaction.select_among(columns, shards.c.shard_key, plain):
         key = plain[ShardKey(row.shard_key)]
-        etag, one = row.etag, new[key]
-        if etag is not None and one.content.etag is not None:
-            is_read = etag == one.content.etag
+        etag, entry = row.etag, new[key]
+        if etag is not None and entry.content.etag is not None:
+            is_read = etag == entry.content.etag
         else:
-            is_read = not _is_after(one, row.finished_at, now, ahead)
+            is_read = not _is_after(entry, row.finished_at, now, ahead)
         if is_read:
-            del left[key]
-    return left
+            del unread[key]
+    return unread
 
 
 def _known(
-    transaction: Transaction, token: PublishToken, keys: Iterable[ShardKey], wanted: Mapping[ShardKey, Found]
+    transaction: Transaction, token: PublishToken, keys: Iterable[ShardKey], page: Mapping[ShardKey, Found]
 ) -> tuple[list[Shard], int]:
     """Of shards that are not done: those that are ours or anybody's by now, and those that a new version opens again.
 
     What is in an ordered group needs its message, in whose hands only the queue decides.
     """
-    found = look(transaction, keys)
+    stored = look(transaction, keys)
     quarantined = {
-        key: wanted[key].content
-        for key, shard in found.items()
-        if shard.state is ShardState.QUARANTINED and wanted[key].chosen
+        key: page[key].content
+        for key, shard in stored.items()
+        if shard.state is ShardState.QUARANTINED and page[key].chosen
     }
-    reopened = reopen_listed(transaction, token, quarantined, found) if quarantined else {}
+    reopened = reopen_listed(transaction, token, quarantined, stored) if quarantined else {}
     open_ones = [
         shard
-        for shard in found.values()
+        for shard in stored.values()
         if shard.state is ShardState.OPEN and shard.content.group is None and (shard.stale or shard.token == token)
     ]
     return [*open_ones, *reopened.values()], len(reopened)

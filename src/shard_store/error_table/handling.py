@@ -95,18 +95,18 @@ class Reopening:
 
 
 def reopen(
-    transaction: Transaction, found: Sequence[StoredError], *, dry_run: bool = False, audit: Audit | None = None
+    transaction: Transaction, stored_errors: Sequence[StoredError], *, dry_run: bool = False, audit: Audit | None = None
 ) -> Reopening:
     """Put the quarantined shards of these object errors back to where each was found bad: one transaction.
 
     Nothing of a quarantined range was published, so that its rows come once. Size and ETag are forgotten, since the
     object may have been repaired: the next announcement has them. Safe to call again, also for what is open by now.
     """
-    rows = _locked(transaction, {error.shard_key for error in found if error.shard_key is not None})
+    rows = _locked(transaction, {error.shard_key for error in stored_errors if error.shard_key is not None})
     refused: dict[bytes, str] = {}
     starts: dict[ShardKey, Position] = {}
     announced: dict[ShardKey, Reopened] = {}
-    for error in found:
+    for error in stored_errors:
         key = error.shard_key
         row = None if key is None else rows.get(key)
         problem = _problem(error, row)
@@ -167,11 +167,11 @@ def _announcement(key: ShardKey, error: StoredError, row: Row[Any] | None) -> Re
 
 def _put_back(transaction: Transaction, starts: dict[ShardKey, Position]) -> None:
     reset = dict.fromkeys(("owner", "incarnation", "end_seq", "finished_at", "size", "etag", "sent_at"))
-    given = transaction.row_set(key=shards.c.shard_key, start=shards.c.position)
+    row_set = transaction.row_set(key=shards.c.shard_key, start=shards.c.position)
     update = (
         shards.update()
-        .where(shards.c.shard_key == given.c["key"], shards.c.state == ShardState.QUARANTINED.value)
-        .values(position=given.c["start"], state=ShardState.OPEN.value, **reset)
+        .where(shards.c.shard_key == row_set.c["key"], shards.c.state == ShardState.QUARANTINED.value)
+        .values(position=row_set.c["start"], state=ShardState.OPEN.value, **reset)
     )
     for chunk in chunks(sorted(starts.items())):
-        given.execute(transaction.connection, update, chunk)
+        row_set.execute(transaction.connection, update, chunk)

@@ -46,8 +46,8 @@ def record(transaction: Transaction, source: str, pipeline: str, records: Sequen
 def _count_messages(transaction: Transaction, pipeline: str, rows: Mapping[bytes, dict[str, Any]]) -> None:
     """Bad messages are final at once, and counted the first time that they are written; all others with their plan."""
     messages = [key for key, row in rows.items() if row["scope"] == "message"]
-    known = transaction.select_among(sa.select(errors.c.error_key), errors.c.error_key, messages)
-    if fresh := set(messages) - {bytes(key) for (key,) in known}:
+    recorded = transaction.select_among(sa.select(errors.c.error_key), errors.c.error_key, messages)
+    if fresh := set(messages) - {bytes(key) for (key,) in recorded}:
         count_errors(transaction, pipeline, [rows[key]["cause"] for key in fresh])
 
 
@@ -75,8 +75,8 @@ def _bring_back(transaction: Transaction, keys: Sequence[bytes]) -> None:
 def found_bad(transaction: Transaction, identity: PlanIdentity) -> set[tuple[ShardKey, Position]]:
     """The ranges of the plan, by key and start, that an attempt found bad as a whole: they are not read again."""
     whole = errors.c.delivery_hash == identity.delivery_hash, errors.c.scope.in_(WHOLE)
-    found = transaction.execute(sa.select(errors.c.shard_key, errors.c.position).where(*whole))
-    return {(ShardKey(key), Position(start)) for key, start in found}
+    rows = transaction.execute(sa.select(errors.c.shard_key, errors.c.position).where(*whole))
+    return {(ShardKey(key), Position(start)) for key, start in rows}
 
 
 def forget_left_out(transaction: Transaction, plan_hash: str, left_out: Sequence[Move], moves: Sequence[Move]) -> None:

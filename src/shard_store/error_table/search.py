@@ -80,20 +80,20 @@ class Criteria:
 
     def conditions(self, now: sa.ColumnElement[int]) -> list[sa.ColumnElement[bool]]:
         """As SQL over the error table; all but `matching`, which no two databases read alike."""
-        found: list[sa.ColumnElement[bool]] = []
+        conditions: list[sa.ColumnElement[bool]] = []
         if self.ids:
-            found.append(sa.or_(*(begins_with(errors.c.error_key, digits) for digits in self.ids)))
+            conditions.append(sa.or_(*(begins_with(errors.c.error_key, digits) for digits in self.ids)))
         if self.states:
-            found.append(error_state().in_(self.states))
+            conditions.append(error_state().in_(self.states))
         if self.source is not None:
-            found.append(errors.c.source == self.source)
+            conditions.append(errors.c.source == self.source)
         if self.pipeline is not None:
-            found.append(errors.c.pipeline == self.pipeline)
+            conditions.append(errors.c.pipeline == self.pipeline)
         if self.older_than is not None:
-            found.append(errors.c.occurred_at < now - self.older_than // timedelta(microseconds=1))
+            conditions.append(errors.c.occurred_at < now - self.older_than // timedelta(microseconds=1))
         if self.since is not None:
-            found.append(errors.c.occurred_at >= now - self.since // timedelta(microseconds=1))
-        return found + [errors.c[name].in_(values) for name, values in self.words.items() if values]
+            conditions.append(errors.c.occurred_at >= now - self.since // timedelta(microseconds=1))
+        return conditions + [errors.c[name].in_(values) for name, values in self.words.items() if values]
 
     def matches(self, text: str) -> bool:
         return self.matching is None or self.matching.fullmatch(text) is not None
@@ -103,17 +103,17 @@ def pages(
     database: Database, criteria: Criteria, *, limit: int | None = None, max_input: int | None = None
 ) -> Iterator[list[StoredError]]:
     """The errors, oldest first, each with up to `max_input` bytes of its input."""
-    left = limit
+    remaining = limit
     after: sa.ColumnElement[bool] = sa.true()
-    while left is None or left > 0:
-        found = database.read(lambda t, a=after: _page(t, criteria, a, max_input))  # type: ignore[misc]
-        chosen = [error for error in found if criteria.matches(error.subject)][:left]
+    while remaining is None or remaining > 0:
+        page = database.read(lambda t, a=after: _page(t, criteria, a, max_input))  # type: ignore[misc]
+        chosen = [error for error in page if criteria.matches(error.subject)][:remaining]
         if chosen:
             yield chosen
-        if len(found) < PAGE:
+        if len(page) < PAGE:
             return
-        left = None if left is None else left - len(chosen)
-        last = found[-1]
+        remaining = None if remaining is None else remaining - len(chosen)
+        last = page[-1]
         same = sa.and_(errors.c.occurred_at == last.occurred_at, errors.c.error_key > last.key)
         after = sa.or_(errors.c.occurred_at > last.occurred_at, same)
 
@@ -137,11 +137,11 @@ def _page(
 def selected(max_input: int | None = None) -> sa.Select[Any]:
     """The query that `read` reads, with up to `max_input` bytes of each input."""
     columns = [column for column in errors.columns if column.name not in ("error_key", "input")]
-    shown: sa.ColumnElement[Any] = errors.c.input
+    input_column: sa.ColumnElement[Any] = errors.c.input
     if max_input is not None:
-        shown = sa.func.substr(errors.c.input, 1, max_input, type_=errors.c.input.type)
+        input_column = sa.func.substr(errors.c.input, 1, max_input, type_=errors.c.input.type)
     plan = attempts.c.start_seq, attempts.c.end_seq
-    named = errors.c.error_key.label("key"), shown.label("input"), error_state().label("state")
+    named = errors.c.error_key.label("key"), input_column.label("input"), error_state().label("state")
     return sa.select(*columns, *named, *plan).select_from(
         errors.outerjoin(attempts, attempts.c.delivery_hash == errors.c.delivery_hash)
     )

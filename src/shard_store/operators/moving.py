@@ -182,11 +182,11 @@ def arrive(transaction: Transaction, arriving: Cargo) -> bool:
 def insert(transaction: Transaction, table: sa.Table, names: Sequence[str], values: Sequence[Sequence[Value]]) -> None:
     """Write rows of a file; `names` are those of its columns. Up to 1,000."""
     check_columns(table, names)
-    given = [dict(zip(names, row, strict=True)) for row in values]
+    records = [dict(zip(names, row, strict=True)) for row in values]
     if table is pipelines:
-        _refuse_other_pipelines(transaction, [str(row["pipeline"]) for row in given])
+        _refuse_other_pipelines(transaction, [str(row["pipeline"]) for row in records])
     types = {name: sa.bindparam(f"given_{name}", type_=_plain(table.c[name])) for name in names}
-    bound = [{f"given_{name}": value for name, value in row.items()} for row in given]
+    bound = [{f"given_{name}": value for name, value in row.items()} for row in records]
     if table is sources:
         this = sources.update().where(sources.c.source == types.pop("source"))
         transaction.execute(this.values(types), bound)
@@ -211,18 +211,18 @@ def arrived(transaction: Transaction, arriving: Cargo) -> None:
 
 def check_columns(table: sa.Table, names: Sequence[str]) -> None:
     """A file of an older schema lacks columns that were added since, and may be empty; it has none that is unknown."""
-    known = set(columns(table))
-    missing = [name for name in known - set(names) if not table.c[name].nullable]
-    if missing or set(names) - known:
+    expected = set(columns(table))
+    missing = [name for name in expected - set(names) if not table.c[name].nullable]
+    if missing or set(names) - expected:
         raise StoreConfigurationError(
             f"the file's columns of {table.name} are not those of this version: missing {sorted(missing)}, unknown "
-            f"{sorted(set(names) - known)}; import it with the version that wrote it, and migrate then"
+            f"{sorted(set(names) - expected)}; import it with the version that wrote it, and migrate then"
         )
 
 
 def no_such_source(transaction: Transaction, source: str) -> StoreConfigurationError:
-    there = transaction.execute(sa.select(sources.c.source).order_by(sources.c.source).limit(10)).scalars()
-    names = ", ".join(map(repr, there)) or "none"
+    existing = transaction.execute(sa.select(sources.c.source).order_by(sources.c.source).limit(10)).scalars()
+    names = ", ".join(map(repr, existing)) or "none"
     return StoreConfigurationError(f"there is no source {source!r} in {transaction.database}; there is {names}")
 
 
@@ -291,9 +291,9 @@ def adopt(transaction: Transaction, source: str, objects: Sequence[Adopted], ori
     check_name("source", source)
     transaction.execute(transaction.dialect.insert_if_absent(sources).values(source=source, forgotten_before=0))
     refuse_moved(transaction, source)
-    by_key = {shard_key(source, one.uri): one for one in objects}
+    by_key = {shard_key(source, adopted.uri): adopted for adopted in objects}
     keys = sorted(by_key)
-    known = {row.shard_key for row in transaction.select_among(shards.select(), shards.c.shard_key, keys)}
+    known_keys = {row.shard_key for row in transaction.select_among(shards.select(), shards.c.shard_key, keys)}
     names = ("shard_key", "shard_id", "size", "etag", "position")
     fixed = {
         "source": source,
@@ -304,10 +304,12 @@ def adopt(transaction: Transaction, source: str, objects: Sequence[Adopted], ori
         "opened_at": transaction.now(),
         "finished_at": transaction.now(),
     }
-    given = transaction.row_set(**{name: shards.c[name] for name in names})
-    insert = given.insert(transaction.dialect.insert_if_absent(shards), fixed)
-    new = [key for key in keys if key not in known]
+    row_set = transaction.row_set(**{name: shards.c[name] for name in names})
+    insert = row_set.insert(transaction.dialect.insert_if_absent(shards), fixed)
+    new = [key for key in keys if key not in known_keys]
     for chunk in chunks(new):
-        values = [(key, (one := by_key[key]).uri, one.size, one.etag, end_at(one.size or 0)) for key in chunk]
-        given.execute(transaction.connection, insert, values)
+        values = [
+            (key, (adopted := by_key[key]).uri, adopted.size, adopted.etag, end_at(adopted.size or 0)) for key in chunk
+        ]
+        row_set.execute(transaction.connection, insert, values)
     return len(new)

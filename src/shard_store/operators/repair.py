@@ -47,20 +47,20 @@ def quarantine(
     Not at once: an attempt that is under way may be publishing their rows.
     """
     done = ShardsChanged()
-    wanted: list[Row[Any]] = []
+    unfinished: list[Row[Any]] = []
     for row in _rows(transaction, keys, dry_run):
         if row.state == ShardState.DONE.value:
             done.refused[row.shard_id] = _unpublished(row) or "it is published already"
         elif row.state == ShardState.QUARANTINED.value or row.pending == Pending.QUARANTINE.value:
             done.unchanged += 1
         else:
-            wanted.append(row)
-    done.changed = len(wanted)
+            unfinished.append(row)
+    done.changed = len(unfinished)
     if not dry_run:
         flag = shards.update().where(shards.c.finished_at.is_(None)).values(pending=Pending.QUARANTINE.value)
-        transaction.change_among(flag, shards.c.shard_key, [row.shard_key for row in wanted])
+        transaction.change_among(flag, shards.c.shard_key, [row.shard_key for row in unfinished])
         record_changes(
-            transaction, "quarantine", audit, [(row, {"pending": Pending.QUARANTINE.value}) for row in wanted]
+            transaction, "quarantine", audit, [(row, {"pending": Pending.QUARANTINE.value}) for row in unfinished]
         )
     return done
 
@@ -164,13 +164,13 @@ def _cannot_reopen(
 
 def _put_back(transaction: Transaction, starts: Iterable[tuple[bytes, Position, int]]) -> None:
     names = {"key": shards.c.shard_key, "start": shards.c.position, "incarnation": shards.c.incarnation}
-    given = transaction.row_set(**names)
+    row_set = transaction.row_set(**names)
     update = (
         shards.update()
-        .where(shards.c.shard_key == given.c["key"], shards.c.state == ShardState.QUARANTINED.value)
+        .where(shards.c.shard_key == row_set.c["key"], shards.c.state == ShardState.QUARANTINED.value)
         .values(
-            position=given.c["start"],
-            incarnation=given.c["incarnation"],
+            position=row_set.c["start"],
+            incarnation=row_set.c["incarnation"],
             state=ShardState.OPEN.value,
             pending=Pending.RENEWED.value,
             finished_at=None,
@@ -179,4 +179,4 @@ def _put_back(transaction: Transaction, starts: Iterable[tuple[bytes, Position, 
         )
     )
     for chunk in chunks(sorted(starts)):
-        given.execute(transaction.connection, update, chunk)
+        row_set.execute(transaction.connection, update, chunk)

@@ -52,27 +52,27 @@ class ShardCriteria:
 
     def conditions(self, transaction: Transaction) -> list[sa.ColumnElement[bool]]:
         """As SQL over the shard table; all but `matching`, which no two databases read alike."""
-        found: list[sa.ColumnElement[bool]] = []
+        conditions: list[sa.ColumnElement[bool]] = []
         now, changed = transaction.now(), sa.func.coalesce(shards.c.finished_at, shards.c.opened_at)
         if self.ids:
-            found.append(sa.or_(*self._named(transaction)))
+            conditions.append(sa.or_(*self._named(transaction)))
         if self.states:
-            found.append(shards.c.state.in_(self.states))
+            conditions.append(shards.c.state.in_(self.states))
         if self.source is not None:
-            found.append(shards.c.source == self.source)
+            conditions.append(shards.c.source == self.source)
         if self.pipeline is not None:
-            found.append(shards.c.owner == self.pipeline)
+            conditions.append(shards.c.owner == self.pipeline)
         if self.older_than is not None:
-            found.append(changed < now - self.older_than // timedelta(microseconds=1))
+            conditions.append(changed < now - self.older_than // timedelta(microseconds=1))
         if self.since is not None:
-            found.append(changed >= now - self.since // timedelta(microseconds=1))
-        return found
+            conditions.append(changed >= now - self.since // timedelta(microseconds=1))
+        return conditions
 
     def keys(self, transaction: Transaction) -> list[ShardKey]:
         """The keys that whole shard ids have, in every source that there is: also of shards that are forgotten."""
         sources = list(transaction.execute(sa.select(pipelines.c.source).distinct()).scalars())
-        wanted = [name for name in sources if self.source in (None, name)]
-        return [shard_key(name, i) for i in self.ids if not _DIGITS.fullmatch(i) for name in wanted]
+        chosen = [name for name in sources if self.source in (None, name)]
+        return [shard_key(name, i) for i in self.ids if not _DIGITS.fullmatch(i) for name in chosen]
 
     def matches(self, shard_id: str) -> bool:
         return self.matching is None or self.matching.fullmatch(shard_id) is not None
@@ -112,38 +112,38 @@ class FoundShard:
 
 def pages(database: Database, criteria: ShardCriteria, *, limit: int | None = None) -> Iterator[list[FoundShard]]:
     """The shards, in the order of their keys, up to 1,000 at once."""
-    left, last = limit, b""
-    while left is None or left > 0:
-        found = database.read(lambda t, after=last: _page(t, criteria, after))  # type: ignore[misc]
-        chosen = [as_found(row) for row in found if criteria.matches(row.shard_id)][:left]
+    remaining, last = limit, b""
+    while remaining is None or remaining > 0:
+        rows = database.read(lambda t, after=last: _page(t, criteria, after))  # type: ignore[misc]
+        chosen = [as_found(row) for row in rows if criteria.matches(row.shard_id)][:remaining]
         if chosen:
             yield chosen
-        if len(found) < ROWS_PER_STATEMENT:
+        if len(rows) < ROWS_PER_STATEMENT:
             return
-        left = None if left is None else left - len(chosen)
-        last = found[-1].shard_key
+        remaining = None if remaining is None else remaining - len(chosen)
+        last = rows[-1].shard_key
 
 
 def as_found(row: Row[Any]) -> FoundShard:
     return FoundShard(
-        ShardKey(row.shard_key),
-        row.source,
-        row.shard_id,
-        row.shard_id if row.uri is None else row.uri,
-        row.state,
-        row.position,
-        row.pending,
-        row.size,
-        row.etag,
-        row.queue,
-        row.message_id,
-        row.receive_count,
-        row.message_group,
-        row.owner,
-        row.incarnation,
-        row.end_seq,
-        row.opened_at,
-        row.finished_at,
+        key=ShardKey(row.shard_key),
+        source=row.source,
+        shard_id=row.shard_id,
+        uri=row.shard_id if row.uri is None else row.uri,
+        state=row.state,
+        position=row.position,
+        pending=row.pending,
+        size=row.size,
+        etag=row.etag,
+        queue=row.queue,
+        message_id=row.message_id,
+        receive_count=row.receive_count,
+        group=row.message_group,
+        pipeline=row.owner,
+        incarnation=row.incarnation,
+        end_seq=row.end_seq,
+        opened_at=row.opened_at,
+        finished_at=row.finished_at,
     )
 
 
@@ -212,12 +212,12 @@ class ShardStory:
             if ended and ended[-1].scope == "part":
                 return f"quarantined, and what other tasks or another reading have read of it may be published: {why}"
             return f"quarantined, nothing of it was published from position {self._bad_at!r} on: {why}"
-        wanted = "; an operator wants it given up" if self.shard.pending == "quarantine" else ""
+        request = "; an operator wants it given up" if self.shard.pending == "quarantine" else ""
         if self.planned is not None:
             seqs = f"({self.planned.identity.start_seq}, {self.planned.identity.end_seq}]"
-            return f"in the plan of {seqs}, which was made {self.planned.attempt} time(s) and is not published{wanted}"
+            return f"in the plan of {seqs}, which was made {self.planned.attempt} time(s) and is not published{request}"
         whose = "by any pipeline" if self.shard.pipeline is None else f"by pipeline {self.shard.pipeline!r}"
-        return f"open: it waits to be planned {whose}{wanted}"
+        return f"open: it waits to be planned {whose}{request}"
 
     def _unpublished(self, mark: Pending) -> str:
         if mark is Pending.BEGUN:
@@ -238,24 +238,24 @@ class ShardStory:
 def story(transaction: Transaction, key: ShardKey) -> ShardStory:
     """What the tables hold of the shard. A read of few rows by index, but for the contents of a running plan."""
     row = transaction.execute(sa.select(shards).where(shards.c.shard_key == key)).one_or_none()
-    found = search.read(transaction, _errors_of(key))
+    shard_errors = search.read(transaction, _errors_of(key))
     return ShardStory(
-        key,
-        None if row is None else as_found(row),
-        None if row is None else _planned(transaction, row),
-        _attempts(transaction, row, [error.delivery_hash for error in found]),
-        tuple(found),
-        tuple(changes.of(transaction, [key])),
+        key=key,
+        shard=None if row is None else as_found(row),
+        planned=None if row is None else _planned(transaction, row),
+        attempts=_attempts(transaction, row, [error.delivery_hash for error in shard_errors]),
+        errors=tuple(shard_errors),
+        changes=tuple(changes.of(transaction, [key])),
     )
 
 
 def remembered(transaction: Transaction, keys: Collection[ShardKey]) -> list[ShardKey]:
     """Those of which there is a change or an error: in few statements, since each source has a key for any id."""
-    found = set[ShardKey]()
+    remembered_keys = set[ShardKey]()
     for column in (shard_changes.c.shard_key, errors.c.shard_key):
         rows = transaction.select_among(sa.select(column).distinct(), column, keys)
-        found.update(ShardKey(row.shard_key) for row in rows)
-    return sorted(found)
+        remembered_keys.update(ShardKey(row.shard_key) for row in rows)
+    return sorted(remembered_keys)
 
 
 def _errors_of(key: ShardKey) -> sa.Select[Any]:
@@ -280,26 +280,26 @@ def _planned(transaction: Transaction, row: Row[Any]) -> Planned | None:
 
 def _attempts(transaction: Transaction, row: Row[Any] | None, hashes: Sequence[str]) -> tuple[Attempted, ...]:
     """The attempts that errors of the shard belong to, and the one that finished it."""
-    known: sa.ColumnElement[bool] = attempts.c.delivery_hash.in_(sorted(set(hashes)))
+    related: sa.ColumnElement[bool] = attempts.c.delivery_hash.in_(sorted(set(hashes)))
     if row is not None and row.end_seq is not None:
         ended = attempts.c.pipeline == row.owner, attempts.c.end_seq == row.end_seq
-        known = sa.or_(known, sa.and_(*ended, attempts.c.start_seq < attempts.c.end_seq))
-    found = transaction.execute(
-        sa.select(attempts).where(known).order_by(attempts.c.published_at, attempts.c.end_seq)
+        related = sa.or_(related, sa.and_(*ended, attempts.c.start_seq < attempts.c.end_seq))
+    rows = transaction.execute(
+        sa.select(attempts).where(related).order_by(attempts.c.published_at, attempts.c.end_seq)
     ).all()
     return tuple(
         Attempted(
-            a.delivery_hash,
-            a.kind,
-            a.pipeline,
-            a.incarnation,
-            (a.start_seq, a.end_seq),
-            a.batch_id,
-            a.snapshot_at,
-            a.published_at,
-            _files(transaction, a.lead_hash),
+            delivery_hash=row.delivery_hash,
+            kind=row.kind,
+            pipeline=row.pipeline,
+            incarnation=row.incarnation,
+            seqs=(row.start_seq, row.end_seq),
+            batch_id=row.batch_id,
+            planned_at=row.snapshot_at,
+            published_at=row.published_at,
+            files=_files(transaction, row.lead_hash),
         )
-        for a in found
+        for row in rows
     )
 
 

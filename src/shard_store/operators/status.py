@@ -222,23 +222,23 @@ class StatusLimits:
 
 def complaints(status: PipelineStatus, limits: StatusLimits) -> tuple[str, ...]:
     """What is wrong with the pipeline, a sentence each; none where it is healthy."""
-    found = []
+    problems = []
     if status.state == DEAD:
-        found.append(f"its heartbeats ended {_ago(status.silence)} ago, and it was not stopped")
+        problems.append(f"its heartbeats ended {_ago(status.silence)} ago, and it was not stopped")
     if limits.max_silence is not None and status.silence > limits.max_silence.total_seconds():
-        found.append(f"its last heartbeat was {_ago(status.silence)} ago")
+        problems.append(f"its last heartbeat was {_ago(status.silence)} ago")
     lag = status.oldest_age
     if limits.max_lag is not None and lag is not None and lag > limits.max_lag.total_seconds():
-        found.append(f"its oldest message has waited for {_ago(lag)}")
+        problems.append(f"its oldest message has waited for {_ago(lag)}")
     if status.all_outside:
-        found.append(
+        problems.append(
             f"nothing is read: what came lately is outside of allowedPrefixes ({status.all_outside} message(s)); "
             "correct the option, start the query again, then run `cuesqueue errors requeue --cause outside-prefixes`"
         )
     errors = sum(status.last_hour.errors.values())
     if limits.max_errors is not None and errors > limits.max_errors:
-        found.append(f"{errors} errors in the last hour")
-    return tuple(found)
+        problems.append(f"{errors} errors in the last hour")
+    return tuple(problems)
 
 
 def _ago(seconds: float) -> str:
@@ -293,14 +293,14 @@ def hours(
             stored = stored.where(history.c[name] == text)
             running = running.where(pipelines.c[name] == text)
     # first what is not stored yet: what is stored between the two statements is then found twice, and not missed
-    found: dict[tuple[int, str], Hour] = {}
+    by_hour: dict[tuple[int, str], Hour] = {}
     for row in transaction.execute(running):
         for start, amounts in Activity.parse(row.activity).hours():
             if start > first - HOUR:
-                found[start, row.pipeline] = _hour(hour_row(row.pipeline, row.source, start, amounts))
+                by_hour[start, row.pipeline] = _hour(hour_row(row.pipeline, row.source, start, amounts))
     for row in transaction.execute(stored):
-        found[row.hour, row.pipeline] = _hour(row._mapping)
-    return tuple(found[key] for key in sorted(found))
+        by_hour[row.hour, row.pipeline] = _hour(row._mapping)
+    return tuple(by_hour[key] for key in sorted(by_hour))
 
 
 def recent(transaction: Transaction, *, source: str | None = None, pipeline: str | None = None) -> tuple[Slot, ...]:
@@ -311,14 +311,14 @@ def recent(transaction: Transaction, *, source: str | None = None, pipeline: str
     for name, text in (("source", source), ("pipeline", pipeline)):
         if text is not None:
             query = query.where(pipelines.c[name] == text)
-    found = [
+    slots = [
         (start, row, amounts)
         for row in transaction.execute(query)
         for start, amounts in Activity.parse(row.activity).slots.items()
         if start > row.now - HOUR - SLOT
     ]
-    found.sort(key=lambda one: one[0])
-    return tuple(Slot(row.pipeline, row.source, time_of(start), _published(amounts)) for start, row, amounts in found)
+    slots.sort(key=lambda slot: slot[0])
+    return tuple(Slot(row.pipeline, row.source, time_of(start), _published(amounts)) for start, row, amounts in slots)
 
 
 def _status(row: Row[Any], outstanding: int, listed: Listed | None, certified: Certified | None) -> PipelineStatus:
@@ -386,14 +386,34 @@ def _batch(activity: Activity) -> Batch | None:
     last = activity.last
     if last is None:
         return None
-    sizes = last.rows, last.bytes, last.objects, last.errors
-    return Batch(last.seq, last.batch_id, last.kind, time_of(last.published_at), *sizes)
+    return Batch(
+        seq=last.seq,
+        batch_id=last.batch_id,
+        kind=last.kind,
+        published_at=time_of(last.published_at),
+        rows=last.rows,
+        bytes=last.bytes,
+        objects=last.objects,
+        errors=last.errors,
+    )
 
 
 def _published(amounts: Amounts) -> Published:
-    counts = amounts.batches, amounts.rows, amounts.bytes, amounts.objects, amounts.messages
-    lags = percentile(amounts.lags, 0.5), percentile(amounts.lags, 0.99)
-    return Published(*counts, dict(amounts.errors), *(None if lag is None else lag / _SECOND for lag in lags))
+    return Published(
+        batches=amounts.batches,
+        rows=amounts.rows,
+        bytes=amounts.bytes,
+        objects=amounts.objects,
+        messages=amounts.messages,
+        errors=dict(amounts.errors),
+        lag_p50=_lag(amounts, 0.5),
+        lag_p99=_lag(amounts, 0.99),
+    )
+
+
+def _lag(amounts: Amounts, part: float) -> float | None:
+    lag = percentile(amounts.lags, part)
+    return None if lag is None else lag / _SECOND
 
 
 def _hour(row: Mapping[Any, Any]) -> Hour:
@@ -414,12 +434,17 @@ def _outstanding(transaction: Transaction) -> dict[str, int]:
 def _listed(transaction: Transaction) -> dict[str, Listed]:
     """By source the listing that was touched last."""
     c = listings.c
-    found: dict[str, Listed] = {}
+    by_source: dict[str, Listed] = {}
     for row in transaction.execute(sa.select(listings).order_by(c.touched_at)):
-        ended = None if row.ended_at is None else time_of(row.ended_at)
-        counts = row.objects, row.opened, row.failures
-        found[row.source] = Listed(row.prefix, time_of(row.began_at), ended, *counts)
-    return found
+        by_source[row.source] = Listed(
+            prefix=row.prefix,
+            began_at=time_of(row.began_at),
+            ended_at=None if row.ended_at is None else time_of(row.ended_at),
+            objects=row.objects,
+            opened=row.opened,
+            failures=row.failures,
+        )
+    return by_source
 
 
 def _certified(transaction: Transaction) -> dict[str, Certified]:
@@ -428,11 +453,13 @@ def _certified(transaction: Transaction) -> dict[str, Certified]:
     newest = sa.select(sa.func.max(c.id)).group_by(c.source)
     counts = [c[category.value] for category in Category]
     columns = (c.id, c.source, c.prefix, c.objects, c.written_at, *counts)
-    found: dict[str, Certified] = {}
+    by_source: dict[str, Certified] = {}
     for row in transaction.execute(sa.select(*columns).where(c.id.in_(newest))):
         by_category = {category.value: row._mapping[category.value] or 0 for category in Category}
-        found[row.source] = Certified(row.id, row.prefix, verdict(by_category), row.objects, time_of(row.written_at))
-    return found
+        by_source[row.source] = Certified(
+            row.id, row.prefix, verdict(by_category), row.objects, time_of(row.written_at)
+        )
+    return by_source
 
 
 def time_of(micros: int) -> datetime:

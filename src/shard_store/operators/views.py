@@ -193,8 +193,8 @@ class KeyRange:
     end: bytes | None = None
 
     def conditions(self) -> list[sa.ColumnElement[bool]]:
-        found = [] if self.first is None else [shards.c.shard_key >= self.first]
-        return found if self.end is None else [*found, shards.c.shard_key < self.end]
+        conditions = [] if self.first is None else [shards.c.shard_key >= self.first]
+        return conditions if self.end is None else [*conditions, shards.c.shard_key < self.end]
 
 
 def key_ranges(transaction: Transaction, size: int) -> list[KeyRange]:
@@ -228,12 +228,12 @@ def pages(
     `keys`: only these, of a view that is in `BY_SHARD`. `columns`: only these, in their order; without it all.
     """
     table = _MAIN[view]
-    known = {column.name: column for column in VIEWS[view]}
-    chosen = [known[name].expression.label(name) for name in columns or known]
+    by_name = {column.name: column for column in VIEWS[view]}
+    chosen = [by_name[name].expression.label(name) for name in columns or by_name]
     query = sa.select(*chosen).select_from(_FROM[view])
     if source is not None:
         query = query.where(table.c.source == source)
-    if pipeline is not None and "pipeline" not in known:
+    if pipeline is not None and "pipeline" not in by_name:
         query = query.where(sa.false())  # they are of sources
     elif pipeline is not None:
         query = query.where((table.c.owner if table is shards else table.c.pipeline) == pipeline)
@@ -259,14 +259,14 @@ class DataFiles:
     until: int | None = None  # published by then, in microseconds
 
     def conditions(self) -> list[sa.ColumnElement[bool]]:
-        found: list[sa.ColumnElement[bool]] = [splits.c.id.between(self.first, self.last)]
+        conditions: list[sa.ColumnElement[bool]] = [splits.c.id.between(self.first, self.last)]
         if self.source is not None:
-            found.append(splits.c.source == self.source)
+            conditions.append(splits.c.source == self.source)
         if self.pipeline is not None:
-            found.append(splits.c.pipeline == self.pipeline)
+            conditions.append(splits.c.pipeline == self.pipeline)
         if self.until is not None:
-            found.append(splits.c.published_at <= self.until)
-        return found
+            conditions.append(splits.c.published_at <= self.until)
+        return conditions
 
 
 def data_files(
@@ -319,12 +319,12 @@ def _last_published(transaction: Transaction) -> int:
 
 
 def _published_by(transaction: Transaction, as_of: AsOf) -> list[sa.ColumnElement[bool]]:
-    found: list[sa.ColumnElement[bool]] = []
+    conditions: list[sa.ColumnElement[bool]] = []
     if as_of.time is not None:
-        found.append(splits.c.published_at <= micros(as_of.time))
+        conditions.append(splits.c.published_at <= micros(as_of.time))
     if as_of.attempt is not None:
-        found.append(splits.c.id <= _last_split(transaction, as_of.attempt))
-    return found
+        conditions.append(splits.c.id <= _last_split(transaction, as_of.attempt))
+    return conditions
 
 
 def _by_key(database: Database, query: sa.Select[Any], key: sa.Column[Any]) -> Iterator[list[tuple[Any, ...]]]:
@@ -349,15 +349,15 @@ def _last_split(transaction: Transaction, delivery_hash: str) -> int:
     ).one_or_none()
     last = sa.select(sa.func.max(splits.c.id))
     lead = delivery_hash if attempt is None else attempt.lead_hash  # of a pruned attempt the splits are still there
-    found = transaction.execute(last.where(splits.c.delivery_hash == lead)).scalar_one()
-    if found is None and attempt is not None:
-        found = transaction.execute(last.where(splits.c.published_at <= attempt.published_at)).scalar_one() or 0
-    if found is None:
+    split_id = transaction.execute(last.where(splits.c.delivery_hash == lead)).scalar_one()
+    if split_id is None and attempt is not None:
+        split_id = transaction.execute(last.where(splits.c.published_at <= attempt.published_at)).scalar_one() or 0
+    if split_id is None:
         raise StoreConfigurationError(
             f"option 'asOfAttempt': the store {transaction.database!r} has no attempt {delivery_hash[:64]!r}; take a "
             "delivery_hash of the view 'attempts'"
         )
-    return int(found)
+    return int(split_id)
 
 
 def row_schema(transaction: Transaction, pipeline: str | None = None) -> str | None:
@@ -370,15 +370,15 @@ def row_schema(transaction: Transaction, pipeline: str | None = None) -> str | N
 
 def announced_uris(transaction: Transaction, uris: Sequence[str]) -> set[str]:
     """Which of the URIs are objects that some source of the store knows, in whatever state; any version of them."""
-    known = transaction.execute(sa.select(sources.c.source)).scalars().all()
-    by_key = {bytes(shard_key(source, uri)): uri for source in known for uri in uris}
-    found = transaction.select_among(sa.select(shards.c.shard_key), shards.c.shard_key, by_key)
+    names = transaction.execute(sa.select(sources.c.source)).scalars().all()
+    by_key = {bytes(shard_key(source, uri)): uri for source in names for uri in uris}
+    rows = transaction.select_among(sa.select(shards.c.shard_key), shards.c.shard_key, by_key)
     with_version = transaction.select_among(sa.select(shards.c.uri), shards.c.uri, uris)
-    return {by_key[bytes(key)] for (key,) in found} | {uri for (uri,) in with_version}
+    return {by_key[bytes(key)] for (key,) in rows} | {uri for (uri,) in with_version}
 
 
 def published_names(transaction: Transaction, paths: Sequence[str]) -> set[str]:
     """Which of the paths name a split, whatever their folder is called."""
     by_key = {split_key(path): path for path in paths}
-    found = transaction.select_among(sa.select(splits.c.name_key), splits.c.name_key, by_key)
-    return {by_key[bytes(key)] for (key,) in found}
+    rows = transaction.select_among(sa.select(splits.c.name_key), splits.c.name_key, by_key)
+    return {by_key[bytes(key)] for (key,) in rows}

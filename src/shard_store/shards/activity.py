@@ -38,23 +38,23 @@ Lags = Mapping[int, int]
 def histogram(lags: Iterable[int]) -> Counter[int]:
     """Of lags in microseconds; those below 0 (clocks that disagree) count as the shortest."""
     ordered = sorted(lags)
-    found: Counter[int] = Counter()
+    counts: Counter[int] = Counter()
     before = 0
     while before < len(ordered):  # each turn fills a bucket: there are fewer of them than lags
         place = bisect_left(BOUNDS, ordered[before])
         after = bisect_right(ordered, BOUNDS[place], before) if place < len(BOUNDS) else len(ordered)
-        found[place] = after - before
+        counts[place] = after - before
         before = after
-    return found
+    return counts
 
 
 def percentile(lags: Lags, part: float) -> int | None:
     """The lag (microseconds) that so much of all (0.5: half) are not longer than, about; None: there are none."""
-    wanted = part * sum(lags.values())
+    rank = part * sum(lags.values())
     seen = 0
     for place in sorted(lags):
         seen += lags[place]
-        if seen >= wanted:
+        if seen >= rank:
             return _middle(place)
     return None
 
@@ -106,10 +106,12 @@ class Amounts:
         }
 
     @classmethod
-    def of_json(cls, found: Mapping[str, Any]) -> Amounts:
-        counts = {name: found[name] for name in _COUNTS if name in found}
-        lags = Counter({int(place): count for place, count in found["lags"].items()}) if "lags" in found else Counter()
-        return cls(**counts, errors=Counter(found.get("errors")), lags=lags)
+    def of_json(cls, stored: Mapping[str, Any]) -> Amounts:
+        counts = {name: stored[name] for name in _COUNTS if name in stored}
+        lags = (
+            Counter({int(place): count for place, count in stored["lags"].items()}) if "lags" in stored else Counter()
+        )
+        return cls(**counts, errors=Counter(stored.get("errors")), lags=lags)
 
 
 _COUNTS = ("batches", "rows", "bytes", "objects", "messages")
@@ -146,16 +148,16 @@ class Activity:
     def parse(cls, text: str | None) -> Activity:
         if text is None:
             return cls()
-        found = json.loads(text)
-        slots = {start: Amounts.of_json(amounts) for start, amounts in found["slots"]}
-        last = None if found["last"] is None else LastBatch(**_known(LastBatch, found["last"]))
-        return cls(Amounts.of_json(found["total"]), slots, found["stored"], last)
+        stored = json.loads(text)
+        slots = {start: Amounts.of_json(amounts) for start, amounts in stored["slots"]}
+        last = None if stored["last"] is None else LastBatch(**_known(LastBatch, stored["last"]))
+        return cls(Amounts.of_json(stored["total"]), slots, stored["stored"], last)
 
     def dump(self) -> str:
         last = None if self.last is None else vars(self.last)
         slots = [[start, amounts.as_json()] for start, amounts in sorted(self.slots.items())]
-        found = {"total": self.total.as_json(), "slots": slots, "stored": self.stored, "last": last}
-        return json.dumps(found, separators=(",", ":"))
+        content = {"total": self.total.as_json(), "slots": slots, "stored": self.stored, "last": last}
+        return json.dumps(content, separators=(",", ":"))
 
     def add(self, now: int, amounts: Amounts) -> None:
         """What was published now. A clock that goes back adds to the last slot: what is stored does not change."""
@@ -172,29 +174,29 @@ class Activity:
 
     def hours(self, until: int | None = None) -> Iterator[tuple[int, Amounts]]:
         """The hours that are not stored, up to then."""
-        found: dict[int, Amounts] = {}
+        by_hour: dict[int, Amounts] = {}
         for start, amounts in sorted(self.slots.items()):
             if start >= self.stored and (until is None or start < until):
-                found.setdefault(start - start % HOUR, Amounts()).add(amounts)
-        yield from found.items()
+                by_hour.setdefault(start - start % HOUR, Amounts()).add(amounts)
+        yield from by_hour.items()
 
     def since(self, start: int) -> Amounts:
         """In the slots that began then or later."""
-        found = Amounts()
+        total = Amounts()
         for began, amounts in self.slots.items():
             if began >= start:
-                found.add(amounts)
-        return found
+                total.add(amounts)
+        return total
 
 
-def _known(kind: Any, found: Mapping[str, Any]) -> dict[str, Any]:
+def _known(kind: Any, stored: Mapping[str, Any]) -> dict[str, Any]:
     """Without what a later version has written beside it."""
     names = {f.name for f in fields(kind)}
-    return {name: value for name, value in found.items() if name in names}
+    return {name: value for name, value in stored.items() if name in names}
 
 
-def _sum(one: int | None, other: int | None) -> int | None:
-    return other if one is None else one + (other or 0)
+def _sum(first: int | None, second: int | None) -> int | None:
+    return second if first is None else first + (second or 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,10 +249,10 @@ class Report:
         """The report, if that incarnation has made it; of an earlier one only its counters are left."""
         if text is None:
             return None
-        found = json.loads(text)
-        if found["incarnation"] != incarnation:
+        stored = json.loads(text)
+        if stored["incarnation"] != incarnation:
             return None
-        return cls(**{**_known(cls, found), "intake": intake_of(text)})
+        return cls(**{**_known(cls, stored), "intake": intake_of(text)})
 
 
 def counters_of(text: str | None) -> dict[str, int]:

@@ -48,29 +48,29 @@ def newest_of(source: str, contents: Iterable[Content]) -> dict[ShardKey, Conten
     newest: dict[ShardKey, Content] = {}
     for content in contents:
         key = shard_key(source, content.shard_id)
-        known = newest.get(key)
-        if known is None or not _is_older(content, known):
+        earlier = newest.get(key)
+        if earlier is None or not _is_older(content, earlier):
             newest[key] = content
     return newest
 
 
 def announced_anew(
-    source: str, contents: Iterable[Content], known: Mapping[ShardKey, Shard]
+    source: str, contents: Iterable[Content], stored: Mapping[ShardKey, Shard]
 ) -> dict[ShardKey, Content]:
     """The newest announcement of each known shard beside the one that the store knows, which may be delivered again."""
     fresh = []
     for content in contents:
-        shard = known.get(shard_key(source, content.shard_id))
+        shard = stored.get(shard_key(source, content.shard_id))
         if shard is not None and not _is_redelivered(content, shard.content.message_id):
             fresh.append(content)
     return newest_of(source, fresh)
 
 
 def take_up(
-    transaction: Transaction, token: PublishToken, announced: Mapping[ShardKey, Content], known: Iterable[Shard]
+    transaction: Transaction, token: PublishToken, announced: Mapping[ShardKey, Content], stored: Iterable[Shard]
 ) -> dict[ShardKey, Shard]:
     """Those of the known shards that a new announcement changes, as they are then."""
-    seen = {s.key: s for s in known if s.state is not ShardState.DONE and _may_be_new(announced[s.key], s.content)}
+    seen = {s.key: s for s in stored if s.state is not ShardState.DONE and _may_be_new(announced[s.key], s.content)}
     if not seen:
         return {}
     locked = transaction.select_among(sa.select(shards).with_for_update(), shards.c.shard_key, seen)
@@ -86,13 +86,13 @@ def take_up(
 
 
 def reopen_listed(
-    transaction: Transaction, token: PublishToken, listed: Mapping[ShardKey, Content], known: Mapping[ShardKey, Shard]
+    transaction: Transaction, token: PublishToken, listed: Mapping[ShardKey, Content], stored: Mapping[ShardKey, Shard]
 ) -> dict[ShardKey, Shard]:
     """Those of the quarantined shards that a version of their objects opens which a listing has found.
 
     A listing changes nothing of an open shard: it may be older than the last announcement.
     """
-    seen = [key for key, content in listed.items() if _may_be_new(content, known[key].content)]
+    seen = [key for key, content in listed.items() if _may_be_new(content, stored[key].content)]
     locked = transaction.select_among(sa.select(shards).with_for_update(), shards.c.shard_key, seen)
     quarantined = [row for row in locked if row.state == ShardState.QUARANTINED.value]
     reopened = _reopen(transaction, token, listed, quarantined) if quarantined else []
@@ -121,11 +121,11 @@ def announced_since(transaction: Transaction, identity: PlanIdentity, bad: Colle
             ended.append(error.error_key)
         if curable:
             announced.add(key)
-    given = transaction.row_set(key=shards.c.shard_key, start=shards.c.position)
-    update = shards.update().where(shards.c.shard_key == given.c["key"])
-    update = update.values(**{**_OPEN, "position": given.c["start"]})
+    row_set = transaction.row_set(key=shards.c.shard_key, start=shards.c.position)
+    update = shards.update().where(shards.c.shard_key == row_set.c["key"])
+    update = update.values(**{**_OPEN, "position": row_set.c["start"]})
     for chunk in chunks(sorted(starts.items())):
-        given.execute(transaction.connection, update, chunk)
+        row_set.execute(transaction.connection, update, chunk)
     mark_reopened(transaction, ended)
     _record(transaction, identity.token, [(rows[key], rows[key].message_id, {}) for key in sorted(announced)])
     return set(starts)
@@ -146,12 +146,12 @@ def as_announced(transaction: Transaction, ranges: Sequence[Range], pending: Col
     if not pending:
         return list(ranges)
     query = sa.select(shards.c.shard_key, shards.c.size, shards.c.etag).where(shards.c.size.is_not(None))
-    found = {
+    versions = {
         ShardKey(key): (size, etag) for key, size, etag in transaction.select_among(query, shards.c.shard_key, pending)
     }
     return [
-        r._replace(content=r.content._replace(size=found[r.key][0], etag=found[r.key][1]))
-        if r.key in found and reads_all(r) and r.content.reference is None
+        r._replace(content=r.content._replace(size=versions[r.key][0], etag=versions[r.key][1]))
+        if r.key in versions and reads_all(r) and r.content.reference is None
         else r
         for r in ranges
     ]
@@ -172,12 +172,14 @@ def mark_reopened(transaction: Transaction, keys: Iterable[bytes]) -> None:
     transaction.change_among(mark, errors.c.error_key, keys)
 
 
-def _may_be_new(content: Content, known: Content | Row[Any]) -> bool:
-    return content.payload is None and not _is_redelivered(content, known.message_id) and not _is_older(content, known)
+def _may_be_new(content: Content, stored: Content | Row[Any]) -> bool:
+    return (
+        content.payload is None and not _is_redelivered(content, stored.message_id) and not _is_older(content, stored)
+    )
 
 
-def _is_older(content: Content, known: Content | Row[Any]) -> bool:
-    mine, other = content.sequence, known.sequence
+def _is_older(content: Content, stored: Content | Row[Any]) -> bool:
+    mine, other = content.sequence, stored.sequence
     return mine is not None and other is not None and mine[0] == other[0] and mine < other
 
 
@@ -202,14 +204,14 @@ def _renew(transaction: Transaction, announced: Mapping[ShardKey, Content], rows
         if row.position == BEGINNING
         and (row.sequence is None or announced[ShardKey(row.shard_key)].sequence != row.sequence)
     ]
-    given = transaction.row_set(key=shards.c.shard_key, **{name: shards.c[name] for name in _VERSION})
+    row_set = transaction.row_set(key=shards.c.shard_key, **{name: shards.c[name] for name in _VERSION})
     given_up = shards.c.pending == Pending.QUARANTINE.value
     pending = sa.case((given_up, Pending.QUARANTINE.value), else_=Pending.RENEWED.value)
-    update = shards.update().where(shards.c.shard_key == given.c["key"])
-    update = update.values(**{name: given.c[name] for name in _VERSION}, pending=pending)
+    update = shards.update().where(shards.c.shard_key == row_set.c["key"])
+    update = update.values(**{name: row_set.c[name] for name in _VERSION}, pending=pending)
     for chunk in chunks(sorted(keys)):
         versions = [(key, *(getattr(announced[key], name) for name in _VERSION)) for key in chunk]
-        given.execute(transaction.connection, update, versions)
+        row_set.execute(transaction.connection, update, versions)
     return keys
 
 
@@ -218,28 +220,28 @@ def _reopen(
 ) -> list[ShardKey]:
     """Open again, as ours, what ended for curable causes before anything of it was published."""
     ended = endings(transaction, rows)
-    known = changes.messages(transaction, [ShardKey(row.shard_key) for row in rows], REOPENED)
+    messages = changes.messages(transaction, [ShardKey(row.shard_key) for row in rows], REOPENED)
 
     def is_wanted(key: ShardKey) -> bool:
         ending, content = ended.get(key), announced[key]
         if ending is None or not ending.causes <= CURABLE or ending.position != BEGINNING:
             return False
-        return not any(_is_redelivered(content, message_id) for message_id in known.get(key, ()))
+        return not any(_is_redelivered(content, message_id) for message_id in messages.get(key, ()))
 
     chosen = {key: row for row in rows if is_wanted(key := ShardKey(row.shard_key))}
     names = (*_VERSION, "queue", "receive_count", "sent_at")
     columns = {"key": shards.c.shard_key, "message_group": shards.c.message_group}
-    given = transaction.row_set(**columns, **{name: shards.c[name] for name in names})
-    update = shards.update().where(shards.c.shard_key == given.c["key"])
+    row_set = transaction.row_set(**columns, **{name: shards.c[name] for name in names})
+    update = shards.update().where(shards.c.shard_key == row_set.c["key"])
     update = update.values(
-        **{name: given.c[name] for name in (*names, "message_group")},
+        **{name: row_set.c[name] for name in (*names, "message_group")},
         **_OPEN,
         owner=token.pipeline,
         incarnation=token.incarnation,
     )
     for chunk in chunks(sorted(chosen)):
         values = [(key, (c := announced[key]).group, *(getattr(c, name) for name in names)) for key in chunk]
-        given.execute(transaction.connection, update, values)
+        row_set.execute(transaction.connection, update, values)
     mark_reopened(transaction, [error for key in chosen for error in ended[key].errors])
     owner = {"publish_token": str(token)}
     _record(transaction, token, [(row, announced[key].message_id, owner) for key, row in chosen.items()])
@@ -283,10 +285,10 @@ def endings(transaction: Transaction, rows: Iterable[Row[Any]]) -> dict[ShardKey
         .join_from(errors, attempts, attempts.c.delivery_hash == errors.c.delivery_hash)
         .where(errors.c.scope == "object")
     )
-    found: dict[ShardKey, Ending] = {}
+    by_shard: dict[ShardKey, Ending] = {}
     for error in transaction.select_among(query, errors.c.shard_key, ended_by):
         key = ShardKey(error.shard_key)
         if ended_by[key] == (error.pipeline, error.end_seq):
-            position, causes, keys = found.get(key, Ending(error.position, frozenset(), ()))
-            found[key] = Ending(min(position, error.position), causes | {error.cause}, (*keys, error.error_key))
-    return found
+            position, causes, keys = by_shard.get(key, Ending(error.position, frozenset(), ()))
+            by_shard[key] = Ending(min(position, error.position), causes | {error.cause}, (*keys, error.error_key))
+    return by_shard

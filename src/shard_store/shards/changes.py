@@ -102,9 +102,9 @@ def state_of(row: Row[Any]) -> dict[str, Any]:
 def messages(transaction: Transaction, keys: Iterable[ShardKey], action: str) -> dict[ShardKey, set[str]]:
     """Which messages have been the cause of such a change to each of the shards."""
     query = sa.select(shard_changes.c.shard_key, shard_changes.c.message_id).where(shard_changes.c.action == action)
-    found = transaction.select_among(query, shard_changes.c.shard_key, keys)
+    rows = transaction.select_among(query, shard_changes.c.shard_key, keys)
     by_shard: dict[ShardKey, set[str]] = {}
-    for key, message in found:
+    for key, message in rows:
         by_shard.setdefault(ShardKey(key), set()).add(message)
     return by_shard
 
@@ -112,7 +112,7 @@ def messages(transaction: Transaction, keys: Iterable[ShardKey], action: str) ->
 def of(transaction: Transaction, keys: Iterable[ShardKey]) -> list[StoredChange]:
     """All that was done to these shards, in its order."""
     query = sa.select(shard_changes).order_by(shard_changes.c.id)
-    found = list(transaction.select_among(query, shard_changes.c.shard_key, keys))
+    rows = list(transaction.select_among(query, shard_changes.c.shard_key, keys))
     return [
         StoredChange(
             Change(ShardKey(r.shard_key), r.source, r.shard_id, r.action, r.actor, r.reason, r.message_id),
@@ -120,5 +120,5 @@ def of(transaction: Transaction, keys: Iterable[ShardKey]) -> list[StoredChange]
             None if r.after is None else json.loads(r.after),
             r.changed_at,
         )
-        for r in sorted(found, key=lambda row: row.id)
+        for r in sorted(rows, key=lambda row: row.id)
     ]

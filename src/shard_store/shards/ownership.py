@@ -112,23 +112,23 @@ def open_shards(
     Of those that are known already, some are changed by a new announcement: see `announcing`.
     """
     row = fence(transaction, token)
-    wanted = newest_of(source, contents)
+    announced = newest_of(source, contents)
     # nearly all are new: where the database counts inserted rows, the insert alone proves it
-    found = {} if (counts := counts_inserts(transaction)) else look(transaction, wanted)
-    before = set(found)
+    stored = {} if (counts := counts_inserts(transaction)) else look(transaction, announced)
+    before = set(stored)
     # a shard of another pipeline may be finished and pruned between our insert and our query: then it is new again
-    while absent := [(key, wanted[key]) for key in sorted(wanted.keys() - found.keys())]:
-        found |= insert_absent(transaction, token, source, absent)
-    known = [shard for key, shard in found.items() if shard.content is not wanted[key]]
-    if known and len(wanted) < len(contents):  # what is delivered again may hide what is new
-        older = {shard.key: shard for shard in known if counts or shard.key in before}
-        wanted |= announced_anew(source, contents, older)
-    found |= (taken_up := take_up(transaction, token, wanted, known))
-    if taken_up or any(shard.state is ShardState.OPEN and shard.token != token for shard in found.values()):
+    while absent := [(key, announced[key]) for key in sorted(announced.keys() - stored.keys())]:
+        stored |= insert_absent(transaction, token, source, absent)
+    existing = [shard for key, shard in stored.items() if shard.content is not announced[key]]
+    if existing and len(announced) < len(contents):  # what is delivered again may hide what is new
+        older = {shard.key: shard for shard in existing if counts or shard.key in before}
+        announced |= announced_anew(source, contents, older)
+    stored |= (taken_up := take_up(transaction, token, announced, existing))
+    if taken_up or any(shard.state is ShardState.OPEN and shard.token != token for shard in stored.values()):
         # those of others are waited for: one that is missing later was pruned, and not lost, if this change is there.
         # And a store that knows nothing of what was taken up has these shards as they were: quarantined, say
         transaction.execute(of_pipeline, [{"of": token.pipeline, **count_change(transaction, row, token)}])
-    return {key: _with_size(found[key], content) for key, content in wanted.items()}
+    return {key: _with_size(stored[key], content) for key, content in announced.items()}
 
 
 def _with_size(shard: Shard, content: Content) -> Shard:
@@ -143,7 +143,7 @@ def insert_absent(
     transaction: Transaction, token: PublishToken, source: str, absent: Sequence[tuple[ShardKey, Content]]
 ) -> dict[ShardKey, Shard]:
     """Open what nobody else has opened, and return all as they are now; in the order of keys: no two deadlock."""
-    found: dict[ShardKey, Shard] = {}
+    opened: dict[ShardKey, Shard] = {}
     fixed = {
         "source": source,
         "position": BEGINNING,
@@ -158,10 +158,10 @@ def insert_absent(
         result = rows.execute(transaction.connection, insert, [_row(key, content) for key, content in chunk])
         if counts_inserts(transaction) and result.rowcount == len(chunk):
             for key, content in chunk:
-                found[key] = Shard(key, content, BEGINNING, ShardState.OPEN, token, stale=False)
+                opened[key] = Shard(key, content, BEGINNING, ShardState.OPEN, token, stale=False)
         else:  # some are there already
-            found |= look(transaction, [key for key, _ in chunk])
-    return found
+            opened |= look(transaction, [key for key, _ in chunk])
+    return opened
 
 
 def counts_inserts(transaction: Transaction) -> bool:
@@ -235,19 +235,28 @@ def current(transaction: Transaction) -> sa.Select[Any]:
     return sa.select(*columns, fresh).select_from(shards.outerjoin(pipelines, owner))
 
 
-def as_shard(row: Sequence[Any]) -> Shard:
-    key, shard_id, uri, size, etag, queue, message_id, count, group, sequence, reference, sent_at, *rest = row
-    position, state, owner, incarnation, fresh = rest
-    uri = shard_id if uri is None else uri
-    names = shard_id, uri, size, etag, queue, message_id, count, group
-    content = Content(*names, sequence=sequence, reference=reference, sent_at=sent_at)
+def as_shard(row: Row[Any]) -> Shard:
+    """Return the shard of a row of `current`."""
+    content = Content(
+        shard_id=row.shard_id,
+        uri=row.shard_id if row.uri is None else row.uri,
+        size=row.size,
+        etag=row.etag,
+        queue=row.queue,
+        message_id=row.message_id,
+        receive_count=row.receive_count,
+        group=row.message_group,
+        sequence=row.sequence,
+        reference=row.reference,
+        sent_at=row.sent_at,
+    )
     return Shard(
-        key=ShardKey(key),
+        key=ShardKey(row.shard_key),
         content=content,
-        position=Position(position),
-        state=ShardState(state),
-        token=None if owner is None else PublishToken(owner, incarnation),
-        stale=not fresh,
+        position=Position(row.position),
+        state=ShardState(row.state),
+        token=None if row.owner is None else PublishToken(row.owner, row.incarnation),
+        stale=not row[-1],
     )
 
 
@@ -261,8 +270,8 @@ def _row_of(token: PublishToken) -> sa.Update:
 def _row(key: ShardKey, content: Content) -> tuple[object, ...]:
     c = content
     uri = None if c.uri == c.shard_id else c.uri
-    given = (c.size, c.etag, c.queue, c.message_id, c.receive_count, c.group, c.sequence, c.reference, c.sent_at)
-    return (key, c.shard_id, uri, *given)
+    columns = (c.size, c.etag, c.queue, c.message_id, c.receive_count, c.group, c.sequence, c.reference, c.sent_at)
+    return (key, c.shard_id, uri, *columns)
 
 
 class Backlog(NamedTuple):

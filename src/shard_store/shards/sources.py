@@ -77,7 +77,7 @@ def settle_names(transaction: Transaction, source: str, naming: Naming) -> Names
         used = _recent_queues(transaction, source)
         for name, identity in unnamed.items():
             # what looks like this queue is this one, known by its text until it had an identity of its own
-            taken = [one for other, one in names.items() if other != naming.alike(name)]
+            taken = [kept_name for other, kept_name in names.items() if other != naming.alike(name)]
             names[identity] = _choose(name, identity, used, taken, naming.alike)
         kept["queues"] = names
     if (settled := json.dumps(kept, ensure_ascii=False)) != (text or "{}"):
@@ -104,9 +104,9 @@ def _has_read(transaction: Transaction, source: str) -> bool:
 
 def _choose(name: str, identity: str, used: Sequence[str], taken: Collection[str], alike: Callable[[str], str]) -> str:
     """The name by which the source knows the queue already, else the configured one; never that of another queue."""
-    look = alike(name)
-    before = [other for other in used if other == name] + [other for other in used if alike(other) == look]
-    return next((one for one in (*before, name) if one not in taken), identity)
+    likeness = alike(name)
+    before = [other for other in used if other == name] + [other for other in used if alike(other) == likeness]
+    return next((candidate for candidate in (*before, name) if candidate not in taken), identity)
 
 
 def _recent_queues(transaction: Transaction, source: str) -> list[str]:
@@ -127,10 +127,10 @@ def _recent_queues(transaction: Transaction, source: str) -> list[str]:
 
 def moved_to(transaction: Transaction, source: str) -> str | None:
     """The store that the source is in by now, without secrets; None: it is here."""
-    found: str | None = transaction.execute(
+    place: str | None = transaction.execute(
         sa.select(sources.c.moved_to).where(sources.c.source == source)
     ).scalar_one_or_none()
-    return found
+    return place
 
 
 def refuse_moved(transaction: Transaction, source: str) -> None:
@@ -164,5 +164,5 @@ def publisher_moved(transaction: Transaction, paths: Sequence[str]) -> str | Non
     """A source that has published one of these files, and is in another store by now: so later ones are known there."""
     query = sa.select(splits.c.source).join(sources, sources.c.source == splits.c.source)
     keys = [split_key(path) for path in paths]
-    found = transaction.select_among(query.where(sources.c.moved_to.is_not(None)), splits.c.name_key, keys)
-    return next((row.source for row in found), None)
+    rows = transaction.select_among(query.where(sources.c.moved_to.is_not(None)), splits.c.name_key, keys)
+    return next((row.source for row in rows), None)

@@ -141,8 +141,8 @@ class Database:
             return connection
 
         try:
-            found: Connection = self._patiently()(begun)
-            return found
+            opened: Connection = self._patiently()(begun)
+            return opened
         except exc.SQLAlchemyError as error:
             raise self._mapped(error) from error
 

@@ -154,8 +154,8 @@ def _in_blob(column: sa.ColumnElement[Any], values: Sequence[Any]) -> sa.ColumnE
         f"WITH RECURSIVE places(place) AS (SELECT 1 UNION ALL SELECT place + {size} FROM places "
         f"WHERE place + {size} <= length(:keys)) SELECT substr(:keys, place, {size}) AS key FROM places"
     )
-    given = text.bindparams(sa.bindparam("keys", b"".join(values), Digest())).columns(key=Digest()).subquery("given")
-    return column.in_(sa.select(given.c.key))
+    keys = text.bindparams(sa.bindparam("keys", b"".join(values), Digest())).columns(key=Digest()).subquery("given")
+    return column.in_(sa.select(keys.c.key))
 
 
 class _Keys(sa.types.UserDefinedType[Any]):

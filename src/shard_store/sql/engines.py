@@ -46,13 +46,13 @@ def with_whole_path(url: URL) -> URL:
     return url.set(database=os.path.abspath(path))  # noqa: PTH100 - it is not `Path.resolve`
 
 
-def same_database(one: URL, other: URL) -> bool:
+def same_database(first: URL, second: URL) -> bool:
     """Whether one transaction can change what is behind both URLs.
 
     Drivers and passwords may differ, and the names of one SQLite file. Everything else must be written alike: a user or
     a parameter may lead to another schema, and two names of one host cannot be recognised.
     """
-    return _place(one) == _place(other)
+    return _place(first) == _place(second)
 
 
 def _place(url: URL) -> tuple[Any, ...]:

@@ -38,8 +38,8 @@ class SharedFile:
 
     @classmethod
     def of(cls, file: Path) -> SharedFile:
-        found = file.stat()
-        return cls(str(file.absolute()), platform.node(), this_machine(), found.st_dev, found.st_ino, _place(file))
+        status = file.stat()
+        return cls(str(file.absolute()), platform.node(), this_machine(), status.st_dev, status.st_ino, _place(file))
 
     def problem(self) -> str:
         """Why this process cannot use that file, and what to use instead; "" if it can."""
@@ -55,10 +55,10 @@ class SharedFile:
         if self.machine != this_machine():
             return "which is another machine"
         try:
-            found = Path(self.path).stat()
+            status = Path(self.path).stat()
         except OSError as error:
             return f"where it cannot be reached ({error.strerror})"
-        if (found.st_dev, found.st_ino) != (self.device, self.inode):
+        if (status.st_dev, status.st_ino) != (self.device, self.inode):
             return "where that path is another file"
         if _place(Path(self.path)) != self.place:  # SQLite would take another write-ahead log for the file's own
             return "where the file is a hard link, or mounted without its folder, and so without its write-ahead log"

@@ -95,15 +95,15 @@ def plan(
     cleaned = sa.select(sa.func.coalesce(sources.c.cleaned_until, 0)).where(this)
     until = transaction.execute(cleaned).scalar_one_or_none() or 0
     end = now - max(retention, SETTLED) // _MICROSECOND
-    found = transaction.execute(
+    finished = transaction.execute(
         _finished(source, until, end).order_by(shards.c.finished_at, shards.c.shard_key).limit(limit)
     ).all()
-    if len(found) == limit:  # those of the last time that are behind the limit, as many as a micro-batch has
-        end = found[-1].finished_at
-        same = _finished(source, end - 1, end).where(shards.c.shard_key > found[-1].shard_key)
-        found = [*found, *transaction.execute(same.order_by(shards.c.shard_key)).all()]
+    if len(finished) == limit:  # those of the last time that are behind the limit, as many as a micro-batch has
+        end = finished[-1].finished_at
+        same = _finished(source, end - 1, end).where(shards.c.shard_key > finished[-1].shard_key)
+        finished = [*finished, *transaction.execute(same.order_by(shards.c.shard_key)).all()]
     rows = []
-    for row in found:
+    for row in finished:
         chosen = choose(row.shard_id, row.uri if row.uri is not None else row.shard_id)
         if chosen is not None:
             rows.append(
@@ -126,10 +126,10 @@ def plan(
     for chunk in chunks(rows):
         # of one that was cleaned before, forgotten, announced and read once more
         before = {row["shard_key"]: row["read_at"] for row in chunk}
-        known = transaction.select_among(
+        planned = transaction.select_among(
             sa.select(cleanings.c.shard_key, cleanings.c.read_at), cleanings.c.shard_key, before
         )
-        stale = [bytes(key) for key, read_at in known if read_at != before[bytes(key)]]
+        stale = [bytes(key) for key, read_at in planned if read_at != before[bytes(key)]]
         transaction.change_among(cleanings.delete(), cleanings.c.shard_key, stale)
         transaction.execute(transaction.dialect.insert_if_absent(cleanings), chunk)
     later = sa.or_(sources.c.cleaned_until.is_(None), sources.c.cleaned_until < end)
@@ -157,8 +157,8 @@ def due(transaction: Transaction, source: str, limit: int) -> DueCleanings:
         .limit(limit)
     )
     rows = transaction.execute(query).all()
-    found = [row._asdict() | {"shard_key": ShardKey(bytes(row.shard_key)), "again": bool(row.again)} for row in rows]
-    return DueCleanings([Cleaning(**values) for values in found], now)
+    columns = [row._asdict() | {"shard_key": ShardKey(bytes(row.shard_key)), "again": bool(row.again)} for row in rows]
+    return DueCleanings([Cleaning(**values) for values in columns], now)
 
 
 def redirect(transaction: Transaction, targets: Mapping[ShardKey, str | None]) -> None:
@@ -173,19 +173,19 @@ def end(transaction: Transaction, ended: Sequence[Ended]) -> None:
     """Write down what came of them. Those that failed are due again later: soon at first, then once an hour, and once a
     day where only a person can change it."""
     now = int(transaction.execute(sa.select(transaction.now())).scalar_one())
-    done = [one.key for one in ended if one.outcome == DONE]
+    done = [cleaning.key for cleaning in ended if cleaning.outcome == DONE]
     finished = cleanings.update().where(cleanings.c.ended_at.is_(None))
     transaction.change_among(finished.values(ended_at=now, outcome=DONE), cleanings.c.shard_key, done)
-    for one in sorted(one for one in ended if one.outcome != DONE):
-        this = finished.where(cleanings.c.shard_key == one.key, cleanings.c.read_at == one.read_at)
-        said = {"cause": one.cause, "detail": one.detail}
-        if one.outcome is not None:
-            transaction.execute(this.values(ended_at=now, outcome=one.outcome, **said))
+    for cleaning in sorted(cleaning for cleaning in ended if cleaning.outcome != DONE):
+        this = finished.where(cleanings.c.shard_key == cleaning.key, cleanings.c.read_at == cleaning.read_at)
+        said = {"cause": cleaning.cause, "detail": cleaning.detail}
+        if cleaning.outcome is not None:
+            transaction.execute(this.values(ended_at=now, outcome=cleaning.outcome, **said))
             continue
         attempts = transaction.execute(
-            sa.select(cleanings.c.attempts).where(cleanings.c.shard_key == one.key)
+            sa.select(cleanings.c.attempts).where(cleanings.c.shard_key == cleaning.key)
         ).scalar_one_or_none()
-        pause = _RARELY if one.hopeless else min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** min(attempts or 0, 10))
+        pause = _RARELY if cleaning.hopeless else min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** min(attempts or 0, 10))
         later = now + pause // _MICROSECOND
         transaction.execute(this.values(attempts=cleanings.c.attempts + 1, due_at=later, **said))
 
@@ -199,16 +199,16 @@ def waiting(transaction: Transaction, source: str, retention: timedelta) -> Wait
     cleaned = sa.select(sources.c.cleaned_until).where(sources.c.source == source)
     until = transaction.execute(cleaned).scalar_one_or_none() or 0
     unplanned = _finished(source, until, now - max(retention, SETTLED) // _MICROSECOND).subquery()
-    left = sa.and_(cleanings.c.source == source, cleanings.c.ended_at.is_(None))
+    unended = sa.and_(cleanings.c.source == source, cleanings.c.ended_at.is_(None))
 
     def count(query: sa.Select[Any]) -> int:
         return int(transaction.execute(query).scalar_one())
 
     number = sa.select(sa.func.count())
     return Waiting(
-        count(number.select_from(cleanings).where(left, cleanings.c.due_at <= now)),
+        count(number.select_from(cleanings).where(unended, cleanings.c.due_at <= now)),
         count(number.select_from(unplanned)),
-        count(number.select_from(cleanings).where(left, cleanings.c.attempts > 0)),
+        count(number.select_from(cleanings).where(unended, cleanings.c.attempts > 0)),
     )
 
 

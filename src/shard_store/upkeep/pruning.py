@@ -135,12 +135,12 @@ def prune(
     clock, as far as it can be trusted. Any process may run it at any time; running twice at once is harmless.
     """
     at, ahead = _time(database, now, dry_run)
-    known = _pipelines(database, policy)
-    windows = _windows(known, policy, at)
+    rows = _pipelines(database, policy)
+    windows = _windows(rows, policy, at)
     longer = {source: window for source, window in windows.items() if window > policy.window}
     deadline = clock() + time_out
     removed: dict[str, Any] = dict.fromkeys(TABLES, 0)
-    targets = list(_targets(database, policy, at, known, windows))
+    targets = list(_targets(database, policy, at, rows, windows))
     if dry_run:
         for table in {target.table for target in targets}:  # two reasons for a shard to go overlap: counted as one
             old = sa.or_(*(target.old for target in targets if target.table is table))
@@ -151,9 +151,9 @@ def prune(
     timed_out = False
     for target in targets:
         while (began := clock()) < deadline:
-            found, gone = database.write(lambda t, g=target: _remove(t, g, limit))  # type: ignore[misc]
+            count, gone = database.write(lambda t, g=target: _remove(t, g, limit))  # type: ignore[misc]
             removed[target.name] += gone
-            if found < limit:
+            if count < limit:
                 break
             sleep((clock() - began) * (1 / share - 1))
         else:
@@ -166,13 +166,13 @@ def _pipelines(database: Database, policy: RetentionPolicy) -> Sequence[Row[Any]
     return database.read(lambda t: t.execute(sa.select(pipelines).where(chosen)).all())
 
 
-def _windows(known: Sequence[Row[Any]], policy: RetentionPolicy, at: int) -> dict[str, timedelta]:
+def _windows(rows: Sequence[Row[Any]], policy: RetentionPolicy, at: int) -> dict[str, timedelta]:
     """For how long each source remembers: at least for the longest window of its pipelines.
 
     One that was silent for longer than its own window counts no more: all that it has read is older than that.
     """
-    windows = {row.source: policy.window for row in known}
-    for row in known:
+    windows = {row.source: policy.window for row in rows}
+    for row in rows:
         own = window_of(row.report)
         if own is not None and row.heartbeat_at >= at - own and Semantics(row.semantics).keeps_shards:
             windows[row.source] = max(windows[row.source], own * _MICROSECOND)
@@ -188,7 +188,7 @@ def _time(database: Database, now: datetime | None, dry_run: bool) -> tuple[int,
 
 
 def _targets(
-    database: Database, policy: RetentionPolicy, at: int, known: Sequence[Row[Any]], windows: Mapping[str, timedelta]
+    database: Database, policy: RetentionPolicy, at: int, rows: Sequence[Row[Any]], windows: Mapping[str, timedelta]
 ) -> Iterator[_Target]:
     """What to remove, source by source and pipeline by pipeline: so that each query reads a range of an index.
 
@@ -200,9 +200,9 @@ def _targets(
         yield from _finished_shards(database, source, policy.max_shards, at - window // _MICROSECOND, planned)
     cutoff = at - max([policy.window, *windows.values()]) // _MICROSECOND
     yield _released_shards(policy, cutoff)
-    there = set(database.read(lambda t: t.execute(sa.select(snapshots.c.pipeline).distinct()).scalars()))
-    for row in known:
-        if row.pipeline in there:
+    with_snapshots = set(database.read(lambda t: t.execute(sa.select(snapshots.c.pipeline).distinct()).scalars()))
+    for row in rows:
+        if row.pipeline in with_snapshots:
             yield _confirmed_snapshots(row, at, cutoff)
     # an error of the plan on record decides whether its shard is quarantined, and what Spark may read once more
     on_record = sa.exists().where(
@@ -289,14 +289,14 @@ def _dead_pipeline(name: str, policy: RetentionPolicy, at: int) -> _Target:
 
     The view `data` has its columns from the pipeline that wrote it, so whoever has data files is remembered.
     """
-    left = (
+    remnants = (
         sa.exists().where(shards.c.owner == name, shards.c.finished_at.is_(None)),
         sa.exists().where(snapshots.c.pipeline == name),
         sa.exists().where(errors.c.pipeline == name, UNDELIVERED),
         sa.exists().where(splits.c.pipeline == name),
     )
     this = sa.and_(pipelines.c.pipeline == name, _idle(policy, at))
-    return _Target(pipelines, sa.and_(this, sa.not_(sa.or_(*left))), (pipelines.c.pipeline,))
+    return _Target(pipelines, sa.and_(this, sa.not_(sa.or_(*remnants))), (pipelines.c.pipeline,))
 
 
 def _old_attempts(policy: RetentionPolicy, cutoff: int) -> _Target:
@@ -356,14 +356,14 @@ def _remove(transaction: Transaction, target: _Target, limit: int) -> tuple[int,
     table, old = target.table, target.old
     key = list(table.primary_key.columns)
     columns = key if target.source is None else [*key, shards.c.finished_at]
-    found = transaction.execute(sa.select(*columns).where(old).order_by(*target.order).limit(limit)).all()
-    if not found:
+    rows = transaction.execute(sa.select(*columns).where(old).order_by(*target.order).limit(limit)).all()
+    if not rows:
         return 0, 0
     if target.source is not None:  # first: a listing that does not find them must see this
-        _forget(transaction, target.source, max(row.finished_at for row in found))
+        _forget(transaction, target.source, max(row.finished_at for row in rows))
     if len(key) == 1:
-        chosen: sa.ColumnElement[bool] = transaction.among(key[0], [row[0] for row in found])
+        chosen: sa.ColumnElement[bool] = transaction.among(key[0], [row[0] for row in rows])
     else:
-        chosen = sa.tuple_(*key).in_([tuple(row) for row in found])
+        chosen = sa.tuple_(*key).in_([tuple(row) for row in rows])
     gone = transaction.execute(table.delete().where(chosen, old))
-    return len(found), gone.rowcount if transaction.trusts_rowcount else len(found)
+    return len(rows), gone.rowcount if transaction.trusts_rowcount else len(rows)

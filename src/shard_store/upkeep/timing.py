@@ -36,8 +36,8 @@ def win_interval(database: Database, name: str, interval: float) -> bool:
 
     def is_free(transaction: Transaction) -> bool:
         ended = _has_ended(transaction.now(), interval)
-        found = transaction.execute(sa.select(ended).where(this)).scalar_one_or_none()
-        return found is None or bool(found)
+        is_over = transaction.execute(sa.select(ended).where(this)).scalar_one_or_none()
+        return is_over is None or bool(is_over)
 
     def claim(transaction: Transaction) -> bool:
         now = transaction.now()
@@ -98,14 +98,14 @@ def trusted_time(transaction: Transaction) -> TrustedTime:
 def note_time(transaction: Transaction) -> TrustedTime:
     """The same, and remember what the clock says now: a step is trusted by the first call after it has lasted."""
     now, trusted, suspected = _look(transaction)
-    found = _judge(now, trusted, suspected)
-    if not found.ahead:
+    trusted_now = _judge(now, trusted, suspected)
+    if not trusted_now.ahead:
         _set(transaction, _TRUSTED, now)
         if suspected is not None:
             transaction.execute(leases.delete().where(leases.c.name == _SUSPECTED))
     elif suspected is None or suspected > now:  # another step than the one that was seen before
         _set(transaction, _SUSPECTED, now)
-    return found
+    return trusted_now
 
 
 def _judge(now: int, trusted: int | None, suspected: int | None) -> TrustedTime:
