@@ -38,7 +38,7 @@ class PipelineTakenOver(ShardStoreError):
     def __init__(
         self, pipeline: str, ours: int | None, current: int | None, moved: tuple[str, str] | None = None
     ) -> None:
-        """`moved`: its source, and the store that it is in by now."""
+        """Name the incarnation that runs now. `moved`: its source, and the store that it is in by now."""
         self.pipeline, self.ours, self.current, self.moved = pipeline, ours, current, moved
         if moved is not None:
             super().__init__(

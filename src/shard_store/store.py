@@ -48,7 +48,7 @@ T = TypeVar("T")
 
 
 def _reads(function: Callable[Concatenate[Transaction, P], T]) -> Callable[Concatenate[ShardStore, P], T]:
-    """The function as a method: in a transaction of its own, which only reads."""
+    """Make a method of the function: in a transaction of its own, which only reads."""
 
     @wraps(function)
     def method(store: ShardStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -58,7 +58,7 @@ def _reads(function: Callable[Concatenate[Transaction, P], T]) -> Callable[Conca
 
 
 def _writes(function: Callable[Concatenate[Transaction, P], T]) -> Callable[Concatenate[ShardStore, P], T]:
-    """The function as a method: in a transaction of its own, which is committed."""
+    """Make a method of the function: in a transaction of its own, which is committed."""
 
     @wraps(function)
     def method(store: ShardStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -74,7 +74,7 @@ def _writes(function: Callable[Concatenate[Transaction, P], T]) -> Callable[Conc
 def _joins(
     function: Callable[Concatenate[Transaction, P], T],
 ) -> Callable[Concatenate[ShardStore, Connection, P], T]:
-    """The function as a method: in the transaction of the caller's connection."""
+    """Make a method of the function: in the transaction of the caller's connection."""
 
     @wraps(function)
     def method(store: ShardStore, connection: Connection, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -119,7 +119,7 @@ class ShardStore:
     heartbeat = _writes(ownership.heartbeat)
     retire = _writes(ownership.retire)
     open_shards = _writes(ownership.open_shards)
-    look = _reads(ownership.look)
+    look = _reads(ownership.read_shards)
     renewed = _reads(ownership.renewed)
     acquire = _writes(ownership.acquire)
     release = _writes(ownership.release)
@@ -129,7 +129,7 @@ class ShardStore:
     def claim_listing(
         self, token: PublishToken, source: str, prefix: str, interval: float, *, at_once: bool = False
     ) -> Claim | None:
-        """The listing of a prefix, if it is due and ours."""
+        """Claim the listing of a prefix, if it is due and ours."""
         return listing.claim(self.database, token, source, prefix, interval, at_once=at_once)
 
     compare_listed = _writes(listing.compare)
@@ -159,7 +159,7 @@ class ShardStore:
     def take_plan(
         self, pipeline: str, driver: str | None, sink: str, noted_plans: NotedPlans = plans.nothing_noted
     ) -> PlanIdentity:
-        """As `current_plan`, for the sink that delivers the plan: first it makes itself known (`progress`).
+        """Return the plan as `current_plan` does, for the sink that delivers it, which makes itself known first.
 
         `noted_plans`: what the pipeline's newest reader in this driver says that it has planned.
         """
@@ -172,7 +172,7 @@ class ShardStore:
 
     publish = _writes(publishing.publish)
     publish_inside = _joins(publishing.publish)
-    delivered = _reads(publishing.look)
+    delivered = _reads(publishing.find_delivery)
     is_published = _reads(publishing.is_published)
     hold_inside = _joins(publishing.hold)
 
@@ -186,7 +186,7 @@ class ShardStore:
         fenced: bool = True,
         winners: Collection[int] = (),
     ) -> T:
-        """As `publish`, where rows become visible elsewhere in the store's database by `work`, in one transaction.
+        """Publish where rows become visible elsewhere in the store's database by `work`, in one transaction.
 
         `work` is called in that transaction, with what was published, and is run again with it when the database is
         in trouble; its result is returned. `brought`: how many rows and bytes it makes visible. `fenced` is false where
@@ -205,7 +205,7 @@ class ShardStore:
 
     @contextmanager
     def held(self, identities: Sequence[PlanIdentity], batch_id: int) -> Iterator[None]:
-        """While the block lasts, the micro-batch can be published, and nobody takes its shards over.
+        """Let the micro-batch be published, and nobody take its shards over, while the block lasts.
 
         Raises as `publish` does. Keep it short: the pipeline's heartbeats wait for it.
         """
@@ -240,7 +240,7 @@ class ShardStore:
     shard_story = _reads(shards.story)
 
     def find_shards(self, criteria: ShardCriteria, *, limit: int | None = None) -> Iterator[list[FoundShard]]:
-        """Shards in pages of up to 1,000."""
+        """Yield shards in pages of up to 1,000."""
         return shards.pages(self.database, criteria, limit=limit)
 
     def quarantine(self, keys: Sequence[ShardKey], audit: Audit, *, dry_run: bool = False) -> ShardsChanged:
@@ -307,7 +307,7 @@ class ShardStore:
         keys: KeyRange | None = None,
         columns: Sequence[str] | None = None,
     ) -> Iterator[list[tuple[Any, ...]]]:
-        """The rows of a view, in pages."""
+        """Yield the rows of a view, in pages."""
         return views.pages(
             self.database, view, source=source, pipeline=pipeline, as_of=as_of, keys=keys, columns=columns
         )
@@ -315,15 +315,15 @@ class ShardStore:
     def data_files(
         self, size: int, *, source: str | None = None, pipeline: str | None = None, as_of: AsOf | None = None
     ) -> list[DataFiles]:
-        """The published files, in parts of about `size` bytes, each a few numbers."""
+        """Return the published files, in parts of about `size` bytes, each a few numbers."""
         return views.data_files(self.database, size, source=source, pipeline=pipeline, as_of=as_of)
 
     def paths(self, files: DataFiles) -> Iterator[str]:
-        """The paths of a part, a page at a time."""
+        """Yield the paths of a part, a page at a time."""
         return views.paths(self.database, files)
 
     def win_interval(self, name: str, interval: float) -> bool:
-        """True for one caller over all pipelines in each `interval` seconds."""
+        """Return True for one caller over all pipelines in each `interval` seconds."""
         return timing.win_interval(self.database, name, interval)
 
     was_won = _reads(timing.was_won)

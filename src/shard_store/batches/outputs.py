@@ -31,7 +31,7 @@ def is_recorded(connection: Connection, delivery_hash: str, output: str) -> bool
 
 
 def owner(pipeline: str, store_id: str) -> str:
-    """Whose outputs these are: pipelines of several stores, perhaps of one name, may write into one database."""
+    """Return whose outputs these are: pipelines of several stores, perhaps of one name, may write into one database."""
     most = (Name.length or 0) - len(store_id) - 1
     name = pipeline if len(pipeline) <= most else hashlib.sha256(pipeline.encode()).hexdigest()
     return f"{name}@{store_id}"

@@ -45,7 +45,7 @@ _KEPT = 4 << 20
 
 
 def plan(transaction: Transaction, token: PublishToken, start_seq: int, end_seq: int) -> Plan:
-    """The plan of the micro-batch (start_seq, end_seq], kept as the pipeline's current one for the sink to find.
+    """Make the plan of the micro-batch (start_seq, end_seq], and keep it as the current one for the sink to find.
 
     Shards that passed to another owner are left out (`lost`), at this attempt and at every later one of the same
     offsets, also when they come back to us: an earlier attempt may have reached a sink that ignores a second
@@ -106,7 +106,7 @@ def plan(transaction: Transaction, token: PublishToken, start_seq: int, end_seq:
 
 
 def current_plan(transaction: Transaction, pipeline: str, driver: str | None = None) -> PlanIdentity:
-    """The plan that a sink built now belongs to. Called at planning, right after `plan` in the reader process.
+    """Return the plan that a sink built now belongs to. Called at planning, right after `plan` in the reader process.
 
     `driver` names the process group that asks: a paused driver that wakes up between its `plan` and its sink's
     planning would otherwise pick up the plan of the driver that replaced it. After a restart the plan of the
@@ -133,7 +133,7 @@ def plan_for(
     sink: str | None,
     noted_plans: NotedPlans = nothing_noted,
 ) -> tuple[PlanIdentity, bool]:
-    """The same, and whether the sink that asks is known to the pipeline.
+    """Return the same as `current_plan`, and whether the sink that asks is known to the pipeline.
 
     Raises LostProgress where the current plan is not the one that the reader has made for this micro-batch.
     """
@@ -184,7 +184,7 @@ def _check_noted(transaction: Transaction, row: Row[Any], noted: Noted, done: bo
 
 
 def planned_ranges(transaction: Transaction, identity: PlanIdentity) -> list[Range]:
-    """What a plan moves, with its contents. Nothing of one that is not the pipeline's current plan by now."""
+    """Return what a plan moves, with its contents; nothing of one that is not the pipeline's current plan by now."""
     row = transaction.execute(sa.select(pipelines).where(pipelines.c.pipeline == identity.token.pipeline)).one()
     if row.plan_hash != identity.delivery_hash or row.plan_end <= max(row.confirmed_seq, row.plan_start):
         return []
@@ -203,7 +203,7 @@ _DELIVERED = sa.select(attempts.c.delivery_hash).where(
 def _published(
     transaction: Transaction, row: Row[Any], token: PublishToken, start_seq: int, end_seq: int
 ) -> Plan | None:
-    """The plan of these offsets, if an earlier attempt has delivered it."""
+    """Return the plan of these offsets, if an earlier attempt has delivered it."""
     offsets = {"of": token.pipeline, "start": start_seq, "end": end_seq}
     delivered = transaction.execute(_DELIVERED, [offsets]).first()
     if delivered is None:
@@ -212,7 +212,7 @@ def _published(
 
 
 def _on_record(transaction: Transaction, row: Row[Any], made: Plan) -> Plan:
-    """The plan on record, again, with what it held when it was made, or what its delivery brought.
+    """Return the plan on record, again, with what it held when it was made, or what its delivery brought.
 
     A query with state has to read a delivered one once more, when Spark was killed before it knew of the delivery.
     """
@@ -228,7 +228,7 @@ def _on_record(transaction: Transaction, row: Row[Any], made: Plan) -> Plan:
 def _refuse_lost_openings(
     transaction: Transaction, token: PublishToken, seqs: tuple[int, int], entries: Sequence[Range]
 ) -> None:
-    """Of a snapshot that this incarnation has written every shard is there, finished or not."""
+    """Refuse a store that lacks a shard of a snapshot that this incarnation has written."""
     query = sa.select(snapshot_rows.c.seq).where(
         snapshot_rows.c.pipeline == token.pipeline,
         snapshot_rows.c.seq > seqs[0],
@@ -240,7 +240,7 @@ def _refuse_lost_openings(
 
 
 def _suspected(transaction: Transaction, made: Plan) -> Plan:
-    """The plan with whether an earlier attempt has left marks of its reads; the first one makes none."""
+    """Return the plan with whether an earlier attempt has left marks of its reads; the first one makes none."""
     if made.attempt == 1:
         return made
     return replace(made, suspected=bool(readings.marks_of_plan(transaction, made.identity)))
@@ -309,7 +309,7 @@ KNOWN_OBJECTS = 200
 
 
 def known_objects(transaction: Transaction, identity: PlanIdentity) -> tuple[list[str], list[str]]:
-    """URIs of objects: what the source published last, newest first; and what is in the plan, or waits for the next."""
+    """Return URIs: what the source published last, newest first; and what is in the plan, or waits for the next."""
     pipeline, source = identity.token.pipeline, identity.source
     bounds = sa.select(pipelines.c.plan_after, pipelines.c.plan_end).where(
         pipelines.c.pipeline == pipeline, pipelines.c.plan_hash == identity.delivery_hash
@@ -329,7 +329,7 @@ def known_objects(transaction: Transaction, identity: PlanIdentity) -> tuple[lis
 
 
 def _give_up(transaction: Transaction, identity: PlanIdentity, ranges: Sequence[Range]) -> None:
-    """An operator wants these ranges of a plan given up, before an attempt reads them: they are bad for the plan.
+    """Record these ranges of a plan as bad before an attempt reads them: an operator wants them given up.
 
     So the plan stays what it was, and its publication quarantines their shards. Until then they stay marked: a shard
     that passes to another pipeline is in another plan, which knows nothing of the errors of this one.

@@ -37,7 +37,7 @@ _PLACE = sa.select(shards.c.shard_key, shards.c.position)
 def open_positions(
     transaction: Transaction, token: PublishToken, keys: Collection[ShardKey]
 ) -> dict[ShardKey, Position]:
-    """The positions of our open shards among `keys`."""
+    """Return the positions of our open shards among `keys`."""
     rows = transaction.select_among(_PLACE.where(owned_by(token)), shards.c.shard_key, keys)
     return {ShardKey(key): Position(position) for key, position in rows}
 
@@ -45,7 +45,7 @@ def open_positions(
 def open_places(
     transaction: Transaction, token: PublishToken, keys: Collection[ShardKey]
 ) -> tuple[dict[ShardKey, Position], dict[ShardKey, str]]:
-    """The same, and what is pending of those of them for which anything is."""
+    """Return the same as `open_positions`, and what is pending of those shards for which anything is."""
     query = _PLACE.add_columns(shards.c.pending).where(owned_by(token))
     positions: dict[ShardKey, Position] = {}
     pending: dict[ShardKey, str] = {}
@@ -57,7 +57,7 @@ def open_places(
 
 
 def finished(transaction: Transaction, keys: set[ShardKey]) -> set[ShardKey]:
-    """Which are at the end: finished, or finished so long ago that they are pruned.
+    """Return which shards are at the end: finished, or finished so long ago that they are pruned.
 
     Found by their keys alone: `IS NULL` would let a planner read the index of all unfinished shards beside them.
     """
@@ -82,7 +82,7 @@ def refuse_missing(transaction: Transaction, token: PublishToken, opened: Mappin
 
 
 def split_by_fit(entries: Iterable[Entry], positions: dict[ShardKey, Position]) -> tuple[list[Entry], list[Entry]]:
-    """The ranges that begin at their shard's position, one after another, and the others."""
+    """Return the ranges that begin at their shard's position, one after another, and the others."""
     fitting: list[Entry] = []
     others: list[Entry] = []
     reached = dict(positions)
@@ -114,7 +114,7 @@ def lock_shards(transaction: Transaction, identity: PlanIdentity, planned: Seque
 
 
 def _joined(planned: Sequence[Move]) -> list[Move]:
-    """One move a shard, in the order of keys: several ranges of one shard follow each other."""
+    """Join the ranges of each shard, which follow each other, to one move; in the order of keys."""
     moves: dict[ShardKey, Move] = {}
     for move in planned:
         before = moves.get(move.key)
@@ -149,7 +149,7 @@ def _move(transaction: Transaction, identity: PlanIdentity, moves: Sequence[Move
 
 
 def _not_moved(transaction: Transaction, identity: PlanIdentity, moves: Sequence[Move], ending: bool) -> set[ShardKey]:
-    """Which shards did not come to their end by this transaction's own update."""
+    """Return which shards did not come to their end by this transaction's own update."""
     token = identity.token
     ours = _PLACE.where(
         shards.c.owner == token.pipeline,
@@ -160,7 +160,7 @@ def _not_moved(transaction: Transaction, identity: PlanIdentity, moves: Sequence
 
 
 def _not_ours(transaction: Transaction, identity: PlanIdentity, moves: Sequence[Move]) -> set[ShardKey]:
-    """Which shards cannot be moved; the others are locked, so that they still can when they are."""
+    """Return which shards cannot be moved; the others are locked, so that they still can when they are."""
     ours = _PLACE.where(owned_by(identity.token)).with_for_update()
     return _elsewhere(transaction, ours, {(move.key, move.start) for move in moves})
 
@@ -168,7 +168,7 @@ def _not_ours(transaction: Transaction, identity: PlanIdentity, moves: Sequence[
 def _elsewhere(
     transaction: Transaction, query: sa.Select[Any], places: set[tuple[ShardKey, Position]]
 ) -> set[ShardKey]:
-    """The shards that `query` does not find at their place."""
+    """Return the shards that `query` does not find at their place."""
     keys = [key for key, _ in places]
     at_place = {(key, position) for key, position in transaction.select_among(query, shards.c.shard_key, keys)}
     return {key for key, _ in places - at_place}
@@ -184,14 +184,14 @@ PUBLISHED = sa.and_(shards.c.state == ShardState.DONE.value, _STATE.not_in(MARKS
 
 
 def mark_begun(transaction: Transaction, entries: Iterable[Range]) -> None:
-    """With at-most-once these shards are done with their snapshot, before anything of it is published."""
+    """Mark shards as begun: with at-most-once they are done with their snapshot, before anything of it is published."""
     keys = [entry.key for entry in entries if is_end(entry.end)]
     begun = shards.update().where(_STATE.not_in((*_LASTING, Pending.QUARANTINE.value)))
     transaction.change_among(begun.values(pending=Pending.BEGUN.value), shards.c.shard_key, keys)
 
 
 def mark_published(transaction: Transaction, moves: Sequence[Move]) -> None:
-    """The batch of shards that were begun is delivered: that is when they were done."""
+    """Remove the mark of shards that were begun: their batch is delivered, and that is when they were done."""
     keys = [move.key for move in moves if is_end(move.end)]
     delivered = shards.update().where(shards.c.pending == Pending.BEGUN.value)
     delivered = delivered.values(pending=None, finished_at=transaction.now())
@@ -199,14 +199,14 @@ def mark_published(transaction: Transaction, moves: Sequence[Move]) -> None:
 
 
 def mark_skipped(transaction: Transaction, keys: Iterable[ShardKey]) -> None:
-    """A plan that is published has left these objects out, or a part of them: `onCorruptObject` = `skip`."""
+    """Mark objects that a published plan has left out, as a whole or in part: `onCorruptObject` = `skip`."""
     transaction.change_among(shards.update().values(pending=Pending.SKIPPED.value), shards.c.shard_key, keys)
 
 
 def mark_given_up(
     transaction: Transaction, pipeline: str, seqs: tuple[int, int], keys: Iterable[ShardKey] | None = None
 ) -> None:
-    """With at-most-once nobody will read again what the snapshots of `seqs` (after, until] have of these shards.
+    """Mark shards of the snapshots of `seqs` (after, until], which with at-most-once nobody will read again.
 
     Without `keys` all that was begun in them. A shard that was forgotten and announced again meanwhile is another one.
     """

@@ -111,7 +111,7 @@ _WITH_ERRORS = sa.select(attempts.c.delivery_hash).where(
 
 
 def plans_with_errors(transaction: Transaction, pipeline: str, after: int, until: int) -> tuple[str, ...]:
-    """The hashes of the delivered plans with after < end <= until that have left errors."""
+    """Return the hashes of the delivered plans with after < end <= until that have left errors."""
     return tuple(transaction.execute(_WITH_ERRORS, [{"of": pipeline, "after": after, "until": until}]).scalars())
 
 
@@ -161,7 +161,7 @@ def adopt_offset(transaction: Transaction, token: PublishToken, seq: int, store_
 
 
 def other_stores(text: str | None) -> Mapping[str, int]:
-    """The ids of other stores whose offsets a pipeline reads, and up to which seq.
+    """Return the ids of other stores whose offsets a pipeline reads, and up to which seq.
 
     The source came from them, or has gone on where they were lost. `text`: as it is in the pipeline's row.
     """
@@ -169,7 +169,7 @@ def other_stores(text: str | None) -> Mapping[str, int]:
 
 
 def lost_progress(store: str, pipeline: str, seq: int, last_seq: int) -> LostProgress:
-    """`store` is its URL without secrets."""
+    """Return the error of a checkpoint that is ahead of the store. `store` is its URL without secrets."""
     return LostProgress(
         f"pipeline {pipeline!r}: the checkpoint is at offset {seq}, but the store {store} knows offsets only up to "
         f"{last_seq}: the store was lost or exchanged under a live checkpoint (or has forgotten a pipeline that was "
@@ -195,7 +195,7 @@ _DELIVERED = sa.select(attempts.c.delivery_hash).where(
 def _confirm(
     transaction: Transaction, row: Row[Any], token: PublishToken, end_seq: int, fail_on_data_loss: bool
 ) -> tuple[bool, tuple[Move, ...]]:
-    """Spark is done with everything up to `end_seq`: make it final, and forget the snapshots that it stood for.
+    """Make final everything up to `end_seq`, with which Spark is done, and forget the snapshots that it stood for.
 
     What the cuesqueue sink published stays as it is; with any other sink the shards of the plan advance now. Returns
     whether another one has taken it, and the ranges that passed to another owner meanwhile: they cannot be advanced,
@@ -253,7 +253,7 @@ def _deliver_planned(transaction: Transaction, row: Row[Any], token: PublishToke
 
 
 def is_sink_known(row: Row[Any], sink: str) -> bool:
-    """Whether the pipeline's row says already that this sink delivers its current incarnation's plans."""
+    """Return whether the pipeline's row says already that this sink delivers its current incarnation's plans."""
     return bool(row.sink == sink and row.sink_incarnation == row.incarnation)
 
 
@@ -265,14 +265,14 @@ def make_sink_known(transaction: Transaction, identity: PlanIdentity, sink: str)
 
 
 def sink_that_took(row: Row[Any], token: PublishToken) -> dict[str, object]:
-    """The columns that change when another sink has taken a plan, and this incarnation knows none of ours."""
+    """Return the columns that change when another sink has taken a plan, and this incarnation knows none of ours."""
     if row.plan_incarnation != token.incarnation or row.sink_incarnation == token.incarnation:
         return {}
     return {"sink": OTHER, "sink_incarnation": token.incarnation}
 
 
 def lost_attempt(transaction: Transaction, row: Row[Any], token: PublishToken, end_seq: int) -> LostProgress | None:
-    """Why it cannot be right that the store has no attempt of a plan up to `end_seq` with which Spark is done.
+    """Return why it cannot be right that the store has no attempt of a plan up to `end_seq` with which Spark is done.
 
     None: it can, since another sink has taken it.
     """
@@ -309,7 +309,7 @@ def _is_published_by_us(transaction: Transaction, row: Row[Any], token: PublishT
 
 
 def _is_lead_counted(transaction: Transaction, token: PublishToken) -> bool:
-    """Whether the attempt before was our sink's: so it was told up to 0.2.0, whose sinks did not make themselves known.
+    """Return whether the attempt before was our sink's, as it was told up to 0.2.0.
 
     Of several pipelines one attempt has the rows; it may be pruned earlier.
     """

@@ -122,7 +122,7 @@ def publish(
     published.
     """
     rows = _fence_all(transaction, identities)  # first: a replaced driver fails even when there is nothing to do
-    recorded, fresh = _look(transaction, identities, {i: rows[i].confirmed_seq for i in identities}, batch_id)
+    recorded, fresh = _find_delivery(transaction, identities, {i: rows[i].confirmed_seq for i in identities}, batch_id)
     if recorded.already:
         return recorded
     first = identities[0]
@@ -148,21 +148,21 @@ def publish(
     return replace(made[0], shards=sum(m.shards for m in made), quarantined=sum(m.quarantined for m in made))
 
 
-def look(transaction: Transaction, identities: Sequence[PlanIdentity], batch_id: int) -> Published:
-    """What `publish` would find: the hash of the micro-batch's attempt, and whether it is there. Locks nothing."""
+def find_delivery(transaction: Transaction, identities: Sequence[PlanIdentity], batch_id: int) -> Published:
+    """Return what `publish` would find: the hash of the batch's attempt, and whether it is there. Locks nothing."""
     names = [identity.token.pipeline for identity in identities]
     query = sa.select(pipelines.c.pipeline, pipelines.c.confirmed_seq).where(pipelines.c.pipeline.in_(names))
     confirmed: dict[str, int] = {row.pipeline: row.confirmed_seq for row in transaction.execute(query)}
-    return _look(transaction, identities, {i: confirmed[i.token.pipeline] for i in identities}, batch_id)[0]
+    return _find_delivery(transaction, identities, {i: confirmed[i.token.pipeline] for i in identities}, batch_id)[0]
 
 
 def is_published(transaction: Transaction, identity: PlanIdentity) -> bool:
-    """Whether this very plan has its attempt; one that another kind of sink took has it once it is confirmed."""
+    """Return whether this very plan has its attempt; one that another kind of sink took has it once it is confirmed."""
     query = sa.select(attempts.c.delivery_hash).where(attempts.c.delivery_hash == identity.delivery_hash)
     return transaction.execute(query).first() is not None
 
 
-def _look(
+def _find_delivery(
     transaction: Transaction,
     identities: Sequence[PlanIdentity],
     confirmed: Mapping[PlanIdentity, int],
@@ -202,7 +202,7 @@ def hold(transaction: Transaction, identities: Sequence[PlanIdentity], batch_id:
     others, must not commit them. Raises as `publish` does.
     """
     rows = _fence_all(transaction, identities)
-    _, fresh = _look(transaction, identities, {i: rows[i].confirmed_seq for i in identities}, batch_id)
+    _, fresh = _find_delivery(transaction, identities, {i: rows[i].confirmed_seq for i in identities}, batch_id)
     for identity in fresh:
         delivery = _delivery(transaction, identity, rows[identity], batch_id)
         if delivery.semantics.final_at_delivery:
@@ -210,7 +210,7 @@ def hold(transaction: Transaction, identities: Sequence[PlanIdentity], batch_id:
 
 
 def created_at(transaction: Transaction, pipeline: str) -> int:
-    """When the pipeline started first: distinguishes it from one of the same name in another store."""
+    """Return when the pipeline started first: that distinguishes it from one of the same name in another store."""
     query = sa.select(pipelines.c.created_at).where(pipelines.c.pipeline == pipeline)
     return int(transaction.execute(query).scalar_one())
 
@@ -222,7 +222,7 @@ def _fence_all(transaction: Transaction, identities: Sequence[PlanIdentity]) -> 
 
 
 def _delivery(transaction: Transaction, identity: PlanIdentity, row: Row[Any], batch_id: int | None) -> Delivery:
-    """What is to be delivered of a plan that is not; it must be the one on record."""
+    """Return what is to be delivered of a plan that is not delivered yet; it must be the one on record."""
     if (row.plan_hash, row.plan_incarnation) != (identity.delivery_hash, identity.token.incarnation):
         raise ShardStoreError(
             f"pipeline {identity.token.pipeline!r}: the batch to publish is not the one that was planned last; "
@@ -299,7 +299,7 @@ def _is_known_direct(delivery: Delivery) -> bool:
 
 
 def _digest_without_shards(identity: PlanIdentity, batch_id: int | None, fresh: Sequence[PlanIdentity]) -> str:
-    """The hash of an attempt of a pipeline that brings no new input; a stateful query may still bring rows.
+    """Return the hash of an attempt of a pipeline that brings no new input; a stateful query may still bring rows.
 
     Its plan is the one before, already delivered under another batch id, or after a restart the empty one with which
     a pipeline starts: so its own hash is made of what both have in common, the offset at which it ran, and its id.
@@ -343,7 +343,7 @@ _CAUSES = sa.select(*_KINDS, sa.func.count()).where(errors.c.delivery_hash == sa
 
 
 def _errors_of(transaction: Transaction, digest: str) -> tuple[Counter[str], set[bytes], set[bytes]]:
-    """How many errors the plan left, by cause; the keys of what is to be quarantined, and of what was skipped."""
+    """Return how many errors the plan left, by cause, and the keys of what is quarantined, and of what was skipped."""
     causes = Counter[str]()
     scopes: set[str] = set()
     for scope, cause, count in transaction.execute(_CAUSES, [{"digest": digest}]):
@@ -367,7 +367,7 @@ def _record(
     causes: Counter[str],
     ended: Collection[ShardKey],
 ) -> None:
-    """Splits and attempt, and in the pipeline's row what operators see of them. `ended`: published to their end."""
+    """Write splits and attempt, and in the pipeline's row what operators see of them. `ended`: published whole."""
     identity, files = delivery.identity, delivery.files
     pipeline = identity.token.pipeline
     written = sa.select(snapshot_rows.c.created_at).where(

@@ -60,10 +60,10 @@ class _Trace(NamedTuple):
         return cls(kind, _place(identity.token.incarnation, reading.stage), reading.task, reading.partition)
 
     @property
-    def turn(self) -> tuple[int, int]:
-        """The same for all tasks that a stage has begun one after the other.
+    def stage_run(self) -> tuple[int, int]:
+        """Return what is the same for all tasks that a stage has begun one after the other.
 
-        Spark numbers task attempts in the order in which they begin. So one that was begun again is not in this turn,
+        Spark numbers task attempts in the order in which they begin. So one that was begun again is not in this run,
         also where it is as good as a first attempt for Spark: in a stage that runs again for lost shuffle files.
         """
         return self.place, self.task - self.partition
@@ -132,7 +132,7 @@ def read_twice(transaction: Transaction, identity: PlanIdentity) -> None:
 
 
 def is_direct(transaction: Transaction, identity: PlanIdentity, winners: Collection[int]) -> bool:
-    """Whether the tasks that have read a plan are those whose rows are published, each of them, and no other.
+    """Return whether the tasks that have read a plan are those whose rows are published, each of them, and no other.
 
     It is so where a query sends what it reads to our sink with nothing shuffled, joined or united in between.
     """
@@ -143,7 +143,7 @@ def is_direct(transaction: Transaction, identity: PlanIdentity, winners: Collect
 
 
 def settle(transaction: Transaction, identity: PlanIdentity, attempt: int, incarnation: int) -> None:
-    """The plan is made again: what attempt number `attempt` has found bad is left out of it, and its traces go.
+    """Leave out of a plan that is made again what attempt number `attempt` has found bad, and remove its traces.
 
     Called before that is asked for. What is reported from now on by its tasks is no verdict of the new attempt.
     """
@@ -200,7 +200,7 @@ def _is_proven(
 def _is_of_winners(
     judges: Sequence[_Trace], traces: Sequence[_Trace], incarnation: int, winners: Collection[int]
 ) -> bool:
-    """Whether whoever judged is published, and nobody beside them has read the same.
+    """Return whether whoever judged is published, and nobody beside them has read the same.
 
     In a cartesian product each partition is read by several tasks of one stage, which are all published. Where no task
     said that it begins, since batches before were read by those who brought them, their number tells.
@@ -215,12 +215,12 @@ def _is_of_winners(
 
 
 def _read_once(traces: Sequence[_Trace], incarnation: int) -> bool:
-    """Whether whoever judged was a part of the only reading, and the first attempt at its task."""
+    """Return whether whoever judged was a part of the only reading, and the first attempt at its task."""
     begun = [trace for trace in traces if trace.kind in (_BEGUN, _REPEATED)]
     return (
         [trace.kind for trace in begun] == [_BEGUN]
         and _incarnation(begun[0]) == incarnation
-        and all(judge.turn == begun[0].turn for judge in _judges(traces))
+        and all(judge.stage_run == begun[0].stage_run for judge in _judges(traces))
         and not any(trace.kind == _READ_TWICE for trace in traces)
     )
 
@@ -230,7 +230,7 @@ def _count(transaction: Transaction, identity: PlanIdentity, tasks: int) -> None
 
 
 def _counted(traces: Iterable[_Trace]) -> int:
-    """How many tasks the plan has; 0 where that is not known."""
+    """Return how many tasks the plan has; 0 where that is not known."""
     counts = {trace.task for trace in traces if trace.kind == _COUNTED}
     return counts.pop() if len(counts) == 1 else 0
 
@@ -276,7 +276,7 @@ def _delete(transaction: Transaction, digest: str, traces: Iterable[_Trace]) -> 
 
 
 def begin_read(transaction: Transaction, identity: PlanIdentity, mark: ReadMark) -> None:
-    """One read more than `mark` knows of has not ended. Running this again counts nothing more."""
+    """Mark a read: one more than `mark` knows of has not ended. Running this again counts nothing more."""
     own = {"task": mark.task, "first_place": mark.first, "end_place": mark.end}
     now = {"unended": mark.unended + 1, "began_at": transaction.now()}
     absent = transaction.dialect.insert_if_absent(read_marks)
@@ -285,7 +285,7 @@ def begin_read(transaction: Transaction, identity: PlanIdentity, mark: ReadMark)
 
 
 def end_read(transaction: Transaction, identity: PlanIdentity, mark: ReadMark) -> None:
-    """All that is marked was read: what was read alone is cleared of every suspicion that it holds."""
+    """Remove the marks of what was read; what was read alone is cleared of every suspicion that it holds."""
     if mark.task == ALONE:
         every = read_marks.c.task >= ALONE
         within = read_marks.c.first_place >= mark.first, read_marks.c.end_place <= mark.end
@@ -295,7 +295,7 @@ def end_read(transaction: Transaction, identity: PlanIdentity, mark: ReadMark) -
 
 
 def undo_read(transaction: Transaction, identity: PlanIdentity, mark: ReadMark) -> None:
-    """The read failed for a reason that says nothing about its objects: it does not count, and earlier ones do."""
+    """Take back the mark of a read that failed for a reason that says nothing about its objects; earlier ones count."""
     own = _is_mark(identity, mark)
     if mark.unended:
         transaction.execute(read_marks.update().where(*own).values(unended=mark.unended))
@@ -304,7 +304,7 @@ def undo_read(transaction: Transaction, identity: PlanIdentity, mark: ReadMark) 
 
 
 def marks_of_plan(transaction: Transaction, identity: PlanIdentity) -> list[ReadMark]:
-    """The marks that are there: reads under way, or left behind."""
+    """Return the marks of the plan: of reads that are under way, or were left behind."""
     query = sa.select(read_marks.c.first_place, read_marks.c.end_place, read_marks.c.task, read_marks.c.unended)
     query = query.where(_is_of_plan(identity), read_marks.c.task >= ALONE)
     rows = transaction.execute(query)
@@ -312,7 +312,7 @@ def marks_of_plan(transaction: Transaction, identity: PlanIdentity) -> list[Read
 
 
 def forget_marks(transaction: Transaction, delivery_hash: str | None, attempts: int | None) -> None:
-    """The plan, made `attempts` times, is published or replaced. The first attempt marks nothing.
+    """Remove the marks of a plan, made `attempts` times, that is published or replaced. The first attempt has none.
 
     Traces of its readings go with the next plan.
     """
@@ -321,7 +321,7 @@ def forget_marks(transaction: Transaction, delivery_hash: str | None, attempts: 
 
 
 def forget_places(transaction: Transaction, identity: PlanIdentity) -> None:
-    """The plan is made again without some of its shards: marks name places in what was left of it before."""
+    """Remove the marks of a plan that is made again without some of its shards: they name places in it."""
     transaction.execute(read_marks.delete().where(_is_of_plan(identity), read_marks.c.task >= ALONE))
 
 

@@ -54,7 +54,7 @@ def write(transaction: Transaction, token: PublishToken, snapshot: Snapshot) -> 
 
 
 def read(transaction: Transaction, pipeline: str, after: int, until: int) -> list[Snapshot]:
-    """The snapshots with after < seq <= until, in order; those whose contents are forgotten are missing."""
+    """Return the snapshots with after < seq <= until, in order; those whose contents are forgotten are missing."""
     ranges_of: dict[int, list[Range]] = {}
     rows = transaction.execute(_CONTENTS, [{"of": pipeline, "after": after, "until": until}]).all()
     for seq, moves, contents in _whole(rows):
@@ -64,7 +64,7 @@ def read(transaction: Transaction, pipeline: str, after: int, until: int) -> lis
 
 
 def read_moves(transaction: Transaction, pipeline: str, after: int, until: int) -> list[Move]:
-    """As `read`, but only what moves, of all those snapshots one after the other."""
+    """Return what the snapshots that `read` returns move, one after the other, without their contents."""
     rows = transaction.execute(_MOVES, [{"of": pipeline, "after": after, "until": until}])
     return [move for _, text in rows if text for move in _moves(text)]
 
@@ -72,7 +72,7 @@ def read_moves(transaction: Transaction, pipeline: str, after: int, until: int) 
 def read_planned(
     transaction: Transaction, pipeline: str, after: int, until: int
 ) -> tuple[list[Move], dict[ShardKey, int]]:
-    """As `read_moves`, and when the messages of these shards were sent (microseconds), as far as that is known."""
+    """Return what `read_moves` does, and when the messages of these shards were sent (microseconds), if known."""
     moves: list[Move] = []
     sent: dict[ShardKey, int] = {}
     for _, text, times in transaction.execute(_SENT, [{"of": pipeline, "after": after, "until": until}]):
@@ -86,7 +86,7 @@ def read_planned(
 
 
 def forget(transaction: Transaction, pipeline: str, after: int, until: int, *, keep_moves: bool) -> None:
-    """No plan needs the snapshots with after < seq <= until again: they go, or all of them but the moves."""
+    """Remove the snapshots with after < seq <= until, which no plan needs again, or all of them but the moves."""
     gone = _WITHOUT_CONTENTS if keep_moves else _GONE
     transaction.execute(gone, [{"of": pipeline, "after": after, "until": until}])
 
@@ -96,17 +96,17 @@ def flatten(parts: Sequence[Snapshot]) -> list[Range]:
 
 
 def as_kept(entry: Range) -> Range:
-    """Without what is for opening alone, and comes back from no snapshot."""
+    """Return the range without what is for opening alone, and comes back from no snapshot."""
     return entry._replace(content=entry.content._replace(sequence=None, named=True, sent_at=None))
 
 
 def mark(entry: Range | Move) -> str:
-    """Names one range within the snapshots of a pipeline: a plan keeps the marks of what it leaves out."""
+    """Return the name of one range within the snapshots of a pipeline: a plan keeps the marks of what it leaves out."""
     return f"{entry.key.hex()}:{entry.start}"
 
 
 def _whole(rows: Sequence[Any]) -> Iterator[tuple[int, str, str]]:
-    """The chunks whose contents are not forgotten: their seq, moves and contents."""
+    """Yield the chunks whose contents are not forgotten: their seq, moves and contents."""
     pieces: list[str] = []
     for place, (seq, moves, contents) in enumerate(rows):
         if moves:
@@ -119,7 +119,7 @@ def _whole(rows: Sequence[Any]) -> Iterator[tuple[int, str, str]]:
 
 
 def _chunks(ranges: Sequence[Range]) -> Iterator[list[Range]]:
-    """At least one chunk, also of no ranges; a content that is larger than a chunk has one for itself."""
+    """Yield at least one chunk, also of no ranges; a content that is larger than a chunk has one for itself."""
     chunk: list[Range] = []
     size = 0
     for entry in ranges:
@@ -134,7 +134,7 @@ def _chunks(ranges: Sequence[Range]) -> Iterator[list[Range]]:
 
 
 def _size(content: Content) -> int:
-    """About how many bytes its text takes: more than it does, unless its names are full of control characters."""
+    """Return about how many bytes its text takes: more than that, unless its names are full of control characters."""
     names = 4 * (len(content.shard_id) + len(content.uri) + len(content.message_id))
     payload, reference = content.payload, content.reference
     if reference is not None:
@@ -151,7 +151,7 @@ def _moves_text(ranges: Sequence[Range]) -> str:
 
 
 def _sent_text(ranges: Sequence[Range]) -> str | None:
-    """The first time in milliseconds, and how much later each is: short, since it is read by each publish."""
+    """Return the first time in milliseconds, and how much later each is: short, since it is read by each publish."""
     times = [r.content.sent_at for r in ranges]
     known_times = [time for time in times if time is not None]
     if not known_times:
@@ -171,7 +171,7 @@ def _moves(text: str) -> list[Move]:
 
 
 def _contents_text(contents: Sequence[Content]) -> str:
-    """Any Unicode as it is: the column's type sees to it that the database takes it."""
+    """Return the contents as JSON, with any Unicode as it is: the column's type makes the database take it."""
     columns = [
         [c.shard_id for c in contents],
         [None if c.uri == c.shard_id else c.uri for c in contents],

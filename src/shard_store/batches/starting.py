@@ -57,7 +57,7 @@ def _accept(started: Started) -> None:
 
 
 def check_name(option: str, name: str) -> None:
-    """A name that every database keeps and distinguishes from every other (MySQL ignores spaces at the end)."""
+    """Refuse a name that not every database can tell from every other (MySQL ignores spaces at the end)."""
     if not name or name != name.strip() or not name.isprintable() or len(name) > (Name.length or 0):
         raise StoreConfigurationError(
             f"option {option!r}: {name[:100]!r} cannot be a name in the store; write 1 to {Name.length} printable "
@@ -143,13 +143,13 @@ def start(
 
 
 def _settings(row: Row[Any]) -> Mapping[str, str] | None:
-    """Those of the start before, unless that was one of older code, which leaves those of another start there."""
+    """Return the settings of the start before; None after older code, which leaves those of another start there."""
     incarnation, settings = json.loads(row.settings or "[0, null]")
     return settings if incarnation == row.incarnation else None
 
 
 def _locked(transaction: Transaction, source: str, pipeline: str, semantics: Semantics) -> Row[Any]:
-    """The pipeline's row, which is made when it starts for the first time."""
+    """Lock the pipeline's row, which is made when it starts for the first time."""
     now = transaction.now()
     transaction.execute(transaction.dialect.insert_if_absent(sources).values(source=source, forgotten_before=0))
     refuse_moved(transaction, source)
@@ -178,7 +178,7 @@ def _locked(transaction: Transaction, source: str, pipeline: str, semantics: Sem
 
 
 def _recent(transaction: Transaction, pipeline: str, confirmed: int, remembered: float) -> frozenset[ShardKey]:
-    """The shards of the attempts of the last `remembered` seconds, from the snapshots that they delivered."""
+    """Return the shards of the attempts of the last `remembered` seconds, from the snapshots that they delivered."""
     since = transaction.now() - int(remembered * 1_000_000)
     first = transaction.execute(first_since(pipeline, since)).scalar()
     if first is None:
@@ -187,7 +187,7 @@ def _recent(transaction: Transaction, pipeline: str, confirmed: int, remembered:
 
 
 def first_since(pipeline: str, since: sa.ColumnElement[int] | int) -> sa.Select[Any]:
-    """The offset at which the first plan that was delivered after `since` (microseconds) begins."""
+    """Return the offset at which the first plan that was delivered after `since` (microseconds) begins."""
     return sa.select(sa.func.min(attempts.c.start_seq)).where(
         attempts.c.pipeline == pipeline, attempts.c.published_at > since
     )
@@ -196,7 +196,7 @@ def first_since(pipeline: str, since: sa.ColumnElement[int] | int) -> sa.Select[
 def _refuse_unfinished(
     transaction: Transaction, pipeline: str, before: Semantics, semantics: Semantics, snapshots: int
 ) -> None:
-    """What was begun under one promise cannot be ended under another."""
+    """Refuse to end under one promise what was begun under another."""
     mine = sa.select(sa.func.count()).where(shards.c.owner == pipeline, shards.c.finished_at.is_(None))
     unfinished = transaction.execute(mine).scalar_one()
     if snapshots or unfinished:

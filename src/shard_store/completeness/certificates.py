@@ -60,12 +60,12 @@ class Tally:
 
     @property
     def digest(self) -> str:
-        """Of all objects and what became of each, whatever their order."""
+        """Return the digest of all objects and what became of each, whatever their order."""
         return f"{self._sum % 2**256:064x}"
 
 
 def verdict(counts: Mapping[str, int]) -> str:
-    """`complete`, `incomplete`, or `unknown`: where nothing is known to be unpublished, and the store has forgotten.
+    """Return `complete`, `incomplete`, or `unknown`: nothing is known to be unpublished, but the store has forgotten.
 
     `empty`: of no objects nothing can be said.
     """
@@ -130,7 +130,7 @@ def write(transaction: Transaction, scope: Scope, evidence: str, tally: Tally, a
 
 
 def find(transaction: Transaction, number: int) -> Certificate:
-    """The certificate with this id. Raises StoreConfigurationError."""
+    """Return the certificate with this id. Raises StoreConfigurationError."""
     row = transaction.execute(sa.select(certificates).where(certificates.c.id == number)).one_or_none()
     if row is None:
         raise StoreConfigurationError(
@@ -140,7 +140,7 @@ def find(transaction: Transaction, number: int) -> Certificate:
 
 
 def newest(transaction: Transaction, scope: Scope) -> Certificate | None:
-    """The last certificate of this scope."""
+    """Return the last certificate of this scope."""
     c = certificates.c
     rows = transaction.execute(
         sa.select(certificates)
@@ -155,7 +155,7 @@ def newest(transaction: Transaction, scope: Scope) -> Certificate | None:
 
 
 def latest(transaction: Transaction, *, limit: int) -> tuple[Certificate, ...]:
-    """The last ones of all sources, the newest first, without the URIs of what is not published."""
+    """Return the last certificates of all sources, the newest first, without the URIs of what is not published."""
     columns = [column for column in certificates.c if column.name != "unpublished"]
     query: sa.Select[Any] = sa.select(*columns, sa.literal("{}").label("unpublished"))
     rows = transaction.execute(query.order_by(certificates.c.id.desc()).limit(limit))

@@ -100,12 +100,12 @@ class Memory(NamedTuple):
 
 
 def database_time(transaction: Transaction) -> int:
-    """Microseconds since 1970 by the database's clock."""
+    """Return the microseconds since 1970 by the database's clock."""
     return int(transaction.execute(sa.select(transaction.now())).scalar_one())
 
 
 def source_of(transaction: Transaction, name: str | None) -> str:
-    """The source of this name, or the only one. Raises StoreConfigurationError.
+    """Return the source of this name, or the only one. Raises StoreConfigurationError.
 
     A name that is misspelt would make every object a missing one, and so would a source that keeps no shards.
     """
@@ -134,7 +134,7 @@ def memory(transaction: Transaction, source: str) -> Memory:
 def compare(
     transaction: Transaction, source: str, listed: Sequence[ListedShard], clocks: Clocks = UNMEASURED
 ) -> list[Finding]:
-    """What became of each object of a page, in their order; up to 1,000, and half as many with a `uri`.
+    """Return what became of each object of a page, in their order; up to 1,000, and half as many with a `uri`.
 
     One statement, which sees the shards and how far the source remembers at the same moment: else what pruning removes
     in between would be called missing.

@@ -16,7 +16,7 @@ from sqlalchemy.engine import Row
 
 from shard_store.model import LISTING, Content, PublishToken, Shard, ShardKey, ShardState, shard_key
 from shard_store.shards.announcing import reopen_listed
-from shard_store.shards.ownership import as_shard, current, fence, insert_absent, look
+from shard_store.shards.ownership import as_shard, current, fence, insert_absent, read_shards
 from shard_store.sql.database import Database
 from shard_store.sql.schema import listings, pipelines, shards, sources
 from shard_store.sql.transaction import Transaction
@@ -90,7 +90,7 @@ class _New(NamedTuple):
 def claim(
     database: Database, token: PublishToken, source: str, prefix: str, interval: float, *, at_once: bool = False
 ) -> Claim | None:
-    """The listing of a prefix, if it is due and ours; None if it is neither. Raises PipelineTakenOver.
+    """Claim the listing of a prefix, if it is due and ours; None if it is not. Raises PipelineTakenOver.
 
     It is due when it never was made, or began `interval` seconds ago and has ended. One that is under way is gone on
     with by whoever has it, or by another pipeline when that one's heartbeats have stopped, or when it made no progress
@@ -173,7 +173,7 @@ def compare(
 
 
 def fail(transaction: Transaction, token: PublishToken, source: str, prefix: str) -> bool:
-    """The next page of our listing cannot be read; whether the listing begins anew for it at its next turn."""
+    """Record that our listing's next page cannot be read; returns whether the listing begins anew at its next turn."""
     fence(transaction, token)
     this = sa.and_(listings.c.listing_key == listing_key(source, prefix), *_ours(token))
     transaction.execute(listings.update().where(this).values(failures=listings.c.failures + 1))
@@ -194,7 +194,7 @@ def abandoned(transaction: Transaction, source: str, limit: int) -> list[Shard]:
 
 
 def leave_existing(transaction: Transaction, token: PublishToken, source: str) -> None:
-    """Objects that were there before now are no business of listings, if this source was never listed before.
+    """Have listings leave alone what was there before now, if this source was never listed before.
 
     It holds for the whole source: so also where other prefixes were listed, of which something may be missing still.
     """
@@ -206,25 +206,25 @@ def leave_existing(transaction: Transaction, token: PublishToken, source: str) -
 
 
 def let_go(transaction: Transaction, token: PublishToken, source: str, prefixes: Iterable[str]) -> None:
-    """A graceful end: others may go on with our listings without waiting."""
+    """Release our listings at a graceful end: others may go on with them without waiting."""
     ours = listings.update().where(*_ours(token))
     keys = [listing_key(source, prefix) for prefix in prefixes]
     transaction.change_among(ours.values(owner="", incarnation=0), listings.c.listing_key, keys)
 
 
 def listing_key(source: str, prefix: str) -> bytes:
-    """The key of the listing of a prefix; sources do not share listings."""
+    """Return the key of the listing of a prefix; sources do not share listings."""
     return hashlib.sha256(f"{source}\0{prefix}".encode("utf-8", "surrogatepass")).digest()
 
 
 def _ours(token: PublishToken) -> tuple[sa.ColumnElement[bool], ...]:
-    """Listings under way that are the token's."""
+    """Return the conditions of listings under way that are the token's."""
     c = listings.c
     return c.owner == token.pipeline, c.incarnation == token.incarnation, c.ended_at.is_(None)
 
 
 def _row(transaction: Transaction, key: bytes) -> sa.Select[Any]:
-    """A listing, with the database's time and whether its owner sends heartbeats."""
+    """Return the query of a listing, with the database's time and whether its owner sends heartbeats."""
     now = transaction.now()
     owner = sa.and_(pipelines.c.pipeline == listings.c.owner, pipelines.c.incarnation == listings.c.incarnation)
     alive = (sa.func.coalesce(pipelines.c.stale_at, 0) > now).label("alive")
@@ -239,7 +239,7 @@ def _is_due(row: Row[Any], token: PublishToken, interval: int, at_once: bool) ->
 
 
 def _insert(transaction: Transaction, key: bytes, source: str, prefix: str) -> None:
-    """As one that ended before time began."""
+    """Insert the listing, if it is absent, as one that ended before time began."""
     row: dict[str, Any] = dict.fromkeys((c.name for c in listings.c if isinstance(c.type, sa.BigInteger)), 0)
     row |= {"listing_key": key, "source": source, "prefix": prefix, "owner": ""}
     transaction.execute(transaction.dialect.insert_if_absent(listings).values(row))
@@ -281,7 +281,7 @@ def _open(
     grace: int,
     clock: Callable[[], int],
 ) -> _New:
-    """The shards of what is surely new.
+    """Open what is surely new.
 
     Whoever prunes has this row first: so what was not found is either new, or was forgotten by what is read here.
     """
@@ -310,7 +310,7 @@ def _open(
 
 
 def _is_after(entry: Found, moment: int, now: int, ahead: int) -> bool:
-    """Whether it was surely modified after the moment.
+    """Return whether the object was surely modified after the moment.
 
     A time in the future, or later than the moment at which a file got it, is what somebody has set: it proves nothing.
     """
@@ -319,13 +319,16 @@ def _is_after(entry: Found, moment: int, now: int, ahead: int) -> bool:
 
 
 def earliest(modified: int, appeared: int | None) -> int:
-    """The first moment at which it may have been there: a writer may have set any later time."""
+    """Return the first moment at which the object may have been there: a writer may have set any later time."""
     return modified if appeared is None else min(modified, appeared)
 
 
 def latest(modified: int, appeared: int | None = None) -> int:
-    """The last moment at which it may have come: most object stores tell whole seconds, and what is moved into a folder
-    of local files keeps the time at which it was written."""
+    """Return the last moment at which the object may have come.
+
+    Most object stores tell whole seconds, and what is moved into a folder of local files keeps the time at which it was
+    written.
+    """
     came = modified if appeared is None else max(modified, appeared)
     return came if came % _SECOND else came + _SECOND - 1
 
@@ -333,7 +336,7 @@ def latest(modified: int, appeared: int | None = None) -> int:
 def _without_plain(
     transaction: Transaction, source: str, new: Mapping[ShardKey, Found], now: int, ahead: int
 ) -> dict[ShardKey, Found]:
-    """Those that were not read before `allowOverwrites` was set, when the URI alone was their identity."""
+    """Return the new objects without those that were read before `allowOverwrites` was set, by their URI alone."""
     plain = {
         shard_key(source, entry.content.uri): key
         for key, entry in new.items()
@@ -358,11 +361,11 @@ def _without_plain(
 def _known(
     transaction: Transaction, token: PublishToken, keys: Iterable[ShardKey], page: Mapping[ShardKey, Found]
 ) -> tuple[list[Shard], int]:
-    """Of shards that are not done: those that are ours or anybody's by now, and those that a new version opens again.
+    """Return, of shards that are not done, those that are ours or anybody's, and those that a new version opens again.
 
     What is in an ordered group needs its message, in whose hands only the queue decides.
     """
-    stored = look(transaction, keys)
+    stored = read_shards(transaction, keys)
     quarantined = {
         key: page[key].content
         for key, shard in stored.items()

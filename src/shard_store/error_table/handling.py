@@ -28,7 +28,7 @@ UNDELIVERED = sa.and_(errors.c.delivered_at.is_(None), errors.c.requeued_at.is_(
 
 
 def awaits_delivery() -> sa.ColumnElement[bool]:
-    """If it is final, the error is to be sent to its pipeline's error queue, and was not yet: pruning leaves it."""
+    """Return the condition that a final error is to be sent to its pipeline's queue: pruning leaves it."""
     has_queue = sa.exists().where(pipelines.c.pipeline == errors.c.pipeline, pipelines.c.error_queue.is_not(None))
     return sa.and_(UNDELIVERED, has_queue)
 
@@ -42,7 +42,7 @@ def name_queue(transaction: Transaction, token: PublishToken, queue: str | None)
 def undelivered(
     transaction: Transaction, token: PublishToken, source: str, *, others: bool = True
 ) -> list[StoredError]:
-    """The next final errors to be sent, oldest first: our own; with `others` also those of pipelines that died.
+    """Return the next final errors to be sent, oldest first: our own; with `others` also those of pipelines that died.
 
     Others of the source: to look for those costs something for each pipeline that ever ran, so it is done now and then.
     """
@@ -50,13 +50,13 @@ def undelivered(
 
 
 def claim(transaction: Transaction, token: PublishToken, source: str, *, others: bool = True) -> list[StoredError]:
-    """The same, locked: of two transactions that also mark them, only one gets each."""
+    """Lock the same errors and return them: of two transactions that also mark them, only one gets each."""
     fence(transaction, token)
     return read(transaction, _undelivered(transaction, token, source, others).with_for_update(of=errors))
 
 
 def _undelivered(transaction: Transaction, token: PublishToken, source: str, others: bool) -> sa.Select[Any]:
-    """By the names of pipelines: what live ones leave undelivered, having no queue, is not looked at."""
+    """Return the query by the names of pipelines: what live ones without a queue leave undelivered is not read."""
     dead = sa.select(pipelines.c.pipeline).where(
         pipelines.c.source == source, pipelines.c.stale_at <= transaction.now(), pipelines.c.pipeline != token.pipeline
     )
@@ -66,7 +66,7 @@ def _undelivered(transaction: Transaction, token: PublishToken, source: str, oth
 
 
 def mark_delivered(transaction: Transaction, token: PublishToken, keys: Sequence[bytes], queue: str) -> None:
-    """They are in the error queue; raises PipelineTakenOver in a driver that was replaced: the new one sends them."""
+    """Mark errors as sent; raises PipelineTakenOver in a driver that was replaced: the new one sends them."""
     fence(transaction, token)
     mark = errors.update().values(delivered_at=transaction.now(), delivered_to=queue)
     transaction.change_among(mark, errors.c.error_key, keys)
@@ -125,7 +125,7 @@ def reopen(
 
 
 def mark_requeued(transaction: Transaction, keys: Collection[bytes]) -> None:
-    """What these errors hold is on its way again."""
+    """Mark errors whose contents are on their way again."""
     transaction.change_among(errors.update().values(requeued_at=transaction.now()), errors.c.error_key, keys)
 
 
@@ -144,7 +144,7 @@ def _locked(transaction: Transaction, keys: Iterable[ShardKey]) -> dict[ShardKey
 
 
 def _problem(error: StoredError, row: Row[Any] | None) -> str:
-    """Why reading the object again would lose or double rows, or "" when it would not."""
+    """Return why reading the object again would lose or double rows, or "" when it would not."""
     if error.state == "pending":
         return "its batch is not published yet: it may still be repeated"
     if row is None and error.position != BEGINNING:

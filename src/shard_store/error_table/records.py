@@ -44,7 +44,7 @@ def record(transaction: Transaction, source: str, pipeline: str, records: Sequen
 
 
 def _count_messages(transaction: Transaction, pipeline: str, rows: Mapping[bytes, dict[str, Any]]) -> None:
-    """Bad messages are final at once, and counted the first time that they are written; all others with their plan."""
+    """Count bad messages, which are final at once, when they are first written; other errors count with their plan."""
     messages = [key for key, row in rows.items() if row["scope"] == "message"]
     recorded = transaction.select_among(sa.select(errors.c.error_key), errors.c.error_key, messages)
     if fresh := set(messages) - {bytes(key) for (key,) in recorded}:
@@ -66,14 +66,14 @@ def reject(transaction: Transaction, identity: PlanIdentity, records: Sequence[E
 
 
 def _bring_back(transaction: Transaction, keys: Sequence[bytes]) -> None:
-    """Messages that were sent again after an error, and are bad again under the same id, are errors again."""
+    """Turn into errors again messages that were sent again after an error, and are bad again under the same id."""
     fresh = {"requeued_at": None, "delivered_at": None, "delivered_to": None, "occurred_at": transaction.now()}
     again = errors.update().where(errors.c.requeued_at.is_not(None)).values(**fresh)
     transaction.change_among(again, errors.c.error_key, keys)
 
 
 def found_bad(transaction: Transaction, identity: PlanIdentity) -> set[tuple[ShardKey, Position]]:
-    """The ranges of the plan, by key and start, that an attempt found bad as a whole: they are not read again."""
+    """Return the ranges of the plan, by key and start, that an attempt found bad as wholes: none is read again."""
     whole = errors.c.delivery_hash == identity.delivery_hash, errors.c.scope.in_(WHOLE)
     rows = transaction.execute(sa.select(errors.c.shard_key, errors.c.position).where(*whole))
     return {(ShardKey(key), Position(start)) for key, start in rows}
@@ -103,7 +103,7 @@ FINAL = sa.or_(errors.c.delivery_hash == "", sa.exists().where(_done.c.delivery_
 
 
 def error_state(final: sa.ColumnElement[bool] = FINAL) -> sa.ColumnElement[str]:
-    """`pending`, then `recorded`; `delivered` when it was sent to the error queue; `requeued` by hand.
+    """Return the state, as SQL: `pending`, `recorded`, `delivered` to the error queue, or `requeued` by hand.
 
     `reopened`: its object is read again, since it was announced again or an operator asked for it.
     """
@@ -117,7 +117,7 @@ def error_state(final: sa.ColumnElement[bool] = FINAL) -> sa.ColumnElement[str]:
 
 
 def error_key(source: str, r: ErrorRecord) -> bytes:
-    """What an error is known by, also to whoever reads the error queue: the same for every attempt at its plan."""
+    """Return what an error is known by, also to readers of the error queue: the same for every attempt at its plan."""
     queue = (r.origin or r.queue) if r.scope == "message" else ""
     parts = [source, r.scope, r.plan_hash, queue, r.subject, r.position]
     if r.scope == "row":

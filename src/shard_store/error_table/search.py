@@ -56,7 +56,7 @@ class StoredError:
 
     @property
     def whole(self) -> bool:
-        """Whether `input` is all that there was."""
+        """Return whether `input` is all that there was."""
         return self.input is not None and len(self.input) == self.input_size
 
 
@@ -79,7 +79,7 @@ class Criteria:
     words: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def conditions(self, now: sa.ColumnElement[int]) -> list[sa.ColumnElement[bool]]:
-        """As SQL over the error table; all but `matching`, which no two databases read alike."""
+        """Return the criteria as SQL over the error table; all but `matching`, which no two databases read alike."""
         conditions: list[sa.ColumnElement[bool]] = []
         if self.ids:
             conditions.append(sa.or_(*(begins_with(errors.c.error_key, digits) for digits in self.ids)))
@@ -102,7 +102,7 @@ class Criteria:
 def pages(
     database: Database, criteria: Criteria, *, limit: int | None = None, max_input: int | None = None
 ) -> Iterator[list[StoredError]]:
-    """The errors, oldest first, each with up to `max_input` bytes of its input."""
+    """Yield the errors, oldest first, each with up to `max_input` bytes of its input."""
     remaining = limit
     after: sa.ColumnElement[bool] = sa.true()
     while remaining is None or remaining > 0:
@@ -119,7 +119,7 @@ def pages(
 
 
 def of_plans(transaction: Transaction, hashes: Sequence[str], limit: int) -> tuple[dict[str, int], list[StoredError]]:
-    """How many errors of each cause these plans have, and the first ones, without their input."""
+    """Return how many errors of each cause these plans have, and the first ones, without their input."""
     these = errors.c.delivery_hash.in_(hashes)
     counted = sa.select(errors.c.cause, sa.func.count()).where(these).group_by(errors.c.cause)
     causes: dict[str, int] = {row[0]: row[1] for row in transaction.execute(counted)}
@@ -135,7 +135,7 @@ def _page(
 
 
 def selected(max_input: int | None = None) -> sa.Select[Any]:
-    """The query that `read` reads, with up to `max_input` bytes of each input."""
+    """Return the query that `read` reads, with up to `max_input` bytes of each input."""
     columns = [column for column in errors.columns if column.name not in ("error_key", "input")]
     input_column: sa.ColumnElement[Any] = errors.c.input
     if max_input is not None:
@@ -167,6 +167,6 @@ def _stored(row: Row[Any]) -> StoredError:
 
 
 def begins_with(key: sa.ColumnElement[Any], digits: str) -> sa.ColumnElement[bool]:
-    """The keys of 32 bytes whose hexadecimal form begins so."""
+    """Return the condition of keys of 32 bytes whose hexadecimal form begins so."""
     first, last = (bytes.fromhex(digits.ljust(64, filler)) for filler in "0f")
     return key.between(first, last)

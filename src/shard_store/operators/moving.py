@@ -76,12 +76,12 @@ class Cargo:
 
 
 def columns(table: sa.Table) -> list[str]:
-    """Of a row in a file: without the numbers that a database gives by itself."""
+    """Return the columns of a row in a file: all but the numbers that a database gives by itself."""
     return [column.name for column in table.columns if not _is_serial(column)]
 
 
 def leave(transaction: Transaction, source: str, to: Place) -> None:
-    """From now on the source is in another store, as far as this one is concerned. May be called again for the same.
+    """Have the source be in another store from now on, as far as this one is concerned. May be repeated.
 
     Queries that run on it publish nothing more: each transaction of theirs is refused with the name of that store.
     """
@@ -107,7 +107,7 @@ def leave(transaction: Transaction, source: str, to: Place) -> None:
 
 
 def cargo(transaction: Transaction, source: str, copy_id: str | None) -> tuple[Cargo, dict[str, int]]:
-    """What a file of the source begins with, and how many rows it has of each table.
+    """Return what a file of the source begins with, and how many rows it has of each table.
 
     `copy_id`: a name for this copy of a source that stays; None of one that has left.
     """
@@ -130,7 +130,7 @@ def cargo(transaction: Transaction, source: str, copy_id: str | None) -> tuple[C
 
 
 def rows(transaction: Transaction, table: sa.Table, source: str) -> Iterator[Sequence[Value]]:
-    """The rows of the source as the database keeps them, one at a time: memory does not grow with their number."""
+    """Yield the rows of the source as the database keeps them, one at a time: memory does not grow with them."""
     query = sa.select(*(sa.type_coerce(table.c[name], _plain(table.c[name])) for name in columns(table)))
     query = query.where(_of(table, source))
     if serial := [column for column in table.columns if _is_serial(column)]:
@@ -195,7 +195,7 @@ def insert(transaction: Transaction, table: sa.Table, names: Sequence[str], valu
 
 
 def arrived(transaction: Transaction, arriving: Cargo) -> None:
-    """All rows are there: the source is here, from this file."""
+    """Have the source be here, from this file, all of whose rows are there."""
     this = sources.update().where(sources.c.source == arriving.source)
     transaction.execute(
         this.values(moves=arriving.moves, moved_to=None, moved_to_id=None, import_id=arriving.export_id)
@@ -210,7 +210,7 @@ def arrived(transaction: Transaction, arriving: Cargo) -> None:
 
 
 def check_columns(table: sa.Table, names: Sequence[str]) -> None:
-    """A file of an older schema lacks columns that were added since, and may be empty; it has none that is unknown."""
+    """Refuse columns that are unknown, and the lack of one that may not be empty, as those added since may."""
     expected = set(columns(table))
     missing = [name for name in expected - set(names) if not table.c[name].nullable]
     if missing or set(names) - expected:
@@ -227,7 +227,7 @@ def no_such_source(transaction: Transaction, source: str) -> StoreConfigurationE
 
 
 def _of(table: sa.Table, source: str) -> sa.ColumnElement[bool]:
-    """Whether a row belongs to the source."""
+    """Return the condition of rows that belong to the source."""
     ours = pipelines.c.source == source
     if table is snapshots:
         return snapshots.c.pipeline.in_(sa.select(pipelines.c.pipeline).where(ours))
@@ -267,7 +267,7 @@ def _is_serial(column: sa.Column[Any]) -> bool:
 
 
 def _plain(column: sa.Column[Any]) -> TypeEngine[Any]:
-    """The type of the column without what our own types do with values."""
+    """Return the type of the column without what our own types do with values."""
     kind = column.type
     if isinstance(kind, sa.types.TypeDecorator):
         return LongText

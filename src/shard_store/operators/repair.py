@@ -136,7 +136,7 @@ def _rows(transaction: Transaction, keys: Sequence[ShardKey], dry_run: bool) -> 
 
 
 def _unpublished(row: Row[Any]) -> str:
-    """What a shard that is done is instead of published, or ""."""
+    """Return what a shard that is done is instead of published, or ""."""
     words = {
         Pending.BEGUN.value: "its batch was begun, and at-most-once allows but one attempt",
         Pending.SKIPPED.value: "it was skipped, and parts of it may be published",
@@ -148,7 +148,7 @@ def _unpublished(row: Row[Any]) -> str:
 def _cannot_reopen(
     row: Row[Any], incarnations: Mapping[str, int], ended: Mapping[ShardKey, Ending], message_uri: str
 ) -> str:
-    """Why, or ""."""
+    """Return why the shard cannot be opened again, or ""."""
     if row.uri == message_uri or row.message_group is not None:
         return "it is read with its message only: send that again with `cuesqueue errors requeue`"
     if row.shard_key not in ended:

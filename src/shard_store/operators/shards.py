@@ -51,7 +51,7 @@ class ShardCriteria:
     since: timedelta | None = None
 
     def conditions(self, transaction: Transaction) -> list[sa.ColumnElement[bool]]:
-        """As SQL over the shard table; all but `matching`, which no two databases read alike."""
+        """Return the criteria as SQL over the shard table; all but `matching`, which no two databases read alike."""
         conditions: list[sa.ColumnElement[bool]] = []
         now, changed = transaction.now(), sa.func.coalesce(shards.c.finished_at, shards.c.opened_at)
         if self.ids:
@@ -69,7 +69,7 @@ class ShardCriteria:
         return conditions
 
     def keys(self, transaction: Transaction) -> list[ShardKey]:
-        """The keys that whole shard ids have, in every source that there is: also of shards that are forgotten."""
+        """Return the keys that whole shard ids have, in every source that there is, also of forgotten shards."""
         sources = list(transaction.execute(sa.select(pipelines.c.source).distinct()).scalars())
         chosen = [name for name in sources if self.source in (None, name)]
         return [shard_key(name, i) for i in self.ids if not _DIGITS.fullmatch(i) for name in chosen]
@@ -111,7 +111,7 @@ class FoundShard:
 
 
 def pages(database: Database, criteria: ShardCriteria, *, limit: int | None = None) -> Iterator[list[FoundShard]]:
-    """The shards, in the order of their keys, up to 1,000 at once."""
+    """Yield the shards, in the order of their keys, up to 1,000 at once."""
     remaining, last = limit, b""
     while remaining is None or remaining > 0:
         rows = database.read(lambda t, after=last: _page(t, criteria, after))  # type: ignore[misc]
@@ -198,7 +198,7 @@ class ShardStory:
 
     @property
     def outcome(self) -> str:
-        """Where the shard is, or why it is not published, in one sentence."""
+        """Return where the shard is, or why it is not published, in one sentence."""
         if self.shard is None:
             return "the store does not know it" + (": it was forgotten" if self.changes else "")
         if self.shard.state == ShardState.DONE.value and self.shard.pending in MARKS:
@@ -236,7 +236,7 @@ class ShardStory:
 
 
 def story(transaction: Transaction, key: ShardKey) -> ShardStory:
-    """What the tables hold of the shard. A read of few rows by index, but for the contents of a running plan."""
+    """Read what the tables hold of the shard: few rows by index, but for the contents of a running plan."""
     row = transaction.execute(sa.select(shards).where(shards.c.shard_key == key)).one_or_none()
     shard_errors = search.read(transaction, _errors_of(key))
     return ShardStory(
@@ -250,7 +250,7 @@ def story(transaction: Transaction, key: ShardKey) -> ShardStory:
 
 
 def remembered(transaction: Transaction, keys: Collection[ShardKey]) -> list[ShardKey]:
-    """Those of which there is a change or an error: in few statements, since each source has a key for any id."""
+    """Return the keys of which there is a change or an error, in few statements: each source has a key for any id."""
     remembered_keys = set[ShardKey]()
     for column in (shard_changes.c.shard_key, errors.c.shard_key):
         rows = transaction.select_among(sa.select(column).distinct(), column, keys)
@@ -264,7 +264,7 @@ def _errors_of(key: ShardKey) -> sa.Select[Any]:
 
 
 def _planned(transaction: Transaction, row: Row[Any]) -> Planned | None:
-    """The plan on record of its owner, if it is not delivered and holds the shard."""
+    """Return the plan on record of its owner, if it is not delivered and holds the shard."""
     if row.owner is None or row.finished_at is not None:
         return None
     delivered = sa.exists().where(attempts.c.delivery_hash == pipelines.c.plan_hash)
@@ -279,7 +279,7 @@ def _planned(transaction: Transaction, row: Row[Any]) -> Planned | None:
 
 
 def _attempts(transaction: Transaction, row: Row[Any] | None, hashes: Sequence[str]) -> tuple[Attempted, ...]:
-    """The attempts that errors of the shard belong to, and the one that finished it."""
+    """Return the attempts that errors of the shard belong to, and the one that finished it."""
     related: sa.ColumnElement[bool] = attempts.c.delivery_hash.in_(sorted(set(hashes)))
     if row is not None and row.end_seq is not None:
         ended = attempts.c.pipeline == row.owner, attempts.c.end_seq == row.end_seq

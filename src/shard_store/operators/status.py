@@ -221,7 +221,7 @@ class StatusLimits:
 
 
 def complaints(status: PipelineStatus, limits: StatusLimits) -> tuple[str, ...]:
-    """What is wrong with the pipeline, a sentence each; none where it is healthy."""
+    """Return what is wrong with the pipeline, a sentence each; nothing where it is healthy."""
     problems = []
     if status.state == DEAD:
         problems.append(f"its heartbeats ended {_ago(status.silence)} ago, and it was not stopped")
@@ -248,7 +248,7 @@ def _ago(seconds: float) -> str:
 def status(
     transaction: Transaction, *, source: str | None = None, pipeline: str | None = None
 ) -> tuple[PipelineStatus, ...]:
-    """All pipelines, or those of a source, or one, by their names. In a few statements, however many there are.
+    """Return all pipelines, or those of a source, or one, by their names. In a few statements, however many there are.
 
     Not those of a source that is in another store by now: nobody runs them here, and nothing is wrong with that.
     """
@@ -284,7 +284,7 @@ def status(
 def hours(
     transaction: Transaction, *, since: datetime, source: str | None = None, pipeline: str | None = None
 ) -> tuple[Hour, ...]:
-    """What was published in each hour since then, the oldest first; the current hour as far as it is."""
+    """Return what was published in each hour since then, the oldest first; the current hour as far as it is."""
     first = round(since.timestamp() * _SECOND)
     stored = sa.select(history).where(history.c.hour >= first - HOUR + 1)
     running = sa.select(pipelines.c.pipeline, pipelines.c.source, pipelines.c.activity)
@@ -304,7 +304,7 @@ def hours(
 
 
 def recent(transaction: Transaction, *, source: str | None = None, pipeline: str | None = None) -> tuple[Slot, ...]:
-    """What was published in each five minutes of the last hour in which anything happened, the oldest first."""
+    """Return what was published in each five minutes of the last hour in which anything happened, the oldest first."""
     query = sa.select(
         pipelines.c.pipeline, pipelines.c.source, pipelines.c.activity, transaction.now().label("now")
     ).order_by(pipelines.c.pipeline)
@@ -366,7 +366,7 @@ def _status(row: Row[Any], outstanding: int, listed: Listed | None, certified: C
 
 
 def _all_outside(row: Row[Any], activity: Activity) -> int:
-    """The messages that the last report counts as refused; none once a batch after it has published an object."""
+    """Return the messages that the last report counts as refused; none once a later batch has published an object."""
     last = activity.last
     if last is not None and last.objects and last.published_at > row.heartbeat_at:
         return 0
@@ -374,7 +374,7 @@ def _all_outside(row: Row[Any], activity: Activity) -> int:
 
 
 def _recent(activity: Activity, now: int) -> tuple[Amounts, float]:
-    """Of the slot that runs and the one before it, and how many seconds they are by now."""
+    """Return the amounts of the slot that runs and the one before it, and how many seconds they are by now."""
     start = now - now % SLOT - SLOT
     recent = activity.since(start)
     if recent.rows is None and activity.total.rows is not None:
@@ -425,14 +425,14 @@ def _hour(row: Mapping[Any, Any]) -> Hour:
 
 
 def _outstanding(transaction: Transaction) -> dict[str, int]:
-    """Shards that are not published, by their pipelines."""
+    """Count the shards that are not published, by their pipelines."""
     owner = shards.c.owner
     query = sa.select(owner, sa.func.count()).where(shards.c.finished_at.is_(None), owner.is_not(None))
     return {row[0]: row[1] for row in transaction.execute(query.group_by(owner))}
 
 
 def _listed(transaction: Transaction) -> dict[str, Listed]:
-    """By source the listing that was touched last."""
+    """Return by source the listing that was touched last."""
     c = listings.c
     by_source: dict[str, Listed] = {}
     for row in transaction.execute(sa.select(listings).order_by(c.touched_at)):
@@ -448,7 +448,7 @@ def _listed(transaction: Transaction) -> dict[str, Listed]:
 
 
 def _certified(transaction: Transaction) -> dict[str, Certified]:
-    """By source the newest certificate."""
+    """Return by source the newest certificate."""
     c = certificates.c
     newest = sa.select(sa.func.max(c.id)).group_by(c.source)
     counts = [c[category.value] for category in Category]
@@ -463,7 +463,7 @@ def _certified(transaction: Transaction) -> dict[str, Certified]:
 
 
 def time_of(micros: int) -> datetime:
-    """Aware, of microseconds since 1970 UTC."""
+    """Return microseconds since 1970 UTC as an aware time."""
     return datetime.fromtimestamp(0, timezone.utc) + timedelta(microseconds=micros)
 
 

@@ -48,7 +48,7 @@ class Column:
 
 
 def _columns(table: sa.Table, spec: str) -> tuple[Column, ...]:
-    """`spec` names columns as `name:kind`, kind text when left out."""
+    """Make columns of a view. `spec` names them as `name:kind`, kind text when left out."""
     parts = (part.partition(":") for part in spec.split())
     return tuple(Column(name, kind or "text", table.c[name]) for name, _, kind in parts)
 
@@ -198,7 +198,7 @@ class KeyRange:
 
 
 def key_ranges(transaction: Transaction, size: int) -> list[KeyRange]:
-    """All shards in parts of about `size` rows, which processes read side by side by the table's primary key.
+    """Divide all shards into parts of about `size` rows, which processes read side by side by the table's primary key.
 
     Keys are digests: they are spread evenly, so the first of them tell how many there are, and equal ranges hold
     equally many.
@@ -223,7 +223,7 @@ def pages(
     keys: KeyRange | None = None,
     columns: Sequence[str] | None = None,
 ) -> Iterator[list[tuple[Any, ...]]]:
-    """The rows of a view in pages of up to 10,000, ordered by the table's key; memory holds one page.
+    """Yield the rows of a view in pages of up to 10,000, ordered by the table's key; memory holds one page.
 
     `keys`: only these, of a view that is in `BY_SHARD`. `columns`: only these, in their order; without it all.
     """
@@ -277,7 +277,7 @@ def data_files(
     pipeline: str | None = None,
     as_of: AsOf | None = None,
 ) -> list[DataFiles]:
-    """The published files, divided into parts of about `size` bytes by the database; none when there are no files."""
+    """Divide the published files into parts of about `size` bytes, by the database; none when there are no files."""
     as_of = as_of or AsOf()
     until = None if as_of.time is None else micros(as_of.time)
     everything = DataFiles(0, database.write(_last_published), source, pipeline, until)
@@ -296,7 +296,7 @@ def data_files(
 
 
 def paths(database: Database, files: DataFiles) -> Iterator[str]:
-    """The paths of the files, in the order in which they were published; memory holds one page."""
+    """Yield the paths of the files, in the order in which they were published; memory holds one page."""
     query = sa.select(splits.c.path).where(*files.conditions())
     for page in _by_key(database, query, splits.c.id):
         yield from (path for (path,) in page)
@@ -313,7 +313,7 @@ def await_publishes(transaction: Transaction) -> None:
 
 
 def _last_published(transaction: Transaction) -> int:
-    """The highest id, while no publish is under way: each is on one side of it as a whole."""
+    """Return the highest id, while no publish is under way: each is on one side of it as a whole."""
     await_publishes(transaction)
     return transaction.execute(sa.select(sa.func.max(splits.c.id))).scalar_one() or 0
 
@@ -328,7 +328,7 @@ def _published_by(transaction: Transaction, as_of: AsOf) -> list[sa.ColumnElemen
 
 
 def _by_key(database: Database, query: sa.Select[Any], key: sa.Column[Any]) -> Iterator[list[tuple[Any, ...]]]:
-    """Pages of the query, each of which continues after the last key: as quick at the end as at the beginning."""
+    """Yield pages of the query, each of which continues after the last key: as quick at the end as at the beginning."""
     query = query.add_columns(key.label("_key")).order_by(key).limit(PAGE)
     last: Any = None
     while True:
@@ -343,7 +343,7 @@ def _by_key(database: Database, query: sa.Select[Any], key: sa.Column[Any]) -> I
 
 
 def _last_split(transaction: Transaction, delivery_hash: str) -> int:
-    """The id of the last split that was published with or before an attempt: they rise, as splits are inserted."""
+    """Return the id of the last split that was published with or before an attempt: ids rise with time."""
     attempt = transaction.execute(
         sa.select(attempts.c.lead_hash, attempts.c.published_at).where(attempts.c.delivery_hash == delivery_hash)
     ).one_or_none()
@@ -361,7 +361,7 @@ def _last_split(transaction: Transaction, delivery_hash: str) -> int:
 
 
 def row_schema(transaction: Transaction, pipeline: str | None = None) -> str | None:
-    """The schema (Spark's JSON) of what the sink published last, of this pipeline or of any."""
+    """Return the schema (Spark's JSON) of what the sink published last, of this pipeline or of any."""
     query = sa.select(pipelines.c.row_schema).where(pipelines.c.row_schema.is_not(None))
     if pipeline is not None:
         query = query.where(pipelines.c.pipeline == pipeline)
@@ -369,7 +369,7 @@ def row_schema(transaction: Transaction, pipeline: str | None = None) -> str | N
 
 
 def announced_uris(transaction: Transaction, uris: Sequence[str]) -> set[str]:
-    """Which of the URIs are objects that some source of the store knows, in whatever state; any version of them."""
+    """Return which of the URIs are objects that some source of the store knows, in any state and version."""
     names = transaction.execute(sa.select(sources.c.source)).scalars().all()
     by_key = {bytes(shard_key(source, uri)): uri for source in names for uri in uris}
     rows = transaction.select_among(sa.select(shards.c.shard_key), shards.c.shard_key, by_key)
@@ -378,7 +378,7 @@ def announced_uris(transaction: Transaction, uris: Sequence[str]) -> set[str]:
 
 
 def published_names(transaction: Transaction, paths: Sequence[str]) -> set[str]:
-    """Which of the paths name a split, whatever their folder is called."""
+    """Return which of the paths name a split, whatever their folder is called."""
     by_key = {split_key(path): path for path in paths}
     rows = transaction.select_among(sa.select(splits.c.name_key), splits.c.name_key, by_key)
     return {by_key[bytes(key)] for (key,) in rows}

@@ -36,7 +36,7 @@ Lags = Mapping[int, int]
 
 
 def histogram(lags: Iterable[int]) -> Counter[int]:
-    """Of lags in microseconds; those below 0 (clocks that disagree) count as the shortest."""
+    """Count lags, in microseconds, by bucket; those below 0 (clocks that disagree) count as the shortest."""
     ordered = sorted(lags)
     counts: Counter[int] = Counter()
     before = 0
@@ -49,7 +49,7 @@ def histogram(lags: Iterable[int]) -> Counter[int]:
 
 
 def percentile(lags: Lags, part: float) -> int | None:
-    """The lag (microseconds) that so much of all (0.5: half) are not longer than, about; None: there are none."""
+    """Return about the lag (microseconds) that this part of all (0.5: half) does not exceed; None: there are none."""
     rank = part * sum(lags.values())
     seen = 0
     for place in sorted(lags):
@@ -100,7 +100,7 @@ class Amounts:
             self.lags.update(other.lags)
 
     def as_json(self) -> dict[str, Any]:
-        """Without what is zero."""
+        """Return the amounts that are not zero."""
         return {
             name: value for name, value in vars(self).items() if value or (value == 0 and name in ("rows", "bytes"))
         }
@@ -160,20 +160,20 @@ class Activity:
         return json.dumps(content, separators=(",", ":"))
 
     def add(self, now: int, amounts: Amounts) -> None:
-        """What was published now. A clock that goes back adds to the last slot: what is stored does not change."""
+        """Add what was published now. A clock that goes back adds to the last slot: what is stored does not change."""
         start = max([now - now % SLOT, self.stored, *self.slots])
         self.slots.setdefault(start, Amounts()).add(amounts)
         self.total.add(amounts, lags=False)  # those of all times say nothing
 
     def take_hours(self, now: int) -> Iterator[tuple[int, Amounts]]:
-        """The hours that are over and not stored yet, each once; slots that nobody needs any more go."""
+        """Yield the hours that are over and not stored yet, each once; slots that nobody needs any more go."""
         over = now - now % HOUR
         yield from self.hours(until=over)
         self.stored = max(self.stored, over)
         self.slots = {start: amounts for start, amounts in self.slots.items() if start > now - _KEPT}
 
     def hours(self, until: int | None = None) -> Iterator[tuple[int, Amounts]]:
-        """The hours that are not stored, up to then."""
+        """Yield the hours that are not stored, up to then."""
         by_hour: dict[int, Amounts] = {}
         for start, amounts in sorted(self.slots.items()):
             if start >= self.stored and (until is None or start < until):
@@ -181,7 +181,7 @@ class Activity:
         yield from by_hour.items()
 
     def since(self, start: int) -> Amounts:
-        """In the slots that began then or later."""
+        """Return the amounts of the slots that began then or later."""
         total = Amounts()
         for began, amounts in self.slots.items():
             if began >= start:
@@ -190,7 +190,7 @@ class Activity:
 
 
 def _known(kind: Any, stored: Mapping[str, Any]) -> dict[str, Any]:
-    """Without what a later version has written beside it."""
+    """Return the fields that this version knows, without what a later one has written beside them."""
     names = {f.name for f in fields(kind)}
     return {name: value for name, value in stored.items() if name in names}
 
@@ -217,7 +217,7 @@ class Intake:
 
     @property
     def all_outside(self) -> int:
-        """The refused ones where there are no others, else 0."""
+        """Return the number of refused messages where there are no others, else 0."""
         return 0 if self.accepted else self.outside
 
 
@@ -246,7 +246,7 @@ class Report:
 
     @classmethod
     def parse(cls, text: str | None, incarnation: int) -> Report | None:
-        """The report, if that incarnation has made it; of an earlier one only its counters are left."""
+        """Return the report, if that incarnation has made it; of an earlier one only its counters are left."""
         if text is None:
             return None
         stored = json.loads(text)
@@ -256,22 +256,22 @@ class Report:
 
 
 def counters_of(text: str | None) -> dict[str, int]:
-    """Those of the last report, whoever made it."""
+    """Return the counters of the last report, whoever made it."""
     return {} if text is None else dict(json.loads(text)["counters"])
 
 
 def intake_of(text: str | None) -> Intake:
-    """That of the last report, whoever made it."""
+    """Return the intake of the last report, whoever made it."""
     return Intake(**_known(Intake, {} if text is None else json.loads(text).get("intake", {})))
 
 
 def window_of(text: str | None) -> int | None:
-    """That of the last report, whoever made it."""
+    """Return the window of the last report, whoever made it."""
     return None if text is None else json.loads(text).get("window")
 
 
 def locked_now(transaction: Transaction, pipeline: str) -> Row[Any] | None:
-    """The pipeline's row, locked, with the time as `now`."""
+    """Lock the pipeline's row, and return it with the time as `now`."""
     query = sa.select(pipelines, transaction.now().label("now")).where(pipelines.c.pipeline == pipeline)
     return transaction.execute(query.with_for_update()).one_or_none()
 
@@ -279,7 +279,7 @@ def locked_now(transaction: Transaction, pipeline: str) -> Row[Any] | None:
 def counted(
     transaction: Transaction, row: Row[Any], now: int, amounts: Amounts, last: LastBatch | None = None
 ) -> dict[str, str]:
-    """The new value of `activity` for the pipeline's row, which is locked; stores the hours that are over."""
+    """Return the new value of `activity` for the pipeline's row, which is locked; store the hours that are over."""
     activity = Activity.parse(row.activity)
     if last is not None:
         before = 0 if activity.last is None else activity.last.direct
@@ -292,7 +292,7 @@ def counted(
 
 
 def count_errors(transaction: Transaction, pipeline: str, causes: Iterable[str]) -> None:
-    """Errors that no plan makes final: bad messages. A pipeline that never started counts none."""
+    """Count errors that no plan makes final: bad messages. A pipeline that never started counts none."""
     row = locked_now(transaction, pipeline)
     if row is not None:
         values = counted(transaction, row, row.now, Amounts(errors=Counter(causes)))
@@ -307,7 +307,7 @@ def store_hours(transaction: Transaction, pipeline: str, source: str, hours: Ite
 
 
 def hour_row(pipeline: str, source: str, hour: int, amounts: Amounts) -> dict[str, Any]:
-    """As the table of the history has it."""
+    """Return an hour as the table of the history has it."""
     return {
         "pipeline": pipeline,
         "hour": hour,

@@ -44,7 +44,7 @@ _VERSION = ("size", "etag", "message_id", "sequence", "reference")
 
 
 def newest_of(source: str, contents: Iterable[Content]) -> dict[ShardKey, Content]:
-    """One content for each shard: of several announcements the newest, and the last where nothing orders them."""
+    """Return one content for each shard: of several announcements the newest, or the last where nothing orders them."""
     newest: dict[ShardKey, Content] = {}
     for content in contents:
         key = shard_key(source, content.shard_id)
@@ -57,7 +57,7 @@ def newest_of(source: str, contents: Iterable[Content]) -> dict[ShardKey, Conten
 def announced_anew(
     source: str, contents: Iterable[Content], stored: Mapping[ShardKey, Shard]
 ) -> dict[ShardKey, Content]:
-    """The newest announcement of each known shard beside the one that the store knows, which may be delivered again."""
+    """Return the newest announcement of each shard beside the one that the store has, which may be delivered again."""
     fresh = []
     for content in contents:
         shard = stored.get(shard_key(source, content.shard_id))
@@ -69,7 +69,7 @@ def announced_anew(
 def take_up(
     transaction: Transaction, token: PublishToken, announced: Mapping[ShardKey, Content], stored: Iterable[Shard]
 ) -> dict[ShardKey, Shard]:
-    """Those of the known shards that a new announcement changes, as they are then."""
+    """Change the stored shards to which a new announcement brings something, and return them as they are then."""
     seen = {s.key: s for s in stored if s.state is not ShardState.DONE and _may_be_new(announced[s.key], s.content)}
     if not seen:
         return {}
@@ -88,7 +88,7 @@ def take_up(
 def reopen_listed(
     transaction: Transaction, token: PublishToken, listed: Mapping[ShardKey, Content], stored: Mapping[ShardKey, Shard]
 ) -> dict[ShardKey, Shard]:
-    """Those of the quarantined shards that a version of their objects opens which a listing has found.
+    """Open again the quarantined shards of whose objects a listing has found a new version, and return them.
 
     A listing changes nothing of an open shard: it may be older than the last announcement.
     """
@@ -102,7 +102,7 @@ def reopen_listed(
 
 
 def announced_since(transaction: Transaction, identity: PlanIdentity, bad: Collection[ShardKey]) -> set[ShardKey]:
-    """Those of a plan's bad shards, finished by now, that were announced anew while it ran: they are opened again.
+    """Open again those of a plan's bad, finished shards that were announced anew while it ran; return their keys.
 
     That announcement came too early to open what was not quarantined yet, and will not come again. So did an operator's
     word that takes back a quarantine which an attempt had seen: its shard is opened where it was given up.
@@ -132,13 +132,13 @@ def announced_since(transaction: Transaction, identity: PlanIdentity, bad: Colle
 
 
 def pending_of(transaction: Transaction, keys: Iterable[ShardKey]) -> dict[ShardKey, str]:
-    """What is pending of those of the shards for which anything is, whoever owns them."""
+    """Return what is pending of those of the shards for which anything is, whoever owns them."""
     query = sa.select(shards.c.shard_key, shards.c.pending).where(shards.c.pending.is_not(None))
     return {ShardKey(key): mark for key, mark in transaction.select_among(query, shards.c.shard_key, keys)}
 
 
 def as_announced(transaction: Transaction, ranges: Sequence[Range], pending: Collection[ShardKey]) -> list[Range]:
-    """The ranges, with the newest size and ETag of their shards: where a whole object is read, and nothing of it was.
+    """Return the ranges with the newest size and ETag, where a whole object is read, and nothing of it was.
 
     A snapshot has what its reader knew. `pending` are the shards of which more may be known by now. Objects by
     reference stay as they are in the snapshot: their rows are made of it, and are the same at every attempt.
@@ -162,12 +162,12 @@ def reads_all(entry: Range) -> bool:
 
 
 def mark_seen(transaction: Transaction, keys: Iterable[ShardKey]) -> None:
-    """A plan has seen to what was pending of these shards."""
+    """Mark shards of whose pending changes a plan has taken note."""
     transaction.change_among(shards.update().values(pending=Pending.SEEN.value), shards.c.shard_key, keys)
 
 
 def mark_reopened(transaction: Transaction, keys: Iterable[bytes]) -> None:
-    """These errors stay as a record of what was; their shards are read again."""
+    """Mark errors whose shards are read again; they stay as a record of what was."""
     mark = errors.update().values(reopened_at=transaction.now())
     transaction.change_among(mark, errors.c.error_key, keys)
 
@@ -184,7 +184,7 @@ def _is_older(content: Content, stored: Content | Row[Any]) -> bool:
 
 
 def _is_redelivered(content: Content, message_id: str) -> bool:
-    """Of equal messages without an id of their own, each first delivery is another message."""
+    """Return whether the message is delivered again; of equal ones without an id, each first delivery is another."""
     return content.message_id == message_id and (content.named or content.receive_count > 1)
 
 
@@ -249,7 +249,7 @@ def _reopen(
 
 
 def _record(transaction: Transaction, token: PublishToken, opened: Iterable[tuple[Row[Any], str, State]]) -> None:
-    """Which message has opened which shard: it does not open that once more."""
+    """Record which message has opened which shard: it does not open that once more."""
     reason = "a new announcement of an object that was missing, changed or forbidden"
     after = {name: _OPEN[name] for name in ("state", "position", "end_seq", "pending")}
     changes.write(
@@ -274,7 +274,7 @@ class Ending(NamedTuple):
 
 
 def endings(transaction: Transaction, rows: Iterable[Row[Any]]) -> dict[ShardKey, Ending]:
-    """Of quarantined shards; those are missing of which nobody knows what is published.
+    """Return how quarantined shards ended; those are missing of which nobody knows what is published.
 
     Their errors were deleted, or they were read in parts by several tasks.
     """

@@ -49,7 +49,7 @@ class StoredChange(NamedTuple):
 
 
 def write(transaction: Transaction, changes: Iterable[tuple[Change, State, State | None]]) -> None:
-    """Part of the transaction that makes the changes: what is not recorded did not happen."""
+    """Write changes, in the transaction that makes them: what is not recorded did not happen."""
     insert = shard_changes.insert().values(changed_at=transaction.now())
     for chunk in chunks(changes):
         transaction.execute(
@@ -74,7 +74,7 @@ def write(transaction: Transaction, changes: Iterable[tuple[Change, State, State
 def record_changes(
     transaction: Transaction, action: str, audit: Audit, changed: Iterable[tuple[Row[Any], Mapping[str, Any] | None]]
 ) -> None:
-    """Who did it and why, with each shard's row from before, and what is different afterwards (None: it is gone).
+    """Record who did it and why, with each shard's row from before, and what is different after it (None: it is gone).
 
     Raises StoreConfigurationError for shards of a source that is in another store by now: they stay as they are there.
     """
@@ -94,13 +94,13 @@ def record_changes(
 
 
 def state_of(row: Row[Any]) -> dict[str, Any]:
-    """What a change records of a shard's row."""
+    """Return what a change records of a shard's row."""
     state = {name: getattr(row, name) for name in ("state", "position", "size", "etag", "end_seq", "pending")}
     return {**state, "publish_token": None if row.owner is None else f"{row.owner}/{row.incarnation}"}
 
 
 def messages(transaction: Transaction, keys: Iterable[ShardKey], action: str) -> dict[ShardKey, set[str]]:
-    """Which messages have been the cause of such a change to each of the shards."""
+    """Return which messages have been the cause of such a change to each of the shards."""
     query = sa.select(shard_changes.c.shard_key, shard_changes.c.message_id).where(shard_changes.c.action == action)
     rows = transaction.select_among(query, shard_changes.c.shard_key, keys)
     by_shard: dict[ShardKey, set[str]] = {}
@@ -110,7 +110,7 @@ def messages(transaction: Transaction, keys: Iterable[ShardKey], action: str) ->
 
 
 def of(transaction: Transaction, keys: Iterable[ShardKey]) -> list[StoredChange]:
-    """All that was done to these shards, in its order."""
+    """Return all that was done to these shards, in its order."""
     query = sa.select(shard_changes).order_by(shard_changes.c.id)
     rows = list(transaction.select_among(query, shard_changes.c.shard_key, keys))
     return [

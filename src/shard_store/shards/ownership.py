@@ -59,14 +59,14 @@ def _refuse_gone_back(transaction: Transaction, row: Row[Any], token: PublishTok
 
 
 def count_change(transaction: Transaction, row: Row[Any], token: PublishToken) -> dict[str, object]:
-    """The column with which a reader writes its pipeline's row. It is remembered when the transaction is committed."""
+    """Return the column with which a reader writes its pipeline's row; remember it on the commit."""
     changes = (row.changes or 0) + 1
     transaction.on_commit.append(lambda: transaction.memory.keep(token, changes))
     return {"changes": changes}
 
 
 def taken_over(transaction: Transaction, token: PublishToken, row: Row[Any] | None) -> PipelineTakenOver:
-    """Why the token is no longer the pipeline's, whose row is given."""
+    """Return the error that the token is no longer the pipeline's, whose row is given."""
     if row is None:
         return PipelineTakenOver(token.pipeline, token.incarnation, None)
     place = moved_to(transaction, row.source)
@@ -86,7 +86,7 @@ def heartbeat(transaction: Transaction, token: PublishToken, stale_after: float,
 
 
 def retire(transaction: Transaction, token: PublishToken, report: Report | None = None) -> None:
-    """A graceful end: this incarnation plans nothing more. Its shards stay its own until they are stale.
+    """End this incarnation gracefully: it plans nothing more. Its shards stay its own until they are stale.
 
     They may be in a batch that another sink has already taken: a restart has to find them. `report` is its last one.
     """
@@ -96,7 +96,7 @@ def retire(transaction: Transaction, token: PublishToken, report: Report | None 
 
 
 def _reported(transaction: Transaction, row: Row[Any], report: Report | None) -> dict[str, Any]:
-    """What the report changes in the pipeline's row: itself, and the messages received since the one before."""
+    """Return what the report changes in the pipeline's row: itself, and the messages received since the one before."""
     if report is None:
         return {}
     received = report.counters.get("received", 0) - counters_of(row.report).get("received", 0)
@@ -114,7 +114,7 @@ def open_shards(
     row = fence(transaction, token)
     announced = newest_of(source, contents)
     # nearly all are new: where the database counts inserted rows, the insert alone proves it
-    stored = {} if (counts := counts_inserts(transaction)) else look(transaction, announced)
+    stored = {} if (counts := counts_inserts(transaction)) else read_shards(transaction, announced)
     before = set(stored)
     # a shard of another pipeline may be finished and pruned between our insert and our query: then it is new again
     while absent := [(key, announced[key]) for key in sorted(announced.keys() - stored.keys())]:
@@ -132,7 +132,7 @@ def open_shards(
 
 
 def _with_size(shard: Shard, content: Content) -> Shard:
-    """A shard that was put back has no size and ETag, since its object may have been repaired: the announced ones."""
+    """Give a shard that was put back the announced size and ETag: it has none: its object may be repaired."""
     if shard.content.size is not None or content.size is None:
         return shard
     reference = content.reference or shard.content.reference
@@ -160,23 +160,23 @@ def insert_absent(
             for key, content in chunk:
                 opened[key] = Shard(key, content, BEGINNING, ShardState.OPEN, token, stale=False)
         else:  # some are there already
-            opened |= look(transaction, [key for key, _ in chunk])
+            opened |= read_shards(transaction, [key for key, _ in chunk])
     return opened
 
 
 def counts_inserts(transaction: Transaction) -> bool:
-    """Whether the row count of an insert of what is absent says how much was."""
+    """Return whether the row count of an insert of what is absent says how much was."""
     return transaction.trusts_rowcount and transaction.dialect.counts_inserts
 
 
-def look(transaction: Transaction, keys: Iterable[ShardKey]) -> dict[ShardKey, Shard]:
-    """The shards as they are now; pruned ones are missing."""
+def read_shards(transaction: Transaction, keys: Iterable[ShardKey]) -> dict[ShardKey, Shard]:
+    """Read the shards as they are now; pruned ones are missing."""
     rows = transaction.select_among(current(transaction), shards.c.shard_key, keys)
     return {shard.key: shard for shard in map(as_shard, rows)}
 
 
 def renewed(transaction: Transaction, token: PublishToken) -> dict[ShardKey, Shard]:
-    """Our open shards that were announced anew to others, or that an operator has opened again."""
+    """Return our open shards that were announced anew to others, or that an operator has opened again."""
     rows = transaction.execute(current(transaction).where(owned_by(token), shards.c.pending == Pending.RENEWED.value))
     return {shard.key: shard for shard in map(as_shard, rows)}
 
@@ -202,7 +202,7 @@ def acquire(
 
 
 def _stale(transaction: Transaction, owner: PublishToken) -> sa.ColumnElement[bool]:
-    """Shards of this owner, if its heartbeats have stopped or it was replaced."""
+    """Return the condition of shards of this owner, if its heartbeats have stopped or it was replaced."""
     alive = sa.exists().where(
         pipelines.c.pipeline == owner.pipeline,
         pipelines.c.incarnation == owner.incarnation,
@@ -221,14 +221,14 @@ def release(transaction: Transaction, token: PublishToken, keys: Sequence[ShardK
 
 
 def owned_by(token: PublishToken) -> sa.ColumnElement[bool]:
-    """The open shards of the token."""
+    """Return the condition of open shards of the token."""
     return sa.and_(
         shards.c.owner == token.pipeline, shards.c.incarnation == token.incarnation, shards.c.finished_at.is_(None)
     )
 
 
 def current(transaction: Transaction) -> sa.Select[Any]:
-    """Shards as `as_shard` reads them, each with whether its owner still sends heartbeats."""
+    """Return the query of shards as `as_shard` reads them, each with whether its owner still sends heartbeats."""
     owner = sa.and_(pipelines.c.pipeline == shards.c.owner, pipelines.c.incarnation == shards.c.incarnation)
     fresh = sa.func.coalesce(pipelines.c.stale_at, 0) > transaction.now()
     columns = [shards.c[name] for name in (*_GIVEN, "position", "state", "owner", "incarnation")]
@@ -261,7 +261,7 @@ def as_shard(row: Row[Any]) -> Shard:
 
 
 def _row_of(token: PublishToken) -> sa.Update:
-    """An update of the pipeline's row, as long as the token is current."""
+    """Return an update of the pipeline's row, as long as the token is current."""
     return pipelines.update().where(
         pipelines.c.pipeline == token.pipeline, pipelines.c.incarnation == token.incarnation
     )
@@ -282,7 +282,7 @@ class Backlog(NamedTuple):
 
 
 def backlog(transaction: Transaction, pipeline: str) -> Backlog:
-    """What is outstanding of a pipeline. A reader opens no more than it may have in flight, so there are not many."""
+    """Count what is outstanding of a pipeline: not much, since a reader opens no more than it may have in flight."""
     outstanding = sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(shards.c.size), 0)).where(
         shards.c.owner == pipeline, shards.c.finished_at.is_(None)
     )

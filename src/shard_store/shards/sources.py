@@ -58,7 +58,7 @@ class Names:
 
 
 def settle_names(transaction: Transaction, source: str, naming: Naming) -> Names:
-    """What is named, and how, from now on. The caller has locked the source's row.
+    """Settle what is named, and how, from now on. The caller has locked the source's row.
 
     Raises StoreConfigurationError where ids of objects had versions, and shall have none.
     """
@@ -95,7 +95,7 @@ def _versions_are_lost(source: str) -> StoreConfigurationError:
 
 
 def _has_read(transaction: Transaction, source: str) -> bool:
-    """Whether there are finished shards, which code that recorded nothing may have named in either way."""
+    """Return whether there are finished shards, which code that recorded nothing may have named in either way."""
     finished = (
         sa.select(shards.c.shard_key).where(shards.c.source == source, shards.c.finished_at.is_not(None)).limit(1)
     )
@@ -103,14 +103,14 @@ def _has_read(transaction: Transaction, source: str) -> bool:
 
 
 def _choose(name: str, identity: str, used: Sequence[str], taken: Collection[str], alike: Callable[[str], str]) -> str:
-    """The name by which the source knows the queue already, else the configured one; never that of another queue."""
+    """Return the name by which the source knows the queue, else the configured one; never that of another queue."""
     likeness = alike(name)
     before = [other for other in used if other == name] + [other for other in used if alike(other) == likeness]
     return next((candidate for candidate in (*before, name) if candidate not in taken), identity)
 
 
 def _recent_queues(transaction: Transaction, source: str) -> list[str]:
-    """The names of queues in the youngest shards of the source, the last used first."""
+    """Return the names of queues in the youngest shards of the source, the last used first."""
     owners = sa.select(pipelines.c.pipeline).where(pipelines.c.source == source)
     unfinished = sa.select(shards.c.queue, shards.c.opened_at.label("at"))
     unfinished = unfinished.where(shards.c.owner.in_(owners), shards.c.finished_at.is_(None)).limit(_RECENT)
@@ -126,7 +126,7 @@ def _recent_queues(transaction: Transaction, source: str) -> list[str]:
 
 
 def moved_to(transaction: Transaction, source: str) -> str | None:
-    """The store that the source is in by now, without secrets; None: it is here."""
+    """Return the store that the source is in by now, without secrets; None: it is here."""
     place: str | None = transaction.execute(
         sa.select(sources.c.moved_to).where(sources.c.source == source)
     ).scalar_one_or_none()
@@ -155,13 +155,13 @@ def refuse_changes(transaction: Transaction, names: Collection[str]) -> None:
 
 
 def moved_sources(transaction: Transaction) -> dict[str, str]:
-    """The sources that are in another store by now, and where."""
+    """Return the sources that are in another store by now, and where."""
     query = sa.select(sources.c.source, sources.c.moved_to).where(sources.c.moved_to.is_not(None))
     return {row.source: row.moved_to for row in transaction.execute(query)}
 
 
 def publisher_moved(transaction: Transaction, paths: Sequence[str]) -> str | None:
-    """A source that has published one of these files, and is in another store by now: so later ones are known there."""
+    """Return a source that published one of these files and is in another store by now, where later ones are known."""
     query = sa.select(splits.c.source).join(sources, sources.c.source == splits.c.source)
     keys = [split_key(path) for path in paths]
     rows = transaction.select_among(query.where(sources.c.moved_to.is_not(None)), splits.c.name_key, keys)

@@ -81,7 +81,7 @@ class Database:
 
     @property
     def engine(self) -> Engine:
-        """Made at the first use in this process; a forked child leaves its parent's connections alone."""
+        """Return the engine, made at its first use in this process; a child that was forked makes its own."""
         if self._process != os.getpid():
             self._process, self._lock, self._engine = os.getpid(), threading.Lock(), None
         with self._lock:
@@ -92,13 +92,13 @@ class Database:
             return self._engine
 
     def file(self) -> Path | None:
-        """The file that a SQLite database is kept in; None for a server, and where a URI names the file."""
+        """Return the file that a SQLite database is kept in; None for a server, and where a URI names the file."""
         if not self.dialect.one_writer or self.url.query.get("uri") or self.url.database is None:
             return None
         return Path(self.url.database)
 
     def close(self) -> None:
-        """For good. A transaction that runs in another thread goes on, and its connection is closed after it."""
+        """Close the database for good. A transaction of another thread goes on; its connection is closed after it."""
         with self._lock:
             self._closed = True
             engine, self._engine = self._engine, None
@@ -114,7 +114,7 @@ class Database:
         return self._run(work, write=False)
 
     def read_one_state(self, work: Callable[[Transaction], T]) -> T:
-        """As `read`, where all statements see the database as it was at the first, whatever is committed meanwhile."""
+        """Run `work` as `read` does, where all statements see the database as it was at the first."""
         return self._run(work, write=False, one_state=True)
 
     def write(self, work: Callable[[Transaction], T]) -> T:
@@ -126,7 +126,7 @@ class Database:
         return self._run(work, write=True)
 
     def begin(self) -> Connection:
-        """A connection in a transaction that the caller ends, by a commit or by closing it.
+        """Return a connection in a transaction that the caller ends, by a commit or by closing it.
 
         The connection is waited for; from then on nothing is tried again.
         """
@@ -205,7 +205,7 @@ class Database:
                 pool.dispose()
 
     def _follow_file(self, engine: Engine) -> None:
-        """Where another file took the place of a SQLite database, connections to the one before are not used again.
+        """Drop connections to the file of a SQLite database when another took its place.
 
         They would go on with what nobody finds any more.
         """

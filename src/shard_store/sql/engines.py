@@ -19,7 +19,7 @@ _PORTS = {"postgresql": 5432, "mysql": 3306}
 
 
 def parse_url(url: str | URL) -> URL:
-    """The URL with its driver. Raises ValueError, with what to write instead, for one that cannot be used here."""
+    """Return the URL with its driver. Raises ValueError, with what to write instead, for one that cannot be used."""
     try:
         parsed = make_url(url)
     except (exc.ArgumentError, ValueError):
@@ -39,7 +39,7 @@ def parse_url(url: str | URL) -> URL:
 
 
 def with_whole_path(url: URL) -> URL:
-    """The URL with the whole path of a SQLite file, as SQLAlchemy opens it: `link/..` is the folder of the link."""
+    """Return the URL with the path of a SQLite file as SQLAlchemy opens it: `link/..` is the folder of the link."""
     path = url.database or ""
     if url.get_backend_name() != "sqlite" or path in ("", ":memory:") or url.query.get("uri"):
         return url
@@ -47,7 +47,7 @@ def with_whole_path(url: URL) -> URL:
 
 
 def same_database(first: URL, second: URL) -> bool:
-    """Whether one transaction can change what is behind both URLs.
+    """Return whether one transaction can change what is behind both URLs.
 
     Drivers and passwords may differ, and the names of one SQLite file. Everything else must be written alike: a user or
     a parameter may lead to another schema, and two names of one host cannot be recognised.
@@ -68,7 +68,7 @@ class UnusableDatabase(Exception):
 
 
 def make_engine(url: URL, dialect: Dialect, patience: float) -> Engine:
-    """The engine of this process. Locks are waited for at most `patience` seconds."""
+    """Make the engine of this process. Locks are waited for at most `patience` seconds."""
     settings: dict[str, Any] = {}
     if dialect.isolation_level is not None:
         settings["isolation_level"] = dialect.isolation_level
@@ -115,7 +115,7 @@ def make_engine(url: URL, dialect: Dialect, patience: float) -> Engine:
 
 
 def _make_private(path: str) -> None:
-    """A new file is its owner's alone, whatever the umask: it will hold bodies of messages. SQLite's own follow it.
+    """Make a new file its owner's alone, whatever the umask: it will hold bodies of messages. SQLite's own follow it.
 
     It gets its name when it is closed: a process that closes any descriptor of a file loses all its locks on it, those
     of other connections too, and two writers without locks destroy the database.

@@ -51,7 +51,7 @@ class Installed(NamedTuple):
 
     @property
     def usable(self) -> bool:
-        """By this code: they are its own, or newer ones that have all that it knows."""
+        """Return whether this code can use the tables: they are its own, or newer ones that have all that it knows."""
         return self.revision == REVISION or (self.revision not in _revisions() and self.readers_from in _revisions())
 
 
@@ -105,7 +105,7 @@ def migrate(database: Database) -> tuple[str | None, str]:
 
 
 def _steps(before: str | None) -> list[str]:
-    """The revisions up to which a transaction of its own migrates.
+    """Return the revisions up to which a transaction of its own migrates.
 
     Where readers of a released version may run meanwhile it is each one: they wait for a table that has got a column
     until the transaction ends, and another revision may read a million rows.
@@ -117,7 +117,7 @@ def _steps(before: str | None) -> list[str]:
 
 @contextmanager
 def _migrations() -> Iterator[Path]:
-    """The folder that Alembic reads. Where we are imported from an archive (`--py-files`), a copy of it."""
+    """Yield the folder that Alembic reads. Where we are imported from an archive (`--py-files`), a copy of it."""
     folder_of_package = resources.files("shard_store.sql") / "migrations"
     if isinstance(folder_of_package, Path):
         yield folder_of_package
@@ -138,7 +138,7 @@ def _copy(origin: Traversable, folder: Path) -> None:
 
 
 def installed(database: Database) -> str | None:
-    """The revision of the tables in the database; None when there is no store."""
+    """Return the revision of the tables in the database; None when there is no store."""
     stamps = _stamps(database)
     return None if stamps is None else stamps.revision
 
@@ -156,7 +156,7 @@ def _stamps(database: Database) -> Installed | None:
 
 
 def _older_stamp(transaction: Transaction) -> Installed | None:
-    """Up to 0007 there was one, in a table of which Alembic knew; both were the same.
+    """Return the revision by the one stamp that there was up to 0007, in a table of which Alembic knew, or by both.
 
     Another process may be making the store: `version` is looked at first, since it is written last.
     """
@@ -173,7 +173,7 @@ def _read_stamp(transaction: Transaction, table: sa.Table) -> str | None:
 
 
 def _stamp(transaction: Transaction, table: sa.Table, revision: str) -> None:
-    """Also where a process has died before it was done."""
+    """Write the revision, also where a process has died before it was done."""
     table.create(transaction.connection, checkfirst=True)
     stamped = transaction.execute(sa.select(table.c.version_num)).scalar_one_or_none()
     if stamped is None:
@@ -188,7 +188,7 @@ def _readers_from(transaction: Transaction) -> str:
 
 
 def refuse_older_code(transaction: Transaction) -> None:
-    """From now on code that does not know of moved sources does not open the store."""
+    """Have code that does not know of moved sources not open the store from now on."""
     _stamp(transaction, version, max(READERS_FROM, READERS_OF_MOVES))
 
 
@@ -211,7 +211,7 @@ def _create(transaction: Transaction) -> None:
 
 @contextmanager
 def schema_lock(transaction: Transaction) -> Iterator[None]:
-    """One process at a time makes or changes tables."""
+    """Let one process at a time make or change tables."""
     dialect, connection = transaction.dialect, transaction.connection
     if dialect.lock_schema is not None:
         seconds = max(1, round(transaction.patience))
@@ -244,18 +244,18 @@ def _refusal(database: Database, revision: str) -> str:
 
 
 def is_known(revision: str) -> bool:
-    """Whether it is this code's revision, or an earlier one."""
+    """Return whether it is this code's revision, or an earlier one."""
     return revision in _revisions()
 
 
 def _revisions() -> set[str]:
-    """All revisions that this version knows, by the names of their files (`0001_initial.py`)."""
+    """Return all revisions that this version knows, by the names of their files (`0001_initial.py`)."""
     folder = resources.files("shard_store.sql") / "migrations" / "versions"
     return {entry.name.partition("_")[0] for entry in folder.iterdir() if entry.name[:1].isdigit()}
 
 
 def store_id(transaction: Transaction) -> str:
-    """The same for every process that uses this store, and another for every other store but its copies."""
+    """Return the id of the store: the same in every process that uses it, and another in all stores but its copies."""
     store: str | None = transaction.execute(sa.select(identity.c.store_id)).scalar_one_or_none()
     if store is None:
         raise StoreConfigurationError(

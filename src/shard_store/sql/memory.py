@@ -33,24 +33,24 @@ class Memory:
         self._drivers[token], self._changes[token] = driver, changes
 
     def keep(self, token: PublishToken, changes: int) -> None:
-        """Two threads may commit in one order and come here in another."""
+        """Remember the changes. Two threads may commit in one order and come here in another."""
         if token in self._changes:
             self._changes[token] = max(self._changes[token], changes)
 
     def connection_broke(self) -> None:
-        """From now on another server, or another file, may be behind the database's URL."""
+        """Note that from now on another server, or another file, may be behind the database's URL."""
         self._breaks += 1
 
     def plan(self, token: PublishToken) -> None:
-        """The plan on record is made by us."""
+        """Note that the plan on record is made by us."""
         self._planned[token] = self._breaks
 
     def may_have_changed(self, token: PublishToken) -> bool:
-        """Whether another database may have taken the place of the one in which the last plan was made."""
+        """Return whether another database may have taken the place of the one in which the last plan was made."""
         return self._breaks != self._planned.get(token, self._breaks)
 
     def lacks(self, row: Row[Any], token: PublishToken) -> str | None:
-        """What the row, whose incarnation is that of the token, lacks of what is known of it."""
+        """Return what the row, whose incarnation is that of the token, lacks of what is known of it."""
         if token not in self._changes:
             return None
         if row.driver not in ("", self._drivers[token]):
@@ -61,7 +61,7 @@ class Memory:
 
 
 def went_back(store: str, token: PublishToken, lacking: str) -> LostProgress:
-    """`store` is its URL without secrets; `lacking`: by what that is seen."""
+    """Return the error. `store` is its URL without secrets; `lacking`: by what that is seen."""
     return LostProgress(
         f"pipeline {token.pipeline!r}: the store {store} has gone back in time under the running query: {lacking}. A "
         "replica that had not received everything took the place of the database, or a backup was restored. The query "

@@ -25,7 +25,7 @@ class RowSet(Protocol):
     c: Mapping[str, sa.ColumnElement[Any]]
 
     def insert(self, insert: sa.Insert, fixed: Mapping[str, Any]) -> sa.Insert:
-        """The insert of every row, with the `fixed` values beside them."""
+        """Return the insert of every row, with the `fixed` values beside them."""
 
     def execute(self, connection: Connection, statement: sa.UpdateBase, rows: Sequence[Row]) -> CursorResult[Any]:
         """Run the statement for all rows; the result's row count is of all of them."""
@@ -75,7 +75,7 @@ class _Json(ABC):
     @staticmethod
     @abstractmethod
     def source(columns: Sequence[tuple[str, str]]) -> str:
-        """The SELECT that makes a table of `:row_set`, from names and kinds (bytes, integer, text)."""
+        """Return the SELECT that makes a table of `:row_set`, from names and kinds (bytes, integer, text)."""
 
     def insert(self, insert: sa.Insert, fixed: Mapping[str, Any]) -> sa.Insert:
         table = insert.table
@@ -122,7 +122,7 @@ def _kind(kind: TypeEngine[Any]) -> str:
 
 
 def _encoded(kind: TypeEngine[Any], values: Sequence[Any], connection: Connection) -> Sequence[Any]:
-    """A column of the rows as the driver takes it."""
+    """Return a column of the rows as the driver takes it."""
     process = kind.dialect_impl(connection.dialect).bind_processor(connection.dialect)
     return values if process is None else [process(value) for value in values]
 

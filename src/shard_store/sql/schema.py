@@ -67,7 +67,7 @@ class AnyText(sa.types.TypeDecorator[str]):
     cache_ok = True
 
     def bind_processor(self, dialect: Dialect) -> Callable[[str | None], str | None]:
-        """Instead of `process_bind_param`, which would make three calls for each text of a thousand shards."""
+        """Convert texts; not by `process_bind_param`, which makes three calls for each text of a thousand shards."""
         return lambda value: value if value is None else pack(value)
 
     def process_result_value(self, value: str | None, dialect: Dialect) -> str | None:
@@ -91,7 +91,7 @@ _REFUSED = re.compile('^"|[\0\ud800-\udfff]')
 
 
 def pack(text: str) -> str:
-    """`text` as every database and JSON keep it: what some refuse is written in escapes after a double quote.
+    """Return `text` as every database and JSON keep it: what some refuse is written in escapes after a double quote.
 
     A text that starts with a double quote is packed too, so that reading back is never ambiguous. Python's escapes and
     not JSON's, which would join two lone surrogates to another character.

@@ -18,7 +18,7 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 @lru_cache(maxsize=1)
 def this_machine() -> str:
-    """The same in all processes of this machine since it was started, in its containers too where it is Linux."""
+    """Return what is the same in all processes of this machine since it was started, in its containers too on Linux."""
     return _BOOT.read_text("ascii").strip() if _BOOT.exists() else platform.node()
 
 
@@ -42,7 +42,7 @@ class SharedFile:
         return cls(str(file.absolute()), platform.node(), this_machine(), status.st_dev, status.st_ino, _place(file))
 
     def problem(self) -> str:
-        """Why this process cannot use that file, and what to use instead; "" if it can."""
+        """Return why this process cannot use that file, and what to use instead; "" if it can."""
         if not (difference := self._difference()):
             return ""
         return (

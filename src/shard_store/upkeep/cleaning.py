@@ -145,7 +145,7 @@ def _finished(source: str, after: int, until: int) -> sa.Select[Any]:
 
 
 def due(transaction: Transaction, source: str, limit: int) -> DueCleanings:
-    """The next that are due, those first that have waited for longest."""
+    """Return the next cleanings that are due, those first that have waited for longest."""
     now = int(transaction.execute(sa.select(transaction.now())).scalar_one())
     c = cleanings.c
     again = sa.or_(shards.c.state != ShardState.DONE.value, shards.c.finished_at != c.read_at)
@@ -162,7 +162,7 @@ def due(transaction: Transaction, source: str, limit: int) -> DueCleanings:
 
 
 def redirect(transaction: Transaction, targets: Mapping[ShardKey, str | None]) -> None:
-    """Other targets than those that were planned."""
+    """Write down other targets than those that were planned."""
     for key in sorted(targets):
         action = "delete" if targets[key] is None else "move"
         this = cleanings.c.shard_key == key, cleanings.c.ended_at.is_(None)
@@ -191,7 +191,7 @@ def end(transaction: Transaction, ended: Sequence[Ended]) -> None:
 
 
 def waiting(transaction: Transaction, source: str, retention: timedelta) -> Waiting:
-    """How much of the source a reader with `cleanSource` and this retention would clean now: for a dry run.
+    """Return how much of the source a reader with `cleanSource` and this retention would clean now: for a dry run.
 
     Finished shards count whose URI is outside of `allowedPrefixes`, which are left alone.
     """
@@ -213,7 +213,7 @@ def waiting(transaction: Transaction, source: str, retention: timedelta) -> Wait
 
 
 def planned_until(transaction: Transaction, source: str, oldest: int) -> int | None:
-    """Up to when finished shards of the source are planned: what was done later must not be forgotten yet.
+    """Return up to when finished shards of the source are planned: what was done later must not be forgotten yet.
 
     None where nobody cleans the source, or has not for so long that it had not come to `oldest`.
     """

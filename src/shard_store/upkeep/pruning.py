@@ -167,7 +167,7 @@ def _pipelines(database: Database, policy: RetentionPolicy) -> Sequence[Row[Any]
 
 
 def _windows(rows: Sequence[Row[Any]], policy: RetentionPolicy, at: int) -> dict[str, timedelta]:
-    """For how long each source remembers: at least for the longest window of its pipelines.
+    """Return for how long each source remembers: at least for the longest window of its pipelines.
 
     One that was silent for longer than its own window counts no more: all that it has read is older than that.
     """
@@ -180,7 +180,7 @@ def _windows(rows: Sequence[Row[Any]], policy: RetentionPolicy, at: int) -> dict
 
 
 def _time(database: Database, now: datetime | None, dry_run: bool) -> tuple[int, timedelta | None]:
-    """The time to prune by, and how far the database's clock is beyond it."""
+    """Return the time to prune by, and how far the database's clock is beyond it."""
     if now is not None:
         return micros(now), None
     at, ahead = database.read(trusted_time) if dry_run else database.write(note_time)
@@ -190,7 +190,7 @@ def _time(database: Database, now: datetime | None, dry_run: bool) -> tuple[int,
 def _targets(
     database: Database, policy: RetentionPolicy, at: int, rows: Sequence[Row[Any]], windows: Mapping[str, timedelta]
 ) -> Iterator[_Target]:
-    """What to remove, source by source and pipeline by pipeline: so that each query reads a range of an index.
+    """Yield what to remove, source by source and pipeline by pipeline: so that each query reads a range of an index.
 
     Shards go by the window of their source, and what was recorded of them by the longest of all windows.
     """
@@ -243,7 +243,7 @@ def _of_source(table: sa.Table, policy: RetentionPolicy) -> sa.ColumnElement[boo
 def _finished_shards(
     database: Database, source: str, most: int | None, cutoff: int, planned: int | None
 ) -> Iterator[_Target]:
-    """The source's shards that ended before the cutoff, and of the others the oldest that are too many.
+    """Yield the source's shards that ended before the cutoff, and of the others the oldest that are too many.
 
     Where objects are cleaned, only as far as it was written down what is to be done with them (`planned`).
     """
@@ -266,7 +266,7 @@ def _finished_shards(
 
 
 def _released_shards(policy: RetentionPolicy, cutoff: int) -> _Target:
-    """What nobody has taken since it was given up: its message was thrown away by the queue, or has expired.
+    """Return shards that nobody took since they were given up: their message has expired, or was thrown away.
 
     Nothing of it was read (invariant 6 is about what was): announced once more, it is opened as if for the first time.
     What a listing has found stays, since nobody will announce it.
@@ -278,14 +278,14 @@ def _released_shards(policy: RetentionPolicy, cutoff: int) -> _Target:
 
 
 def _idle(policy: RetentionPolicy, at: int) -> sa.ColumnElement[bool]:
-    """Pipelines without a heartbeat for so long, all of whose batches are confirmed."""
+    """Return the condition of pipelines without a heartbeat for so long, all of whose batches are confirmed."""
     since = at - max(policy.pipelines, policy.window) // _MICROSECOND
     c = pipelines.c
     return sa.and_(c.heartbeat_at < since, c.confirmed_seq >= c.last_seq, _of_source(pipelines, policy))
 
 
 def _dead_pipeline(name: str, policy: RetentionPolicy, at: int) -> _Target:
-    """One of them, if nothing is left to be done, sent or shown of it. By its name, for which planners have statistics.
+    """Return an idle pipeline of which nothing is left; by its name, for which planners have statistics.
 
     The view `data` has its columns from the pipeline that wrote it, so whoever has data files is remembered.
     """
@@ -300,7 +300,7 @@ def _dead_pipeline(name: str, policy: RetentionPolicy, at: int) -> _Target:
 
 
 def _old_attempts(policy: RetentionPolicy, cutoff: int) -> _Target:
-    """All but those that Spark may ask for once more, however long a pipeline was down: its log may lack a batch.
+    """Return the attempts that Spark cannot ask for once more, however long a pipeline was down.
 
     That is what is not confirmed, the plan on record (a start confirms it, and Spark may still repeat it), and the
     newest: a batch without input is published under a hash of its own. And what makes an error final that is not sent.
@@ -317,7 +317,7 @@ def _old_attempts(policy: RetentionPolicy, cutoff: int) -> _Target:
 
 
 def _old_certificates(policy: RetentionPolicy, at: int) -> _Target:
-    """Those of more than a year ago, but for the newest of each prefix."""
+    """Return certificates of more than a year ago, but for the newest of each prefix."""
     c, newer = certificates.c, certificates.alias("newer")
     same = sa.and_(newer.c.source == c.source, newer.c.prefix == c.prefix)
     # not by EXISTS, of which PostgreSQL makes a join that reads the whole table
@@ -327,7 +327,7 @@ def _old_certificates(policy: RetentionPolicy, at: int) -> _Target:
 
 
 def _confirmed_snapshots(row: Row[Any], at: int, cutoff: int) -> _Target:
-    """What a confirm has left of the pipeline's snapshots: no plan made from now on reads it (decision 0032).
+    """Return what a confirm has left of the pipeline's snapshots: no plan made from now on reads it (decision 0032).
 
     A restart confirms a plan that was published, though Spark may not know and plan it again: so the snapshots of the
     plan on record stay. Where no shards are kept, what the last plans moved stays as long as a restart asks for it.
@@ -342,7 +342,7 @@ def _confirmed_snapshots(row: Row[Any], at: int, cutoff: int) -> _Target:
 
 
 def _forget(transaction: Transaction, source: str, until: int) -> None:
-    """Finished shards of the source that ended up to then are no longer known: no listing may open their objects."""
+    """Record that the source no longer knows shards that ended up to then: no listing may open their objects."""
     before = sources.c.forgotten_before
     raised = sources.update().where(sources.c.source == source, before < until).values(forgotten_before=until)
     transaction.execute(raised)

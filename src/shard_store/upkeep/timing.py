@@ -27,7 +27,7 @@ _LONGEST = 86_400.0
 
 
 def win_interval(database: Database, name: str, interval: float) -> bool:
-    """True for one caller in each `interval` seconds, over all processes. `name` may have any length.
+    """Return True for one caller in each `interval` seconds, over all processes. `name` may have any length.
 
     A winner that dies costs one interval. For those who do not win it is one statement, which takes no lock.
     """
@@ -51,7 +51,7 @@ def win_interval(database: Database, name: str, interval: float) -> bool:
 
 
 def was_won(transaction: Transaction, name: str, within: float) -> bool:
-    """Whether somebody has won the interval of this name, and it did not end more than `within` seconds ago."""
+    """Return whether somebody has won the interval of this name, and it did not end more than `within` seconds ago."""
     now = transaction.now()
     until = sa.select(leases.c.until).where(leases.c.name == _bounded(name), leases.c.until > 0)
     lately = leases.c.until > now - int(within * 1_000_000), leases.c.until <= now + int(_LONGEST * 1_000_000)
@@ -59,13 +59,13 @@ def was_won(transaction: Transaction, name: str, within: float) -> bool:
 
 
 def _has_ended(now: sa.ColumnElement[int], interval: float) -> sa.ColumnElement[bool]:
-    """Also one that was won while the clock was years ahead: nobody would have it for so long otherwise."""
+    """Return whether it has ended, or was won while the clock was years ahead: nobody has it for so long."""
     beyond = leases.c.until > now + int(max(interval, _LONGEST) * 1_000_000)
     return sa.or_(leases.c.until <= now, beyond)
 
 
 def _bounded(name: str) -> str:
-    """The name as its column takes it: of a long one the beginning, and a hash of all."""
+    """Return the name as its column takes it: of a long one the beginning, and a hash of all."""
     longest = Name.length or 0
     if len(name) <= longest:
         return name
@@ -91,13 +91,13 @@ class TrustedTime(NamedTuple):
 
 
 def trusted_time(transaction: Transaction) -> TrustedTime:
-    """The time to work by. Changes nothing: without pruning the trusted time stands still."""
-    return _judge(*_look(transaction))
+    """Return the time to work by. Changes nothing: without pruning the trusted time stands still."""
+    return _judge(*_read_times(transaction))
 
 
 def note_time(transaction: Transaction) -> TrustedTime:
-    """The same, and remember what the clock says now: a step is trusted by the first call after it has lasted."""
-    now, trusted, suspected = _look(transaction)
+    """Return the time to work by, and remember what the clock says: a step is trusted once it has lasted."""
+    now, trusted, suspected = _read_times(transaction)
     trusted_now = _judge(now, trusted, suspected)
     if not trusted_now.ahead:
         _set(transaction, _TRUSTED, now)
@@ -109,7 +109,7 @@ def note_time(transaction: Transaction) -> TrustedTime:
 
 
 def _judge(now: int, trusted: int | None, suspected: int | None) -> TrustedTime:
-    """A clock that went back is trusted: it forgets and deletes less."""
+    """Judge the clock. One that went back is trusted: it forgets and deletes less."""
     if trusted is None or now <= trusted + STEP // _MICROSECOND:
         return TrustedTime(now)
     if suspected is not None and suspected + LASTING // _MICROSECOND <= now:
@@ -117,7 +117,7 @@ def _judge(now: int, trusted: int | None, suspected: int | None) -> TrustedTime:
     return TrustedTime(trusted, now - trusted)
 
 
-def _look(transaction: Transaction) -> tuple[int, int | None, int | None]:
+def _read_times(transaction: Transaction) -> tuple[int, int | None, int | None]:
     rows = transaction.execute(sa.select(leases.c.name, leases.c.until).where(leases.c.name.in_(NAMES)))
     times: dict[str, int] = {row.name: row.until for row in rows}
     now = int(transaction.execute(sa.select(transaction.now())).scalar_one())

@@ -93,7 +93,7 @@ class Registration:
         """Whether the batch is in the table, or in the store. If not, what the table has already is refused."""
 
         def look(transaction: Transaction) -> tuple[Table | None, bool]:
-            published = publishing.look(transaction, self._batch.plans, self._batch_id)
+            published = publishing.find_delivery(transaction, self._batch.plans, self._batch_id)
             if published.already:
                 return None, True
             if (table := self._maker.find_inside(transaction)) is None:  # nothing of this batch has needed one
