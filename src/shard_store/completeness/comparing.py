@@ -11,7 +11,6 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Row
 
 from shard_store.completeness.listing import SURE, earliest, latest
 from shard_store.errors import StoreConfigurationError
@@ -131,6 +130,18 @@ def memory(transaction: Transaction, source: str) -> Memory:
     return Memory() if row is None else Memory(row.forgotten_before, row.existing_before)
 
 
+class _Stored(NamedTuple):
+    """A row of `compare`, whose columns have these names, and are in this order."""
+
+    shard_key: bytes | None
+    state: str
+    size: int | None
+    etag: str | None
+    finished_at: int
+    owner: str | None
+    pending: str | None
+
+
 def compare(
     transaction: Transaction, source: str, listed: Sequence[ListedShard], clocks: Clocks = UNMEASURED
 ) -> list[Finding]:
@@ -141,8 +152,7 @@ def compare(
     """
     keys = [shard_key(source, entry.shard_id) for entry in listed]
     plain_keys = {entry: shard_key(source, entry.uri) for entry in listed if entry.uri is not None}
-    c = shards.c
-    columns = (c.shard_key, c.state, c.size, c.etag, c.finished_at, c.owner, c.pending)
+    columns = [shards.c[name] for name in _Stored._fields]
     of_shards = sa.select(*columns).where(transaction.among(shards.c.shard_key, sorted({*keys, *plain_keys.values()})))
     source_row = _memory(source).subquery()
     of_source = sa.select(
@@ -154,12 +164,12 @@ def compare(
         sa.null(),
         sa.null(),
     )
-    rows: dict[ShardKey | None, Row[Any]] = {}
-    for stored in transaction.execute(sa.union_all(of_shards, of_source)):
+    rows: dict[ShardKey | None, _Stored] = {}
+    for stored in map(_Stored._make, transaction.execute(sa.union_all(of_shards, of_source))):
         rows[None if stored.shard_key is None else ShardKey(bytes(stored.shard_key))] = stored
     of_own = rows.pop(None, None)
     # the row of the source has its own columns in the places of these two
-    remembered = Memory() if of_own is None else Memory(of_own.size, of_own.finished_at)
+    remembered = Memory() if of_own is None else Memory(of_own.size or 0, of_own.finished_at)
     findings = []
     for entry, key in zip(listed, keys, strict=True):
         plain = rows.get(plain_keys.get(entry, key))
@@ -186,7 +196,7 @@ def _unknown(entry: ListedShard, remembered: Memory, clocks: Clocks) -> Finding:
     return Finding(Category.MISSING)
 
 
-def _known(entry: ListedShard, row: Row[Any], clocks: Clocks) -> Finding:
+def _known(entry: ListedShard, row: _Stored, clocks: Clocks) -> Finding:
     if row.state == ShardState.QUARANTINED.value:
         return Finding(Category.QUARANTINED, row.owner)
     if row.state != ShardState.DONE.value:

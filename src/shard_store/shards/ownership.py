@@ -13,7 +13,17 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
 from shard_store.errors import PipelineTakenOver
-from shard_store.model import BEGINNING, Content, Pending, Position, PublishToken, Shard, ShardKey, ShardState
+from shard_store.model import (
+    BEGINNING,
+    Content,
+    Pending,
+    Position,
+    PublishToken,
+    Reference,
+    Shard,
+    ShardKey,
+    ShardState,
+)
 from shard_store.shards.activity import Amounts, Report, counted, counters_of, locked_now
 from shard_store.shards.announcing import announced_anew, newest_of, take_up
 from shard_store.shards.sources import moved_to
@@ -21,10 +31,30 @@ from shard_store.sql.memory import went_back
 from shard_store.sql.schema import of_pipeline, pipelines, shards
 from shard_store.sql.transaction import Transaction, chunks
 
-_GIVEN = (
-    "shard_key", "shard_id", "uri", "size", "etag", "queue", "message_id", "receive_count", "message_group",
-    "sequence", "reference", "sent_at",
-)  # fmt: skip
+
+class _Stored(NamedTuple):
+    """A row of `current`, whose columns have these names, and are in this order."""
+
+    shard_key: bytes
+    shard_id: str
+    uri: str | None
+    size: int | None
+    etag: str | None
+    queue: str
+    message_id: str
+    receive_count: int
+    message_group: str | None
+    sequence: str | None
+    reference: Reference | None
+    sent_at: int | None
+    position: str
+    state: str
+    owner: str | None
+    incarnation: int
+    fresh: bool
+
+
+_ANNOUNCED = _Stored._fields[: _Stored._fields.index("position")]
 """The columns that a notification fills, in the order of `_row`."""
 
 
@@ -152,7 +182,7 @@ def insert_absent(
         "incarnation": token.incarnation,
         "opened_at": transaction.now(),
     }
-    rows = transaction.row_set(**{name: shards.c[name] for name in _GIVEN})
+    rows = transaction.row_set(**{name: shards.c[name] for name in _ANNOUNCED})
     insert = rows.insert(transaction.dialect.insert_if_absent(shards), fixed)
     for chunk in chunks(absent):
         result = rows.execute(transaction.connection, insert, [_row(key, content) for key, content in chunk])
@@ -231,12 +261,15 @@ def current(transaction: Transaction) -> sa.Select[Any]:
     """Return the query of shards as `as_shard` reads them, each with whether its owner still sends heartbeats."""
     owner = sa.and_(pipelines.c.pipeline == shards.c.owner, pipelines.c.incarnation == shards.c.incarnation)
     fresh = sa.func.coalesce(pipelines.c.stale_at, 0) > transaction.now()
-    columns = [shards.c[name] for name in (*_GIVEN, "position", "state", "owner", "incarnation")]
+    columns = [shards.c[name] for name in _Stored._fields if name != "fresh"]
     return sa.select(*columns, fresh).select_from(shards.outerjoin(pipelines, owner))
 
 
-def as_shard(row: Row[Any]) -> Shard:
+def as_shard(values: Iterable[Any]) -> Shard:
     """Return the shard of a row of `current`."""
+    row = _Stored._make(
+        values
+    )  # an attribute of SQLAlchemy's row takes ten times as long, and shards come by thousands
     content = Content(
         shard_id=row.shard_id,
         uri=row.shard_id if row.uri is None else row.uri,
@@ -256,7 +289,7 @@ def as_shard(row: Row[Any]) -> Shard:
         position=Position(row.position),
         state=ShardState(row.state),
         token=None if row.owner is None else PublishToken(row.owner, row.incarnation),
-        stale=not row[-1],
+        stale=not row.fresh,
     )
 
 

@@ -95,7 +95,7 @@ class PruneResult:
         return sum(getattr(self, name) for name in TABLES)
 
 
-TABLES = tuple(one.name for one in fields(PruneResult) if one.name not in ("timed_out", "ahead", "windows"))
+TABLES = tuple(count.name for count in fields(PruneResult) if count.name not in ("timed_out", "ahead", "windows"))
 
 
 @dataclass(frozen=True, slots=True)
