@@ -214,5 +214,6 @@ def _payload_fields(payload: Payload | None) -> list[object] | None:
 def _payload(fields: list[Any] | None) -> Payload | None:
     if fields is None:
         return None
-    value, key, tag, headers, sent_at = fields
-    return Payload(base64.b64decode(value), key, tag, tuple((name, text) for name, text in headers), sent_at)
+    stored = Payload._make(fields)
+    headers = tuple((name, text) for name, text in stored.headers)
+    return Payload(base64.b64decode(stored.value), stored.key, stored.tag, headers, stored.sent_at)
