@@ -304,7 +304,7 @@ def _make(
     return Plan(identity, tuple(included), tuple(lost), whole=whole), [snapshots.mark(r) for r in left_out]
 
 
-KNOWN_OBJECTS = 200
+_KNOWN_OBJECTS = 200
 """Of what was published last, and of what is open; an index finds each."""
 
 
@@ -321,10 +321,10 @@ def known_objects(transaction: Transaction, identity: PlanIdentity) -> tuple[lis
     ]
     columns = sa.select(shards.c.shard_id, shards.c.uri, shards.c.state)
     finished = columns.where(shards.c.source == source, shards.c.finished_at.is_not(None))
-    newest = transaction.execute(finished.order_by(shards.c.finished_at.desc()).limit(KNOWN_OBJECTS))
+    newest = transaction.execute(finished.order_by(shards.c.finished_at.desc()).limit(_KNOWN_OBJECTS))
     published = [row.uri or row.shard_id for row in newest if row.state == ShardState.DONE.value]
     ours = columns.where(shards.c.owner == pipeline, shards.c.finished_at.is_(None))
-    waiting = [row.uri or row.shard_id for row in transaction.execute(ours.limit(KNOWN_OBJECTS))]
+    waiting = [row.uri or row.shard_id for row in transaction.execute(ours.limit(_KNOWN_OBJECTS))]
     return published, [*planned, *waiting]
 
 

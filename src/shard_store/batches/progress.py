@@ -90,7 +90,7 @@ def advance(
             with_errors = plans_with_errors(transaction, token.pipeline, row.confirmed_seq, confirm)
             changes["confirmed_seq"] = confirm
             if taken:
-                changes |= sink_that_took(row, token)
+                changes |= _sink_that_took(row, token)
         keys = frozenset(keys)
         ended = frozenset(finished(transaction, set(keys))) if Semantics(row.semantics).keeps_shards else keys
     if snapshot is not None:
@@ -204,7 +204,7 @@ def _confirm(
     taken, lost = False, tuple[Move, ...]()
     if transaction.execute(_DELIVERED, [{"of": token.pipeline, "end": end_seq}]).first() is None:
         semantics = Semantics(row.semantics)
-        forgotten = lost_attempt(transaction, row, token, end_seq)
+        forgotten = _lost_attempt(transaction, row, token, end_seq)
         if forgotten is not None and fail_on_data_loss:
             raise forgotten
         # a backup may be older than the plan, too; with at-least-once nothing else remembers what was in the batch
@@ -264,14 +264,14 @@ def make_sink_known(transaction: Transaction, identity: PlanIdentity, sink: str)
     transaction.execute(pipelines.update().where(ours).values(sink=sink, sink_incarnation=token.incarnation))
 
 
-def sink_that_took(row: Row[Any], token: PublishToken) -> dict[str, object]:
+def _sink_that_took(row: Row[Any], token: PublishToken) -> dict[str, object]:
     """Return the columns that change when another sink has taken a plan, and this incarnation knows none of ours."""
     if row.plan_incarnation != token.incarnation or row.sink_incarnation == token.incarnation:
         return {}
     return {"sink": OTHER, "sink_incarnation": token.incarnation}
 
 
-def lost_attempt(transaction: Transaction, row: Row[Any], token: PublishToken, end_seq: int) -> LostProgress | None:
+def _lost_attempt(transaction: Transaction, row: Row[Any], token: PublishToken, end_seq: int) -> LostProgress | None:
     """Return why it cannot be right that the store has no attempt of a plan up to `end_seq` with which Spark is done.
 
     None: it can, since another sink has taken it.

@@ -98,7 +98,7 @@ def claim(
     long as it fails. `at_once`: it is due however short a while ago the last one was. For those whose turn it is not,
     it is one statement, which takes no lock.
     """
-    key = listing_key(source, prefix)
+    key = _listing_key(source, prefix)
     micros = int(interval * _SECOND)
 
     def is_due(transaction: Transaction) -> bool:
@@ -147,7 +147,7 @@ def compare(
         PipelineTakenOver: A newer incarnation runs.
     """
     fence(transaction, token)
-    key = listing_key(claim.source, claim.prefix)
+    key = _listing_key(claim.source, claim.prefix)
     row = transaction.execute(sa.select(listings).where(listings.c.listing_key == key).with_for_update()).one_or_none()
     mine = (token.pipeline, token.incarnation, claim.began_at)  # ended or not: the commit before may have been ours
     if row is None or (row.owner, row.incarnation, row.began_at) != mine:
@@ -175,7 +175,7 @@ def compare(
 def fail(transaction: Transaction, token: PublishToken, source: str, prefix: str) -> bool:
     """Record that our listing's next page cannot be read; returns whether the listing begins anew at its next turn."""
     fence(transaction, token)
-    this = sa.and_(listings.c.listing_key == listing_key(source, prefix), *_ours(token))
+    this = sa.and_(listings.c.listing_key == _listing_key(source, prefix), *_ours(token))
     transaction.execute(listings.update().where(this).values(failures=listings.c.failures + 1))
     failures = transaction.execute(sa.select(listings.c.failures).where(this)).scalar()
     return failures is not None and failures >= _PATIENCE
@@ -208,11 +208,11 @@ def leave_existing(transaction: Transaction, token: PublishToken, source: str) -
 def let_go(transaction: Transaction, token: PublishToken, source: str, prefixes: Iterable[str]) -> None:
     """Release our listings at a graceful end: others may go on with them without waiting."""
     ours = listings.update().where(*_ours(token))
-    keys = [listing_key(source, prefix) for prefix in prefixes]
+    keys = [_listing_key(source, prefix) for prefix in prefixes]
     transaction.change_among(ours.values(owner="", incarnation=0), listings.c.listing_key, keys)
 
 
-def listing_key(source: str, prefix: str) -> bytes:
+def _listing_key(source: str, prefix: str) -> bytes:
     """Return the key of the listing of a prefix; sources do not share listings."""
     return hashlib.sha256(f"{source}\0{prefix}".encode("utf-8", "surrogatepass")).digest()
 

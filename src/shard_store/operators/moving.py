@@ -87,7 +87,7 @@ def leave(transaction: Transaction, source: str, to: Place) -> None:
     """
     row = _locked(transaction, source)
     if row is None:
-        raise no_such_source(transaction, source)
+        raise _no_such_source(transaction, source)
     here = install.store_id(transaction)
     if here == to.store_id:
         raise StoreConfigurationError(
@@ -113,7 +113,7 @@ def cargo(transaction: Transaction, source: str, copy_id: str | None) -> tuple[C
     """
     row = transaction.execute(sa.select(sources).where(sources.c.source == source)).one_or_none()
     if row is None:
-        raise no_such_source(transaction, source)
+        raise _no_such_source(transaction, source)
     if copy_id is not None and row.moved_to is not None:
         raise StoreConfigurationError(_gone(transaction, source, row.moved_to))
     here = install.store_id(transaction)
@@ -220,7 +220,7 @@ def check_columns(table: sa.Table, names: Sequence[str]) -> None:
         )
 
 
-def no_such_source(transaction: Transaction, source: str) -> StoreConfigurationError:
+def _no_such_source(transaction: Transaction, source: str) -> StoreConfigurationError:
     existing = transaction.execute(sa.select(sources.c.source).order_by(sources.c.source).limit(10)).scalars()
     names = ", ".join(map(repr, existing)) or "none"
     return StoreConfigurationError(f"there is no source {source!r} in {transaction.database}; there is {names}")

@@ -115,7 +115,7 @@ def pages(database: Database, criteria: ShardCriteria, *, limit: int | None = No
     remaining, last = limit, b""
     while remaining is None or remaining > 0:
         rows = database.read(lambda t, after=last: _page(t, criteria, after))  # type: ignore[misc]
-        chosen = [as_found(row) for row in rows if criteria.matches(row.shard_id)][:remaining]
+        chosen = [_as_found(row) for row in rows if criteria.matches(row.shard_id)][:remaining]
         if chosen:
             yield chosen
         if len(rows) < ROWS_PER_STATEMENT:
@@ -124,7 +124,7 @@ def pages(database: Database, criteria: ShardCriteria, *, limit: int | None = No
         last = rows[-1].shard_key
 
 
-def as_found(row: Row[Any]) -> FoundShard:
+def _as_found(row: Row[Any]) -> FoundShard:
     return FoundShard(
         key=ShardKey(row.shard_key),
         source=row.source,
@@ -241,7 +241,7 @@ def story(transaction: Transaction, key: ShardKey) -> ShardStory:
     shard_errors = search.read(transaction, _errors_of(key))
     return ShardStory(
         key=key,
-        shard=None if row is None else as_found(row),
+        shard=None if row is None else _as_found(row),
         planned=None if row is None else _planned(transaction, row),
         attempts=_attempts(transaction, row, [error.delivery_hash for error in shard_errors]),
         errors=tuple(shard_errors),

@@ -318,7 +318,7 @@ def recent(transaction: Transaction, *, source: str | None = None, pipeline: str
         if start > row.now - HOUR - SLOT
     ]
     slots.sort(key=lambda slot: slot[0])
-    return tuple(Slot(row.pipeline, row.source, time_of(start), _published(amounts)) for start, row, amounts in slots)
+    return tuple(Slot(row.pipeline, row.source, _time_of(start), _published(amounts)) for start, row, amounts in slots)
 
 
 def _status(row: Row[Any], outstanding: int, listed: Listed | None, certified: Certified | None) -> PipelineStatus:
@@ -340,8 +340,8 @@ def _status(row: Row[Any], outstanding: int, listed: Listed | None, certified: C
         host=row.host,
         spark_version=row.spark_version,
         cuesqueue_version=row.cuesqueue_version,
-        created_at=time_of(row.created_at),
-        heartbeat_at=time_of(row.heartbeat_at),
+        created_at=_time_of(row.created_at),
+        heartbeat_at=_time_of(row.heartbeat_at),
         silence=_seconds(row.now - row.heartbeat_at),
         last_seq=row.last_seq,
         confirmed_seq=row.confirmed_seq,
@@ -390,7 +390,7 @@ def _batch(activity: Activity) -> Batch | None:
         seq=last.seq,
         batch_id=last.batch_id,
         kind=last.kind,
-        published_at=time_of(last.published_at),
+        published_at=_time_of(last.published_at),
         rows=last.rows,
         bytes=last.bytes,
         objects=last.objects,
@@ -421,7 +421,7 @@ def _hour(row: Mapping[Any, Any]) -> Hour:
     for name in ("lag_p50", "lag_p99"):
         values[name] = None if row[name] is None else row[name] / _SECOND
     published = Published(**values, errors=json.loads(row["causes"]))
-    return Hour(row["pipeline"], row["source"], time_of(row["hour"]), published)
+    return Hour(row["pipeline"], row["source"], _time_of(row["hour"]), published)
 
 
 def _outstanding(transaction: Transaction) -> dict[str, int]:
@@ -438,8 +438,8 @@ def _listed(transaction: Transaction) -> dict[str, Listed]:
     for row in transaction.execute(sa.select(listings).order_by(c.touched_at)):
         by_source[row.source] = Listed(
             prefix=row.prefix,
-            began_at=time_of(row.began_at),
-            ended_at=None if row.ended_at is None else time_of(row.ended_at),
+            began_at=_time_of(row.began_at),
+            ended_at=None if row.ended_at is None else _time_of(row.ended_at),
             objects=row.objects,
             opened=row.opened,
             failures=row.failures,
@@ -457,12 +457,12 @@ def _certified(transaction: Transaction) -> dict[str, Certified]:
     for row in transaction.execute(sa.select(*columns).where(c.id.in_(newest))):
         by_category = {category.value: row._mapping[category.value] or 0 for category in Category}
         by_source[row.source] = Certified(
-            row.id, row.prefix, verdict(by_category), row.objects, time_of(row.written_at)
+            row.id, row.prefix, verdict(by_category), row.objects, _time_of(row.written_at)
         )
     return by_source
 
 
-def time_of(micros: int) -> datetime:
+def _time_of(micros: int) -> datetime:
     """Return microseconds since 1970 UTC as an aware time."""
     return datetime.fromtimestamp(0, timezone.utc) + timedelta(microseconds=micros)
 

@@ -287,7 +287,7 @@ def counted(
     ended = list(activity.take_hours(now))
     activity.add(now, amounts)
     if ended:
-        store_hours(transaction, row.pipeline, row.source, ended)
+        _store_hours(transaction, row.pipeline, row.source, ended)
     return {"activity": activity.dump()}
 
 
@@ -299,7 +299,7 @@ def count_errors(transaction: Transaction, pipeline: str, causes: Iterable[str])
         transaction.execute(of_pipeline, [{"of": pipeline, **values}])
 
 
-def store_hours(transaction: Transaction, pipeline: str, source: str, hours: Iterable[tuple[int, Amounts]]) -> None:
+def _store_hours(transaction: Transaction, pipeline: str, source: str, hours: Iterable[tuple[int, Amounts]]) -> None:
     insert = transaction.dialect.insert_if_absent(history)
     for hour, amounts in hours:
         row = hour_row(pipeline, source, hour, amounts)

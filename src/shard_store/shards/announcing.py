@@ -32,13 +32,13 @@ from shard_store.shards.changes import Change, State, state_of
 from shard_store.sql.schema import attempts, errors, shards
 from shard_store.sql.transaction import Transaction, chunks
 
-CURABLE = frozenset(("missing-object", "object-changed", "forbidden-object"))
+_CURABLE = frozenset(("missing-object", "object-changed", "forbidden-object"))
 """Causes that a new announcement may have ended: all others are about bytes that were read, or a person's decision."""
 
 GIVEN_UP = "quarantined-by-hand"
 """The cause of the error of a shard that an operator gave up."""
 
-REOPENED = "announced again"
+_REOPENED = "announced again"
 _OPEN = {"state": ShardState.OPEN.value, "position": BEGINNING, "finished_at": None, "end_seq": None, "pending": None}
 _VERSION = ("size", "etag", "message_id", "sequence", "reference")
 
@@ -115,7 +115,7 @@ def announced_since(transaction: Transaction, identity: PlanIdentity, bad: Colle
     ended: list[bytes] = []
     announced: set[ShardKey] = set()
     for error in transaction.select_among(query, errors.c.shard_key, rows):
-        key, curable = ShardKey(error.shard_key), error.cause in CURABLE and error.position == BEGINNING
+        key, curable = ShardKey(error.shard_key), error.cause in _CURABLE and error.position == BEGINNING
         if curable or error.cause == GIVEN_UP:
             starts[key] = min(starts.get(key, error.position), error.position)
             ended.append(error.error_key)
@@ -220,11 +220,11 @@ def _reopen(
 ) -> list[ShardKey]:
     """Open again, as ours, what ended for curable causes before anything of it was published."""
     ended = endings(transaction, rows)
-    messages = changes.messages(transaction, [ShardKey(row.shard_key) for row in rows], REOPENED)
+    messages = changes.messages(transaction, [ShardKey(row.shard_key) for row in rows], _REOPENED)
 
     def is_wanted(key: ShardKey) -> bool:
         ending, content = ended.get(key), announced[key]
-        if ending is None or not ending.causes <= CURABLE or ending.position != BEGINNING:
+        if ending is None or not ending.causes <= _CURABLE or ending.position != BEGINNING:
             return False
         return not any(_is_redelivered(content, message_id) for message_id in messages.get(key, ()))
 
@@ -256,7 +256,7 @@ def _record(transaction: Transaction, token: PublishToken, opened: Iterable[tupl
         transaction,
         [
             (
-                Change(ShardKey(row.shard_key), row.source, row.shard_id, REOPENED, str(token), reason, message_id),
+                Change(ShardKey(row.shard_key), row.source, row.shard_id, _REOPENED, str(token), reason, message_id),
                 (before := state_of(row)),
                 {**before, **after, **owner},
             )

@@ -75,7 +75,7 @@ def _current(transaction: Transaction, token: PublishToken, row: Row[Any] | None
     if row is not None:
         _refuse_gone_back(transaction, row, token)
     if row is None or row.incarnation != token.incarnation:
-        raise taken_over(transaction, token, row)
+        raise _taken_over(transaction, token, row)
     return row
 
 
@@ -95,7 +95,7 @@ def count_change(transaction: Transaction, row: Row[Any], token: PublishToken) -
     return {"changes": changes}
 
 
-def taken_over(transaction: Transaction, token: PublishToken, row: Row[Any] | None) -> PipelineTakenOver:
+def _taken_over(transaction: Transaction, token: PublishToken, row: Row[Any] | None) -> PipelineTakenOver:
     """Return the error that the token is no longer the pipeline's, whose row is given."""
     if row is None:
         return PipelineTakenOver(token.pipeline, token.incarnation, None)

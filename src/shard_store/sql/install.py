@@ -204,7 +204,7 @@ def _create(transaction: Transaction) -> None:
                 "them; name another database in 'store', or drop these tables"
             )
         metadata.create_all(transaction.connection, checkfirst=True)
-        create_store_id(transaction)
+        _create_store_id(transaction)
         _stamp(transaction, applied, REVISION)
         _stamp(transaction, version, READERS_FROM)
 
@@ -265,7 +265,7 @@ def store_id(transaction: Transaction) -> str:
     return store
 
 
-def create_store_id(transaction: Transaction) -> None:
+def _create_store_id(transaction: Transaction) -> None:
     """Give the store its id, unless it has one. The caller holds the lock of the schema."""
     values = {"one": 1, "store_id": uuid.uuid4().hex, "created_at": transaction.now()}
     transaction.execute(transaction.dialect.insert_if_absent(identity).values(**values))

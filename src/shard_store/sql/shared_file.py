@@ -17,7 +17,7 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 @lru_cache(maxsize=1)
-def this_machine() -> str:
+def _this_machine() -> str:
     """Return what is the same in all processes of this machine since it was started, in its containers too on Linux."""
     return _BOOT.read_text("ascii").strip() if _BOOT.exists() else platform.node()
 
@@ -39,7 +39,7 @@ class SharedFile:
     @classmethod
     def of(cls, file: Path) -> SharedFile:
         status = file.stat()
-        return cls(str(file.absolute()), platform.node(), this_machine(), status.st_dev, status.st_ino, _place(file))
+        return cls(str(file.absolute()), platform.node(), _this_machine(), status.st_dev, status.st_ino, _place(file))
 
     def problem(self) -> str:
         """Return why this process cannot use that file, and what to use instead; "" if it can."""
@@ -52,7 +52,7 @@ class SharedFile:
         )
 
     def _difference(self) -> str:
-        if self.machine != this_machine():
+        if self.machine != _this_machine():
             return "which is another machine"
         try:
             status = Path(self.path).stat()

@@ -41,10 +41,10 @@ _CLEANED_WITHIN = 3
 """Windows after which a source is taken for one that nobody cleans any more. What it was cleaned up to is younger than
 one window, while somebody does: so a reader with `cleanSource` may be down for two."""
 
-CERTIFICATES = timedelta(days=365)
+_CERTIFICATES = timedelta(days=365)
 """How long a certificate is kept that is not the newest of its prefix."""
 
-HISTORY = timedelta(days=90)
+_HISTORY = timedelta(days=90)
 """How long the hours of the history are kept, where the window is not longer: a quarter of a year, to compare with."""
 
 
@@ -229,7 +229,7 @@ def _targets(
     yield _Target(cleanings, ended, (cleanings.c.ended_at,))
     yield _Target(leases, leases.c.until < cutoff, (leases.c.until,))
     yield _old_certificates(policy, at)
-    old_hour = history.c.hour < at - max(HISTORY, policy.window) // _MICROSECOND
+    old_hour = history.c.hour < at - max(_HISTORY, policy.window) // _MICROSECOND
     yield _Target(history, sa.and_(old_hour, _of_source(history, policy)), (history.c.hour,))
     if policy.data is not None:
         old_file = splits.c.published_at < at - policy.data // _MICROSECOND
@@ -322,7 +322,7 @@ def _old_certificates(policy: RetentionPolicy, at: int) -> _Target:
     same = sa.and_(newer.c.source == c.source, newer.c.prefix == c.prefix)
     # not by EXISTS, of which PostgreSQL makes a join that reads the whole table
     superseded = sa.select(newer.c.id).where(same, newer.c.written_at > c.written_at).limit(1).scalar_subquery()
-    old = sa.and_(c.written_at < at - CERTIFICATES // _MICROSECOND, superseded.is_not(None))
+    old = sa.and_(c.written_at < at - _CERTIFICATES // _MICROSECOND, superseded.is_not(None))
     return _Target(certificates, sa.and_(old, _of_source(certificates, policy)), (c.written_at,))
 
 

@@ -74,7 +74,7 @@ def _bounded(name: str) -> str:
 
 
 _MICROSECOND = timedelta(microseconds=1)
-STEP = timedelta(hours=1)
+_STEP = timedelta(hours=1)
 """So much may lie between two looks at the clock; each pruning looks, once a minute while a reader runs."""
 LASTING = timedelta(hours=12)
 """A longer step counts when the clock still says so after this: also after everything was stopped for a while."""
@@ -110,7 +110,7 @@ def note_time(transaction: Transaction) -> TrustedTime:
 
 def _judge(now: int, trusted: int | None, suspected: int | None) -> TrustedTime:
     """Judge the clock. One that went back is trusted: it forgets and deletes less."""
-    if trusted is None or now <= trusted + STEP // _MICROSECOND:
+    if trusted is None or now <= trusted + _STEP // _MICROSECOND:
         return TrustedTime(now)
     if suspected is not None and suspected + LASTING // _MICROSECOND <= now:
         return TrustedTime(now)
