@@ -99,8 +99,13 @@ Units of one layer do not know each other.
 STRANGERS = {
     "queue_source.storage": ("queue_source.queues", "queue_source.announcements"),
     "queue_source.formats": ("queue_source.queues", "queue_source.announcements"),
+    **dict.fromkeys(
+        ("shard_store.upkeep.timing", "shard_store.upkeep.cleaning", "shard_store.upkeep.pruning"),
+        inside("shard_store.operators", "moving repair shards status views")[0],
+    ),
 }
-"""Units that know nothing of others below them: what reads objects does not depend on how they were announced."""
+"""Units that know nothing of others below them: what reads objects does not depend on how they were announced, and what
+goes on by itself does not depend on what people ask for."""
 
 ONLY_IN: dict[str, tuple[str, ...]] = {
     "pyspark": ("queue_source.spark", "pyspark_cuesqueue"),
@@ -275,6 +280,10 @@ def test_the_shard_store_stands_on_its_own() -> None:
     ("importer", "source", "wrong"),
     [
         ("shard_store.store", "import queue_source.errors", True),
+        ("shard_store.sql.transaction", "from shard_store.batches import plans", True),
+        ("shard_store.shards.changes", "from shard_store.shards import ownership", True),
+        ("shard_store.upkeep.pruning", "from shard_store.operators import repair", True),
+        ("shard_store.upkeep.pruning", "from shard_store.error_table.records import FINAL", False),
         ("shard_store.store", "from . import model", False),
         ("queue_source.queues.sqs", "from queue_source import errors", False),
         ("queue_source.queues.sqs", "def f():\n    from queue_source.coordinator import x", True),
