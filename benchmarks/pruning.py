@@ -16,8 +16,8 @@ from datetime import timedelta
 
 from benchmarks.registry import Measurement, Role, Settings, alternate, benchmark
 from benchmarks.store import Batches, databases, fill, table_size
-from shard_store.pruning import RetentionPolicy
 from shard_store.store import ShardStore, open_store
+from shard_store.upkeep.pruning import RetentionPolicy
 
 
 @dataclass

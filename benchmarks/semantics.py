@@ -11,7 +11,7 @@ from pathlib import Path
 from benchmarks.registry import Measurement, Role, Settings, alternate, benchmark
 from benchmarks.store import databases
 from queue_source.queues import open_queue
-from shard_store.semantics import Semantics
+from shard_store.model import Semantics
 from support.driver_loop import DriverLoop, published, reader_options
 
 BATCH = 1000

@@ -21,7 +21,7 @@ from unittest import mock
 import sqlalchemy as sa
 
 from benchmarks.registry import Measurement, Role, Settings, alternate, benchmark
-from shard_store import publishing
+from shard_store.batches import publishing
 from shard_store.model import BEGINNING, Content, Range, ShardKey, Split, end_at, shard_key
 from shard_store.sql.schema import shards
 from shard_store.store import ShardStore, open_store

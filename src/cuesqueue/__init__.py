@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from queue_source.spark.reconcile import reconcile
     from queue_source.spark.source import CuesqueueSource
     from shard_store import PruneResult, RetentionPolicy, ShardStore, open_store, prune
-    from shard_store.error_search import Criteria
+    from shard_store.error_table.search import Criteria
     from shard_store.errors import (
         LostProgress,
         PipelineTakenOver,
@@ -49,10 +49,9 @@ if TYPE_CHECKING:
         StoreConfigurationError,
         StoreUnavailable,
     )
-    from shard_store.operations import PipelineStatus, StatusLimits
-    from shard_store.shard_repair import ShardsChanged
-    from shard_store.shard_search import FoundShard, ShardCriteria
-    from shard_store.shard_story import ShardStory
+    from shard_store.operators.repair import ShardsChanged
+    from shard_store.operators.shards import FoundShard, ShardCriteria, ShardStory
+    from shard_store.operators.status import PipelineStatus, StatusLimits
 
     __version__: str
 
@@ -133,13 +132,12 @@ _PLACES = {
     "queue_source.spark.reconcile": "reconcile",
     "queue_source.spark.source": "CuesqueueSource",
     "shard_store": "PruneResult RetentionPolicy ShardStore open_store prune",
-    "shard_store.error_search": "Criteria",
+    "shard_store.error_table.search": "Criteria",
     "shard_store.errors": "LostProgress PipelineTakenOver ShardStoreError ShardsLost StoreConfigurationError "
     "StoreUnavailable",
-    "shard_store.operations": "PipelineStatus StatusLimits",
-    "shard_store.shard_repair": "ShardsChanged",
-    "shard_store.shard_search": "FoundShard ShardCriteria",
-    "shard_store.shard_story": "ShardStory",
+    "shard_store.operators.status": "PipelineStatus StatusLimits",
+    "shard_store.operators.repair": "ShardsChanged",
+    "shard_store.operators.shards": "FoundShard ShardCriteria ShardStory",
 }
 _MODULE_OF = {name: module for module, names in _PLACES.items() for name in names.split()}
 

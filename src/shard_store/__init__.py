@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from shard_store.pruning import PruneResult, RetentionPolicy
     from shard_store.store import ShardStore, open_store
+    from shard_store.upkeep.pruning import PruneResult, RetentionPolicy
 
 __all__ = ["PruneResult", "RetentionPolicy", "ShardStore", "open_store", "prune"]
 
@@ -45,6 +45,7 @@ def prune(
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from shard_store import pruning, store
+    from shard_store import store
+    from shard_store.upkeep import pruning
 
     return getattr(pruning if hasattr(pruning, name) else store, name)

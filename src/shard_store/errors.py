@@ -38,7 +38,7 @@ class PipelineTakenOver(ShardStoreError):
     def __init__(
         self, pipeline: str, ours: int | None, current: int | None, moved: tuple[str, str] | None = None
     ) -> None:
-        """`moved`: its source, and the store that it is in by now."""
+        """Name the incarnation that runs now. `moved`: its source, and the store that it is in by now."""
         self.pipeline, self.ours, self.current, self.moved = pipeline, ours, current, moved
         if moved is not None:
             super().__init__(
@@ -64,11 +64,11 @@ class ShardsLost(ShardStoreError):
 
     def __init__(self, pipeline: str, shard_ids: Sequence[str]) -> None:
         self.pipeline, self.shard_ids = pipeline, tuple(shard_ids)
-        shown = ", ".join(repr(i[:200]) for i in self.shard_ids[:5])
+        first_ids = ", ".join(repr(i[:200]) for i in self.shard_ids[:5])
         more = f" and {len(self.shard_ids) - 5} more" if len(self.shard_ids) > 5 else ""
         super().__init__(
-            f"pipeline {pipeline!r} lost {len(self.shard_ids)} shard(s) before publishing: {shown}{more}; nothing of "
-            "this batch was published, and the next attempt leaves them to their new owner; if this recurs, raise "
+            f"pipeline {pipeline!r} lost {len(self.shard_ids)} shard(s) before publishing: {first_ids}{more}; nothing "
+            "of this batch was published, and the next attempt leaves them to their new owner; if this recurs, raise "
             "'commitTimeout'"
         )
 

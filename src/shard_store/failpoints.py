@@ -71,11 +71,11 @@ def _parse(text: str) -> dict[str, tuple[int, str, str]]:
     armed = {}
     for part in filter(None, text.split(";")):
         place, _, action = part.partition("=")
-        place, _, wanted = place.partition("~")
+        place, _, subject = place.partition("~")
         name, _, nth = place.partition("@")
         if name not in (points := (*POINTS, *LISTING_POINTS, *CLEANING_POINTS, *MOVING_POINTS)):
             raise ValueError(f"{VARIABLE}: there is no point {name!r}; points are {', '.join(points)}")
-        armed[name] = (int(nth or 1), wanted, action)
+        armed[name] = (int(nth or 1), subject, action)
     return armed
 
 
@@ -87,8 +87,8 @@ def reach(name: str, about: str = "") -> None:
     """Mark that the code has come to the place `name`, with what `about` names."""
     if name not in _armed:
         return
-    nth, wanted, action = _armed[name]
-    if wanted not in about:
+    nth, subject, action = _armed[name]
+    if subject not in about:
         return
     kind, _, file = action.partition(":")
     if kind == "note":

@@ -27,7 +27,7 @@ class _Kept:
         self._stores: OrderedDict[str, tuple[ShardStore, object]] = OrderedDict()
 
     def take(self, url: str) -> ShardStore | None:
-        """A store that is still the one behind the URL, now the caller's."""
+        """Return a store that is still the one behind the URL; it is the caller's from now on."""
         with self._lock:
             if self._process != os.getpid():  # forked: what is open belongs to the parent
                 self._process, self._stores = os.getpid(), OrderedDict()
@@ -61,7 +61,7 @@ _kept = _Kept()
 
 @contextmanager
 def kept_store(url: str) -> Iterator[ShardStore]:
-    """The store behind `url`, which stays open for the next micro-batch unless the block fails.
+    """Yield the store behind `url`, which stays open for the next micro-batch unless the block fails.
 
     Its connections, and the statements that are compiled already, save most of a small publication. It is looked at
     anew each time: the schema's revision by a statement, and a file by what the path names now.
@@ -76,7 +76,7 @@ def kept_store(url: str) -> Iterator[ShardStore]:
 
 
 def _file_of(store: ShardStore) -> object:
-    """What distinguishes a file from another that comes to its place; None for a server."""
+    """Return what distinguishes a file from another that comes to its place; None for a server."""
     file = store.database.file()
     if file is None:
         return None

@@ -23,17 +23,17 @@ _DIGITS = 20
 
 
 def position_at(offset: int) -> Position:
-    """The position `offset` units (bytes of an object, in every format) into a shard."""
+    """Return the position `offset` units (bytes of an object, in every format) into a shard."""
     return Position(str(offset).zfill(_DIGITS))
 
 
 def end_at(offset: int) -> Position:
-    """The end (EOF) of a shard of `offset` units. Greater than every position that is not an end."""
+    """Return the end (EOF) of a shard of `offset` units. Greater than every position that is not an end."""
     return Position("~" + str(offset).zfill(_DIGITS))
 
 
 def offset_of(position: Position) -> int:
-    """The units before a position, also before an end; the inverse of `position_at` and `end_at`."""
+    """Return the units before a position, also before an end; the inverse of `position_at` and `end_at`."""
     return int(position.lstrip("~")) if position else 0
 
 
@@ -42,12 +42,12 @@ def is_end(position: Position) -> bool:
 
 
 def micros(time: datetime) -> int:
-    """An aware time as the store keeps it: microseconds since 1970 UTC."""
+    """Return an aware time as the store keeps it: microseconds since 1970 UTC."""
     return (time - datetime(1970, 1, 1, tzinfo=timezone.utc)) // timedelta(microseconds=1)
 
 
 def shard_key(source: str, shard_id: str) -> ShardKey:
-    """The key of a shard; sources do not share shards."""
+    """Return the key of a shard; sources do not share shards."""
     return ShardKey(hashlib.sha256(f"{source}\0{shard_id}".encode("utf-8", "surrogatepass")).digest())
 
 
@@ -67,7 +67,7 @@ OTHER = "other"
 
 class ShardState(str, Enum):
     OPEN = "open"  # not at the end: somebody has to process it
-    DONE = "done"  # at EOF, and published unless it is marked: see unpublished.py
+    DONE = "done"  # at EOF, and published unless it is marked: see batches/positions.py
     QUARANTINED = "quarantined"  # given up with a cause in the errors table
 
 
@@ -299,7 +299,7 @@ class Split:
 
 
 def split_key(path: str) -> bytes:
-    """The key of a split's name, the last part of its path: a folder may be named in several ways, a split has one."""
+    """Return the key of a split's name, the last part of its path: a folder may be named in several ways."""
     return hashlib.sha256(path.rpartition("/")[2].encode("utf-8", "surrogatepass")).digest()
 
 
@@ -342,7 +342,7 @@ class ErrorRecord:
 
 
 def delivery_hash(source: str, pipeline: str, ranges: Iterable[Range | Move], seqs: tuple[int, int]) -> str:
-    """SHA-256 over the canonical form of a plan: the same at every attempt, never seen again after.
+    """Return the SHA-256 of the canonical form of a plan: the same at every attempt, never seen again after.
 
     `seqs` are those of the plan's offsets. Without them a shard that is read again later (announced after it was
     pruned, or put back after quarantine) would bring back the hash of a plan that was delivered long ago.
@@ -354,3 +354,37 @@ def delivery_hash(source: str, pipeline: str, ranges: Iterable[Range | Move], se
     moves = sorted((r.key, r.start, r.end) for r in ranges)
     digest.update(b"".join([key + f"\0{start}\0{end}\0".encode() for key, start, end in moves]))
     return digest.hexdigest()
+
+
+class Semantics(str, Enum):
+    """The delivery semantics: what is remembered of each announcement, and when it counts as done.
+
+    | | shard rows | a shard is final | a plan that is made again holds |
+    |---|---|---|---|
+    | exactly-once | yes | with the publication, or the confirm | the same, less what passed to others |
+    | at-least-once | no | its message is acknowledged at the confirm | the same |
+    | at-most-once | yes | with its snapshot, before Spark sees the offset | nothing: it was begun |
+
+    A pipeline's row holds its semantics, so that every process which locks it (reader, sink) reads them there.
+
+    The code asks the questions below, and never for a name.
+    """
+
+    EXACTLY_ONCE = "exactly-once"
+    AT_LEAST_ONCE = "at-least-once"
+    AT_MOST_ONCE = "at-most-once"
+
+    @property
+    def keeps_shards(self) -> bool:
+        """Return whether announcements become rows of the shard table: else nothing tells one from its repetition."""
+        return self is not Semantics.AT_LEAST_ONCE
+
+    @property
+    def final_at_snapshot(self) -> bool:
+        """Return whether shards are final with their snapshot: what is begun is never read again."""
+        return self is Semantics.AT_MOST_ONCE
+
+    @property
+    def final_at_delivery(self) -> bool:
+        """Return whether shards advance in the transaction that delivers their plan."""
+        return self is Semantics.EXACTLY_ONCE

@@ -29,12 +29,12 @@ _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u2
 
 
 def redact_url(url: str) -> str:
-    """`url`, or each of a comma-separated list, with its password and secret query parameters as `***`."""
+    """Return `url`, or each of a comma-separated list, with its password and secret query parameters as `***`."""
     return ",".join(_redact_one(part) for part in _NEXT_URL.split(url))
 
 
 def redact_text(text: str) -> str:
-    """The text with every URL in it redacted: for messages of other libraries that we pass on.
+    """Return the text with every URL in it redacted: for messages of other libraries that we pass on.
 
     Shortened before that, since names of objects are in such texts, and senders of messages choose them.
     """
@@ -42,7 +42,7 @@ def redact_text(text: str) -> str:
 
 
 def _shortened(text: str) -> str:
-    """At most 8,192 characters. A URL that is cut may end within its password, and ends at its scheme instead."""
+    """Cut the text to 8,192 characters. A URL that is cut might end within its password: it ends at its scheme."""
     if len(text) <= _LONGEST:
         return text
     head = text[:_LONGEST]
@@ -52,39 +52,39 @@ def _shortened(text: str) -> str:
 
 
 def visible(text: str) -> str:
-    """The text with what a terminal would obey written as `\\x1b`: senders of messages write to no terminal."""
+    """Return the text with what a terminal would obey written as `\\x1b`: senders of messages write to no terminal."""
     return _CONTROLS.sub(
-        lambda found: f"\\x{ord(found[0]):02x}" if found[0] <= "\xff" else f"\\u{ord(found[0]):04x}", text
+        lambda control: f"\\x{ord(control[0]):02x}" if control[0] <= "\xff" else f"\\u{ord(control[0]):04x}", text
     )
 
 
 def without_password(text: str, password: str | None) -> str:
-    """A library's own message, redacted, and without the password that we gave to it."""
-    shown = redact_text(text)
-    return shown.replace(password, HIDDEN) if password else shown
+    """Redact a library's own message, and hide the password that we gave to it."""
+    redacted = redact_text(text)
+    return redacted.replace(password, HIDDEN) if password else redacted
 
 
 def _redact_one(url: str) -> str:
-    scheme, separator, rest = url.partition("://") if "://" in url else ("", "", url)
-    head, query = _parted(rest, bool(separator))
+    scheme, separator, address = url.partition("://") if "://" in url else ("", "", url)
+    head, query = _parted(address, bool(separator))
     user_info, at, host = head.rpartition("@")
     user, colon, _ = user_info.partition(":")
     authority = f"{user}:{HIDDEN}@{host}" if at and colon else head
     return scheme + separator + _hide_parameters(authority) + _hide_parameters(query)
 
 
-def _parted(rest: str, has_scheme: bool) -> tuple[str, str]:
-    """The part of a URL that may hold a password, and its query with the `?`."""
-    found = _QUERY.search(rest)
-    if found is None:
-        return rest, ""
-    head, query = rest[: found.start()], rest[found.start() :]
+def _parted(address: str, has_scheme: bool) -> tuple[str, str]:
+    """Split a URL into the part that may hold a password, and its query with the `?`."""
+    match = _QUERY.search(address)
+    if match is None:
+        return address, ""
+    head, query = address[: match.start()], address[match.start() :]
     unfinished = head.find(":")
     if has_scheme and "@" not in head and "@" in query and unfinished >= 0 and not _PORT.match(head, unfinished):
         # `user:pass?x=y@host`: the password itself holds what looks like a query
-        end = rest.rindex("@")
-        later = _QUERY.search(rest, end)
-        return (rest, "") if later is None else (rest[: later.start()], rest[later.start() :])
+        end = address.rindex("@")
+        later = _QUERY.search(address, end)
+        return (address, "") if later is None else (address[: later.start()], address[later.start() :])
     return head, query
 
 

@@ -14,51 +14,28 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from sqlalchemy.engine import Connection
 
-from shard_store import (
-    adopting,
-    backlog,
-    certificates,
-    cleaning,
-    completeness,
-    error_delivery,
-    error_records,
-    error_repair,
-    error_search,
-    identity,
-    known_objects,
-    known_sinks,
-    leases,
-    listing,
-    moved,
-    moving,
-    offsets,
-    operations,
-    plans,
-    pruning,
-    publishing,
-    read_marks,
-    readings,
-    shard_repair,
-    shard_search,
-    shard_story,
-    shards,
-    starting,
-    views,
-)
-from shard_store.error_repair import Reopening
-from shard_store.error_search import StoredError
+from shard_store.batches import plans, progress, publishing, readings, starting
+from shard_store.batches.plans import NotedPlans
+from shard_store.batches.publishing import Published
+from shard_store.completeness import certificates, comparing, listing
+from shard_store.completeness.listing import Claim
+from shard_store.error_table import handling, records, search
+from shard_store.error_table.handling import Reopening
+from shard_store.error_table.search import StoredError
 from shard_store.errors import LostProgress
-from shard_store.listing import Claim
 from shard_store.model import PlanIdentity, PublishToken, ShardKey
-from shard_store.plans import NotedPlans
-from shard_store.pruning import PruneResult, RetentionPolicy
-from shard_store.publishing import Published
-from shard_store.shard_repair import Audit, ShardsChanged
-from shard_store.shard_search import FoundShard, ShardCriteria
+from shard_store.operators import moving, repair, shards, views
+from shard_store.operators import status as operations
+from shard_store.operators.repair import ShardsChanged
+from shard_store.operators.shards import FoundShard, ShardCriteria
+from shard_store.operators.views import AsOf, DataFiles, KeyRange
+from shard_store.shards import ownership, sources
+from shard_store.shards.changes import Audit
 from shard_store.sql import install
 from shard_store.sql.database import Database
 from shard_store.sql.transaction import Transaction
-from shard_store.views import AsOf, DataFiles, KeyRange
+from shard_store.upkeep import cleaning, pruning, timing
+from shard_store.upkeep.pruning import PruneResult, RetentionPolicy
 
 QUERY_PATIENCE = 120.0
 """Seconds for which all processes of a running query wait for the store: through a lock, a restart, a failover.
@@ -71,7 +48,7 @@ T = TypeVar("T")
 
 
 def _reads(function: Callable[Concatenate[Transaction, P], T]) -> Callable[Concatenate[ShardStore, P], T]:
-    """The function as a method: in a transaction of its own, which only reads."""
+    """Make a method of the function: in a transaction of its own, which only reads."""
 
     @wraps(function)
     def method(store: ShardStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -81,7 +58,7 @@ def _reads(function: Callable[Concatenate[Transaction, P], T]) -> Callable[Conca
 
 
 def _writes(function: Callable[Concatenate[Transaction, P], T]) -> Callable[Concatenate[ShardStore, P], T]:
-    """The function as a method: in a transaction of its own, which is committed."""
+    """Make a method of the function: in a transaction of its own, which is committed."""
 
     @wraps(function)
     def method(store: ShardStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -97,7 +74,7 @@ def _writes(function: Callable[Concatenate[Transaction, P], T]) -> Callable[Conc
 def _joins(
     function: Callable[Concatenate[Transaction, P], T],
 ) -> Callable[Concatenate[ShardStore, Connection, P], T]:
-    """The function as a method: in the transaction of the caller's connection."""
+    """Make a method of the function: in the transaction of the caller's connection."""
 
     @wraps(function)
     def method(store: ShardStore, connection: Connection, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -133,26 +110,26 @@ class ShardStore:
     def close(self) -> None:
         self.database.close()
 
-    store_id = _reads(identity.store_id)
-    backlog = _reads(backlog.backlog)
+    store_id = _reads(install.store_id)
+    backlog = _reads(ownership.backlog)
 
     # shards and their owners
 
     start = _writes(starting.start)
-    heartbeat = _writes(shards.heartbeat)
-    retire = _writes(shards.retire)
-    open_shards = _writes(shards.open_shards)
-    look = _reads(shards.look)
-    renewed = _reads(shards.renewed)
-    acquire = _writes(shards.acquire)
-    release = _writes(shards.release)
+    heartbeat = _writes(ownership.heartbeat)
+    retire = _writes(ownership.retire)
+    open_shards = _writes(ownership.open_shards)
+    look = _reads(ownership.read_shards)
+    renewed = _reads(ownership.renewed)
+    acquire = _writes(ownership.acquire)
+    release = _writes(ownership.release)
 
     # what is found by listing objects
 
     def claim_listing(
         self, token: PublishToken, source: str, prefix: str, interval: float, *, at_once: bool = False
     ) -> Claim | None:
-        """The listing of a prefix, if it is due and ours."""
+        """Claim the listing of a prefix, if it is due and ours."""
         return listing.claim(self.database, token, source, prefix, interval, at_once=at_once)
 
     compare_listed = _writes(listing.compare)
@@ -160,7 +137,7 @@ class ShardStore:
     leave_existing = _writes(listing.leave_existing)
     abandoned = _reads(listing.abandoned)
     let_go_of_listings = _writes(listing.let_go)
-    adopt = _writes(adopting.adopt)
+    adopt = _writes(moving.adopt)
 
     # objects that are deleted or moved after they were read
 
@@ -172,30 +149,30 @@ class ShardStore:
 
     # snapshots and plans
 
-    advance = _writes(offsets.advance)
-    adopt_offset = _writes(offsets.adopt_offset)
+    advance = _writes(progress.advance)
+    adopt_offset = _writes(progress.adopt_offset)
     plan = _writes(plans.plan)
     current_plan = _reads(plans.current_plan)
     planned_ranges = _reads(plans.planned_ranges)
     current_plan_inside = _joins(plans.current_plan)
 
     def take_plan(
-        self, pipeline: str, driver: str | None, sink: str, noted_plans: NotedPlans = lambda store_id, pipeline: None
+        self, pipeline: str, driver: str | None, sink: str, noted_plans: NotedPlans = plans.nothing_noted
     ) -> PlanIdentity:
-        """As `current_plan`, for the sink that delivers the plan: first it makes itself known (`known_sinks`).
+        """Return the plan as `current_plan` does, for the sink that delivers it, which makes itself known first.
 
         `noted_plans`: what the pipeline's newest reader in this driver says that it has planned.
         """
-        identity, known = self.database.read(lambda t: plans.plan_for(t, pipeline, driver, sink, noted_plans))
-        if not known:
-            self.database.write(lambda t: known_sinks.make_known(t, identity, sink))
+        identity, is_known = self.database.read(lambda t: plans.plan_for(t, pipeline, driver, sink, noted_plans))
+        if not is_known:
+            self.database.write(lambda t: progress.make_sink_known(t, identity, sink))
         return identity
 
     # publishing
 
     publish = _writes(publishing.publish)
     publish_inside = _joins(publishing.publish)
-    delivered = _reads(publishing.look)
+    delivered = _reads(publishing.find_delivery)
     is_published = _reads(publishing.is_published)
     hold_inside = _joins(publishing.hold)
 
@@ -209,7 +186,7 @@ class ShardStore:
         fenced: bool = True,
         winners: Collection[int] = (),
     ) -> T:
-        """As `publish`, where rows become visible elsewhere in the store's database by `work`, in one transaction.
+        """Publish where rows become visible elsewhere in the store's database by `work`, in one transaction.
 
         `work` is called in that transaction, with what was published, and is run again with it when the database is
         in trouble; its result is returned. `brought`: how many rows and bytes it makes visible. `fenced` is false where
@@ -228,7 +205,7 @@ class ShardStore:
 
     @contextmanager
     def held(self, identities: Sequence[PlanIdentity], batch_id: int) -> Iterator[None]:
-        """While the block lasts, the micro-batch can be published, and nobody takes its shards over.
+        """Let the micro-batch be published, and nobody take its shards over, while the block lasts.
 
         Raises as `publish` does. Keep it short: the pipeline's heartbeats wait for it.
         """
@@ -238,50 +215,50 @@ class ShardStore:
 
     # errors
 
-    record_errors = _writes(error_records.record)
-    reject = _writes(error_records.reject)
-    reject_inside = _joins(error_records.reject)
+    record_errors = _writes(records.record)
+    reject = _writes(records.reject)
+    reject_inside = _joins(records.reject)
     report = _writes(readings.report)
-    begin_reading = _writes(readings.begin)
-    found_bad = _reads(error_records.found_bad)
-    errors_of_plans = _reads(error_search.of_plans)
-    known_objects = _reads(known_objects.known_objects)
-    name_error_queue = _writes(error_delivery.name_queue)
-    undelivered_errors = _reads(error_delivery.undelivered)
-    mark_delivered = _writes(error_delivery.mark_delivered)
-    mark_requeued = _writes(error_repair.mark_requeued)
-    drop_errors = _writes(error_repair.drop)
+    begin_reading = _writes(readings.begin_reading)
+    found_bad = _reads(records.found_bad)
+    errors_of_plans = _reads(search.of_plans)
+    known_objects = _reads(plans.known_objects)
+    name_error_queue = _writes(handling.name_queue)
+    undelivered_errors = _reads(handling.undelivered)
+    mark_delivered = _writes(handling.mark_delivered)
+    mark_requeued = _writes(handling.mark_requeued)
+    drop_errors = _writes(handling.drop)
 
-    def reopen(self, found: Sequence[StoredError], *, dry_run: bool = False, audit: Audit | None = None) -> Reopening:
+    def reopen(self, errors: Sequence[StoredError], *, dry_run: bool = False, audit: Audit | None = None) -> Reopening:
         """Put the quarantined shards of these object errors back to where each was found bad."""
         run = self.database.read if dry_run else self.database.write
-        return run(lambda t: error_repair.reopen(t, found, dry_run=dry_run, audit=audit))
+        return run(lambda t: handling.reopen(t, errors, dry_run=dry_run, audit=audit))
 
     # shards as operators see them
 
-    remembered_shards = _reads(shard_story.remembered)
-    shard_story = _reads(shard_story.story)
+    remembered_shards = _reads(shards.remembered)
+    shard_story = _reads(shards.story)
 
     def find_shards(self, criteria: ShardCriteria, *, limit: int | None = None) -> Iterator[list[FoundShard]]:
-        """Shards in pages of up to 1,000."""
-        return shard_search.pages(self.database, criteria, limit=limit)
+        """Yield shards in pages of up to 1,000."""
+        return shards.pages(self.database, criteria, limit=limit)
 
     def quarantine(self, keys: Sequence[ShardKey], audit: Audit, *, dry_run: bool = False) -> ShardsChanged:
         """Have up to 1,000 open shards given up by the next plan that holds them."""
         run = self.database.read if dry_run else self.database.write
-        return run(lambda t: shard_repair.quarantine(t, keys, audit, dry_run=dry_run))
+        return run(lambda t: repair.quarantine(t, keys, audit, dry_run=dry_run))
 
     def put_back(
         self, keys: Sequence[ShardKey], audit: Audit, *, message_uri: str, dry_run: bool = False
     ) -> ShardsChanged:
         """Have up to 1,000 quarantined shards read again by their pipelines."""
         run = self.database.read if dry_run else self.database.write
-        return run(lambda t: shard_repair.reopen(t, keys, audit, message_uri=message_uri, dry_run=dry_run))
+        return run(lambda t: repair.reopen(t, keys, audit, message_uri=message_uri, dry_run=dry_run))
 
     def forget(self, keys: Sequence[ShardKey], audit: Audit, *, dry_run: bool = False) -> ShardsChanged:
         """Delete up to 1,000 finished shards: announced again, they are read again."""
         run = self.database.read if dry_run else self.database.write
-        return run(lambda t: shard_repair.forget(t, keys, audit, dry_run=dry_run))
+        return run(lambda t: repair.forget(t, keys, audit, dry_run=dry_run))
 
     status = _reads(operations.status)
     hours = _reads(operations.hours)
@@ -289,17 +266,17 @@ class ShardStore:
 
     # marks of reads: called by executors, for plans that have failed before
 
-    begin_read = _writes(read_marks.begin)
-    end_read = _writes(read_marks.end)
-    undo_read = _writes(read_marks.undo)
-    read_marks = _reads(read_marks.of_plan)
+    begin_read = _writes(readings.begin_read)
+    end_read = _writes(readings.end_read)
+    undo_read = _writes(readings.undo_read)
+    read_marks = _reads(readings.marks_of_plan)
 
     # what became of the objects of a listing
 
-    source_of = _reads(completeness.source_of)
-    database_time = _reads(completeness.database_time)
-    memory = _reads(completeness.memory)
-    compare = _reads(completeness.compare)
+    source_of = _reads(comparing.source_of)
+    database_time = _reads(comparing.database_time)
+    memory = _reads(comparing.memory)
+    compare = _reads(comparing.compare)
     certify = _writes(certificates.write)
     certificate = _reads(certificates.find)
     newest_certificate = _reads(certificates.newest)
@@ -309,9 +286,9 @@ class ShardStore:
 
     leave = _writes(moving.leave)
     check_arrival = _reads(moving.check_arrival)
-    moved_sources = _reads(moved.moved_sources)
-    refuse_changes = _reads(moved.refuse_changes)
-    publisher_moved = _reads(moved.publisher_moved)
+    moved_sources = _reads(sources.moved_sources)
+    refuse_changes = _reads(sources.refuse_changes)
+    publisher_moved = _reads(sources.publisher_moved)
 
     # views and pruning
 
@@ -330,7 +307,7 @@ class ShardStore:
         keys: KeyRange | None = None,
         columns: Sequence[str] | None = None,
     ) -> Iterator[list[tuple[Any, ...]]]:
-        """The rows of a view, in pages."""
+        """Yield the rows of a view, in pages."""
         return views.pages(
             self.database, view, source=source, pipeline=pipeline, as_of=as_of, keys=keys, columns=columns
         )
@@ -338,18 +315,18 @@ class ShardStore:
     def data_files(
         self, size: int, *, source: str | None = None, pipeline: str | None = None, as_of: AsOf | None = None
     ) -> list[DataFiles]:
-        """The published files, in parts of about `size` bytes, each a few numbers."""
+        """Return the published files, in parts of about `size` bytes, each a few numbers."""
         return views.data_files(self.database, size, source=source, pipeline=pipeline, as_of=as_of)
 
     def paths(self, files: DataFiles) -> Iterator[str]:
-        """The paths of a part, a page at a time."""
+        """Yield the paths of a part, a page at a time."""
         return views.paths(self.database, files)
 
     def win_interval(self, name: str, interval: float) -> bool:
-        """True for one caller over all pipelines in each `interval` seconds."""
-        return leases.win_interval(self.database, name, interval)
+        """Return True for one caller over all pipelines in each `interval` seconds."""
+        return timing.win_interval(self.database, name, interval)
 
-    was_won = _reads(leases.was_won)
+    was_won = _reads(timing.was_won)
 
     def prune(
         self, policy: RetentionPolicy, now: datetime | None = None, *, dry_run: bool = False, time_out: float = 60.0

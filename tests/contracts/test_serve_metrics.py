@@ -13,10 +13,10 @@ from prometheus_client.samples import Sample
 from queue_source.serve import metrics
 from queue_source.serve.metrics import METRICS, OWN, Export
 from queue_source.serve.reads import StoreReads
-from shard_store.activity import Report
-from shard_store.certificates import Scope, Tally
-from shard_store.completeness import Category
+from shard_store.completeness.certificates import Scope, Tally
+from shard_store.completeness.comparing import Category
 from shard_store.model import ErrorRecord, Position, Runtime, Split
+from shard_store.shards.activity import Report
 from shard_store.store import ShardStore
 from support.store_backends import STALE, Pipeline, StoreBackend
 

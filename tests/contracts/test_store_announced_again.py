@@ -23,10 +23,10 @@ from shard_store.model import (
     position_at,
     shard_key,
 )
-from shard_store.pruning import RetentionPolicy
-from shard_store.shard_repair import Audit
+from shard_store.shards.changes import Audit
 from shard_store.sql.schema import shard_changes, shards
 from shard_store.store import ShardStore
+from shard_store.upkeep.pruning import RetentionPolicy
 from support.store_backends import STALE, Pipeline, StoreBackend, rows
 
 CURABLE = ("missing-object", "object-changed", "forbidden-object")
@@ -441,7 +441,7 @@ def test_each_opening_is_recorded_until_it_is_pruned(backend: StoreBackend) -> N
 
 
 def test_a_pending_quarantine_is_not_taken_back_by_an_announcement(store: ShardStore) -> None:
-    from shard_store.shard_repair import Audit
+    from shard_store.shards.changes import Audit
 
     us = Pipeline.start(store)
     shard = announce(us, said("m1"))

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from shard_store.cleaning import CHANGED, DONE, Ended, Planned, Waiting
 from shard_store.model import shard_key
-from shard_store.pruning import RetentionPolicy
-from shard_store.shard_repair import Audit
+from shard_store.shards.changes import Audit
 from shard_store.sql.schema import shards, sources
 from shard_store.store import ShardStore
+from shard_store.upkeep.cleaning import CHANGED, DONE, Ended, Planned, Waiting
+from shard_store.upkeep.pruning import RetentionPolicy
 from support.store_backends import Pipeline, StoreBackend, rows
 
 HOUR, DAY = 3600.0, 86_400.0

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from shard_store.certificates import Scope, Tally
-from shard_store.cleaning import Planned
-from shard_store.pruning import RetentionPolicy
+from shard_store.completeness.certificates import Scope, Tally
 from shard_store.store import ShardStore
-from shard_store.trusted_time import LASTING
+from shard_store.upkeep.cleaning import Planned
+from shard_store.upkeep.pruning import RetentionPolicy
+from shard_store.upkeep.timing import LASTING
 from support.store_backends import Pipeline, StoreBackend, rows
 
 HOUR, DAY = 3_600.0, 86_400.0

@@ -6,15 +6,14 @@ import pytest
 
 from contracts.test_store_statements import counting
 from contracts.test_store_year import Statement, noting, scanned
-from shard_store import certificates, completeness
-from shard_store.certificates import Scope, Tally, since
-from shard_store.completeness import HOUR, UNMEASURED, Category, Clocks, Finding, ListedShard
+from shard_store.completeness import certificates, comparing
+from shard_store.completeness.certificates import Scope, Tally, since
+from shard_store.completeness.comparing import HOUR, UNMEASURED, Category, Clocks, Finding, ListedShard
 from shard_store.errors import StoreConfigurationError
-from shard_store.model import Content, ErrorRecord, Split, shard_key
-from shard_store.pruning import RetentionPolicy
-from shard_store.semantics import Semantics
+from shard_store.model import Content, ErrorRecord, Semantics, Split, shard_key
 from shard_store.sql.schema import shards, sources
 from shard_store.store import ShardStore
+from shard_store.upkeep.pruning import RetentionPolicy
 from support.store_backends import Pipeline, StoreBackend, rows
 
 SECOND = 1_000_000
@@ -88,8 +87,8 @@ def test_what_was_published_and_is_another_object_now_has_changed(backend: Store
     assert found(store, listed("plain", at=late), listed("tagged", at=late)) == ["changed", "changed"]
     within = listed("plain", at=ended + HOUR)
     assert found(store, within) == ["published"]  # two clocks may differ by so much
-    assert found(store, within, clocks=Clocks(0, completeness.MEASURED)) == ["changed"]
-    assert found(store, within, clocks=Clocks(HOUR, completeness.MEASURED)) == ["published"]
+    assert found(store, within, clocks=Clocks(0, comparing.MEASURED)) == ["changed"]
+    assert found(store, within, clocks=Clocks(HOUR, comparing.MEASURED)) == ["published"]
 
 
 def test_what_was_read_before_versions_were_part_of_its_id_is_published(backend: StoreBackend) -> None:
@@ -127,7 +126,7 @@ def test_what_may_be_forgotten_is_beyond_memory_also_with_clocks_an_hour_off(bac
     remember(store, forgotten)
     at = (forgotten - HOUR, forgotten, forgotten + HOUR, forgotten + HOUR + 1)
     expected = ["beyond_memory", "beyond_memory", "beyond_memory", "missing"]
-    measured = Clocks(ahead, completeness.MEASURED)
+    measured = Clocks(ahead, comparing.MEASURED)
     assert found(store, *(listed("x", at=t + ahead) for t in at), clocks=measured) == expected
     assert found(store, *(listed("x", at=t) for t in at)) == expected
 
@@ -335,7 +334,7 @@ def test_old_certificates_are_pruned_but_the_newest_of_a_prefix(backend: StoreBa
 
 
 def test_the_key_ranges_of_a_view_hold_every_shard_once(store: ShardStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    from shard_store import views
+    from shard_store.operators import views
 
     us = Pipeline.start(store)
     assert store.key_ranges(10) == [views.KeyRange()]

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from shard_store import views
 from shard_store.model import Split
+from shard_store.operators import views
+from shard_store.operators.views import OPENING, AsOf, DataFiles
 from shard_store.store import ShardStore
-from shard_store.views import OPENING, AsOf, DataFiles
 from support.store_backends import Pipeline, StoreBackend
 
 MEGABYTE = 1 << 20

@@ -9,7 +9,7 @@ import pytest
 
 from queue_source.coordinator.error_queue import ErrorQueue
 from queue_source.queues.sql import SqlQueue
-from shard_store import error_delivery
+from shard_store.error_table import handling
 from shard_store.model import ErrorRecord
 from support.sessions import make_session
 from support.store_backends import Pipeline, StoreBackend, rows
@@ -26,7 +26,7 @@ def test_errors_are_sent_and_marked_together_or_not_at_all(
         queue.purge()  # the servers' databases are emptied of the store's tables only
         errors = ErrorQueue(make_session(store, token=us.token, source="s"), queue)
         with monkeypatch.context() as patched:
-            patched.setattr(error_delivery, "mark_delivered", died)
+            patched.setattr(handling, "mark_delivered", died)
             with pytest.raises(RuntimeError, match="died"):
                 errors.forward()
         assert queue.peek(1) == []

@@ -12,23 +12,23 @@ import sqlalchemy as sa
 
 from queue_source.errors import QueueError
 from queue_source.queues import open_queue
-from shard_store import error_delivery, error_search
-from shard_store.error_search import Criteria, StoredError
+from shard_store.error_table import handling, search
+from shard_store.error_table.search import Criteria, StoredError
 from shard_store.errors import PipelineTakenOver
 from shard_store.model import (
     ErrorRecord,
     Plan,
     PublishToken,
+    Semantics,
     ShardState,
     Split,
     end_at,
     position_at,
     shard_key,
 )
-from shard_store.pruning import RetentionPolicy
-from shard_store.semantics import Semantics
 from shard_store.sql.transaction import Transaction
 from shard_store.store import ShardStore
+from shard_store.upkeep.pruning import RetentionPolicy
 from support.servers.postgres import new_database
 from support.store_backends import MYSQL_URL, STALE, Pipeline, StoreBackend, content, rows
 
@@ -44,7 +44,7 @@ def bad(plan: Plan, shard_id: str, scope: str = "object", at: int | None = None)
 
 
 def found(store: ShardStore, **criteria: object) -> list[StoredError]:
-    pages = error_search.pages(store.database, Criteria(**criteria))  # type: ignore[arg-type]
+    pages = search.pages(store.database, Criteria(**criteria))  # type: ignore[arg-type]
     return [error for page in pages for error in page]
 
 
@@ -54,16 +54,16 @@ def states(store: ShardStore) -> dict[str, str]:
 
 def undelivered(store: ShardStore, token: PublishToken) -> list[str]:
     database = store.database
-    errors = database.read(lambda c: error_delivery.undelivered(c, token, "s"))
+    errors = database.read(lambda c: handling.undelivered(c, token, "s"))
     return [error.subject for error in errors]
 
 
 def deliver(store: ShardStore, token: PublishToken) -> list[str]:
     """Claim and mark, as a forwarder inside the store's database does."""
     database = store.database
-    claimed = database.write(lambda c: error_delivery.claim(c, token, "s"))
+    claimed = database.write(lambda c: handling.claim(c, token, "s"))
     keys = [error.key for error in claimed]
-    database.write(lambda c: error_delivery.mark_delivered(c, token, keys, "errors"))
+    database.write(lambda c: handling.mark_delivered(c, token, keys, "errors"))
     return [error.subject for error in claimed]
 
 
@@ -157,8 +157,8 @@ def test_what_is_sent_holds_the_beginning_of_a_large_input(store: ShardStore) ->
     large = bytes(range(256)) * 300
     store.record_errors("s", "p", [ErrorRecord("message", "c", "", "m", input=large)])
     database = store.database
-    (error,) = database.read(lambda c: error_delivery.undelivered(c, us.token, "s"))
-    assert error.input == large[: error_delivery.MAX_INPUT]
+    (error,) = database.read(lambda c: handling.undelivered(c, us.token, "s"))
+    assert error.input == large[: handling.MAX_INPUT]
     assert (error.input_size, error.whole) == (len(large), False)
     (error,) = found(store)
     assert (error.input, error.whole) == (large, True)
@@ -188,11 +188,11 @@ def test_of_two_pipelines_that_claim_at_once_only_one_gets_the_errors_of_a_dead_
     late = threading.Thread(target=lambda: got.append(deliver(second, others.token)))
 
     def work(t: Transaction) -> list[bytes]:
-        keys = [error.key for error in error_delivery.claim(t, us.token, "s")]
+        keys = [error.key for error in handling.claim(t, us.token, "s")]
         if not late.is_alive():
             late.start()
         late.join(0.3)  # it has to wait for us; were it not to, it would be done by then
-        error_delivery.mark_delivered(t, us.token, keys, "errors")
+        handling.mark_delivered(t, us.token, keys, "errors")
         return keys
 
     assert len(first.database.write(work)) == 1
@@ -207,14 +207,14 @@ def test_a_zombie_neither_claims_nor_marks_errors(store: ShardStore) -> None:
     with pytest.raises(PipelineTakenOver):
         deliver(store, zombie.token)
     with pytest.raises(PipelineTakenOver):
-        store.database.write(lambda c: error_delivery.mark_delivered(c, zombie.token, [], "q"))
+        store.database.write(lambda c: handling.mark_delivered(c, zombie.token, [], "q"))
     assert deliver(store, us.token) == ["m1"]
 
 
 def test_pruning_leaves_errors_that_an_error_queue_waits_for_and_what_makes_them_final(backend: StoreBackend) -> None:
     store = backend.open()
     us = Pipeline.start(store)
-    store.database.write(lambda c: error_delivery.name_queue(c, us.token, "errors"))
+    store.database.write(lambda c: handling.name_queue(c, us.token, "errors"))
     quarantined(us, "a")
     backend.clock.advance(3600)
     policy = RetentionPolicy(window=timedelta(seconds=60))
@@ -267,10 +267,10 @@ def test_errors_are_found_by_all_that_is_known_of_them(backend: StoreBackend) ->
 def test_pages_hold_every_error_once_up_to_the_limit(
     store: ShardStore, monkeypatch: pytest.MonkeyPatch, limit: int | None
 ) -> None:
-    monkeypatch.setattr(error_search, "PAGE", 5)
+    monkeypatch.setattr(search, "PAGE", 5)
     store.record_errors("s", "p", [ErrorRecord("message", "c", "", f"m{i}") for i in range(11)])
     criteria = Criteria(matching=re.compile("m[0-9]+"))
-    seen = [e.subject for page in error_search.pages(store.database, criteria, limit=limit) for e in page]
+    seen = [e.subject for page in search.pages(store.database, criteria, limit=limit) for e in page]
     assert len(seen) == len(set(seen)) == (limit or 11)
 
 

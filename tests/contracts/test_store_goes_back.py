@@ -277,9 +277,9 @@ def test_what_other_processes_change_and_what_is_rolled_back_is_no_evidence(file
         us.confirm()
 
     def fails(transaction: object) -> None:
-        from shard_store import shards
+        from shard_store.shards import ownership
 
-        shards.heartbeat(transaction, us.token, 60.0)  # type: ignore[arg-type]
+        ownership.heartbeat(transaction, us.token, 60.0)  # type: ignore[arg-type]
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):

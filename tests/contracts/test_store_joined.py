@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from shard_store.batches.publishing import Published
 from shard_store.errors import PipelineTakenOver, ShardsLost
 from shard_store.model import ErrorRecord, PlanIdentity, ShardState, Split
-from shard_store.pruning import RetentionPolicy
-from shard_store.publishing import Published
 from shard_store.store import ShardStore
+from shard_store.upkeep.pruning import RetentionPolicy
 from support.store_backends import STALE, Pipeline, StoreBackend, rows
 
 BOTH = ("orders", "payments")

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from shard_store.completeness.listing import SURE, Claim, Compared, Found
 from shard_store.errors import PipelineTakenOver
-from shard_store.listing import SURE, Claim, Compared, Found
 from shard_store.model import LISTING, Content, ErrorRecord, ShardState, Split
-from shard_store.pruning import RetentionPolicy
 from shard_store.sql.schema import listings, sources
 from shard_store.store import ShardStore
+from shard_store.upkeep.pruning import RetentionPolicy
 from support.store_backends import STALE, Pipeline, StoreBackend, content, rows
 
 PREFIX = "s3://bucket/"
@@ -167,7 +167,7 @@ def memory_of(store: ShardStore, source: str) -> int:
 
 
 def test_what_a_person_forgets_is_read_again(lister: Lister) -> None:
-    from shard_store.shard_repair import Audit
+    from shard_store.shards.changes import Audit
 
     lister.us.deliver("a")
     lister.store.forget(list({s.key for s in lister.us.look("a").values()}), Audit("me@here"))

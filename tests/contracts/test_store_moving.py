@@ -15,12 +15,13 @@ import sqlalchemy as sa
 from queue_source.admin import moving as moving_files
 from queue_source.admin.moving import check, export, import_file
 from queue_source.errors import OptionError
-from shard_store import error_search, moving
-from shard_store.error_search import Criteria
+from shard_store.error_table import search
+from shard_store.error_table.search import Criteria
 from shard_store.errors import PipelineTakenOver, ShardStoreError, StoreConfigurationError
 from shard_store.model import BEGINNING, ErrorRecord, Reference, Split, shard_key
-from shard_store.operations import DEAD, STOPPED
-from shard_store.shard_repair import Audit
+from shard_store.operators import moving
+from shard_store.operators.status import DEAD, STOPPED
+from shard_store.shards.changes import Audit
 from shard_store.sql.install import migrate
 from shard_store.sql.schema import (
     READERS_OF_MOVES,
@@ -223,7 +224,7 @@ def test_what_people_change_in_the_old_store_is_refused_and_nothing_is_changed(
     store.record_errors("s", "p", [bad])
     us.publish(plan)
     us.open("open")
-    ((error,),) = error_search.pages(store.database, Criteria())
+    ((error,),) = search.pages(store.database, Criteria())
     export(store, "s", file, to=other)
     before = kept(store, "s")
     keys = {name: [shard_key("s", name)] for name in ("done", "bad", "open")}

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 import pytest
 
+from shard_store.batches.starting import Started
 from shard_store.errors import StoreConfigurationError
 from shard_store.model import Content
-from shard_store.naming import Naming
+from shard_store.shards.sources import Naming
 from shard_store.sql.schema import pipelines
-from shard_store.starting import Started
 from shard_store.store import ShardStore
 from support.store_backends import Pipeline
 

@@ -8,16 +8,15 @@ import pytest
 import sqlalchemy as sa
 
 from queue_source.announcements.contents import OUTSIDE_PREFIXES
-from shard_store.activity import Intake, Report
-from shard_store.certificates import Scope, Tally
-from shard_store.completeness import Category
-from shard_store.listing import Found
-from shard_store.model import LISTING, Content, ErrorRecord, Plan, Position, Runtime, Split
-from shard_store.operations import DEAD, RUNNING, STOPPED, PipelineStatus, StatusLimits, complaints
-from shard_store.pruning import RetentionPolicy
-from shard_store.semantics import Semantics
+from shard_store.completeness.certificates import Scope, Tally
+from shard_store.completeness.comparing import Category
+from shard_store.completeness.listing import Found
+from shard_store.model import LISTING, Content, ErrorRecord, Plan, Position, Runtime, Semantics, Split
+from shard_store.operators.status import DEAD, RUNNING, STOPPED, PipelineStatus, StatusLimits, complaints
+from shard_store.shards.activity import Intake, Report
 from shard_store.sql.schema import history, pipelines
 from shard_store.store import ShardStore
+from shard_store.upkeep.pruning import RetentionPolicy
 from support.store_backends import STALE, Pipeline, StoreBackend
 
 HOUR = 3600.0
@@ -315,7 +314,7 @@ def test_what_waits_is_as_old_as_its_message(backend: StoreBackend) -> None:
 
 
 def test_an_object_that_a_person_opens_again_has_no_lag(backend: StoreBackend) -> None:
-    from shard_store.shard_repair import Audit
+    from shard_store.shards.changes import Audit
 
     store = backend.open()
     us = Pipeline.start(store)
@@ -332,8 +331,8 @@ def test_an_object_that_a_person_opens_again_has_no_lag(backend: StoreBackend) -
 
 
 def test_listings_and_certificates_are_those_of_the_source(backend: StoreBackend) -> None:
-    from shard_store.certificates import Scope, Tally
-    from shard_store.completeness import Category
+    from shard_store.completeness.certificates import Scope, Tally
+    from shard_store.completeness.comparing import Category
 
     store = backend.open()
     us = Pipeline.start(store)
@@ -436,8 +435,8 @@ def test_an_object_that_is_announced_again_waits_since_its_new_message(backend: 
 
 
 def test_an_object_whose_error_a_person_requeues_has_no_lag(backend: StoreBackend) -> None:
-    from shard_store import error_search
-    from shard_store.error_search import Criteria
+    from shard_store.error_table import search
+    from shard_store.error_table.search import Criteria
 
     store = backend.open()
     us = Pipeline.start(store)
@@ -445,7 +444,7 @@ def test_an_object_whose_error_a_person_requeues_has_no_lag(backend: StoreBacken
     store.record_errors("s", "p", [bad(plan, "a", "corrupt-object", "object")])
     us.publish(plan)
     us.confirm()
-    [found] = [error for page in error_search.pages(store.database, Criteria()) for error in page]
+    [found] = [error for page in search.pages(store.database, Criteria()) for error in page]
     store.reopen([found])
     store.acquire(us.token, dict.fromkeys([shard.key for shard in us.look("a").values()]))
     us.snapshot(us.look("a")["a"])

@@ -8,9 +8,9 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from shard_store.model import ErrorRecord, Plan, PlanIdentity, ShardState, Split
-from shard_store.pruning import RetentionPolicy
+from shard_store.operators.views import AsOf
 from shard_store.store import ShardStore, open_store
-from shard_store.views import AsOf
+from shard_store.upkeep.pruning import RetentionPolicy
 from support.store_backends import SERVERS, STALE, Pipeline, StoreBackend, rows
 
 DAY = 86_400.0

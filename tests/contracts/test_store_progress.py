@@ -14,6 +14,7 @@ from shard_store.model import (
     PlanIdentity,
     Position,
     Range,
+    Semantics,
     ShardState,
     Split,
     delivery_hash,
@@ -21,7 +22,6 @@ from shard_store.model import (
     position_at,
     shard_key,
 )
-from shard_store.semantics import Semantics
 from shard_store.store import ShardStore
 from support.store_backends import STALE, Pipeline, StoreBackend, content, rows, whole
 

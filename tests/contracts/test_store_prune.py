@@ -7,12 +7,11 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 import shard_store
-from shard_store.activity import Report
-from shard_store.model import ErrorRecord, Split, position_at, shard_key
-from shard_store.pruning import PruneResult, RetentionPolicy, prune
-from shard_store.semantics import Semantics
+from shard_store.model import ErrorRecord, Semantics, Split, position_at, shard_key
+from shard_store.shards.activity import Report
 from shard_store.sql.schema import leases
 from shard_store.store import ShardStore
+from shard_store.upkeep.pruning import PruneResult, RetentionPolicy, prune
 from support.store_backends import PROCESS_BACKENDS, Pipeline, StoreBackend, rows
 from support.store_processes import Workers
 

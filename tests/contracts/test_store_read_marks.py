@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import datetime, timedelta, timezone
 
 from shard_store.model import ALONE, ErrorRecord, Plan, ReadMark
-from shard_store.pruning import RetentionPolicy
 from shard_store.sql.schema import read_marks
 from shard_store.store import ShardStore
+from shard_store.upkeep.pruning import RetentionPolicy
 from support.store_backends import Pipeline, StoreBackend
 
 

@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 from shard_store.model import BEGINNING, Content, ErrorRecord, Plan, Reading, ReadMark, ShardState, Split, shard_key
-from shard_store.shard_repair import Audit
+from shard_store.shards.changes import Audit
 from shard_store.sql.schema import read_marks
 from shard_store.store import ShardStore
 from support.store_backends import Pipeline, rows

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from shard_store import snapshots
+from shard_store.batches import snapshots
 from shard_store.model import Content, ErrorRecord, Pending, Reference, Shard, ShardState, shard_key
 from shard_store.sql.schema import shards
 from shard_store.store import ShardStore

@@ -7,13 +7,12 @@ from datetime import timedelta
 import pytest
 import sqlalchemy as sa
 
-from shard_store import snapshots as snapshot_rows
-from shard_store.model import BEGINNING, Content, Payload, Range, Split, end_at, shard_key
-from shard_store.pruning import RetentionPolicy
-from shard_store.semantics import Semantics
+from shard_store.batches import snapshots as snapshot_rows
+from shard_store.batches.starting import Started
+from shard_store.model import BEGINNING, Content, Payload, Range, Semantics, Split, end_at, shard_key
 from shard_store.sql.schema import snapshots
-from shard_store.starting import Started
 from shard_store.store import ShardStore
+from shard_store.upkeep.pruning import RetentionPolicy
 from support.store_backends import Pipeline, StoreBackend, rows
 
 AT_LEAST = Semantics.AT_LEAST_ONCE

@@ -19,10 +19,9 @@ from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
-from shard_store.completeness import ListedShard
+from shard_store.completeness.comparing import ListedShard
 from shard_store.errors import StoreConfigurationError
 from shard_store.model import shard_key
-from shard_store.pruning import RetentionPolicy
 from shard_store.sql import install as installing
 from shard_store.sql.database import Database
 from shard_store.sql.schema import (
@@ -39,6 +38,7 @@ from shard_store.sql.schema import (
 )
 from shard_store.sql.transaction import Transaction
 from shard_store.store import open_store
+from shard_store.upkeep.pruning import RetentionPolicy
 from support.servers.postgres import new_database
 from support.store_backends import MYSQL_URL, PROCESS_BACKENDS, Pipeline
 from support.store_processes import Workers

@@ -9,6 +9,7 @@ from shard_store.model import (
     BEGINNING,
     ErrorRecord,
     Range,
+    Semantics,
     ShardState,
     Split,
     delivery_hash,
@@ -16,7 +17,6 @@ from shard_store.model import (
     position_at,
     shard_key,
 )
-from shard_store.semantics import Semantics
 from shard_store.store import ShardStore
 from support.store_backends import STALE, Pipeline, StoreBackend, content, rows
 
@@ -204,7 +204,7 @@ def test_at_most_once_fails_without_a_trace_when_a_shard_passes_on_between_look_
 ) -> None:
     us = Pipeline.start(store, semantics=AT_MOST)
     us.open("a")
-    monkeypatch.setattr("shard_store.offsets.split_by_fit", lambda entries, positions: (list(entries), []))
+    monkeypatch.setattr("shard_store.batches.progress.split_by_fit", lambda entries, positions: (list(entries), []))
     with pytest.raises(ShardsLost, match="nobody's"):
         us.write(*unkept("a"), *unkept("nobody's"))
     assert us.look("a")["a"].state is ShardState.OPEN

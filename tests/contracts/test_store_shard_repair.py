@@ -10,11 +10,22 @@ from datetime import timedelta
 import pytest
 import sqlalchemy as sa
 
-from shard_store.error_search import Criteria
-from shard_store.model import BEGINNING, ErrorRecord, Payload, Plan, ShardKey, ShardState, Split, position_at, shard_key
-from shard_store.semantics import Semantics
-from shard_store.shard_repair import Audit, ShardsChanged
-from shard_store.shard_search import ShardCriteria
+from shard_store.error_table.search import Criteria
+from shard_store.model import (
+    BEGINNING,
+    ErrorRecord,
+    Payload,
+    Plan,
+    Semantics,
+    ShardKey,
+    ShardState,
+    Split,
+    position_at,
+    shard_key,
+)
+from shard_store.operators.repair import ShardsChanged
+from shard_store.operators.shards import ShardCriteria
+from shard_store.shards.changes import Audit
 from shard_store.sql.schema import shard_changes, shards
 from shard_store.store import ShardStore
 from support.store_backends import STALE, Pipeline, StoreBackend, content, rows
@@ -169,9 +180,9 @@ def test_a_message_that_is_given_up_is_kept_whole_in_its_error(store: ShardStore
     us.snapshot(shard._replace(content=shard.content._replace(payload=payload)))
     store.quarantine([shard.key], ME)
     us.publish(us.plan())
-    from shard_store import error_search
+    from shard_store.error_table import search
 
-    ((error,),) = error_search.pages(store.database, Criteria())
+    ((error,),) = search.pages(store.database, Criteria())
     assert (error.input, error.tag, error.headers, error.whole) == (b"body", "tag", {"h": "1"}, True)
 
 
@@ -259,9 +270,9 @@ def test_what_cannot_be_opened_again_is_refused_with_the_reason(store: ShardStor
     grouped = content("g")._replace(group="g1")
     store.open_shards(us.token, "s", [message, grouped])
     quarantined(us, "q#m", "g", "dropped")
-    from shard_store import error_search
+    from shard_store.error_table import search
 
-    ((dropped,),) = error_search.pages(store.database, Criteria(matching=re.compile("dropped")))
+    ((dropped,),) = search.pages(store.database, Criteria(matching=re.compile("dropped")))
     store.drop_errors([dropped.key])
     refused = store.put_back(keys("done", "q#m", "g", "dropped"), ME, message_uri=MESSAGE).refused
     assert {name: why.split(":")[0].split(",")[0] for name, why in refused.items()} == {
@@ -469,11 +480,11 @@ def test_the_story_of_an_object_that_was_opened_again_has_both_its_plans(store: 
 
 
 def test_a_requeue_is_recorded_too(store: ShardStore) -> None:
-    from shard_store import error_search
+    from shard_store.error_table import search
 
     us = Pipeline.start(store)
     quarantined(us, "a")
-    ((error,),) = error_search.pages(store.database, Criteria())
+    ((error,),) = search.pages(store.database, Criteria())
     store.reopen([error], audit=ME)
     (stored,) = store.shard_story(keys("a")[0]).changes
     assert (stored.change.action, stored.change.actor) == ("requeue", "ada@host")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from shard_store.listing import Found
+from shard_store.completeness.listing import Found
 from shard_store.model import LISTING, Range, Split
 from shard_store.sql.database import Database
 from support.store_backends import Pipeline, StoreBackend, content, whole

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from shard_store.certificates import Scope, Tally, since, verdict
-from shard_store.cleaning import Planned
-from shard_store.completeness import Category, ListedShard
-from shard_store.model import ErrorRecord, Split, end_at, position_at, shard_key
-from shard_store.semantics import Semantics
-from shard_store.shard_repair import Audit
+from shard_store.completeness.certificates import Scope, Tally, since, verdict
+from shard_store.completeness.comparing import Category, ListedShard
+from shard_store.model import ErrorRecord, Semantics, Split, end_at, position_at, shard_key
+from shard_store.shards.changes import Audit
 from shard_store.sql.schema import certificates, errors
 from shard_store.store import ShardStore
+from shard_store.upkeep.cleaning import Planned
 from support.store_backends import Pipeline, StoreBackend, rows
 
 AT_MOST = Semantics.AT_MOST_ONCE

@@ -6,11 +6,11 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from shard_store import views
 from shard_store.errors import StoreConfigurationError
 from shard_store.model import ErrorRecord, Split, shard_key
-from shard_store.pruning import RetentionPolicy
+from shard_store.operators import views
 from shard_store.store import ShardStore
+from shard_store.upkeep.pruning import RetentionPolicy
 from support.store_backends import STALE, Pipeline, StoreBackend, rows
 
 

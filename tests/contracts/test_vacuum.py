@@ -19,8 +19,8 @@ from queue_source.commands.main import app
 from queue_source.errors import BadObject, ObjectStoreError, OptionError
 from queue_source.options.storage import StorageOptions
 from shard_store.model import Split
-from shard_store.pruning import RetentionPolicy
 from shard_store.store import ShardStore, open_store
+from shard_store.upkeep.pruning import RetentionPolicy
 from support.servers.gcs import VARIABLE, GcsServer
 from support.servers.ministack import client, new_name
 from support.store_backends import Pipeline, StoreBackend

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from queue_source.admin.moving import FORMAT
 from shard_store import open_store
-from shard_store.moving import Cargo
+from shard_store.operators.moving import Cargo
 from support.coordinator_world import World
 from support.snippets import ROOT, blocks
 from support.store_backends import Pipeline

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from shard_store.failpoints import POINTS
-from shard_store.semantics import Semantics
+from shard_store.model import Semantics
 from support.snippets import ROOT
 from support.sweep_sinks import COLUMNS, READ_TWICE, reaching
 

@@ -15,10 +15,9 @@ from typer.testing import CliRunner
 
 import cuesqueue
 from queue_source.commands.main import app
-from shard_store import views
-from shard_store.completeness import Category
-from shard_store.model import Content, ErrorRecord, Split
-from shard_store.semantics import Semantics
+from shard_store.completeness.comparing import Category
+from shard_store.model import Content, ErrorRecord, Semantics, Split
+from shard_store.operators import views
 from shard_store.sql.schema import sources
 from shard_store.store import open_store
 from support.engine.queries import described, read, run

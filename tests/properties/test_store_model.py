@@ -14,8 +14,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from shard_store.errors import PipelineTakenOver, ShardsLost
 from shard_store.model import Position, PublishToken, ShardState, end_at, position_at, shard_key
-from shard_store.pruning import RetentionPolicy
-from shard_store.shard_repair import Audit
+from shard_store.shards.changes import Audit
+from shard_store.upkeep.pruning import RetentionPolicy
 from support.store_model import SIZE, STALE, Actor, Checkpoint, Crash, Model, World, run
 
 NAMES = ("p", "q", "foreign")

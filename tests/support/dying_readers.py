@@ -15,8 +15,7 @@ from queue_source.read import task as reading
 from queue_source.read.partitions import partition
 from queue_source.read.plan_store import PlanStore
 from queue_source.read.task import Alone, Beside, Work, read_work
-from shard_store.model import BEGINNING, Content, Plan, Range, Split, end_at, shard_key
-from shard_store.semantics import Semantics
+from shard_store.model import BEGINNING, Content, Plan, Range, Semantics, Split, end_at, shard_key
 from shard_store.store import ShardStore, open_store
 from support.sessions import LEAST
 from support.store_backends import Pipeline, rows

@@ -15,8 +15,7 @@ from typing import Any
 
 def run(archive: str, url: str) -> None:
     sys.path.insert(0, archive)
-    from shard_store import model
-    from shard_store.pruning import RetentionPolicy
+    from shard_store import RetentionPolicy, model  # of the package: its modules have moved since
     from shard_store.sql.schema import REVISION
     from shard_store.store import open_store
 

@@ -12,12 +12,23 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from shard_store import trusted_time
-from shard_store.model import BEGINNING, Content, Plan, Position, PublishToken, Range, Shard, ShardKey, Split, end_at
-from shard_store.publishing import Published
-from shard_store.semantics import Semantics
+from shard_store.batches.publishing import Published
+from shard_store.model import (
+    BEGINNING,
+    Content,
+    Plan,
+    Position,
+    PublishToken,
+    Range,
+    Semantics,
+    Shard,
+    ShardKey,
+    Split,
+    end_at,
+)
 from shard_store.sql.schema import identity, leases, metadata
 from shard_store.store import ShardStore, open_store
+from shard_store.upkeep import timing
 from support.queues.backend import Clock
 
 MYSQL_URL = os.environ.get("CUESQUEUE_TEST_MYSQL_URL", "")
@@ -53,7 +64,7 @@ class StoreBackend:
         """Let time pass in which readers run, and prune: so that the clock is trusted afterwards."""
         self.clock.advance(seconds)
         with open_store(self.url) as store, store.database.engine.begin() as connection:
-            connection.execute(leases.delete().where(leases.c.name.in_(trusted_time.NAMES)))
+            connection.execute(leases.delete().where(leases.c.name.in_(timing.NAMES)))
 
     def wipe(self) -> None:
         with open_store(self.url) as store, store.database.engine.begin() as connection:
@@ -147,7 +158,7 @@ def whole(shard: Shard) -> Range:
 
 
 def rows(store: ShardStore, view: str) -> list[dict[str, Any]]:
-    from shard_store.views import VIEWS
+    from shard_store.operators.views import VIEWS
 
     names = [column.name for column in VIEWS[view]]
     return [dict(zip(names, row, strict=True)) for page in store.pages(view) for row in page]

@@ -13,14 +13,14 @@ from datetime import datetime, timedelta, timezone
 
 import sqlalchemy as sa
 
-from shard_store.error_search import Criteria
-from shard_store.error_search import pages as error_pages
-from shard_store.listing import Found
+from shard_store.completeness.listing import Found
+from shard_store.error_table.search import Criteria
+from shard_store.error_table.search import pages as error_pages
 from shard_store.model import ALONE, BEGINNING, LISTING, Content, ErrorRecord, Range, ReadMark, Split, end_at, shard_key
-from shard_store.pruning import RetentionPolicy
+from shard_store.operators.views import VIEWS
 from shard_store.sql.schema import metadata, pipelines
 from shard_store.store import ShardStore
-from shard_store.views import VIEWS
+from shard_store.upkeep.pruning import RetentionPolicy
 
 SOURCE, PIPELINE = "year", "landing"
 BATCHES_A_YEAR = 365 * 24 * 120

@@ -19,7 +19,7 @@ from queue_source.storage.buckets import open_bucket
 from shard_store import failpoints
 from shard_store.failpoints import FailpointReached
 from shard_store.model import LISTING
-from shard_store.pruning import RetentionPolicy
+from shard_store.upkeep.pruning import RetentionPolicy
 from support.coordinator_world import EMPTY, World, assert_published_once, uris
 from support.driver_loop import DriverLoop, published, reader_options, states, until
 from support.store_backends import rows
@@ -517,7 +517,7 @@ def test_memory_is_flat_and_calls_are_bounded_over_many_known_objects(world: Wor
 
 
 def adopt(store: Any, source: str, names: list[str]) -> None:
-    from shard_store.adopting import Adopted
+    from shard_store.operators.moving import Adopted
 
     for first in range(0, len(names), 1000):
         store.adopt(source, [Adopted(name) for name in names[first : first + 1000]], "test")

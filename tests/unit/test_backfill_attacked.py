@@ -14,8 +14,8 @@ import pytest
 
 from queue_source.errors import ObjectRefused
 from queue_source.storage.buckets import open_bucket
-from shard_store.pruning import RetentionPolicy
 from shard_store.sql.schema import pipelines
+from shard_store.upkeep.pruning import RetentionPolicy
 from support.coordinator_world import World, assert_published_once, patiently, uris
 from support.driver_loop import published, states, until
 

@@ -19,7 +19,7 @@ from queue_source.read.task import Work, read_work
 from queue_source.storage.files import ObjectStat
 from shard_store.errors import StoreConfigurationError
 from shard_store.model import BEGINNING, Content, Payload, PlanIdentity, PublishToken, Range, end_at, shard_key
-from shard_store.shard_repair import Audit
+from shard_store.shards.changes import Audit
 from shard_store.sql.schema import pipelines, shards, sources
 from support import driver_loop
 from support.coordinator_world import EMPTY, World, patiently

@@ -19,12 +19,12 @@ from queue_source.errors import OptionError
 from queue_source.options import parse_reader_options
 from queue_source.options.storage import StorageOptions
 from queue_source.storage.buckets import Bucket, Known, Outcome, Page, open_bucket
-from shard_store import cleaning as planning
 from shard_store import failpoints
 from shard_store.failpoints import CLEANING_POINTS, FailpointReached
 from shard_store.model import shard_key
-from shard_store.shard_repair import Audit
+from shard_store.shards.changes import Audit
 from shard_store.sql.schema import cleanings, shards, sources
+from shard_store.upkeep import cleaning as planning
 from support.buckets import MemoryStore
 from support.coordinator_world import World
 from support.driver_loop import DriverLoop, states, until

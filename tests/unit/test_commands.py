@@ -24,7 +24,7 @@ from queue_source.commands.main import app
 from queue_source.commands.send import SET
 from queue_source.errors import QueueUnavailable
 from shard_store.errors import StoreConfigurationError, StoreUnavailable
-from shard_store.pruning import PruneResult
+from shard_store.upkeep.pruning import PruneResult
 
 SECRET = "n0t-t0-be-sh0wn"
 

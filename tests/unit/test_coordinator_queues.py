@@ -16,7 +16,7 @@ import pytest
 
 from queue_source.queues import open_queue
 from shard_store.model import Plan
-from shard_store.pruning import RetentionPolicy
+from shard_store.upkeep.pruning import RetentionPolicy
 from support.coordinator_world import EMPTY, World, assert_published_once, patiently, uris
 from support.driver_loop import DriverLoop, published, until
 

@@ -8,9 +8,9 @@ from collections.abc import Callable
 import pytest
 
 from queue_source.coordinator.heartbeats import send_heartbeats
-from shard_store.activity import Report
 from shard_store.errors import PipelineTakenOver, StoreUnavailable
 from shard_store.model import PublishToken
+from shard_store.shards.activity import Report
 from support.sessions import make_session
 
 COMMIT_TIMEOUT = 60.0

@@ -23,6 +23,38 @@ def inside(package: str, *layers: str) -> list[tuple[str, ...]]:
 
 
 LAYERS: tuple[tuple[str, ...], ...] = (
+    ("shard_store.errors", "shard_store.failpoints", "shard_store.model", "shard_store.redaction"),
+    *inside(
+        "shard_store.sql",
+        "memory schema shared_file",
+        "row_sets",
+        "dialects",
+        "engines transaction",
+        "database",
+        "install migrations",
+    ),
+    ("shard_store.sql",),
+    *inside("shard_store.shards", "activity sources", "changes", "announcing", "ownership"),
+    ("shard_store.shards",),
+    *inside("shard_store.error_table", "records", "search", "handling"),
+    ("shard_store.error_table",),
+    *inside(
+        "shard_store.batches",
+        "outputs snapshots",
+        "positions readings",
+        "publishing",
+        "progress",
+        "plans starting",
+    ),
+    ("shard_store.batches",),
+    *inside("shard_store.completeness", "listing", "comparing", "certificates"),
+    ("shard_store.completeness",),
+    *inside("shard_store.operators", "moving repair shards status views"),
+    ("shard_store.operators",),
+    *inside("shard_store.upkeep", "timing", "cleaning", "pruning"),
+    ("shard_store.upkeep",),
+    ("shard_store.store",),
+    ("shard_store.kept_store",),
     ("shard_store",),
     ("queue_source.errors",),
     ("queue_source.messages", "queue_source.tags"),
@@ -68,8 +100,13 @@ Units of one layer do not know each other.
 STRANGERS = {
     "queue_source.storage": ("queue_source.queues", "queue_source.announcements"),
     "queue_source.formats": ("queue_source.queues", "queue_source.announcements"),
+    **dict.fromkeys(
+        ("shard_store.upkeep.timing", "shard_store.upkeep.cleaning", "shard_store.upkeep.pruning"),
+        inside("shard_store.operators", "moving repair shards status views")[0],
+    ),
 }
-"""Units that know nothing of others below them: what reads objects does not depend on how they were announced."""
+"""Units that know nothing of others below them: what reads objects does not depend on how they were announced, and what
+goes on by itself does not depend on what people ask for."""
 
 ONLY_IN: dict[str, tuple[str, ...]] = {
     "pyspark": ("queue_source.spark", "pyspark_cuesqueue"),
@@ -81,14 +118,21 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "grpc": ("queue_source.queues.pubsub",),
     "pika": ("queue_source.queues.amqp",),
     "sqlalchemy": (
-        "shard_store",
+        "shard_store.sql",
+        "shard_store.shards",
+        "shard_store.error_table",
+        "shard_store.batches",
+        "shard_store.completeness",
+        "shard_store.operators",
+        "shard_store.upkeep",
+        "shard_store.store",
         "queue_source.queues.sql",
         "queue_source.queues.sim",
         "queue_source.sinks",
         "queue_source.admin",
         "queue_source.foreach_batch",
     ),
-    "alembic": ("shard_store",),
+    "alembic": ("shard_store.sql",),
     "pyiceberg": ("queue_source.sinks",),
     "pyarrow": (
         "queue_source.storage",
@@ -237,6 +281,10 @@ def test_the_shard_store_stands_on_its_own() -> None:
     ("importer", "source", "wrong"),
     [
         ("shard_store.store", "import queue_source.errors", True),
+        ("shard_store.sql.transaction", "from shard_store.batches import plans", True),
+        ("shard_store.shards.changes", "from shard_store.shards import ownership", True),
+        ("shard_store.upkeep.pruning", "from shard_store.operators import repair", True),
+        ("shard_store.upkeep.pruning", "from shard_store.error_table.records import FINAL", False),
         ("shard_store.store", "from . import model", False),
         ("queue_source.queues.sqs", "from queue_source import errors", False),
         ("queue_source.queues.sqs", "def f():\n    from queue_source.coordinator import x", True),

@@ -14,7 +14,7 @@ from queue_source.read.isolation import FAN_OUT
 from queue_source.read.partitions import MIN_PIECE
 from queue_source.read.task import Alone, read_work
 from shard_store.errors import StoreUnavailable
-from shard_store.semantics import Semantics
+from shard_store.model import Semantics
 from shard_store.store import ShardStore
 from support.dying_readers import SCHEMA, Died, Query
 

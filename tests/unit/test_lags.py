@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shard_store.lags import BOUNDS, FIRST, histogram, percentile
+from shard_store.shards.activity import BOUNDS, SHORTEST, histogram, percentile
 
 MONTH = 30 * 86_400_000_000
-LAGS = st.lists(st.integers(round(FIRST), MONTH), min_size=1, max_size=200)
+LAGS = st.lists(st.integers(round(SHORTEST), MONTH), min_size=1, max_size=200)
 
 
 @given(LAGS, st.sampled_from([0.01, 0.5, 0.99, 1.0]))
@@ -36,5 +36,5 @@ def test_without_a_lag_there_is_no_percentile() -> None:
 
 
 def test_what_is_beyond_a_bound_is_the_last_bucket_and_clocks_that_disagree_are_the_first() -> None:
-    assert percentile(histogram([-5]), 0.5) == FIRST
+    assert percentile(histogram([-5]), 0.5) == SHORTEST
     assert percentile(histogram([100 * MONTH]), 0.5) == percentile(histogram([round(BOUNDS[-1])]), 0.5)

@@ -18,7 +18,7 @@ from queue_source.errors import QueueUnavailable
 from queue_source.queues import Depth
 from queue_source.queues.base import Capabilities
 from shard_store.errors import PipelineTakenOver, StoreUnavailable
-from shard_store.pruning import PruneResult, RetentionPolicy
+from shard_store.upkeep.pruning import PruneResult, RetentionPolicy
 from support.sessions import make_session
 
 

@@ -17,8 +17,8 @@ from queue_source.commands.main import app
 from queue_source.coordinator.error_log import PERIOD
 from queue_source.coordinator.prefix_watch import WINDOW, PrefixWatch
 from queue_source.messages import Receipt, Received
-from shard_store.activity import Intake
 from shard_store.model import Content, ErrorRecord, PublishToken
+from shard_store.shards.activity import Intake
 from support.coordinator_world import EMPTY, World, assert_published_once, uris
 
 WRONG, RIGHT = "s3://buckte/", "s3://bucket/"

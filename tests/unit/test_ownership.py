@@ -13,8 +13,8 @@ from queue_source.coordinator.ownership import Ownership
 from queue_source.coordinator.room import Limits
 from queue_source.messages import Receipt
 from shard_store.model import PublishToken, ShardKey
-from shard_store.pruning import RetentionPolicy
 from shard_store.store import ShardStore, open_store
+from shard_store.upkeep.pruning import RetentionPolicy
 from support.deliveries import hold, received
 from support.sessions import make_session
 from support.store_backends import Pipeline, content

@@ -24,7 +24,7 @@ from queue_source.spark.views import CuesqueueViewReader, ViewPartition, view_sc
 from queue_source.spark.writer import CuesqueueStreamWriter
 from shard_store.errors import StoreConfigurationError
 from shard_store.model import BEGINNING, Content, PlanIdentity, PublishToken, Range, ReadMark, end_at, shard_key
-from shard_store.shared_file import SharedFile
+from shard_store.sql.shared_file import SharedFile
 from shard_store.store import ShardStore, open_store
 from support.reading import plan_store
 from support.servers.postgres import new_database

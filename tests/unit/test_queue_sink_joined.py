@@ -28,9 +28,10 @@ from queue_source.sinks.queue_rows import HASH_HEADER, INDEX_HEADER
 from queue_source.spark import writer as writer_module
 from queue_source.spark.compat import WRITES_ARROW
 from queue_source.spark.writer import CuesqueueStreamWriter
-from shard_store import failpoints, shards
+from shard_store import failpoints
 from shard_store.errors import PipelineTakenOver, ShardsLost
 from shard_store.failpoints import FailpointReached
+from shard_store.shards import ownership
 from shard_store.store import ShardStore, open_store
 from support.store_backends import Pipeline, rows
 
@@ -203,7 +204,7 @@ def test_a_shard_that_either_lost_undoes_all_and_the_next_attempt_goes_without_i
     us = query.pipelines[whose]
     other = Pipeline.start(query.store, "other", us.source)
     lost = us.plan().ranges[0]
-    query.store.database.write(lambda c: shards.release(c, us.token, [lost.key]))
+    query.store.database.write(lambda c: ownership.release(c, us.token, [lost.key]))
     assert query.store.acquire(other.token, {lost.key: None}) == {lost.key}
     with pytest.raises(ShardsLost, match=whose):
         query.commit(0, written)

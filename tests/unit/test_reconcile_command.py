@@ -21,9 +21,9 @@ from queue_source.errors import ObjectStoreError
 from queue_source.messages import ListedObject
 from queue_source.storage.buckets import local
 from queue_source.storage.buckets.base import Page
-from shard_store.certificates import Tally
-from shard_store.pruning import RetentionPolicy
+from shard_store.completeness.certificates import Tally
 from shard_store.sql.schema import sources
+from shard_store.upkeep.pruning import RetentionPolicy
 from support.coordinator_world import EMPTY, World, patiently
 from support.driver_loop import until
 from support.inventories import CREATED, FORMATS, Entry, write_inventory

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy.engine import make_url
 
 from shard_store.sql.database import Database
-from shard_store.sql.urls import same_database
+from shard_store.sql.engines import same_database
 
 PG = "postgresql+psycopg://u:secret@host/db"
 

@@ -32,8 +32,8 @@ from queue_source.serve.guard import COOKIE, Access
 from queue_source.serve.reads import THREADS, WAITING, StoreReads
 from shard_store.errors import StoreUnavailable
 from shard_store.model import ErrorRecord, Position, Split
-from shard_store.operations import StatusLimits
-from shard_store.shard_search import ShardCriteria
+from shard_store.operators.shards import ShardCriteria
+from shard_store.operators.status import StatusLimits
 from shard_store.store import ShardStore, open_store
 from support.servers.programs import free_port
 from support.store_backends import Pipeline

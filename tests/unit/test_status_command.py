@@ -14,8 +14,8 @@ from typer.testing import CliRunner, Result
 
 import cuesqueue
 from queue_source.commands.main import app
-from shard_store.activity import Report
 from shard_store.model import ErrorRecord, Runtime
+from shard_store.shards.activity import Report
 from support.coordinator_world import World, patiently, uris
 from support.driver_loop import until
 from support.store_backends import Pipeline

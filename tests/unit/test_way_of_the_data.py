@@ -34,10 +34,10 @@ CALLBACKS = {
     ("coordinator.in_flight", "coordinator.receiving"): "the condition that ends a wait",
     ("coordinator.shares", "coordinator.ready"): "the next one of the items that it was given to put in turn",
     (
-        "shard_store.starting",
+        "shard_store.batches.starting",
         "coordinator.changes",
     ): "options that changed are refused by the function that it was given",
-    ("shard_store.naming", "queues.urls"): "older names of queues are read by the function that it was given",
+    ("shard_store.shards.sources", "queues.urls"): "older names of queues are read by the function that it was given",
     ("formats.pieces", "read.combined"): "halves are read by the function that it was given",
 }
 """Calls up the layers that are meant, and why."""
@@ -45,6 +45,7 @@ CALLBACKS = {
 RUNNERS = {
     "queue_source.coordinator.threads": "runs each part on a thread",
     "shard_store.sql.database": "runs what it is given in a transaction, and again after passing trouble",
+    "shard_store.sql.transaction": "takes what it is given, one after the other, and makes chunks of it",
 }
 """Modules whose purpose is to call what they are given."""
 
@@ -114,7 +115,7 @@ def test_no_call_of_the_reader_process_climbs_back_up_the_layers(tmp_path: Path)
     seen = {callee for _, callee in trace.calls}
     parts = ("receiving", "opening", "ownership", "in_flight", "progress", "acknowledging", "leases", "heartbeats")
     assert {f"queue_source.coordinator.{part}" for part in parts} <= seen
-    assert {"queue_source.announcements.parser", "shard_store.plans", "shard_store.publishing"} <= seen
+    assert {"queue_source.announcements.parser", "shard_store.batches.plans", "shard_store.batches.publishing"} <= seen
     assert trace.climbs() == set()
 
 
@@ -142,5 +143,5 @@ def test_no_call_of_a_task_climbs_back_up_the_layers(tmp_path: Path) -> None:
 
 
 def test_a_call_up_the_layers_is_seen() -> None:
-    trace = Trace({("shard_store.plans", "queue_source.coordinator.progress")})
+    trace = Trace({("shard_store.batches.plans", "queue_source.coordinator.progress")})
     assert trace.climbs()

@@ -20,7 +20,7 @@ from queue_source.errors import MalformedNotification, OptionError
 from queue_source.options.storage import StorageOptions
 from queue_source.storage.files import raise_mapped, resolve
 from queue_source.uris import plain_uri
-from shard_store.adopting import Adopted
+from shard_store.operators.moving import Adopted
 from shard_store.sql.transaction import chunks
 from shard_store.store import ShardStore
 

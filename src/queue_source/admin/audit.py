@@ -5,7 +5,7 @@ from __future__ import annotations
 import getpass
 import socket
 
-from shard_store.shard_repair import Audit
+from shard_store.shards.changes import Audit
 
 
 def audit(reason: str) -> Audit:

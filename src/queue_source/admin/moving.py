@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from queue_source.errors import OptionError
-from shard_store import moving
 from shard_store.failpoints import reach
-from shard_store.moving import Cargo, Place, Value
+from shard_store.operators import moving
+from shard_store.operators.moving import Cargo, Place, Value
 from shard_store.sql.transaction import Transaction
 from shard_store.store import ShardStore
 

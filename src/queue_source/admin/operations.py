@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from shard_store import operations
-from shard_store.operations import Hour, PipelineStatus, StatusLimits
+from shard_store.operators import status as operations
+from shard_store.operators.status import Hour, PipelineStatus, StatusLimits
 from shard_store.store import ShardStore
 
 

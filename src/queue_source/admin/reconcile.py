@@ -23,8 +23,8 @@ from queue_source.options import ListingOptions
 from queue_source.queues import Queue
 from queue_source.queues.base import Unsendable, send_messages
 from queue_source.storage.buckets.base import Bucket, Page
-from shard_store.certificates import EMPTY, Scope, Tally, verdict
-from shard_store.completeness import MEASURED, UNMEASURED, UNPUBLISHED, Category, Clocks, Finding, ListedShard
+from shard_store.completeness.certificates import EMPTY, Scope, Tally, verdict
+from shard_store.completeness.comparing import MEASURED, UNMEASURED, UNPUBLISHED, Category, Clocks, Finding, ListedShard
 from shard_store.model import micros
 from shard_store.sql.transaction import ROWS_PER_STATEMENT, chunks
 from shard_store.store import ShardStore

@@ -17,8 +17,8 @@ from queue_source.messages import Outgoing
 from queue_source.queues import Queue, open_queue
 from queue_source.queues.base import Unsendable, republished, send_messages
 from queue_source.queues.urls import scheme
-from shard_store import error_repair, error_search
-from shard_store.error_search import Criteria, StoredError
+from shard_store.error_table import handling, search
+from shard_store.error_table.search import Criteria, StoredError
 from shard_store.redaction import HIDDEN
 from shard_store.store import ShardStore
 
@@ -79,7 +79,7 @@ def requeue(
     done = Requeued()
     criteria = criteria if criteria.states else replace(criteria, states=("pending", "recorded", "delivered"))
     with _Outbox(to, tag, dry_run) as outbox:
-        for page in error_search.pages(store.database, criteria, limit=limit):
+        for page in search.pages(store.database, criteria, limit=limit):
             _requeue(store, page, outbox, announce, done)
     done.messages = outbox.sent
     return done
@@ -162,7 +162,7 @@ class _Outbox:
         message = Outgoing(error.input or b"", tag, headers, error.group)
         self._waiting.setdefault(self.to or error.queue, []).append(message)
 
-    def announce(self, shard: error_repair.Reopened, body: bytes) -> None:
+    def announce(self, shard: handling.Reopened, body: bytes) -> None:
         headers = {OBJECT_VERSION: shard.version} if shard.version else {}
         message = Outgoing(body, self.tag or "", headers, shard.group)
         self._waiting.setdefault(self.to or shard.queue, []).append(message)

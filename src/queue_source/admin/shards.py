@@ -10,11 +10,10 @@ from functools import partial
 
 from queue_source.admin.audit import audit
 from queue_source.messages import MESSAGE_URI
-from shard_store import shard_search
 from shard_store.model import ShardKey
-from shard_store.shard_repair import ShardsChanged
-from shard_store.shard_search import FoundShard, ShardCriteria
-from shard_store.shard_story import ShardStory
+from shard_store.operators import shards
+from shard_store.operators.repair import ShardsChanged
+from shard_store.operators.shards import FoundShard, ShardCriteria, ShardStory
 from shard_store.store import ShardStore
 
 _Change = Callable[[Sequence[ShardKey]], ShardsChanged]
@@ -152,6 +151,6 @@ def forget_shards(
 
 def _each(store: ShardStore, criteria: ShardCriteria, limit: int | None, change: _Change) -> ShardsChanged:
     done = ShardsChanged()
-    for page in shard_search.pages(store.database, criteria, limit=limit):
+    for page in shards.pages(store.database, criteria, limit=limit):
         done += change([shard.key for shard in page])
     return done

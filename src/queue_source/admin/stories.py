@@ -6,8 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from queue_source.coordinator.error_queue import error_as_dict, iso_time
-from shard_store.shard_search import FoundShard
-from shard_store.shard_story import ShardStory
+from shard_store.operators.shards import FoundShard, ShardStory
 
 
 def shard_as_dict(shard: FoundShard) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from shard_store.operations import PipelineStatus, Published
+    from shard_store.operators.status import PipelineStatus, Published
 
 
 def status_lines(one: PipelineStatus) -> Iterator[tuple[str, str]]:

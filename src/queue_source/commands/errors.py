@@ -12,7 +12,7 @@ from queue_source.commands.send import Notification, s3_event
 from queue_source.errors import OptionError
 
 if TYPE_CHECKING:
-    from shard_store.error_search import StoredError
+    from shard_store.error_table.search import StoredError
 
 group = typer.Typer(
     name="errors",
@@ -38,7 +38,7 @@ def list_errors(
 ) -> None:
     """List errors, the oldest first. With --json each has up to 65,536 bytes of its input."""
     from queue_source.coordinator.error_queue import iso_time
-    from shard_store.error_delivery import MAX_INPUT
+    from shard_store.error_table.handling import MAX_INPUT
 
     found = _found(store, choice, limit + 1, MAX_INPUT if as_json else 0)
     more = len(found) > limit
@@ -136,10 +136,10 @@ def drop(
     """Delete errors for good. Objects stay quarantined, and errors of a batch that is not yet published are kept."""
     chosen = choice.criteria(everything=everything)
     import shard_store
-    from shard_store import error_search
+    from shard_store.error_table import search
 
     with shard_store.open_store(store, create=False) as opened:
-        pages = error_search.pages(opened.database, chosen, limit=limit, max_input=0)
+        pages = search.pages(opened.database, chosen, limit=limit, max_input=0)
         found = [(error.key, error.state) for page in pages for error in page]
         keys = [key for key, state in found if state != State.PENDING.value]
         dropped = len(keys) if dry_run else opened.drop_errors(keys)
@@ -149,11 +149,11 @@ def drop(
 
 def _found(store: str, choice: Choice, limit: int, max_input: int | None = None) -> list[StoredError]:
     import shard_store
-    from shard_store import error_search
+    from shard_store.error_table import search
 
     criteria = choice.criteria()
     with shard_store.open_store(store, create=False) as opened:
-        pages = error_search.pages(opened.database, criteria, limit=limit, max_input=max_input)
+        pages = search.pages(opened.database, criteria, limit=limit, max_input=max_input)
         return [error for page in pages for error in page]
 
 

@@ -18,8 +18,8 @@ from queue_source.options.secrets import shown
 from queue_source.options.units import parse_duration
 
 if TYPE_CHECKING:
-    from shard_store.error_search import Criteria
-    from shard_store.shard_search import ShardCriteria
+    from shard_store.error_table.search import Criteria
+    from shard_store.operators.shards import ShardCriteria
 
 
 T = TypeVar("T", bound="Criteria | ShardCriteria")
@@ -89,7 +89,7 @@ class Choice:
         Without `everything` also where nothing is chosen: a command that changes what it finds is not run on all
         errors because an option was forgotten.
         """
-        from shard_store.error_search import Criteria  # here: it loads SQLAlchemy, and `--help` can do without
+        from shard_store.error_table.search import Criteria  # here: it loads SQLAlchemy, and `--help` can do without
 
         words = {"scope": tuple(scope.value for scope in self.scope or ()), "cause": tuple(self.cause or ())}
         chosen = Criteria(
@@ -139,7 +139,7 @@ class ShardChoice:
 
     def criteria(self, *, everything: bool = True) -> ShardCriteria:
         """The options for the store, as `Choice.criteria`."""
-        from shard_store.shard_search import ShardCriteria  # here: it loads SQLAlchemy, and `--help` can do without
+        from shard_store.operators.shards import ShardCriteria  # here: it loads SQLAlchemy, and `--help` can do without
 
         chosen = ShardCriteria(
             ids=tuple(self.ids or ()),

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from queue_source.options.listing import ListingOptions
     from queue_source.storage.buckets.base import Page
     from queue_source.storage.inventory import Inventory
-    from shard_store.certificates import Certificate, Difference
-    from shard_store.completeness import Finding
+    from shard_store.completeness.certificates import Certificate, Difference
+    from shard_store.completeness.comparing import Finding
     from shard_store.store import ShardStore
 
 _SHOWN = 10  # names of each kind that people see; --list has all
@@ -167,7 +167,7 @@ class _Job:
         """Compare one prefix, and what is said of it."""
         from queue_source.admin import reconcile as reconciling
         from queue_source.admin.audit import audit
-        from shard_store.certificates import since
+        from shard_store.completeness.certificates import since
 
         sent = 0 if self.announcer is None else self.announcer.sent
         evidence = reconciling.LISTED if self.inventory is None else self.inventory.manifest

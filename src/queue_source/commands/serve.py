@@ -61,7 +61,7 @@ def serve(
     except ModuleNotFoundError as error:
         raise OptionError("serve", f"needs {error.name}: pip install 'cuesqueue[serve]'") from None
     import shard_store
-    from shard_store.operations import StatusLimits
+    from shard_store.operators.status import StatusLimits
 
     access = run.access_of(host, token or None, allowed_host or [])
     limits = StatusLimits(limit("--max-lag", max_lag), limit("--max-silence", max_silence), max_errors)

@@ -12,7 +12,7 @@ from queue_source.commands.output import FAILED, DryRun, Json, Store, print_resu
 from queue_source.errors import OptionError
 
 if TYPE_CHECKING:
-    from shard_store.shard_repair import ShardsChanged
+    from shard_store.operators.repair import ShardsChanged
 
 group = typer.Typer(
     name="shards",

@@ -17,7 +17,7 @@ from queue_source.commands.filters import duration_of
 from queue_source.commands.output import UNHEALTHY, Json, Store, print_result, print_table, shown, tell
 
 if TYPE_CHECKING:
-    from shard_store.operations import PipelineStatus, StatusLimits
+    from shard_store.operators.status import PipelineStatus, StatusLimits
     from shard_store.store import ShardStore
 
 _WHOLE = 3  # pipelines that are shown with all that is known of them; of more, one line each
@@ -52,7 +52,7 @@ def status(
     """
     pause = duration_of("--interval", interval)
     import shard_store
-    from shard_store.operations import StatusLimits
+    from shard_store.operators.status import StatusLimits
 
     def limit(option: str, text: str | None) -> timedelta | None:
         return None if text is None else duration_of(option, text)

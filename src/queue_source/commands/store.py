@@ -51,8 +51,8 @@ def prune(
     pipelines = duration_of("--pipelines-older-than", pipelines_older_than)
     data = None if data_older_than is None else duration_of("--data-older-than", data_older_than)
     import shard_store
-    from shard_store.pruning import TABLES
-    from shard_store.trusted_time import LASTING
+    from shard_store.upkeep.pruning import TABLES
+    from shard_store.upkeep.timing import LASTING
 
     policy = shard_store.RetentionPolicy(
         window=window, max_shards=max_shards, source=source, pipelines=pipelines, data=data

@@ -19,9 +19,9 @@ from queue_source.coordinator.session import Session, with_back_off
 from queue_source.coordinator.threads import Threads
 from queue_source.errors import BadObject, CuesqueueError, ObjectRefused, ObjectStoreError, OptionError
 from queue_source.storage.buckets.base import Bucket, Page
+from shard_store.completeness.listing import Claim, Found
 from shard_store.errors import LostProgress, PipelineTakenOver, ShardStoreError
 from shard_store.failpoints import reach
-from shard_store.listing import Claim, Found
 from shard_store.model import micros
 
 logger = logging.getLogger("cuesqueue")

@@ -13,8 +13,8 @@ from queue_source.messages import MESSAGE_URI
 from queue_source.options import ReaderOptions
 from queue_source.options.content import ContentKind
 from queue_source.options.places import WHILE_PARTLY_READ, WHILE_UNFINISHED
+from shard_store.batches.starting import Started
 from shard_store.model import BEGINNING, Content, Position, is_end
-from shard_store.starting import Started
 
 _SHOWN = 300  # characters of an id: senders of messages choose them
 

@@ -1,6 +1,6 @@
 """Deleting or moving objects once they were read, on a thread of its own: one pipeline of the source at a time.
 
-What is to be done is written into the store before, and what came of it after (`shard_store.cleaning`). A death in
+What is to be done is written into the store before, and what came of it after (`upkeep/cleaning.py`). A death in
 between is no more than a repetition: what is gone stays gone, and what is another object by now is left alone.
 """
 
@@ -19,10 +19,10 @@ from queue_source.errors import BadObject, ObjectRefused, ObjectStoreError
 from queue_source.storage.buckets.base import Bucket, Known, Outcome
 from queue_source.storage.files import bucket_of
 from queue_source.uris import climbs
-from shard_store import cleaning
-from shard_store.cleaning import Cleaning, Ended, Planned
 from shard_store.errors import LostProgress, ShardStoreError
 from shard_store.failpoints import reach
+from shard_store.upkeep import cleaning
+from shard_store.upkeep.cleaning import Cleaning, Ended, Planned
 
 logger = logging.getLogger("cuesqueue")
 

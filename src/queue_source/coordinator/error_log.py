@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from queue_source.coordinator.session import Session
 from queue_source.queues.log_ids import log_id_of
-from shard_store.error_search import StoredError
+from shard_store.error_table.search import StoredError
 from shard_store.model import ErrorRecord
 
 logger = logging.getLogger("cuesqueue")

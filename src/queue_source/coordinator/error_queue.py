@@ -16,8 +16,8 @@ from typing import Any
 from queue_source.coordinator.session import Session
 from queue_source.messages import Outgoing
 from queue_source.queues.base import Queue, Transactional, send_messages, transactional
-from shard_store import error_delivery
-from shard_store.error_search import StoredError
+from shard_store.error_table import handling
+from shard_store.error_table.search import StoredError
 from shard_store.failpoints import reach
 from shard_store.model import is_end, offset_of
 from shard_store.sql.transaction import Transaction
@@ -75,9 +75,9 @@ class ErrorQueue:
         database, token = self._session.store.database, self._session.token
 
         def work(transaction: Transaction) -> int:
-            found = error_delivery.claim(transaction, token, self._session.options.source, others=others)
+            found = handling.claim(transaction, token, self._session.options.source, others=others)
             queue.send_in_transaction(transaction, [_outgoing(error) for error in found])
-            error_delivery.mark_delivered(transaction, token, [error.key for error in found], name)
+            handling.mark_delivered(transaction, token, [error.key for error in found], name)
             return len(found)
 
         return database.write(work)

@@ -6,8 +6,8 @@ import logging
 from collections.abc import Callable
 
 from queue_source.coordinator.session import Session
-from shard_store.activity import Report
 from shard_store.errors import StoreUnavailable
+from shard_store.shards.activity import Report
 
 logger = logging.getLogger("cuesqueue")
 

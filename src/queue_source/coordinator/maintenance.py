@@ -16,8 +16,8 @@ from queue_source.coordinator.session import Session
 from queue_source.errors import QueueError
 from queue_source.logs.setup import tell_left_out
 from shard_store.errors import LostProgress, PipelineTakenOver, ShardStoreError
-from shard_store.pruning import RetentionPolicy
-from shard_store.trusted_time import LASTING
+from shard_store.upkeep.pruning import RetentionPolicy
+from shard_store.upkeep.timing import LASTING
 
 logger = logging.getLogger("cuesqueue")
 

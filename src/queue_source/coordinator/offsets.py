@@ -8,9 +8,9 @@ from typing import Any
 
 from queue_source.coordinator.progress import Progress
 from queue_source.coordinator.session import Session
+from shard_store.batches.progress import lost_progress
+from shard_store.batches.starting import Started
 from shard_store.errors import LostProgress, StoreConfigurationError
-from shard_store.offsets import lost_progress
-from shard_store.starting import Started
 
 Offset = Mapping[str, Any]
 

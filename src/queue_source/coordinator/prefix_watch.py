@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from queue_source.announcements.contents import OUTSIDE_PREFIXES, Announced
 from queue_source.coordinator.error_log import PERIOD
 from queue_source.coordinator.session import Session
-from shard_store.activity import Intake
+from shard_store.shards.activity import Intake
 
 logger = logging.getLogger("cuesqueue")
 

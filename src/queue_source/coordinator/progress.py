@@ -11,9 +11,9 @@ from queue_source.coordinator.error_queue import ErrorQueue
 from queue_source.coordinator.in_flight import InFlight
 from queue_source.coordinator.ownership import Ownership
 from queue_source.coordinator.session import Session
+from shard_store.batches.progress import Confirmed, lost_progress
 from shard_store.failpoints import reach
 from shard_store.model import Range, Snapshot, is_end
-from shard_store.offsets import Confirmed, lost_progress
 
 logger = logging.getLogger("cuesqueue")
 

@@ -10,7 +10,7 @@ from queue_source.coordinator.in_flight import InFlight
 from queue_source.coordinator.maintenance import Maintenance
 from queue_source.coordinator.prefix_watch import PrefixWatch
 from queue_source.coordinator.session import Session
-from shard_store.activity import Report
+from shard_store.shards.activity import Report
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,8 @@ from queue_source.coordinator.precedence import Precedence
 from queue_source.errors import QueueUnavailable
 from queue_source.options import ReaderOptions
 from queue_source.queues.base import Queue
-from shard_store.model import PublishToken
-from shard_store.naming import Names
-from shard_store.semantics import Semantics
+from shard_store.model import PublishToken, Semantics
+from shard_store.shards.sources import Names
 from shard_store.store import ShardStore
 
 logger = logging.getLogger("cuesqueue")

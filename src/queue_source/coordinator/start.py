@@ -38,10 +38,9 @@ from queue_source.options.queue_checks import warn_of_retention
 from queue_source.queues.base import Queue, identity_of
 from queue_source.queues.urls import canonical
 from queue_source.storage.buckets.base import Bucket
-from shard_store.model import LISTING, Runtime
-from shard_store.naming import Naming
-from shard_store.semantics import Semantics
-from shard_store.starting import Started
+from shard_store.batches.starting import Started
+from shard_store.model import LISTING, Runtime, Semantics
+from shard_store.shards.sources import Naming
 from shard_store.store import ShardStore
 
 _REMEMBERED_LEASES = 3.0  # after a reader's end its messages come again within one lease, to whoever runs by then

@@ -24,10 +24,10 @@ from queue_source.errors import OptionError
 from queue_source.options.local_paths import absolute_url
 from queue_source.spark.noted_plan import noted_plans
 from queue_source.spark.process import driver_folder, driver_identity, presence_folder
-from shard_store import outputs
+from shard_store.batches import outputs
+from shard_store.batches.starting import check_name
 from shard_store.failpoints import reach
 from shard_store.model import DELIVERY, PlanIdentity
-from shard_store.starting import check_name
 from shard_store.store import QUERY_PATIENCE, ShardStore, open_store
 
 

@@ -16,10 +16,10 @@ from queue_source.options.secrets import shown
 from queue_source.options.time_zones import parse_time_zone
 from queue_source.options.units import format_duration
 from queue_source.options.views import ViewOptions
-from shard_store.semantics import Semantics
+from shard_store.model import Semantics
 
 _TARGETS = ("table", "path", "queueUrl")
-_SURE = timedelta(hours=1)  # by which an object has to be younger than what was forgotten (shard_store.listing.SURE)
+_SURE = timedelta(hours=1)  # by which an object has to be younger than what was forgotten (`SURE` of listings)
 
 
 def check_reader(options: ReaderOptions) -> None:

@@ -19,7 +19,7 @@ from queue_source.options.declaring import OnChange, option
 from queue_source.options.logs import LogOptions
 from queue_source.options.receiving import NotificationOptions, QueueOptions
 from queue_source.options.secrets import SecretUrl
-from shard_store.semantics import Semantics
+from shard_store.model import Semantics
 
 DEFAULT_STORE = "sqlite:///cuesqueue.db"
 DEFAULT_WINDOW = "30 days"

@@ -12,7 +12,7 @@ from queue_source.options.reader import store_url
 from queue_source.options.secrets import SecretUrl
 from queue_source.options.storage import StorageOptions
 
-# "data", and the keys of `shard_store.views.VIEWS`, which loads SQLAlchemy: executors read options without it
+# "data", and the keys of `shard_store.operators.views.VIEWS`, which loads SQLAlchemy: executors read options without it
 _VIEWS = ("data", "splits", "shards", "attempts", "errors", "cleanings", "files_state", "completeness")
 
 

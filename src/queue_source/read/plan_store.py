@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from queue_source.options import SecretUrl
 from shard_store.errors import StoreConfigurationError
-from shard_store.shared_file import SharedFile
+from shard_store.sql.shared_file import SharedFile
 
 if TYPE_CHECKING:
     from shard_store.store import ShardStore

@@ -34,8 +34,8 @@ from queue_source.schema.merging import Hints, TypesDiffer, merged, resolved, wi
 from queue_source.storage.buckets import open_bucket
 from shard_store.errors import ShardStoreError
 from shard_store.model import Content
+from shard_store.operators.views import VIEWS
 from shard_store.store import open_store
-from shard_store.views import VIEWS
 
 _SAMPLE_PAGES = 20  # of a listing, of which perhaps nothing is wanted
 _SAMPLE_LEASE = 60.0  # seconds after which messages come back by themselves, should this process die

@@ -24,9 +24,9 @@ from queue_source.serve.metrics import Export
 from queue_source.serve.reads import StoreReads
 from queue_source.serve.rendering import page
 from shard_store.errors import ShardStoreError
-from shard_store.operations import PipelineStatus, StatusLimits, complaints
+from shard_store.operators.shards import ShardCriteria
+from shard_store.operators.status import PipelineStatus, StatusLimits, complaints
 from shard_store.redaction import redact_text
-from shard_store.shard_search import ShardCriteria
 from shard_store.store import ShardStore
 
 STATIC = Path(__file__).parent / "static"

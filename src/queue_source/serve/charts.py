@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
-from shard_store.operations import SLOT_SECONDS, Hour, PipelineStatus, Published, Slot
+from shard_store.operators.status import SLOT_SECONDS, Hour, PipelineStatus, Published, Slot
 from shard_store.store import ShardStore
 
 DAYS = 7

@@ -19,7 +19,7 @@ from prometheus_client.registry import Collector
 
 from queue_source.serve.reads import StoreReads
 from shard_store.errors import ShardStoreError
-from shard_store.operations import DEAD, RUNNING, STOPPED, PipelineStatus
+from shard_store.operators.status import DEAD, RUNNING, STOPPED, PipelineStatus
 from shard_store.redaction import visible
 
 PIPELINES = 1000

@@ -13,7 +13,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 from shard_store.errors import StoreUnavailable
-from shard_store.operations import PipelineStatus
+from shard_store.operators.status import PipelineStatus
 from shard_store.store import ShardStore
 
 T = TypeVar("T")

@@ -11,7 +11,7 @@ from queue_source.errors import OptionError
 from queue_source.serve.app import create_app
 from queue_source.serve.guard import LOOPBACK, SHORTEST_TOKEN, Access
 from queue_source.serve.reads import StoreReads
-from shard_store.operations import StatusLimits
+from shard_store.operators.status import StatusLimits
 from shard_store.store import ShardStore
 
 _REQUESTS = 64

@@ -23,12 +23,12 @@ from queue_source.queues.sql.database import Address, create_tables, metadata, o
 from queue_source.queues.sql.staging import Staging
 from queue_source.sinks.base import Batch
 from queue_source.sinks.queue_rows import Messages, RowRefused, check_columns
+from shard_store.batches.publishing import Published
 from shard_store.failpoints import reach
-from shard_store.publishing import Published
-from shard_store.shared_file import SharedFile
 from shard_store.sql.database import Database
+from shard_store.sql.engines import same_database
+from shard_store.sql.shared_file import SharedFile
 from shard_store.sql.transaction import Transaction
-from shard_store.sql.urls import same_database
 from shard_store.store import ShardStore
 
 _PORTION = 5_000, 8 << 20

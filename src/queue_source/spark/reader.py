@@ -48,8 +48,7 @@ from queue_source.spark.process import (
     task_name,
 )
 from queue_source.storage.files import ObjectStat, stat_objects
-from shard_store.model import Plan, PublishToken, Range
-from shard_store.semantics import Semantics
+from shard_store.model import Plan, PublishToken, Range, Semantics
 
 if TYPE_CHECKING:
     from queue_source.coordinator import Coordinator

@@ -1,7 +1,7 @@
 """`cuesqueue.reconcile`: for buckets of many millions of objects, the comparison as a join of Spark (decision 0048).
 
 What an object is called, and whether the reader would have read it, is decided by the reader's own code in tasks; what
-became of it by the rules of `shard_store.completeness`, here as expressions.
+became of it by the rules of `shard_store.completeness.comparing`, here as expressions.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from queue_source.options import ListingOptions, SecretUrl, parse_listing_option
 from queue_source.spark.compat import arrow_schema
 from queue_source.storage import inventory
 from queue_source.uris import plain_prefix
-from shard_store.completeness import UNMEASURED, UNPUBLISHED_BY_MARK, Category, Memory
-from shard_store.listing import SURE
+from shard_store.completeness.comparing import UNMEASURED, UNPUBLISHED_BY_MARK, Category, Memory
+from shard_store.completeness.listing import SURE
 from shard_store.model import ShardState, micros, shard_key
 from shard_store.store import open_store
 

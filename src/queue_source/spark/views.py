@@ -27,8 +27,8 @@ from queue_source.options.storage import StorageOptions
 from queue_source.read.plan_store import PlanStore
 from queue_source.spark.compat import arrow_schema
 from queue_source.storage.files import resolve
+from shard_store.operators.views import BY_SHARD, VIEWS, AsOf, DataFiles, KeyRange
 from shard_store.store import ShardStore, open_store
-from shard_store.views import BY_SHARD, VIEWS, AsOf, DataFiles, KeyRange
 
 _TYPES: dict[str, DataType] = {
     "text": StringType(),

@@ -19,12 +19,11 @@ from sqlalchemy import event, exc
 from sqlalchemy.engine import URL, Connection, Engine
 
 from shard_store.errors import ShardStoreError, StoreConfigurationError, StoreUnavailable
-from shard_store.memory import Memory
 from shard_store.redaction import redact_url, without_password
 from shard_store.sql.dialects import DIALECTS, Dialect, Trouble
-from shard_store.sql.engines import UnusableDatabase, make_engine
+from shard_store.sql.engines import UnusableDatabase, make_engine, parse_url, with_whole_path
+from shard_store.sql.memory import Memory
 from shard_store.sql.transaction import Transaction
-from shard_store.sql.urls import parse_url, with_whole_path
 
 T = TypeVar("T")
 
@@ -82,7 +81,7 @@ class Database:
 
     @property
     def engine(self) -> Engine:
-        """Made at the first use in this process; a forked child leaves its parent's connections alone."""
+        """Return the engine, made at its first use in this process; a child that was forked makes its own."""
         if self._process != os.getpid():
             self._process, self._lock, self._engine = os.getpid(), threading.Lock(), None
         with self._lock:
@@ -93,13 +92,13 @@ class Database:
             return self._engine
 
     def file(self) -> Path | None:
-        """The file that a SQLite database is kept in; None for a server, and where a URI names the file."""
+        """Return the file that a SQLite database is kept in; None for a server, and where a URI names the file."""
         if not self.dialect.one_writer or self.url.query.get("uri") or self.url.database is None:
             return None
         return Path(self.url.database)
 
     def close(self) -> None:
-        """For good. A transaction that runs in another thread goes on, and its connection is closed after it."""
+        """Close the database for good. A transaction of another thread goes on; its connection is closed after it."""
         with self._lock:
             self._closed = True
             engine, self._engine = self._engine, None
@@ -115,7 +114,7 @@ class Database:
         return self._run(work, write=False)
 
     def read_one_state(self, work: Callable[[Transaction], T]) -> T:
-        """As `read`, where all statements see the database as it was at the first, whatever is committed meanwhile."""
+        """Run `work` as `read` does, where all statements see the database as it was at the first."""
         return self._run(work, write=False, one_state=True)
 
     def write(self, work: Callable[[Transaction], T]) -> T:
@@ -127,7 +126,7 @@ class Database:
         return self._run(work, write=True)
 
     def begin(self) -> Connection:
-        """A connection in a transaction that the caller ends, by a commit or by closing it.
+        """Return a connection in a transaction that the caller ends, by a commit or by closing it.
 
         The connection is waited for; from then on nothing is tried again.
         """
@@ -142,8 +141,8 @@ class Database:
             return connection
 
         try:
-            found: Connection = self._patiently()(begun)
-            return found
+            opened: Connection = self._patiently()(begun)
+            return opened
         except exc.SQLAlchemyError as error:
             raise self._mapped(error) from error
 
@@ -206,7 +205,7 @@ class Database:
                 pool.dispose()
 
     def _follow_file(self, engine: Engine) -> None:
-        """Where another file took the place of a SQLite database, connections to the one before are not used again.
+        """Drop connections to the file of a SQLite database when another took its place.
 
         They would go on with what nobody finds any more.
         """

@@ -63,7 +63,7 @@ class Dialect:
 
     @property
     def one_writer(self) -> bool:
-        """Writing transactions exclude each other: nothing can change between two statements of one."""
+        """Return whether writing transactions exclude each other: nothing can change between two statements of one."""
         return self.begin_write is not None
 
 
@@ -92,7 +92,7 @@ def _postgresql_trouble(error: BaseException) -> Trouble:
 
 
 def _postgresql_connection_trouble(error: BaseException) -> Trouble:
-    """No server said it: the connection itself failed, and only its text says why; or it is a mistake of ours."""
+    """Judge an error that no server sent, by its text: the connection failed, or it is a mistake of ours."""
     kinds = {kind.__name__ for kind in type(error).__mro__}
     text = str(error)
     wrong = (
@@ -135,7 +135,7 @@ def _mysql_trouble(error: BaseException) -> Trouble:
 
 
 def _mysql_insert_if_absent(table: Table) -> Insert:
-    """Not INSERT IGNORE: that one also cuts off texts that are too long, and swallows other errors."""
+    """Insert where absent; not by INSERT IGNORE, which also cuts off long texts, and swallows other errors."""
     insert = mysql.insert(table)
     key = next(iter(table.primary_key.columns))
     return insert.on_duplicate_key_update({key.name: key})
@@ -146,7 +146,7 @@ def _listed(column: sa.ColumnElement[Any], values: Sequence[Any]) -> sa.ColumnEl
 
 
 def _in_blob(column: sa.ColumnElement[Any], values: Sequence[Any]) -> sa.ColumnElement[bool]:
-    """Keys of one length travel as one value, which SQLite takes apart: a parameter for each costs twice the time."""
+    """Pass keys of one length as one value, which SQLite takes apart: a parameter for each costs twice the time."""
     if not isinstance(column.type, Digest) or not values:
         return column.in_(values)
     size = len(values[0])
@@ -154,8 +154,8 @@ def _in_blob(column: sa.ColumnElement[Any], values: Sequence[Any]) -> sa.ColumnE
         f"WITH RECURSIVE places(place) AS (SELECT 1 UNION ALL SELECT place + {size} FROM places "
         f"WHERE place + {size} <= length(:keys)) SELECT substr(:keys, place, {size}) AS key FROM places"
     )
-    given = text.bindparams(sa.bindparam("keys", b"".join(values), Digest())).columns(key=Digest()).subquery("given")
-    return column.in_(sa.select(given.c.key))
+    keys = text.bindparams(sa.bindparam("keys", b"".join(values), Digest())).columns(key=Digest()).subquery("given")
+    return column.in_(sa.select(keys.c.key))
 
 
 class _Keys(sa.types.UserDefinedType[Any]):

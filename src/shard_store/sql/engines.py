@@ -1,4 +1,4 @@
-"""Making a SQLAlchemy engine for each kind of database: connections set up, transactions begun the way we need."""
+"""From a database's URL to its SQLAlchemy engine: connections set up, transactions begun the way we need."""
 
 from __future__ import annotations
 
@@ -10,9 +10,57 @@ from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.engine import URL, Connection, Engine
+from sqlalchemy import exc
+from sqlalchemy.engine import URL, Connection, Engine, make_url
 
-from shard_store.sql.dialects import Dialect
+from shard_store.sql.dialects import DIALECTS, Dialect
+
+_PORTS = {"postgresql": 5432, "mysql": 3306}
+
+
+def parse_url(url: str | URL) -> URL:
+    """Return the URL with its driver. Raises ValueError, with what to write instead, for one that cannot be used."""
+    try:
+        parsed = make_url(url)
+    except (exc.ArgumentError, ValueError):
+        # from None: SQLAlchemy's text holds the whole URL, with its password
+        raise ValueError(
+            "this is not a database URL; write for example sqlite:///cuesqueue.db or "
+            "postgresql://user:password@host/database"
+        ) from None
+    if "@" in (parsed.host or ""):  # what follows the first @ would be shown as the host
+        raise ValueError("the password holds an @; write it as %40 (and / as %2F, ? as %3F)")
+    backend = parsed.get_backend_name()
+    if backend not in DIALECTS:
+        raise ValueError(f"{backend!r} is not supported; use one of {', '.join(sorted(DIALECTS))}")
+    if backend == "sqlite" and (parsed.database or ":memory:") == ":memory:":
+        raise ValueError("SQLite needs a file here, because several processes share it: sqlite:///PATH")
+    return parsed.set(drivername=DIALECTS[backend].driver) if parsed.drivername == backend else parsed
+
+
+def with_whole_path(url: URL) -> URL:
+    """Return the URL with the path of a SQLite file as SQLAlchemy opens it: `link/..` is the folder of the link."""
+    path = url.database or ""
+    if url.get_backend_name() != "sqlite" or path in ("", ":memory:") or url.query.get("uri"):
+        return url
+    return url.set(database=os.path.abspath(path))  # noqa: PTH100 - it is not `Path.resolve`
+
+
+def same_database(first: URL, second: URL) -> bool:
+    """Return whether one transaction can change what is behind both URLs.
+
+    Drivers and passwords may differ, and the names of one SQLite file. Everything else must be written alike: a user or
+    a parameter may lead to another schema, and two names of one host cannot be recognised.
+    """
+    return _place(first) == _place(second)
+
+
+def _place(url: URL) -> tuple[Any, ...]:
+    kind = url.get_backend_name().replace("mariadb", "mysql")
+    if kind == "sqlite" and not url.query.get("uri"):
+        return kind, Path(with_whole_path(url).database or "").resolve()
+    host = (url.host or "").lower()
+    return kind, host, url.port or _PORTS.get(kind), url.database, url.username, sorted(url.query.items())
 
 
 class UnusableDatabase(Exception):
@@ -20,7 +68,7 @@ class UnusableDatabase(Exception):
 
 
 def make_engine(url: URL, dialect: Dialect, patience: float) -> Engine:
-    """The engine of this process. Locks are waited for at most `patience` seconds."""
+    """Make the engine of this process. Locks are waited for at most `patience` seconds."""
     settings: dict[str, Any] = {}
     if dialect.isolation_level is not None:
         settings["isolation_level"] = dialect.isolation_level
@@ -67,7 +115,7 @@ def make_engine(url: URL, dialect: Dialect, patience: float) -> Engine:
 
 
 def _make_private(path: str) -> None:
-    """A new file is its owner's alone, whatever the umask: it will hold bodies of messages. SQLite's own follow it.
+    """Make a new file its owner's alone, whatever the umask: it will hold bodies of messages. SQLite's own follow it.
 
     It gets its name when it is closed: a process that closes any descriptor of a file loses all its locks on it, those
     of other connections too, and two writers without locks destroy the database.

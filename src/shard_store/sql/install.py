@@ -5,10 +5,13 @@ loading Alembic; a test proves that the migrations end at the same tables.
 
 Two revisions are stamped: the one that the tables are, and the oldest whose code can use them. So queries of an older
 version go on, and start again, while a store grows under them (decision 0053).
+
+With its tables a store gets a random id, by which a task recognises the store of its plan.
 """
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -19,7 +22,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import sqlalchemy as sa
 
-from shard_store import identity
 from shard_store.errors import ShardStoreError, StoreConfigurationError, StoreUnavailable
 from shard_store.sql.database import Database
 from shard_store.sql.schema import (
@@ -27,6 +29,7 @@ from shard_store.sql.schema import (
     READERS_OF_MOVES,
     REVISION,
     applied,
+    identity,
     metadata,
     pipelines,
     sources,
@@ -48,7 +51,7 @@ class Installed(NamedTuple):
 
     @property
     def usable(self) -> bool:
-        """By this code: they are its own, or newer ones that have all that it knows."""
+        """Return whether this code can use the tables: they are its own, or newer ones that have all that it knows."""
         return self.revision == REVISION or (self.revision not in _revisions() and self.readers_from in _revisions())
 
 
@@ -61,14 +64,14 @@ def ensure(database: Database, *, create: bool) -> None:
     file = database.file()
     if not create and file is not None and not file.exists():
         raise StoreConfigurationError(f"database {database.name!r}: there is no such file, and so no store")
-    found = _stamps(database)
-    if found is None and not create:
+    stamps = _stamps(database)
+    if stamps is None and not create:
         raise StoreConfigurationError(f"database {database.name!r}: there is no store in it")
-    if found is None:
+    if stamps is None:
         database.write(_create)
-        found = _stamps(database)
-    if found is None or not found.usable:
-        raise StoreConfigurationError(_refusal(database, "none" if found is None else found.revision))
+        stamps = _stamps(database)
+    if stamps is None or not stamps.usable:
+        raise StoreConfigurationError(_refusal(database, "none" if stamps is None else stamps.revision))
 
 
 def migrate(database: Database) -> tuple[str | None, str]:
@@ -76,9 +79,9 @@ def migrate(database: Database) -> tuple[str | None, str]:
 
     Code from READERS_FROM on may use the store meanwhile.
     """
-    found = installed(database)
-    if found is not None and found not in _revisions():
-        raise StoreConfigurationError(_refusal(database, found))
+    before = installed(database)
+    if before is not None and before not in _revisions():
+        raise StoreConfigurationError(_refusal(database, before))
     from alembic import command  # here: it takes longer to load than opening a store takes
     from alembic.config import Config
 
@@ -96,36 +99,36 @@ def migrate(database: Database) -> tuple[str | None, str]:
 
     with _migrations() as folder:
         settings.set_main_option("script_location", str(folder).replace("%", "%%"))
-        for revision in _steps(found):
+        for revision in _steps(before):
             database.write(partial(upgrade, to=revision))
-    return found, REVISION
+    return before, REVISION
 
 
-def _steps(found: str | None) -> list[str]:
-    """The revisions up to which a transaction of its own migrates.
+def _steps(before: str | None) -> list[str]:
+    """Return the revisions up to which a transaction of its own migrates.
 
     Where readers of a released version may run meanwhile it is each one: they wait for a table that has got a column
     until the transaction ends, and another revision may read a million rows.
     """
-    if found is None or found < READERS_OF_MOVES:
+    if before is None or before < READERS_OF_MOVES:
         return [REVISION]
-    return [revision for revision in sorted(_revisions()) if revision > found] or [REVISION]
+    return [revision for revision in sorted(_revisions()) if revision > before] or [REVISION]
 
 
 @contextmanager
 def _migrations() -> Iterator[Path]:
-    """The folder that Alembic reads. Where we are imported from an archive (`--py-files`), a copy of it."""
-    found = resources.files("shard_store.sql") / "migrations"
-    if isinstance(found, Path):
-        yield found
+    """Yield the folder that Alembic reads. Where we are imported from an archive (`--py-files`), a copy of it."""
+    folder_of_package = resources.files("shard_store.sql") / "migrations"
+    if isinstance(folder_of_package, Path):
+        yield folder_of_package
         return
     with TemporaryDirectory(prefix="cuesqueue-migrations-") as folder:
-        _copy(found, Path(folder))
+        _copy(folder_of_package, Path(folder))
         yield Path(folder)
 
 
-def _copy(found: Traversable, folder: Path) -> None:
-    for entry in found.iterdir():
+def _copy(origin: Traversable, folder: Path) -> None:
+    for entry in origin.iterdir():
         target = folder / entry.name
         if entry.is_dir():
             target.mkdir()
@@ -135,16 +138,16 @@ def _copy(found: Traversable, folder: Path) -> None:
 
 
 def installed(database: Database) -> str | None:
-    """The revision of the tables in the database; None when there is no store."""
-    found = _stamps(database)
-    return None if found is None else found.revision
+    """Return the revision of the tables in the database; None when there is no store."""
+    stamps = _stamps(database)
+    return None if stamps is None else stamps.revision
 
 
 def _stamps(database: Database) -> Installed | None:
     both = sa.select(applied.c.version_num, sa.select(version.c.version_num).scalar_subquery())
     try:
-        found = database.read(lambda transaction: transaction.execute(both).one_or_none())
-        return None if found is None else Installed(*found)
+        stamps = database.read(lambda transaction: transaction.execute(both).one_or_none())
+        return None if stamps is None else Installed(*stamps)
     except StoreUnavailable:
         raise
     except ShardStoreError:
@@ -153,29 +156,29 @@ def _stamps(database: Database) -> Installed | None:
 
 
 def _older_stamp(transaction: Transaction) -> Installed | None:
-    """Up to 0007 there was one, in a table of which Alembic knew; both were the same.
+    """Return the revision by the one stamp that there was up to 0007, in a table of which Alembic knew, or by both.
 
     Another process may be making the store: `version` is looked at first, since it is written last.
     """
     readers_from, revision = (_read_stamp(transaction, table) for table in (version, applied))
-    found = revision or readers_from
-    return None if found is None else Installed(found, readers_from or found)
+    stamp = revision or readers_from
+    return None if stamp is None else Installed(stamp, readers_from or stamp)
 
 
 def _read_stamp(transaction: Transaction, table: sa.Table) -> str | None:
     if not sa.inspect(transaction.connection).has_table(table.name):
         return None
-    found: str | None = transaction.execute(sa.select(table.c.version_num)).scalar_one_or_none()
-    return found
+    stamp: str | None = transaction.execute(sa.select(table.c.version_num)).scalar_one_or_none()
+    return stamp
 
 
 def _stamp(transaction: Transaction, table: sa.Table, revision: str) -> None:
-    """Also where a process has died before it was done."""
+    """Write the revision, also where a process has died before it was done."""
     table.create(transaction.connection, checkfirst=True)
-    there = transaction.execute(sa.select(table.c.version_num)).scalar_one_or_none()
-    if there is None:
+    stamped = transaction.execute(sa.select(table.c.version_num)).scalar_one_or_none()
+    if stamped is None:
         transaction.execute(table.insert().values(version_num=revision))
-    elif there != revision:
+    elif stamped != revision:
         transaction.execute(table.update().values(version_num=revision))
 
 
@@ -185,7 +188,7 @@ def _readers_from(transaction: Transaction) -> str:
 
 
 def refuse_older_code(transaction: Transaction) -> None:
-    """From now on code that does not know of moved sources does not open the store."""
+    """Have code that does not know of moved sources not open the store from now on."""
     _stamp(transaction, version, max(READERS_FROM, READERS_OF_MOVES))
 
 
@@ -201,14 +204,14 @@ def _create(transaction: Transaction) -> None:
                 "them; name another database in 'store', or drop these tables"
             )
         metadata.create_all(transaction.connection, checkfirst=True)
-        identity.create(transaction)
+        _create_store_id(transaction)
         _stamp(transaction, applied, REVISION)
         _stamp(transaction, version, READERS_FROM)
 
 
 @contextmanager
 def schema_lock(transaction: Transaction) -> Iterator[None]:
-    """One process at a time makes or changes tables."""
+    """Let one process at a time make or change tables."""
     dialect, connection = transaction.dialect, transaction.connection
     if dialect.lock_schema is not None:
         seconds = max(1, round(transaction.patience))
@@ -226,26 +229,43 @@ def schema_lock(transaction: Transaction) -> Iterator[None]:
             connection.exec_driver_sql(dialect.unlock_schema)
 
 
-def _refusal(database: Database, found: str) -> str:
-    if found in _revisions():
-        stop = "" if found >= READERS_FROM else "stop the queries that use it and "
+def _refusal(database: Database, revision: str) -> str:
+    if revision in _revisions():
+        stop = "" if revision >= READERS_FROM else "stop the queries that use it and "
         return (
-            f"database {database.name!r}: the store's schema is {found}, older than this version's {REVISION}; {stop}"
-            f"run: {COMMAND}"
+            f"database {database.name!r}: the store's schema is {revision}, older than this version's {REVISION}; "
+            f"{stop}run: {COMMAND}"
         )
     return (
-        f"database {database.name!r}: the store's schema is {found}, which this version (schema {REVISION}) does not "
-        "know: a newer cuesqueue made it; install that version here (a schema is never taken back), or name another "
-        f"'store'; after an update run: {COMMAND}"
+        f"database {database.name!r}: the store's schema is {revision}, which this version (schema {REVISION}) does "
+        "not know: a newer cuesqueue made it; install that version here (a schema is never taken back), or name "
+        f"another 'store'; after an update run: {COMMAND}"
     )
 
 
 def is_known(revision: str) -> bool:
-    """Whether it is this code's revision, or an earlier one."""
+    """Return whether it is this code's revision, or an earlier one."""
     return revision in _revisions()
 
 
 def _revisions() -> set[str]:
-    """All revisions that this version knows, by the names of their files (`0001_initial.py`)."""
+    """Return all revisions that this version knows, by the names of their files (`0001_initial.py`)."""
     folder = resources.files("shard_store.sql") / "migrations" / "versions"
     return {entry.name.partition("_")[0] for entry in folder.iterdir() if entry.name[:1].isdigit()}
+
+
+def store_id(transaction: Transaction) -> str:
+    """Return the id of the store: the same in every process that uses it, and another in all stores but its copies."""
+    store: str | None = transaction.execute(sa.select(identity.c.store_id)).scalar_one_or_none()
+    if store is None:
+        raise StoreConfigurationError(
+            f"database {transaction.database!r}: its table {identity.name} is empty, so nobody can tell which store "
+            "this is; restore the table from a backup, or name another database in 'storeUrl'"
+        )
+    return store
+
+
+def _create_store_id(transaction: Transaction) -> None:
+    """Give the store its id, unless it has one. The caller holds the lock of the schema."""
+    values = {"one": 1, "store_id": uuid.uuid4().hex, "created_at": transaction.now()}
+    transaction.execute(transaction.dialect.insert_if_absent(identity).values(**values))

@@ -25,7 +25,7 @@ class RowSet(Protocol):
     c: Mapping[str, sa.ColumnElement[Any]]
 
     def insert(self, insert: sa.Insert, fixed: Mapping[str, Any]) -> sa.Insert:
-        """The insert of every row, with the `fixed` values beside them."""
+        """Return the insert of every row, with the `fixed` values beside them."""
 
     def execute(self, connection: Connection, statement: sa.UpdateBase, rows: Sequence[Row]) -> CursorResult[Any]:
         """Run the statement for all rows; the result's row count is of all of them."""
@@ -54,9 +54,9 @@ class Bound:
     def execute(self, connection: Connection, statement: sa.UpdateBase, rows: Sequence[Row]) -> CursorResult[Any]:
         compiled: Any = statement.compile(dialect=connection.dialect)
         by_column = zip(self._types.items(), zip(*rows, strict=True), strict=True)
-        given = {name: _encoded(kind, values, connection) for (name, kind), values in by_column}
+        parameters = {name: _encoded(kind, values, connection) for (name, kind), values in by_column}
         order = compiled.positiontup
-        columns = [given.get(name) or [compiled.params[name]] * len(rows) for name in order]
+        columns = [parameters.get(name) or [compiled.params[name]] * len(rows) for name in order]
         return connection.exec_driver_sql(str(compiled), list(zip(*columns, strict=True)))
 
 
@@ -69,13 +69,13 @@ class _Json(ABC):
     def __init__(self, columns: Mapping[str, TypeEngine[Any]]) -> None:
         self._types = list(columns.values())
         text = sa.text(self.source([(name, _kind(kind)) for name, kind in columns.items()]))
-        given = text.columns(**columns).subquery("given")
-        self.c: Mapping[str, sa.ColumnElement[Any]] = {name: given.c[name] for name in columns}
+        row_table = text.columns(**columns).subquery("given")
+        self.c: Mapping[str, sa.ColumnElement[Any]] = {name: row_table.c[name] for name in columns}
 
     @staticmethod
     @abstractmethod
     def source(columns: Sequence[tuple[str, str]]) -> str:
-        """The SELECT that makes a table of `:row_set`, from names and kinds (bytes, integer, text)."""
+        """Return the SELECT that makes a table of `:row_set`, from names and kinds (bytes, integer, text)."""
 
     def insert(self, insert: sa.Insert, fixed: Mapping[str, Any]) -> sa.Insert:
         table = insert.table
@@ -88,8 +88,8 @@ class _Json(ABC):
     def execute(self, connection: Connection, statement: sa.UpdateBase, rows: Sequence[Row]) -> CursorResult[Any]:
         by_column = zip(self._types, zip(*rows, strict=True), strict=True)
         columns = [_as_json(kind, values, connection) for kind, values in by_column]
-        given = json.dumps(list(zip(*columns, strict=True)), separators=(",", ":"))
-        return connection.execute(statement, {"row_set": given}, execution_options={"preserve_rowcount": True})
+        document = json.dumps(list(zip(*columns, strict=True)), separators=(",", ":"))
+        return connection.execute(statement, {"row_set": document}, execution_options={"preserve_rowcount": True})
 
 
 class PostgresJson(_Json):
@@ -109,8 +109,10 @@ class MySqlJson(_Json):
             "text": "LONGTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
         }
         fields = ", ".join(f"`{name}` {types[kind]} PATH '$[{place}]'" for place, (name, kind) in enumerate(columns))
-        shown = ", ".join(f"UNHEX(`{name}`) AS `{name}`" if kind == "bytes" else f"`{name}`" for name, kind in columns)
-        return f"SELECT {shown} FROM JSON_TABLE(:row_set, '$[*]' COLUMNS ({fields})) AS given_rows"
+        decoded = ", ".join(
+            f"UNHEX(`{name}`) AS `{name}`" if kind == "bytes" else f"`{name}`" for name, kind in columns
+        )
+        return f"SELECT {decoded} FROM JSON_TABLE(:row_set, '$[*]' COLUMNS ({fields})) AS given_rows"
 
 
 def _kind(kind: TypeEngine[Any]) -> str:
@@ -120,7 +122,7 @@ def _kind(kind: TypeEngine[Any]) -> str:
 
 
 def _encoded(kind: TypeEngine[Any], values: Sequence[Any], connection: Connection) -> Sequence[Any]:
-    """A column of the rows as the driver takes it."""
+    """Return a column of the rows as the driver takes it."""
     process = kind.dialect_impl(connection.dialect).bind_processor(connection.dialect)
     return values if process is None else [process(value) for value in values]
 

@@ -67,7 +67,7 @@ class AnyText(sa.types.TypeDecorator[str]):
     cache_ok = True
 
     def bind_processor(self, dialect: Dialect) -> Callable[[str | None], str | None]:
-        """Instead of `process_bind_param`, which would make three calls for each text of a thousand shards."""
+        """Convert texts; not by `process_bind_param`, which makes three calls for each text of a thousand shards."""
         return lambda value: value if value is None else pack(value)
 
     def process_result_value(self, value: str | None, dialect: Dialect) -> str | None:
@@ -91,7 +91,7 @@ _REFUSED = re.compile('^"|[\0\ud800-\udfff]')
 
 
 def pack(text: str) -> str:
-    """`text` as every database and JSON keep it: what some refuse is written in escapes after a double quote.
+    """Return `text` as every database and JSON keep it: what some refuse is written in escapes after a double quote.
 
     A text that starts with a double quote is packed too, so that reading back is never ambiguous. Python's escapes and
     not JSON's, which would join two lone surrogates to another character.
@@ -137,10 +137,10 @@ pipelines = sa.Table(
     sa.Column("cuesqueue_version", sa.String(40)),
     sa.Column("report", LongText),  # what its reader said with the last heartbeat (JSON, see activity.py)
     sa.Column("activity", LongText),  # what it has published, in all and lately (JSON, see activity.py)
-    sa.Column("sink", sa.String(12)),  # what delivered its plans last: see known_sinks.py
+    sa.Column("sink", sa.String(12)),  # what delivered its plans last: see batches/progress.py
     sa.Column("sink_incarnation", sa.BigInteger),  # the newest one for which that is known
-    sa.Column("changes", sa.BigInteger),  # how often a reader has changed this row: see memory.py
-    sa.Column("stores", LongText),  # whose offsets are read beside this store's own (JSON, see offsets.py)
+    sa.Column("changes", sa.BigInteger),  # how often a reader has changed this row: see sql/memory.py
+    sa.Column("stores", LongText),  # whose offsets are read beside this store's own (JSON, see progress.py)
     sa.Column("settings", LongText),  # an incarnation, and the options that its unfinished work depends on (JSON)
     **_TABLE,
 )
@@ -169,7 +169,7 @@ shards = sa.Table(
     sa.Column("opened_at", sa.BigInteger, nullable=False),
     sa.Column("finished_at", sa.BigInteger),  # NULL while open
     sa.Column("sequence", sa.String(64)),  # orders the versions of the object, where its notification says it
-    sa.Column("pending", sa.String(12)),  # what the next plan has to know of it: see announcing.py
+    sa.Column("pending", sa.String(12)),  # what the next plan has to know of it: see shards/announcing.py
     sa.Column("reference", AsReference),  # what else its announcement said; NULL where objects are read
     sa.Column("sent_at", sa.BigInteger),  # its message, by the queue's clock; NULL: nobody knows
     **_TABLE,
@@ -339,7 +339,7 @@ sources = sa.Table(
     sa.Column("moved_to", AnyText),  # the store that it is in by now, without secrets; NULL: it is here
     sa.Column("moved_to_id", sa.String(32)),  # of that store
     sa.Column("import_id", sa.String(100)),  # of the file with which it came here
-    sa.Column("naming", LongText),  # how its shards are named (JSON, see naming.py); NULL: not recorded yet
+    sa.Column("naming", LongText),  # how its shards are named (JSON, see shards/sources.py); NULL: not recorded yet
     **_TABLE,
 )
 
@@ -440,7 +440,7 @@ history = sa.Table(
     sa.Column("causes", LongText, nullable=False),  # of the errors: JSON, numbers by cause
     sa.Column("lag_p50", sa.BigInteger),  # microseconds from the message to the publication; NULL: nobody knows
     sa.Column("lag_p99", sa.BigInteger),
-    sa.Column("lags", LongText, nullable=False),  # the histogram that they are from (JSON, see lags.py)
+    sa.Column("lags", LongText, nullable=False),  # the histogram that they are from (JSON, see shards/activity.py)
     **_TABLE,
 )
 sa.Index("cuesqueue_history_hour", history.c.hour)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, CursorResult, Row
 
-from shard_store.memory import Memory
 from shard_store.sql.dialects import Dialect
+from shard_store.sql.memory import Memory
 from shard_store.sql.row_sets import RowSet
 
 if TYPE_CHECKING:  # types that SQLAlchemy has since 2.1 only
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 def chunks(items: Iterable[T], size: int = ROWS_PER_STATEMENT) -> Iterator[list[T]]:
-    """Lists of up to `size` items: no statement handles more rows than this."""
+    """Yield lists of up to `size` items: no statement handles more rows than this."""
     iterator = iter(items)
     while chunk := list(islice(iterator, size)):
         yield chunk
@@ -52,7 +52,7 @@ class Transaction:
     on_commit: list[Callable[[], None]] = field(default_factory=list)
 
     def now(self) -> sa.ColumnElement[int]:
-        """The database's clock as microseconds since 1970 UTC, as a SQL expression."""
+        """Return the database's clock as microseconds since 1970 UTC, as a SQL expression."""
         if self.clock is not None:
             return sa.literal(round(self.clock() * 1_000_000), sa.BigInteger)
         return sa.literal_column(self.dialect.now, sa.BigInteger)
@@ -66,19 +66,19 @@ class Transaction:
         return self.connection.execute(statement, rows)
 
     def largest_value(self) -> int | None:
-        """The bytes that one value of a statement may have, also if each has to be escaped; None: any number."""
+        """Return the bytes that one value of a statement may have, also if each has to be escaped; None: any number."""
         if self.dialect.longest_statement is None:
             return None
         return int(self.connection.exec_driver_sql(self.dialect.longest_statement).scalar_one()) // 2 - 65_536
 
     def among(self, column: sa.ColumnElement[Any], values: Sequence[Any]) -> sa.ColumnElement[bool]:
-        """Whether the column is one of up to 1,000 values, in the way that this database does fastest."""
+        """Return whether the column is one of up to 1,000 values, in the way that this database does fastest."""
         return self.dialect.among(column, values)
 
     def select_among(
         self, query: sa.Select[Any], column: sa.Column[Any], keys: Iterable[Any]
     ) -> Iterator[Row[Unpack[Anything]]]:
-        """The rows of `query` whose `column` is one of the keys, which are locked (if they are) in one order."""
+        """Yield the rows of `query` whose `column` is one of the keys, which are locked (if they are) in one order."""
         for chunk in chunks(sorted(keys)):
             yield from self.execute(query.where(self.among(column, chunk))).all()
 
@@ -88,5 +88,5 @@ class Transaction:
             self.execute(change.where(self.among(column, chunk)))
 
     def row_set(self, **columns: sa.ColumnElement[Any]) -> RowSet:
-        """For one statement over many rows, whose values have the types of these columns."""
+        """Return the values of a statement over many rows, which have the types of these columns."""
         return self.dialect.row_set({name: column.type for name, column in columns.items()})

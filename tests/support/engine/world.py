@@ -16,9 +16,9 @@ import sqlalchemy as sa
 
 from queue_source.queues import Depth, open_queue
 from queue_source.queues.base import Payload
+from shard_store.operators.views import VIEWS
 from shard_store.sql.schema import pipelines
 from shard_store.store import open_store
-from shard_store.views import VIEWS
 
 SCHEMA = "id BIGINT, name STRING"
 PATIENCE = 90.0

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from shard_store.errors import LostProgress, PipelineTakenOver, ShardsLost, ShardStoreError
 from shard_store.model import shard_key
-from shard_store.pruning import RetentionPolicy
-from shard_store.shard_repair import Audit
+from shard_store.shards.changes import Audit
+from shard_store.upkeep.pruning import RetentionPolicy
 from support.explorer.query import POINTS, Checkpoint, Death, Kind, Query
 from support.explorer.world import LEASE, STALE, Broken, World
 

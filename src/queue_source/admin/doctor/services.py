@@ -24,7 +24,7 @@ from queue_source.queues.base import Queue, administered
 from queue_source.storage.buckets import open_bucket
 from queue_source.storage.files import open_object
 from shard_store.errors import ShardStoreError
-from shard_store.semantics import Semantics
+from shard_store.model import Semantics
 from shard_store.sql import install
 from shard_store.sql.database import Database
 from shard_store.sql.schema import READERS_FROM, REVISION

@@ -19,7 +19,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from queue_source.commands.demo.data import MONTHS, SCHEMA, Layout
 from queue_source.queues import open_queue
 from shard_store import ShardStore, open_store
-from shard_store.views import VIEWS
+from shard_store.operators.views import VIEWS
 
 _BATCHES = 5  # micro-batches for the objects of one pipeline, so that there is a middle in which to be killed
 

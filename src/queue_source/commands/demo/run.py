@@ -25,7 +25,7 @@ from queue_source.errors import CuesqueueError
 from queue_source.queues import open_queue
 from shard_store import ShardStore
 from shard_store.errors import ShardStoreError
-from shard_store.views import VIEWS
+from shard_store.operators.views import VIEWS
 
 _PAUSE = 0.05  # seconds between two readings of the store
 _STALLED = 180.0  # seconds without anything published after which the run has failed

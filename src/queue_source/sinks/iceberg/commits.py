@@ -11,8 +11,8 @@ from pyiceberg.utils.properties import property_as_bool
 
 from queue_source.sinks.base import Batch
 from queue_source.sinks.iceberg.files import TaskFiles, sync_local
+from shard_store.batches.publishing import Published, created_at
 from shard_store.errors import ShardStoreError
-from shard_store.publishing import Published, created_at
 from shard_store.sql.transaction import Transaction
 
 _MARK = "cuesqueue."

@@ -20,10 +20,10 @@ from queue_source.sinks.iceberg.commits import append, check_unchanged_table, is
 from queue_source.sinks.iceberg.known_files import KnownFiles
 from queue_source.sinks.iceberg.objects import Named, Refused, TaskObjects
 from queue_source.sinks.iceberg.tables import TableMaker, tried_again
-from shard_store import publishing
+from shard_store.batches import publishing
+from shard_store.batches.publishing import Published
 from shard_store.failpoints import reach
 from shard_store.model import ErrorRecord, PlanIdentity, Range
-from shard_store.publishing import Published
 from shard_store.sql.transaction import Transaction
 from shard_store.store import ShardStore
 
@@ -93,7 +93,7 @@ class Registration:
         """Whether the batch is in the table, or in the store. If not, what the table has already is refused."""
 
         def look(transaction: Transaction) -> tuple[Table | None, bool]:
-            published = publishing.look(transaction, self._batch.plans, self._batch_id)
+            published = publishing.find_delivery(transaction, self._batch.plans, self._batch_id)
             if published.already:
                 return None, True
             if (table := self._maker.find_inside(transaction)) is None:  # nothing of this batch has needed one

@@ -14,8 +14,8 @@ from queue_source.sinks.iceberg.commits import append, check_unchanged, is_deliv
 from queue_source.sinks.iceberg.files import TaskFiles, write_files
 from queue_source.sinks.iceberg.schemas import iceberg_schema
 from queue_source.sinks.iceberg.tables import TableMaker, Target, tried_again
+from shard_store.batches.publishing import Published
 from shard_store.failpoints import reach
-from shard_store.publishing import Published
 from shard_store.sql.transaction import Transaction
 from shard_store.store import ShardStore
 

@@ -1,0 +1,220 @@
+"""Where shards stand, and how they move on: only upwards, and only by their owner (invariant 2).
+
+Shards that are finished and were not published have a mark, as a value of `pending`, which every reader knows (decision
+0069). A state of its own would end older readers, and errors and attempts may be pruned before their shards are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import sqlalchemy as sa
+
+from shard_store.batches import snapshots
+from shard_store.errors import ShardsLost
+from shard_store.model import (
+    BEGINNING,
+    Move,
+    Pending,
+    PlanIdentity,
+    Position,
+    PublishToken,
+    Range,
+    ShardKey,
+    ShardState,
+    is_end,
+)
+from shard_store.shards.ownership import owned_by
+from shard_store.sql.memory import went_back
+from shard_store.sql.schema import shards
+from shard_store.sql.transaction import Transaction, chunks
+
+Entry = TypeVar("Entry", Range, Move)
+_PLACE = sa.select(shards.c.shard_key, shards.c.position)
+
+
+def open_positions(
+    transaction: Transaction, token: PublishToken, keys: Collection[ShardKey]
+) -> dict[ShardKey, Position]:
+    """Return the positions of our open shards among `keys`."""
+    rows = transaction.select_among(_PLACE.where(owned_by(token)), shards.c.shard_key, keys)
+    return {ShardKey(key): Position(position) for key, position in rows}
+
+
+def open_places(
+    transaction: Transaction, token: PublishToken, keys: Collection[ShardKey]
+) -> tuple[dict[ShardKey, Position], dict[ShardKey, str]]:
+    """Return the same as `open_positions`, and what is pending of those shards for which anything is."""
+    query = _PLACE.add_columns(shards.c.pending).where(owned_by(token))
+    positions: dict[ShardKey, Position] = {}
+    pending: dict[ShardKey, str] = {}
+    for key, position, mark in transaction.select_among(query, shards.c.shard_key, keys):
+        positions[key] = position
+        if mark is not None:
+            pending[key] = mark
+    return positions, pending
+
+
+def finished(transaction: Transaction, keys: set[ShardKey]) -> set[ShardKey]:
+    """Return which shards are at the end: finished, or finished so long ago that they are pruned.
+
+    Found by their keys alone: `IS NULL` would let a planner read the index of all unfinished shards beside them.
+    """
+    unfinished = sa.select(shards.c.shard_key).where(sa.func.coalesce(shards.c.finished_at, -1) == -1)
+    open_rows = transaction.select_among(unfinished, shards.c.shard_key, keys)
+    return keys - {ShardKey(row.shard_key) for row in open_rows}
+
+
+def refuse_missing(transaction: Transaction, token: PublishToken, opened: Mapping[ShardKey, str]) -> None:
+    """Raise LostProgress where one of these shards, which this incarnation has opened and not finished, is missing.
+
+    Only what is finished is pruned (invariant 6): the store has lost that it was opened, and nobody has read it. (Or
+    another pipeline has taken it over, finished it, and had it pruned by now: then a new start finds nothing to do.)
+    """
+    missing = dict(opened)
+    for row in transaction.select_among(sa.select(shards.c.shard_key), shards.c.shard_key, opened):
+        del missing[ShardKey(row.shard_key)]
+    if missing:
+        name = next(iter(sorted(missing.values())))
+        lacking = f"it lacks {len(missing)} shard(s) that this reader has opened, such as {name[:200]!r}"
+        raise went_back(transaction.database, token, lacking)
+
+
+def split_by_fit(entries: Iterable[Entry], positions: dict[ShardKey, Position]) -> tuple[list[Entry], list[Entry]]:
+    """Return the ranges that begin at their shard's position, one after another, and the others."""
+    fitting: list[Entry] = []
+    others: list[Entry] = []
+    reached = dict(positions)
+    for entry in entries:
+        if reached.get(entry.key) == entry.start:
+            fitting.append(entry)
+            reached[entry.key] = entry.end
+        else:
+            others.append(entry)
+    return fitting, others
+
+
+def advance_shards(transaction: Transaction, identity: PlanIdentity, planned: Sequence[Move]) -> None:
+    """Move each shard from where the plan found it to where it ends, if it is still ours and there (invariant 2).
+
+    One statement for 1,000 shards, wherever each of them ends. Raises ShardsLost; then nothing may be committed.
+    """
+    moves = _joined(planned)
+    for ending in (True, False):
+        for chunk in chunks(m for m in moves if is_end(m.end) is ending):
+            if lost := _move(transaction, identity, chunk, ending):
+                raise ShardsLost(identity.token.pipeline, _names(transaction, identity, lost))
+
+
+def lock_shards(transaction: Transaction, identity: PlanIdentity, planned: Sequence[Move]) -> None:
+    """Make sure that the shards can be advanced, and stay so as long as the transaction. Raises ShardsLost."""
+    if lost := _not_ours(transaction, identity, _joined(planned)):
+        raise ShardsLost(identity.token.pipeline, _names(transaction, identity, lost))
+
+
+def _joined(planned: Sequence[Move]) -> list[Move]:
+    """Join the ranges of each shard, which follow each other, to one move; in the order of keys."""
+    moves: dict[ShardKey, Move] = {}
+    for move in planned:
+        before = moves.get(move.key)
+        moves[move.key] = move if before is None else before._replace(end=move.end)
+    return sorted(moves.values())
+
+
+def _names(transaction: Transaction, identity: PlanIdentity, keys: set[ShardKey]) -> list[str]:
+    parts = snapshots.read(transaction, identity.token.pipeline, identity.start_seq, identity.end_seq)
+    return sorted({r.content.shard_id for r in snapshots.flatten(parts) if r.key in keys})
+
+
+def _move(transaction: Transaction, identity: PlanIdentity, moves: Sequence[Move], ending: bool) -> set[ShardKey]:
+    """Move up to 1,000 shards; returns those that could not be moved."""
+    if not transaction.trusts_rowcount and (lost := _not_ours(transaction, identity, moves)):
+        return lost
+    values: dict[str, object] = {}
+    if ending:
+        values = {"state": ShardState.DONE.value, "finished_at": transaction.now(), "end_seq": identity.end_seq}
+    row_set = transaction.row_set(key=shards.c.shard_key, start=shards.c.position, end=shards.c.position)
+    update = (
+        shards.update()
+        .where(
+            shards.c.shard_key == row_set.c["key"], shards.c.position == row_set.c["start"], owned_by(identity.token)
+        )
+        .values(position=row_set.c["end"], **values)
+    )
+    moved = row_set.execute(transaction.connection, update, moves).rowcount
+    if transaction.trusts_rowcount and moved != len(moves):
+        return _not_moved(transaction, identity, moves, ending) or {move.key for move in moves}
+    return set()
+
+
+def _not_moved(transaction: Transaction, identity: PlanIdentity, moves: Sequence[Move], ending: bool) -> set[ShardKey]:
+    """Return which shards did not come to their end by this transaction's own update."""
+    token = identity.token
+    ours = _PLACE.where(
+        shards.c.owner == token.pipeline,
+        shards.c.incarnation == token.incarnation,
+        shards.c.end_seq == identity.end_seq if ending else shards.c.finished_at.is_(None),
+    )
+    return _elsewhere(transaction, ours, {(move.key, move.end) for move in moves})
+
+
+def _not_ours(transaction: Transaction, identity: PlanIdentity, moves: Sequence[Move]) -> set[ShardKey]:
+    """Return which shards cannot be moved; the others are locked, so that they still can when they are."""
+    ours = _PLACE.where(owned_by(identity.token)).with_for_update()
+    return _elsewhere(transaction, ours, {(move.key, move.start) for move in moves})
+
+
+def _elsewhere(
+    transaction: Transaction, query: sa.Select[Any], places: set[tuple[ShardKey, Position]]
+) -> set[ShardKey]:
+    """Return the shards that `query` does not find at their place."""
+    keys = [key for key, _ in places]
+    at_place = {(key, position) for key, position in transaction.select_among(query, shards.c.shard_key, keys)}
+    return {key for key, _ in places - at_place}
+
+
+MARKS = (Pending.BEGUN.value, Pending.SKIPPED.value, Pending.GIVEN_UP.value)
+"""With one of these a shard that is done was not published."""
+
+_LASTING = (Pending.SKIPPED.value, Pending.GIVEN_UP.value)
+_STATE = sa.func.coalesce(shards.c.pending, "")
+
+PUBLISHED = sa.and_(shards.c.state == ShardState.DONE.value, _STATE.not_in(MARKS))
+
+
+def mark_begun(transaction: Transaction, entries: Iterable[Range]) -> None:
+    """Mark shards as begun: with at-most-once they are done with their snapshot, before anything of it is published."""
+    keys = [entry.key for entry in entries if is_end(entry.end)]
+    begun = shards.update().where(_STATE.not_in((*_LASTING, Pending.QUARANTINE.value)))
+    transaction.change_among(begun.values(pending=Pending.BEGUN.value), shards.c.shard_key, keys)
+
+
+def mark_published(transaction: Transaction, moves: Sequence[Move]) -> None:
+    """Remove the mark of shards that were begun: their batch is delivered, and that is when they were done."""
+    keys = [move.key for move in moves if is_end(move.end)]
+    delivered = shards.update().where(shards.c.pending == Pending.BEGUN.value)
+    delivered = delivered.values(pending=None, finished_at=transaction.now())
+    transaction.change_among(delivered, shards.c.shard_key, keys)
+
+
+def mark_skipped(transaction: Transaction, keys: Iterable[ShardKey]) -> None:
+    """Mark objects that a published plan has left out, as a whole or in part: `onCorruptObject` = `skip`."""
+    transaction.change_among(shards.update().values(pending=Pending.SKIPPED.value), shards.c.shard_key, keys)
+
+
+def mark_given_up(
+    transaction: Transaction, pipeline: str, seqs: tuple[int, int], keys: Iterable[ShardKey] | None = None
+) -> None:
+    """Mark shards of the snapshots of `seqs` (after, until], which with at-most-once nobody will read again.
+
+    Without `keys` all that was begun in them. A shard that was forgotten and announced again meanwhile is another one.
+    """
+    c = shards.c
+    ended = sa.and_(c.state == ShardState.DONE.value, c.end_seq > seqs[0], c.end_seq <= seqs[1])
+    ours = shards.update().where(c.owner == pipeline).values(pending=Pending.GIVEN_UP.value)
+    if keys is None:
+        transaction.execute(ours.where(ended, c.pending == Pending.BEGUN.value))
+        return
+    in_part = sa.and_(c.finished_at.is_(None), c.position != BEGINNING)
+    transaction.change_among(ours.where(sa.or_(ended, in_part)), c.shard_key, keys)

@@ -1,0 +1,420 @@
+"""Making a plan's results visible: splits, positions and attempt in one transaction, once (invariants 2 and 4)."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Row
+
+from shard_store.batches import readings, snapshots
+from shard_store.batches.positions import (
+    advance_shards,
+    lock_shards,
+    mark_published,
+    mark_skipped,
+    open_positions,
+    split_by_fit,
+)
+from shard_store.error_table.records import forget_left_out
+from shard_store.errors import ShardStoreError
+from shard_store.model import (
+    QUARANTINING,
+    WHOLE,
+    AttemptKind,
+    Move,
+    PlanIdentity,
+    Semantics,
+    ShardKey,
+    ShardState,
+    Split,
+    delivery_hash,
+    is_end,
+    split_key,
+)
+from shard_store.shards.activity import Activity, Amounts, LastBatch, counted, histogram
+from shard_store.shards.announcing import announced_since
+from shard_store.shards.ownership import fence
+from shard_store.sql.schema import attempts, errors, of_pipeline, pipelines, shards, splits
+from shard_store.sql.schema import snapshots as snapshot_rows
+from shard_store.sql.transaction import Transaction, chunks
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What a publish did. `already` is true when an earlier attempt had delivered the plan and nothing was written."""
+
+    delivery_hash: str
+    already: bool
+    kind: AttemptKind | None = None
+    shards: int = 0
+    quarantined: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """A plan that was carried out: its moves, what was left out of it as lost, and what the sink made of it.
+
+    `left_out` are the ranges of its snapshots that it does not move: their shards passed to others, or are finished.
+    `files` is None where another sink took the rows, or where they are recorded with another pipeline's attempt: then
+    `lead` is its hash. `digest` is the attempt's hash where it is not the plan's own.
+    `elsewhere`: rows and bytes that become visible with the transaction, in another place than splits.
+    `row` is the pipeline's, locked; `sent`: when the messages were sent, as far as that is known.
+    `fenced`: no attempt before has shown any rows. `winners`: the task attempts whose rows these are, as far as known.
+    `direct`: this batch has shown that they are those that have read the plan.
+    """
+
+    identity: PlanIdentity
+    row: Row[Any]
+    moves: Sequence[Move]
+    sent: Mapping[ShardKey, int] = field(default_factory=dict)
+    lost: int = 0
+    left_out: Sequence[Move] = ()
+    files: Sequence[Split] | None = None
+    row_schema: str | None = None
+    batch_id: int | None = None
+    digest: str = ""
+    lead: str = ""
+    elsewhere: tuple[int, int] = (0, 0)
+    fenced: bool = False
+    winners: Collection[int] = ()
+    direct: bool = False
+
+    @property
+    def semantics(self) -> Semantics:
+        return Semantics(self.row.semantics)
+
+    @property
+    def rows(self) -> int | None:
+        return None if self.files is None else self.elsewhere[0] + sum(file.rows for file in self.files)
+
+    @property
+    def size(self) -> int | None:
+        return None if self.files is None else self.elsewhere[1] + sum(file.size for file in self.files)
+
+
+def publish(
+    transaction: Transaction,
+    identities: Sequence[PlanIdentity],
+    files: Sequence[Split] | None,
+    *,
+    row_schema: str | None = None,
+    batch_id: int | None = None,
+    elsewhere: tuple[int, int] = (0, 0),
+    fenced: bool = True,
+    winners: Collection[int] = (),
+) -> Published:
+    """Make the splits of a micro-batch visible and advance its shards, once for each plan, fenced by the tokens.
+
+    `identities` are the plans of one micro-batch, one for each pipeline of its query: all advance, or none. The splits
+    belong to an attempt of the first pipeline, also when it is idle in this batch: it then comes with the plan that it
+    delivered last. Each other one has an attempt when it brought input.
+    `files` is None where the rows went elsewhere, uncounted; `row_schema` is their schema as Spark's JSON; `elsewhere`
+    are rows and bytes that become visible in the same transaction, in another place than splits. `fenced`: nobody
+    sees any row before, as of an attempt that fails. `winners`: the numbers of the task attempts whose rows these are.
+    The result's hash is that of the first one's attempt, its counts are over all.
+    Raises PipelineTakenOver when a newer incarnation runs, ShardsLost when shards passed to others: then nothing was
+    published.
+    """
+    rows = _fence_all(transaction, identities)  # first: a replaced driver fails even when there is nothing to do
+    recorded, fresh = _find_delivery(transaction, identities, {i: rows[i].confirmed_seq for i in identities}, batch_id)
+    if recorded.already:
+        return recorded
+    first = identities[0]
+    deliveries = {
+        i: replace(_delivery(transaction, i, rows[i], batch_id), fenced=fenced and files is not None, winners=winners)
+        for i in fresh
+    }
+    idle = Delivery(first, rows[first], (), batch_id=batch_id)
+    lead = replace(deliveries.get(first, idle), files=files, row_schema=row_schema, elsewhere=elsewhere)
+    if first in deliveries:
+        made = [deliver(transaction, lead)]
+    else:
+        made = [_deliver_without_shards(transaction, replace(lead, digest=recorded.delivery_hash))]
+    for identity in fresh:
+        if identity != first:
+            other = replace(deliveries[identity], lead=made[0].delivery_hash)
+            made.append(deliver(transaction, other))
+    for identity in identities:
+        if identity not in fresh and batch_id is not None:
+            made += _deliver_unplanned(transaction, identity, batch_id, made[0].delivery_hash)
+    for identity in fresh:
+        readings.forget_marks(transaction, identity.delivery_hash, rows[identity].plan_attempt)
+    return replace(made[0], shards=sum(m.shards for m in made), quarantined=sum(m.quarantined for m in made))
+
+
+def find_delivery(transaction: Transaction, identities: Sequence[PlanIdentity], batch_id: int) -> Published:
+    """Return what `publish` would find: the hash of the batch's attempt, and whether it is there. Locks nothing."""
+    names = [identity.token.pipeline for identity in identities]
+    query = sa.select(pipelines.c.pipeline, pipelines.c.confirmed_seq).where(pipelines.c.pipeline.in_(names))
+    confirmed: dict[str, int] = {row.pipeline: row.confirmed_seq for row in transaction.execute(query)}
+    return _find_delivery(transaction, identities, {i: confirmed[i.token.pipeline] for i in identities}, batch_id)[0]
+
+
+def is_published(transaction: Transaction, identity: PlanIdentity) -> bool:
+    """Return whether this very plan has its attempt; one that another kind of sink took has it once it is confirmed."""
+    query = sa.select(attempts.c.delivery_hash).where(attempts.c.delivery_hash == identity.delivery_hash)
+    return transaction.execute(query).first() is not None
+
+
+def _find_delivery(
+    transaction: Transaction,
+    identities: Sequence[PlanIdentity],
+    confirmed: Mapping[PlanIdentity, int],
+    batch_id: int | None,
+) -> tuple[Published, list[PlanIdentity]]:
+    """Find out whether the micro-batch is published, and which of its plans bring input that is not delivered.
+
+    Its hash is that of the attempt that has its rows: the first pipeline's plan where that brings input, else one that
+    is made of what the first pipeline stands at and of the plans that do. Of a batch that is published each attempt
+    names it (`lead_hash`); the newest one counts, since an idle pipeline may have had another batch of the same number.
+    """
+    first = identities[0]
+    c = attempts.c
+    recorded = transaction.execute(
+        sa.select(c.delivery_hash, c.batch_id, c.lead_hash)
+        .where(c.delivery_hash.in_([identity.delivery_hash for identity in identities]))
+        .order_by(c.published_at.desc(), c.end_seq)
+    ).all()
+    delivered_hashes = {row.delivery_hash for row in recorded}
+    fresh = [
+        i for i in identities if i.delivery_hash not in delivered_hashes and i.end_seq > max(i.start_seq, confirmed[i])
+    ]
+    if first in fresh:
+        return Published(first.delivery_hash, already=False), fresh
+    delivered_as = next((row.lead_hash for row in recorded if batch_id in (None, row.batch_id)), None)
+    if not fresh and delivered_as is not None:
+        return Published(delivered_as, already=True), fresh
+    digest = _digest_without_shards(first, batch_id, fresh)
+    delivered = sa.select(sa.func.count()).where(attempts.c.delivery_hash == digest)
+    return Published(digest, already=bool(transaction.execute(delivered).scalar_one())), fresh
+
+
+def hold(transaction: Transaction, identities: Sequence[PlanIdentity], batch_id: int) -> None:
+    """Make sure that the micro-batch can be published, and stays so as long as the caller's transaction.
+
+    For rows that are committed elsewhere before the publish: a driver that was replaced, or whose shards passed to
+    others, must not commit them. Raises as `publish` does.
+    """
+    rows = _fence_all(transaction, identities)
+    _, fresh = _find_delivery(transaction, identities, {i: rows[i].confirmed_seq for i in identities}, batch_id)
+    for identity in fresh:
+        delivery = _delivery(transaction, identity, rows[identity], batch_id)
+        if delivery.semantics.final_at_delivery:
+            lock_shards(transaction, identity, delivery.moves)
+
+
+def created_at(transaction: Transaction, pipeline: str) -> int:
+    """Return when the pipeline started first: that distinguishes it from one of the same name in another store."""
+    query = sa.select(pipelines.c.created_at).where(pipelines.c.pipeline == pipeline)
+    return int(transaction.execute(query).scalar_one())
+
+
+def _fence_all(transaction: Transaction, identities: Sequence[PlanIdentity]) -> dict[PlanIdentity, Row[Any]]:
+    """Lock the pipelines' rows: in one order, so that no two queries wait for each other."""
+    in_order = sorted(identities, key=lambda identity: identity.token.pipeline)
+    return {identity: fence(transaction, identity.token) for identity in in_order}
+
+
+def _delivery(transaction: Transaction, identity: PlanIdentity, row: Row[Any], batch_id: int | None) -> Delivery:
+    """Return what is to be delivered of a plan that is not delivered yet; it must be the one on record."""
+    if (row.plan_hash, row.plan_incarnation) != (identity.delivery_hash, identity.token.incarnation):
+        raise ShardStoreError(
+            f"pipeline {identity.token.pipeline!r}: the batch to publish is not the one that was planned last; "
+            "use one 'pipeline' name for one query only"
+        )
+    planned = planned_moves(transaction, row)
+    return Delivery(identity, row, planned.moves, planned.sent, row.plan_lost or 0, planned.left_out, batch_id=batch_id)
+
+
+class PlannedMoves(NamedTuple):
+    """What a plan moves, what of its snapshots it leaves out, and when the messages of its shards were sent."""
+
+    moves: Sequence[Move]
+    left_out: Sequence[Move]
+    sent: Mapping[ShardKey, int]
+
+
+def planned_moves(transaction: Transaction, row: Row[Any]) -> PlannedMoves:
+    """Read what the plan on record in the pipeline's row moves."""
+    moves, sent = snapshots.read_planned(transaction, row.pipeline, row.plan_after, row.plan_end)
+    marks = set(json.loads(row.plan_left_out))
+    if not marks:
+        return PlannedMoves(moves, (), sent)
+    left_out = [move for move in moves if snapshots.mark(move) in marks]
+    return PlannedMoves([move for move in moves if snapshots.mark(move) not in marks], left_out, sent)
+
+
+def deliver(transaction: Transaction, delivery: Delivery) -> Published:
+    """Advance the shards, quarantine those with an object error, record splits and attempt."""
+    identity, semantics = delivery.identity, delivery.semantics
+    advanced = {move.key for move in delivery.moves}
+    if semantics.final_at_delivery:
+        advance_shards(transaction, identity, delivery.moves)
+        if delivery.left_out:
+            forget_left_out(transaction, identity.delivery_hash, delivery.left_out, delivery.moves)
+    causes, bad, skipped = _errors_of(transaction, identity.delivery_hash)
+    quarantined = {key for key in advanced if key in bad}
+    read = [move for move in delivery.moves if move.key not in bad and move.key not in skipped]
+    ended = [move.key for move in read if is_end(move.end)]
+    if semantics.final_at_snapshot:
+        mark_published(transaction, read)
+    if semantics.keeps_shards and skipped:
+        mark_skipped(transaction, (advanced & skipped) - bad)
+    if semantics.keeps_shards and quarantined:
+        readings.doubt(
+            transaction,
+            identity,
+            attempt=delivery.row.plan_attempt,
+            incarnation=delivery.row.plan_incarnation,
+            winners=delivery.winners,
+            fenced=delivery.fenced,
+        )
+        quarantined -= announced_since(transaction, identity, quarantined)
+        quarantine = shards.update().values(
+            state=ShardState.QUARANTINED.value,
+            pending=None,
+            finished_at=transaction.now(),
+            end_seq=identity.end_seq,
+        )
+        transaction.change_among(quarantine, shards.c.shard_key, quarantined)
+    kind = AttemptKind.OUTPUT
+    rows = delivery.rows
+    if rows == 0 or (rows is None and advanced <= bad | skipped):
+        kind = AttemptKind.ERROR if causes else AttemptKind.NIL
+    if semantics.keeps_shards and delivery.winners and not _is_known_direct(delivery):
+        delivery = replace(delivery, direct=readings.is_direct(transaction, identity, delivery.winners))
+    _record(transaction, delivery, kind, len(advanced), causes, ended)
+    return Published(identity.delivery_hash, False, kind, len(advanced), len(quarantined))
+
+
+def _is_known_direct(delivery: Delivery) -> bool:
+    last = Activity.parse(delivery.row.activity).last
+    return last is not None and last.direct == delivery.identity.token.incarnation
+
+
+def _digest_without_shards(identity: PlanIdentity, batch_id: int | None, fresh: Sequence[PlanIdentity]) -> str:
+    """Return the hash of an attempt of a pipeline that brings no new input; a stateful query may still bring rows.
+
+    Its plan is the one before, already delivered under another batch id, or after a restart the empty one with which
+    a pipeline starts: so its own hash is made of what both have in common, the offset at which it ran, and its id.
+    Where `fresh` plans of other pipelines bring input, it is made of theirs too.
+    """
+    beside = "".join(f" {plan.delivery_hash}" for plan in fresh)
+    key = f"{identity.source}\0{identity.token.pipeline}\0state {identity.end_seq} {batch_id}{beside}"
+    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _deliver_without_shards(transaction: Transaction, delivery: Delivery) -> Published:
+    """Record splits and attempt of a batch in which the pipeline has no new input."""
+    kind = AttemptKind.NIL if delivery.rows == 0 else AttemptKind.OUTPUT
+    own = replace(delivery, identity=replace(delivery.identity, start_seq=delivery.identity.end_seq))
+    _record(transaction, own, kind, 0, Counter(), ())
+    return Published(delivery.digest, False, kind)
+
+
+def _deliver_unplanned(transaction: Transaction, identity: PlanIdentity, batch_id: int, lead: str) -> list[Published]:
+    """Finish the snapshots of the micro-batch for which Spark asked for no plan, if there are any.
+
+    It asks for none where it has found out that no row of the stream can reach the sink: `limit(0)`, a filter that is
+    never true, an inner join with an empty table. That our sink is at work proves that the batch was run. Not after a
+    restart that repeats the batch: then it may be one without input, on a store that has lost the plan before it.
+    """
+    row = fence(transaction, identity.token)  # again: the attempt before has changed what it counts
+    after, until = max(row.plan_end or 0, row.confirmed_seq), identity.unplanned_seq
+    if until <= after:
+        return []
+    moves, sent = snapshots.read_planned(transaction, row.pipeline, after, until)
+    digest = delivery_hash(row.source, row.pipeline, moves, (after, until))
+    unplanned, others = PlanIdentity(row.source, identity.token, after, until, digest), list[Move]()
+    if Semantics(row.semantics).final_at_delivery:
+        moves, others = split_by_fit(moves, open_positions(transaction, identity.token, {m.key for m in moves}))
+    delivery = Delivery(unplanned, row, moves, sent, len(others), others, files=(), batch_id=batch_id, lead=lead)
+    return [deliver(transaction, delivery)]
+
+
+_KINDS = errors.c.scope, errors.c.cause
+_CAUSES = sa.select(*_KINDS, sa.func.count()).where(errors.c.delivery_hash == sa.bindparam("digest")).group_by(*_KINDS)
+
+
+def _errors_of(transaction: Transaction, digest: str) -> tuple[Counter[str], set[bytes], set[bytes]]:
+    """Return how many errors the plan left, by cause, and the keys of what is quarantined, and of what was skipped."""
+    causes = Counter[str]()
+    scopes: set[str] = set()
+    for scope, cause, count in transaction.execute(_CAUSES, [{"digest": digest}]):
+        scopes.add(scope)
+        causes[cause] += count
+    bad, skipped = set[bytes](), set[bytes]()
+    if not scopes.isdisjoint(WHOLE):
+        of_objects = sa.select(errors.c.shard_key, errors.c.scope).where(
+            errors.c.delivery_hash == digest, errors.c.scope.in_(WHOLE)
+        )
+        for key, scope in transaction.execute(of_objects):
+            (bad if scope in QUARANTINING else skipped).add(key)
+    return causes, bad, skipped
+
+
+def _record(
+    transaction: Transaction,
+    delivery: Delivery,
+    kind: AttemptKind,
+    shard_count: int,
+    causes: Counter[str],
+    ended: Collection[ShardKey],
+) -> None:
+    """Write splits and attempt, and in the pipeline's row what operators see of them. `ended`: published whole."""
+    identity, files = delivery.identity, delivery.files
+    pipeline = identity.token.pipeline
+    written = sa.select(snapshot_rows.c.created_at).where(
+        snapshot_rows.c.pipeline == pipeline, snapshot_rows.c.seq == identity.end_seq, snapshot_rows.c.chunk == 0
+    )
+    # one time for all files, asked for while the pipeline's row is locked: see `views.await_publishes`. And not as a
+    # part of the insert: there MySQL would lock the snapshot, and the next one, which may be another pipeline's
+    now, snapshot_at = transaction.execute(sa.select(transaction.now(), written.scalar_subquery())).one()
+    common = {
+        "delivery_hash": delivery.digest or identity.delivery_hash,
+        "source": identity.source,
+        "pipeline": pipeline,
+        "published_at": now,
+    }
+    for chunk in chunks(files or ()):
+        row_set = transaction.row_set(**{name: splits.c[name] for name in ("path", "name_key", "rows", "bytes")})
+        rows = [(f.path, split_key(f.path), f.rows, f.size) for f in chunk]
+        row_set.execute(transaction.connection, row_set.insert(splits.insert(), common), rows)
+    attempt = common | {
+        "lead_hash": delivery.lead or common["delivery_hash"],
+        "incarnation": identity.token.incarnation,
+        "start_seq": identity.start_seq,
+        "end_seq": identity.end_seq,
+        "batch_id": delivery.batch_id,
+        "kind": kind.value,
+        "shards": shard_count,
+        "lost": delivery.lost,
+        "errors": causes.total(),
+        "splits": len(files or ()),
+        "rows": delivery.rows,
+        "bytes": delivery.size,
+        "snapshot_at": snapshot_at,
+    }
+    transaction.execute(attempts.insert(), [attempt])
+    values = {} if delivery.row_schema is None else {"row_schema": delivery.row_schema}
+    lags = histogram([now - delivery.sent[key] for key in ended if key in delivery.sent])
+    amounts = Amounts(1, delivery.rows, delivery.size, len(ended), errors=causes, lags=lags)
+    last = LastBatch(
+        seq=identity.end_seq,
+        batch_id=delivery.batch_id,
+        kind=kind.value,
+        published_at=now,
+        rows=delivery.rows,
+        bytes=delivery.size,
+        objects=len(ended),
+        errors=causes.total(),
+        direct=identity.token.incarnation if delivery.direct else 0,
+    )
+    values |= counted(transaction, delivery.row, now, amounts, last)
+    transaction.execute(of_pipeline, [{"of": pipeline, "published_at": now, **values}])

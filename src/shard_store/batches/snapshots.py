@@ -1,0 +1,219 @@
+"""Snapshots as rows: which shards move from where to where, and what they are made of; up to 1,000 ranges a row.
+
+Both are JSON, column by column, and kept apart: publishing and confirming need the moves only, and when the messages
+were sent that announced them. Of the moves the first column is all keys as one hexadecimal text. A snapshot is kept
+until no plan can need it again (decision 0032).
+"""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import json
+from collections.abc import Iterator, Sequence
+from itertools import repeat
+from typing import Any
+
+import sqlalchemy as sa
+
+from shard_store.model import Content, Move, Payload, PublishToken, Range, Reference, ShardKey, Snapshot
+from shard_store.sql.schema import snapshots
+from shard_store.sql.transaction import ROWS_PER_STATEMENT, Transaction
+
+CHUNK_BYTES = 4 << 20
+"""Of the contents in one chunk, about; one content that is larger has a chunk of its own."""
+PIECE = 1 << 19
+"""Characters of a chunk's contents in one row: MariaDB takes no more than 16 MB in a statement, unless it is set up to,
+and what has to be escaped takes several bytes."""
+_KEY = 32
+_COLUMNS = ("shard_id", "uri", "size", "etag", "queue", "message_id", "receive_count", "group", "payload", "reference")
+"""What a chunk has of its contents, in this order; the last one only where there are objects by reference."""
+
+
+_THESE = sa.and_(
+    snapshots.c.pipeline == sa.bindparam("of"),
+    snapshots.c.seq > sa.bindparam("after"),
+    snapshots.c.seq <= sa.bindparam("until"),
+)
+_MOVES = sa.select(snapshots.c.seq, snapshots.c.moves).where(_THESE).order_by(snapshots.c.seq, snapshots.c.chunk)
+_CONTENTS, _SENT = _MOVES.add_columns(snapshots.c.contents), _MOVES.add_columns(snapshots.c.sent)
+_GONE, _WITHOUT_CONTENTS = snapshots.delete().where(_THESE), snapshots.update().where(_THESE).values(contents="")
+
+
+def write(transaction: Transaction, token: PublishToken, snapshot: Snapshot) -> None:
+    """Insert the snapshot, a row for each piece of each chunk of its ranges; a chunk's first row has its moves."""
+    fixed = {"pipeline": token.pipeline, "seq": snapshot.seq, "incarnation": token.incarnation}
+    insert = snapshots.insert().values(**fixed, created_at=transaction.now())
+    number = itertools.count()
+    for chunk in _chunks(snapshot.ranges):
+        moves, text = _moves_text(chunk), _contents_text([r.content for r in chunk])
+        for start in range(0, len(text), PIECE):
+            row = {"chunk": next(number), "moves": "" if start else moves, "contents": text[start : start + PIECE]}
+            row["sent"] = None if start else _sent_text(chunk)
+            transaction.execute(insert, [row])
+
+
+def read(transaction: Transaction, pipeline: str, after: int, until: int) -> list[Snapshot]:
+    """Return the snapshots with after < seq <= until, in order; those whose contents are forgotten are missing."""
+    ranges_of: dict[int, list[Range]] = {}
+    rows = transaction.execute(_CONTENTS, [{"of": pipeline, "after": after, "until": until}]).all()
+    for seq, moves, contents in _whole(rows):
+        both = zip(_moves(moves), _contents(contents), strict=True)
+        ranges_of.setdefault(seq, []).extend([Range(key, content, start, end) for (key, start, end), content in both])
+    return [Snapshot(seq, tuple(ranges)) for seq, ranges in ranges_of.items()]
+
+
+def read_moves(transaction: Transaction, pipeline: str, after: int, until: int) -> list[Move]:
+    """Return what the snapshots that `read` returns move, one after the other, without their contents."""
+    rows = transaction.execute(_MOVES, [{"of": pipeline, "after": after, "until": until}])
+    return [move for _, text in rows if text for move in _moves(text)]
+
+
+def read_planned(
+    transaction: Transaction, pipeline: str, after: int, until: int
+) -> tuple[list[Move], dict[ShardKey, int]]:
+    """Return what `read_moves` does, and when the messages of these shards were sent (microseconds), if known."""
+    moves: list[Move] = []
+    sent: dict[ShardKey, int] = {}
+    for _, text, times in transaction.execute(_SENT, [{"of": pipeline, "after": after, "until": until}]):
+        row_moves = _moves(text) if text else []
+        moves += row_moves
+        if times:
+            base, later = json.loads(times)
+            both = zip(row_moves, later, strict=True)
+            sent |= {move[0]: (base + ms) * 1000 for move, ms in both if ms is not None}
+    return moves, sent
+
+
+def forget(transaction: Transaction, pipeline: str, after: int, until: int, *, keep_moves: bool) -> None:
+    """Remove the snapshots with after < seq <= until, which no plan needs again, or all of them but the moves."""
+    gone = _WITHOUT_CONTENTS if keep_moves else _GONE
+    transaction.execute(gone, [{"of": pipeline, "after": after, "until": until}])
+
+
+def flatten(parts: Sequence[Snapshot]) -> list[Range]:
+    return [r for snapshot in parts for r in snapshot.ranges]
+
+
+def as_kept(entry: Range) -> Range:
+    """Return the range without what is for opening alone, and comes back from no snapshot."""
+    return entry._replace(content=entry.content._replace(sequence=None, named=True, sent_at=None))
+
+
+def mark(entry: Range | Move) -> str:
+    """Return the name of one range within the snapshots of a pipeline: a plan keeps the marks of what it leaves out."""
+    return f"{entry.key.hex()}:{entry.start}"
+
+
+def _whole(rows: Sequence[Any]) -> Iterator[tuple[int, str, str]]:
+    """Yield the chunks whose contents are not forgotten: their seq, moves and contents."""
+    pieces: list[str] = []
+    for place, (seq, moves, contents) in enumerate(rows):
+        if moves:
+            first = moves
+        pieces.append(contents)
+        if place + 1 == len(rows) or rows[place + 1].moves:
+            if text := "".join(pieces):
+                yield seq, first, text
+            pieces = []
+
+
+def _chunks(ranges: Sequence[Range]) -> Iterator[list[Range]]:
+    """Yield at least one chunk, also of no ranges; a content that is larger than a chunk has one for itself."""
+    chunk: list[Range] = []
+    size = 0
+    for entry in ranges:
+        added = _size(entry.content)
+        if chunk and (len(chunk) == ROWS_PER_STATEMENT or size + added > CHUNK_BYTES):
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(entry)
+        size += added
+    if chunk or not ranges:
+        yield chunk
+
+
+def _size(content: Content) -> int:
+    """Return about how many bytes its text takes: more than that, unless its names are full of control characters."""
+    names = 4 * (len(content.shard_id) + len(content.uri) + len(content.message_id))
+    payload, reference = content.payload, content.reference
+    if reference is not None:
+        names += 4 * (len(reference.version or "") + len(reference.tag or ""))
+    if payload is None:
+        return names
+    headers = sum([len(name) + len(text) for name, text in payload.headers])
+    return names + 4 * (headers + len(payload.key) + len(payload.tag)) + len(payload.value) * 4 // 3
+
+
+def _moves_text(ranges: Sequence[Range]) -> str:
+    keys = b"".join([r.key for r in ranges])
+    return json.dumps([keys.hex(), [r.start for r in ranges], [r.end for r in ranges]], separators=(",", ":"))
+
+
+def _sent_text(ranges: Sequence[Range]) -> str | None:
+    """Return the first time in milliseconds, and how much later each is: short, since it is read by each publish."""
+    times = [r.content.sent_at for r in ranges]
+    known_times = [time for time in times if time is not None]
+    if not known_times:
+        return None
+    base = min(known_times) // 1000
+    later = [None if time is None else time // 1000 - base for time in times]
+    return json.dumps([base, later], separators=(",", ":"))
+
+
+def _moves(text: str) -> list[Move]:
+    joined, starts, ends = json.loads(text)
+    keys = bytes.fromhex(joined)
+    return [
+        Move(ShardKey(keys[place * _KEY : (place + 1) * _KEY]), start, end)
+        for place, (start, end) in enumerate(zip(starts, ends, strict=True))
+    ]
+
+
+def _contents_text(contents: Sequence[Content]) -> str:
+    """Return the contents as JSON, with any Unicode as it is: the column's type makes the database take it."""
+    columns = [
+        [c.shard_id for c in contents],
+        [None if c.uri == c.shard_id else c.uri for c in contents],
+        [c.size for c in contents],
+        [c.etag for c in contents],
+        [c.queue for c in contents],
+        [c.message_id for c in contents],
+        [c.receive_count for c in contents],
+        [c.group for c in contents] if any(c.group is not None for c in contents) else None,
+        [_payload_fields(c.payload) for c in contents] if any(c.payload is not None for c in contents) else None,
+    ]
+    if any(c.reference is not None for c in contents):
+        columns.append([c.reference for c in contents])
+    return json.dumps(columns, separators=(",", ":"), ensure_ascii=False)
+
+
+def _contents(text: str) -> list[Content]:
+    columns: dict[str, Any] = dict(zip(_COLUMNS, json.loads(text), strict=False))
+    uris = zip(columns["shard_id"], columns["uri"], strict=True)
+    columns["uri"] = [shard_id if uri is None else uri for shard_id, uri in uris]
+    columns["group"] = columns["group"] or repeat(None)
+    columns["payload"] = map(_payload, columns["payload"] or repeat(None))
+    references = columns.pop("reference", None)
+    contents = list(map(Content, *columns.values()))
+    if references is None:
+        return contents
+    return [
+        content if fields is None else content._replace(reference=Reference(*fields))
+        for content, fields in zip(contents, references, strict=True)
+    ]
+
+
+def _payload_fields(payload: Payload | None) -> list[object] | None:
+    if payload is None:
+        return None
+    value = base64.b64encode(payload.value).decode("ascii")
+    return [value, payload.key, payload.tag, payload.headers, payload.sent_at]
+
+
+def _payload(fields: list[Any] | None) -> Payload | None:
+    if fields is None:
+        return None
+    stored = Payload._make(fields)
+    headers = tuple((name, text) for name, text in stored.headers)
+    return Payload(base64.b64decode(stored.value), stored.key, stored.tag, headers, stored.sent_at)

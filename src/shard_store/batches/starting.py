@@ -1,0 +1,207 @@
+"""Starting a pipeline: a new incarnation, what the one before left behind, and what is published already."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Row
+
+from shard_store.batches import snapshots
+from shard_store.batches.progress import other_stores, plans_with_errors
+from shard_store.errors import StoreConfigurationError
+from shard_store.model import Pending, PublishToken, Runtime, Semantics, Shard, ShardKey, Snapshot
+from shard_store.shards.activity import Intake, counters_of, intake_of
+from shard_store.shards.ownership import as_shard, current, owned_by
+from shard_store.shards.sources import Names, Naming, refuse_moved, settle_names
+from shard_store.sql import install
+from shard_store.sql.schema import Name, attempts, pipelines, shards, sources
+from shard_store.sql.transaction import Transaction
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """What a pipeline finds when it starts: where it stood, and what the incarnation before left unfinished.
+
+    `unfinished` are its own open shards, those inside `unconfirmed` snapshots included; `plan_unfinished`: the plan on
+    record is not delivered, so its sink may still be to come. `recent`, where no shards are kept: what was
+    delivered a short while ago, perhaps without its messages being acknowledged. `with_errors`: the hashes of plans
+    that are final now, and have left errors. `counters` and `intake`: those that the incarnation before reported
+    last. `given_up`: those of `unfinished` that an operator wants quarantined. `names`: how the source names what
+    comes.
+    `settings`: those of the start before; None: nobody recorded them.
+    """
+
+    token: PublishToken
+    confirmed_seq: int
+    last_seq: int
+    unconfirmed: tuple[Snapshot, ...]
+    unfinished: tuple[Shard, ...]
+    plan_unfinished: bool
+    recent: frozenset[ShardKey] = frozenset()
+    with_errors: tuple[str, ...] = ()
+    counters: Mapping[str, int] = field(default_factory=dict)
+    intake: Intake = field(default_factory=Intake)
+    store_id: str = ""
+    other_stores: Mapping[str, int] = field(default_factory=dict)
+    given_up: frozenset[ShardKey] = frozenset()
+    names: Names = field(default_factory=Names)
+    settings: Mapping[str, str] | None = None
+
+
+def _accept(started: Started) -> None:
+    """Refuse nothing."""
+
+
+def check_name(option: str, name: str) -> None:
+    """Refuse a name that not every database can tell from every other (MySQL ignores spaces at the end)."""
+    if not name or name != name.strip() or not name.isprintable() or len(name) > (Name.length or 0):
+        raise StoreConfigurationError(
+            f"option {option!r}: {name[:100]!r} cannot be a name in the store; write 1 to {Name.length} printable "
+            "characters without spaces around them"
+        )
+
+
+def start(
+    transaction: Transaction,
+    source: str,
+    pipeline: str,
+    *,
+    driver: str = "",
+    stale_after: float = 120.0,
+    semantics: Semantics = Semantics.EXACTLY_ONCE,
+    remembered: float = 0.0,
+    runtime: Runtime | None = None,
+    naming: Naming | None = None,
+    settings: Mapping[str, str] | None = None,
+    check: Callable[[Started], None] = _accept,
+) -> Started:
+    """Begin a new incarnation of the pipeline, which fences the one before. Idempotent but for the number.
+
+    It takes over what the one before had open. The newest attempt is compared with the snapshots: those up to its end
+    are delivered, and are confirmed; those after it are not.
+    `stale_after`: the seconds after its last heartbeat from which others may take the pipeline's shards.
+    `remembered`: with at-least-once, for how many seconds what was delivered is reported as `recent`.
+    `runtime` is for operators. `naming`: what is about to be named; `settings`: what the next start finds in
+    `Started.settings`. `check` refuses to go on with what was left, by raising: then nothing has changed.
+    """
+    check_name("source", source)
+    check_name("pipeline", pipeline)
+    row = _locked(transaction, source, pipeline, semantics)
+    names = Names() if naming is None else settle_names(transaction, source, naming)
+    token = PublishToken(pipeline, row.incarnation + 1)
+    newest = sa.select(sa.func.max(attempts.c.end_seq)).where(
+        attempts.c.pipeline == pipeline, attempts.c.end_seq > row.confirmed_seq
+    )
+    published = transaction.execute(newest).scalar()
+    confirmed = row.confirmed_seq if published is None else published
+    if row.semantics != semantics.value:
+        _refuse_unfinished(transaction, pipeline, Semantics(row.semantics), semantics, row.last_seq - confirmed)
+    now, changes = transaction.now(), (row.changes or 0) + 1
+    transaction.on_commit.append(lambda: transaction.memory.begin(token, driver, changes))
+    this = pipelines.update().where(pipelines.c.pipeline == pipeline)
+    transaction.execute(
+        this.values(
+            incarnation=token.incarnation,
+            driver=driver,
+            changes=changes,
+            confirmed_seq=confirmed,
+            semantics=semantics.value,
+            remembered=int(remembered * 1_000_000),
+            settings=None if settings is None else json.dumps([token.incarnation, dict(settings)], ensure_ascii=False),
+            heartbeat_at=now,
+            stale_at=now + int(stale_after * 1_000_000),
+            **(runtime or Runtime()).columns(),
+        )
+    )
+    ours = shards.update().where(shards.c.owner == pipeline, shards.c.finished_at.is_(None))
+    transaction.execute(ours.values(incarnation=token.incarnation))
+    unfinished = current(transaction).where(owned_by(token)).order_by(shards.c.opened_at, shards.c.shard_key)
+    given_up = sa.select(shards.c.shard_key).where(owned_by(token), shards.c.pending == Pending.QUARANTINE.value)
+    started = Started(
+        token=token,
+        confirmed_seq=confirmed,
+        last_seq=row.last_seq,
+        unconfirmed=tuple(snapshots.read(transaction, pipeline, confirmed, row.last_seq)),
+        unfinished=tuple(as_shard(r) for r in transaction.execute(unfinished)),
+        plan_unfinished=row.plan_hash is not None and row.plan_end > confirmed,
+        recent=frozenset() if semantics.keeps_shards else _recent(transaction, pipeline, confirmed, remembered),
+        with_errors=plans_with_errors(transaction, pipeline, row.confirmed_seq, confirmed),
+        counters=counters_of(row.report),
+        intake=intake_of(row.report),
+        store_id=install.store_id(transaction),
+        other_stores=other_stores(row.stores),
+        given_up=frozenset(map(ShardKey, transaction.execute(given_up).scalars())),
+        names=names,
+        settings=_settings(row),
+    )
+    check(started)
+    return started
+
+
+def _settings(row: Row[Any]) -> Mapping[str, str] | None:
+    """Return the settings of the start before; None after older code, which leaves those of another start there."""
+    incarnation, settings = json.loads(row.settings or "[0, null]")
+    return settings if incarnation == row.incarnation else None
+
+
+def _locked(transaction: Transaction, source: str, pipeline: str, semantics: Semantics) -> Row[Any]:
+    """Lock the pipeline's row, which is made when it starts for the first time."""
+    now = transaction.now()
+    transaction.execute(transaction.dialect.insert_if_absent(sources).values(source=source, forgotten_before=0))
+    refuse_moved(transaction, source)
+    transaction.execute(
+        transaction.dialect.insert_if_absent(pipelines).values(
+            pipeline=pipeline,
+            source=source,
+            incarnation=0,
+            driver="",
+            last_seq=0,
+            confirmed_seq=0,
+            semantics=semantics.value,
+            begun_seq=0,
+            heartbeat_at=0,
+            stale_at=0,
+            created_at=now,
+        )
+    )
+    row = transaction.execute(sa.select(pipelines).where(pipelines.c.pipeline == pipeline).with_for_update()).one()
+    if row.source != source:
+        raise StoreConfigurationError(
+            f"option 'pipeline': {pipeline!r} already reads source {row.source!r} in this store, not {source!r}; "
+            "choose another 'pipeline', or name the same 'source'"
+        )
+    return row
+
+
+def _recent(transaction: Transaction, pipeline: str, confirmed: int, remembered: float) -> frozenset[ShardKey]:
+    """Return the shards of the attempts of the last `remembered` seconds, from the snapshots that they delivered."""
+    since = transaction.now() - int(remembered * 1_000_000)
+    first = transaction.execute(first_since(pipeline, since)).scalar()
+    if first is None:
+        return frozenset()
+    return frozenset(move.key for move in snapshots.read_moves(transaction, pipeline, first, confirmed))
+
+
+def first_since(pipeline: str, since: sa.ColumnElement[int] | int) -> sa.Select[Any]:
+    """Return the offset at which the first plan that was delivered after `since` (microseconds) begins."""
+    return sa.select(sa.func.min(attempts.c.start_seq)).where(
+        attempts.c.pipeline == pipeline, attempts.c.published_at > since
+    )
+
+
+def _refuse_unfinished(
+    transaction: Transaction, pipeline: str, before: Semantics, semantics: Semantics, snapshots: int
+) -> None:
+    """Refuse to end under one promise what was begun under another."""
+    mine = sa.select(sa.func.count()).where(shards.c.owner == pipeline, shards.c.finished_at.is_(None))
+    unfinished = transaction.execute(mine).scalar_one()
+    if snapshots or unfinished:
+        raise StoreConfigurationError(
+            f"option 'deliverySemantics': pipeline {pipeline!r} was run with {before.value}, and of that {snapshots} "
+            f"snapshot(s) and {unfinished} shard(s) are not finished; run it with {before.value} until nothing is left "
+            f"(trigger availableNow), and then with {semantics.value}; or give the new query another 'pipeline'"
+        )

@@ -1,0 +1,1 @@
+"""Listings of objects beside what the store knows: what is new, what became of each, and certificates of it."""

@@ -1,0 +1,211 @@
+"""What became of the objects of a listing: each page compared with the shards of a source in one statement.
+
+Three clocks meet here: the object store's (when an object was modified), the database's (when its shard ended, and up
+to when such ends may be forgotten), and the host's, which has no say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+
+from shard_store.completeness.listing import SURE, earliest, latest
+from shard_store.errors import StoreConfigurationError
+from shard_store.model import Pending, Semantics, ShardKey, ShardState, shard_key
+from shard_store.sql.schema import pipelines, shards, sources
+from shard_store.sql.transaction import Transaction
+
+HOUR = 3_600_000_000
+
+
+class Category(str, Enum):
+    """What became of an object. The values are columns of certificates, and words of reports."""
+
+    PUBLISHED = "published"
+    WAITING = "waiting"  # announced, and not published yet
+    QUARANTINED = "quarantined"
+    SKIPPED = "skipped"  # bad, at least in part, and the options say that such an object is left out
+    GIVEN_UP = "given_up"  # with at-most-once: its batch was begun, and nobody knows that it was published
+    MISSING = "missing"  # never announced, as far as the store remembers, and it would remember
+    CHANGED = "changed"  # published, and another object by now
+    BEYOND_MEMORY = "beyond_memory"  # unknown, and so old that the store may have forgotten it
+    BEFORE_BEGINNING = "before_beginning"  # unknown, and there before the first start (includeExistingFiles)
+    LEFT_OUT = "left_out"  # by the reader's own options; not among the objects
+
+
+COUNTED = tuple(category for category in Category if category is not Category.LEFT_OUT)
+"""Each object of a certificate is in one of these."""
+
+UNPUBLISHED = (
+    Category.MISSING,
+    Category.QUARANTINED,
+    Category.GIVEN_UP,
+    Category.SKIPPED,
+    Category.WAITING,
+    Category.CHANGED,
+)
+"""With an object in one of these nothing is complete; the worst first."""
+
+UNPUBLISHED_BY_MARK = {
+    Pending.BEGUN.value: Category.WAITING,
+    Pending.SKIPPED.value: Category.SKIPPED,
+    Pending.GIVEN_UP.value: Category.GIVEN_UP,
+}
+"""What a shard that is done is instead of published."""
+
+
+class Clocks(NamedTuple):
+    """Microseconds: how far the object store's clock is ahead of the database's, and how well that is known."""
+
+    ahead: int = 0
+    accuracy: int = HOUR  # nobody has measured it
+
+
+UNMEASURED = Clocks()
+MEASURED = 60_000_000
+"""The accuracy of a difference that was measured, where the time of an object is in whole seconds."""
+
+
+class ListedShard(NamedTuple):
+    """An object as it is compared. `modified`: microseconds since 1970, by the object store's clock.
+
+    `uri`, where the id has a version too: under this id it was read before the reader had `allowOverwrites`.
+    `appeared`: of a local file, when it got its name or its content at the latest (see `listing.Found`).
+    """
+
+    shard_id: str
+    size: int | None
+    etag: str | None
+    modified: int
+    uri: str | None = None
+    appeared: int | None = None
+
+
+class Finding(NamedTuple):
+    """`pipeline`: who has the shard, or published it; None: nobody, or it is unknown."""
+
+    category: Category
+    pipeline: str | None = None
+
+
+class Memory(NamedTuple):
+    """How far back a source remembers: `sources` in the schema."""
+
+    forgotten_before: int = 0
+    existing_before: int | None = None
+
+
+def database_time(transaction: Transaction) -> int:
+    """Return the microseconds since 1970 by the database's clock."""
+    return int(transaction.execute(sa.select(transaction.now())).scalar_one())
+
+
+def source_of(transaction: Transaction, name: str | None) -> str:
+    """Return the source of this name, or the only one. Raises StoreConfigurationError.
+
+    A name that is misspelt would make every object a missing one, and so would a source that keeps no shards.
+    """
+    rows = transaction.execute(sa.select(pipelines.c.source, pipelines.c.semantics)).all()
+    names = sorted({row.source for row in rows})
+    if name is None and len(names) == 1:
+        (name,) = names
+    if name is None or name not in names:
+        some = ", ".join(names[:10]) or "none, since no query has started yet"
+        problem = "has several sources, so name one" if name is None else f"has no source {name[:100]!r}"
+        problem = problem if names or name is not None else "has no source yet"
+        raise StoreConfigurationError(f"option 'source': the store {transaction.database!r} {problem}; it has: {some}")
+    if all(not Semantics(row.semantics).keeps_shards for row in rows if row.source == name):
+        raise StoreConfigurationError(
+            f"option 'source': the pipelines of {name!r} run with deliverySemantics=at-least-once, of which the store "
+            "does not remember what was read; nothing can be compared with a listing"
+        )
+    return name
+
+
+def memory(transaction: Transaction, source: str) -> Memory:
+    row = transaction.execute(_memory(source)).one_or_none()
+    return Memory() if row is None else Memory(row.forgotten_before, row.existing_before)
+
+
+class _Stored(NamedTuple):
+    """A row of `compare`, whose columns have these names, and are in this order."""
+
+    shard_key: bytes | None
+    state: str
+    size: int | None
+    etag: str | None
+    finished_at: int
+    owner: str | None
+    pending: str | None
+
+
+def compare(
+    transaction: Transaction, source: str, listed: Sequence[ListedShard], clocks: Clocks = UNMEASURED
+) -> list[Finding]:
+    """Return what became of each object of a page, in their order; up to 1,000, and half as many with a `uri`.
+
+    One statement, which sees the shards and how far the source remembers at the same moment: else what pruning removes
+    in between would be called missing.
+    """
+    keys = [shard_key(source, entry.shard_id) for entry in listed]
+    plain_keys = {entry: shard_key(source, entry.uri) for entry in listed if entry.uri is not None}
+    columns = [shards.c[name] for name in _Stored._fields]
+    of_shards = sa.select(*columns).where(transaction.among(shards.c.shard_key, sorted({*keys, *plain_keys.values()})))
+    source_row = _memory(source).subquery()
+    of_source = sa.select(
+        sa.null(),
+        sa.literal(""),
+        source_row.c.forgotten_before,
+        sa.null(),
+        source_row.c.existing_before,
+        sa.null(),
+        sa.null(),
+    )
+    rows: dict[ShardKey | None, _Stored] = {}
+    for stored in map(_Stored._make, transaction.execute(sa.union_all(of_shards, of_source))):
+        rows[None if stored.shard_key is None else ShardKey(bytes(stored.shard_key))] = stored
+    of_own = rows.pop(None, None)
+    # the row of the source has its own columns in the places of these two
+    remembered = Memory() if of_own is None else Memory(of_own.size or 0, of_own.finished_at)
+    findings = []
+    for entry, key in zip(listed, keys, strict=True):
+        plain = rows.get(plain_keys.get(entry, key))
+        if (row := rows.get(key)) is not None:
+            findings.append(_known(entry, row, clocks))
+        elif plain is not None and _known(entry, plain, clocks._replace(accuracy=0)).category is Category.PUBLISHED:
+            findings.append(Finding(Category.PUBLISHED, plain.owner))
+        else:
+            findings.append(_unknown(entry, remembered, clocks))
+    return findings
+
+
+def _memory(source: str) -> sa.Select[Any]:
+    return sa.select(sources.c.forgotten_before, sources.c.existing_before).where(sources.c.source == source)
+
+
+def _unknown(entry: ListedShard, remembered: Memory, clocks: Clocks) -> Finding:
+    last = latest(entry.modified, entry.appeared) - clocks.ahead
+    if remembered.existing_before is not None and last < remembered.existing_before:
+        return Finding(Category.BEFORE_BEGINNING)
+    first = earliest(entry.modified, entry.appeared) - clocks.ahead
+    if remembered.forgotten_before and first <= remembered.forgotten_before + SURE:
+        return Finding(Category.BEYOND_MEMORY)
+    return Finding(Category.MISSING)
+
+
+def _known(entry: ListedShard, row: _Stored, clocks: Clocks) -> Finding:
+    if row.state == ShardState.QUARANTINED.value:
+        return Finding(Category.QUARANTINED, row.owner)
+    if row.state != ShardState.DONE.value:
+        return Finding(Category.WAITING, row.owner)
+    if row.pending in UNPUBLISHED_BY_MARK:
+        return Finding(UNPUBLISHED_BY_MARK[row.pending], row.owner)
+    if entry.etag is not None and row.etag is not None:
+        changed = entry.etag != row.etag
+    else:
+        other_size = entry.size is not None and row.size is not None and entry.size != row.size
+        changed = other_size or entry.modified - clocks.ahead > row.finished_at + clocks.accuracy
+    return Finding(Category.CHANGED if changed else Category.PUBLISHED, row.owner)

@@ -1,0 +1,1 @@
+"""The error table: what could not be processed, and what becomes of it."""

@@ -1,0 +1,172 @@
+"""Searching the error table: errors as values, selected by what people know of them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Row
+
+from shard_store.error_table.records import error_state
+from shard_store.model import Position, ShardKey
+from shard_store.sql.database import Database
+from shard_store.sql.schema import attempts, errors
+from shard_store.sql.transaction import Transaction
+
+PAGE = 200
+"""Errors in memory at once: each may hold a few megabytes of input."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredError:
+    """One error. Times are microseconds since 1970 UTC; `seqs` are those of its plan, once that is published.
+
+    `input` may be the beginning only of `input_size` bytes; `tag`, `headers` and `group` are a message's own.
+    """
+
+    key: bytes
+    state: str
+    scope: str
+    cause: str
+    detail: str
+    source: str
+    pipeline: str
+    subject: str
+    shard_key: ShardKey | None
+    delivery_hash: str
+    seqs: tuple[int, int] | None
+    position: Position
+    queue: str
+    message_id: str
+    tag: str
+    headers: Mapping[str, str]
+    group: str | None
+    input: bytes | None
+    input_size: int | None
+    occurred_at: int
+    delivered_at: int | None
+    delivered_to: str | None
+    requeued_at: int | None
+    reopened_at: int | None
+
+    @property
+    def whole(self) -> bool:
+        """Return whether `input` is all that there was."""
+        return self.input is not None and len(self.input) == self.input_size
+
+
+@dataclass(frozen=True, slots=True)
+class Criteria:
+    """What to search for: every criterion that is given has to hold. Without any, all errors are found.
+
+    `ids` are hexadecimal, or the first digits of it; `matching` must match the whole id of the shard or
+    message). `older_than` and `since` count back from the database's clock. `words`: column (`scope`, `cause`) ->
+    allowed values.
+    """
+
+    ids: Sequence[str] = ()
+    matching: re.Pattern[str] | None = None
+    states: Sequence[str] = ()
+    source: str | None = None
+    pipeline: str | None = None
+    older_than: timedelta | None = None
+    since: timedelta | None = None
+    words: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    def conditions(self, now: sa.ColumnElement[int]) -> list[sa.ColumnElement[bool]]:
+        """Return the criteria as SQL over the error table; all but `matching`, which no two databases read alike."""
+        conditions: list[sa.ColumnElement[bool]] = []
+        if self.ids:
+            conditions.append(sa.or_(*(begins_with(errors.c.error_key, digits) for digits in self.ids)))
+        if self.states:
+            conditions.append(error_state().in_(self.states))
+        if self.source is not None:
+            conditions.append(errors.c.source == self.source)
+        if self.pipeline is not None:
+            conditions.append(errors.c.pipeline == self.pipeline)
+        if self.older_than is not None:
+            conditions.append(errors.c.occurred_at < now - self.older_than // timedelta(microseconds=1))
+        if self.since is not None:
+            conditions.append(errors.c.occurred_at >= now - self.since // timedelta(microseconds=1))
+        return conditions + [errors.c[name].in_(values) for name, values in self.words.items() if values]
+
+    def matches(self, text: str) -> bool:
+        return self.matching is None or self.matching.fullmatch(text) is not None
+
+
+def pages(
+    database: Database, criteria: Criteria, *, limit: int | None = None, max_input: int | None = None
+) -> Iterator[list[StoredError]]:
+    """Yield the errors, oldest first, each with up to `max_input` bytes of its input."""
+    remaining = limit
+    after: sa.ColumnElement[bool] = sa.true()
+    while remaining is None or remaining > 0:
+        page = database.read(lambda t, a=after: _page(t, criteria, a, max_input))  # type: ignore[misc]
+        chosen = [error for error in page if criteria.matches(error.subject)][:remaining]
+        if chosen:
+            yield chosen
+        if len(page) < PAGE:
+            return
+        remaining = None if remaining is None else remaining - len(chosen)
+        last = page[-1]
+        same = sa.and_(errors.c.occurred_at == last.occurred_at, errors.c.error_key > last.key)
+        after = sa.or_(errors.c.occurred_at > last.occurred_at, same)
+
+
+def of_plans(transaction: Transaction, hashes: Sequence[str], limit: int) -> tuple[dict[str, int], list[StoredError]]:
+    """Return how many errors of each cause these plans have, and the first ones, without their input."""
+    these = errors.c.delivery_hash.in_(hashes)
+    counted = sa.select(errors.c.cause, sa.func.count()).where(these).group_by(errors.c.cause)
+    causes: dict[str, int] = {row[0]: row[1] for row in transaction.execute(counted)}
+    first = selected(0).where(these).order_by(errors.c.occurred_at, errors.c.error_key).limit(limit)
+    return causes, read(transaction, first) if causes and limit else []
+
+
+def _page(
+    transaction: Transaction, criteria: Criteria, after: sa.ColumnElement[bool], max_input: int | None
+) -> list[StoredError]:
+    query = selected(max_input).where(*criteria.conditions(transaction.now()), after)
+    return read(transaction, query.order_by(errors.c.occurred_at, errors.c.error_key).limit(PAGE))
+
+
+def selected(max_input: int | None = None) -> sa.Select[Any]:
+    """Return the query that `read` reads, with up to `max_input` bytes of each input."""
+    columns = [column for column in errors.columns if column.name not in ("error_key", "input")]
+    input_column: sa.ColumnElement[Any] = errors.c.input
+    if max_input is not None:
+        input_column = sa.func.substr(errors.c.input, 1, max_input, type_=errors.c.input.type)
+    plan = attempts.c.start_seq, attempts.c.end_seq
+    named = errors.c.error_key.label("key"), input_column.label("input"), error_state().label("state")
+    return sa.select(*columns, *named, *plan).select_from(
+        errors.outerjoin(attempts, attempts.c.delivery_hash == errors.c.delivery_hash)
+    )
+
+
+def read(transaction: Transaction, query: sa.Select[Any]) -> list[StoredError]:
+    return [_stored(row) for row in transaction.execute(query)]
+
+
+def _stored(row: Row[Any]) -> StoredError:
+    values = dict(row._mapping)
+    message, start, end = (values.pop(name) for name in ("message", "start_seq", "end_seq"))
+    tag, headers, group = ("", {}, None) if message is None else json.loads(message)
+    if row.input_size is not None:  # SQLite's substr makes NULL of no bytes
+        values["input"] = row.input or b""
+    return StoredError(
+        **values,
+        seqs=None if start is None else (start, end),
+        tag=tag,
+        headers=headers,
+        group=group,
+    )
+
+
+def begins_with(key: sa.ColumnElement[Any], digits: str) -> sa.ColumnElement[bool]:
+    """Return the condition of keys of 32 bytes whose hexadecimal form begins so."""
+    first, last = (bytes.fromhex(digits.ljust(64, filler)) for filler in "0f")
+    return key.between(first, last)

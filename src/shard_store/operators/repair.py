@@ -1,0 +1,182 @@
+"""What an operator does to shards: give one up, have it read again, forget it (decision 0040).
+
+Each call is one transaction over up to 1,000 shards, records who did it and why, and may be run again: what is as was
+asked for is left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Row
+
+from shard_store.model import Pending, Position, ShardKey, ShardState
+from shard_store.shards.announcing import Ending, endings, mark_reopened
+from shard_store.shards.changes import Audit, record_changes
+from shard_store.sql.schema import pipelines, shards
+from shard_store.sql.transaction import Transaction, chunks
+
+_UNKNOWN: Mapping[str, None] = dict.fromkeys(("end_seq", "size", "etag"))
+
+
+@dataclass(slots=True)
+class ShardsChanged:
+    """How many shards were changed (with `dry_run`: would be), and how many were so already.
+
+    `refused`: shard id -> why nothing was done to it.
+    """
+
+    changed: int = 0
+    unchanged: int = 0
+    refused: dict[str, str] = field(default_factory=dict)
+
+    def __add__(self, other: ShardsChanged) -> ShardsChanged:
+        return ShardsChanged(
+            self.changed + other.changed, self.unchanged + other.unchanged, {**self.refused, **other.refused}
+        )
+
+
+def quarantine(
+    transaction: Transaction, keys: Sequence[ShardKey], audit: Audit, *, dry_run: bool = False
+) -> ShardsChanged:
+    """Have open shards given up, unread, by the next plan that holds them: also one that has failed before.
+
+    Not at once: an attempt that is under way may be publishing their rows.
+    """
+    done = ShardsChanged()
+    unfinished: list[Row[Any]] = []
+    for row in _rows(transaction, keys, dry_run):
+        if row.state == ShardState.DONE.value:
+            done.refused[row.shard_id] = _unpublished(row) or "it is published already"
+        elif row.state == ShardState.QUARANTINED.value or row.pending == Pending.QUARANTINE.value:
+            done.unchanged += 1
+        else:
+            unfinished.append(row)
+    done.changed = len(unfinished)
+    if not dry_run:
+        flag = shards.update().where(shards.c.finished_at.is_(None)).values(pending=Pending.QUARANTINE.value)
+        transaction.change_among(flag, shards.c.shard_key, [row.shard_key for row in unfinished])
+        record_changes(
+            transaction, "quarantine", audit, [(row, {"pending": Pending.QUARANTINE.value}) for row in unfinished]
+        )
+    return done
+
+
+def reopen(
+    transaction: Transaction, keys: Sequence[ShardKey], audit: Audit, *, message_uri: str, dry_run: bool = False
+) -> ShardsChanged:
+    """Put quarantined shards back to where they were found bad, for their pipeline to read without a message.
+
+    Nothing from there on was published, so that the rows come once. Size and ETag are forgotten: the object may have
+    been repaired. `message_uri` is the URI of a shard whose content is its message, which nobody can read again.
+    """
+    owners = set(
+        transaction.execute(sa.select(shards.c.owner).where(transaction.among(shards.c.shard_key, keys))).scalars()
+    )
+    current = sa.select(pipelines.c.pipeline, pipelines.c.incarnation).where(pipelines.c.pipeline.in_(owners - {None}))
+    if not dry_run:  # a pipeline that starts meanwhile takes over what is its own then
+        current = current.order_by(pipelines.c.pipeline).with_for_update()
+    incarnations: dict[str, int] = {row.pipeline: row.incarnation for row in transaction.execute(current)}
+    rows = _rows(transaction, keys, dry_run)
+    ended = endings(transaction, [row for row in rows if row.state == ShardState.QUARANTINED.value])
+    done, withdrawn, back = ShardsChanged(), list[Row[Any]](), list[Row[Any]]()
+    for row in rows:
+        problem = ""
+        if row.state == ShardState.QUARANTINED.value:
+            problem = _cannot_reopen(row, incarnations, ended, message_uri)
+            if not problem:
+                back.append(row)
+        elif row.state == ShardState.DONE.value:
+            published = "it is published: reading it again would double its rows"
+            problem = f"{_unpublished(row) or published}; see `cuesqueue shards forget`"
+        elif row.pending == Pending.QUARANTINE.value:
+            withdrawn.append(row)
+        else:
+            done.unchanged += 1
+        if problem:
+            done.refused[row.shard_id] = problem
+    done.changed = len(back) + len(withdrawn)
+    if dry_run:
+        return done
+    _put_back(transaction, [(row.shard_key, ended[row.shard_key].position, incarnations[row.owner]) for row in back])
+    mark_reopened(transaction, [error for row in back for error in ended[row.shard_key].errors])
+    renewed = shards.update().values(pending=Pending.RENEWED.value)
+    transaction.change_among(renewed, shards.c.shard_key, [row.shard_key for row in withdrawn])
+    pending = {"pending": Pending.RENEWED.value}
+    after: dict[str, Any] = {**pending, "state": ShardState.OPEN.value, **_UNKNOWN}
+    changed: list[tuple[Row[Any], Mapping[str, Any]]] = [(row, pending) for row in withdrawn]
+    changed += [(row, {**after, "position": ended[row.shard_key].position}) for row in back]
+    record_changes(transaction, "reopen", audit, changed)
+    return done
+
+
+def forget(transaction: Transaction, keys: Sequence[ShardKey], audit: Audit, *, dry_run: bool = False) -> ShardsChanged:
+    """Delete finished shards: announced again, they are new, and all of their rows are published once more."""
+    done = ShardsChanged()
+    finished: list[Row[Any]] = []
+    for row in _rows(transaction, keys, dry_run):
+        if row.finished_at is None:
+            done.refused[row.shard_id] = "it is not finished; give it up first with `cuesqueue shards quarantine`"
+        else:
+            finished.append(row)
+    done.changed = len(finished)
+    if not dry_run:
+        gone = shards.delete().where(shards.c.finished_at.is_not(None))
+        transaction.change_among(gone, shards.c.shard_key, [row.shard_key for row in finished])
+        record_changes(transaction, "forget", audit, [(row, None) for row in finished])
+    return done
+
+
+def _rows(transaction: Transaction, keys: Sequence[ShardKey], dry_run: bool) -> list[Row[Any]]:
+    query = sa.select(shards) if dry_run else sa.select(shards).with_for_update()
+    return list(transaction.select_among(query, shards.c.shard_key, keys))
+
+
+def _unpublished(row: Row[Any]) -> str:
+    """Return what a shard that is done is instead of published, or ""."""
+    words = {
+        Pending.BEGUN.value: "its batch was begun, and at-most-once allows but one attempt",
+        Pending.SKIPPED.value: "it was skipped, and parts of it may be published",
+        Pending.GIVEN_UP.value: "its batch was given up (at-most-once), and may have been published",
+    }
+    return words.get(row.pending, "") if row.state == ShardState.DONE.value else ""
+
+
+def _cannot_reopen(
+    row: Row[Any], incarnations: Mapping[str, int], ended: Mapping[ShardKey, Ending], message_uri: str
+) -> str:
+    """Return why the shard cannot be opened again, or ""."""
+    if row.uri == message_uri or row.message_group is not None:
+        return "it is read with its message only: send that again with `cuesqueue errors requeue`"
+    if row.shard_key not in ended:
+        return (
+            "nobody knows which of its rows are published: it was read in parts, or more than once, or its error was "
+            "deleted. Look for its rows where they went; if none are there, `cuesqueue shards forget` lets all of it "
+            "be read again when it is announced, and any that are there would come twice"
+        )
+    if row.owner not in incarnations:
+        return f"the store does not know its pipeline {row.owner!r} any more: `cuesqueue errors requeue` announces it"
+    return ""
+
+
+def _put_back(transaction: Transaction, starts: Iterable[tuple[bytes, Position, int]]) -> None:
+    names = {"key": shards.c.shard_key, "start": shards.c.position, "incarnation": shards.c.incarnation}
+    row_set = transaction.row_set(**names)
+    update = (
+        shards.update()
+        .where(shards.c.shard_key == row_set.c["key"], shards.c.state == ShardState.QUARANTINED.value)
+        .values(
+            position=row_set.c["start"],
+            incarnation=row_set.c["incarnation"],
+            state=ShardState.OPEN.value,
+            pending=Pending.RENEWED.value,
+            finished_at=None,
+            sent_at=None,  # what a person has opened waits for no message
+            **_UNKNOWN,
+        )
+    )
+    for chunk in chunks(sorted(starts)):
+        row_set.execute(transaction.connection, update, chunk)

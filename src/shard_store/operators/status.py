@@ -1,0 +1,471 @@
+"""What operators see of every pipeline that shares the store, running or dead: read only, from the tables alone.
+
+The command `status`, and whatever shows or exports the same, are built on these functions.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Row
+
+from shard_store.completeness.certificates import verdict
+from shard_store.completeness.comparing import Category
+from shard_store.shards.activity import (
+    HOUR,
+    SLOT,
+    Activity,
+    Amounts,
+    Report,
+    counters_of,
+    hour_row,
+    intake_of,
+    percentile,
+)
+from shard_store.sql.schema import attempts, certificates, history, listings, pipelines, shards, sources
+from shard_store.sql.transaction import Transaction
+
+RUNNING, STOPPED, DEAD = "running", "stopped", "dead"
+"""The states of a pipeline. Stopped: its reader has ended by itself, or none was started since it was imported; dead:
+its heartbeats have ended, and nothing else said so."""
+
+_SECOND = 1_000_000
+_RECENT = 2 * SLOT
+SLOT_SECONDS = SLOT // _SECOND
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What a pipeline has published in some time.
+
+    Attributes:
+        batches: Micro-batches, also those without new input.
+        rows: None where only other sinks than cuesqueue's took them, uncounted; as `bytes`.
+        bytes: Of the data files.
+        objects: Objects, or messages that are content themselves, that were published to their end.
+        messages: Messages received, redeliveries included.
+        errors: Final errors, by cause.
+        lag_p50: Seconds from the sending of a message to the publication, of the median object; None: not known.
+        lag_p99: The same, that 99 of 100 objects are not longer than.
+    """
+
+    batches: int = 0
+    rows: int | None = None
+    bytes: int | None = None
+    objects: int = 0
+    messages: int = 0
+    errors: Mapping[str, int] = field(default_factory=dict)
+    lag_p50: float | None = None
+    lag_p99: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CurrentPlan:
+    """The plan of the micro-batch that is under way. `attempt`: how often it was made; from 2 on one has failed."""
+
+    start_seq: int
+    end_seq: int
+    attempt: int
+    delivery_hash: str
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The micro-batch that was published last. `batch_id` is Spark's, where a sink reported it."""
+
+    seq: int
+    batch_id: int | None
+    kind: str
+    published_at: datetime
+    rows: int | None
+    bytes: int | None
+    objects: int
+    errors: int
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """The comparison of a prefix with its source that ended last, or is under way (`ended_at` is None)."""
+
+    prefix: str
+    began_at: datetime
+    ended_at: datetime | None
+    objects: int
+    opened: int
+    failures: int
+
+
+@dataclass(frozen=True, slots=True)
+class Certified:
+    """The newest certificate of a source."""
+
+    id: int
+    prefix: str
+    verdict: str
+    objects: int
+    written_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineStatus:
+    """One pipeline, as the store knows it. Times are aware, durations are seconds, by the database's clock.
+
+    Attributes:
+        pipeline: Its name.
+        source: Its source.
+        state: `running`, `stopped` (its reader has ended by itself, or it was imported and not started here since) or
+            `dead` (it sends no heartbeats any more).
+        incarnation: How often its reader was started.
+        semantics: The option `deliverySemantics`.
+        host: Where its reader runs; None as are the versions where it was started by an earlier version.
+        spark_version: Of its driver.
+        cuesqueue_version: Of its reader.
+        created_at: When it started first.
+        heartbeat_at: Its last heartbeat, or its start.
+        silence: Seconds since then.
+        last_seq: The last offset that Spark was given.
+        confirmed_seq: The last one that is known to be done.
+        plan: The micro-batch that is under way; None: none is.
+        last_batch: None where nothing was published yet, or by an earlier version.
+        in_flight: Messages that its reader holds, by its last heartbeat; None unless it runs, as the next four.
+        ready: Shards that wait to be planned.
+        awaiting_commit: Shards in a micro-batch.
+        held: Shards of other pipelines for which messages wait.
+        queue_depth: Messages that wait in its queues, where they say so.
+        files_outstanding: Its shards that are not published, by the store.
+        oldest_age: Seconds since the message of the oldest of them was sent, or else since it was received; None
+            where nothing waits.
+        last_hour: What it has published in the last 60 to 65 minutes.
+        rows_per_second: In the last 5 to 10 minutes; None where rows are not counted, as `bytes_per_second`.
+        bytes_per_second: The same.
+        total: What it has published since its first start.
+        counters: Of its reader, since the pipeline's first start, as in the query's progress.
+        all_outside: Messages that came to it in the last hour or two and announce objects outside of `allowedPrefixes`,
+            by its last heartbeat, where nothing else came; 0 as soon as it has accepted one.
+        backfill: The last listing of its source.
+        certificate: The newest one of its source.
+    """
+
+    pipeline: str
+    source: str
+    state: str
+    incarnation: int
+    semantics: str
+    host: str | None
+    spark_version: str | None
+    cuesqueue_version: str | None
+    created_at: datetime
+    heartbeat_at: datetime
+    silence: float
+    last_seq: int
+    confirmed_seq: int
+    plan: CurrentPlan | None
+    last_batch: Batch | None
+    in_flight: int | None
+    ready: int | None
+    awaiting_commit: int | None
+    held: int | None
+    queue_depth: int | None
+    files_outstanding: int
+    oldest_age: float | None
+    last_hour: Published
+    rows_per_second: float | None
+    bytes_per_second: float | None
+    total: Published
+    counters: Mapping[str, int]
+    all_outside: int
+    backfill: Listed | None
+    certificate: Certified | None
+
+
+@dataclass(frozen=True, slots=True)
+class Hour:
+    """What a pipeline published in the hour that began at `start`."""
+
+    pipeline: str
+    source: str
+    start: datetime
+    published: Published
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """What a pipeline published in the `SLOT_SECONDS` that began at `start`."""
+
+    pipeline: str
+    source: str
+    start: datetime
+    published: Published
+
+
+@dataclass(frozen=True, slots=True)
+class StatusLimits:
+    """What a pipeline may do before it counts as unhealthy; None: anything.
+
+    A dead one is unhealthy in any case, and so is one to which nothing comes but what it refuses (`all_outside`).
+
+    Attributes:
+        max_lag: The age of the oldest message that is not published.
+        max_silence: The time since the last heartbeat, also of a pipeline that was stopped.
+        max_errors: Errors in the last hour.
+    """
+
+    max_lag: timedelta | None = None
+    max_silence: timedelta | None = None
+    max_errors: int | None = None
+
+
+def complaints(status: PipelineStatus, limits: StatusLimits) -> tuple[str, ...]:
+    """Return what is wrong with the pipeline, a sentence each; nothing where it is healthy."""
+    problems = []
+    if status.state == DEAD:
+        problems.append(f"its heartbeats ended {_ago(status.silence)} ago, and it was not stopped")
+    if limits.max_silence is not None and status.silence > limits.max_silence.total_seconds():
+        problems.append(f"its last heartbeat was {_ago(status.silence)} ago")
+    lag = status.oldest_age
+    if limits.max_lag is not None and lag is not None and lag > limits.max_lag.total_seconds():
+        problems.append(f"its oldest message has waited for {_ago(lag)}")
+    if status.all_outside:
+        problems.append(
+            f"nothing is read: what came lately is outside of allowedPrefixes ({status.all_outside} message(s)); "
+            "correct the option, start the query again, then run `cuesqueue errors requeue --cause outside-prefixes`"
+        )
+    errors = sum(status.last_hour.errors.values())
+    if limits.max_errors is not None and errors > limits.max_errors:
+        problems.append(f"{errors} errors in the last hour")
+    return tuple(problems)
+
+
+def _ago(seconds: float) -> str:
+    return str(timedelta(seconds=round(seconds)))
+
+
+def status(
+    transaction: Transaction, *, source: str | None = None, pipeline: str | None = None
+) -> tuple[PipelineStatus, ...]:
+    """Return all pipelines, or those of a source, or one, by their names. In a few statements, however many there are.
+
+    Not those of a source that is in another store by now: nobody runs them here, and nothing is wrong with that.
+    """
+    # not by EXISTS, for which PostgreSQL reads the whole table
+    delivered = sa.select(attempts.c.delivery_hash).where(attempts.c.delivery_hash == pipelines.c.plan_hash).limit(1)
+    waiting = (
+        sa.select(sa.func.coalesce(shards.c.sent_at, shards.c.opened_at))
+        .where(shards.c.owner == pipelines.c.pipeline, shards.c.finished_at.is_(None))
+        .order_by(shards.c.opened_at)
+        .limit(1)
+    )
+    query = sa.select(
+        pipelines,
+        transaction.now().label("now"),
+        delivered.scalar_subquery().label("delivered"),
+        waiting.scalar_subquery().label("waiting_since"),
+        sources.c.import_id,
+    )
+    query = query.outerjoin(sources, sources.c.source == pipelines.c.source).where(sources.c.moved_to.is_(None))
+    if source is not None:
+        query = query.where(pipelines.c.source == source)
+    if pipeline is not None:
+        query = query.where(pipelines.c.pipeline == pipeline)
+    rows = transaction.execute(query.order_by(pipelines.c.pipeline)).all()
+    outstanding = _outstanding(transaction)
+    listed, certified = _listed(transaction), _certified(transaction)
+    return tuple(
+        _status(row, outstanding.get(row.pipeline, 0), listed.get(row.source), certified.get(row.source))
+        for row in rows
+    )
+
+
+def hours(
+    transaction: Transaction, *, since: datetime, source: str | None = None, pipeline: str | None = None
+) -> tuple[Hour, ...]:
+    """Return what was published in each hour since then, the oldest first; the current hour as far as it is."""
+    first = round(since.timestamp() * _SECOND)
+    stored = sa.select(history).where(history.c.hour >= first - HOUR + 1)
+    running = sa.select(pipelines.c.pipeline, pipelines.c.source, pipelines.c.activity)
+    for name, text in (("source", source), ("pipeline", pipeline)):
+        if text is not None:
+            stored = stored.where(history.c[name] == text)
+            running = running.where(pipelines.c[name] == text)
+    # first what is not stored yet: what is stored between the two statements is then found twice, and not missed
+    by_hour: dict[tuple[int, str], Hour] = {}
+    for row in transaction.execute(running):
+        for start, amounts in Activity.parse(row.activity).hours():
+            if start > first - HOUR:
+                by_hour[start, row.pipeline] = _hour(hour_row(row.pipeline, row.source, start, amounts))
+    for row in transaction.execute(stored):
+        by_hour[row.hour, row.pipeline] = _hour(row._mapping)
+    return tuple(by_hour[key] for key in sorted(by_hour))
+
+
+def recent(transaction: Transaction, *, source: str | None = None, pipeline: str | None = None) -> tuple[Slot, ...]:
+    """Return what was published in each five minutes of the last hour in which anything happened, the oldest first."""
+    query = sa.select(
+        pipelines.c.pipeline, pipelines.c.source, pipelines.c.activity, transaction.now().label("now")
+    ).order_by(pipelines.c.pipeline)
+    for name, text in (("source", source), ("pipeline", pipeline)):
+        if text is not None:
+            query = query.where(pipelines.c[name] == text)
+    slots = [
+        (start, row, amounts)
+        for row in transaction.execute(query)
+        for start, amounts in Activity.parse(row.activity).slots.items()
+        if start > row.now - HOUR - SLOT
+    ]
+    slots.sort(key=lambda slot: slot[0])
+    return tuple(Slot(row.pipeline, row.source, _time_of(start), _published(amounts)) for start, row, amounts in slots)
+
+
+def _status(row: Row[Any], outstanding: int, listed: Listed | None, certified: Certified | None) -> PipelineStatus:
+    activity = Activity.parse(row.activity)
+    report = Report.parse(row.report, row.incarnation)
+    state = RUNNING if row.stale_at > row.now else DEAD
+    not_begun = row.import_id is not None and not row.driver
+    if (report is not None and report.stopped) or (state == DEAD and not_begun):
+        state = STOPPED
+    held = report if state == RUNNING else None
+    recent, seconds = _recent(activity, row.now)
+    under_way = row.plan_hash is not None and row.delivered is None and row.plan_end > row.confirmed_seq
+    return PipelineStatus(
+        pipeline=row.pipeline,
+        source=row.source,
+        state=state,
+        incarnation=row.incarnation,
+        semantics=row.semantics,
+        host=row.host,
+        spark_version=row.spark_version,
+        cuesqueue_version=row.cuesqueue_version,
+        created_at=_time_of(row.created_at),
+        heartbeat_at=_time_of(row.heartbeat_at),
+        silence=_seconds(row.now - row.heartbeat_at),
+        last_seq=row.last_seq,
+        confirmed_seq=row.confirmed_seq,
+        plan=CurrentPlan(row.plan_start, row.plan_end, row.plan_attempt, row.plan_hash) if under_way else None,
+        last_batch=_batch(activity),
+        in_flight=None if held is None else held.in_flight,
+        ready=None if held is None else held.ready,
+        awaiting_commit=None if held is None else held.awaiting_commit,
+        held=None if held is None else held.held,
+        queue_depth=None if held is None else held.depth,
+        files_outstanding=outstanding,
+        oldest_age=None if row.waiting_since is None else _seconds(row.now - row.waiting_since),
+        last_hour=_published(activity.since(row.now - HOUR - row.now % SLOT)),
+        rows_per_second=None if recent.rows is None else recent.rows / seconds,
+        bytes_per_second=None if recent.bytes is None else recent.bytes / seconds,
+        total=_published(activity.total),
+        counters=counters_of(row.report),
+        all_outside=_all_outside(row, activity),
+        backfill=listed,
+        certificate=certified,
+    )
+
+
+def _all_outside(row: Row[Any], activity: Activity) -> int:
+    """Return the messages that the last report counts as refused; none once a later batch has published an object."""
+    last = activity.last
+    if last is not None and last.objects and last.published_at > row.heartbeat_at:
+        return 0
+    return intake_of(row.report).all_outside
+
+
+def _recent(activity: Activity, now: int) -> tuple[Amounts, float]:
+    """Return the amounts of the slot that runs and the one before it, and how many seconds they are by now."""
+    start = now - now % SLOT - SLOT
+    recent = activity.since(start)
+    if recent.rows is None and activity.total.rows is not None:
+        recent.rows = recent.bytes = 0  # they are counted, and there were none
+    return recent, max(_SECOND, now - start) / _SECOND
+
+
+def _batch(activity: Activity) -> Batch | None:
+    last = activity.last
+    if last is None:
+        return None
+    return Batch(
+        seq=last.seq,
+        batch_id=last.batch_id,
+        kind=last.kind,
+        published_at=_time_of(last.published_at),
+        rows=last.rows,
+        bytes=last.bytes,
+        objects=last.objects,
+        errors=last.errors,
+    )
+
+
+def _published(amounts: Amounts) -> Published:
+    return Published(
+        batches=amounts.batches,
+        rows=amounts.rows,
+        bytes=amounts.bytes,
+        objects=amounts.objects,
+        messages=amounts.messages,
+        errors=dict(amounts.errors),
+        lag_p50=_lag(amounts, 0.5),
+        lag_p99=_lag(amounts, 0.99),
+    )
+
+
+def _lag(amounts: Amounts, part: float) -> float | None:
+    lag = percentile(amounts.lags, part)
+    return None if lag is None else lag / _SECOND
+
+
+def _hour(row: Mapping[Any, Any]) -> Hour:
+    values: dict[str, Any] = {name: row[name] for name in ("batches", "rows", "bytes", "objects", "messages")}
+    for name in ("lag_p50", "lag_p99"):
+        values[name] = None if row[name] is None else row[name] / _SECOND
+    published = Published(**values, errors=json.loads(row["causes"]))
+    return Hour(row["pipeline"], row["source"], _time_of(row["hour"]), published)
+
+
+def _outstanding(transaction: Transaction) -> dict[str, int]:
+    """Count the shards that are not published, by their pipelines."""
+    owner = shards.c.owner
+    query = sa.select(owner, sa.func.count()).where(shards.c.finished_at.is_(None), owner.is_not(None))
+    return {row[0]: row[1] for row in transaction.execute(query.group_by(owner))}
+
+
+def _listed(transaction: Transaction) -> dict[str, Listed]:
+    """Return by source the listing that was touched last."""
+    c = listings.c
+    by_source: dict[str, Listed] = {}
+    for row in transaction.execute(sa.select(listings).order_by(c.touched_at)):
+        by_source[row.source] = Listed(
+            prefix=row.prefix,
+            began_at=_time_of(row.began_at),
+            ended_at=None if row.ended_at is None else _time_of(row.ended_at),
+            objects=row.objects,
+            opened=row.opened,
+            failures=row.failures,
+        )
+    return by_source
+
+
+def _certified(transaction: Transaction) -> dict[str, Certified]:
+    """Return by source the newest certificate."""
+    c = certificates.c
+    newest = sa.select(sa.func.max(c.id)).group_by(c.source)
+    counts = [c[category.value] for category in Category]
+    columns = (c.id, c.source, c.prefix, c.objects, c.written_at, *counts)
+    by_source: dict[str, Certified] = {}
+    for row in transaction.execute(sa.select(*columns).where(c.id.in_(newest))):
+        by_category = {category.value: row._mapping[category.value] or 0 for category in Category}
+        by_source[row.source] = Certified(
+            row.id, row.prefix, verdict(by_category), row.objects, _time_of(row.written_at)
+        )
+    return by_source
+
+
+def _time_of(micros: int) -> datetime:
+    """Return microseconds since 1970 UTC as an aware time."""
+    return datetime.fromtimestamp(0, timezone.utc) + timedelta(microseconds=micros)
+
+
+def _seconds(micros: int) -> float:
+    return max(0, micros) / _SECOND

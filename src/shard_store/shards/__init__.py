@@ -1,0 +1,1 @@
+"""Shards, the sources that they are of, and who may publish them."""

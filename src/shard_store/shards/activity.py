@@ -1,0 +1,321 @@
+"""What a pipeline has published, and what its reader says of itself: two texts of JSON in the pipeline's row.
+
+The row is locked and written in the transaction that publishes. So the amounts in it are exact whenever a process
+dies, and cost no statement of their own. It holds the amounts since the pipeline's first start, and slots of five
+minutes of a bit more than the last hour. When an hour is over, the next write of the row adds it to the history.
+
+Lags, from a message to the publication of what it announced, are counted in fixed buckets. Each ends 20 % later than
+the one before it, from 10 ms to more than a month. So a histogram has some hundred numbers at most, whatever is
+counted; two are joined by adding them; and a percentile is at most a tenth wrong.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Row
+
+from shard_store.sql.schema import history, of_pipeline, pipelines
+from shard_store.sql.transaction import Transaction
+
+SHORTEST = 10_000.0
+"""Microseconds: all that is shorter counts as this."""
+_GROWTH = 1.2
+BOUNDS = tuple(SHORTEST * _GROWTH**place for place in range(109))
+"""The ends of the buckets, in microseconds; what is longer than the last one is in a bucket without an end."""
+
+Lags = Mapping[int, int]
+"""How many lags are in which bucket."""
+
+
+def histogram(lags: Iterable[int]) -> Counter[int]:
+    """Count lags, in microseconds, by bucket; those below 0 (clocks that disagree) count as the shortest."""
+    ordered = sorted(lags)
+    counts: Counter[int] = Counter()
+    before = 0
+    while before < len(ordered):  # each turn fills a bucket: there are fewer of them than lags
+        place = bisect_left(BOUNDS, ordered[before])
+        after = bisect_right(ordered, BOUNDS[place], before) if place < len(BOUNDS) else len(ordered)
+        counts[place] = after - before
+        before = after
+    return counts
+
+
+def percentile(lags: Lags, part: float) -> int | None:
+    """Return about the lag (microseconds) that this part of all (0.5: half) does not exceed; None: there are none."""
+    rank = part * sum(lags.values())
+    seen = 0
+    for place in sorted(lags):
+        seen += lags[place]
+        if seen >= rank:
+            return _middle(place)
+    return None
+
+
+def _middle(place: int) -> int:
+    if place == 0:
+        return round(BOUNDS[0])
+    return round(BOUNDS[min(place, len(BOUNDS) - 1)] / math.sqrt(_GROWTH))
+
+
+SLOT = 300_000_000  # microseconds, as are all times here
+HOUR = 12 * SLOT
+_KEPT = HOUR + SLOT
+CAUSES = 50
+"""Causes of errors that are counted apart, in one amount; users may name their own. What is beyond is `other`."""
+
+
+@dataclass
+class Amounts:
+    """What was published in some time. `rows` and `bytes` are None where only other sinks took them, uncounted.
+
+    `objects`: shards that were published to their end, whose content is an object or a message. `messages`: received by
+    its reader, redeliveries included. `errors`: final ones, by cause. `lags`: of objects whose messages have a time.
+    """
+
+    batches: int = 0
+    rows: int | None = None
+    bytes: int | None = None
+    objects: int = 0
+    messages: int = 0
+    errors: Counter[str] = field(default_factory=Counter)
+    lags: Counter[int] = field(default_factory=Counter)
+
+    def add(self, other: Amounts, *, lags: bool = True) -> None:
+        self.batches += other.batches
+        self.rows = _sum(self.rows, other.rows)
+        self.bytes = _sum(self.bytes, other.bytes)
+        self.objects += other.objects
+        self.messages += other.messages
+        for cause, count in other.errors.items():
+            self.errors[cause if cause in self.errors or len(self.errors) < CAUSES else "other"] += count
+        if lags:
+            self.lags.update(other.lags)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the amounts that are not zero."""
+        return {
+            name: value for name, value in vars(self).items() if value or (value == 0 and name in ("rows", "bytes"))
+        }
+
+    @classmethod
+    def of_json(cls, stored: Mapping[str, Any]) -> Amounts:
+        counts = {name: stored[name] for name in _COUNTS if name in stored}
+        lags = (
+            Counter({int(place): count for place, count in stored["lags"].items()}) if "lags" in stored else Counter()
+        )
+        return cls(**counts, errors=Counter(stored.get("errors")), lags=lags)
+
+
+_COUNTS = ("batches", "rows", "bytes", "objects", "messages")
+
+
+@dataclass(frozen=True)
+class LastBatch:
+    """The batch that was published last. `batch_id` is Spark's, where a sink reported it.
+
+    `direct`: the newest incarnation of which is known that who reads its batches brings them (`readings.is_direct`).
+    """
+
+    seq: int
+    batch_id: int | None
+    kind: str
+    published_at: int
+    rows: int | None
+    bytes: int | None
+    objects: int
+    errors: int
+    direct: int = 0
+
+
+@dataclass
+class Activity:
+    """`slots` by their beginning. Up to `stored` the history has the hours."""
+
+    total: Amounts = field(default_factory=Amounts)
+    slots: dict[int, Amounts] = field(default_factory=dict)
+    stored: int = 0
+    last: LastBatch | None = None
+
+    @classmethod
+    def parse(cls, text: str | None) -> Activity:
+        if text is None:
+            return cls()
+        stored = json.loads(text)
+        slots = {start: Amounts.of_json(amounts) for start, amounts in stored["slots"]}
+        last = None if stored["last"] is None else LastBatch(**_known(LastBatch, stored["last"]))
+        return cls(Amounts.of_json(stored["total"]), slots, stored["stored"], last)
+
+    def dump(self) -> str:
+        last = None if self.last is None else vars(self.last)
+        slots = [[start, amounts.as_json()] for start, amounts in sorted(self.slots.items())]
+        content = {"total": self.total.as_json(), "slots": slots, "stored": self.stored, "last": last}
+        return json.dumps(content, separators=(",", ":"))
+
+    def add(self, now: int, amounts: Amounts) -> None:
+        """Add what was published now. A clock that goes back adds to the last slot: what is stored does not change."""
+        start = max([now - now % SLOT, self.stored, *self.slots])
+        self.slots.setdefault(start, Amounts()).add(amounts)
+        self.total.add(amounts, lags=False)  # those of all times say nothing
+
+    def take_hours(self, now: int) -> Iterator[tuple[int, Amounts]]:
+        """Yield the hours that are over and not stored yet, each once; slots that nobody needs any more go."""
+        over = now - now % HOUR
+        yield from self.hours(until=over)
+        self.stored = max(self.stored, over)
+        self.slots = {start: amounts for start, amounts in self.slots.items() if start > now - _KEPT}
+
+    def hours(self, until: int | None = None) -> Iterator[tuple[int, Amounts]]:
+        """Yield the hours that are not stored, up to then."""
+        by_hour: dict[int, Amounts] = {}
+        for start, amounts in sorted(self.slots.items()):
+            if start >= self.stored and (until is None or start < until):
+                by_hour.setdefault(start - start % HOUR, Amounts()).add(amounts)
+        yield from by_hour.items()
+
+    def since(self, start: int) -> Amounts:
+        """Return the amounts of the slots that began then or later."""
+        total = Amounts()
+        for began, amounts in self.slots.items():
+            if began >= start:
+                total.add(amounts)
+        return total
+
+
+def _known(kind: Any, stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields that this version knows, without what a later one has written beside them."""
+    names = {f.name for f in fields(kind)}
+    return {name: value for name, value in stored.items() if name in names}
+
+
+def _sum(first: int | None, second: int | None) -> int | None:
+    return second if first is None else first + (second or 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Intake:
+    """Messages that came lately: how many announced something that may be read, and how many were refused.
+
+    Refused ones are well formed, and announce objects outside of the prefixes that the reader allows.
+    """
+
+    accepted: int = 0
+    outside: int = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.accepted or self.outside)
+
+    def __add__(self, other: Intake) -> Intake:
+        return Intake(self.accepted + other.accepted, self.outside + other.outside)
+
+    @property
+    def all_outside(self) -> int:
+        """Return the number of refused messages where there are no others, else 0."""
+        return 0 if self.accepted else self.outside
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a reader says of itself: what it holds now, and its counters since the pipeline's first start.
+
+    `in_flight` are messages, `ready`, `awaiting_commit` and `held` shards: to be planned, in a batch, and of other
+    pipelines that ours wait for. `depth`: what waits in the queues, None where they do not say. `stopped`: it is the
+    last report of a reader that has ended by itself, and was not killed. `window`: its `deduplicationWindow` in
+    microseconds; None: an earlier version has not said it.
+    """
+
+    in_flight: int = 0
+    ready: int = 0
+    awaiting_commit: int = 0
+    held: int = 0
+    depth: int | None = None
+    counters: Mapping[str, int] = field(default_factory=dict)
+    stopped: bool = False
+    intake: Intake = Intake()
+    window: int | None = None
+
+    def dump(self, incarnation: int) -> str:
+        return json.dumps({"incarnation": incarnation, **asdict(self)}, separators=(",", ":"))
+
+    @classmethod
+    def parse(cls, text: str | None, incarnation: int) -> Report | None:
+        """Return the report, if that incarnation has made it; of an earlier one only its counters are left."""
+        if text is None:
+            return None
+        stored = json.loads(text)
+        if stored["incarnation"] != incarnation:
+            return None
+        return cls(**{**_known(cls, stored), "intake": intake_of(text)})
+
+
+def counters_of(text: str | None) -> dict[str, int]:
+    """Return the counters of the last report, whoever made it."""
+    return {} if text is None else dict(json.loads(text)["counters"])
+
+
+def intake_of(text: str | None) -> Intake:
+    """Return the intake of the last report, whoever made it."""
+    return Intake(**_known(Intake, {} if text is None else json.loads(text).get("intake", {})))
+
+
+def window_of(text: str | None) -> int | None:
+    """Return the window of the last report, whoever made it."""
+    return None if text is None else json.loads(text).get("window")
+
+
+def locked_now(transaction: Transaction, pipeline: str) -> Row[Any] | None:
+    """Lock the pipeline's row, and return it with the time as `now`."""
+    query = sa.select(pipelines, transaction.now().label("now")).where(pipelines.c.pipeline == pipeline)
+    return transaction.execute(query.with_for_update()).one_or_none()
+
+
+def counted(
+    transaction: Transaction, row: Row[Any], now: int, amounts: Amounts, last: LastBatch | None = None
+) -> dict[str, str]:
+    """Return the new value of `activity` for the pipeline's row, which is locked; store the hours that are over."""
+    activity = Activity.parse(row.activity)
+    if last is not None:
+        before = 0 if activity.last is None else activity.last.direct
+        activity.last = replace(last, direct=max(last.direct, before))
+    ended = list(activity.take_hours(now))
+    activity.add(now, amounts)
+    if ended:
+        _store_hours(transaction, row.pipeline, row.source, ended)
+    return {"activity": activity.dump()}
+
+
+def count_errors(transaction: Transaction, pipeline: str, causes: Iterable[str]) -> None:
+    """Count errors that no plan makes final: bad messages. A pipeline that never started counts none."""
+    row = locked_now(transaction, pipeline)
+    if row is not None:
+        values = counted(transaction, row, row.now, Amounts(errors=Counter(causes)))
+        transaction.execute(of_pipeline, [{"of": pipeline, **values}])
+
+
+def _store_hours(transaction: Transaction, pipeline: str, source: str, hours: Iterable[tuple[int, Amounts]]) -> None:
+    insert = transaction.dialect.insert_if_absent(history)
+    for hour, amounts in hours:
+        row = hour_row(pipeline, source, hour, amounts)
+        transaction.execute(insert.values(**row))
+
+
+def hour_row(pipeline: str, source: str, hour: int, amounts: Amounts) -> dict[str, Any]:
+    """Return an hour as the table of the history has it."""
+    return {
+        "pipeline": pipeline,
+        "hour": hour,
+        "source": source,
+        **{name: getattr(amounts, name) for name in ("batches", "rows", "bytes", "objects", "messages")},
+        "errors": amounts.errors.total(),
+        "causes": json.dumps(amounts.errors, separators=(",", ":")),
+        "lag_p50": percentile(amounts.lags, 0.5),
+        "lag_p99": percentile(amounts.lags, 0.99),
+        "lags": json.dumps(amounts.lags, separators=(",", ":")),
+    }

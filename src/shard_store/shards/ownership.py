@@ -1,0 +1,323 @@
+"""Shards and who may publish them: opening, acquiring and releasing shards, and heartbeats.
+
+Being alive belongs to the publish token: one heartbeat row for each running pipeline says until when its shards are not
+stale, so a heartbeat is one row however many shards are held. A shard that its owner gives up is released explicitly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Row
+
+from shard_store.errors import PipelineTakenOver
+from shard_store.model import (
+    BEGINNING,
+    Content,
+    Pending,
+    Position,
+    PublishToken,
+    Reference,
+    Shard,
+    ShardKey,
+    ShardState,
+)
+from shard_store.shards.activity import Amounts, Report, counted, counters_of, locked_now
+from shard_store.shards.announcing import announced_anew, newest_of, take_up
+from shard_store.shards.sources import moved_to
+from shard_store.sql.memory import went_back
+from shard_store.sql.schema import of_pipeline, pipelines, shards
+from shard_store.sql.transaction import Transaction, chunks
+
+
+class _Stored(NamedTuple):
+    """A row of `current`, whose columns have these names, and are in this order."""
+
+    shard_key: bytes
+    shard_id: str
+    uri: str | None
+    size: int | None
+    etag: str | None
+    queue: str
+    message_id: str
+    receive_count: int
+    message_group: str | None
+    sequence: str | None
+    reference: Reference | None
+    sent_at: int | None
+    position: str
+    state: str
+    owner: str | None
+    incarnation: int
+    fresh: bool
+
+
+_ANNOUNCED = _Stored._fields[: _Stored._fields.index("position")]
+"""The columns that a notification fills, in the order of `_row`."""
+
+
+_FENCED = sa.select(pipelines).where(pipelines.c.pipeline == sa.bindparam("fenced")).with_for_update()
+"""Made once: building it would cost each transaction more than running it."""
+
+
+def fence(transaction: Transaction, token: PublishToken) -> Row[Any]:
+    """Lock the pipeline's row and return it; raises PipelineTakenOver when another incarnation is current.
+
+    And LostProgress when the store is older than what its reader knows.
+    """
+    row = transaction.execute(_FENCED, [{"fenced": token.pipeline}]).one_or_none()
+    return _current(transaction, token, row)
+
+
+def _current(transaction: Transaction, token: PublishToken, row: Row[Any] | None) -> Row[Any]:
+    if row is not None:
+        _refuse_gone_back(transaction, row, token)
+    if row is None or row.incarnation != token.incarnation:
+        raise _taken_over(transaction, token, row)
+    return row
+
+
+def _refuse_gone_back(transaction: Transaction, row: Row[Any], token: PublishToken) -> None:
+    """Raise LostProgress where the pipeline's row, which is locked, is older than what this process has seen of it."""
+    lacking = f"it knows incarnations only up to {row.incarnation}" if row.incarnation < token.incarnation else None
+    if lacking is None and row.incarnation == token.incarnation:
+        lacking = transaction.memory.lacks(row, token)
+    if lacking is not None:
+        raise went_back(transaction.database, token, lacking)
+
+
+def count_change(transaction: Transaction, row: Row[Any], token: PublishToken) -> dict[str, object]:
+    """Return the column with which a reader writes its pipeline's row; remember it on the commit."""
+    changes = (row.changes or 0) + 1
+    transaction.on_commit.append(lambda: transaction.memory.keep(token, changes))
+    return {"changes": changes}
+
+
+def _taken_over(transaction: Transaction, token: PublishToken, row: Row[Any] | None) -> PipelineTakenOver:
+    """Return the error that the token is no longer the pipeline's, whose row is given."""
+    if row is None:
+        return PipelineTakenOver(token.pipeline, token.incarnation, None)
+    place = moved_to(transaction, row.source)
+    moved = None if place is None else (row.source, place)
+    return PipelineTakenOver(token.pipeline, token.incarnation, row.incarnation, moved)
+
+
+def heartbeat(transaction: Transaction, token: PublishToken, stale_after: float, report: Report | None = None) -> None:
+    """Say that the token's owner lives; raises PipelineTakenOver when it is no longer the pipeline's.
+
+    `report`: what it says of itself, for operators.
+    """
+    row = _current(transaction, token, locked_now(transaction, token.pipeline))
+    until = row.now + int(stale_after * 1_000_000)
+    said = _reported(transaction, row, report) | count_change(transaction, row, token)
+    transaction.execute(_row_of(token).values(heartbeat_at=row.now, stale_at=until, **said))
+
+
+def retire(transaction: Transaction, token: PublishToken, report: Report | None = None) -> None:
+    """End this incarnation gracefully: it plans nothing more. Its shards stay its own until they are stale.
+
+    They may be in a batch that another sink has already taken: a restart has to find them. `report` is its last one.
+    """
+    row = locked_now(transaction, token.pipeline)
+    if row is not None and row.incarnation == token.incarnation:
+        transaction.execute(_row_of(token).values(driver="", **_reported(transaction, row, report)))
+
+
+def _reported(transaction: Transaction, row: Row[Any], report: Report | None) -> dict[str, Any]:
+    """Return what the report changes in the pipeline's row: itself, and the messages received since the one before."""
+    if report is None:
+        return {}
+    received = report.counters.get("received", 0) - counters_of(row.report).get("received", 0)
+    values: dict[str, Any] = {"report": report.dump(row.incarnation)}
+    return values | counted(transaction, row, row.now, Amounts(messages=received)) if received > 0 else values
+
+
+def open_shards(
+    transaction: Transaction, token: PublishToken, source: str, contents: Sequence[Content]
+) -> dict[ShardKey, Shard]:
+    """Open new shards as ours, and return all of them as they are now. May be called again for the same contents.
+
+    Of those that are known already, some are changed by a new announcement: see `announcing`.
+    """
+    row = fence(transaction, token)
+    announced = newest_of(source, contents)
+    # nearly all are new: where the database counts inserted rows, the insert alone proves it
+    stored = {} if (counts := counts_inserts(transaction)) else read_shards(transaction, announced)
+    before = set(stored)
+    # a shard of another pipeline may be finished and pruned between our insert and our query: then it is new again
+    while absent := [(key, announced[key]) for key in sorted(announced.keys() - stored.keys())]:
+        stored |= insert_absent(transaction, token, source, absent)
+    existing = [shard for key, shard in stored.items() if shard.content is not announced[key]]
+    if existing and len(announced) < len(contents):  # what is delivered again may hide what is new
+        older = {shard.key: shard for shard in existing if counts or shard.key in before}
+        announced |= announced_anew(source, contents, older)
+    stored |= (taken_up := take_up(transaction, token, announced, existing))
+    if taken_up or any(shard.state is ShardState.OPEN and shard.token != token for shard in stored.values()):
+        # those of others are waited for: one that is missing later was pruned, and not lost, if this change is there.
+        # And a store that knows nothing of what was taken up has these shards as they were: quarantined, say
+        transaction.execute(of_pipeline, [{"of": token.pipeline, **count_change(transaction, row, token)}])
+    return {key: _with_size(stored[key], content) for key, content in announced.items()}
+
+
+def _with_size(shard: Shard, content: Content) -> Shard:
+    """Give a shard that was put back the announced size and ETag: it has none: its object may be repaired."""
+    if shard.content.size is not None or content.size is None:
+        return shard
+    reference = content.reference or shard.content.reference
+    return shard._replace(content=shard.content._replace(size=content.size, etag=content.etag, reference=reference))
+
+
+def insert_absent(
+    transaction: Transaction, token: PublishToken, source: str, absent: Sequence[tuple[ShardKey, Content]]
+) -> dict[ShardKey, Shard]:
+    """Open what nobody else has opened, and return all as they are now; in the order of keys: no two deadlock."""
+    opened: dict[ShardKey, Shard] = {}
+    fixed = {
+        "source": source,
+        "position": BEGINNING,
+        "state": ShardState.OPEN.value,
+        "owner": token.pipeline,
+        "incarnation": token.incarnation,
+        "opened_at": transaction.now(),
+    }
+    rows = transaction.row_set(**{name: shards.c[name] for name in _ANNOUNCED})
+    insert = rows.insert(transaction.dialect.insert_if_absent(shards), fixed)
+    for chunk in chunks(absent):
+        result = rows.execute(transaction.connection, insert, [_row(key, content) for key, content in chunk])
+        if counts_inserts(transaction) and result.rowcount == len(chunk):
+            for key, content in chunk:
+                opened[key] = Shard(key, content, BEGINNING, ShardState.OPEN, token, stale=False)
+        else:  # some are there already
+            opened |= read_shards(transaction, [key for key, _ in chunk])
+    return opened
+
+
+def counts_inserts(transaction: Transaction) -> bool:
+    """Return whether the row count of an insert of what is absent says how much was."""
+    return transaction.trusts_rowcount and transaction.dialect.counts_inserts
+
+
+def read_shards(transaction: Transaction, keys: Iterable[ShardKey]) -> dict[ShardKey, Shard]:
+    """Read the shards as they are now; pruned ones are missing."""
+    rows = transaction.select_among(current(transaction), shards.c.shard_key, keys)
+    return {shard.key: shard for shard in map(as_shard, rows)}
+
+
+def renewed(transaction: Transaction, token: PublishToken) -> dict[ShardKey, Shard]:
+    """Return our open shards that were announced anew to others, or that an operator has opened again."""
+    rows = transaction.execute(current(transaction).where(owned_by(token), shards.c.pending == Pending.RENEWED.value))
+    return {shard.key: shard for shard in map(as_shard, rows)}
+
+
+def acquire(
+    transaction: Transaction, token: PublishToken, seen: Mapping[ShardKey, PublishToken | None]
+) -> set[ShardKey]:
+    """Take stale shards by compare-and-set on the token seen (None: released); returns those that are ours now.
+
+    A shard is taken only while its owner is still stale by the database's clock (invariant 5).
+    """
+    fence(transaction, token)
+    by_token: dict[PublishToken | None, list[ShardKey]] = {}
+    for key, owner in seen.items():
+        by_token.setdefault(owner, []).append(key)
+    take = shards.update().values(owner=token.pipeline, incarnation=token.incarnation)
+    for owner, keys in by_token.items():
+        # not `IS NULL`: SQLite would then look through all that is released, instead of for these keys
+        free = sa.func.coalesce(shards.c.owner, "") == "" if owner is None else _stale(transaction, owner)
+        transaction.change_among(take.where(shards.c.finished_at.is_(None), free), shards.c.shard_key, keys)
+    ours = sa.select(shards.c.shard_key).where(owned_by(token))
+    return {ShardKey(key) for (key,) in transaction.select_among(ours, shards.c.shard_key, seen)}
+
+
+def _stale(transaction: Transaction, owner: PublishToken) -> sa.ColumnElement[bool]:
+    """Return the condition of shards of this owner, if its heartbeats have stopped or it was replaced."""
+    alive = sa.exists().where(
+        pipelines.c.pipeline == owner.pipeline,
+        pipelines.c.incarnation == owner.incarnation,
+        pipelines.c.stale_at > transaction.now(),
+    )
+    return sa.and_(shards.c.owner == owner.pipeline, shards.c.incarnation == owner.incarnation, sa.not_(alive))
+
+
+def release(transaction: Transaction, token: PublishToken, keys: Sequence[ShardKey]) -> None:
+    """Give up open shards that are in no snapshot, so that any pipeline may take them without waiting.
+
+    They count as opened now: pruning, which removes what nobody takes, leaves them to those who wait for them.
+    """
+    free = shards.update().where(owned_by(token)).values(owner=None, incarnation=None, opened_at=transaction.now())
+    transaction.change_among(free, shards.c.shard_key, keys)
+
+
+def owned_by(token: PublishToken) -> sa.ColumnElement[bool]:
+    """Return the condition of open shards of the token."""
+    return sa.and_(
+        shards.c.owner == token.pipeline, shards.c.incarnation == token.incarnation, shards.c.finished_at.is_(None)
+    )
+
+
+def current(transaction: Transaction) -> sa.Select[Any]:
+    """Return the query of shards as `as_shard` reads them, each with whether its owner still sends heartbeats."""
+    owner = sa.and_(pipelines.c.pipeline == shards.c.owner, pipelines.c.incarnation == shards.c.incarnation)
+    fresh = sa.func.coalesce(pipelines.c.stale_at, 0) > transaction.now()
+    columns = [shards.c[name] for name in _Stored._fields if name != "fresh"]
+    return sa.select(*columns, fresh).select_from(shards.outerjoin(pipelines, owner))
+
+
+def as_shard(values: Iterable[Any]) -> Shard:
+    """Return the shard of a row of `current`."""
+    row = _Stored._make(
+        values
+    )  # an attribute of SQLAlchemy's row takes ten times as long, and shards come by thousands
+    content = Content(
+        shard_id=row.shard_id,
+        uri=row.shard_id if row.uri is None else row.uri,
+        size=row.size,
+        etag=row.etag,
+        queue=row.queue,
+        message_id=row.message_id,
+        receive_count=row.receive_count,
+        group=row.message_group,
+        sequence=row.sequence,
+        reference=row.reference,
+        sent_at=row.sent_at,
+    )
+    return Shard(
+        key=ShardKey(row.shard_key),
+        content=content,
+        position=Position(row.position),
+        state=ShardState(row.state),
+        token=None if row.owner is None else PublishToken(row.owner, row.incarnation),
+        stale=not row.fresh,
+    )
+
+
+def _row_of(token: PublishToken) -> sa.Update:
+    """Return an update of the pipeline's row, as long as the token is current."""
+    return pipelines.update().where(
+        pipelines.c.pipeline == token.pipeline, pipelines.c.incarnation == token.incarnation
+    )
+
+
+def _row(key: ShardKey, content: Content) -> tuple[object, ...]:
+    c = content
+    uri = None if c.uri == c.shard_id else c.uri
+    columns = (c.size, c.etag, c.queue, c.message_id, c.receive_count, c.group, c.sequence, c.reference, c.sent_at)
+    return (key, c.shard_id, uri, *columns)
+
+
+class Backlog(NamedTuple):
+    """Shards that the pipeline owns and has not finished; `bytes` as far as their sizes are known."""
+
+    shards: int
+    bytes: int
+
+
+def backlog(transaction: Transaction, pipeline: str) -> Backlog:
+    """Count what is outstanding of a pipeline: not much, since a reader opens no more than it may have in flight."""
+    outstanding = sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(shards.c.size), 0)).where(
+        shards.c.owner == pipeline, shards.c.finished_at.is_(None)
+    )
+    number, size = transaction.execute(outstanding).one()
+    return Backlog(int(number), int(size))

@@ -1,0 +1,168 @@
+"""What the store keeps of a source: how its shards are named, and whether it was moved to another store.
+
+What can be written in several ways has one name in a source. A queue has the name by which the source met it first,
+however it is written since: so ids stay as they are, also those that older code has made, and makes as long as it runs
+beside this (decision 0066).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import sqlalchemy as sa
+
+from shard_store.errors import StoreConfigurationError
+from shard_store.model import split_key
+from shard_store.sql.schema import pipelines, shards, sources, splits
+from shard_store.sql.transaction import Transaction
+
+_RECENT = 10_000
+"""Shards of a source that are asked for the queue's name of before: more than a reader leaves unacknowledged."""
+
+
+def _unchanged(name: str) -> str:
+    return name
+
+
+@dataclass(frozen=True, slots=True)
+class Naming:
+    """What a reader is about to name.
+
+    Attributes:
+        queues: Name as it is configured now -> identity, which is the same however the queue is written.
+        alike: Makes one text of all names that look like one queue's: for names that were used before identities were.
+        versions: Whether the ids of objects have their versions; None where there are no objects.
+    """
+
+    queues: Mapping[str, str] = field(default_factory=dict)
+    alike: Callable[[str], str] = _unchanged
+    versions: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What the source has settled.
+
+    Attributes:
+        queues: What each queue is called in ids of messages and of errors, by the name that it is configured with.
+        versionless: Ids have versions, but the source has also read objects by ids that had none.
+        had_versions: Ids had versions already when the source was started before, by code that records it.
+    """
+
+    queues: Mapping[str, str] = field(default_factory=dict)
+    versionless: bool = False
+    had_versions: bool = False
+
+
+def settle_names(transaction: Transaction, source: str, naming: Naming) -> Names:
+    """Settle what is named, and how, from now on. The caller has locked the source's row.
+
+    Raises StoreConfigurationError where ids of objects had versions, and shall have none.
+    """
+    text = transaction.execute(sa.select(sources.c.naming).where(sources.c.source == source)).scalar_one()
+    kept: dict[str, Any] = json.loads(text or "{}")
+    names: dict[str, str] = dict(kept.get("queues", {}))
+    before = kept.get("versions")
+    if naming.versions is not None:
+        if before and not naming.versions:
+            raise _versions_are_lost(source)
+        if naming.versions and not before:
+            kept["versionless"] = before is not None or _has_read(transaction, source)
+        kept["versions"] = naming.versions
+    unnamed = {name: identity for name, identity in naming.queues.items() if identity not in names}
+    if unnamed:
+        used = _recent_queues(transaction, source)
+        for name, identity in unnamed.items():
+            # what looks like this queue is this one, known by its text until it had an identity of its own
+            taken = [kept_name for other, kept_name in names.items() if other != naming.alike(name)]
+            names[identity] = _choose(name, identity, used, taken, naming.alike)
+        kept["queues"] = names
+    if (settled := json.dumps(kept, ensure_ascii=False)) != (text or "{}"):
+        transaction.execute(sources.update().where(sources.c.source == source).values(naming=settled))
+    named = {name: names[identity] for name, identity in naming.queues.items()}
+    return Names(named, bool(naming.versions) and kept.get("versionless", False), bool(before))
+
+
+def _versions_are_lost(source: str) -> StoreConfigurationError:
+    return StoreConfigurationError(
+        f"option 'allowOverwrites': source {source!r} was read with true, and knows its objects by names that false "
+        "would not find: whatever is announced again would be read again; leave it at true, or run the query so until "
+        "nothing is left (trigger availableNow) and then name another 'source'"
+    )
+
+
+def _has_read(transaction: Transaction, source: str) -> bool:
+    """Return whether there are finished shards, which code that recorded nothing may have named in either way."""
+    finished = (
+        sa.select(shards.c.shard_key).where(shards.c.source == source, shards.c.finished_at.is_not(None)).limit(1)
+    )
+    return transaction.execute(finished).first() is not None
+
+
+def _choose(name: str, identity: str, used: Sequence[str], taken: Collection[str], alike: Callable[[str], str]) -> str:
+    """Return the name by which the source knows the queue, else the configured one; never that of another queue."""
+    likeness = alike(name)
+    before = [other for other in used if other == name] + [other for other in used if alike(other) == likeness]
+    return next((candidate for candidate in (*before, name) if candidate not in taken), identity)
+
+
+def _recent_queues(transaction: Transaction, source: str) -> list[str]:
+    """Return the names of queues in the youngest shards of the source, the last used first."""
+    owners = sa.select(pipelines.c.pipeline).where(pipelines.c.source == source)
+    unfinished = sa.select(shards.c.queue, shards.c.opened_at.label("at"))
+    unfinished = unfinished.where(shards.c.owner.in_(owners), shards.c.finished_at.is_(None)).limit(_RECENT)
+    finished = sa.select(shards.c.queue, shards.c.finished_at.label("at"))
+    finished = finished.where(shards.c.source == source, shards.c.finished_at.is_not(None))
+    finished = finished.order_by(shards.c.finished_at.desc()).limit(_RECENT)
+    last: dict[str, int] = {}
+    for youngest in (unfinished.subquery(), finished.subquery()):
+        grouped = sa.select(youngest.c.queue, sa.func.max(youngest.c.at)).group_by(youngest.c.queue)
+        for queue, at in transaction.execute(grouped):
+            last[queue] = max(at, last.get(queue, 0))
+    return sorted(last, key=last.__getitem__, reverse=True)
+
+
+def moved_to(transaction: Transaction, source: str) -> str | None:
+    """Return the store that the source is in by now, without secrets; None: it is here."""
+    place: str | None = transaction.execute(
+        sa.select(sources.c.moved_to).where(sources.c.source == source)
+    ).scalar_one_or_none()
+    return place
+
+
+def refuse_moved(transaction: Transaction, source: str) -> None:
+    """Make sure that the source is here, and stays so as long as the transaction: its row is locked, if it is there."""
+    this = sa.select(sources.c.moved_to).where(sources.c.source == source).with_for_update()
+    place = transaction.execute(this).scalar_one_or_none()
+    if place is not None:
+        raise StoreConfigurationError(
+            f"source {source!r} was moved from {transaction.database} to the store {place} (cuesqueue export); name "
+            "that one in 'storeUrl', and keep the checkpoint"
+        )
+
+
+def refuse_changes(transaction: Transaction, names: Collection[str]) -> None:
+    """Make sure that what people change here is not in another store, where it would stay as it is."""
+    query = sa.select(sources.c.source, sources.c.moved_to).where(sources.c.moved_to.is_not(None))
+    for row in transaction.select_among(query, sources.c.source, names):
+        raise StoreConfigurationError(
+            f"source {row.source!r} was moved from {transaction.database} to the store {row.moved_to}: nothing that is "
+            "changed here has an effect; name that store"
+        )
+
+
+def moved_sources(transaction: Transaction) -> dict[str, str]:
+    """Return the sources that are in another store by now, and where."""
+    query = sa.select(sources.c.source, sources.c.moved_to).where(sources.c.moved_to.is_not(None))
+    return {row.source: row.moved_to for row in transaction.execute(query)}
+
+
+def publisher_moved(transaction: Transaction, paths: Sequence[str]) -> str | None:
+    """Return a source that published one of these files and is in another store by now, where later ones are known."""
+    query = sa.select(splits.c.source).join(sources, sources.c.source == splits.c.source)
+    keys = [split_key(path) for path in paths]
+    rows = transaction.select_among(query.where(sources.c.moved_to.is_not(None)), splits.c.name_key, keys)
+    return next((row.source for row in rows), None)

@@ -1,0 +1,221 @@
+"""Objects that are deleted or moved once they were read: planned from finished shards, done elsewhere, and written down
+before and after. What is done with an object is decided by its store, which knows whether it is still the same one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+
+from shard_store.batches.positions import PUBLISHED
+from shard_store.model import ShardKey, ShardState
+from shard_store.sql.schema import cleanings, shards, sources
+from shard_store.sql.transaction import Transaction, chunks
+from shard_store.upkeep.timing import trusted_time
+
+_MICROSECOND = timedelta(microseconds=1)
+SETTLED = timedelta(minutes=10)
+"""Nothing is planned that has been done for less: a publish that is under way has its time before it is committed,
+and what is left out here is never planned."""
+DONE = "cleaned"
+CHANGED = "changed"
+"""Outcomes: it is gone from its place (by us, or before), or it is another object by now and stays."""
+_FIRST_PAUSE, _LONGEST_PAUSE = timedelta(minutes=1), timedelta(hours=1)
+_RARELY = timedelta(days=1)
+
+
+class Planned(NamedTuple):
+    """What is to be done with the object of a shard. `target`: where it is moved to; None: it is deleted."""
+
+    uri: str
+    target: str | None
+    version: str | None = None
+
+
+class Cleaning(NamedTuple):
+    """One that is due. `opened_at` (announced first) and `read_at` (done) are microseconds by the database's clock.
+
+    `again`: its shard is not done any more, or done once more: it was announced again after it was forgotten.
+    """
+
+    shard_key: ShardKey
+    uri: str
+    size: int | None
+    etag: str | None
+    version: str | None
+    opened_at: int
+    read_at: int
+    target: str | None
+    again: bool
+
+
+class Ended(NamedTuple):
+    """What came of one: an outcome, or the cause of a failure; `hopeless`: only a person can change it."""
+
+    key: ShardKey
+    read_at: int
+    outcome: str | None = None
+    cause: str | None = None
+    detail: str | None = None
+    hopeless: bool = False
+
+
+class DueCleanings(NamedTuple):
+    """`now`: the database's clock, in microseconds."""
+
+    cleanings: list[Cleaning]
+    now: int
+
+
+class Waiting(NamedTuple):
+    """Objects of a source that would be cleaned now: due ones, those not planned yet, and those that failed so far."""
+
+    due: int
+    unplanned: int
+    failed: int
+
+
+def plan(
+    transaction: Transaction,
+    source: str,
+    retention: timedelta,
+    choose: Callable[[str, str], Planned | None],
+    limit: int,
+) -> int:
+    """Write down what is to be done with the next finished shards of the source, up to about `limit`; how many it were.
+
+    In the order in which they were done, and all that were done at one time together. `choose` says it for (shard id,
+    URI); None: nothing is done. May be called again at any time, by several at once.
+    """
+    now = trusted_time(transaction).at
+    this = sources.c.source == source
+    cleaned = sa.select(sa.func.coalesce(sources.c.cleaned_until, 0)).where(this)
+    until = transaction.execute(cleaned).scalar_one_or_none() or 0
+    end = now - max(retention, SETTLED) // _MICROSECOND
+    finished = transaction.execute(
+        _finished(source, until, end).order_by(shards.c.finished_at, shards.c.shard_key).limit(limit)
+    ).all()
+    if len(finished) == limit:  # those of the last time that are behind the limit, as many as a micro-batch has
+        end = finished[-1].finished_at
+        same = _finished(source, end - 1, end).where(shards.c.shard_key > finished[-1].shard_key)
+        finished = [*finished, *transaction.execute(same.order_by(shards.c.shard_key)).all()]
+    rows = []
+    for row in finished:
+        chosen = choose(row.shard_id, row.uri if row.uri is not None else row.shard_id)
+        if chosen is not None:
+            rows.append(
+                {
+                    "shard_key": bytes(row.shard_key),
+                    "source": source,
+                    "uri": chosen.uri,
+                    "size": row.size,
+                    "etag": row.etag,
+                    "version": chosen.version,
+                    "opened_at": row.opened_at,
+                    "read_at": row.finished_at,
+                    "action": "delete" if chosen.target is None else "move",
+                    "target": chosen.target,
+                    "planned_at": now,
+                    "due_at": now,
+                    "attempts": 0,
+                }
+            )
+    for chunk in chunks(rows):
+        # of one that was cleaned before, forgotten, announced and read once more
+        before = {row["shard_key"]: row["read_at"] for row in chunk}
+        planned = transaction.select_among(
+            sa.select(cleanings.c.shard_key, cleanings.c.read_at), cleanings.c.shard_key, before
+        )
+        stale = [bytes(key) for key, read_at in planned if read_at != before[bytes(key)]]
+        transaction.change_among(cleanings.delete(), cleanings.c.shard_key, stale)
+        transaction.execute(transaction.dialect.insert_if_absent(cleanings), chunk)
+    later = sa.or_(sources.c.cleaned_until.is_(None), sources.c.cleaned_until < end)
+    transaction.execute(sources.update().where(this, later).values(cleaned_until=end))
+    return len(rows)
+
+
+def _finished(source: str, after: int, until: int) -> sa.Select[Any]:
+    c = shards.c
+    return sa.select(c.shard_key, c.shard_id, c.uri, c.size, c.etag, c.opened_at, c.finished_at).where(
+        c.source == source, c.finished_at > after, c.finished_at <= until, PUBLISHED
+    )
+
+
+def due(transaction: Transaction, source: str, limit: int) -> DueCleanings:
+    """Return the next cleanings that are due, those first that have waited for longest."""
+    now = int(transaction.execute(sa.select(transaction.now())).scalar_one())
+    c = cleanings.c
+    again = sa.or_(shards.c.state != ShardState.DONE.value, shards.c.finished_at != c.read_at)
+    query = (
+        sa.select(c.shard_key, c.uri, c.size, c.etag, c.version, c.opened_at, c.read_at, c.target, again.label("again"))
+        .select_from(cleanings.outerjoin(shards, shards.c.shard_key == c.shard_key))
+        .where(c.source == source, c.ended_at.is_(None), c.due_at <= now)
+        .order_by(c.due_at)
+        .limit(limit)
+    )
+    rows = transaction.execute(query).all()
+    columns = [row._asdict() | {"shard_key": ShardKey(bytes(row.shard_key)), "again": bool(row.again)} for row in rows]
+    return DueCleanings([Cleaning(**values) for values in columns], now)
+
+
+def redirect(transaction: Transaction, targets: Mapping[ShardKey, str | None]) -> None:
+    """Write down other targets than those that were planned."""
+    for key in sorted(targets):
+        action = "delete" if targets[key] is None else "move"
+        this = cleanings.c.shard_key == key, cleanings.c.ended_at.is_(None)
+        transaction.execute(cleanings.update().where(*this).values(target=targets[key], action=action))
+
+
+def end(transaction: Transaction, ended: Sequence[Ended]) -> None:
+    """Write down what came of them. Those that failed are due again later: soon at first, then once an hour, and once a
+    day where only a person can change it."""
+    now = int(transaction.execute(sa.select(transaction.now())).scalar_one())
+    done = [cleaning.key for cleaning in ended if cleaning.outcome == DONE]
+    finished = cleanings.update().where(cleanings.c.ended_at.is_(None))
+    transaction.change_among(finished.values(ended_at=now, outcome=DONE), cleanings.c.shard_key, done)
+    for cleaning in sorted(cleaning for cleaning in ended if cleaning.outcome != DONE):
+        this = finished.where(cleanings.c.shard_key == cleaning.key, cleanings.c.read_at == cleaning.read_at)
+        said = {"cause": cleaning.cause, "detail": cleaning.detail}
+        if cleaning.outcome is not None:
+            transaction.execute(this.values(ended_at=now, outcome=cleaning.outcome, **said))
+            continue
+        attempts = transaction.execute(
+            sa.select(cleanings.c.attempts).where(cleanings.c.shard_key == cleaning.key)
+        ).scalar_one_or_none()
+        pause = _RARELY if cleaning.hopeless else min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** min(attempts or 0, 10))
+        later = now + pause // _MICROSECOND
+        transaction.execute(this.values(attempts=cleanings.c.attempts + 1, due_at=later, **said))
+
+
+def waiting(transaction: Transaction, source: str, retention: timedelta) -> Waiting:
+    """Return how much of the source a reader with `cleanSource` and this retention would clean now: for a dry run.
+
+    Finished shards count whose URI is outside of `allowedPrefixes`, which are left alone.
+    """
+    now = trusted_time(transaction).at
+    cleaned = sa.select(sources.c.cleaned_until).where(sources.c.source == source)
+    until = transaction.execute(cleaned).scalar_one_or_none() or 0
+    unplanned = _finished(source, until, now - max(retention, SETTLED) // _MICROSECOND).subquery()
+    unended = sa.and_(cleanings.c.source == source, cleanings.c.ended_at.is_(None))
+
+    def count(query: sa.Select[Any]) -> int:
+        return int(transaction.execute(query).scalar_one())
+
+    number = sa.select(sa.func.count())
+    return Waiting(
+        count(number.select_from(cleanings).where(unended, cleanings.c.due_at <= now)),
+        count(number.select_from(unplanned)),
+        count(number.select_from(cleanings).where(unended, cleanings.c.attempts > 0)),
+    )
+
+
+def planned_until(transaction: Transaction, source: str, oldest: int) -> int | None:
+    """Return up to when finished shards of the source are planned: what was done later must not be forgotten yet.
+
+    None where nobody cleans the source, or has not for so long that it had not come to `oldest`.
+    """
+    kept = sources.c.source == source, sources.c.cleaned_until >= oldest
+    return transaction.execute(sa.select(sources.c.cleaned_until).where(*kept)).scalar_one_or_none()
