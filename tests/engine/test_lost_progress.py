@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from support.engine.queries import described, run, run_until_settled
-from support.engine.world import World
+from support.engine.queries import combine, described, read, run, run_until_settled, start_frame
+from support.engine.world import SCHEMA, World
 
 pytestmark = pytest.mark.engine
 
@@ -24,6 +25,21 @@ def test_a_lost_checkpoint_of_an_idle_pipeline_loses_and_doubles_nothing(spark: 
     rows += world.feed(3, 2)
     run_until_settled(spark, [(world, query)])
     assert world.published() == sorted(rows)
+
+
+def test_rows_of_another_source_are_published_with_a_new_checkpoint_too(spark: SparkSession, world: World) -> None:
+    """Their batches have no input of ours, and the numbers that those of the checkpoint before had."""
+    rows, (folder, beside) = world.feed(0, 1), (world.root / "beside", [(number, "beside") for number in range(3)])
+    folder.mkdir()
+    for number, name in beside:
+        (folder / f"{number}.json").write_text(json.dumps({"id": number, "name": name}), "utf-8")
+    query = described(world)
+    files = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", "1").json(str(folder))
+    frame = combine(read(spark, query["source"], query), files, "union")
+    for _ in range(2):
+        start_frame(frame, query).awaitTermination()
+        shutil.rmtree(query["checkpoint"])
+    assert world.published() == sorted([*rows, *beside, *beside])
 
 
 def test_a_lost_store_under_a_live_checkpoint_is_refused_with_the_way_out(spark: SparkSession, world: World) -> None:

@@ -47,7 +47,7 @@ def read_the_rest(world: World, expected: list[str]) -> None:
 
 @contextmanager
 def hanging(monkeypatch: pytest.MonkeyPatch, owner: object, name: str) -> Iterator[Callable[[], None]]:
-    """The method does its work when it is told to, or at the end; until then its thread waits."""
+    """Hold calls of the method until the yielded function is called, or the block ends."""
     go_on, work = threading.Event(), getattr(owner, name)
 
     def hang(*arguments: Any, **more: Any) -> Any:

@@ -90,7 +90,7 @@ class Coordinator:
     def latest(self, start: int | None) -> int:
         """The offset up to which there is work (Spark's latestOffset). All up to `start` is done; None before 4.2.
 
-        Without new shards it is `start`, or the last offset again.
+        Without new shards it is `start`, or the last offset again; but the first one of a new checkpoint is new.
         """
         self.check()
         first, self._asked = not self._asked, True

@@ -101,11 +101,9 @@ class CuesqueueStreamReader(AvailableNow, DataSourceStreamReader):
     def latestOffset(self, start: dict[str, Any] | None = None, limit: object = None) -> dict[str, Any]:
         """Spark 4.2 and later say from where and how much; our own options set the limits."""
         coordinator, self._origin.plan = self._started(), None  # the batch before has ended
-        self._note_plan("")
         done = coordinator.logged_end if start is None else coordinator.offsets.read(start)
         self._origin.seq = seq = coordinator.latest(None if start is None else done)
-        if seq > done:
-            self._note_plan("", seq)
+        self._note_plan("", seq if seq > done else 0)
         return coordinator.offsets.write(seq)
 
     def getDefaultReadLimit(self) -> Any:

@@ -66,7 +66,9 @@ class BoundedMemory:
     much meanwhile.
 
     In a block pyarrow takes memory from the system and gives it back. What its own allocator reserves, a gigabyte at
-    once, would count as taken before; or as taken by the first object, however small.
+    once, would count as taken before; or as taken by the first object, however small. Some parts of pyarrow (Parquet's
+    pages as they are decompressed) use that reserve in a block all the same, beside the limit: what fits into it is not
+    refused.
     """
 
     def __init__(self, limit: int) -> None:

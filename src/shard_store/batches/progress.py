@@ -309,7 +309,7 @@ def _is_published_by_us(transaction: Transaction, row: Row[Any], token: PublishT
 
 
 def _is_lead_counted(transaction: Transaction, token: PublishToken) -> bool:
-    """Return whether the attempt before was our sink's, as it was told up to 0.2.0.
+    """Return whether the attempt before was our sink's, by the rule of versions up to 0.2.0.
 
     Of several pipelines one attempt has the rows; it may be pruned earlier.
     """

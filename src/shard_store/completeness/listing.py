@@ -314,8 +314,8 @@ def _is_after(entry: Found, moment: int, now: int, ahead: int) -> bool:
 
     A time in the future, or later than the moment at which a file got it, is what somebody has set: it proves nothing.
     """
-    told = earliest(entry.modified, entry.appeared)
-    return moment < told - ahead <= now + SURE and told + SURE >= entry.modified
+    changed_at = earliest(entry.modified, entry.appeared)
+    return moment < changed_at - ahead <= now + SURE and changed_at + SURE >= entry.modified
 
 
 def earliest(modified: int, appeared: int | None) -> int:

@@ -274,7 +274,7 @@ class Ending(NamedTuple):
 
 
 def endings(transaction: Transaction, rows: Iterable[Row[Any]]) -> dict[ShardKey, Ending]:
-    """Return how quarantined shards ended; those are missing of which nobody knows what is published.
+    """Return how quarantined shards ended; those of which it is not known what is published are missing.
 
     Their errors were deleted, or they were read in parts by several tasks.
     """

@@ -267,9 +267,7 @@ def current(transaction: Transaction) -> sa.Select[Any]:
 
 def as_shard(values: Iterable[Any]) -> Shard:
     """Return the shard of a row of `current`."""
-    row = _Stored._make(
-        values
-    )  # an attribute of SQLAlchemy's row takes ten times as long, and shards come by thousands
+    row = _Stored._make(values)  # an attribute of SQLAlchemy's row takes ten times as long
     content = Content(
         shard_id=row.shard_id,
         uri=row.shard_id if row.uri is None else row.uri,

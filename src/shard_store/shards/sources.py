@@ -58,7 +58,7 @@ class Names:
 
 
 def settle_names(transaction: Transaction, source: str, naming: Naming) -> Names:
-    """Settle what is named, and how, from now on. The caller has locked the source's row.
+    """Write down how the source names its queues and objects from now on. The caller has locked the source's row.
 
     Raises StoreConfigurationError where ids of objects had versions, and shall have none.
     """
