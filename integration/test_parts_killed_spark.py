@@ -30,10 +30,10 @@ def test_a_driver_that_loses_another_process_ends_and_the_next_completes(
 def test_a_script_that_stops_its_query_gives_back_what_is_in_no_plan(
     spark: SparkSession, world: World, new_driver: DriverFactory
 ) -> None:
-    """The batch stands still in its sink, so what is planned stays planned."""
-    rows = world.feed(0, 6)
+    """The second batch stands still in its sink: a stop in the first one, which may fail again, gives back all."""
+    rows = world.feed(0, 8)
     query = described(world, trigger=test_parts_killed.STREAM, maxFilesPerTrigger=2, visibilityTimeout="60s")
-    driver = new_driver([query], pause_at="before-publish")
+    driver = new_driver([query], pause_at="before-publish@2")
     driver.wait_paused()
     driver.say("stop")
     depth = eventually("messages to be had again", lambda: (d := world.depth()).ready == 4 and d)
