@@ -65,8 +65,8 @@ class Acknowledger:
             in_flight.put_off(name, keys)
             raise
         else:
+            reach("acknowledged")  # before those who wait for it go on
             in_flight.leave(keys)
-            reach("acknowledged")
         return True
 
     def finish(self) -> None:
