@@ -15,7 +15,7 @@ from functools import cache, lru_cache
 from typing import Any
 
 from queue_source.errors import ObjectStoreError
-from queue_source.options.storage import StorageOptions, with_secrets
+from queue_source.options.connections import StorageOptions, with_secrets
 
 _SERVICE = "s3"
 _DEFAULT_REGION = "us-east-1"

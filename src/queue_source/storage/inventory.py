@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 
 from queue_source.errors import BadObject, OptionError
 from queue_source.messages import ListedObject
-from queue_source.options.storage import StorageOptions
+from queue_source.options.connections import StorageOptions
 from queue_source.storage.buckets.base import PAGE, Page
 from queue_source.storage.files import is_local, open_object, stat_object
 from queue_source.uris import climbs

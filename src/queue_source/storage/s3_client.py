@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from queue_source.errors import ObjectRefused, ObjectReplaced, ObjectStoreError
-from queue_source.options.storage import StorageOptions, with_secrets
+from queue_source.options.connections import StorageOptions, with_secrets
 from queue_source.storage import refusals
 from queue_source.storage.aws_access import has_keys, new_session, profile_errors, region_of, session_of
 from queue_source.storage.open_files import OpenFile

@@ -15,7 +15,7 @@ from queue_source.formats.typed.avro_blocks import Block, Blocks
 from queue_source.formats.typed.avro_types import Types
 from queue_source.formats.typed.limits import Limits
 from queue_source.formats.typed.tables import TypedFormat, choose, conformed, damage_is_bad
-from queue_source.options.file_format import FormatOptions
+from queue_source.options.content import FormatOptions
 from queue_source.storage.files import ObjectFile
 from queue_source.storage.memory import usual_limit
 
