@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import cuesqueue
+from queue_source.options.connections import StorageOptions
 from queue_source.options.declaring import OnChange, Option
-from queue_source.options.other_names import ALIASES, MEANINGLESS
 from queue_source.options.places import READER, SINK, VIEWS, Place
-from queue_source.options.storage import StorageOptions
+from queue_source.options.values import ALIASES, MEANINGLESS
 from queue_source.serve.metrics import METRICS, OWN
 
 REFERENCE = Path(__file__).resolve().parent.parent / "docs" / "reference"

@@ -19,6 +19,9 @@ ShardKey = NewType("ShardKey", bytes)
 """SHA-256 of (source, shard id): 32 bytes, because ids may be longer than any database's key."""
 
 BEGINNING = Position("")
+EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+MICROSECOND = timedelta(microseconds=1)
+"""`duration // MICROSECOND` is a duration as the store keeps it."""
 _DIGITS = 20
 
 
@@ -43,7 +46,12 @@ def is_end(position: Position) -> bool:
 
 def micros(time: datetime) -> int:
     """Return an aware time as the store keeps it: microseconds since 1970 UTC."""
-    return (time - datetime(1970, 1, 1, tzinfo=timezone.utc)) // timedelta(microseconds=1)
+    return (time - EPOCH) // MICROSECOND
+
+
+def time_of(micros: int) -> datetime:
+    """Return what the store keeps as an aware time in UTC; the inverse of `micros`."""
+    return EPOCH + micros * MICROSECOND
 
 
 def shard_key(source: str, shard_id: str) -> ShardKey:

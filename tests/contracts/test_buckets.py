@@ -11,7 +11,7 @@ import pytest
 
 from queue_source.errors import BadObject, ObjectRefused, ObjectStoreError
 from queue_source.messages import ListedObject
-from queue_source.options.storage import StorageOptions
+from queue_source.options.connections import StorageOptions
 from queue_source.storage.buckets import PAGE, Bucket, Known, Outcome, open_bucket
 from support.bucket_backends import BACKENDS, BucketBackend
 

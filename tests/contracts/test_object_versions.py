@@ -21,8 +21,8 @@ import pytest
 from queue_source.errors import BadObject, ObjectStoreError
 from queue_source.formats.bad_records import BadRecords
 from queue_source.formats.base import Part
-from queue_source.options.file_format import FormatOptions
-from queue_source.options.storage import StorageOptions
+from queue_source.options.connections import StorageOptions
+from queue_source.options.content import FormatOptions
 from queue_source.read.combined import read_together
 from queue_source.read.objects import ExpectedObject, read_object
 from queue_source.storage.files import ObjectFile, stat_object

@@ -17,7 +17,7 @@ from queue_source.admin import vacuum as vacuuming
 from queue_source.admin.vacuum import VacuumResult, vacuum
 from queue_source.commands.main import app
 from queue_source.errors import BadObject, ObjectStoreError, OptionError
-from queue_source.options.storage import StorageOptions
+from queue_source.options.connections import StorageOptions
 from shard_store.model import Split
 from shard_store.store import ShardStore, open_store
 from shard_store.upkeep.pruning import RetentionPolicy

@@ -8,9 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from queue_source.errors import OptionError
-from queue_source.options.other_names import MEANINGLESS
 from queue_source.options.places import READER
-from queue_source.options.values import given
+from queue_source.options.values import MEANINGLESS, given_texts
 from support.snippets import ROOT
 
 PAGE = (ROOT / "docs" / "how-to" / "from-auto-loader.md").read_text("utf-8")
@@ -33,7 +32,7 @@ def test_a_name_of_auto_loader_is_taken_or_refused_with_the_option_that_the_page
 def _taken_or_refused(name: str) -> list[str]:
     """The option that is meant, or what the refusal says."""
     try:
-        return list(given(READER, {name: "x"}))
+        return list(given_texts(READER, {name: "x"}))
     except OptionError as error:
         return [error.problem.partition("is unknown")[0]]
 

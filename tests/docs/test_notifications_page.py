@@ -6,8 +6,8 @@ import re
 
 import pytest
 
+from queue_source.announcements.json_paths import JsonPaths
 from queue_source.announcements.parser import FORMATS, parse_notification
-from queue_source.options.json_paths import JsonPaths
 from support.snippets import ROOT, blocks
 
 PAGE = ROOT / "docs" / "reference" / "notifications.md"

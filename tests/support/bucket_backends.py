@@ -16,7 +16,7 @@ from azure.core.credentials import AzureNamedKeyCredential
 from azure.storage.blob import ContainerClient
 from google.cloud.storage import Client
 
-from queue_source.options.storage import AzureOptions, StorageOptions
+from queue_source.options.connections import AzureOptions, StorageOptions
 from queue_source.storage.buckets import Bucket, Known, open_bucket
 from support.servers import azure, azurite
 from support.servers.azure import azure_server

@@ -19,7 +19,7 @@ from queue_source.coordinator import Coordinator, prepare
 from queue_source.coordinator.in_flight import InFlight
 from queue_source.coordinator.message import State
 from queue_source.options import ReaderOptions, SecretUrl, connection_options, parse_reader_options
-from queue_source.options.queue_checks import check_suitability
+from queue_source.options.checks import check_suitability
 from queue_source.queues import Queue, open_queue
 from queue_source.storage.buckets.base import Bucket
 from queue_source.storage.files import ObjectStat

@@ -14,7 +14,7 @@ from queue_source.errors import BadObject
 from queue_source.formats.bad_records import BadRecords
 from queue_source.formats.base import Part
 from queue_source.options import ReaderOptions
-from queue_source.options.file_format import FormatOptions
+from queue_source.options.content import FormatOptions
 from queue_source.read.objects import read_object
 from queue_source.read.plan_store import PlanStore
 from shard_store.store import open_store

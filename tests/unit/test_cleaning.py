@@ -17,7 +17,7 @@ from queue_source.coordinator import cleaning as cleaner
 from queue_source.coordinator.cleaning import moved_to
 from queue_source.errors import OptionError
 from queue_source.options import parse_reader_options
-from queue_source.options.storage import StorageOptions
+from queue_source.options.connections import StorageOptions
 from queue_source.storage.buckets import Bucket, Known, Outcome, Page, open_bucket
 from shard_store import failpoints
 from shard_store.failpoints import CLEANING_POINTS, FailpointReached

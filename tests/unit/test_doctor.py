@@ -26,7 +26,7 @@ from queue_source.admin.doctor import (
 )
 from queue_source.commands.main import app
 from queue_source.options import parse_reader_options
-from queue_source.options.storage import StorageOptions
+from queue_source.options.connections import StorageOptions
 from queue_source.queues import open_queue
 from shard_store.sql.database import Database
 from shard_store.sql.schema import applied, version

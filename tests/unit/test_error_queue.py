@@ -11,7 +11,7 @@ import pytest
 
 from queue_source.errors import OptionError, QueueConfigurationError
 from queue_source.options import connection_options
-from queue_source.options.queue_checks import check_error_queue
+from queue_source.options.checks import check_error_queue
 from queue_source.queues import Depth, open_queue
 from queue_source.queues.sim.queue import Fault
 from shard_store import failpoints

@@ -8,11 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from queue_source.announcements.json_paths import JsonPaths
 from queue_source.announcements.parser import parse_notification
 from queue_source.errors import MalformedNotification
-from queue_source.options.globs import _parse, name_matcher
-from queue_source.options.json_paths import JsonPaths
-from queue_source.options.path_globs import path_glob
+from queue_source.globs import _parse, name_matcher, path_glob
 
 
 @pytest.mark.parametrize(

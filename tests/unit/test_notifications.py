@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from queue_source.announcements.json_paths import JsonPaths
 from queue_source.announcements.parser import FORMATS, parse_notification
 from queue_source.errors import MalformedNotification
 from queue_source.messages import Announcement, ObjectNotice
-from queue_source.options.json_paths import JsonPaths
 from support.notification_corpus import EVENTS, FOLDER, Event
 
 GOOD = [event for event in EVENTS.values() if isinstance(event.expected, Announcement)]

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queue_source.options.secrets import Secret, SecretUrl
-from queue_source.options.types import check_name, split_queue_urls
-from queue_source.options.units import format_duration, parse_duration, parse_size
+from queue_source.options.times import format_duration, parse_duration
+from queue_source.options.types import check_name, parse_size, split_queue_urls
 from shard_store.redaction import redact_text, redact_url
 
 

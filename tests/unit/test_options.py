@@ -25,11 +25,11 @@ from queue_source.options import (
     parse_reader_options,
     parse_view_options,
 )
-from queue_source.options.date_patterns import parse_pattern
+from queue_source.options.connections import with_secrets
 from queue_source.options.declaring import Option
-from queue_source.options.other_names import ALIASES, CANNOT, MEANINGLESS, SPARK_HIDES
 from queue_source.options.places import PLACES, READER
-from queue_source.options.storage import with_secrets
+from queue_source.options.times import parse_pattern
+from queue_source.options.values import ALIASES, CANNOT, MEANINGLESS, SPARK_HIDES
 
 LEAST = {"queueUrl": "sim://files", "source": "orders", "fileFormat": "csv", "allowedPrefixes": "s3://in/"}
 SECRET = "n0t-t0-be-sh0wn"

@@ -24,7 +24,7 @@ from pyiceberg.table.name_mapping import NameMapping, parse_mapping_from_json
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 
 from queue_source.errors import BadObject
-from queue_source.options.partitioning import parse_partitioning
+from queue_source.options.columns import parse_partitioning
 from queue_source.sinks.iceberg import footers
 from queue_source.sinks.iceberg.candidates import Candidate, TableOfFiles, location_of, same_place
 from queue_source.sinks.iceberg.facts import SURE_BYTES, Facts

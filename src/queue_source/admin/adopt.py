@@ -17,7 +17,7 @@ from urllib.parse import unquote
 from pyarrow import fs as pafs
 
 from queue_source.errors import MalformedNotification, OptionError
-from queue_source.options.storage import StorageOptions
+from queue_source.options.connections import StorageOptions
 from queue_source.storage.files import raise_mapped, resolve
 from queue_source.uris import plain_uri
 from shard_store.operators.moving import Adopted

@@ -25,14 +25,13 @@ from queue_source.queues.base import Unsendable, send_messages
 from queue_source.storage.buckets.base import Bucket, Page
 from shard_store.completeness.certificates import EMPTY, Scope, Tally, verdict
 from shard_store.completeness.comparing import MEASURED, UNMEASURED, UNPUBLISHED, Category, Clocks, Finding, ListedShard
-from shard_store.model import micros
+from shard_store.model import micros, time_of
 from shard_store.sql.transaction import ROWS_PER_STATEMENT, chunks
 from shard_store.store import ShardStore
 
 LISTED = "listing"
 """The evidence of a certificate that is no inventory."""
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _HALF = ROWS_PER_STATEMENT // 2  # each object may have been read under two ids
 _TRIES = 5
 """For one page: a job of thousands of requests meets one that fails."""
@@ -121,9 +120,9 @@ class Report:
     def sentence(self) -> str:
         """What a certificate says, in words."""
         counts, scope = self.tally.counts, self.scope
-        since = "" if scope.modified_since is None else f" from {iso(from_micros(scope.modified_since))} on, and"
+        since = "" if scope.modified_since is None else f" from {iso(time_of(scope.modified_since))} on, and"
         total = self.tally.objects
-        until = iso(from_micros(scope.modified_before))
+        until = iso(time_of(scope.modified_before))
         text = (
             f"Of the {total:,} objects under {scope.prefix} last modified{since} before {until}, "
             f"{counts['published']:,} are published"
@@ -233,10 +232,6 @@ def pages_of(bucket: Bucket, prefix: str, *, versions: bool) -> Generator[Page, 
         while (page := coming.result()) is not None:
             coming = thread.submit(next, pages, None)
             yield page
-
-
-def from_micros(time: int) -> datetime:
-    return _EPOCH + timedelta(microseconds=time)
 
 
 def iso(time: datetime) -> str:

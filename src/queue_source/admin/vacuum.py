@@ -20,7 +20,7 @@ from typing import NamedTuple
 from pyarrow import fs as pafs
 
 from queue_source.errors import OptionError
-from queue_source.options.storage import StorageOptions
+from queue_source.options.connections import StorageOptions
 from queue_source.storage.files import is_local, raise_mapped, resolve
 from queue_source.storage.local import file_time
 from queue_source.storage.refusals import S3_SCHEMES

@@ -13,6 +13,7 @@ import sqlalchemy as sa
 
 from queue_source.queues.sql.database import messages
 from queue_source.queues.sql.staging import hidden_queue, remove, staged
+from shard_store.model import MICROSECOND
 from shard_store.sql.schema import attempts, pipelines
 from shard_store.sql.transaction import Transaction, chunks
 from shard_store.store import ShardStore
@@ -44,7 +45,7 @@ def vacuum_staged(store: ShardStore, *, older_than: timedelta, dry_run: bool = F
 
 
 def _dead(transaction: Transaction, older_than: timedelta) -> list[str]:
-    limit = transaction.now() - older_than // timedelta(microseconds=1)
+    limit = transaction.now() - older_than // MICROSECOND
     published = sa.exists().where(
         attempts.c.pipeline == staged.c.owner, attempts.c.published_at > staged.c.staged_at
     )  # its batches follow one another: what is older than the last one is of no later one

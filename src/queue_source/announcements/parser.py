@@ -16,10 +16,10 @@ import json
 from collections.abc import Mapping
 
 from queue_source.announcements.dialects import DIALECTS, GCS_ATTRIBUTES, Dialect, Json
+from queue_source.announcements.json_paths import JsonPaths, uris_at
 from queue_source.announcements.sequences import sequence_of, time_of
 from queue_source.errors import MalformedNotification
 from queue_source.messages import Announcement, ObjectNotice
-from queue_source.options.json_paths import JsonPaths, uris_at
 from queue_source.uris import check_object, looks_like_uri, plain_uri
 
 FORMATS = ("s3", "sns", "eventbridge", "gcs", "minio", "uri", "json")

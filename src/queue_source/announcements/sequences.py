@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from datetime import datetime, timedelta, timezone
+from datetime import datetime
 
 from queue_source.announcements.dialects import Dialect
+from shard_store import model
 
 _HEXADECIMAL = re.compile("[0-9A-Fa-f]{1,60}")
 _NUMBER = re.compile("[0-9]{1,20}")
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 def sequence_of(dialect: Dialect, record: Mapping[str, object], item: Mapping[str, object]) -> str | None:
@@ -33,7 +33,7 @@ def time_of(record: Mapping[str, object], name: str | None) -> datetime | None:
     """The time (aware, UTC) that the record has under this name; None where it has none."""
     micros = None if name is None else _micros(_text(record, name))
     # 1970 is written by senders that know no time
-    return _EPOCH + timedelta(microseconds=micros) if micros else None
+    return model.time_of(micros) if micros else None
 
 
 def _text(parent: Mapping[str, object], name: str) -> str:
@@ -50,5 +50,5 @@ def _micros(text: str) -> int | None:
         time = datetime.fromisoformat(found[1] + found[3].replace("Z", "+00:00"))
     except ValueError:
         return None
-    seconds = int((time - _EPOCH).total_seconds())
+    seconds = int((time - model.EPOCH).total_seconds())
     return max(seconds * 1_000_000 + int((found[2] or "").ljust(6, "0")[:6]), 0)

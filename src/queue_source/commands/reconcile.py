@@ -23,7 +23,7 @@ from queue_source.options.types import TIME
 if TYPE_CHECKING:
     from queue_source.admin.reconcile import Announcer, Period, Report
     from queue_source.messages import ListedObject
-    from queue_source.options.listing import ListingOptions
+    from queue_source.options.parsing import ListingOptions
     from queue_source.storage.buckets.base import Page
     from queue_source.storage.inventory import Inventory
     from shard_store.completeness.certificates import Certificate, Difference
@@ -114,7 +114,7 @@ def reconcile(
     given = _options(option or (), profile, endpoint_url)
     import shard_store
     from queue_source.admin.reconcile import Period
-    from queue_source.options.listing import options_of_choice, parse_listing_options
+    from queue_source.options.parsing import options_of_choice, parse_listing_options
 
     period = Period(_time("--since", since), _time("--until", until), duration_of("--grace", grace))
     with ExitStack() as stack:
@@ -249,11 +249,11 @@ def _time(option: str, text: str | None) -> datetime | None:
 
 
 def _period_of(certificate: Certificate, period: Period) -> Period:
-    from queue_source.admin.reconcile import from_micros
+    from shard_store.model import time_of
 
     scope = certificate.scope
-    since = None if scope.modified_since is None else from_micros(scope.modified_since)
-    return replace(period, since=since, until=from_micros(scope.modified_before))
+    since = None if scope.modified_since is None else time_of(scope.modified_since)
+    return replace(period, since=since, until=time_of(scope.modified_before))
 
 
 def _inventory(manifest: str | None, options: ListingOptions) -> Inventory | None:
@@ -316,7 +316,8 @@ def _names(file: str | None) -> Iterator[Callable[[ListedObject, Finding], None]
 
 
 def _result(report: Report, written: int | None) -> dict[str, Any]:
-    from queue_source.admin.reconcile import from_micros, iso
+    from queue_source.admin.reconcile import iso
+    from shard_store.model import time_of
 
     scope = report.scope
     return {
@@ -324,8 +325,8 @@ def _result(report: Report, written: int | None) -> dict[str, Any]:
         "says": report.sentence(),
         "source": scope.source,
         "prefix": scope.prefix,
-        "modified_since": None if scope.modified_since is None else iso(from_micros(scope.modified_since)),
-        "modified_before": iso(from_micros(scope.modified_before)),
+        "modified_since": None if scope.modified_since is None else iso(time_of(scope.modified_since)),
+        "modified_before": iso(time_of(scope.modified_before)),
         "objects": report.tally.objects,
         **report.tally.counts,
         "outside_of_the_period": report.outside,
@@ -338,11 +339,12 @@ def _result(report: Report, written: int | None) -> dict[str, Any]:
 
 
 def _difference(earlier: Certificate, found: Difference) -> dict[str, Any]:
-    from queue_source.admin.reconcile import from_micros, iso
+    from queue_source.admin.reconcile import iso
+    from shard_store.model import time_of
 
     return {
         "certificate": earlier.id,
-        "written_at": iso(from_micros(earlier.written_at)),
+        "written_at": iso(time_of(earlier.written_at)),
         "same": found.same,
         "counts": {name: list(pair) for name, pair in found.counts.items()},
         "appeared": found.appeared,

@@ -11,7 +11,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from datetime import datetime, timedelta, timezone
+from datetime import timedelta
 from hashlib import sha256
 
 from queue_source.coordinator.session import Session
@@ -21,6 +21,7 @@ from queue_source.storage.files import bucket_of
 from queue_source.uris import climbs
 from shard_store.errors import LostProgress, ShardStoreError
 from shard_store.failpoints import reach
+from shard_store.model import time_of
 from shard_store.upkeep import cleaning
 from shard_store.upkeep.cleaning import Cleaning, Ended, Planned
 
@@ -30,7 +31,6 @@ _EVERY = 60.0  # seconds between two rounds over all pipelines, and for one roun
 _PLANNED = 1000
 _BATCH = 250  # objects of one call to a bucket: as many as are done again after a death
 _SAME_CLOCK = timedelta(seconds=2)  # dates of HTTP have whole seconds, and an answer takes its time
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _DETAIL = 1000  # characters
 _PLAIN = re.compile(r"[\w=-][\w.=-]{0,199}", re.ASCII)
 
@@ -139,9 +139,9 @@ class Cleaner:
         skew = timedelta()
         alone = next((one.uri for one in objects if one.etag is None), None)
         if alone is not None:
-            skew = bucket.page(alone).now - _time(now)
+            skew = bucket.page(alone).now - time_of(now)
             skew = timedelta() if abs(skew) < _SAME_CLOCK else skew
-        return [Known(one.uri, one.size, one.etag, _time(one.opened_at) + skew, one.version) for one in objects]
+        return [Known(one.uri, one.size, one.etag, time_of(one.opened_at) + skew, one.version) for one in objects]
 
     def _report(self, due: Sequence[Cleaning], ended: Sequence[Ended]) -> None:
         """One line for a batch, and one for what failed of it."""
@@ -193,7 +193,3 @@ def _ended(one: Cleaning, outcome: Outcome) -> Ended:
     refused = isinstance(outcome, ObjectRefused)
     cause = "forbidden-object" if refused else "unavailable"
     return Ended(one.shard_key, one.read_at, cause=cause, detail=detail, hopeless=refused)
-
-
-def _time(micros: int) -> datetime:
-    return _EPOCH + timedelta(microseconds=micros)

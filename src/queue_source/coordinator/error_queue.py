@@ -10,7 +10,6 @@ import base64
 import json
 import threading
 from collections.abc import Sequence
-from datetime import datetime, timezone
 from typing import Any
 
 from queue_source.coordinator.session import Session
@@ -19,7 +18,7 @@ from queue_source.queues.base import Queue, Transactional, send_messages, transa
 from shard_store.error_table import handling
 from shard_store.error_table.search import StoredError
 from shard_store.failpoints import reach
-from shard_store.model import is_end, offset_of
+from shard_store.model import is_end, offset_of, time_of
 from shard_store.sql.transaction import Transaction
 
 
@@ -115,7 +114,7 @@ def iso_time(micros: int | None) -> str | None:
     """Microseconds since 1970 as ISO 8601 in UTC."""
     if micros is None:
         return None
-    return datetime.fromtimestamp(micros / 1_000_000, timezone.utc).isoformat(timespec="milliseconds")
+    return time_of(micros).isoformat(timespec="milliseconds")
 
 
 def _outgoing(error: StoredError) -> Outgoing:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import timedelta
 
 from queue_source.coordinator.in_flight import InFlight
 from queue_source.coordinator.maintenance import Maintenance
 from queue_source.coordinator.prefix_watch import PrefixWatch
 from queue_source.coordinator.session import Session
+from shard_store.model import MICROSECOND
 from shard_store.shards.activity import Report
 
 
@@ -31,6 +31,6 @@ class Reporting:
         now = {name: count for name, count in self._session.metrics.snapshot().items() if isinstance(count, int)}
         counters = {name: now.get(name, 0) + self._before.get(name, 0) for name in {**self._before, **now}}
         gauges = counts.in_flight, counts.ready, counts.planned, counts.held
-        window = self._session.options.deduplication.deduplication_window // timedelta(microseconds=1)
+        window = self._session.options.deduplication.deduplication_window // MICROSECOND
         depth, intake = self._maintenance.depth, self._prefixes.intake
         return Report(*gauges, depth, counters, stopped=stopped, intake=intake, window=window)

@@ -34,7 +34,7 @@ from queue_source.coordinator.shares import shares_of
 from queue_source.coordinator.threads import Threads
 from queue_source.errors import OptionError
 from queue_source.options import ReaderOptions
-from queue_source.options.queue_checks import warn_of_retention
+from queue_source.options.checks import warn_of_retention
 from queue_source.queues.base import Queue, identity_of
 from queue_source.queues.urls import canonical
 from queue_source.storage.buckets.base import Bucket

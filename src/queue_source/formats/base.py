@@ -22,8 +22,8 @@ from queue_source.formats.metadata import METADATA_COLUMN, check_metadata_field
 from queue_source.formats.types import inner_types, is_plain, is_text, special_struct
 from queue_source.messages import MESSAGE_URI
 from queue_source.options import ContentOptions
-from queue_source.options.file_format import FormatOptions
-from queue_source.options.storage import StorageOptions
+from queue_source.options.connections import StorageOptions
+from queue_source.options.content import FormatOptions
 from queue_source.storage.files import ObjectFile
 from queue_source.storage.memory import usual_limit
 

@@ -11,7 +11,7 @@ from queue_source.errors import BadObject, OptionError
 from queue_source.formats.bad_records import BadRecords
 from queue_source.formats.base import Format, OpenObject, Part, Tables
 from queue_source.formats.types import is_bytes
-from queue_source.options.file_format import FormatOptions
+from queue_source.options.content import FormatOptions
 
 MAX_CONTENT = (1 << 31) - 1
 """Bytes that a value of type BINARY can hold."""

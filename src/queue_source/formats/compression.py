@@ -17,6 +17,7 @@ import google_crc32c
 import pyarrow as pa
 
 from queue_source.errors import BadObject
+from queue_source.formats.varints import snappy_length
 from queue_source.storage.files import ObjectFile
 
 ALWAYS_ALLOWED = 256 << 20
@@ -34,6 +35,7 @@ _CHUNK = 1 << 20
 _AT_ONCE = 16 << 20  # pyarrow makes room for all that it is asked for, however little there is
 _FIRST_BYTES = 256
 _MOST_EMPTY = 10_000
+_NO_SNAPPY = "not a Snappy block"
 _LARGEST_BLOCK = 64 << 20  # Hadoop's writers use 256 KB
 
 
@@ -258,12 +260,8 @@ def _exactly(file: Readable, length: int) -> bytes:
 
 
 def _snappy_length(compressed: bytes) -> int:
-    """The length of the content, which raw Snappy has at its beginning as a varint."""
-    length = 0
-    for place, byte in enumerate(compressed[:5]):
-        length |= (byte & 0x7F) << (7 * place)
-        if byte < 0x80:
-            if length > _LARGEST_BLOCK:
-                break
-            return length
-    raise ValueError("not a Snappy block")
+    """Return the length of the content. Raises ValueError where it is no block, or a larger one than is read."""
+    length = snappy_length(compressed, _NO_SNAPPY)
+    if length > _LARGEST_BLOCK:
+        raise ValueError(_NO_SNAPPY)
+    return length

@@ -14,7 +14,7 @@ import pyarrow.types as pt
 from queue_source.errors import BadObject, CuesqueueError
 from queue_source.formats.metadata import METADATA_COLUMN
 from queue_source.formats.types import fields_of, holds_nothing, spark_schema
-from queue_source.options.file_format import FormatOptions
+from queue_source.options.content import FormatOptions
 
 Tree = Mapping[str, Any]
 """Names of fields; to each the tree of what is new in it, or None where all of it is."""

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from queue_source.errors import BadObject
 from queue_source.formats.text.parsing import text_converter
-from queue_source.options.file_format import FormatOptions
+from queue_source.options.content import FormatOptions
 
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 

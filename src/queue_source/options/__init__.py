@@ -5,27 +5,29 @@ No pyarrow, no Spark and no library of a queue is loaded here: commands and exec
 
 from __future__ import annotations
 
-from queue_source.options.backfill import BackfillOptions
 from queue_source.options.checks import check_declared, check_zone
-from queue_source.options.cleaning import CleaningOptions
-from queue_source.options.connections import connection_options
-from queue_source.options.content import ContentOptions, SchemaOptions
-from queue_source.options.file_format import FormatOptions
-from queue_source.options.listing import ListingOptions, parse_listing_options
-from queue_source.options.logs import LogOptions
-from queue_source.options.parsing import parse_reader_options, parse_sink_options, parse_view_options
+from queue_source.options.connections import AzureOptions, StorageOptions, connection_options
+from queue_source.options.content import ContentOptions, FormatOptions, SchemaOptions
+from queue_source.options.parsing import (
+    ListingOptions,
+    parse_listing_options,
+    parse_reader_options,
+    parse_sink_options,
+    parse_view_options,
+)
 from queue_source.options.reader import (
     BatchOptions,
+    CleaningOptions,
     DeduplicationOptions,
     DeliveryOptions,
     LeaseOptions,
+    LogOptions,
     ReaderOptions,
+    ViewOptions,
 )
-from queue_source.options.receiving import NotificationOptions, QueueOptions
+from queue_source.options.receiving import BackfillOptions, NotificationOptions, QueueOptions
 from queue_source.options.secrets import Secret, SecretUrl
 from queue_source.options.sink import SinkOptions, TableOptions, TargetQueue
-from queue_source.options.storage import AzureOptions, StorageOptions
-from queue_source.options.views import ViewOptions
 
 __all__ = [
     "AzureOptions",

@@ -1,4 +1,4 @@
-"""How queues are reached: from options such as `sqs.region` or `aws.region` to the keywords of `open_queue`.
+"""How object stores and queues are reached: `s3.X`, `sqs.X`, else `aws.X`; `azure.X` and `gcp.X`.
 
 One way for all kinds of queues: the option `PREFIX.someName` becomes the keyword `some_name` of the adapters that take
 the prefix, so a kind with options of its own is one line in `_PREFIXES`.
@@ -8,15 +8,231 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Protocol
 
-from queue_source.options.receiving import QueueOptions
-from queue_source.options.secrets import Secret, SecretUrl
-from queue_source.options.sink import TargetQueue
-from queue_source.options.storage import check_keys
+from queue_source.errors import OptionError
+from queue_source.options import types
+from queue_source.options.declaring import OnChange, Option, build, declared, option, options_of
+from queue_source.options.secrets import Secret, SecretUrl, is_reference, revealed
+
+_SDK = "the SDK's own chain"
+_KEYS = ("accessKeyId", "secretAccessKey")
+
+
+@dataclass(frozen=True, slots=True)
+class AzureOptions:
+    """How Azure is reached; without a key, a token or a secret, as Azure's own SDK finds its credentials.
+
+    Attributes:
+        endpoint: URL of an emulator (`http://localhost:10000`), where paths begin with the account.
+    """
+
+    ON_CHANGE: ClassVar = OnChange.AT_ONCE
+
+    # fmt: off
+    account_name: str | None = option(
+        "azure.accountName", types.NON_EMPTY, example="lake", note="the URI's",
+        help="Storage account of `az://CONTAINER/PATH`, and of the credentials; "
+        "`abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PATH` names its own.",
+    )
+    account_key: str | None = option(
+        "azure.accessKey", types.SECRET, help="Key of the account.", note="Azure's default credential"
+    )
+    sas_token: str | None = option("azure.sasToken", types.SECRET, help="SAS token, instead of a key.")
+    tenant_id: str | None = option(
+        "azure.tenantId", types.NON_EMPTY, example="00000000-0000-0000-0000-000000000000",
+        help="Tenant of a service principal.",
+    )
+    client_id: str | None = option(
+        "azure.clientId", types.NON_EMPTY, example="00000000-0000-0000-0000-000000000000",
+        help="Service principal (with `azure.tenantId` and `azure.clientSecret`), or a managed identity.",
+    )
+    client_secret: str | None = option("azure.clientSecret", types.SECRET, help="Secret of the service principal.")
+    domains: tuple[str, ...] = option(
+        "azure.domains", types.DOMAINS, "", example="z01.dfs.storage.azure.net", note="Azure's own",
+        help="Further domains of `abfss://CONTAINER@ACCOUNT.DOMAIN/PATH` to which credentials may be sent, beside "
+        "those of Azure's clouds.",
+    )
+    endpoint: str | None = option(
+        "azure.endpointUrl", types.NON_EMPTY, example="http://localhost:10000", note="Azure",
+        help="Address of an emulator, such as Azurite.",
+    )
+    # fmt: on
+
+
+@dataclass(frozen=True, slots=True)
+class StorageOptions:
+    """How object stores are reached; None leaves it to the SDK's own chain. Picklable; secrets are not in its repr.
+
+    The names of the options are those after `aws.`, `s3.` and `sqs.`: each is declared once for the three.
+
+    Attributes:
+        endpoint: Of S3: a URL (`http://localhost:9000`), or `host:port`, which is reached by https.
+        anonymous: Send no credentials.
+        local_prefixes: Of URIs (`file:///...`): a local file is read only where its real path begins with one of these.
+            Without any, wherever a link leads.
+    """
+
+    TITLE: ClassVar = "Storage and credentials"
+    ON_CHANGE: ClassVar = OnChange.AT_ONCE
+
+    # fmt: off
+    endpoint: str | None = option(
+        "endpointUrl", types.NON_EMPTY, example="http://localhost:9000", note=_SDK,
+        help="Address of a service that speaks the protocols of AWS, such as MinIO.",
+    )
+    region: str | None = option("region", types.NON_EMPTY, help="AWS region.", example="eu-central-1", note=_SDK)
+    access_key: str | None = option(
+        "accessKeyId", types.SECRET, help="Access key; only together with `aws.secretAccessKey`.", note=_SDK
+    )
+    secret_key: str | None = option(
+        "secretAccessKey", types.SECRET, help="Secret key; only together with `aws.accessKeyId`.", note=_SDK
+    )
+    session_token: str | None = field(default=None, repr=False)
+    role_arn: str | None = option(
+        "roleArn", types.NON_EMPTY, example="arn:aws:iam::123456789012:role/reader",
+        help="Role to assume, and to assume again before its credentials expire. For objects, not together with keys.",
+    )
+    external_id: str | None = option(
+        "roleExternalId", types.NON_EMPTY, help="External id that the role asks for.", example="reader-1"
+    )
+    anonymous: bool = False
+    profile: str | None = option(
+        "profile", types.NON_EMPTY, example="reader", note=_SDK,
+        help="Profile of the AWS configuration files, of any kind that botocore knows (needs the extra `sqs`); not "
+        "together with keys. A role that is assumed for objects must be in the profile.",
+    )
+    # fmt: on
+    azure: AzureOptions = field(default_factory=AzureOptions)
+    local_prefixes: tuple[str, ...] = ()
+
+
+def _narrower(prefix: str, purpose: str) -> tuple[Option, ...]:
+    return tuple(
+        replace(
+            option,
+            name=f"{prefix}.{option.name}",
+            help=f"As `aws.{option.name}`, for {purpose} only.",
+            note=f"`aws.{option.name}`",
+        )
+        for option in options_of(StorageOptions)
+    )
+
+
+_AWS = tuple(replace(option, name=f"aws.{option.name}") for option in options_of(StorageOptions))
+STORAGE_OPTIONS = (*_AWS, *_narrower("s3", "object storage"), *options_of(AzureOptions))
+SQS_OPTIONS = _narrower("sqs", "Amazon SQS")
+GOOGLE_OPTIONS = (
+    Option(
+        "gcp.project",
+        types.NON_EMPTY,
+        help="Project of Pub/Sub subscriptions whose URL names none (`pubsub:///SUBSCRIPTION`).",
+        example="my-project",
+        on_change=OnChange.AT_ONCE,
+        note="the URL's",
+    ),
+    Option(
+        "gcp.credentialsFile",
+        types.FILE,
+        help="Key file of a service account, for Pub/Sub; for objects, set `GOOGLE_APPLICATION_CREDENTIALS` on all "
+        "machines.",
+        example="/etc/keys/reader.json",
+        on_change=OnChange.AT_ONCE,
+        note="the SDK's own chain",
+    ),
+    Option(
+        "gcp.endpoint",
+        types.NON_EMPTY,
+        help="Where Pub/Sub is: `HOST:PORT` of a regional endpoint, or `http://HOST:PORT` of an emulator.",
+        example="europe-west3-pubsub.googleapis.com:443",
+        on_change=OnChange.AT_ONCE,
+        note="`PUBSUB_EMULATOR_HOST`, else Google's own",
+    ),
+)
+"""Keywords of the adapter of Pub/Sub, which has no group: `connections` hands them over."""
+
+
+def storage_options(values: Mapping[str, Any]) -> StorageOptions:
+    """`s3.X`, else `aws.X`. Raises OptionError for half a key pair, and for a role or a profile together with keys."""
+    given = {
+        option.name: values[f"s3.{option.name}"] or values[f"aws.{option.name}"]
+        for option in options_of(StorageOptions)
+    }
+    check_keys("aws", given)
+    keys = any(given[name] for name in _KEYS)
+    if given["roleArn"] and keys:
+        raise OptionError(
+            "s3.roleArn" if values["s3.roleArn"] else "aws.roleArn",
+            "cannot be assumed for object storage with keys from options; leave the keys to the SDK's own chain, or "
+            "name the role of the queue alone, with sqs.roleArn",
+        )
+    # the narrower name wins: s3.profile over the keys of aws., keys of s3. over aws.profile
+    if values["s3.profile"] is None and values["s3.accessKeyId"] is not None:
+        given["profile"] = None
+    if given["profile"] and (keys or given["roleArn"]):
+        name = "s3.profile" if values["s3.profile"] else "aws.profile"
+        other = "keys" if keys else "roleArn"
+        raise OptionError(name, f"and {other} contradict each other for object storage; leave one of them out")
+    _check_azure(values)
+    return build(StorageOptions, _as_given(given), azure=build(AzureOptions, _as_given(values)))
+
+
+def check_keys(service: str, given: Mapping[str, Any]) -> None:
+    """Refuse a key without its other half: OptionError."""
+    for missing, there in (_KEYS, _KEYS[::-1]):
+        if given.get(there) is not None and given.get(missing) is None:
+            raise OptionError(
+                f"{service}.{missing}",
+                "is missing while its other half is given; set both accessKeyId and secretAccessKey",
+            )
+
+
+def _check_azure(values: Mapping[str, Any]) -> None:
+    if values["azure.accessKey"] and values["azure.sasToken"]:
+        raise OptionError("azure.sasToken", "and azure.accessKey exclude each other; leave one of them out")
+    if values["azure.clientSecret"] and not (values["azure.clientId"] and values["azure.tenantId"]):
+        raise OptionError("azure.clientSecret", "needs azure.clientId and azure.tenantId; set all three")
+
+
+def with_secrets(options: StorageOptions) -> StorageOptions:
+    """The options as the libraries want them: what `env:` and `file:` refer to looked up. Raises OptionError."""
+    found, of_azure = _looked_up(options), _looked_up(options.azure)
+    if not found and not of_azure:
+        return options
+    return replace(options, **found, azure=replace(options.azure, **of_azure))
+
+
+def _looked_up(group: Any) -> dict[str, Any]:
+    """Field -> secret, for the fields that hold a reference."""
+    found: dict[str, Any] = {}
+    for name, one in declared(type(group)).items():
+        text = getattr(group, name)
+        if one.type is types.SECRET and text is not None and is_reference(text):
+            try:
+                found[name] = revealed(text)
+            except ValueError as error:
+                raise OptionError(one.name, str(error)) from None
+    return found
+
+
+def _as_given(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Secrets or references as text; the fields that take them are not in the repr."""
+    return {name: value.as_given() if isinstance(value, Secret) else value for name, value in values.items()}
+
+
+# queues
 
 _PREFIXES = {"sqs": ("sqs", "aws"), "pubsub": ("gcp",)}
 """Kind of queue -> the prefixes whose options it takes; the first that is given wins."""
+
+
+class HasConnections(Protocol):
+    """The options of what has queues: of a reader, or of a sink."""
+
+    @property
+    def connections(self) -> Mapping[str, Mapping[str, Any]]:
+        """Return kind of queue -> the keywords of its adapter, as the function `connections` makes them."""
 
 
 def connections(urls: Sequence[SecretUrl], values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -29,7 +245,7 @@ def connections(urls: Sequence[SecretUrl], values: Mapping[str, Any]) -> dict[st
     return {kind: {_snake_case(name): value for name, value in found.items()} for kind, found in given.items()}
 
 
-def connection_options(url: SecretUrl, options: QueueOptions | TargetQueue) -> dict[str, Any]:
+def connection_options(url: SecretUrl, options: HasConnections) -> dict[str, Any]:
     """The keywords of `open_queue` for this queue, secrets revealed: for the adapter, never for a message."""
     from queue_source.queues import adapter_name  # here: adapters are loaded only when a queue is opened
 

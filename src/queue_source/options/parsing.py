@@ -6,41 +6,45 @@ the parsing, the defaults, the errors and the documentation, and a model would b
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from datetime import timedelta
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from queue_source.errors import OptionError
-from queue_source.options import backfill, checks, cleaning, types
-from queue_source.options.backfill import BackfillOptions
-from queue_source.options.cleaning import CleaningOptions
-from queue_source.options.connections import connections
-from queue_source.options.content import ContentKind, ContentOptions, SchemaOptions
-from queue_source.options.declaring import build
-from queue_source.options.file_format import RECORD_FORMATS, FormatOptions
-from queue_source.options.local_paths import absolute_path, absolute_url
-from queue_source.options.local_times import instant
-from queue_source.options.logs import LogOptions
-from queue_source.options.other_names import SPARK_HIDES
-from queue_source.options.places import READER, RECORDED, SINK, VIEWS
+from queue_source.local_paths import absolute_path, absolute_url
+from queue_source.options import checks, types
+from queue_source.options.connections import StorageOptions, connections, storage_options
+from queue_source.options.content import RECORD_FORMATS, ContentKind, ContentOptions, FormatOptions, SchemaOptions
+from queue_source.options.declaring import build, declared
+from queue_source.options.places import LISTING, READER, RECORDED, SINK, VIEWS
 from queue_source.options.reader import (
+    DEFAULT_RETENTION,
     BatchOptions,
+    CleaningOptions,
     DeduplicationOptions,
     DeliveryOptions,
     LeaseOptions,
+    LogOptions,
     ReaderOptions,
+    ViewOptions,
 )
-from queue_source.options.receiving import NotificationOptions, QueueOptions
-from queue_source.options.secrets import Literal, Secret, SecretUrl
+from queue_source.options.receiving import (
+    BACKFILL_ALONE,
+    BACKFILL_WITH_QUEUE,
+    BackfillOptions,
+    NotificationOptions,
+    QueueOptions,
+)
+from queue_source.options.secrets import Literal, Secret, SecretUrl, shown
 from queue_source.options.sink import SinkOptions, TableOptions, TargetQueue
-from queue_source.options.storage import StorageOptions, storage_options
-from queue_source.options.time_zones import machine_time_zone
-from queue_source.options.values import check_shown, read
-from queue_source.options.views import ViewOptions
+from queue_source.options.times import instant, machine_time_zone
+from queue_source.options.values import SPARK_HIDES, check_shown, given_texts, read
+from queue_source.uris import plain_prefix
 
 _WAIT = timedelta(seconds=20)
 _PARTITION = 128 << 20
@@ -236,7 +240,7 @@ def _backfill(values: Mapping[str, Any], prefixes: tuple[str, ...], *, alone: bo
     """What is below another prefix is listed with that one."""
     checks.check_backfill_is_given(values)
     outer = tuple(p for p in prefixes if not any(p.startswith(other) for other in prefixes if other != p))
-    interval, grace = backfill.ALONE if alone else backfill.WITH_QUEUE
+    interval, grace = BACKFILL_ALONE if alone else BACKFILL_WITH_QUEUE
     return BackfillOptions(
         outer,
         values["backfillInterval"] or interval,
@@ -247,7 +251,7 @@ def _backfill(values: Mapping[str, Any], prefixes: tuple[str, ...], *, alone: bo
 
 def _cleaning(values: Mapping[str, Any]) -> CleaningOptions:
     checks.check_cleaning_is_given(values)
-    return build(CleaningOptions, values, retention=values["cleanSource.retentionDuration"] or cleaning.RETENTION)
+    return build(CleaningOptions, values, retention=values["cleanSource.retentionDuration"] or DEFAULT_RETENTION)
 
 
 def _all_urls(values: Mapping[str, Any], urls: Sequence[SecretUrl]) -> list[SecretUrl]:
@@ -286,3 +290,78 @@ def _source_from(urls: Sequence[SecretUrl]) -> str:
         return types.check_name(name)
     except ValueError as error:
         raise OptionError("source", f"cannot be the queue's name: {error}, or set the option source") from None
+
+
+# what has to be known of a reader to compare its source with a listing: what it would have read, under which names
+
+
+@dataclass(frozen=True, slots=True)
+class ListingOptions:
+    """Attributes:
+    prefixes: What is listed, in the one form of URIs.
+    notifications: The reader's options that choose objects and make their ids.
+    choice: Those of them that were given, as JSON: equal for options that mean the same.
+    """
+
+    prefixes: tuple[str, ...]
+    notifications: NotificationOptions
+    storage: StorageOptions
+    choice: str
+
+
+def parse_listing_options(prefixes: Sequence[str], options: Mapping[str, str]) -> ListingOptions:
+    """Options of a reader (names in any case) for the objects under `prefixes`. Raises OptionError."""
+    values = read(LISTING, options)
+    listed = _prefixes(prefixes)
+    allowed = values["allowedPrefixes"] or listed
+    if outside := next((prefix for prefix in listed if not prefix.startswith(allowed)), None):
+        raise OptionError(
+            "PREFIX", f"{shown(outside)} begins with none of the allowedPrefixes, so the reader reads nothing of it"
+        )
+    texts = given_texts(LISTING, options)
+    chosen = [option.name for option in LISTING.sections[NotificationOptions.TITLE]]
+    written = {
+        name: _written(name, values[name], texts[name])
+        for name in chosen
+        if name in texts and values[name] not in (False, None)
+    }
+    fields = {field: option.name for field, option in declared(NotificationOptions).items() if option.name in chosen}
+    found = {field: values[name] for field, name in fields.items()} | {"allowed_prefixes": allowed}
+    notifications = NotificationOptions(**found)
+    return ListingOptions(listed, notifications, storage_options(values), json.dumps(written, sort_keys=True))
+
+
+def options_of_choice(choice: str) -> dict[str, str]:
+    """The options as they are written, of a choice."""
+    values = json.loads(choice)
+    return {name: _text(value) for name, value in values.items()}
+
+
+def _written(name: str, value: object, text: str) -> object:
+    """The value in a form that is the same for texts that mean the same."""
+    if isinstance(value, datetime):
+        if value.tzinfo is None:  # the reader has a zone for it, which nobody knows here
+            raise OptionError(name, f"{shown(text)} has no time zone; write one, as in 2026-11-01T00:00:00Z")
+        return value.astimezone(timezone.utc).isoformat()
+    return value if isinstance(value, bool | tuple) else text.strip()
+
+
+def _text(value: bool | str | Sequence[str]) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return value if isinstance(value, str) else ",".join(value)
+
+
+def _prefixes(prefixes: Sequence[str]) -> tuple[str, ...]:
+    found: list[str] = []
+    for prefix in prefixes:
+        try:
+            found.append(plain_prefix(prefix))
+        except ValueError as error:
+            raise OptionError("PREFIX", str(error)) from None
+    for one in found:
+        if wider := next((other for other in found if other != one and one.startswith(other)), None):
+            raise OptionError(
+                "PREFIX", f"{shown(one)} is under {shown(wider)}, so its objects would be counted twice; leave one out"
+            )
+    return tuple(dict.fromkeys(found))

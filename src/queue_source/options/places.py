@@ -5,23 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from queue_source.options.backfill import BackfillOptions
-from queue_source.options.cleaning import CleaningOptions
-from queue_source.options.content import ContentOptions, SchemaOptions
+from queue_source.options.connections import GOOGLE_OPTIONS, SQS_OPTIONS, STORAGE_OPTIONS, StorageOptions
+from queue_source.options.content import ContentOptions, FormatOptions, SchemaOptions
 from queue_source.options.declaring import OnChange, Option, options_of
-from queue_source.options.file_format import FormatOptions
-from queue_source.options.logs import LogOptions
 from queue_source.options.reader import (
     BatchOptions,
+    CleaningOptions,
     DeduplicationOptions,
     DeliveryOptions,
     LeaseOptions,
+    LogOptions,
     ReaderOptions,
+    ViewOptions,
 )
-from queue_source.options.receiving import GOOGLE_OPTIONS, NotificationOptions, QueueOptions
+from queue_source.options.receiving import BackfillOptions, NotificationOptions, QueueOptions
 from queue_source.options.sink import SinkOptions, TableOptions, TargetQueue
-from queue_source.options.storage import SQS_OPTIONS, STORAGE_OPTIONS, StorageOptions
-from queue_source.options.views import ViewOptions
 
 
 @dataclass(frozen=True, slots=True)

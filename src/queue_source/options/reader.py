@@ -1,4 +1,4 @@
-"""All options of `spark.readStream.format("cuesqueue")`, as frozen groups that `parsing` builds once.
+"""All options of `spark.readStream` and `spark.read`, as frozen groups that `parsing` builds once.
 
 Only `content` travels to executors; all else stays on the driver. Durations are `timedelta`, sizes bytes. Secrets and
 URLs are `Secret`s: `str()` is for people, `reveal()` for libraries.
@@ -8,21 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, ClassVar
 
 from queue_source.options import types
-from queue_source.options.backfill import BackfillOptions
-from queue_source.options.cleaning import CleaningOptions
+from queue_source.options.connections import StorageOptions
 from queue_source.options.content import ContentOptions
 from queue_source.options.declaring import OnChange, option
-from queue_source.options.logs import LogOptions
-from queue_source.options.receiving import NotificationOptions, QueueOptions
+from queue_source.options.receiving import BackfillOptions, NotificationOptions, QueueOptions
 from queue_source.options.secrets import SecretUrl
 from shard_store.model import Semantics
 
 DEFAULT_STORE = "sqlite:///cuesqueue.db"
 DEFAULT_WINDOW = "30 days"
+DEFAULT_RETENTION = timedelta(days=30)
+# "data", and the keys of `shard_store.operators.views.VIEWS`, which loads SQLAlchemy: executors read options without it
+_VIEWS = ("data", "splits", "shards", "attempts", "errors", "cleanings", "files_state", "completeness")
 
 
 def store_url() -> Any:
@@ -163,6 +164,59 @@ class DeliveryOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class CleaningOptions:
+    """Deleting or moving objects some time after they were read; nothing where `clean_source` is off.
+
+    Attributes:
+        destination: A prefix that ends with a slash, or None where nothing is moved.
+    """
+
+    TITLE: ClassVar = "After reading"
+    ON_CHANGE: ClassVar = OnChange.AT_ONCE
+
+    # fmt: off
+    clean_source: str = option(
+        "cleanSource", types.CLEAN_SOURCE, "off", example="move",
+        help="What becomes of an object once all of its rows have been published for `cleanSource.retentionDuration`: "
+        "nothing, or it is deleted, or moved. Only within `allowedPrefixes`, and only while it is the object that was "
+        "read. [How to clean a source](../how-to/clean-source.md).",
+    )
+    destination: str | None = option(
+        "cleanSource.moveDestination", types.FOLDER, example="s3://landing/archive/",
+        help="Folder that objects are moved to, with their whole path below it: in the same bucket, and outside of "
+        "`allowedPrefixes`.",
+        on_change="What is not yet moved goes to the new folder.",
+    )
+    retention: timedelta = option(
+        "cleanSource.retentionDuration", types.DURATION, example="7 days", note="`30 days`",
+        help="How long an object stays where it was read from; at most `deduplicationWindow`, and never less than ten "
+        "minutes.",
+        on_change="Takes effect for what becomes due from then on.",
+    )
+    # fmt: on
+
+
+@dataclass(frozen=True, slots=True)
+class LogOptions:
+    """The log lines of the reader process, and of the tasks of executors."""
+
+    TITLE: ClassVar = "Logs"
+    ON_CHANGE: ClassVar = OnChange.AT_ONCE
+
+    # fmt: off
+    level: str = option(
+        "logLevel", types.choice("debug", "info", "warning", "error"), "info", example="debug",
+        help="Lines of this level and above are written to the standard error of Spark's Python processes: of the "
+        "driver for the reader, of the executors for tasks. [All messages](logs.md), and how to send them elsewhere.",
+    )
+    form: str = option(
+        "logFormat", types.choice("text", "json"), "text", example="json",
+        help="Form of a log line: text, or a JSON object.",
+    )
+    # fmt: on
+
+
+@dataclass(frozen=True, slots=True)
 class ReaderOptions:
     """All options of one streaming reader.
 
@@ -199,3 +253,33 @@ class ReaderOptions:
     )
     # fmt: on
     settings: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ViewOptions:
+    """All options of a batch view. `pipeline` and `source` are filters, None for all; of the last two one is given."""
+
+    TITLE: ClassVar = "View and store"
+
+    storage: StorageOptions
+    store: SecretUrl = store_url()
+    # fmt: off
+    view: str = option(
+        "view", types.choice(*_VIEWS), "data", example="shards",
+        help="What is read: the published rows, or a table of the store.",
+    )
+    pipeline: str | None = option(
+        "pipeline", types.NAME, help="Only what belongs to this pipeline.", example="orders", note="all"
+    )
+    source: str | None = option(
+        "source", types.NAME, help="Only what belongs to this source.", example="orders", note="all"
+    )
+    as_of: datetime | None = option(
+        "asOf", types.TIME, example="2026-11-20T08:30:00Z", note="now",
+        help="Only what was published at this time. Views `data` and `splits`.",
+    )
+    as_of_attempt: str | None = option(
+        "asOfAttempt", types.DELIVERY_HASH, note="the last one",
+        help="Only what was published by this attempt and those before it. Views `data` and `splits`.",
+    )
+    # fmt: on

@@ -1,4 +1,4 @@
-"""How messages are received, and what they announce."""
+"""How messages are received, what they announce, and what is listed beside them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, ClassVar
 
+from queue_source.globs import PathGlob
 from queue_source.options import types
-from queue_source.options.declaring import OnChange, Option, option
-from queue_source.options.path_globs import PathGlob
+from queue_source.options.declaring import OnChange, option
 from queue_source.options.secrets import SecretUrl
 
 _NOTIFICATION_FORMS = ("uri", "s3", "minio", "sns", "eventbridge", "gcs", "json")
@@ -21,7 +21,7 @@ class QueueOptions:
     """How messages are received (reader process). Sizes are bytes.
 
     Attributes:
-        connections: Kind of queue -> the keywords of its adapter: region, endpoint, credentials (`connections.py`).
+        connections: Kind of queue -> the keywords of its adapter: region, endpoint, credentials (`connections`).
     """
 
     TITLE: ClassVar = "Queue"
@@ -180,31 +180,37 @@ class NotificationOptions:
         return any(given is not None for given in (self.modified_after, self.modified_before, self.max_file_age))
 
 
-GOOGLE_OPTIONS = (
-    Option(
-        "gcp.project",
-        types.NON_EMPTY,
-        help="Project of Pub/Sub subscriptions whose URL names none (`pubsub:///SUBSCRIPTION`).",
-        example="my-project",
-        on_change=OnChange.AT_ONCE,
-        note="the URL's",
-    ),
-    Option(
-        "gcp.credentialsFile",
-        types.FILE,
-        help="Key file of a service account, for Pub/Sub; for objects, set `GOOGLE_APPLICATION_CREDENTIALS` on all "
-        "machines.",
-        example="/etc/keys/reader.json",
-        on_change=OnChange.AT_ONCE,
-        note="the SDK's own chain",
-    ),
-    Option(
-        "gcp.endpoint",
-        types.NON_EMPTY,
-        help="Where Pub/Sub is: `HOST:PORT` of a regional endpoint, or `http://HOST:PORT` of an emulator.",
-        example="europe-west3-pubsub.googleapis.com:443",
-        on_change=OnChange.AT_ONCE,
-        note="`PUBSUB_EMULATOR_HOST`, else Google's own",
-    ),
-)
-"""Keywords of the adapter of Pub/Sub, which has no group: `connections.py` hands them over."""
+BACKFILL_WITH_QUEUE = timedelta(days=1), timedelta(minutes=10)
+BACKFILL_ALONE = timedelta(minutes=1), timedelta(0)
+"""The defaults of interval and grace of listings, beside a queue and without one."""
+
+
+@dataclass(frozen=True, slots=True)
+class BackfillOptions:
+    """Listings that find what no message has announced; none while there are no `prefixes`."""
+
+    TITLE: ClassVar = "Backfill"
+    ON_CHANGE: ClassVar = OnChange.ANNOUNCED
+
+    # fmt: off
+    prefixes: tuple[str, ...] = option(
+        "backfillPrefixes", types.PREFIXES, example="s3://landing/orders/",
+        help="Folders or buckets that are listed, by one of all pipelines of the source: an object that the store does "
+        "not know is read as if it had been announced. Without `queueUrl` listings are all that is read from. [How to "
+        "backfill](../how-to/backfill.md).",
+    )
+    interval: timedelta = option(
+        "backfillInterval", types.DURATION, example="1 week", note="`1 day`; `1m` without `queueUrl`",
+        help="How often each of `backfillPrefixes` is listed, from the beginning of one listing to that of the next.",
+    )
+    grace: timedelta = option(
+        "backfillGrace", types.WAIT, example="1h", note="`10m`; `0s` without `queueUrl`",
+        help="How old an unknown object has to be: what is younger is left to its message, or to the next listing.",
+    )
+    include_existing: bool = option(
+        "includeExistingFiles", types.BOOLEAN, example="false", note="`true`",
+        help="Read objects that were there before the source was listed for the first time. It is looked at then, and "
+        "never again.",
+        on_change="No effect: it is looked at when the source is listed for the first time.",
+    )
+    # fmt: on

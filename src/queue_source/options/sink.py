@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from queue_source.options import types
+from queue_source.options.columns import PartitionField
+from queue_source.options.connections import StorageOptions
 from queue_source.options.declaring import OnChange, option
-from queue_source.options.logs import LogOptions
-from queue_source.options.partitioning import PartitionField
-from queue_source.options.reader import store_url
+from queue_source.options.reader import LogOptions, store_url
 from queue_source.options.secrets import Secret, SecretUrl
-from queue_source.options.storage import StorageOptions
 
 
 @dataclass(frozen=True, slots=True)

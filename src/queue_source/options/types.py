@@ -14,22 +14,20 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from queue_source.errors import MalformedNotification
-from queue_source.options.date_patterns import parse_pattern
-from queue_source.options.ddl import parse_fields
-from queue_source.options.globs import name_matcher
-from queue_source.options.local_paths import absolute_path, check_file
-from queue_source.options.local_times import parse_local_time
-from queue_source.options.partitioning import parse_partitioning
-from queue_source.options.path_globs import PathGlob, path_glob
+from queue_source.globs import PathGlob, name_matcher, path_glob
+from queue_source.local_paths import absolute_path, check_file
+from queue_source.options.columns import parse_fields, parse_partitioning
 from queue_source.options.secrets import Secret, SecretUrl, is_reference, is_url, shown
-from queue_source.options.time_zones import parse_time_zone
-from queue_source.options.units import parse_duration, parse_size
+from queue_source.options.times import parse_duration, parse_local_time, parse_pattern, parse_time_zone
 from queue_source.queues.urls import NAMES_CODE, names_code
 from queue_source.tags import parse_filters
 from queue_source.uris import climbs, plain_prefix, plain_uri
 
 MAX_NAME = 200
 _LEAST_MEMORY = 64 << 20
+_SIZE_UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+# ASCII only: `\d` would let other scripts' digits through.
+_SIZE = re.compile(r"([0-9]+)\s*(?:([kmgt])(?:i?b)?|(b))?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +70,19 @@ def number(minimum: int, maximum: int = 2**31 - 1) -> OptionType:
         return int(clean)
 
     return OptionType("number", f"a whole number from {minimum} to {maximum}", parse)
+
+
+def parse_size(text: str) -> int:
+    """A number of bytes: `128m`, `1g`, `10kb`, or plain bytes, as Spark has it. Units are powers of 1,024.
+
+    Raises ValueError with the next step in its message.
+    """
+    match = _SIZE.fullmatch(text.strip().lower())
+    if match is None or len(match.group(1)) > 18:
+        raise ValueError(
+            f"{shown(text)} is not a size; write a whole number of bytes or with a unit, as in 10kb, 128m or 1g"
+        )
+    return int(match.group(1)) * _SIZE_UNITS[match.group(2) or ""]
 
 
 def _positive_duration(text: str) -> timedelta:

@@ -17,8 +17,8 @@ from queue_source.formats.base import data_schema, format_of
 from queue_source.formats.compression import codec_of
 from queue_source.formats.pieces import halves, read_in_pieces
 from queue_source.formats.text.blocks import BOM
-from queue_source.options.file_format import FormatOptions
-from queue_source.options.storage import StorageOptions
+from queue_source.options.connections import StorageOptions
+from queue_source.options.content import FormatOptions
 from queue_source.read.objects import ExpectedObject, check_unchanged
 from queue_source.storage.files import is_local, open_object
 from queue_source.storage.memory import BoundedMemory

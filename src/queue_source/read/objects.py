@@ -19,8 +19,8 @@ from queue_source.formats.base import OpenObject, Part, data_schema, format_of
 from queue_source.formats.metadata import METADATA_COLUMN, ObjectMetadata, metadata_column
 from queue_source.formats.new_columns import NewColumns
 from queue_source.formats.path_columns import path_columns
-from queue_source.options.file_format import FormatOptions
-from queue_source.options.storage import StorageOptions
+from queue_source.options.connections import StorageOptions
+from queue_source.options.content import FormatOptions
 from queue_source.read.batches import all_or_nothing
 from queue_source.storage.files import ObjectFile, open_object
 from queue_source.storage.memory import BoundedMemory, release_memory

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime, timedelta, timezone
 
 import pyarrow as pa
 
 from queue_source.formats.metadata import ObjectMetadata
-from shard_store.model import Content, Reference
+from shard_store.model import Content, Reference, time_of
 
 REFERENCE_SCHEMA = pa.schema(
     [
@@ -26,7 +25,6 @@ REFERENCE_SCHEMA = pa.schema(
 )
 _ANNOUNCED = {"version": "version", "last_modified": "modified", "event_time": "event_time", "tag": "tag"}
 _NOTHING = Reference()  # of what was announced while its objects were still read
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 def reference_value(name: str, content: Content) -> object:
@@ -44,5 +42,5 @@ def as_file(content: Content, metadata: ObjectMetadata) -> ObjectMetadata:
         file_path=content.uri,
         file_name=content.uri.rpartition("/")[2],
         file_size=content.size,
-        file_modification_time=None if modified is None else _EPOCH + timedelta(microseconds=modified),
+        file_modification_time=None if modified is None else time_of(modified),
     )

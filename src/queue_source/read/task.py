@@ -18,7 +18,7 @@ from queue_source.formats.metadata import ObjectMetadata
 from queue_source.formats.new_columns import NewColumns
 from queue_source.formats.pieces import neighbours
 from queue_source.options import ContentOptions
-from queue_source.options.file_format import FormatOptions
+from queue_source.options.content import FormatOptions
 from queue_source.read.batches import gathered
 from queue_source.read.combined import SMALL, TOGETHER, may_be_joined, read_together
 from queue_source.read.error_records import KILLS, bad_object, bad_records, kills_its_reader

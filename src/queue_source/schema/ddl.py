@@ -1,4 +1,4 @@
-"""Columns as Spark's DDL writes them, as Arrow types and back: `options.ddl` reads the text.
+"""Columns as Spark's DDL writes them, as Arrow types and back: `options.columns` reads the text.
 
 Both are needed without a JVM: Spark's own parser and printer are in it.
 """
@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from queue_source.formats.types import is_bytes, is_text
-from queue_source.options import ddl
-from queue_source.options.ddl import DdlType, Path
+from queue_source.options.columns import DdlType, Path
+from queue_source.options.columns import parse_fields as read_fields
 
 __all__ = ["Path", "arrow_type", "format_columns", "format_type", "parse_columns", "parse_fields"]
 
@@ -36,7 +36,7 @@ def parse_columns(text: str) -> pa.Schema:
 
 def parse_fields(text: str) -> list[tuple[Path, pa.DataType]]:
     """The fields of a DDL text in which dots lead into columns (`tags.key STRING`). Raises ValueError."""
-    return [(path, arrow_type(kind)) for path, kind in ddl.parse_fields(text)]
+    return [(path, arrow_type(kind)) for path, kind in read_fields(text)]
 
 
 def arrow_type(kind: DdlType) -> pa.DataType:

@@ -16,7 +16,7 @@ from queue_source.formats.base import OpenObject, format_of
 from queue_source.formats.new_columns import NewColumns, no_data
 from queue_source.formats.text.json import infer_records
 from queue_source.options import ContentOptions
-from queue_source.options.file_format import FormatOptions
+from queue_source.options.content import FormatOptions
 from queue_source.schema.ddl import parse_fields
 from queue_source.schema.location import SchemaLocation
 from queue_source.schema.merging import merged, news, widened, with_hints

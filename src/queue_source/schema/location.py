@@ -20,7 +20,7 @@ import pyarrow as pa
 from pyarrow import fs as pafs
 
 from queue_source.errors import ObjectStoreError, OptionError
-from queue_source.options.storage import StorageOptions
+from queue_source.options.connections import StorageOptions
 from queue_source.schema.ddl import format_columns, parse_columns
 from queue_source.schema.merging import news, widened
 from queue_source.storage.files import is_local, resolve

@@ -22,9 +22,9 @@ from queue_source.formats.path_columns import path_values
 from queue_source.formats.text.csv import infer_text
 from queue_source.messages import Received
 from queue_source.options import ReaderOptions, connection_options
-from queue_source.options.file_format import FormatOptions
-from queue_source.options.queue_checks import check_suitability
-from queue_source.options.units import format_duration
+from queue_source.options.checks import check_suitability
+from queue_source.options.content import FormatOptions
+from queue_source.options.times import format_duration
 from queue_source.queues import open_queue
 from queue_source.queues.base import Queue, administered
 from queue_source.schema.ddl import parse_fields

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from queue_source.options import SinkOptions
-from queue_source.options.storage import StorageOptions
+from queue_source.options.connections import StorageOptions
 from queue_source.sinks.base import Batch, Sink, check_visible
 from queue_source.storage.files import is_local, resolve
 from shard_store.failpoints import reach

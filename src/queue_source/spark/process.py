@@ -9,6 +9,7 @@ import re
 import signal
 import socket
 import threading
+from functools import lru_cache
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 import pyspark
 from pyspark import SparkContext, TaskContext
 
-from queue_source.options.local_paths import working_folder
+from queue_source.local_paths import working_folder
 from shard_store.model import Reading, Runtime
 
 pyspark_version = tuple(int(number) for number in re.findall(r"\d+", pyspark.__version__)[:2])
@@ -155,16 +156,16 @@ def advice() -> list[str]:
     return found
 
 
-_frozen_in = 0
-
-
 def keep_loaded() -> None:
     """Once in each process, when our modules are loaded: the collector of cycles leaves alone what is there by now.
 
     PySpark's daemon has it look at everything after each task (`gc.collect()`), which takes a core for 45 ms with our
     modules and their dependencies, while the JVM commits the micro-batch. What is loaded is never garbage.
     """
-    global _frozen_in
-    if _frozen_in != os.getpid():
-        _frozen_in = os.getpid()
-        gc.freeze()
+    _freeze(os.getpid())
+
+
+@lru_cache(maxsize=1)
+def _freeze(process: int) -> None:
+    """Freeze once for each process: one that is forked has another id than the one that the cache knows."""
+    gc.freeze()

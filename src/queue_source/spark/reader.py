@@ -28,7 +28,7 @@ from queue_source.logs.context import Origin, work_on
 from queue_source.logs.setup import set_up, tell_left_out
 from queue_source.options import ReaderOptions, check_zone, connection_options
 from queue_source.options.content import ContentOptions
-from queue_source.options.time_zones import machine_time_zone, parse_time_zone
+from queue_source.options.times import machine_time_zone, parse_time_zone
 from queue_source.read.fixed_rows import fixed_rows
 from queue_source.read.partitions import from_tuples, partition, to_tuples
 from queue_source.read.plan_store import PlanStore
@@ -241,7 +241,7 @@ def _prepare(options: ReaderOptions) -> tuple[Coordinator, PlanStore, Presence |
     # here: every executor worker imports this module to unpickle the reader, and most of its time would go to these
     from queue_source.coordinator import prepare
     from queue_source.coordinator.presence import Presence
-    from queue_source.options.queue_checks import check_error_queue, check_not_read, check_suitability
+    from queue_source.options.checks import check_error_queue, check_not_read, check_suitability
     from queue_source.queues import open_queue
     from queue_source.storage.buckets import open_bucket
     from shard_store.store import QUERY_PATIENCE, open_store

@@ -14,7 +14,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, DataType, LongType, StringType, StructField, StructType, TimestampType
 
-from queue_source.admin.reconcile import Period, from_micros
+from queue_source.admin.reconcile import Period
 from queue_source.announcements.listed import listed_contents
 from queue_source.errors import OptionError
 from queue_source.messages import ListedObject
@@ -24,7 +24,7 @@ from queue_source.storage import inventory
 from queue_source.uris import plain_prefix
 from shard_store.completeness.comparing import UNMEASURED, UNPUBLISHED_BY_MARK, Category, Memory
 from shard_store.completeness.listing import SURE
-from shard_store.model import ShardState, micros, shard_key
+from shard_store.model import ShardState, micros, shard_key, time_of
 from shard_store.store import open_store
 
 _LISTED: dict[str, DataType] = {
@@ -207,7 +207,7 @@ def _keys(options: ListingOptions, source: str) -> Batches:
             times = batch.column("last_modified").cast(pa.timestamp("us", "UTC"))
             uris, sizes, etags, versions = (batch.column(n).to_pylist() for n in ("uri", "size", "etag", "version"))
             objects = [
-                ListedObject(uri, size, etag, from_micros(at), version)
+                ListedObject(uri, size, etag, time_of(at), version)
                 for uri, size, etag, at, version in zip(
                     uris, sizes, etags, times.cast(pa.int64()).to_pylist(), versions, strict=True
                 )

@@ -23,7 +23,7 @@ from pyspark.sql.types import (
 
 from queue_source.errors import OptionError
 from queue_source.options import ViewOptions
-from queue_source.options.storage import StorageOptions
+from queue_source.options.connections import StorageOptions
 from queue_source.read.plan_store import PlanStore
 from queue_source.spark.compat import arrow_schema
 from queue_source.storage.files import resolve

@@ -11,11 +11,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any
 
+from queue_source.aws import new_session
 from queue_source.errors import ObjectStoreError
-from queue_source.options.storage import StorageOptions, with_secrets
+from queue_source.options.connections import StorageOptions, with_secrets
 
 _SERVICE = "s3"
 _DEFAULT_REGION = "us-east-1"
@@ -50,23 +51,6 @@ def session_of(profile: str | None, _process: int) -> Any:
             raise ObjectStoreError(f"the AWS profile {profile!r} holds no credentials; check s3.profile")
         made.get_scoped_config()
     return made
-
-
-def new_session(profile: str | None) -> Any:
-    """A session of botocore, whose credentials may be replaced."""
-    from botocore import session
-
-    made = session.Session(profile=profile)
-    made.register_component("data_loader", _descriptions())
-    return made
-
-
-@cache
-def _descriptions() -> Any:
-    """botocore's descriptions of services, which are read once a process."""
-    from botocore import session
-
-    return session.Session().get_component("data_loader")
 
 
 def has_keys(profile: str | None) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from queue_source.errors import BadObject, ObjectStoreError
-from queue_source.options.storage import AzureOptions
+from queue_source.options.connections import AzureOptions
 
 SCHEMES = frozenset({"abfs", "abfss", "az"})
 _PUBLIC = "dfs.core.windows.net"

@@ -27,7 +27,7 @@ from pyarrow import ArrowInvalid
 from pyarrow import fs as pafs
 
 from queue_source.errors import BadObject, MalformedNotification, ObjectRefused, ObjectStoreError
-from queue_source.options.storage import AzureOptions, StorageOptions, with_secrets
+from queue_source.options.connections import AzureOptions, StorageOptions, with_secrets
 from queue_source.storage import refusals, s3_client
 from queue_source.storage.aws_access import for_pyarrow
 from queue_source.storage.azure import SCHEMES, azure_arguments, azure_place

@@ -27,14 +27,14 @@ import pyarrow.parquet as pq
 
 from queue_source.errors import BadObject, OptionError
 from queue_source.messages import ListedObject
-from queue_source.options.storage import StorageOptions
+from queue_source.options.connections import StorageOptions
 from queue_source.storage.buckets.base import PAGE, Page
 from queue_source.storage.files import is_local, open_object, stat_object
 from queue_source.uris import climbs
+from shard_store.model import EPOCH
 
 _READ = 8 << 20  # bytes at a time
 _LARGEST_MANIFEST = 256 << 20
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 _NAMES = {
     "bucket": "bucket",
@@ -143,7 +143,7 @@ def _inventory(uri: str, manifest: dict[str, Any]) -> Inventory:
         raise OptionError(
             "--inventory", f"{uri!r} lists versions without IsLatest, so nobody can tell which are current"
         )
-    created = _EPOCH + timedelta(milliseconds=int(manifest["creationTimestamp"]))
+    created = EPOCH + timedelta(milliseconds=int(manifest["creationTimestamp"]))
     found = [
         InventoryFile(_place(uri, manifest, file["key"]), str(file["MD5checksum"]).lower(), kind, tuple(names))
         for file in manifest["files"]
@@ -295,7 +295,7 @@ def _time(value: object) -> datetime:
     if isinstance(value, str):
         value = datetime.fromisoformat(re.sub(r"[zZ]$", "+00:00", value))
     if isinstance(value, int):  # a Parquet file without the annotation of its milliseconds
-        return _EPOCH + timedelta(milliseconds=value)
+        return EPOCH + timedelta(milliseconds=value)
     if not isinstance(value, datetime):
         raise ValueError(f"{value!r:.60} is not the time of an object")
     return value.replace(tzinfo=timezone.utc) if value.tzinfo is None else value

@@ -16,10 +16,11 @@ from functools import lru_cache, partial
 from types import ModuleType
 from typing import Any, NamedTuple
 
+from queue_source.aws import new_session, role_credentials
 from queue_source.errors import ObjectRefused, ObjectReplaced, ObjectStoreError
-from queue_source.options.storage import StorageOptions, with_secrets
+from queue_source.options.connections import StorageOptions, with_secrets
 from queue_source.storage import refusals
-from queue_source.storage.aws_access import has_keys, new_session, profile_errors, region_of, session_of
+from queue_source.storage.aws_access import has_keys, profile_errors, region_of, session_of
 from queue_source.storage.open_files import OpenFile
 from shard_store.redaction import redact_text
 
@@ -202,16 +203,8 @@ def _signing_session(storage: StorageOptions, process: int) -> Any:
     elif not storage.anonymous:
         own._credentials = session_of(storage.profile, process).get_credentials()
     if storage.role_arn is not None:
-        from botocore import credentials
-
-        given = {"RoleSessionName": "cuesqueue", "ExternalId": storage.external_id}
-        fetcher = credentials.AssumeRoleCredentialFetcher(
-            partial(session_of(storage.profile, process).create_client, region_name=region_of(storage)),
-            own._credentials,
-            storage.role_arn,
-            extra_args={name: value for name, value in given.items() if value is not None},
-        )
-        own._credentials = credentials.DeferredRefreshableCredentials(fetcher.fetch_credentials, "cuesqueue-role")
+        client = partial(session_of(storage.profile, process).create_client, region_name=region_of(storage))
+        own._credentials = role_credentials(client, own._credentials, storage.role_arn, storage.external_id)
     return own
 
 

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
 from shard_store.error_table.records import error_state
-from shard_store.model import Position, ShardKey
+from shard_store.model import MICROSECOND, Position, ShardKey
 from shard_store.sql.database import Database
 from shard_store.sql.schema import attempts, errors
 from shard_store.sql.transaction import Transaction
@@ -90,9 +90,9 @@ class Criteria:
         if self.pipeline is not None:
             conditions.append(errors.c.pipeline == self.pipeline)
         if self.older_than is not None:
-            conditions.append(errors.c.occurred_at < now - self.older_than // timedelta(microseconds=1))
+            conditions.append(errors.c.occurred_at < now - self.older_than // MICROSECOND)
         if self.since is not None:
-            conditions.append(errors.c.occurred_at >= now - self.since // timedelta(microseconds=1))
+            conditions.append(errors.c.occurred_at >= now - self.since // MICROSECOND)
         return conditions + [errors.c[name].in_(values) for name, values in self.words.items() if values]
 
     def matches(self, text: str) -> bool:

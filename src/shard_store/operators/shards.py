@@ -18,7 +18,16 @@ from shard_store.batches.positions import MARKS
 from shard_store.batches.publishing import planned_moves
 from shard_store.error_table import search
 from shard_store.error_table.search import StoredError, begins_with
-from shard_store.model import QUARANTINING, Pending, PlanIdentity, PublishToken, ShardKey, ShardState, shard_key
+from shard_store.model import (
+    MICROSECOND,
+    QUARANTINING,
+    Pending,
+    PlanIdentity,
+    PublishToken,
+    ShardKey,
+    ShardState,
+    shard_key,
+)
 from shard_store.shards import changes
 from shard_store.shards.changes import StoredChange
 from shard_store.sql.database import Database
@@ -63,9 +72,9 @@ class ShardCriteria:
         if self.pipeline is not None:
             conditions.append(shards.c.owner == self.pipeline)
         if self.older_than is not None:
-            conditions.append(changed < now - self.older_than // timedelta(microseconds=1))
+            conditions.append(changed < now - self.older_than // MICROSECOND)
         if self.since is not None:
-            conditions.append(changed >= now - self.since // timedelta(microseconds=1))
+            conditions.append(changed >= now - self.since // MICROSECOND)
         return conditions
 
     def keys(self, transaction: Transaction) -> list[ShardKey]:

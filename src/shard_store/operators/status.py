@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from typing import Any
 
 import sqlalchemy as sa
@@ -16,6 +16,7 @@ from sqlalchemy.engine import Row
 
 from shard_store.completeness.certificates import verdict
 from shard_store.completeness.comparing import Category
+from shard_store.model import micros, time_of
 from shard_store.shards.activity import (
     HOUR,
     SLOT,
@@ -285,7 +286,7 @@ def hours(
     transaction: Transaction, *, since: datetime, source: str | None = None, pipeline: str | None = None
 ) -> tuple[Hour, ...]:
     """Return what was published in each hour since then, the oldest first; the current hour as far as it is."""
-    first = round(since.timestamp() * _SECOND)
+    first = micros(since)
     stored = sa.select(history).where(history.c.hour >= first - HOUR + 1)
     running = sa.select(pipelines.c.pipeline, pipelines.c.source, pipelines.c.activity)
     for name, text in (("source", source), ("pipeline", pipeline)):
@@ -318,7 +319,7 @@ def recent(transaction: Transaction, *, source: str | None = None, pipeline: str
         if start > row.now - HOUR - SLOT
     ]
     slots.sort(key=lambda slot: slot[0])
-    return tuple(Slot(row.pipeline, row.source, _time_of(start), _published(amounts)) for start, row, amounts in slots)
+    return tuple(Slot(row.pipeline, row.source, time_of(start), _published(amounts)) for start, row, amounts in slots)
 
 
 def _status(row: Row[Any], outstanding: int, listed: Listed | None, certified: Certified | None) -> PipelineStatus:
@@ -340,8 +341,8 @@ def _status(row: Row[Any], outstanding: int, listed: Listed | None, certified: C
         host=row.host,
         spark_version=row.spark_version,
         cuesqueue_version=row.cuesqueue_version,
-        created_at=_time_of(row.created_at),
-        heartbeat_at=_time_of(row.heartbeat_at),
+        created_at=time_of(row.created_at),
+        heartbeat_at=time_of(row.heartbeat_at),
         silence=_seconds(row.now - row.heartbeat_at),
         last_seq=row.last_seq,
         confirmed_seq=row.confirmed_seq,
@@ -390,7 +391,7 @@ def _batch(activity: Activity) -> Batch | None:
         seq=last.seq,
         batch_id=last.batch_id,
         kind=last.kind,
-        published_at=_time_of(last.published_at),
+        published_at=time_of(last.published_at),
         rows=last.rows,
         bytes=last.bytes,
         objects=last.objects,
@@ -421,7 +422,7 @@ def _hour(row: Mapping[Any, Any]) -> Hour:
     for name in ("lag_p50", "lag_p99"):
         values[name] = None if row[name] is None else row[name] / _SECOND
     published = Published(**values, errors=json.loads(row["causes"]))
-    return Hour(row["pipeline"], row["source"], _time_of(row["hour"]), published)
+    return Hour(row["pipeline"], row["source"], time_of(row["hour"]), published)
 
 
 def _outstanding(transaction: Transaction) -> dict[str, int]:
@@ -438,8 +439,8 @@ def _listed(transaction: Transaction) -> dict[str, Listed]:
     for row in transaction.execute(sa.select(listings).order_by(c.touched_at)):
         by_source[row.source] = Listed(
             prefix=row.prefix,
-            began_at=_time_of(row.began_at),
-            ended_at=None if row.ended_at is None else _time_of(row.ended_at),
+            began_at=time_of(row.began_at),
+            ended_at=None if row.ended_at is None else time_of(row.ended_at),
             objects=row.objects,
             opened=row.opened,
             failures=row.failures,
@@ -457,14 +458,9 @@ def _certified(transaction: Transaction) -> dict[str, Certified]:
     for row in transaction.execute(sa.select(*columns).where(c.id.in_(newest))):
         by_category = {category.value: row._mapping[category.value] or 0 for category in Category}
         by_source[row.source] = Certified(
-            row.id, row.prefix, verdict(by_category), row.objects, _time_of(row.written_at)
+            row.id, row.prefix, verdict(by_category), row.objects, time_of(row.written_at)
         )
     return by_source
-
-
-def _time_of(micros: int) -> datetime:
-    """Return microseconds since 1970 UTC as an aware time."""
-    return datetime.fromtimestamp(0, timezone.utc) + timedelta(microseconds=micros)
 
 
 def _seconds(micros: int) -> float:

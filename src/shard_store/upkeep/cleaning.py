@@ -11,12 +11,11 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from shard_store.batches.positions import PUBLISHED
-from shard_store.model import ShardKey, ShardState
+from shard_store.model import MICROSECOND, ShardKey, ShardState
 from shard_store.sql.schema import cleanings, shards, sources
 from shard_store.sql.transaction import Transaction, chunks
 from shard_store.upkeep.timing import trusted_time
 
-_MICROSECOND = timedelta(microseconds=1)
 SETTLED = timedelta(minutes=10)
 """Nothing is planned that has been done for less: a publish that is under way has its time before it is committed,
 and what is left out here is never planned."""
@@ -94,7 +93,7 @@ def plan(
     this = sources.c.source == source
     cleaned = sa.select(sa.func.coalesce(sources.c.cleaned_until, 0)).where(this)
     until = transaction.execute(cleaned).scalar_one_or_none() or 0
-    end = now - max(retention, SETTLED) // _MICROSECOND
+    end = now - max(retention, SETTLED) // MICROSECOND
     finished = transaction.execute(
         _finished(source, until, end).order_by(shards.c.finished_at, shards.c.shard_key).limit(limit)
     ).all()
@@ -186,7 +185,7 @@ def end(transaction: Transaction, ended: Sequence[Ended]) -> None:
             sa.select(cleanings.c.attempts).where(cleanings.c.shard_key == cleaning.key)
         ).scalar_one_or_none()
         pause = _RARELY if cleaning.hopeless else min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** min(attempts or 0, 10))
-        later = now + pause // _MICROSECOND
+        later = now + pause // MICROSECOND
         transaction.execute(this.values(attempts=cleanings.c.attempts + 1, due_at=later, **said))
 
 
@@ -198,7 +197,7 @@ def waiting(transaction: Transaction, source: str, retention: timedelta) -> Wait
     now = trusted_time(transaction).at
     cleaned = sa.select(sources.c.cleaned_until).where(sources.c.source == source)
     until = transaction.execute(cleaned).scalar_one_or_none() or 0
-    unplanned = _finished(source, until, now - max(retention, SETTLED) // _MICROSECOND).subquery()
+    unplanned = _finished(source, until, now - max(retention, SETTLED) // MICROSECOND).subquery()
     unended = sa.and_(cleanings.c.source == source, cleanings.c.ended_at.is_(None))
 
     def count(query: sa.Select[Any]) -> int:

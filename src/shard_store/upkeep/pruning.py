@@ -14,7 +14,7 @@ from sqlalchemy.engine import Row
 from shard_store.batches.starting import first_since
 from shard_store.error_table.handling import UNDELIVERED, awaits_delivery
 from shard_store.error_table.records import FINAL
-from shard_store.model import BEGINNING, LISTING, Semantics, micros
+from shard_store.model import BEGINNING, LISTING, MICROSECOND, Semantics, micros
 from shard_store.shards.activity import window_of
 from shard_store.sql.database import Database
 from shard_store.sql.schema import (
@@ -36,7 +36,6 @@ from shard_store.sql.transaction import ROWS_PER_STATEMENT, Transaction
 from shard_store.upkeep import cleaning
 from shard_store.upkeep.timing import note_time, trusted_time
 
-_MICROSECOND = timedelta(microseconds=1)
 _CLEANED_WITHIN = 3
 """Windows after which a source is taken for one that nobody cleans any more. What it was cleaned up to is younger than
 one window, while somebody does: so a reader with `cleanSource` may be down for two."""
@@ -175,7 +174,7 @@ def _windows(rows: Sequence[Row[Any]], policy: RetentionPolicy, at: int) -> dict
     for row in rows:
         own = window_of(row.report)
         if own is not None and row.heartbeat_at >= at - own and Semantics(row.semantics).keeps_shards:
-            windows[row.source] = max(windows[row.source], own * _MICROSECOND)
+            windows[row.source] = max(windows[row.source], own * MICROSECOND)
     return windows
 
 
@@ -184,7 +183,7 @@ def _time(database: Database, now: datetime | None, dry_run: bool) -> tuple[int,
     if now is not None:
         return micros(now), None
     at, ahead = database.read(trusted_time) if dry_run else database.write(note_time)
-    return at, ahead * _MICROSECOND if ahead else None
+    return at, ahead * MICROSECOND if ahead else None
 
 
 def _targets(
@@ -195,10 +194,10 @@ def _targets(
     Shards go by the window of their source, and what was recorded of them by the longest of all windows.
     """
     for source, window in sorted(windows.items()):
-        since = at - _CLEANED_WITHIN * (window // _MICROSECOND)
+        since = at - _CLEANED_WITHIN * (window // MICROSECOND)
         planned = database.read(lambda t, s=source, c=since: cleaning.planned_until(t, s, c))  # type: ignore[misc]
-        yield from _finished_shards(database, source, policy.max_shards, at - window // _MICROSECOND, planned)
-    cutoff = at - max([policy.window, *windows.values()]) // _MICROSECOND
+        yield from _finished_shards(database, source, policy.max_shards, at - window // MICROSECOND, planned)
+    cutoff = at - max([policy.window, *windows.values()]) // MICROSECOND
     yield _released_shards(policy, cutoff)
     with_snapshots = set(database.read(lambda t: t.execute(sa.select(snapshots.c.pipeline).distinct()).scalars()))
     for row in rows:
@@ -229,10 +228,10 @@ def _targets(
     yield _Target(cleanings, ended, (cleanings.c.ended_at,))
     yield _Target(leases, leases.c.until < cutoff, (leases.c.until,))
     yield _old_certificates(policy, at)
-    old_hour = history.c.hour < at - max(_HISTORY, policy.window) // _MICROSECOND
+    old_hour = history.c.hour < at - max(_HISTORY, policy.window) // MICROSECOND
     yield _Target(history, sa.and_(old_hour, _of_source(history, policy)), (history.c.hour,))
     if policy.data is not None:
-        old_file = splits.c.published_at < at - policy.data // _MICROSECOND
+        old_file = splits.c.published_at < at - policy.data // MICROSECOND
         yield _Target(splits, sa.and_(old_file, _of_source(splits, policy)), (splits.c.published_at,))
 
 
@@ -279,7 +278,7 @@ def _released_shards(policy: RetentionPolicy, cutoff: int) -> _Target:
 
 def _idle(policy: RetentionPolicy, at: int) -> sa.ColumnElement[bool]:
     """Return the condition of pipelines without a heartbeat for so long, all of whose batches are confirmed."""
-    since = at - max(policy.pipelines, policy.window) // _MICROSECOND
+    since = at - max(policy.pipelines, policy.window) // MICROSECOND
     c = pipelines.c
     return sa.and_(c.heartbeat_at < since, c.confirmed_seq >= c.last_seq, _of_source(pipelines, policy))
 
@@ -322,7 +321,7 @@ def _old_certificates(policy: RetentionPolicy, at: int) -> _Target:
     same = sa.and_(newer.c.source == c.source, newer.c.prefix == c.prefix)
     # not by EXISTS, of which PostgreSQL makes a join that reads the whole table
     superseded = sa.select(newer.c.id).where(same, newer.c.written_at > c.written_at).limit(1).scalar_subquery()
-    old = sa.and_(c.written_at < at - _CERTIFICATES // _MICROSECOND, superseded.is_not(None))
+    old = sa.and_(c.written_at < at - _CERTIFICATES // MICROSECOND, superseded.is_not(None))
     return _Target(certificates, sa.and_(old, _of_source(certificates, policy)), (c.written_at,))
 
 

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 
+from shard_store.model import MICROSECOND
 from shard_store.sql.database import Database
 from shard_store.sql.schema import Name, leases
 from shard_store.sql.transaction import Transaction
@@ -73,7 +74,6 @@ def _bounded(name: str) -> str:
     return f"{name[: longest - len(digest) - 1]} {digest}"
 
 
-_MICROSECOND = timedelta(microseconds=1)
 _STEP = timedelta(hours=1)
 """So much may lie between two looks at the clock; each pruning looks, once a minute while a reader runs."""
 LASTING = timedelta(hours=12)
@@ -110,9 +110,9 @@ def note_time(transaction: Transaction) -> TrustedTime:
 
 def _judge(now: int, trusted: int | None, suspected: int | None) -> TrustedTime:
     """Judge the clock. One that went back is trusted: it forgets and deletes less."""
-    if trusted is None or now <= trusted + _STEP // _MICROSECOND:
+    if trusted is None or now <= trusted + _STEP // MICROSECOND:
         return TrustedTime(now)
-    if suspected is not None and suspected + LASTING // _MICROSECOND <= now:
+    if suspected is not None and suspected + LASTING // MICROSECOND <= now:
         return TrustedTime(now)
     return TrustedTime(trusted, now - trusted)
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from queue_source.errors import BadObject
 from queue_source.formats.bad_records import BadRecords
-from queue_source.options.file_format import FormatOptions
-from queue_source.options.units import parse_size
+from queue_source.options.content import FormatOptions
+from queue_source.options.types import parse_size
 from queue_source.read.objects import read_object
 from queue_source.schema.ddl import parse_columns
 

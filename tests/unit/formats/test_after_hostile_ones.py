@@ -15,7 +15,7 @@ import pytest
 from pyarrow import csv, orc
 
 from queue_source.formats.bad_records import BadRecords
-from queue_source.options.file_format import FormatOptions
+from queue_source.options.content import FormatOptions
 from queue_source.read.objects import read_object
 from queue_source.schema.ddl import parse_columns
 from queue_source.storage.memory import LEAST
@@ -28,7 +28,7 @@ import sys
 from pathlib import Path
 from queue_source.errors import BadObject
 from queue_source.formats.bad_records import BadRecords
-from queue_source.options.file_format import FormatOptions
+from queue_source.options.content import FormatOptions
 from queue_source.read.objects import read_object
 from queue_source.schema.ddl import parse_columns
 

@@ -12,7 +12,7 @@ import pytest
 
 from queue_source.errors import BadObject, OptionError
 from queue_source.formats.base import check_schema
-from queue_source.options.file_format import FormatOptions
+from queue_source.options.content import FormatOptions
 from support.reading import UTC_MICROS, read_bytes, read_with_problems, refused
 
 AVRO = FormatOptions("avro")

@@ -16,7 +16,7 @@ import pytest
 
 from queue_source.errors import OptionError
 from queue_source.formats.base import check_schema
-from queue_source.options.file_format import FormatOptions
+from queue_source.options.content import FormatOptions
 from support.hostile.typed import avro as block
 from support.reading import UTC_MICROS, read_bytes, read_column, refused
 

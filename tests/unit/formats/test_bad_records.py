@@ -16,7 +16,7 @@ from queue_source.formats.base import check_schema
 from queue_source.formats.text import blocks, records
 from queue_source.formats.text.csv_lines import CsvReader
 from queue_source.formats.text.json_lines import JsonReader
-from queue_source.options.file_format import FormatOptions
+from queue_source.options.content import FormatOptions
 from support.reading import UTC_MICROS, read_with_problems, refused
 
 CORRUPT = "_corrupt_record"

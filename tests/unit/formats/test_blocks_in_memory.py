@@ -10,7 +10,7 @@ import pytest
 
 from queue_source.formats.bad_records import BadRecords
 from queue_source.formats.text import blocks
-from queue_source.options.file_format import FormatOptions
+from queue_source.options.content import FormatOptions
 from queue_source.read.objects import read_object
 
 BLOCK = 4 << 20

@@ -17,7 +17,7 @@ import pytest
 from queue_source.errors import BadObject
 from queue_source.formats import compression
 from queue_source.formats.text import blocks
-from queue_source.options.file_format import FormatOptions
+from queue_source.options.content import FormatOptions
 from support.reading import read_bytes, read_with_problems, refused
 
 TEXT = pa.schema([("value", pa.string())])

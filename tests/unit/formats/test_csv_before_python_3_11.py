@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from queue_source.formats.text import blocks, csv_tokens
-from queue_source.options.file_format import FormatOptions
+from queue_source.options.content import FormatOptions
 from support.reading import read_with_problems
 
 PIECES = ["a", "1", ",", ",", '"', '"', "\n", "\r\n", "\\", " ", '","', '"\n', ',"', '\n"', '""', '\\"']

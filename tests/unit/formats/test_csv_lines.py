@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from queue_source.formats.text import blocks, csv_lines
-from queue_source.options.file_format import FormatOptions
+from queue_source.options.content import FormatOptions
 from support.reading import UTC_MICROS, read_bytes, read_column, refused
 
 PLAIN = FormatOptions("csv")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from queue_source.formats.text import blocks, csv_tokens
 from queue_source.formats.text.csv_tokens import CsvRecords
-from queue_source.options.file_format import FormatOptions
+from queue_source.options.content import FormatOptions
 from support.reading import read_with_problems
 
 ONE = pa.schema([("a", pa.string())])

@@ -15,7 +15,7 @@ from queue_source.formats.text import csv_lines
 from queue_source.formats.text.blocks import Block
 from queue_source.formats.text.csv_tokens import MAX_COLUMNS
 from queue_source.formats.text.records import read_block
-from queue_source.options.file_format import FormatOptions
+from queue_source.options.content import FormatOptions
 from support.reading import UTC_MICROS, read_bytes, read_with_problems
 
 HEADER = FormatOptions("csv", header=True)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from queue_source.formats.text import csv_lines, csv_tokens, marks
 from queue_source.formats.text.csv_lines import CsvReader
 from queue_source.formats.text.csv_tokens import regular_quotes
-from queue_source.options.file_format import FormatOptions
+from queue_source.options.content import FormatOptions
 from support.reading import read_with_problems
 
 PIECES = ["a", "1", ",", ",", '"', '"', "\n", "\n", "\r\n", "\\", " ", '","', '"\n', ',"', '\n"', '""', "a" * 61]

@@ -22,7 +22,7 @@ from queue_source.errors import BadObject
 from queue_source.formats.bad_records import BadRecords
 from queue_source.formats.base import OpenObject, Part, format_of
 from queue_source.formats.typed import parquet as parquet_reader
-from queue_source.options.file_format import FormatOptions
+from queue_source.options.content import FormatOptions
 from queue_source.storage.files import ObjectFile
 
 SCHEMA = pa.schema([("a", pa.int64()), ("b", pa.string())])

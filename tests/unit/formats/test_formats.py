@@ -8,7 +8,7 @@ import pytest
 
 from queue_source.errors import OptionError
 from queue_source.formats.base import check_schema, data_schema
-from queue_source.options.file_format import FormatOptions
+from queue_source.options.content import FormatOptions
 
 NESTED = pa.struct([("a", pa.list_(pa.map_(pa.string(), pa.timestamp("us"))))])
 

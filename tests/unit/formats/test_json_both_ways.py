@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from queue_source.errors import BadObject
 from queue_source.formats.text.json_lines import JsonReader
-from queue_source.options.file_format import FormatOptions
+from queue_source.options.content import FormatOptions
 from support.reading import read_with_problems
 
 SCHEMA = pa.schema(

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from queue_source.formats.text import blocks, json_lines
-from queue_source.options.file_format import FormatOptions
+from queue_source.options.content import FormatOptions
 from support.reading import UTC_MICROS, read_bytes, read_column, read_with_problems, refused
 
 JSON = FormatOptions("json")

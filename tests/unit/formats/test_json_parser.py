@@ -23,7 +23,7 @@ from queue_source.formats.text.json_parser import (
     nesting,
     parse_objects,
 )
-from queue_source.options.file_format import FormatOptions
+from queue_source.options.content import FormatOptions
 from support.reading import read_bytes, read_column, read_with_problems
 
 JSON = FormatOptions("json")

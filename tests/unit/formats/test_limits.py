@@ -16,7 +16,7 @@ from queue_source.formats.text.csv_lines import CsvReader
 from queue_source.formats.text.json_lines import JsonReader
 from queue_source.formats.typed import limits
 from queue_source.formats.typed.limits import Batches, Limits
-from queue_source.options.file_format import FormatOptions
+from queue_source.options.content import FormatOptions
 
 ROWS = 10_000
 TABLE = pa.table({"a": pa.array(range(ROWS), pa.int64())})

@@ -17,7 +17,7 @@ from queue_source.errors import BadObject
 from queue_source.formats.bad_records import BadRecords
 from queue_source.formats.metadata import ObjectMetadata
 from queue_source.formats.text import json as json_format
-from queue_source.options.file_format import FormatOptions
+from queue_source.options.content import FormatOptions
 from queue_source.read import message_records
 from queue_source.read.message_records import parsed_messages
 from shard_store.model import Payload

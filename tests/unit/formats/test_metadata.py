@@ -8,7 +8,7 @@ import pytest
 
 from queue_source.errors import OptionError
 from queue_source.formats.metadata import METADATA_FIELDS, ObjectMetadata, check_metadata_field, metadata_column
-from queue_source.options.file_format import FormatOptions
+from queue_source.options.content import FormatOptions
 from queue_source.storage.files import stat_object
 from support.reading import load_object
 

@@ -17,7 +17,7 @@ from pyarrow import orc
 from queue_source.errors import BadObject
 from queue_source.formats.new_columns import KnownNames, NewColumns
 from queue_source.formats.text import json_lines
-from queue_source.options.file_format import FormatOptions
+from queue_source.options.content import FormatOptions
 from support.reading import read_bytes, read_with_problems
 
 INNER = pa.struct([("x", pa.int64())])

@@ -12,8 +12,8 @@ from queue_source.errors import BadObject, ObjectStoreError
 from queue_source.formats.base import Part
 from queue_source.formats.binary_file import COLUMNS as BINARY_FILE
 from queue_source.formats.text import blocks
-from queue_source.options.file_format import FormatOptions
-from queue_source.options.storage import StorageOptions
+from queue_source.options.connections import StorageOptions
+from queue_source.options.content import FormatOptions
 from queue_source.read import objects
 from queue_source.read.objects import ExpectedObject
 from queue_source.storage.files import ObjectFile

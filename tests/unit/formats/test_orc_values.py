@@ -13,7 +13,7 @@ import pyarrow.orc as orc
 import pytest
 
 from queue_source.formats.typed import limits, orc_file, orc_lengths
-from queue_source.options.file_format import FormatOptions
+from queue_source.options.content import FormatOptions
 from support.reading import SECOND, UTC_MICROS, moments_around, read_bytes, read_column
 
 ORC = FormatOptions("orc")

@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 
 from queue_source.formats.text.csv_tokens import MAX_COLUMNS
-from queue_source.options.file_format import FormatOptions
-from queue_source.options.other_names import CANNOT
+from queue_source.options.content import FormatOptions
+from queue_source.options.values import CANNOT
 from support.reading import read_with_problems
 
 COLUMNS = pa.schema([("a", pa.float64()), ("b", pa.string())])

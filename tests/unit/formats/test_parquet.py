@@ -21,7 +21,7 @@ from queue_source.formats.bad_records import BadRecords
 from queue_source.formats.base import OpenObject, Part, format_of
 from queue_source.formats.typed import limits
 from queue_source.formats.typed import parquet as parquet_reader
-from queue_source.options.file_format import FormatOptions
+from queue_source.options.content import FormatOptions
 from queue_source.storage.files import ObjectFile, open_object
 from support.hostile.typed import one_page
 from support.reading import UTC_MICROS, load_object, read_bytes, read_column, refused

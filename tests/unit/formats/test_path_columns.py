@@ -8,7 +8,7 @@ import pytest
 
 from queue_source.errors import BadObject, OptionError
 from queue_source.formats.base import check_schema
-from queue_source.options.file_format import FormatOptions
+from queue_source.options.content import FormatOptions
 from support.reading import load_object
 
 SCHEMA = pa.schema([("day", pa.date32()), ("a", pa.int64()), ("s", pa.string()), ("n", pa.int32())])

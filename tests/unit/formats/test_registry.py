@@ -12,7 +12,7 @@ import pytest
 from queue_source.formats import base
 from queue_source.formats.base import FORMAT_NAMES, Format, format_named
 from queue_source.formats.pieces import halves, read_in_pieces
-from queue_source.options.file_format import FILE_FORMATS, LINE_FORMATS
+from queue_source.options.content import FILE_FORMATS, LINE_FORMATS
 
 SOURCE = Path(base.__file__).parents[1]
 

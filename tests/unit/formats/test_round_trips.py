@@ -22,7 +22,7 @@ from queue_source.errors import BadObject
 from queue_source.formats.bad_records import BadRecords
 from queue_source.formats.text import blocks, csv_lines, json_lines
 from queue_source.formats.text.blocks import Block
-from queue_source.options.file_format import FormatOptions
+from queue_source.options.content import FormatOptions
 from support.reading import UTC_MICROS, read_bytes, read_with_problems
 
 UTC = dt.timezone.utc

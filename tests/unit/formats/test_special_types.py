@@ -10,7 +10,7 @@ import pytest
 
 from queue_source.errors import OptionError
 from queue_source.formats.base import check_schema
-from queue_source.options.file_format import FormatOptions
+from queue_source.options.content import FormatOptions
 from support.reading import read_column, refused
 
 VARIANT = pa.struct(

@@ -18,7 +18,7 @@ from queue_source.formats.bad_records import BadRecords
 from queue_source.formats.base import Part, check_schema
 from queue_source.formats.binary_file import COLUMNS as BINARY_FILE
 from queue_source.formats.text import blocks
-from queue_source.options.file_format import FormatOptions
+from queue_source.options.content import FormatOptions
 from queue_source.read.objects import read_object
 from support.reading import UTC_MICROS, read_bytes, read_column, read_with_problems, refused
 

@@ -16,8 +16,8 @@ from queue_source.errors import BadObject, ObjectStoreError, OptionError
 from queue_source.formats.base import OpenObject, format_of
 from queue_source.formats.text.csv import infer_text
 from queue_source.formats.types import spark_type
-from queue_source.options.file_format import FormatOptions
-from queue_source.options.storage import StorageOptions
+from queue_source.options.connections import StorageOptions
+from queue_source.options.content import FormatOptions
 from queue_source.schema.ddl import format_columns, parse_columns, parse_fields
 from queue_source.schema.location import SchemaLocation
 from queue_source.schema.merging import TypesDiffer, merged, news, resolved, widened, with_hints

@@ -15,7 +15,7 @@ from botocore.session import Session
 from queue_source.admin.doctor import State, examine_prefixes
 from queue_source.errors import BadObject, ObjectStoreError
 from queue_source.options import parse_reader_options
-from queue_source.options.storage import StorageOptions
+from queue_source.options.connections import StorageOptions
 from queue_source.storage import s3_client
 from queue_source.storage.aws_access import for_pyarrow
 from queue_source.storage.buckets import open_bucket

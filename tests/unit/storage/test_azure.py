@@ -14,7 +14,7 @@ from queue_source.errors import BadObject, ObjectStoreError, OptionError
 from queue_source.formats.bad_records import BadRecords
 from queue_source.formats.base import Part
 from queue_source.options import AzureOptions, StorageOptions, parse_reader_options
-from queue_source.options.file_format import FormatOptions
+from queue_source.options.content import FormatOptions
 from queue_source.read.objects import read_object
 from queue_source.schema.ddl import parse_columns
 from queue_source.schema.location import SchemaLocation

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from queue_source.errors import BadObject, ObjectRefused, ObjectStoreError
-from queue_source.options.storage import StorageOptions
+from queue_source.options.connections import StorageOptions
 from queue_source.storage import files
 from queue_source.storage.files import (
     ObjectStat,

@@ -14,7 +14,7 @@ import pytest
 
 from queue_source.errors import BadObject, CuesqueueError, OptionError
 from queue_source.messages import ListedObject
-from queue_source.options.storage import StorageOptions
+from queue_source.options.connections import StorageOptions
 from queue_source.storage import inventory
 from support.inventories import CREATED, FORMATS, Entry, versions_of, write_inventory
 from support.servers.ministack import client, new_name

@@ -15,7 +15,7 @@ from unittest import mock
 import pytest
 
 from queue_source.errors import BadObject, ObjectRefused, ObjectStoreError
-from queue_source.options.storage import StorageOptions
+from queue_source.options.connections import StorageOptions
 from queue_source.storage import local as local_files
 from queue_source.storage.buckets import Known, Outcome, local
 from queue_source.storage.buckets.local import LocalBucket

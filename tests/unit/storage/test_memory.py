@@ -17,7 +17,7 @@ import pytest
 
 from queue_source.errors import BadObject
 from queue_source.formats.bad_records import BadRecords
-from queue_source.options.file_format import FormatOptions
+from queue_source.options.content import FormatOptions
 from queue_source.read.objects import read_object
 from queue_source.storage import memory
 from queue_source.storage.memory import FOR_READING, BoundedMemory, room_for_reading, usual_limit
@@ -452,7 +452,7 @@ from queue_source.schema.ddl import parse_columns
 kept = resource
 {change}
 from queue_source.formats.bad_records import BadRecords
-from queue_source.options.file_format import FormatOptions
+from queue_source.options.content import FormatOptions
 from queue_source.read.objects import read_object
 from queue_source.storage import memory
 before = kept.getrlimit(kept.RLIMIT_DATA)

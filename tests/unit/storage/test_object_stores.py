@@ -17,8 +17,8 @@ from queue_source.errors import BadObject, ObjectRefused, ObjectStoreError, Opti
 from queue_source.formats.bad_records import BadRecords
 from queue_source.formats.base import Part
 from queue_source.options import parse_reader_options
-from queue_source.options.file_format import FormatOptions
-from queue_source.options.storage import StorageOptions
+from queue_source.options.connections import StorageOptions
+from queue_source.options.content import FormatOptions
 from queue_source.read.objects import ExpectedObject, read_object
 from queue_source.storage.aws_access import for_pyarrow
 from queue_source.storage.files import resolve, stat_objects

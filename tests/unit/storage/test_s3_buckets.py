@@ -10,7 +10,7 @@ from unittest import mock
 import pytest
 
 from queue_source.errors import BadObject, ObjectRefused, ObjectStoreError
-from queue_source.options.storage import StorageOptions
+from queue_source.options.connections import StorageOptions
 from queue_source.storage import s3_client
 from queue_source.storage.buckets import Known, open_bucket, s3
 from queue_source.storage.buckets.s3 import S3Bucket

@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from queue_source.errors import ObjectStoreError
-from queue_source.options.storage import StorageOptions
+from queue_source.options.connections import StorageOptions
 from queue_source.storage.buckets import Bucket, open_bucket
 
 Answer = Callable[[dict[str, str]], str]

@@ -15,10 +15,10 @@ from queue_source.admin.doctor.findings import Finding, ok, problem, skipped, wa
 from queue_source.errors import CuesqueueError, QueueNotFound
 from queue_source.messages import ListedObject
 from queue_source.options import ReaderOptions, connection_options
-from queue_source.options.queue_checks import check_error_queue, check_suitability, warn_of_retention
+from queue_source.options.checks import check_error_queue, check_suitability, warn_of_retention
+from queue_source.options.connections import StorageOptions
 from queue_source.options.secrets import SecretUrl
-from queue_source.options.storage import StorageOptions
-from queue_source.options.units import format_duration
+from queue_source.options.times import format_duration
 from queue_source.queues import open_queue
 from queue_source.queues.base import Queue, administered
 from queue_source.storage.buckets import open_bucket

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from queue_source.formats.bad_records import BadRecords
 from queue_source.formats.compression import Readable
-from queue_source.options.file_format import FormatOptions
+from queue_source.options.content import FormatOptions
 
 BLOCK_SIZE = 16 << 20
 """Bytes that are read and parsed at a time. It hardly matters for speed."""

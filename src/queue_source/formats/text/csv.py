@@ -17,7 +17,7 @@ from queue_source.formats.text.csv_lines import CsvReader
 from queue_source.formats.text.line_format import LineFormat, TextObject
 from queue_source.formats.text.parsing import text_converter
 from queue_source.formats.text.records import RecordReader, read_block
-from queue_source.options.file_format import FormatOptions
+from queue_source.options.content import FormatOptions
 
 _INTEGER = re.compile(r"-?(?:0|[1-9][0-9]{0,37})")
 _NUMBER = re.compile(r"-?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")

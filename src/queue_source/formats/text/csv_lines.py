@@ -46,7 +46,7 @@ from queue_source.formats.text.records import Record, RecordSchema, Rows, are_to
 from queue_source.formats.text.values import text_leaf
 from queue_source.formats.typed.columns import check_decimals, conform_column, match_names, require_any
 from queue_source.formats.types import is_bytes, is_text
-from queue_source.options.file_format import FormatOptions
+from queue_source.options.content import FormatOptions
 
 _TRUE = ["true", "True", "TRUE"]
 _FALSE = ["false", "False", "FALSE"]

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from queue_source.formats.text.marks import Marks, between, is_marked, mark, marks, one_earlier, one_later, places
-from queue_source.options.file_format import FormatOptions
+from queue_source.options.content import FormatOptions
 
 Ends = np.ndarray[Any, np.dtype[np.intp]]
 """Places behind the ends of records, in ascending order."""

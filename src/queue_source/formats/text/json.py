@@ -22,7 +22,7 @@ from queue_source.formats.text.json_parser import Number, as_text, decode
 from queue_source.formats.text.line_format import LineFormat, TextObject
 from queue_source.formats.text.records import RecordReader, read_block
 from queue_source.formats.types import is_text
-from queue_source.options.file_format import FormatOptions
+from queue_source.options.content import FormatOptions
 
 _SMALL = 64 << 10  # bytes of JSON that Python has read before pyarrow has begun
 DEEPEST_TYPE = 100

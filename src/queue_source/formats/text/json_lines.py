@@ -48,7 +48,7 @@ from queue_source.formats.text.records import MAX_REASONS, Record, RecordSchema,
 from queue_source.formats.text.values import text_leaf
 from queue_source.formats.typed.columns import check_decimals, conform_column, require_any
 from queue_source.formats.types import inner_types, is_bytes
-from queue_source.options.file_format import FormatOptions
+from queue_source.options.content import FormatOptions
 
 _NOT_BLANK = re.compile(rb"[^ \t\r\n]")
 _NO_OBJECT = re.compile(rb"^[ \t]*[^ \t\n{]", re.MULTILINE)

@@ -22,7 +22,7 @@ from queue_source.formats.text.json_parser import Array, Number, Object, dump
 from queue_source.formats.text.parsing import in_range, time_converter, to_decimal
 from queue_source.formats.text.records import Record
 from queue_source.formats.types import is_bytes, is_text
-from queue_source.options.file_format import FormatOptions
+from queue_source.options.content import FormatOptions
 
 _SPECIAL = {
     "NaN": float("nan"),

@@ -14,7 +14,7 @@ from queue_source.formats.compression import Pieces, Readable, Stored, codec_of,
 from queue_source.formats.text import blocks
 from queue_source.formats.text.blocks import BOM, Block, Separator, line_separator, text_blocks
 from queue_source.formats.text.records import RecordReader
-from queue_source.options.file_format import FormatOptions
+from queue_source.options.content import FormatOptions
 from queue_source.storage.memory import usual_limit
 
 _AHEAD = 64 << 10

@@ -14,7 +14,7 @@ from queue_source.formats.text.blocks import Block, count_newlines, is_utf8, lin
 from queue_source.formats.text.line_format import LineFormat, TextObject
 from queue_source.formats.text.records import are_too_many, read_block
 from queue_source.formats.types import is_text
-from queue_source.options.file_format import FormatOptions
+from queue_source.options.content import FormatOptions
 
 COLUMNS = pa.schema([("value", pa.string())])
 _LARGEST_STRINGS = (1 << 31) - 1

@@ -18,8 +18,8 @@ import pyarrow.types as pt
 from queue_source.formats.date_patterns import iso_rewriter
 from queue_source.formats.types import is_bytes, is_text
 from queue_source.formats.zones import instants
-from queue_source.options.file_format import FormatOptions
-from queue_source.options.time_zones import fixed_offset, parse_time_zone
+from queue_source.options.content import FormatOptions
+from queue_source.options.times import fixed_offset, parse_time_zone
 
 TextConverter = Callable[[str], object]
 """From text to what `pa.array` takes for the type; raises ValueError with the reason."""

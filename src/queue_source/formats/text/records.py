@@ -18,7 +18,7 @@ from queue_source.formats.pieces import read_in_pieces
 from queue_source.formats.text.blocks import Block, Separator
 from queue_source.formats.text.json_parser import encode_json
 from queue_source.formats.typed.columns import corrupt_column
-from queue_source.options.file_format import FormatOptions
+from queue_source.options.content import FormatOptions
 
 SMALLEST_PIECE = 32 << 10
 _PIECES = 8

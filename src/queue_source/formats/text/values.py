@@ -18,7 +18,7 @@ from queue_source.formats.date_patterns import pattern_for, rewrite_column
 from queue_source.formats.typed.columns import LeafConverter
 from queue_source.formats.types import is_bytes, is_text
 from queue_source.formats.zones import instants
-from queue_source.options.file_format import FormatOptions
+from queue_source.options.content import FormatOptions
 
 _ZONE = r"[T ].*(?:Z|[+-]\d{2}(?::?\d{2})?)$"
 _BEYOND_18_HOURS = r"[+-](?:1[89]|2[0-9])(?::?[0-9]{2})?$"  # which pyarrow takes, and Spark does not

@@ -15,7 +15,8 @@ from queue_source.formats.typed.avro_blocks import Block, Blocks
 from queue_source.formats.typed.avro_types import Types
 from queue_source.formats.typed.limits import Limits
 from queue_source.formats.typed.tables import TypedFormat, choose, conformed, damage_is_bad
-from queue_source.options.file_format import FormatOptions
+from queue_source.formats.varints import written_varint
+from queue_source.options.content import FormatOptions
 from queue_source.storage.files import ObjectFile
 from queue_source.storage.memory import usual_limit
 
@@ -137,12 +138,7 @@ class _Decoder:
 
     def block(self, block: Block) -> Rows:
         """All records: they are written as the items of an array are, so that one call reads them."""
-        count = bytearray()
-        number = block.records << 1
-        while number > 0x7F:
-            count.append(number & 0x7F | 0x80)
-            number >>= 7
-        count.append(number)
+        count = written_varint(block.records << 1)
         stream = io.BytesIO(b"".join((count, block.data, b"\0" if block.records else b"")))
         rows: Rows = self._decode(stream, self._array, None)
         if stream.read(1) or len(rows) != block.records:

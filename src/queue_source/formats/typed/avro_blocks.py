@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from queue_source.formats.typed.limits import Limits
+from queue_source.formats.varints import LONGEST, read_varint, snappy_length, without_zigzag
 from queue_source.storage.files import ObjectFile
 
 _MAGIC = b"Obj\x01"
@@ -107,14 +108,11 @@ class _Input:
         return self.exactly(size)
 
     def number(self) -> int:
-        value = shift = 0
-        while shift < 70:
-            (byte,) = self.exactly(1)
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return (value >> 1) ^ -(value & 1)
-            shift += 7
-        raise ValueError("a number has no end")
+        data = self.exactly(1)
+        while data[-1] > 0x7F and len(data) < LONGEST:
+            data += self.exactly(1)
+        value, _ = read_varint(data)
+        return without_zigzag(value)
 
 
 def _deflate(stored: bytes) -> bytes:
@@ -124,19 +122,12 @@ def _deflate(stored: bytes) -> bytes:
 
 def _snappy(stored: bytes) -> bytes:
     data, checksum = stored[:-4], stored[-4:]
-    plain: bytes = pa.Codec("snappy").decompress(data, _varint(data), asbytes=True)
+    plain: bytes = pa.Codec("snappy").decompress(
+        data, snappy_length(data, "a block is not compressed with snappy"), asbytes=True
+    )
     if zlib.crc32(plain) != int.from_bytes(checksum, "big"):
         raise ValueError("the checksum of a block is wrong")
     return plain
-
-
-def _varint(data: bytes) -> int:
-    value = 0
-    for place, byte in enumerate(data[:5]):
-        value |= (byte & 0x7F) << (7 * place)
-        if byte < 0x80:
-            return value
-    raise ValueError("a block is not compressed with snappy")
 
 
 def _zstandard(stored: bytes) -> bytes:

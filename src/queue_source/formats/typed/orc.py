@@ -16,7 +16,7 @@ from queue_source.formats.typed.orc_file import OrcFile, Stripe, StripeFooter
 from queue_source.formats.typed.orc_lengths import IN_USE, largest_row
 from queue_source.formats.typed.orc_values import Values
 from queue_source.formats.typed.tables import ColumnarFormat, choose, conformed, damage_is_bad
-from queue_source.options.file_format import FormatOptions
+from queue_source.options.content import FormatOptions
 from queue_source.storage.files import ObjectFile
 from queue_source.storage.memory import memory_left
 

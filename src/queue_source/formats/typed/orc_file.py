@@ -14,12 +14,14 @@ from functools import lru_cache
 import pyarrow as pa
 
 from queue_source.formats.typed.files import ArrowReadable
+from queue_source.formats.varints import read_varint, snappy_length, written_varint
 from queue_source.storage.files import ObjectFile
 
 STRING, BINARY, TIMESTAMP, LIST, MAP, STRUCT, DECIMAL, DATE, VARCHAR, CHAR = 7, 8, 9, 10, 11, 12, 14, 15, 16, 17
 LENGTH = 2  # a kind of streams
 SMALL = 1 << 20
 """Bytes of the largest stripe that is fetched as a whole, in one request, also where not all of it is needed."""
+CUT_OFF = "a footer is cut off"
 _PROLEPTIC = 2
 _MAGIC = b"ORC"
 _CODECS = {2: "snappy", 4: "lz4_raw", 5: "zstd"}
@@ -140,7 +142,7 @@ class OrcFile:
             raise ValueError(f"its compression {self._compression} is not supported; write it with zstd or snappy")
         size = self._block
         if codec == "snappy":
-            size = sum((byte & 0x7F) << (7 * n) for n, byte in enumerate(_varint_bytes(piece)))
+            size = snappy_length(piece, CUT_OFF)
             if size > self._block:
                 raise ValueError("a footer is larger than a block")
         if codec == "lz4_raw":
@@ -153,11 +155,6 @@ class OrcFile:
             raise ValueError("a stripe lies beyond the end of the file")
         self._file.seek(place)
         return self._file.read(length)
-
-
-def _varint_bytes(data: bytes) -> bytes:
-    end = next((n for n, byte in enumerate(data[:5]) if byte < 0x80), 4)
-    return data[: end + 1]
 
 
 def _lz4(piece: bytes, size: int) -> bytes:
@@ -248,7 +245,7 @@ def _packed(value: int | bytes) -> list[int]:
         return [value]
     found, place = [], 0
     while place < len(value):
-        number, place = varint(value, place)
+        number, place = read_varint(value, place, CUT_OFF)
         found.append(number)
     return found
 
@@ -270,20 +267,20 @@ def parse(data: bytes) -> Fields:
     fields: Fields = []
     place = 0
     while place < len(data):
-        key, place = varint(data, place)
+        key, place = read_varint(data, place, CUT_OFF)
         number, wire = key >> 3, key & 7
         if wire == 0:
-            value, place = varint(data, place)
+            value, place = read_varint(data, place, CUT_OFF)
             fields.append((number, value))
             continue
         if wire == 2:
-            length, place = varint(data, place)
+            length, place = read_varint(data, place, CUT_OFF)
         elif wire in (1, 5):
             length = 8 if wire == 1 else 4
         else:
             raise ValueError("a footer is damaged")
         if length > len(data) - place:
-            raise ValueError("a footer is cut off")
+            raise ValueError(CUT_OFF)
         if wire == 2:
             fields.append((number, data[place : place + length]))
         place += length
@@ -295,28 +292,7 @@ def written(fields: Iterable[tuple[int, int | bytes]]) -> bytes:
     out = bytearray()
     for number, value in fields:
         if isinstance(value, int):
-            out += _as_varint(number << 3) + _as_varint(value)
+            out += written_varint(number << 3) + written_varint(value)
         else:
-            out += _as_varint(number << 3 | 2) + _as_varint(len(value)) + value
+            out += written_varint(number << 3 | 2) + written_varint(len(value)) + value
     return bytes(out)
-
-
-def _as_varint(value: int) -> bytes:
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
-def varint(data: bytes, place: int) -> tuple[int, int]:
-    value = shift = 0
-    while place < len(data) and shift < 70:
-        byte = data[place]
-        place += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, place
-        shift += 7
-    raise ValueError("a footer is cut off")

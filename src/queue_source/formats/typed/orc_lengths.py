@@ -11,7 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from queue_source.formats.typed import orc_file
-from queue_source.formats.typed.orc_file import OrcFile, Stripe, StripeFooter, varint
+from queue_source.formats.typed.orc_file import CUT_OFF, OrcFile, Stripe, StripeFooter
+from queue_source.formats.varints import read_varint, without_zigzag
 
 _WIDTHS = (*range(1, 25), 26, 28, 30, 32, 40, 48, 56, 64)
 _RUN = 3  # the shortest run of equal numbers, and the fewest of a run of the first version
@@ -89,14 +90,14 @@ def _first_version(data: bytes, count: int) -> tuple[int, int]:
         place += 1
         if control < 0x80:
             delta = data[place] - 256 if data[place] > 127 else data[place]
-            value, place = varint(data, place + 1)
+            value, place = read_varint(data, place + 1, CUT_OFF)
             length = control + _RUN
             above = max(value, value + delta * (length - 1))
             most, total = max(most, above), total + above * length
         else:
             length = 256 - control
             for _ in range(length):
-                value, place = varint(data, place)
+                value, place = read_varint(data, place, CUT_OFF)
                 most, total = max(most, value), total + value
         count -= length
     return most, total
@@ -134,9 +135,9 @@ def _second_version(data: bytes, count: int) -> tuple[int, int]:
         else:  # each larger than the one before, or each smaller
             if not (header >> 1) & 31:
                 width = 0
-            first, place = varint(data, place)
-            step, place = varint(data, place)
-            step = (step >> 1) ^ -(step & 1)
+            first, place = read_varint(data, place, CUT_OFF)
+            step, place = read_varint(data, place, CUT_OFF)
+            step = without_zigzag(step)
             climbed = step * (length - 1)
             if width and length > 2:
                 found, place = _unpacked(data, place, length - 2, width)

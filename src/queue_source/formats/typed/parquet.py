@@ -23,8 +23,8 @@ from queue_source.formats.typed.files import Asked, Probe, ReadAhead
 from queue_source.formats.typed.limits import Batches, Limits
 from queue_source.formats.typed.tables import Chosen, ColumnarFormat, choose, conformed, damage_is_bad
 from queue_source.formats.types import fields_of, inner_types, special_struct
-from queue_source.options.file_format import FormatOptions
-from queue_source.options.time_zones import parse_time_zone
+from queue_source.options.content import FormatOptions
+from queue_source.options.times import parse_time_zone
 from queue_source.storage.files import ObjectFile
 
 IN_MEMORY = 64 << 20

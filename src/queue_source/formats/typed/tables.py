@@ -18,7 +18,7 @@ from queue_source.formats.base import Format, OpenObject, Part, Tables
 from queue_source.formats.new_columns import Tree, check_file, more, no_data
 from queue_source.formats.typed.columns import conform_column, match_names, require_any, shorten, typed_leaf
 from queue_source.formats.types import spark_schema
-from queue_source.options.file_format import FormatOptions
+from queue_source.options.content import FormatOptions
 from queue_source.storage.files import ObjectFile
 
 

@@ -20,9 +20,10 @@ from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
 import boto3
-from botocore import credentials, exceptions, session
+from botocore import credentials, exceptions
 from botocore.config import Config
 
+from queue_source.aws import ROLE_METHOD, new_session, role_credentials
 from queue_source.errors import QueueConfigurationError, QueueError, QueueNotFound, QueueUnavailable
 from shard_store.redaction import redact_text, redact_url
 
@@ -105,24 +106,16 @@ def make_client(address: Address, access: Access, service: str = "sqs") -> Any:
         return made.client(service, region_name=region, endpoint_url=endpoint, config=config)
 
 
-@functools.cache
-def _descriptions() -> Any:
-    """botocore's descriptions of services, read once for all queues of the process."""
-    return session.Session().get_component("data_loader")
-
-
 def _session(access: Access, region: str | None) -> boto3.session.Session:
-    plain = session.Session(profile=access.profile)
-    plain.register_component("data_loader", _descriptions())
     made = boto3.session.Session(
-        botocore_session=plain,
+        botocore_session=new_session(access.profile),
         aws_access_key_id=access.access_key_id,
         aws_secret_access_key=access.secret_access_key,
         region_name=region,
     )
     if access.role_arn is None:
         return made
-    assumed = session.Session(profile=access.profile)
+    assumed = new_session(access.profile)
     assumed.get_component("credential_provider").insert_before("env", _Role(made, access))
     return boto3.session.Session(botocore_session=assumed, region_name=made.region_name)
 
@@ -130,8 +123,8 @@ def _session(access: Access, region: str | None) -> boto3.session.Session:
 class _Role(credentials.CredentialProvider):  # type: ignore[misc]  # botocore is untyped
     """Credentials of an assumed role, which botocore refreshes before they end."""
 
-    METHOD = "cuesqueue-role"
-    CANONICAL_NAME = "cuesqueue-role"
+    METHOD = ROLE_METHOD
+    CANONICAL_NAME = ROLE_METHOD
 
     def __init__(self, source: boto3.session.Session, access: Access) -> None:
         super().__init__()
@@ -142,14 +135,8 @@ class _Role(credentials.CredentialProvider):  # type: ignore[misc]  # botocore i
         found = self._source.get_credentials()
         if found is None:
             raise exceptions.NoCredentialsError()
-        given = {"RoleSessionName": "cuesqueue", "ExternalId": self._access.role_external_id}
-        fetcher = credentials.AssumeRoleCredentialFetcher(
-            functools.partial(self._source.client, region_name=self._source.region_name or _DEFAULT_REGION),
-            found,
-            self._access.role_arn,
-            extra_args={name: value for name, value in given.items() if value is not None},
-        )
-        return credentials.DeferredRefreshableCredentials(fetcher.fetch_credentials, self.METHOD)
+        client = functools.partial(self._source.client, region_name=self._source.region_name or _DEFAULT_REGION)
+        return role_credentials(client, found, self._access.role_arn, self._access.role_external_id)
 
 
 # --- a new queue -----------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from pyiceberg.types import DateType, NestedField, PrimitiveType, TimestampType,
 
 from queue_source.errors import BadObject, OptionError
 from queue_source.formats.path_columns import path_values
-from queue_source.options.partitioning import PartitionField
+from queue_source.options.columns import PartitionField
 from queue_source.sinks.iceberg.columns import (
     Bound,
     bind,

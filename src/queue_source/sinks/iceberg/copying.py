@@ -28,9 +28,9 @@ from pyiceberg.types import (
 from queue_source.errors import BadObject
 from queue_source.formats.bad_records import BadRecords
 from queue_source.formats.path_columns import path_values
-from queue_source.options.file_format import FormatOptions
-from queue_source.options.partitioning import PartitionField
-from queue_source.options.storage import StorageOptions
+from queue_source.options.columns import PartitionField
+from queue_source.options.connections import StorageOptions
+from queue_source.options.content import FormatOptions
 from queue_source.read.objects import ExpectedObject, read_object
 from queue_source.sinks.iceberg.candidates import TableOfFiles, check_required, collect, take_up
 from queue_source.sinks.iceberg.columns import Bound, bind_names, file_fields, stored_as_iceberg, wanted_fields, wrong

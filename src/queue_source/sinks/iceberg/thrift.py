@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from queue_source.formats.varints import read_varint, without_zigzag
+
 TRUE, FALSE, BYTE, I16, I32, I64, DOUBLE, BINARY, LIST, SET, MAP, STRUCT = range(1, 13)
 """Types of fields and items."""
 WHOLE_OR_BINARY = (I16, I32, I64, BINARY)
@@ -36,7 +38,7 @@ class Walk:
 
     def number(self) -> int:
         value = self._varint()
-        return (value >> 1) ^ -(value & 1)
+        return without_zigzag(value)
 
     def length(self, kind: int) -> int:
         """How many values a list has; ValueError where they are of another type."""
@@ -80,7 +82,7 @@ class Walk:
             self.skip(kind, depth + 1)
 
     def _varint(self) -> int:
-        value, self.place = _varint(self.data, self.place)
+        value, self.place = read_varint(self.data, self.place)
         return value & _OF_64_BITS
 
     def _size(self) -> int:
@@ -96,16 +98,3 @@ class Walk:
         if self.place > len(self.data):
             raise ValueError("the footer ends within a text")
         return self.data[start : self.place]
-
-
-def _varint(data: bytes, place: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = data[place]
-        place += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, place
-        shift += 7
-        if shift > 63:
-            raise ValueError("a number has no end")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from queue_source.errors import BadObject
-from queue_source.options.storage import StorageOptions
+from queue_source.options.connections import StorageOptions
 from queue_source.storage.azure import SCHEMES
 from queue_source.storage.buckets.base import PAGE, Bucket, Known, Outcome, Page
 from queue_source.storage.files import is_local

@@ -12,7 +12,7 @@ from typing import Any
 
 from queue_source.errors import BadObject, ObjectRefused, ObjectStoreError
 from queue_source.messages import ListedObject
-from queue_source.options.storage import StorageOptions
+from queue_source.options.connections import StorageOptions
 from queue_source.storage.buckets.base import PAGE, Bucket, Known, Outcome, Page, if_changed
 from queue_source.storage.buckets.outcomes import THREADS, exchanged, occupied, one_by_one
 from shard_store.failpoints import reach

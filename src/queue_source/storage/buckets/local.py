@@ -16,7 +16,7 @@ from itertools import islice
 
 from queue_source.errors import BadObject, ObjectRefused, ObjectStoreError
 from queue_source.messages import ListedObject
-from queue_source.options.storage import StorageOptions
+from queue_source.options.connections import StorageOptions
 from queue_source.storage.buckets.base import PAGE, Bucket, Known, Outcome, Page, if_changed
 from queue_source.storage.local import LocalFile, allowed_places, file_time, is_version, real_path, version_of
 from shard_store.failpoints import reach

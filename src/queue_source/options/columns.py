@@ -1,7 +1,8 @@
-"""Columns as Spark's DDL writes them: `id BIGINT, tags.key STRING, lines ARRAY<STRUCT<sku: STRING, n: INT>>`.
+"""Texts that name columns: with their types, as Spark's DDL has them, and with transforms, as `partitionBy` has them.
 
-Spark itself parses it only in a JVM, which the process that is asked for a schema does not have. No pyarrow:
-`schema.ddl` makes Arrow types of what is read here.
+`id BIGINT, tags.key STRING, lines ARRAY<STRUCT<sku: STRING, n: INT>>`: Spark itself parses DDL only in a JVM, which the
+process that is asked for a schema does not have. `day(ts), bucket(16, id), country`: the words of Iceberg, singular or,
+as Spark has them, plural. No pyarrow: `schema.ddl` makes Arrow types of what is read here.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
+
+from queue_source.options.secrets import shown
 
 Path = tuple[str, ...]
 """The names that lead to a field: `("tags", "key")`. `element`, `key` and `value` are the parts of arrays and maps."""
@@ -199,3 +202,55 @@ class _Parser:
     def _unexpected(self, wanted: str) -> ValueError:
         found = "the end" if self._ended else repr(self._value)
         return ValueError(f"expected {wanted}, found {found} in {self._text!r}")
+
+
+# partitioning
+
+_TIMES = ("year", "month", "day", "hour")
+_SIZED = ("bucket", "truncate")
+_FIELD = re.compile(
+    r"\s*(?:(?P<name>[A-Za-z]+)\s*\(\s*(?:(?P<size>[0-9]{1,9})\s*,\s*)?(?P<of>[^(),]+?)\s*\)|(?P<column>[^(),]+?))\s*(?:,|$)"
+)
+
+
+class PartitionField(NamedTuple):
+    """One field: `transform` is `identity`, `year`, `month`, `day`, `hour`, `bucket` or `truncate` (of `size`)."""
+
+    transform: str
+    column: str
+    size: int = 0
+
+    def __str__(self) -> str:
+        if self.transform == "identity":
+            return self.column
+        return f"{self.transform}({f'{self.size}, ' if self.size else ''}{self.column})"
+
+
+def parse_partitioning(text: str) -> tuple[PartitionField, ...]:
+    """Raises ValueError with the part that is not understood."""
+    fields: list[PartitionField] = []
+    place = 0
+    while place < len(text.rstrip()):
+        match = _FIELD.match(text, place)
+        field = match and _field(match)
+        if not match or not field:
+            raise ValueError(
+                f"{shown(text[place:].strip())} is no partitioning; write columns or transforms of them, separated by "
+                "commas, as in day(ts), bucket(16, id), country"
+            )
+        fields.append(field)
+        place = match.end()
+    if text.rstrip().endswith(",") or len(set(fields)) < len(fields):
+        raise ValueError(f"{shown(text)} holds an empty field or one twice; write each once, as in day(ts), country")
+    return tuple(fields)
+
+
+def _field(match: re.Match[str]) -> PartitionField | None:
+    if match["column"]:
+        return PartitionField("identity", match["column"])
+    name, size = match["name"].lower(), int(match["size"] or 0)
+    if name.removesuffix("s") in _TIMES and match["size"] is None:
+        return PartitionField(name.removesuffix("s"), match["of"])
+    if name == "identity" and match["size"] is None:
+        return PartitionField(name, match["of"])
+    return PartitionField(name, match["of"], size) if name in _SIZED and size else None
