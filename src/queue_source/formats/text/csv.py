@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 import pyarrow.types as pt
@@ -15,15 +14,9 @@ from queue_source.formats.new_columns import NewColumns
 from queue_source.formats.text.blocks import Block
 from queue_source.formats.text.csv_lines import CsvReader
 from queue_source.formats.text.line_format import LineFormat, TextObject
-from queue_source.formats.text.parsing import text_converter
 from queue_source.formats.text.records import RecordReader, read_block
+from queue_source.formats.text.values import TextColumn, list_meanings
 from queue_source.options.file_format import FormatOptions
-
-_INTEGER = re.compile(r"-?(?:0|[1-9][0-9]{0,37})")
-_NUMBER = re.compile(r"-?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
-_DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
-_TIMESTAMP = re.compile(r"\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}(?::\d{2}(?:\.\d+)?)?\s*(?:Z|[+-]\d{2}:?\d{2})?")
-_TIMESTAMP_TYPE = pa.timestamp("us", tz="UTC")
 
 
 class Csv(LineFormat):
@@ -76,16 +69,16 @@ class Csv(LineFormat):
         blocks = TextObject(source, options, BadRecords("PERMISSIVE"), Part()).blocks(reader.separator, Part(0, limit))
         lines = (line for block in blocks for line in reader.lines(block.data))
         names = reader.names(next(lines, b"")) if options.header else None
-        meanings = _meanings(options) if types else []
-        columns = [_Column(meanings) for _ in names or ()]
+        meanings = list_meanings(options) if types else []
+        columns = [TextColumn(meanings) for _ in names or ()]
         for fields in map(reader.fields, lines):
             if names is None:
-                columns += [_Column(meanings) for _ in fields[len(columns) :]]
+                columns += [TextColumn(meanings) for _ in fields[len(columns) :]]
             for column, (value, quoted) in zip(columns, fields, strict=False):
                 if value != options.null_value and (value or (quoted and options.empty_value)):
-                    column.add(value)
+                    column.add_text(value)
         names = [f"_c{at}" for at in range(len(columns))] if names is None else names
-        kinds = [column.type() if types else pa.string() for column in columns]
+        kinds = [column.infer_type() if types else pa.string() for column in columns]
         return pa.schema(list(zip(names, kinds, strict=True)))
 
 
@@ -97,78 +90,6 @@ def _behind_header(reader: CsvReader, blocks: Iterator[Block]) -> Iterator[Block
             yield rest
             break
     yield from blocks
-
-
-def infer_text(text: str, options: FormatOptions) -> pa.DataType:
-    """The type of one value that is text, such as a folder of a path; null for nothing."""
-    column = _Column(_meanings(options))
-    if text:
-        column.add(text)
-    return column.type()
-
-
-Meaning = tuple[pa.DataType, Callable[[str], object]]
-"""A type that text may have, and what raises ValueError for text that has another one."""
-
-
-def _meanings(options: FormatOptions) -> list[Meaning]:
-    """What text may mean, the narrowest type first."""
-    special = {options.nan_value, options.positive_inf, options.negative_inf}
-
-    def whole(text: str) -> object:
-        """`007` is no number: it would lose its zeros."""
-        return _require(_INTEGER.fullmatch(text) is not None and -(1 << 63) <= int(text) < 1 << 63)
-
-    def floating(text: str) -> object:
-        if _INTEGER.fullmatch(text):
-            return whole(text)  # or it would lose its last digits
-        return _require(text in special or _NUMBER.fullmatch(text) is not None)
-
-    def moment(kind: pa.DataType, form: re.Pattern[str], pattern: str | None) -> Callable[[str], object]:
-        convert = text_converter(kind, options)
-        return lambda text: _require(pattern is not None or form.fullmatch(text) is not None) and convert(text)
-
-    return [
-        (pa.bool_(), text_converter(pa.bool_(), options)),
-        (pa.int64(), whole),
-        (pa.float64(), floating),
-        (pa.date32(), moment(pa.date32(), _DATE, options.date_format)),
-        (_TIMESTAMP_TYPE, moment(_TIMESTAMP_TYPE, _TIMESTAMP, options.timestamp_format)),
-    ]
-
-
-def _require(fine: bool) -> bool:
-    if not fine:
-        raise ValueError
-    return fine
-
-
-class _Column:
-    """The meanings that every value so far could have."""
-
-    __slots__ = ("_left", "_seen")
-
-    def __init__(self, meanings: list[Meaning]) -> None:
-        self._left = meanings
-        self._seen = False
-
-    def add(self, text: str) -> None:
-        self._seen = True
-        if self._left:
-            self._left = [meaning for meaning in self._left if _may_mean(meaning, text)]
-
-    def type(self) -> pa.DataType:
-        if not self._seen:
-            return pa.null()
-        return self._left[0][0] if self._left else pa.string()
-
-
-def _may_mean(meaning: Meaning, text: str) -> bool:
-    try:
-        meaning[1](text)
-    except ValueError:
-        return False
-    return True
 
 
 CSV = Csv()

@@ -11,7 +11,6 @@ is corrected before or after, or the block is read in Python (`slowly`), in Spar
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -41,9 +40,8 @@ from queue_source.formats.text.blocks import (
 )
 from queue_source.formats.text.csv_tokens import MAX_COLUMNS, CsvRecords, Field, Tokenizer, regular_quotes
 from queue_source.formats.text.marks import marks, one_earlier
-from queue_source.formats.text.parsing import TextConverter, text_converter
 from queue_source.formats.text.records import Record, RecordSchema, Rows, are_too_many
-from queue_source.formats.text.values import text_leaf
+from queue_source.formats.text.values import TextConverter, make_text_converter, quote_json, text_leaf
 from queue_source.formats.typed.columns import check_decimals, conform_column, match_names, require_any
 from queue_source.formats.types import is_bytes, is_text
 from queue_source.options.file_format import FormatOptions
@@ -149,7 +147,7 @@ class CsvReader:
 
     @cached_property
     def _converters(self) -> list[TextConverter]:
-        return [text_converter(field.type, self._options) for field in self._shape.data]
+        return [make_text_converter(field.type, self._options) for field in self._shape.data]
 
     def _take_columns(self, present: Sequence[str], matches: dict[str, str]) -> None:
         data = self._shape.data
@@ -198,13 +196,13 @@ class CsvReader:
                 name = self._shape.data.field(i).name
                 if self._shape.rescued is None:
                     record.reasons.append(f"column {name!r}: {error}")
-                rescued[name] = json.dumps(value, ensure_ascii=False)
+                rescued[name] = quote_json(value)
         if self._shape.rescued is not None:
             known = set(self._positions.values())
             for at, (value, _) in enumerate(fields):
                 if at not in known and value:
                     name = self._present[at] if at < len(self._present) else f"_c{at}"
-                    rescued[name] = json.dumps(value, ensure_ascii=False)
+                    rescued[name] = quote_json(value)
         rows.add(values, record, offset, line, rows.as_json(rescued.items()))
 
     def _as_pyarrow_wants(self, data: bytes) -> bytes | None:

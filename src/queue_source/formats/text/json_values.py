@@ -19,8 +19,8 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from queue_source.formats.text.json_parser import Array, Number, Object, dump
-from queue_source.formats.text.parsing import in_range, time_converter, to_decimal
 from queue_source.formats.text.records import Record
+from queue_source.formats.text.values import check_range, make_time_converter, parse_decimal
 from queue_source.formats.types import is_bytes, is_text
 from queue_source.options.file_format import FormatOptions
 
@@ -163,14 +163,14 @@ def _leaf(kind: pa.DataType, options: FormatOptions) -> Callable[[Any], Any]:
     if pt.is_boolean(kind):
         return _boolean
     if pt.is_integer(kind):
-        return lambda value: in_range(_integer(value), kind.bit_width)
+        return lambda value: check_range(_integer(value), kind.bit_width)
     if pt.is_floating(kind):
         return _floating
     if pt.is_decimal(kind):
         return lambda value: _decimal(value, kind)
     if is_bytes(kind):
         return _base64
-    of_text = time_converter(kind, options)
+    of_text = make_time_converter(kind, options)
     if pt.is_timestamp(kind) and kind.tz is not None:
         return lambda value: _instant(value, of_text)
     return lambda value: of_text(_string(value))
@@ -220,7 +220,7 @@ def _floating(value: Any) -> float:
 def _decimal(value: Any, kind: pa.Decimal128Type) -> Any:
     if not isinstance(value, str):
         raise _unexpected("a number", value)
-    return to_decimal(value, kind)
+    return parse_decimal(value, kind)
 
 
 def _base64(value: Any) -> bytes:

@@ -16,7 +16,7 @@ import pyarrow as pa
 from queue_source.formats.bad_records import BadRecords
 from queue_source.formats.pieces import read_in_pieces
 from queue_source.formats.text.blocks import Block, Separator
-from queue_source.formats.text.json_parser import encode_json
+from queue_source.formats.text.values import quote_json
 from queue_source.formats.typed.columns import corrupt_column
 from queue_source.options.file_format import FormatOptions
 
@@ -77,7 +77,7 @@ class Rows:
     def __init__(self, shape: RecordSchema, bad: BadRecords, uri: str) -> None:
         self._shape = shape
         self._bad = bad
-        self._where = f',"_file_path":{encode_json(uri)}' if uri else ""  # a message has no path
+        self._where = f',"_file_path":{quote_json(uri)}' if uri else ""  # a message has no path
         self._empty()
 
     def _empty(self) -> None:
@@ -118,7 +118,7 @@ class Rows:
         written = StringIO()  # a list of a million parts would take twice as much
         before = "{"
         for name, text in rescued:
-            written.write(f"{before}{encode_json(name)}:{text}")
+            written.write(f"{before}{quote_json(name)}:{text}")
             before = ","
         if before == "{":
             return None
