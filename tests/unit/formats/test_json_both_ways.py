@@ -69,5 +69,5 @@ def read(text: str) -> tuple[str, list[int]] | str:
 def test_what_is_read_quickly_is_what_is_read_slowly(text: str) -> None:
     quick = read(text)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(JsonReader, "quickly", lambda *_: None)
+        patch.setattr(JsonReader, "read_quickly", lambda *_: None)
         assert read(text) == quick

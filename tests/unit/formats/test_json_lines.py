@@ -71,7 +71,7 @@ def test_each_type_is_read_quickly_and_slowly_alike(
     kind: pa.DataType, text: str, value: Any, slowly: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if slowly:
-        monkeypatch.setattr(json_lines.JsonReader, "quickly", lambda *_: None)
+        monkeypatch.setattr(json_lines.JsonReader, "read_quickly", lambda *_: None)
     data = b'{"a":%b}\n{"a":null}\n{"other":1}\n' % text.encode()
     assert read_column(data, kind, JSON) == [value, None, None]
 

@@ -16,10 +16,10 @@ from queue_source.errors import BadObject
 from queue_source.formats.bad_records import BadRecords
 from queue_source.formats.base import OpenObject, Part
 from queue_source.formats.compression import codec_of
-from queue_source.formats.text.blocks import BOM, Block, line_separator
+from queue_source.formats.text.blocks import BOM, Block, make_separator
 from queue_source.formats.text.json_lines import JsonReader
 from queue_source.formats.text.json_parser import Number, as_text, decode
-from queue_source.formats.text.line_format import LineFormat, TextObject
+from queue_source.formats.text.lines import LineFormat, TextObject
 from queue_source.formats.text.records import RecordReader, read_block
 from queue_source.formats.types import is_text
 from queue_source.options.file_format import FormatOptions
@@ -47,11 +47,11 @@ class Json(LineFormat):
     def read(self, text: TextObject, part: Part, schema: pa.Schema) -> Iterator[pa.Table]:
         reader = self.reader(schema, text.options, text.bad, text.uri)
         if text.options.multi_line:
-            for document in text.document(text.options.max_document_bytes):
-                yield from reader.whole(document)
+            for document in text.read_document(text.options.max_document_bytes):
+                yield from reader.read_whole(document)
             return
         unseen = part == Part()
-        for block in text.blocks(reader.separator, part):
+        for block in text.read_blocks(reader.separator, part):
             for table in read_block(reader, block):
                 if unseen and table.num_rows:
                     if all(column.null_count == table.num_rows for column in table.columns):
@@ -79,7 +79,7 @@ class Json(LineFormat):
         document = options.multi_line or _is_document(body)
         if options.plain_utf8 and len(body) <= _SMALL and codec_of("", body) is None:
             reader, block = self.reader(schema, options, bad, ""), Block(0, body.removeprefix(BOM))
-            return reader.whole(block) if document else reader.slowly(block)
+            return reader.read_whole(block) if document else reader.read_slowly(block)
         if document:
             options = replace(options, multi_line=True, line_sep=None)
         return super().read_body(body, schema, options, bad)
@@ -116,11 +116,11 @@ def _records(text: TextObject, limit: int) -> Iterator[dict[str, Any]]:
     """The decoded objects of an object's first bytes."""
     if text.options.multi_line:
         parts: Iterable[tuple[int, bytes]] = (
-            (block.offset, block.data) for block in text.document(text.options.max_document_bytes)
+            (block.offset, block.data) for block in text.read_document(text.options.max_document_bytes)
         )
     else:
-        separator = line_separator(text.options)
-        found = text.blocks(separator, Part(0, limit))
+        separator = make_separator(text.options)
+        found = text.read_blocks(separator, Part(0, limit))
         parts = ((block.offset + at, line) for block in found for at, line in separator.split(block.data))
     for offset, record in parts:
         if not record.strip():

@@ -25,11 +25,9 @@ from queue_source.formats.text.blocks import (
     BOM,
     Block,
     LineEnds,
-    count_lines,
-    count_newlines,
-    is_utf8,
-    line_separator,
-    unified,
+    Lines,
+    make_separator,
+    unify_lines,
 )
 from queue_source.formats.text.json_parser import (
     MAX_DEPTH,
@@ -44,7 +42,7 @@ from queue_source.formats.text.json_parser import (
     parse_objects,
 )
 from queue_source.formats.text.json_values import Objects, TextNeeded
-from queue_source.formats.text.records import MAX_REASONS, Record, RecordSchema, Rows, are_too_many
+from queue_source.formats.text.records import MAX_REASONS, Record, RecordSchema, Rows, has_too_many_cells
 from queue_source.formats.text.values import text_leaf
 from queue_source.formats.typed.columns import check_decimals, conform_column, require_any
 from queue_source.formats.types import inner_types, is_bytes
@@ -73,33 +71,33 @@ class JsonReader:
         self._options = options
         self._leaf = text_leaf(options)
         self._known = KnownNames(schema, options) if options.watch_new_columns else None
-        self.separator = line_separator(options)
+        self.separator = make_separator(options)
         self.only_slowly = any(_has_map(field.type) for field in self._shape.data)
 
-    def quickly(self, data: bytes) -> pa.Table | None:
-        if not is_utf8(data):
+    def read_quickly(self, data: bytes) -> pa.Table | None:
+        text = unify_lines(data, self._separator_text, blank=b" ")
+        if text is None:
             return None
-        lines = unified(data, self._separator_text, blank=b" ")
-        if not lines or not _NOT_BLANK.search(lines):
+        if not _NOT_BLANK.search(text):
             return self._shape.full.empty_table()
-        plain, lines_are_short = _look(lines)
-        newlines = count_newlines(lines)
-        if are_too_many(newlines, self._shape.full):
+        lines = Lines.of(text)
+        plain, lines_are_short = _look(text)
+        if has_too_many_cells(lines.newlines, self._shape.full):
             return None
-        if not plain and _NO_OBJECT.search(lines) is not None:
+        if not plain and _NO_OBJECT.search(text) is not None:
             return None
         infers = self._shape.rescued is not None or self._known is not None
-        if (infers or not lines_are_short) and _may_be_beyond(lines, infers=infers):
+        if (infers or not lines_are_short) and _may_be_beyond(text, infers=infers):
             return None
         try:
-            parsed = self._parse(lines)
+            parsed = self._parse(text)
             # where lines are blank, their number may be right by chance
             guess = parsed.num_rows if plain else -1
-            if count_lines(lines, newlines, guess, strip=True) != parsed.num_rows:
+            if lines.count_filled(guess, strip=True) != parsed.num_rows:
                 return None  # two objects in a line, or one over two
             if self._has_more(parsed.schema):
                 return None  # to be rescued, or a reason to stop
-            if _has_odd_numbers(parsed) and _ODD_NUMBER.search(lines) is not None:
+            if _has_odd_numbers(parsed) and _ODD_NUMBER.search(text) is not None:
                 return None
             check_decimals(parsed)
             columns = [conform_column(parsed.column(i), field, self._leaf) for i, field in enumerate(self._shape.data)]
@@ -109,16 +107,16 @@ class JsonReader:
             parsed = pa.Table.from_arrays(columns, schema=self._shape.data)
         return self._shape.assemble(parsed)
 
-    def slowly(self, block: Block) -> Iterator[pa.Table]:
+    def read_slowly(self, block: Block) -> Iterator[pa.Table]:
         rows = Rows(self._shape, self._bad, self._uri)
         for offset, line in self.separator.split(block.data):
             if line.strip(_WHITE):
                 self._read_record(rows, block.offset + offset, line)
                 if rows.are_many:
-                    yield rows.take()
-        yield rows.take()
+                    yield rows.take_table()
+        yield rows.take_table()
 
-    def whole(self, block: Block) -> Iterator[pa.Table]:
+    def read_whole(self, block: Block) -> Iterator[pa.Table]:
         """One document (`multiLine`): what is bad in it makes all of it one bad record."""
         data = block.data.removeprefix(BOM).lstrip(_WHITE)
         lines = items_as_lines(data) if len(data) > _SMALL_DOCUMENT else None
@@ -138,11 +136,11 @@ class JsonReader:
         elif data:
             rows = Rows(self._shape, self._bad, self._uri)
             self._read_record(rows, block.offset, block.data)
-            yield rows.take()
+            yield rows.take_table()
 
     def _items_quickly(self, lines: bytes) -> pa.Table | None:
         """The rows of items, a line each; None if any of them takes a closer look."""
-        table = None if self.only_slowly else self.quickly(lines)
+        table = None if self.only_slowly else self.read_quickly(lines)
         return table if table is not None and table.num_rows == lines.count(b"\n") + 1 else None
 
     def _items(self, block: Block, lines: bytes) -> list[pa.Table]:
@@ -152,24 +150,24 @@ class JsonReader:
         try:
             for piece in _pieces(lines, BLOCK_SIZE):
                 if (table := self._items_quickly(piece)) is not None:
-                    tables += [rows.take(), table]
+                    tables += [rows.take_table(), table]
                     continue
                 for _, line in LineEnds().split(piece):
-                    rows.add_all(self._item(rows, line, record), Record(), block.offset, line)
+                    rows.add_rows(self._item(rows, line, record), Record(), block.offset, line)
                     del record.reasons[MAX_REASONS:]
                     pending += len(line)
                     if pending > _DECODED or rows.are_many:
-                        tables.append(rows.take())
+                        tables.append(rows.take_table())
                         pending = 0
         except ValueError as error:  # UnicodeDecodeError is one
             record, tables = Record(), []
             record.reasons.append(f"not JSON: {error}")
             rows = Rows(self._shape, self._bad, self._uri)
-            rows.add(rows.nothing(), record, block.offset, block.data)
-            return [rows.take()]
-        tables = [table for table in (*tables, rows.take()) if table.num_rows]
+            rows.add_record(rows.make_nulls(), record, block.offset, block.data)
+            return [rows.take_table()]
+        tables = [table for table in (*tables, rows.take_table()) if table.num_rows]
         if record.reasons:
-            rows.add_all([], record, block.offset, block.data)  # to count it
+            rows.add_rows([], record, block.offset, block.data)  # to count it
             tables = [self._with_text(tables[0], block.data), *tables[1:]] if self._bad.keeps and tables else []
         return tables
 
@@ -228,7 +226,7 @@ class JsonReader:
         except ValueError as error:
             record.reasons.append(f"not JSON: {error}")
         if record.reasons:
-            rows.add(rows.nothing(), record, offset, line)
+            rows.add_record(rows.make_nulls(), record, offset, line)
             return
         if self._known is not None:
             for one in objects:
@@ -239,7 +237,7 @@ class JsonReader:
             record = Record()
             read = self._read(rows, parse_objects(text), record)
         # one bad object of several makes the record bad, and so all its rows
-        rows.add_all(read, record, offset, line)
+        rows.add_rows(read, record, offset, line)
 
     def _read(self, rows: Rows, objects: list[dict[str, Any]], record: Record) -> list[tuple[list[Any], str | None]]:
         """The values of each object, and what is rescued of it."""
@@ -247,7 +245,7 @@ class JsonReader:
         for one in objects:
             values, rescued = self._objects.read(one, record)
             texts = ((name, dump(value)) for name, value in rescued.items())
-            read.append((values, rows.as_json(texts) if rescued else None))
+            read.append((values, rows.write_rescued(texts) if rescued else None))
         return read
 
     def _has_more(self, parsed: pa.Schema) -> bool:
