@@ -15,7 +15,7 @@ from queue_source.errors import BadObject, OptionError
 from queue_source.formats.base import check_schema
 from queue_source.formats.text import blocks, records
 from queue_source.formats.text.csv import CsvReader
-from queue_source.formats.text.json_lines import JsonReader
+from queue_source.formats.text.json import JsonReader
 from queue_source.options.file_format import FormatOptions
 from support.reading import UTC_MICROS, read_with_problems, refused
 

@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from queue_source.errors import BadObject
-from queue_source.formats.text.json_lines import JsonReader
+from queue_source.formats.text.json import JsonReader
 from queue_source.options.file_format import FormatOptions
 from support.reading import read_with_problems
 

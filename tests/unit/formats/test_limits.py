@@ -13,7 +13,7 @@ from queue_source.formats.bad_records import BadRecords
 from queue_source.formats.text import records
 from queue_source.formats.text.blocks import Block
 from queue_source.formats.text.csv import CsvReader
-from queue_source.formats.text.json_lines import JsonReader
+from queue_source.formats.text.json import JsonReader
 from queue_source.formats.typed import limits
 from queue_source.formats.typed.limits import Batches, Limits
 from queue_source.options.file_format import FormatOptions
@@ -130,9 +130,9 @@ def test_rows_that_are_read_one_by_one_are_handed_on_before_they_are_too_many(
 
 def test_items_of_a_large_document_are_handed_on_before_they_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(records, "MAX_CELLS", 9)
-    monkeypatch.setattr(JsonReader, "_items_quickly", lambda *_: None)
+    monkeypatch.setattr(JsonReader, "_read_items_quickly", lambda *_: None)
     data = b"[" + b",".join(b'{"a":%d,"b":"x"}' % n for n in range(10)) + b"]"
     reader = JsonReader(SCHEMA, FormatOptions("json", multi_line=True), BadRecords("PERMISSIVE"), "uri")
-    tables = reader._items(Block(0, data), data[1:-1].replace(b"},{", b"}\n{"))
+    tables = reader._read_items(Block(0, data), data[1:-1].replace(b"},{", b"}\n{"))
     assert [table.num_rows for table in tables] == [3, 3, 3, 1]
     assert pa.concat_tables(tables)["a"].to_pylist() == list(range(10))

@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 
 from queue_source.errors import BadObject
 from queue_source.formats.bad_records import BadRecords
-from queue_source.formats.text import blocks, csv, json_lines
+from queue_source.formats.text import blocks, csv
+from queue_source.formats.text import json as json_format
 from queue_source.formats.text.blocks import Block
 from queue_source.options.file_format import FormatOptions
 from support.reading import UTC_MICROS, read_bytes, read_with_problems
@@ -120,7 +121,7 @@ def test_json_written_by_python_is_read_back_equal(table: pa.Table, ascii_only: 
 @given(tables({k: v for k, v in {**COLUMNS, **NESTED}.items() if k != "map"}))
 def test_the_quick_and_the_slow_way_read_the_same_json(table: pa.Table) -> None:
     data = _json_bytes(table, ascii_only=True, blank=False)
-    reader = json_lines.JsonReader(table.schema, FormatOptions("json"), BadRecords("FAILFAST"), "uri")
+    reader = json_format.JsonReader(table.schema, FormatOptions("json"), BadRecords("FAILFAST"), "uri")
     quick = reader.read_quickly(data)
     assert quick is not None
     assert pa.concat_tables(reader.read_slowly(Block(0, data))).equals(quick)
@@ -228,7 +229,7 @@ def test_the_size_of_blocks_changes_nothing(block: int, table: pa.Table) -> None
     data = sink.getvalue()
     lines = _json_bytes(plain, ascii_only=False, blank=True)
     with pytest.MonkeyPatch.context() as patch:
-        for module in (blocks, csv, json_lines):
+        for module in (blocks, csv, json_format):
             patch.setattr(module, "BLOCK_SIZE", block)
         assert read_bytes(data, plain.schema, FormatOptions("csv", header=True, escape="")) == plain.to_pylist()
         assert read_bytes(lines, plain.schema, FormatOptions("json")) == plain.to_pylist()
