@@ -23,13 +23,13 @@ from queue_source.formats.bad_records import BadRecords
 from queue_source.formats.base import OpenObject, Part
 from queue_source.formats.date_patterns import pattern_for
 from queue_source.formats.new_columns import NewColumns, check_header
-from queue_source.formats.text.blocks import BLOCK_SIZE, Block, Lines, Separator, make_separator
+from queue_source.formats.text.blocks import BLOCK_SIZE, Block, Separator, make_separator
 from queue_source.formats.text.csv_grammar import (
     MAX_COLUMNS,
+    CsvLines,
     CsvRecords,
     Field,
     Tokenizer,
-    may_have_hexadecimals,
     plain_lines,
 )
 from queue_source.formats.text.lines import LineFormat, TextObject
@@ -113,7 +113,7 @@ class CsvReader:
             return []
 
     def read_quickly(self, data: bytes) -> pa.Table | None:
-        lines = plain_lines(data, self._options, len(self._present))
+        lines = plain_lines(data, self._options, len(self._present), has_integers=self._has_integers)
         if lines is None:
             return None
         if not _NOT_BLANK.search(lines.text):
@@ -152,6 +152,7 @@ class CsvReader:
         data = self._shape.data
         self._present = present
         self._positions = {i: present.index(matches[name]) for i, name in enumerate(data.names) if name in matches}
+        self._has_integers = any(pt.is_integer(data.field(i).type) for i in self._positions)
         unmatched = len(present) - len(self._positions)
         self.only_slowly = self._shape.rescued is not None and unmatched > 0
 
@@ -160,10 +161,10 @@ class CsvReader:
         comment = self._options.comment.encode()
         return bool(line.strip(_CONTROLS)) and not (comment and line.startswith(comment))
 
-    def _parse_lines(self, lines: Lines) -> pa.Table | None:
+    def _parse_lines(self, lines: CsvLines) -> pa.Table | None:
         """Parse the lines with pyarrow, a row each; None where there are other rows. Raises pa.ArrowException."""
         options, text = self._options, lines.text
-        convert = self._convert_options(text)
+        convert = self._convert_options(integers_as_text=lines.hexadecimals)
         parse = pc_csv.ParseOptions(
             delimiter=options.sep,
             quote_char=options.quote or False,
@@ -191,11 +192,9 @@ class CsvReader:
         check_decimals(table)
         return table
 
-    def _convert_options(self, text: bytes) -> pc_csv.ConvertOptions:
+    def _convert_options(self, *, integers_as_text: bool) -> pc_csv.ConvertOptions:
         """Tell pyarrow the columns that are declared, and what is null in them."""
         options, data = self._options, self._shape.data
-        integers = any(pt.is_integer(data.field(i).type) for i in self._positions)
-        integers_as_text = integers and may_have_hexadecimals(text)
         types = {
             _name_position(at): self._wire_type(data.field(i).type, integers_as_text)
             for i, at in self._positions.items()

@@ -15,12 +15,13 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
 import numpy as np
 
-from queue_source.formats.text.blocks import BOM, Lines, keep_utf8, unify_lines
+from queue_source.formats.text.blocks import BOM, Lines, count_newlines, keep_utf8, unify_lines
 from queue_source.options.file_format import FormatOptions
 
 Places = np.ndarray[Any, np.dtype[np.intp]]
@@ -53,10 +54,18 @@ _LITTLE = np.dtype("<u8")
 _ONE, _LAST = np.uint64(1), np.uint64(63)
 
 
-def plain_lines(data: bytes, options: FormatOptions, columns: int) -> Lines | None:
+@dataclass(frozen=True, slots=True)
+class CsvLines(Lines):
+    """Lines of CSV with plain quotes and nothing but records. `hexadecimals`: pyarrow may find some among integers."""
+
+    hexadecimals: bool
+
+
+def plain_lines(data: bytes, options: FormatOptions, columns: int, *, has_integers: bool) -> CsvLines | None:
     """Write the records so that pyarrow reads them as Spark does: in lines, with plain quotes and nothing else.
 
-    None where they cannot be written so. `columns` is how many there are in the object.
+    None where they cannot be written so. `columns` is how many there are in the object; `has_integers` says whether any
+    is declared to hold integers.
     """
     if data.startswith(BOM):  # which pyarrow leaves out wherever a block begins
         return None
@@ -81,7 +90,7 @@ def plain_lines(data: bytes, options: FormatOptions, columns: int) -> Lines | No
     has_quotes = quote and quote in lines
     if has_quotes and not are_quotes_regular(lines, quote, options.sep.encode(), over_lines=options.multi_line):
         return None
-    return Lines.of(lines)
+    return CsvLines(lines, count_newlines(lines), has_integers and _may_have_hexadecimals(lines))
 
 
 def _may_have_blank_line(lines: bytes) -> bool:
@@ -132,6 +141,13 @@ def _double_escaped_quotes(lines: bytes, options: FormatOptions) -> bytes | None
     if any(escape + quote in part for part in outside):
         return None  # no end of the field that this quote is in was found
     return b"".join(chain.from_iterable(zip(outside, [*inside, b""], strict=True)))
+
+
+def _may_have_hexadecimals(lines: bytes) -> bool:
+    """Whether there is a `0x`: pyarrow takes it for the beginning of a number. A search for two characters is slow."""
+    if b"x" not in lines and b"X" not in lines:
+        return False
+    return bool((mark_characters(lines, b"0") & move_earlier(mark_characters(lines, b"xX"))).any())
 
 
 def are_quotes_regular(
@@ -309,13 +325,6 @@ def _field_expression(options: FormatOptions) -> str:
     quoted = rf"{q}(?P<quoted>{inner}){q}[{behind}]*{border}"  # spaces behind a closing quote are no data
     never_closed = rf"{q}(?P<open>{inner}){f'{e}?' if e else ''}\Z"
     return rf"{leading}(?:{quoted}|{never_closed}{many}|(?P<stray>{q}{inner}[^{stop}]*)|{plain})"
-
-
-def may_have_hexadecimals(lines: bytes) -> bool:
-    """Whether there is a `0x`: pyarrow takes it for the beginning of a number. A search for two characters is slow."""
-    if b"x" not in lines and b"X" not in lines:
-        return False
-    return bool((mark_characters(lines, b"0") & move_earlier(mark_characters(lines, b"xX"))).any())
 
 
 def mark_characters(data: bytes, characters: bytes) -> Marks:
