@@ -138,7 +138,7 @@ def test_no_call_of_a_task_climbs_back_up_the_layers(tmp_path: Path) -> None:
         until(lambda: world.depth() == EMPTY, loop.batch)
     assert sum(rows) == 30
     seen = {callee for _, callee in trace.calls}
-    assert {"queue_source.read.task", "queue_source.storage.files", "queue_source.formats.text.json_lines"} <= seen
+    assert {"queue_source.read.task", "queue_source.storage.files", "queue_source.formats.text.json"} <= seen
     assert trace.climbs() == set()
 
 

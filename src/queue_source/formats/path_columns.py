@@ -7,7 +7,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 
 from queue_source.errors import BadObject
-from queue_source.formats.text.parsing import text_converter
+from queue_source.formats.text.values import make_text_converter
 from queue_source.options.content import FormatOptions
 
 _NULL = "__HIVE_DEFAULT_PARTITION__"
@@ -27,7 +27,7 @@ def path_columns(uri: str, schema: pa.Schema, options: FormatOptions) -> dict[st
             raise BadObject("wrong-columns", f"the path has no folder {name}=...: {uri!r}")
         text, kind = found[name], schema.field(name).type
         try:
-            convert = text_converter(kind, FormatOptions(options.file_format, timezone=options.timezone))
+            convert = make_text_converter(kind, FormatOptions(options.file_format, timezone=options.timezone))
             value = None if text == _NULL else convert(text)
         except ValueError as error:
             raise BadObject("wrong-columns", f"column {name!r} in the path: {error}") from error

@@ -67,7 +67,7 @@ class _Bodies:
             return None
         try:
             with BoundedMemory(format.decode_memory(self.options)):
-                table = reader.quickly(b"\n".join(lines))
+                table = reader.read_quickly(b"\n".join(lines))
         except BadObject:  # one of them is too large, or all together
             return None
         if table is None or table.num_rows != len(numbered):

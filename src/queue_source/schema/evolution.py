@@ -14,7 +14,7 @@ import pyarrow as pa
 from queue_source.errors import BadObject, ObjectStoreError, SchemaChanged
 from queue_source.formats.base import OpenObject, format_of
 from queue_source.formats.new_columns import NewColumns, no_data
-from queue_source.formats.text.json import infer_records
+from queue_source.formats.text.json_values import infer_records
 from queue_source.options import ContentOptions
 from queue_source.options.content import FormatOptions
 from queue_source.schema.ddl import parse_fields

@@ -14,8 +14,8 @@ import pytest
 from queue_source.errors import BadObject, OptionError
 from queue_source.formats.base import check_schema
 from queue_source.formats.text import blocks, records
-from queue_source.formats.text.csv_lines import CsvReader
-from queue_source.formats.text.json_lines import JsonReader
+from queue_source.formats.text.csv import CsvReader
+from queue_source.formats.text.json import JsonReader
 from queue_source.options.content import FormatOptions
 from support.reading import UTC_MICROS, read_with_problems, refused
 
@@ -183,13 +183,13 @@ def test_one_bad_record_in_a_large_block_is_found_and_its_block_still_read_quick
     monkeypatch.setattr(records, "SMALLEST_PIECE", 1000)
     slow: list[int] = []
     for reader in (CsvReader, JsonReader):
-        original = reader.slowly
+        original = reader.read_slowly
 
         def slowly(self: Any, block: blocks.Block, original: Any = original) -> Iterator[pa.Table]:
             slow.append(len(block.data))
             yield from original(self, block)
 
-        monkeypatch.setattr(reader, "slowly", slowly)
+        monkeypatch.setattr(reader, "read_slowly", slowly)
     for file_format, line in (("csv", b"%d,x,0.5"), ("json", b'{"a":%d,"b":"x"}')):
         slow.clear()
         lines = [line % i for i in range(10_000)]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from queue_source.formats.text import blocks, csv_tokens
+from queue_source.formats.text import blocks, csv_grammar
 from queue_source.options.content import FormatOptions
 from support.reading import read_with_problems
 
@@ -18,8 +18,8 @@ TWO = pa.schema([("a", pa.string()), ("b", pa.string())])
 
 @pytest.fixture
 def at_most_three_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(csv_tokens, "_POSSESSIVE", False)
-    monkeypatch.setattr(csv_tokens, "_MOST_PAIRS", 3)
+    monkeypatch.setattr(csv_grammar, "_POSSESSIVE", False)
+    monkeypatch.setattr(csv_grammar, "_MOST_PAIRS", 3)
 
 
 @settings(max_examples=300, deadline=None)
@@ -27,7 +27,7 @@ def at_most_three_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_same_is_read(text: str, multi_line: bool, escape: str) -> None:
     options = FormatOptions("csv", multi_line=multi_line, escape=escape)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(csv_tokens, "_POSSESSIVE", False)
+        patch.setattr(csv_grammar, "_POSSESSIVE", False)
         older = read_with_problems(text.encode(), TWO, options)
     newer = read_with_problems(text.encode(), TWO, options)
     assert (older.rows, older.reasons) == (newer.rows, newer.reasons)

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from queue_source.formats.text import blocks, csv_lines
+from queue_source.formats.text import blocks, csv
 from queue_source.options.content import FormatOptions
 from support.reading import UTC_MICROS, read_bytes, read_column, refused
 
@@ -255,7 +255,7 @@ def test_a_line_longer_than_a_block_is_read_and_rows_keep_their_order(
     ours: int, pyarrows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(blocks, "BLOCK_SIZE", ours)
-    monkeypatch.setattr(csv_lines, "BLOCK_SIZE", pyarrows)
+    monkeypatch.setattr(csv, "BLOCK_SIZE", pyarrows)
     lines = [b"%d,x" % i for i in range(200)] + [b"200," + b"x" * 5000] + [b"%d,x" % i for i in range(201, 300)]
     schema = pa.schema([("a", pa.int64()), ("b", pa.string())])
     for end in (b"\n", b"\r\n", b"\r"):

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from queue_source.formats.text import blocks, csv_tokens
-from queue_source.formats.text.csv_tokens import CsvRecords
+from queue_source.formats.text import blocks, csv_grammar
+from queue_source.formats.text.csv_grammar import CsvRecords
 from queue_source.options.content import FormatOptions
 from support.reading import read_with_problems
 
@@ -71,10 +71,10 @@ def test_the_quick_way_to_the_ends_of_records_finds_what_the_grammar_says(
 ) -> None:
     records = CsvRecords(FormatOptions("csv", multi_line=True, comment=comment, ignore_leading_white_space=spaces))
     data = text.encode()
-    quick = [end for end in records.ends(data).tolist() if end < len(data)]
+    quick = [end for end in records.find_ends(data).tolist() if end < len(data)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(csv_tokens, "regular_quotes", lambda *_args, **_options: False)
-        assert [end for end in records.ends(data).tolist() if end < len(data)] == quick
+        patch.setattr(csv_grammar, "are_quotes_regular", lambda *_args, **_options: False)
+        assert [end for end in records.find_ends(data).tolist() if end < len(data)] == quick
 
 
 @settings(max_examples=200, deadline=None)

@@ -11,9 +11,9 @@ import pytest
 
 from queue_source.formats.bad_records import BadRecords
 from queue_source.formats.base import Part
-from queue_source.formats.text import csv_lines
+from queue_source.formats.text import csv
 from queue_source.formats.text.blocks import Block
-from queue_source.formats.text.csv_tokens import MAX_COLUMNS
+from queue_source.formats.text.csv_grammar import MAX_COLUMNS
 from queue_source.formats.text.records import read_block
 from queue_source.options.content import FormatOptions
 from support.reading import UTC_MICROS, read_bytes, read_with_problems
@@ -61,7 +61,7 @@ def test_a_name_that_is_twice_in_the_header_has_its_place_behind_it_as_in_spark(
 def test_a_byte_order_mark_at_a_later_line_is_data() -> None:
     lines = b"x,1\n\xef\xbb\xbfy,2\n"
     schema = pa.schema([("a", pa.string()), ("b", pa.int32())])
-    reader = csv_lines.CsvReader(schema, FormatOptions("csv"), BadRecords("PERMISSIVE"), "")
+    reader = csv.CsvReader(schema, FormatOptions("csv"), BadRecords("PERMISSIVE"), "")
     blocks = [Block(0, lines[:4]), Block(4, lines[4:])]
     rows = [row["a"] for block in blocks for table in read_block(reader, block) for row in table.to_pylist()]
     assert rows == ["x", "\ufeffy"]

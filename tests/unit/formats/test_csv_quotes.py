@@ -7,9 +7,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from queue_source.formats.text import csv_lines, csv_tokens, marks
-from queue_source.formats.text.csv_lines import CsvReader
-from queue_source.formats.text.csv_tokens import regular_quotes
+from queue_source.formats.text import csv, csv_grammar
+from queue_source.formats.text.csv import CsvReader
+from queue_source.formats.text.csv_grammar import are_quotes_regular
 from queue_source.options.content import FormatOptions
 from support.reading import read_with_problems
 
@@ -41,9 +41,9 @@ def are_regular(text: str, *, over_lines: bool, open_end: bool) -> bool:
 def test_quotes_are_regular_where_each_one_is(text: str, over_lines: bool, open_end: bool, at_once: int) -> None:
     expected = are_regular(text, over_lines=over_lines, open_end=open_end)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(marks, "_AT_ONCE", at_once)
-        patch.setattr(csv_tokens, "_IN_CACHE", at_once // 8)
-        assert regular_quotes(text.encode(), b'"', b",", over_lines=over_lines, open_end=open_end) == expected
+        patch.setattr(csv_grammar, "_MARKED_AT_ONCE", at_once)
+        patch.setattr(csv_grammar, "_CHECKED_AT_ONCE", at_once // 8)
+        assert are_quotes_regular(text.encode(), b'"', b",", over_lines=over_lines, open_end=open_end) == expected
 
 
 @settings(max_examples=300, deadline=None)
@@ -55,9 +55,9 @@ def test_quotes_are_regular_where_each_one_is(text: str, over_lines: bool, open_
 def test_what_is_read_quickly_is_what_is_read_slowly(text: str, block: int, multi_line: bool, escape: str) -> None:
     options = FormatOptions("csv", mode="PERMISSIVE", multi_line=multi_line, escape=escape)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(csv_lines, "BLOCK_SIZE", block)
+        patch.setattr(csv, "BLOCK_SIZE", block)
         quick = read_with_problems(text.encode(), TWO, options)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(CsvReader, "quickly", lambda *_: None)
+        patch.setattr(CsvReader, "read_quickly", lambda *_: None)
         slow = read_with_problems(text.encode(), TWO, options)
     assert (quick.rows, quick.offsets) == (slow.rows, slow.offsets)

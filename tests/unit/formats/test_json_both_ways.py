@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from queue_source.errors import BadObject
-from queue_source.formats.text.json_lines import JsonReader
+from queue_source.formats.text.json import JsonReader
 from queue_source.options.content import FormatOptions
 from support.reading import read_with_problems
 
@@ -69,5 +69,5 @@ def read(text: str) -> tuple[str, list[int]] | str:
 def test_what_is_read_quickly_is_what_is_read_slowly(text: str) -> None:
     quick = read(text)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(JsonReader, "quickly", lambda *_: None)
+        patch.setattr(JsonReader, "read_quickly", lambda *_: None)
         assert read(text) == quick

@@ -12,7 +12,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from queue_source.formats.text import blocks, json_lines
+from queue_source.formats.text import blocks
+from queue_source.formats.text import json as json_format
 from queue_source.options.content import FormatOptions
 from support.reading import UTC_MICROS, read_bytes, read_column, read_with_problems, refused
 
@@ -71,7 +72,7 @@ def test_each_type_is_read_quickly_and_slowly_alike(
     kind: pa.DataType, text: str, value: Any, slowly: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if slowly:
-        monkeypatch.setattr(json_lines.JsonReader, "quickly", lambda *_: None)
+        monkeypatch.setattr(json_format.JsonReader, "read_quickly", lambda *_: None)
     data = b'{"a":%b}\n{"a":null}\n{"other":1}\n' % text.encode()
     assert read_column(data, kind, JSON) == [value, None, None]
 
@@ -256,7 +257,7 @@ DOCUMENT = FormatOptions("json", multi_line=True)
 def test_a_document_of_many_ordinary_items_is_read_by_either_parser(
     kind: pa.DataType, block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(json_lines, "BLOCK_SIZE", block)
+    monkeypatch.setattr(json_format, "BLOCK_SIZE", block)
     value = {"a": 1, "b": 2} if pa.types.is_map(kind) else {"k": [1]} if pa.types.is_string(kind) else 7
     text = json.dumps([{"a": value, "n": number} for number in range(10_000)], indent=1)
     options = replace(DOCUMENT, max_record_bytes=len(text) + 1)  # the values are more than it has room for at once
@@ -272,7 +273,7 @@ def test_a_document_of_many_ordinary_items_is_read_by_either_parser(
 def test_one_bad_item_of_a_large_document_makes_all_of_it_one_bad_record(
     block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(json_lines, "BLOCK_SIZE", block)
+    monkeypatch.setattr(json_format, "BLOCK_SIZE", block)
     schema = pa.schema([("a", pa.int64()), ("_corrupt_record", pa.string())])
     items = [b'{"a":%d,"b":[%s]}' % (number, b"0," * 20 + b"0") for number in range(5000)]
     items[4000] = b'{"a":"x"}'
@@ -294,7 +295,7 @@ def test_one_bad_item_of_a_large_document_makes_all_of_it_one_bad_record(
 def test_a_document_may_be_longer_than_a_record_but_none_of_its_items(
     block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(json_lines, "BLOCK_SIZE", block)
+    monkeypatch.setattr(json_format, "BLOCK_SIZE", block)
     options = replace(DOCUMENT, max_record_bytes=100_000)
     items = [b'{"a":%d,"b":"%b"}' % (number, b"x" * 90) for number in range(1200)]
     assert read_column(b"[" + b",".join(items) + b"]", pa.int64(), options) == list(range(1200))
@@ -314,13 +315,13 @@ def test_a_document_of_one_large_object_is_read() -> None:
 
 def test_a_record_of_very_many_keys_is_rescued_without_a_column_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
     parsed: list[bytes] = []
-    parse = json_lines.JsonReader._parse
+    parse = json_format.JsonReader._parse_lines
 
-    def seen(reader: json_lines.JsonReader, lines: bytes) -> pa.Table:
+    def seen(reader: json_format.JsonReader, lines: bytes) -> pa.Table:
         parsed.append(lines)
         return parse(reader, lines)
 
-    monkeypatch.setattr(json_lines.JsonReader, "_parse", seen)
+    monkeypatch.setattr(json_format.JsonReader, "_parse_lines", seen)
     others = {f"key{number}": number for number in range(20_000)}
     records = [{"a": 1}, {"a": 2, **others}, {"a": 3}]
     schema = pa.schema([("a", pa.int64()), ("rest", pa.string())])

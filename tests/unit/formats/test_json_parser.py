@@ -12,15 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queue_source.formats.text import json_lines
-from queue_source.formats.text.json_parser import (
+from queue_source.formats.text import json as json_format
+from queue_source.formats.text.json_grammar import (
     MAX_DEPTH,
     Object,
-    decode,
-    dump,
+    cut_items,
+    decode_objects,
+    dump_value,
     has_long_number,
-    items_as_lines,
-    nesting,
+    measure_depth,
     parse_objects,
 )
 from queue_source.options.content import FormatOptions
@@ -42,8 +42,8 @@ def test_what_python_writes_is_parsed_as_pythons_decoder_does(value: Any, ascii_
         text.encode()
     except UnicodeEncodeError:
         return
-    assert parse_objects(text) == decode(text)
-    assert json.loads(dump(parse_objects(text)[0])) == value
+    assert parse_objects(text) == decode_objects(text)
+    assert json.loads(dump_value(parse_objects(text)[0])) == value
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_what_python_writes_is_parsed_as_pythons_decoder_does(value: Any, ascii_
 )  # fmt: skip
 def test_what_is_no_record_of_json_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"\w"):
-        decode(text)
+        decode_objects(text)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_what_is_no_record_of_json_is_refused(text: str) -> None:
     ],
 )
 def test_what_spark_takes_for_json_is_parsed(text: str, value: dict[str, Any]) -> None:
-    assert decode(text) == [value]
+    assert decode_objects(text) == [value]
 
 
 def test_an_object_knows_its_text_and_its_repeated_keys() -> None:
@@ -87,27 +87,27 @@ def test_depth_has_a_limit_and_needs_no_stack(start: str, end: str) -> None:
     steps = 2 if len(end) == 2 else 1
     within = (MAX_DEPTH - 2) // steps
     inner = f'{{"k":{start * within}1{end * within}}}'
-    (found,) = decode(inner)
-    assert dump(found) == inner
+    (found,) = decode_objects(inner)
+    assert dump_value(found) == inner
     for depth in (MAX_DEPTH, 1_000_000):
         with pytest.raises(ValueError, match="more than 1000 deep"):
-            decode(f'{{"k":{start * depth}1{end * depth}}}')
+            decode_objects(f'{{"k":{start * depth}1{end * depth}}}')
     with pytest.raises(ValueError, match="more than 1000 deep"):
-        decode(f'{{"k":{start * 100_000}')
+        decode_objects(f'{{"k":{start * 100_000}')
 
 
 def test_brackets_in_texts_are_no_depth() -> None:
-    assert nesting(b'{"a":"[[[{","b":[1],"c\\"{":[[]]}') == 3
-    assert decode('{"a":"%s"}' % ("[" * 5000)) == [{"a": "[" * 5000}]
+    assert measure_depth(b'{"a":"[[[{","b":[1],"c\\"{":[[]]}') == 3
+    assert decode_objects('{"a":"%s"}' % ("[" * 5000)) == [{"a": "[" * 5000}]
 
 
 def test_a_number_has_at_most_a_thousand_digits_and_a_record_so_many_values() -> None:
-    assert decode('{"a":%s}' % ("1" * 1000)) == [{"a": "1" * 1000}]
+    assert decode_objects('{"a":%s}' % ("1" * 1000)) == [{"a": "1" * 1000}]
     with pytest.raises(ValueError, match="more than 1000 characters"):
-        decode('{"a":%s}' % ("1" * 1001))
-    assert len(decode('{"a":",,,,,,,,,,","b":[1,2]}', 4)[0]) == 2
+        decode_objects('{"a":%s}' % ("1" * 1001))
+    assert len(decode_objects('{"a":",,,,,,,,,,","b":[1,2]}', 4)[0]) == 2
     with pytest.raises(ValueError, match="maxRecordBytes"):
-        decode('{"a":[1,2,3,4]}', 3)
+        decode_objects('{"a":[1,2,3,4]}', 3)
 
 
 DEEP = [("objects", b'{"a":%b}', b'{"a":', b"}"), ("arrays", b'{"a":%b}', b"[", b"]")]
@@ -214,7 +214,7 @@ def test_many_tiny_records_of_many_columns_come_in_tables_of_bounded_size(monkey
     monkeypatch.setattr("queue_source.formats.text.records.MAX_CELLS", 10_000)
     schema = pa.schema([(f"c{at}", pa.int64()) for at in range(99)])
     for kind in (schema, schema.append(pa.field("m", pa.map_(pa.string(), pa.string())))):
-        reader = json_lines.JsonReader(kind, JSON, read_with_problems(b"", kind, JSON).problems, "")
+        reader = json_format.JsonReader(kind, JSON, read_with_problems(b"", kind, JSON).problems, "")
         from queue_source.formats.text.blocks import Block
         from queue_source.formats.text.records import read_block
 
@@ -238,7 +238,7 @@ def test_a_number_of_a_thousand_digits_is_seen_wherever_it_is() -> None:
 
 def test_items_of_a_document_are_lines_only_where_brackets_and_quotes_say_so() -> None:
     array = b'[ {"a":"],\\\\\\",[","b":[1,{}]},\r\n {"a":2} ] \n'
-    assert items_as_lines(array) == b'  {"a":"],\\\\\\",[","b":[1,{}]}\n   {"a":2}    '
-    assert items_as_lines(b'{"a":[1,\n2]}') == b'{"a":[1, 2]}'
+    assert cut_items(array) == b'  {"a":"],\\\\\\",[","b":[1,{}]}\n   {"a":2}    '
+    assert cut_items(b'{"a":[1,\n2]}') == b'{"a":[1, 2]}'
     for odd in (b"[{'a':1}]", b'[{"a":"\n"}]', b"[{}],[{}]", b"[{}", b"{}{}", b"[{}}", b"1", b"", b'["]'):
-        assert items_as_lines(odd) is None
+        assert cut_items(odd) is None

@@ -12,8 +12,8 @@ from queue_source.errors import BadObject
 from queue_source.formats.bad_records import BadRecords
 from queue_source.formats.text import records
 from queue_source.formats.text.blocks import Block
-from queue_source.formats.text.csv_lines import CsvReader
-from queue_source.formats.text.json_lines import JsonReader
+from queue_source.formats.text.csv import CsvReader
+from queue_source.formats.text.json import JsonReader
 from queue_source.formats.typed import limits
 from queue_source.formats.typed.limits import Batches, Limits
 from queue_source.options.content import FormatOptions
@@ -123,16 +123,16 @@ def test_rows_that_are_read_one_by_one_are_handed_on_before_they_are_too_many(
     data = b"".join(line % n for n in range(10))
     for cells, sizes in ((9, [3, 3, 3, 1]), (10, [4, 4, 2]), (1 << 20, [10])):
         monkeypatch.setattr(records, "MAX_CELLS", cells)
-        tables = list(reader(SCHEMA, FormatOptions(name), BadRecords("PERMISSIVE"), "uri").slowly(Block(0, data)))
+        tables = list(reader(SCHEMA, FormatOptions(name), BadRecords("PERMISSIVE"), "uri").read_slowly(Block(0, data)))
         assert [table.num_rows for table in tables] == sizes
         assert pa.concat_tables(tables)["a"].to_pylist() == list(range(10))
 
 
 def test_items_of_a_large_document_are_handed_on_before_they_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(records, "MAX_CELLS", 9)
-    monkeypatch.setattr(JsonReader, "_items_quickly", lambda *_: None)
+    monkeypatch.setattr(JsonReader, "_read_items_quickly", lambda *_: None)
     data = b"[" + b",".join(b'{"a":%d,"b":"x"}' % n for n in range(10)) + b"]"
     reader = JsonReader(SCHEMA, FormatOptions("json", multi_line=True), BadRecords("PERMISSIVE"), "uri")
-    tables = reader._items(Block(0, data), data[1:-1].replace(b"},{", b"}\n{"))
+    tables = reader._read_items(Block(0, data), data[1:-1].replace(b"},{", b"}\n{"))
     assert [table.num_rows for table in tables] == [3, 3, 3, 1]
     assert pa.concat_tables(tables)["a"].to_pylist() == list(range(10))

@@ -16,7 +16,7 @@ from pyarrow import orc
 
 from queue_source.errors import BadObject
 from queue_source.formats.new_columns import KnownNames, NewColumns
-from queue_source.formats.text import json_lines
+from queue_source.formats.text import json as json_format
 from queue_source.options.content import FormatOptions
 from support.reading import read_bytes, read_with_problems
 
@@ -141,7 +141,7 @@ def test_columns_of_the_path_and_of_bad_records_are_not_new() -> None:
 def test_null_is_no_reason_to_stop_nor_to_read_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
     options = FormatOptions("json", watch_new_columns=True, rescued_data_column="_rescued_data")
     schema = pa.schema([("a", pa.int64()), ("_rescued_data", pa.string())])
-    monkeypatch.setattr(json_lines.JsonReader, "slowly", None)
+    monkeypatch.setattr(json_format.JsonReader, "read_slowly", None)
     lines = b'{"a": 1, "later": null, "o": {}, "l": []}\n{"a": 2}\n'
     assert [row["a"] for row in read_bytes(lines, schema, options)] == [1, 2]
 

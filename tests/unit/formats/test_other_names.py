@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from queue_source.formats.text.csv_tokens import MAX_COLUMNS
+from queue_source.formats.text.csv_grammar import MAX_COLUMNS
 from queue_source.options.content import FormatOptions
 from queue_source.options.values import CANNOT
 from support.reading import read_with_problems

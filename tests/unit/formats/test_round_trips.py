@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 
 from queue_source.errors import BadObject
 from queue_source.formats.bad_records import BadRecords
-from queue_source.formats.text import blocks, csv_lines, json_lines
+from queue_source.formats.text import blocks, csv
+from queue_source.formats.text import json as json_format
 from queue_source.formats.text.blocks import Block
 from queue_source.options.content import FormatOptions
 from support.reading import UTC_MICROS, read_bytes, read_with_problems
@@ -120,10 +121,10 @@ def test_json_written_by_python_is_read_back_equal(table: pa.Table, ascii_only: 
 @given(tables({k: v for k, v in {**COLUMNS, **NESTED}.items() if k != "map"}))
 def test_the_quick_and_the_slow_way_read_the_same_json(table: pa.Table) -> None:
     data = _json_bytes(table, ascii_only=True, blank=False)
-    reader = json_lines.JsonReader(table.schema, FormatOptions("json"), BadRecords("FAILFAST"), "uri")
-    quick = reader.quickly(data)
+    reader = json_format.JsonReader(table.schema, FormatOptions("json"), BadRecords("FAILFAST"), "uri")
+    quick = reader.read_quickly(data)
     assert quick is not None
-    assert pa.concat_tables(reader.slowly(Block(0, data))).equals(quick)
+    assert pa.concat_tables(reader.read_slowly(Block(0, data))).equals(quick)
 
 
 @CALM
@@ -211,10 +212,10 @@ def test_what_is_read_quickly_from_csv_is_read_slowly_alike(parts: list[str], ki
     data = "".join(parts).encode()
     schema = pa.schema([("a", pa.string()), ("b", kind)])
     problems = BadRecords("PERMISSIVE")
-    reader = csv_lines.CsvReader(schema, FormatOptions("csv"), problems, "uri")
-    quick = reader.quickly(data)
+    reader = csv.CsvReader(schema, FormatOptions("csv"), problems, "uri")
+    quick = reader.read_quickly(data)
     if quick is not None:
-        assert pa.concat_tables(reader.slowly(Block(0, data))).equals(quick)
+        assert pa.concat_tables(reader.read_slowly(Block(0, data))).equals(quick)
         assert problems.count == 0
 
 
@@ -228,7 +229,7 @@ def test_the_size_of_blocks_changes_nothing(block: int, table: pa.Table) -> None
     data = sink.getvalue()
     lines = _json_bytes(plain, ascii_only=False, blank=True)
     with pytest.MonkeyPatch.context() as patch:
-        for module in (blocks, csv_lines, json_lines):
+        for module in (blocks, csv, json_format):
             patch.setattr(module, "BLOCK_SIZE", block)
         assert read_bytes(data, plain.schema, FormatOptions("csv", header=True, escape="")) == plain.to_pylist()
         assert read_bytes(lines, plain.schema, FormatOptions("json")) == plain.to_pylist()

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from queue_source.errors import BadObject, ObjectStoreError, OptionError
 from queue_source.formats.base import OpenObject, format_of
-from queue_source.formats.text.csv import infer_text
+from queue_source.formats.text.values import infer_text
 from queue_source.formats.types import spark_type
 from queue_source.options.connections import StorageOptions
 from queue_source.options.content import FormatOptions

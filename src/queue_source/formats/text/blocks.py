@@ -52,13 +52,13 @@ class Separator(Protocol):
         """Whether an end is found without knowing what comes before it."""
 
     def last_end(self, data: bytes) -> int:
-        """The end of the last record that is complete, whatever follows; 0 without one."""
+        """Return the end of the last record that is complete, whatever follows; 0 without one."""
 
     def first_end(self, data: bytes, start: int) -> int:
-        """The first end of a record at or after `start`, or -1 while that cannot be known."""
+        """Return the first end of a record at or after `start`, or -1 while that cannot be known."""
 
     def split(self, data: bytes) -> Iterator[tuple[int, bytes]]:
-        """(offset, record without its end) of every record."""
+        """Cut the text into (offset, record without its end)."""
 
 
 class LineEnds:
@@ -74,10 +74,10 @@ class LineEnds:
         return at + 1
 
     def first_end(self, data: bytes, start: int) -> int:
-        found = _LINE_END.search(data, max(0, start - 1))
-        if found is None or (found.group() == b"\r" and found.end() == len(data)):
+        match = _LINE_END.search(data, max(0, start - 1))
+        if match is None or (match.group() == b"\r" and match.end() == len(data)):
             return -1
-        return found.end()
+        return match.end()
 
     def split(self, data: bytes) -> Iterator[tuple[int, bytes]]:
         start = 0
@@ -88,8 +88,8 @@ class LineEnds:
             yield start, data[start:]
 
 
-class Exactly:
-    """The given bytes and nothing else (`lineSep`)."""
+class ExactBytes:
+    """The bytes of `lineSep` and nothing else."""
 
     found_from_anywhere = True
 
@@ -114,7 +114,7 @@ class Exactly:
             yield start, data[start:]
 
 
-class Overlapping(Exactly):
+class OverlappingBytes(ExactBytes):
     """A `lineSep` that may overlap itself: which two of `|||` are `||` depends on all the text before them."""
 
     found_from_anywhere = False
@@ -127,16 +127,16 @@ class Overlapping(Exactly):
         return next((end for end in ends if start <= end <= len(data)), -1)
 
 
-def line_separator(options: FormatOptions) -> Separator:
-    """What ends a line: `lineSep`, or else any of the usual line ends."""
+def make_separator(options: FormatOptions) -> Separator:
+    """Return what ends a line: `lineSep`, or else any of the usual line ends."""
     if options.line_sep is None:
         return LineEnds()
     separator = options.line_sep.encode()
     overlaps = any(separator.startswith(separator[at:]) for at in range(1, len(separator)))
-    return Overlapping(separator) if overlaps else Exactly(separator)
+    return OverlappingBytes(separator) if overlaps else ExactBytes(separator)
 
 
-def text_blocks(
+def cut_blocks(
     stream: Readable,
     separator: Separator,
     bad: BadRecords,
@@ -145,52 +145,52 @@ def text_blocks(
     until: int | None = None,
     longest: int = _UNBOUNDED,
 ) -> Iterator[Block]:
-    """The records of a stream that begin at or after `offset` and before `until`, in blocks.
+    """Cut a stream into blocks of the records that begin at or after `offset` and before `until`.
 
     A record of more than `longest` bytes is bad: it is skipped, not held.
     The stream is at the object's beginning, or `separator.length` bytes before the range: a record that began earlier
     is left to its own range. A byte order mark at the beginning is no data.
     """
-    last = _UNBOUNDED if until is None else until
-    rest = b""
+    until = _UNBOUNDED if until is None else until
+    tail = b""  # what was read behind the last complete record
     if offset:
         offset -= separator.length
-        offset, rest = _next_record(stream, separator, offset, b"", separator.length)
-    skip_mark = offset == 0
-    while offset < last:
-        wanted = min(BLOCK_SIZE, last - offset - len(rest))
-        wanted = wanted if wanted > 0 else _NEXT_PIECE
-        if skip_mark:
-            wanted = max(wanted, len(BOM))
-        data = stream.read(wanted)
-        final = len(data) < wanted
-        data = rest + data if rest else data
-        if skip_mark and data.startswith(BOM):
+        offset, tail = _skip_record(stream, separator, offset, b"", separator.length)
+    may_have_mark = offset == 0
+    while offset < until:
+        size = min(BLOCK_SIZE, until - offset - len(tail))
+        size = size if size > 0 else _NEXT_PIECE
+        if may_have_mark:
+            size = max(size, len(BOM))
+        data = stream.read(size)
+        is_last = len(data) < size
+        data = tail + data if tail else data
+        if may_have_mark and data.startswith(BOM):
             offset, data = len(BOM), data[len(BOM) :]
-            last = max(last, offset + 1)  # the first record begins with its mark
-        skip_mark = False
-        if offset + len(data) >= last:
-            end = separator.first_end(data, last - offset)
-            end = len(data) if end < 0 and final else max(end, 0)
+            until = max(until, offset + 1)  # the first record begins with its mark
+        may_have_mark = False
+        if offset + len(data) >= until:
+            end = separator.first_end(data, until - offset)
+            end = len(data) if end < 0 and is_last else max(end, 0)
         else:
-            end = len(data) if final else separator.last_end(data)
+            end = len(data) if is_last else separator.last_end(data)
         if end:
-            block, rest = Block(offset, data if end == len(data) else data[:end]), data[end:]
+            block, tail = Block(offset, data if end == len(data) else data[:end]), data[end:]
             offset += end
             del data  # while the block is parsed, and the next one read, nothing is held twice
             yield block
             del block
         elif len(data) > longest:
             bad.add(offset, f"a record of more than {longest} bytes is skipped; a larger maxRecordBytes reads it", data)
-            offset, rest = _next_record(stream, separator, offset, data, len(data))
+            offset, tail = _skip_record(stream, separator, offset, data, len(data))
         else:
-            rest = data
-        if final:
+            tail = data
+        if is_last:
             return
 
 
-def _next_record(stream: Readable, separator: Separator, offset: int, data: bytes, start: int) -> tuple[int, bytes]:
-    """Where the first record at or after `offset + start` begins, and what was read from there on.
+def _skip_record(stream: Readable, separator: Separator, offset: int, data: bytes, start: int) -> tuple[int, bytes]:
+    """Return where the first record at or after `offset + start` begins, and what was read from there on.
 
     `data` is what was read from `offset` on. Only a piece is held at a time.
     """
@@ -204,22 +204,24 @@ def _next_record(stream: Readable, separator: Separator, offset: int, data: byte
     return offset + end, data[end:]
 
 
-def is_utf8(data: bytes) -> bool:
-    """Whether the bytes are UTF-8: as one long string, ten times faster than Python decodes them."""
+def keep_utf8(data: bytes) -> bytes | None:
+    """Return the bytes if they are UTF-8: checked as one long string, ten times faster than Python decodes them."""
     buffer = pa.py_buffer(data)
     offsets = pa.array([0, buffer.size], pa.int64()).buffers()[1]
     try:
         pa.LargeStringArray.from_buffers(1, offsets, buffer).validate(full=True)
     except pa.ArrowInvalid:
-        return False
-    return True
+        return None
+    return data
 
 
-def unified(data: bytes, separator: str | None, *, blank: bytes | None) -> bytes | None:
-    r"""Records that end with `\n`. Without a `separator` those are lines, whichever way they end.
+def unify_lines(data: bytes, separator: str | None, *, blank: bytes | None) -> bytes | None:
+    r"""End records of UTF-8 with `\n`; None where they are not UTF-8. Without a `separator` any line end is one.
 
     With one, other line ends within records become `blank`; None: then the answer is None.
     """
+    if keep_utf8(data) is None:
+        return None
     if separator is None:
         return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n") if b"\r" in data else data
     end = separator.encode()
@@ -227,25 +229,36 @@ def unified(data: bytes, separator: str | None, *, blank: bytes | None) -> bytes
     if b"\r" in outside or (end != b"\n" and b"\n" in outside):
         if blank is None:
             return None
-        parts = [part.replace(b"\n", blank).replace(b"\r", blank) for part in data.split(end)]
-        return b"\n".join(parts)
+        records = [record.replace(b"\n", blank).replace(b"\r", blank) for record in data.split(end)]
+        return b"\n".join(records)
     return data if end == b"\n" else data.replace(end, b"\n")
 
 
-def count_newlines(data: bytes) -> int:
-    """How many there are; numpy is quicker than `bytes.count` where they are many, and in pieces needs no memory."""
-    characters = np.frombuffer(data, np.uint8)
-    pieces = range(0, len(data), _COUNTED_AT_ONCE)
+def count_newlines(text: bytes) -> int:
+    """Count the `\\n`: numpy is quicker than `bytes.count` where they are many, and in pieces needs no memory."""
+    characters = np.frombuffer(text, np.uint8)
+    pieces = range(0, len(text), _COUNTED_AT_ONCE)
     return sum(int(np.count_nonzero(characters[at : at + _COUNTED_AT_ONCE] == _NEWLINE)) for at in pieces)
 
 
-def count_lines(data: bytes, newlines: int, rows: int, *, strip: bool) -> int:
-    """How many lines hold something (with `strip`: more than white space), of which so many are ended.
+@dataclass(frozen=True, slots=True)
+class Lines:
+    r"""Text whose records end with `\n`, as parsers take it, and how many `\n` it has."""
 
-    `rows` is a guess that makes it quick: blank lines are searched for only where it is wrong.
-    """
-    lines = newlines + (len(data) > 0 and not data.endswith(b"\n"))
-    if lines == rows:
-        return lines
-    split = data.split(b"\n")
-    return sum(1 for line in split if line.strip()) if strip else sum(map(bool, split))
+    text: bytes
+    newlines: int
+
+    @classmethod
+    def of(cls, text: bytes) -> Lines:
+        return cls(text, count_newlines(text))
+
+    def count_filled(self, guess: int, *, strip: bool) -> int:
+        """Count the lines that hold something (with `strip`: more than white space).
+
+        A right guess makes it quick: blank lines are searched for only where it is wrong.
+        """
+        lines = self.newlines + (len(self.text) > 0 and not self.text.endswith(b"\n"))
+        if lines == guess:
+            return lines
+        split = self.text.split(b"\n")
+        return sum(1 for line in split if line.strip()) if strip else sum(map(bool, split))

@@ -1,29 +1,318 @@
-"""CSV as a format: where its header is, small objects as one block, and the columns of its objects."""
+"""CSV as a format: objects, their headers, and blocks of records to Arrow.
+
+With a header, columns are matched by name; without one, by position. A block goes one way down (`read_quickly`):
+`csv_grammar.py` writes its records so that pyarrow reads them as Spark does, pyarrow parses them, and its columns
+become the declared ones. Where a step meets anything unusual, the block is read record by record in Spark's meaning
+(`read_slowly`), which says what is wrong. `""` is null like nothing at all, unless `nullValue` and `emptyValue` differ.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from functools import cached_property
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pc_csv
 import pyarrow.types as pt
 
 from queue_source.errors import BadObject
 from queue_source.formats.bad_records import BadRecords
 from queue_source.formats.base import OpenObject, Part
-from queue_source.formats.new_columns import NewColumns
-from queue_source.formats.text.blocks import Block
-from queue_source.formats.text.csv_lines import CsvReader
-from queue_source.formats.text.line_format import LineFormat, TextObject
-from queue_source.formats.text.parsing import text_converter
-from queue_source.formats.text.records import RecordReader, read_block
+from queue_source.formats.date_patterns import pattern_for
+from queue_source.formats.new_columns import NewColumns, check_header
+from queue_source.formats.text.blocks import BLOCK_SIZE, Block, Separator, make_separator
+from queue_source.formats.text.csv_grammar import (
+    MAX_COLUMNS,
+    CsvLines,
+    CsvRecords,
+    Field,
+    Tokenizer,
+    plain_lines,
+)
+from queue_source.formats.text.lines import LineFormat, TextObject
+from queue_source.formats.text.records import (
+    Record,
+    RecordReader,
+    RecordSchema,
+    Rows,
+    has_too_many_cells,
+    read_block,
+)
+from queue_source.formats.text.values import (
+    TextColumn,
+    TextConverter,
+    list_meanings,
+    make_text_converter,
+    quote_json,
+    text_leaf,
+)
+from queue_source.formats.typed.columns import check_decimals, conform_column, match_names, require_any
+from queue_source.formats.types import is_bytes, is_text
 from queue_source.options.content import FormatOptions
 
-_INTEGER = re.compile(r"-?(?:0|[1-9][0-9]{0,37})")
-_NUMBER = re.compile(r"-?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
-_DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
-_TIMESTAMP = re.compile(r"\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}(?::\d{2}(?:\.\d+)?)?\s*(?:Z|[+-]\d{2}:?\d{2})?")
-_TIMESTAMP_TYPE = pa.timestamp("us", tz="UTC")
+_TRUE = ["true", "True", "TRUE"]
+_FALSE = ["false", "False", "FALSE"]
+_SPECIAL_FLOATS = ("NaN", "Inf", "-Inf")
+_ARROW_FLOATS = ("nan", "inf", "-inf")
+_HEXADECIMAL = r"^[ \t]*-?0[xX]"
+_NOT_BLANK = re.compile(rb"[^\n]")
+_CONTROLS = bytes(range(33))
+_MAX_BLOCK = (1 << 31) - 1
+
+
+class CsvReader:
+    """Reads the blocks of one CSV object (or range). With a header, `take_header` comes first."""
+
+    def __init__(self, schema: pa.Schema, options: FormatOptions, bad: BadRecords, uri: str) -> None:
+        self._options = options
+        self._bad = bad
+        self._uri = uri
+        self._shape = RecordSchema.of(schema, options)
+        self._cut_fields = Tokenizer(options).cut_fields
+        self._leaf = text_leaf(options)
+        self._set_columns([*self._shape.data.names], {name: name for name in self._shape.data.names})
+        self.separator: Separator = CsvRecords(options) if options.multi_line else make_separator(options)
+        self.only_slowly = False
+
+    def take_header(self, block: Block) -> Block | None:
+        """Return the first block without its header; None while there is none. Raises BadObject("wrong-columns")."""
+        for offset, line in self.separator.split(block.data):
+            if self._is_record(line):
+                present = self._match_header(line)
+                if self._options.watch_new_columns:
+                    check_header(self._shape.full, present, self._options)
+                matches = match_names(self._shape.data.names, present)
+                require_any(self._shape.data.names, matches, present)
+                self._set_columns(present, matches)
+                end = self.separator.first_end(block.data, offset + len(line) + 1)
+                end = len(block.data) if end < 0 else end
+                return Block(block.offset + end, block.data[end:])
+        return None
+
+    def name_columns(self, header: bytes) -> list[str]:
+        """Name the columns as Spark does by a header: `_c1` for a nameless one; `a0`, `b`, `a2` for `a,b,a`."""
+        texts = [text for text, _ in self.list_fields(header)] if header else []
+        counts = Counter(text.lower() for text in texts)
+        return [
+            f"_c{at}" if not text else f"{text}{at}" if counts[text.lower()] > 1 else text
+            for at, text in enumerate(texts)
+        ]
+
+    def split_records(self, data: bytes) -> Iterator[bytes]:
+        """Split the text into records, without their ends."""
+        return (line for _, line in self.separator.split(data) if self._is_record(line))
+
+    def list_fields(self, line: bytes) -> list[Field]:
+        """List the fields of a record; none where it has more than a record may have, as also pyarrow would find."""
+        try:
+            return self._cut_fields(line.decode("utf-8", "replace"))[0]
+        except ValueError:
+            return []
+
+    def read_quickly(self, data: bytes) -> pa.Table | None:
+        lines = plain_lines(data, self._options, len(self._present), has_integers=self._has_integers)
+        if lines is None:
+            return None
+        if not _NOT_BLANK.search(lines.text):
+            return self._shape.full.empty_table()
+        if has_too_many_cells(lines.newlines, self._shape.full):
+            return None
+        if not self._present:  # no column is declared: only the rows are wanted
+            rows = sum(1 for _ in self.split_records(data))
+            return self._shape.assemble(pa.table({"": pa.nulls(rows)}).select([]))
+        try:
+            table = self._parse_lines(lines)
+            return None if table is None else self._shape.assemble(self._conform_columns(table))
+        except (pa.ArrowException, UnicodeDecodeError, BadObject):
+            return None  # the slow way finds out what is wrong
+
+    def read_slowly(self, block: Block) -> Iterator[pa.Table]:
+        rows = Rows(self._shape, self._bad, self._uri)
+        for offset, line in self.separator.split(block.data):
+            if self._is_record(line):
+                self._read_record(rows, block.offset + offset, line)
+                if rows.are_many:
+                    yield rows.take_table()
+        yield rows.take_table()
+
+    def _match_header(self, header: bytes) -> list[str]:
+        """Name the columns; a name that is there twice is changed only where the schema has the changed one."""
+        names = self.name_columns(header)
+        declared = {name.casefold() for name in self._shape.data.names}
+        return [
+            name if not text or name.casefold() in declared else text
+            for name, (text, _) in zip(names, self.list_fields(header), strict=True)
+        ]
+
+    def _set_columns(self, present: Sequence[str], matches: dict[str, str]) -> None:
+        """Set which columns the object has, and where in it the declared ones are."""
+        data = self._shape.data
+        self._present = present
+        self._positions = {i: present.index(matches[name]) for i, name in enumerate(data.names) if name in matches}
+        self._has_integers = any(pt.is_integer(data.field(i).type) for i in self._positions)
+        unmatched = len(present) - len(self._positions)
+        self.only_slowly = self._shape.rescued is not None and unmatched > 0
+
+    def _is_record(self, line: bytes) -> bool:
+        """Spark skips lines of nothing but spaces, and those that begin with `comment`."""
+        comment = self._options.comment.encode()
+        return bool(line.strip(_CONTROLS)) and not (comment and line.startswith(comment))
+
+    def _parse_lines(self, lines: CsvLines) -> pa.Table | None:
+        """Parse the lines with pyarrow, a row each; None where there are other rows. Raises pa.ArrowException."""
+        options, text = self._options, lines.text
+        convert = self._convert_options(integers_as_text=lines.hexadecimals)
+        parse = pc_csv.ParseOptions(
+            delimiter=options.sep,
+            quote_char=options.quote or False,
+            double_quote=bool(options.quote),
+            escape_char=False,
+            newlines_in_values=options.multi_line,
+            ignore_empty_lines=True,
+        )
+        names = [_name_position(at) for at in range(len(self._present))]
+        block = min(BLOCK_SIZE, len(text) + 1)
+        while True:  # twice at most
+            read = pc_csv.ReadOptions(use_threads=False, block_size=block, column_names=names)
+            try:
+                table = pc_csv.read_csv(
+                    pa.BufferReader(text), read_options=read, parse_options=parse, convert_options=convert
+                )
+                break
+            except pa.ArrowException:
+                if block >= min(len(text), _MAX_BLOCK):
+                    raise
+                block = min(len(text) + 1, _MAX_BLOCK)  # a line longer than a block, perhaps
+        rows = table.num_rows
+        if not options.multi_line and lines.count_filled(rows, strip=False) != rows:
+            return None
+        check_decimals(table)
+        return table
+
+    def _convert_options(self, *, integers_as_text: bool) -> pc_csv.ConvertOptions:
+        """Tell pyarrow the columns that are declared, and what is null in them."""
+        options, data = self._options, self._shape.data
+        types = {
+            _name_position(at): self._wire_type(data.field(i).type, integers_as_text)
+            for i, at in self._positions.items()
+        }
+        types = types or {_name_position(0): pa.string()}  # no column at all: still count the rows
+        nulls_differ = options.null_value != options.empty_value
+        return pc_csv.ConvertOptions(
+            column_types=types,
+            include_columns=list(types),
+            null_values=[""] if nulls_differ else sorted({"", options.null_value}),
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=not nulls_differ,
+            true_values=_TRUE,
+            false_values=_FALSE,
+        )
+
+    def _wire_type(self, kind: pa.DataType, integers_as_text: bool) -> pa.DataType:
+        """Return what pyarrow reads a column as: timestamps as text, because it wants all or none to have a zone."""
+        options = self._options
+        floats = (options.nan_value, options.positive_inf, options.negative_inf)
+        as_text = (
+            options.null_value != options.empty_value
+            or pt.is_timestamp(kind)
+            or pattern_for(kind, options) is not None
+            or (integers_as_text and pt.is_integer(kind))
+            or (pt.is_floating(kind) and floats != _SPECIAL_FLOATS)
+        )
+        return pa.string() if as_text else kind
+
+    def _conform_columns(self, table: pa.Table) -> pa.Table:
+        """Make the declared columns of the parsed ones. Raises BadObject("corrupt-object")."""
+        options = self._options
+        columns = []
+        for i, field in enumerate(self._shape.data):
+            if i not in self._positions:
+                columns.append(pa.chunked_array([pa.nulls(table.num_rows, field.type)]))
+                continue
+            column = table.column(_name_position(self._positions[i]))
+            if options.null_value != options.empty_value:
+                column = _set_nulls(column, options)
+            if is_text(column.type):
+                column = self._rewrite_texts(column, field.type)
+            columns.append(conform_column(column, field, self._leaf))
+        if not columns:
+            return table.select([])  # keeps the number of rows
+        return pa.Table.from_arrays(columns, schema=self._shape.data)
+
+    def _rewrite_texts(self, column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+        """Rewrite what a cast from text would take otherwise than Spark."""
+        options = self._options
+        if is_bytes(kind):
+            return column.cast(kind)  # the bytes of the text, where JSON has base64
+        if pt.is_integer(kind) and pc.any(pc.match_substring_regex(column, _HEXADECIMAL)).as_py():
+            raise BadObject("corrupt-object", "a hexadecimal number")
+        if pt.is_floating(kind):
+            floats = (options.nan_value, options.positive_inf, options.negative_inf)
+            for text, arrow_text in zip(floats, _ARROW_FLOATS, strict=True):
+                column = pc.if_else(pc.equal(column, text), arrow_text, column)
+        return column
+
+    @cached_property
+    def _converters(self) -> list[TextConverter]:
+        return [make_text_converter(field.type, self._options) for field in self._shape.data]
+
+    def _read_record(self, rows: Rows, offset: int, line: bytes) -> None:
+        options, record = self._options, Record()
+        try:
+            text = line.decode("utf-8")
+        except UnicodeDecodeError as error:
+            record.reasons.append(f"not UTF-8: {error.reason} at byte {error.start} of the record")
+            text = line.decode("utf-8", "replace")
+        try:
+            fields, all_closed = self._cut_fields(text, max(MAX_COLUMNS, len(self._present)))
+        except ValueError as error:
+            record.reasons.append(str(error))
+            rows.add_record(rows.make_nulls(), record, offset, line)
+            return
+        if not all_closed:
+            record.reasons.append("a quote that nothing closes")
+        if self._present and len(fields) != len(self._present):
+            record.reasons.append(f"{len(fields)} fields, not {len(self._present)}")
+        rescued: dict[str, str] = {}
+        values = rows.make_nulls()
+        for i, at in self._positions.items():
+            if at >= len(fields):
+                continue
+            value, quoted = fields[at]
+            if value == "":
+                if not quoted:
+                    continue
+                value = options.empty_value
+            if value == options.null_value:
+                continue
+            try:
+                values[i] = self._converters[i](value)
+            except ValueError as error:
+                name = self._shape.data.field(i).name
+                if self._shape.rescued is None:
+                    record.reasons.append(f"column {name!r}: {error}")
+                rescued[name] = quote_json(value)
+        if self._shape.rescued is not None:
+            matched = set(self._positions.values())
+            for at, (value, _) in enumerate(fields):
+                if at not in matched and value:
+                    name = self._present[at] if at < len(self._present) else f"_c{at}"
+                    rescued[name] = quote_json(value)
+        rows.add_record(values, record, offset, line, rows.write_rescued(rescued.items()))
+
+
+def _name_position(position: int) -> str:
+    return f"c{position}"
+
+
+def _set_nulls(column: pa.ChunkedArray, options: FormatOptions) -> pa.ChunkedArray:
+    """Apply Spark's rule to a column of strings: null is what was not there; then quoted nothing; then `nullValue`."""
+    if options.empty_value:
+        column = pc.if_else(pc.equal(column, ""), options.empty_value, column)
+    return pc.if_else(pc.equal(column, options.null_value), pa.scalar(None, pa.string()), column)
 
 
 class Csv(LineFormat):
@@ -40,135 +329,64 @@ class Csv(LineFormat):
     def read(self, text: TextObject, part: Part, schema: pa.Schema) -> Iterator[pa.Table]:
         reader = self.reader(schema, text.options, text.bad, text.uri)
         if text.options.header and part.start:
-            behind = next(_behind_header(reader, text.blocks(reader.separator)), None)
+            behind = next(_pass_header(reader, text.read_blocks(reader.separator)), None)
             if behind is None or (part.end is not None and behind.offset >= part.end):
                 return  # blank lines, or the header, are all of this part
             part = Part(max(part.start, behind.offset), part.end)
-        found = text.blocks(reader.separator, part)
+        blocks = text.read_blocks(reader.separator, part)
         if text.options.header and not part.start:
-            found = _behind_header(reader, found)
-        for block in found:
+            blocks = _pass_header(reader, blocks)
+        for block in blocks:
             yield from read_block(reader, block)
             del block  # it is not held while the next one is read
 
     def joinable(
         self, reader: RecordReader, contents: Sequence[bytes], end: bytes, options: FormatOptions
     ) -> Sequence[bytes] | None:
-        """Without their headers, which have to be the same."""
+        """Return the contents without their headers, which have to be the same."""
         assert isinstance(reader, CsvReader)
         if not options.header:
             return contents
         try:
-            rest = reader.take_header(Block(0, contents[0]))
+            behind = reader.take_header(Block(0, contents[0]))
         except (BadObject, NewColumns):
             return None
-        header = b"" if rest is None else contents[0][: rest.offset]
+        header = b"" if behind is None else contents[0][: behind.offset]
         if not header.endswith(end) or not all(data.startswith(header) for data in contents):
             return None
         return [data[len(header) :] for data in contents if len(data) > len(header)]
 
     def infer(self, source: OpenObject, options: FormatOptions, limit: int, *, types: bool) -> pa.Schema:
-        """The columns of the header, or `_c0`, `_c1` ... without one.
+        """Infer the columns of the header, or `_c0`, `_c1` ... without one.
 
         Types are those that all values of a column may have.
         """
         reader = self.reader(pa.schema([]), options, BadRecords("PERMISSIVE"), source.uri)
-        blocks = TextObject(source, options, BadRecords("PERMISSIVE"), Part()).blocks(reader.separator, Part(0, limit))
-        lines = (line for block in blocks for line in reader.lines(block.data))
-        names = reader.names(next(lines, b"")) if options.header else None
-        meanings = _meanings(options) if types else []
-        columns = [_Column(meanings) for _ in names or ()]
-        for fields in map(reader.fields, lines):
+        text = TextObject(source, options, BadRecords("PERMISSIVE"), Part())
+        blocks = text.read_blocks(reader.separator, Part(0, limit))
+        lines = (line for block in blocks for line in reader.split_records(block.data))
+        names = reader.name_columns(next(lines, b"")) if options.header else None
+        meanings = list_meanings(options) if types else []
+        columns = [TextColumn(meanings) for _ in names or ()]
+        for fields in map(reader.list_fields, lines):
             if names is None:
-                columns += [_Column(meanings) for _ in fields[len(columns) :]]
+                columns += [TextColumn(meanings) for _ in fields[len(columns) :]]
             for column, (value, quoted) in zip(columns, fields, strict=False):
                 if value != options.null_value and (value or (quoted and options.empty_value)):
-                    column.add(value)
+                    column.add_text(value)
         names = [f"_c{at}" for at in range(len(columns))] if names is None else names
-        kinds = [column.type() if types else pa.string() for column in columns]
+        kinds = [column.infer_type() if types else pa.string() for column in columns]
         return pa.schema(list(zip(names, kinds, strict=True)))
 
 
-def _behind_header(reader: CsvReader, blocks: Iterator[Block]) -> Iterator[Block]:
-    """The blocks without the header, which the reader takes."""
+def _pass_header(reader: CsvReader, blocks: Iterator[Block]) -> Iterator[Block]:
+    """Give the blocks without the header, which the reader takes."""
     for block in blocks:
-        rest = reader.take_header(block)
-        if rest is not None:
-            yield rest
+        behind = reader.take_header(block)
+        if behind is not None:
+            yield behind
             break
     yield from blocks
-
-
-def infer_text(text: str, options: FormatOptions) -> pa.DataType:
-    """The type of one value that is text, such as a folder of a path; null for nothing."""
-    column = _Column(_meanings(options))
-    if text:
-        column.add(text)
-    return column.type()
-
-
-Meaning = tuple[pa.DataType, Callable[[str], object]]
-"""A type that text may have, and what raises ValueError for text that has another one."""
-
-
-def _meanings(options: FormatOptions) -> list[Meaning]:
-    """What text may mean, the narrowest type first."""
-    special = {options.nan_value, options.positive_inf, options.negative_inf}
-
-    def whole(text: str) -> object:
-        """`007` is no number: it would lose its zeros."""
-        return _require(_INTEGER.fullmatch(text) is not None and -(1 << 63) <= int(text) < 1 << 63)
-
-    def floating(text: str) -> object:
-        if _INTEGER.fullmatch(text):
-            return whole(text)  # or it would lose its last digits
-        return _require(text in special or _NUMBER.fullmatch(text) is not None)
-
-    def moment(kind: pa.DataType, form: re.Pattern[str], pattern: str | None) -> Callable[[str], object]:
-        convert = text_converter(kind, options)
-        return lambda text: _require(pattern is not None or form.fullmatch(text) is not None) and convert(text)
-
-    return [
-        (pa.bool_(), text_converter(pa.bool_(), options)),
-        (pa.int64(), whole),
-        (pa.float64(), floating),
-        (pa.date32(), moment(pa.date32(), _DATE, options.date_format)),
-        (_TIMESTAMP_TYPE, moment(_TIMESTAMP_TYPE, _TIMESTAMP, options.timestamp_format)),
-    ]
-
-
-def _require(fine: bool) -> bool:
-    if not fine:
-        raise ValueError
-    return fine
-
-
-class _Column:
-    """The meanings that every value so far could have."""
-
-    __slots__ = ("_left", "_seen")
-
-    def __init__(self, meanings: list[Meaning]) -> None:
-        self._left = meanings
-        self._seen = False
-
-    def add(self, text: str) -> None:
-        self._seen = True
-        if self._left:
-            self._left = [meaning for meaning in self._left if _may_mean(meaning, text)]
-
-    def type(self) -> pa.DataType:
-        if not self._seen:
-            return pa.null()
-        return self._left[0][0] if self._left else pa.string()
-
-
-def _may_mean(meaning: Meaning, text: str) -> bool:
-    try:
-        meaning[1](text)
-    except ValueError:
-        return False
-    return True
 
 
 CSV = Csv()

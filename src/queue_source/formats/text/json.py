@@ -1,34 +1,314 @@
-"""JSON as a format: records in lines, or a document (`multiLine`); and the columns of its objects."""
+"""JSON as a format: objects, and blocks of lines to Arrow, an object a line; or (`multiLine`) one document.
+
+pyarrow parses (`read_quickly`). Where it fails, or cannot read a type at all (maps), `json_values.py` reads the same
+lines in Python (`read_slowly`): it says exactly which record and column is wrong, or reads what Spark reads and pyarrow
+does not (a number into a STRING). A document is an object or an array of them.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import reduce
+from functools import cached_property, reduce
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.json as pa_json
 import pyarrow.types as pt
 
 from queue_source.errors import BadObject
 from queue_source.formats.bad_records import BadRecords
 from queue_source.formats.base import OpenObject, Part
 from queue_source.formats.compression import codec_of
-from queue_source.formats.text.blocks import BOM, Block, line_separator
-from queue_source.formats.text.json_lines import JsonReader
-from queue_source.formats.text.json_parser import Number, as_text, decode
-from queue_source.formats.text.line_format import LineFormat, TextObject
-from queue_source.formats.text.records import RecordReader, read_block
-from queue_source.formats.types import is_text
+from queue_source.formats.new_columns import KnownNames, more
+from queue_source.formats.text.blocks import (
+    BLOCK_SIZE,
+    BOM,
+    Block,
+    LineEnds,
+    Lines,
+    make_separator,
+    unify_lines,
+)
+from queue_source.formats.text.json_grammar import (
+    cut_items,
+    cut_lines,
+    decode_objects,
+    decode_text,
+    dump_value,
+    has_more_values,
+    inspect_lines,
+    may_exceed_limits,
+    parse_objects,
+)
+from queue_source.formats.text.json_values import ObjectReader, TextNeeded, infer_records
+from queue_source.formats.text.lines import LineFormat, TextObject
+from queue_source.formats.text.records import (
+    MAX_REASONS,
+    Record,
+    RecordReader,
+    RecordSchema,
+    Rows,
+    has_too_many_cells,
+    read_block,
+)
+from queue_source.formats.text.values import text_leaf
+from queue_source.formats.typed.columns import check_decimals, conform_column, require_any
+from queue_source.formats.types import inner_types, is_bytes, is_text
 from queue_source.options.content import FormatOptions
 
 _SMALL = 64 << 10  # bytes of JSON that Python has read before pyarrow has begun
-DEEPEST_TYPE = 100
-"""Objects and arrays within one another that an inferred type has; what is deeper is text."""
+_DECODED = 4 << 20  # bytes of text whose values are held as what Python decodes
+_WHITE = b" \t\r\n"
 _BREAKS = bytes.maketrans(b"\r\n", b"\t\t")
-_INTEGER = re.compile(r"-?(?:0|[1-9][0-9]{0,37})")
+_NOT_BLANK = re.compile(rb"[^ \t\r\n]")
+_NO_OBJECT = re.compile(rb"^[ \t]*[^ \t\n{]", re.MULTILINE)
+_ODD_NUMBER = re.compile(rb"[:,\[]\s*(?:-?Inf(?!inity)|-NaN)")
+
+
+class JsonReader:
+    """Reads the blocks of one JSON object (or range)."""
+
+    def __init__(self, schema: pa.Schema, options: FormatOptions, bad: BadRecords, uri: str) -> None:
+        self._bad = bad
+        self._uri = uri
+        self._separator_text = options.line_sep
+        self._shape = RecordSchema.of(schema, options)
+        self._options = options
+        self._leaf = text_leaf(options)
+        self._known = KnownNames(schema, options) if options.watch_new_columns else None
+        self.separator = make_separator(options)
+        self.only_slowly = any(_has_map(field.type) for field in self._shape.data)
+
+    def read_quickly(self, data: bytes) -> pa.Table | None:
+        text = unify_lines(data, self._separator_text, blank=b" ")
+        if text is None:
+            return None
+        if not _NOT_BLANK.search(text):
+            return self._shape.full.empty_table()
+        lines = Lines.of(text)
+        look = inspect_lines(text)
+        if has_too_many_cells(lines.newlines, self._shape.full):
+            return None
+        if not look.begin_with_braces and _NO_OBJECT.search(text) is not None:
+            return None
+        infers = self._shape.rescued is not None or self._known is not None
+        if (infers or not look.are_short) and may_exceed_limits(text, infers=infers):
+            return None
+        try:
+            parsed = self._parse_lines(text)
+            # where lines are blank, their number may be right by chance
+            guess = parsed.num_rows if look.begin_with_braces else -1
+            if lines.count_filled(guess, strip=True) != parsed.num_rows:
+                return None  # two objects in a line, or one over two
+            if self._has_more(parsed.schema):
+                return None  # to be rescued, or a reason to stop
+            if _has_odd_numbers(parsed) and _ODD_NUMBER.search(text) is not None:
+                return None
+            check_decimals(parsed)
+            columns = [conform_column(parsed.column(i), field, self._leaf) for i, field in enumerate(self._shape.data)]
+        except (pa.ArrowException, UnicodeDecodeError, BadObject):
+            return None  # the slow way finds out what is wrong, if anything is
+        if columns:
+            parsed = pa.Table.from_arrays(columns, schema=self._shape.data)
+        return self._shape.assemble(parsed)
+
+    def read_slowly(self, block: Block) -> Iterator[pa.Table]:
+        rows = Rows(self._shape, self._bad, self._uri)
+        for offset, line in self.separator.split(block.data):
+            if line.strip(_WHITE):
+                self._read_record(rows, block.offset + offset, line)
+                if rows.are_many:
+                    yield rows.take_table()
+        yield rows.take_table()
+
+    def read_whole(self, block: Block) -> Iterator[pa.Table]:
+        """Read one document (`multiLine`): what is bad in it makes all of it one bad record."""
+        data = block.data.removeprefix(BOM).lstrip(_WHITE)
+        lines = cut_items(data) if len(data) > _SMALL else None
+        longest = self._options.max_record_bytes
+        if len(data) > longest and (lines is None or any(len(piece) > longest for piece in cut_lines(lines, longest))):
+            self._bad.add(
+                block.offset,
+                f"a record of more than {longest} bytes is skipped; a larger maxRecordBytes reads it",
+                data,
+            )
+            return
+        large = lines is not None and len(data) > BLOCK_SIZE
+        if lines is not None and not large and (table := self._read_items_quickly(lines)) is not None:
+            yield table
+        elif lines is not None and (large or has_more_values(data, self._options.max_values)):
+            yield from self._read_items(block, lines)
+        elif data:
+            rows = Rows(self._shape, self._bad, self._uri)
+            self._read_record(rows, block.offset, block.data)
+            yield rows.take_table()
+
+    def _read_items_quickly(self, lines: bytes) -> pa.Table | None:
+        """Read the rows of items, a line each; None if any of them takes a closer look."""
+        table = None if self.only_slowly else self.read_quickly(lines)
+        return table if table is not None and table.num_rows == lines.count(b"\n") + 1 else None
+
+    def _read_items(self, block: Block, lines: bytes) -> list[pa.Table]:
+        """Read a large array: pyarrow reads most of it, and few items at a time are held as what Python decodes."""
+        rows, tables, record = Rows(self._shape, self._bad, self._uri), [], Record()
+        pending = 0
+        try:
+            for piece in cut_lines(lines, BLOCK_SIZE):
+                if (table := self._read_items_quickly(piece)) is not None:
+                    tables += [rows.take_table(), table]
+                    continue
+                for _, line in LineEnds().split(piece):
+                    rows.add_rows(self._read_item(rows, line, record), Record(), block.offset, line)
+                    del record.reasons[MAX_REASONS:]
+                    pending += len(line)
+                    if pending > _DECODED or rows.are_many:
+                        tables.append(rows.take_table())
+                        pending = 0
+        except ValueError as error:  # UnicodeDecodeError is one
+            record, tables = Record(), []
+            record.reasons.append(f"not JSON: {error}")
+            rows = Rows(self._shape, self._bad, self._uri)
+            rows.add_record(rows.make_nulls(), record, block.offset, block.data)
+            return [rows.take_table()]
+        tables = [table for table in (*tables, rows.take_table()) if table.num_rows]
+        if record.reasons:
+            rows.add_rows([], record, block.offset, block.data)  # to count it
+            tables = [self._add_text(tables[0], block.data), *tables[1:]] if self._bad.keeps and tables else []
+        return tables
+
+    def _read_item(self, rows: Rows, line: bytes, record: Record) -> list[tuple[list[Any], str | None]]:
+        text = decode_text(line)
+        if not text.lstrip().startswith("{"):
+            raise ValueError("not a JSON object")
+        objects = decode_objects(text, self._options.max_values)
+        if self._known is not None:
+            self._known.check(objects[0])
+        reasons = len(record.reasons)
+        try:
+            return self._read_objects(rows, objects, record)
+        except TextNeeded:
+            del record.reasons[reasons:]
+            return self._read_objects(rows, parse_objects(text), record)
+
+    def _add_text(self, table: pa.Table, record: bytes) -> pa.Table:
+        """Put the text of a bad record in the first row: in all of them it would be too much."""
+        place = table.schema.get_field_index(self._shape.corrupt or "")
+        if place < 0 or not table.num_rows:
+            return table
+        field = table.schema.field(place)
+        texts = [record.decode("utf-8", "replace"), *([None] * (table.num_rows - 1))]
+        return table.set_column(place, field, pa.chunked_array([pa.array(texts, field.type)]))
+
+    def require_a_column(self, block: Block) -> None:
+        """Raise BadObject("wrong-columns") when no record of a block, though good, so much as names a column."""
+        names, present = set(self._shape.data.names), set[str]()
+        if b"\\" not in block.data and not any(name.encode() in block.data for name in names):
+            end = self.separator.first_end(block.data, 0)  # the first record, for the message
+            block = block if end < 0 else Block(block.offset, block.data[:end])
+        for _, line in self.separator.split(block.data):
+            if not line.strip(_WHITE):
+                continue
+            try:
+                named = {key for item in decode_objects(decode_text(line), self._options.max_values) for key in item}
+            except ValueError:
+                return  # it is reported as a bad record
+            if named & names:
+                return
+            present |= named
+        require_any(self._shape.data.names, {}, present)
+
+    @cached_property
+    def _object_reader(self) -> ObjectReader:
+        return ObjectReader(list(self._shape.data), self._options)
+
+    def _read_record(self, rows: Rows, offset: int, line: bytes) -> None:
+        record = Record()
+        try:
+            text = decode_text(line)
+            objects = decode_objects(text, self._options.max_values)
+        except UnicodeDecodeError as error:
+            record.reasons.append(f"not UTF-8: {error.reason} at byte {error.start} of the record")
+        except ValueError as error:
+            record.reasons.append(f"not JSON: {error}")
+        if record.reasons:
+            rows.add_record(rows.make_nulls(), record, offset, line)
+            return
+        if self._known is not None:
+            for item in objects:
+                self._known.check(item)
+        try:
+            rows_read = self._read_objects(rows, objects, record)
+        except TextNeeded:
+            record = Record()
+            rows_read = self._read_objects(rows, parse_objects(text), record)
+        # one bad object of several makes the record bad, and so all its rows
+        rows.add_rows(rows_read, record, offset, line)
+
+    def _read_objects(
+        self, rows: Rows, objects: list[dict[str, Any]], record: Record
+    ) -> list[tuple[list[Any], str | None]]:
+        """Read the values of each object, and what is rescued of it."""
+        rows_read = []
+        for item in objects:
+            values, rescued = self._object_reader.read_object(item, record)
+            texts = ((name, dump_value(value)) for name, value in rescued.items())
+            rows_read.append((values, rows.write_rescued(texts) if rescued else None))
+        return rows_read
+
+    def _has_more(self, parsed: pa.Schema) -> bool:
+        """Whether there is anything but the declared columns (and nulls), where that matters."""
+        if self._shape.rescued is None and self._known is None:
+            return False
+        return bool(
+            more(pa.struct(list(self._shape.data)), pa.struct(list(parsed)), exactly=self._shape.rescued is not None)
+        )
+
+    def _parse_lines(self, lines: bytes) -> pa.Table:
+        """Parse the lines with pyarrow, in wire types. Raises pa.ArrowException for what it cannot read."""
+        wire_schema = pa.schema([pa.field(field.name, make_wire_type(field.type)) for field in self._shape.data])
+        # what is inferred beside the declared columns costs nothing where there is nothing else
+        others = "ignore" if self._shape.rescued is None and self._known is None else "infer"
+        return pa_json.read_json(
+            pa.BufferReader(lines),
+            read_options=pa_json.ReadOptions(use_threads=False, block_size=len(lines) + 1),
+            parse_options=pa_json.ParseOptions(
+                explicit_schema=wire_schema, newlines_in_values=False, unexpected_field_behavior=others
+            ),
+        )
+
+
+def make_wire_type(kind: pa.DataType) -> pa.DataType:
+    """Return what JSON can hold of a type: dates, timestamps and binary are text until they are converted."""
+    if pt.is_struct(kind):
+        parts = [kind.field(i) for i in range(kind.num_fields)]
+        return pa.struct([pa.field(part.name, make_wire_type(part.type)) for part in parts])
+    if pt.is_list(kind):
+        return pa.list_(make_wire_type(kind.value_type))
+    if pt.is_map(kind):
+        return pa.map_(pa.string(), make_wire_type(kind.item_type))
+    textual = pt.is_timestamp(kind) or pt.is_date(kind) or is_bytes(kind)
+    return pa.string() if textual or pt.is_large_string(kind) else kind
+
+
+def _has_odd_numbers(parsed: pa.Table) -> bool:
+    """Whether any floating number is infinite or none: pyarrow takes `Inf` and `-NaN` too, which Spark does not."""
+    arrays = [chunk for column in parsed.columns for chunk in column.chunks]
+    while arrays:
+        array = arrays.pop()
+        if pt.is_struct(array.type):
+            arrays += array.flatten()
+        elif pt.is_list(array.type):
+            arrays.append(array.flatten())
+        elif pt.is_floating(array.type) and pc.all(pc.is_finite(array)).as_py() is False:
+            return True
+    return False
+
+
+def _has_map(kind: pa.DataType) -> bool:
+    return bool(pt.is_map(kind)) or any(map(_has_map, inner_types(kind)))
 
 
 class Json(LineFormat):
@@ -47,11 +327,11 @@ class Json(LineFormat):
     def read(self, text: TextObject, part: Part, schema: pa.Schema) -> Iterator[pa.Table]:
         reader = self.reader(schema, text.options, text.bad, text.uri)
         if text.options.multi_line:
-            for document in text.document(text.options.max_document_bytes):
-                yield from reader.whole(document)
+            for document in text.read_document(text.options.max_document_bytes):
+                yield from reader.read_whole(document)
             return
         unseen = part == Part()
-        for block in text.blocks(reader.separator, part):
+        for block in text.read_blocks(reader.separator, part):
             for table in read_block(reader, block):
                 if unseen and table.num_rows:
                     if all(column.null_count == table.num_rows for column in table.columns):
@@ -79,17 +359,18 @@ class Json(LineFormat):
         document = options.multi_line or _is_document(body)
         if options.plain_utf8 and len(body) <= _SMALL and codec_of("", body) is None:
             reader, block = self.reader(schema, options, bad, ""), Block(0, body.removeprefix(BOM))
-            return reader.whole(block) if document else reader.slowly(block)
+            return reader.read_whole(block) if document else reader.read_slowly(block)
         if document:
             options = replace(options, multi_line=True, line_sep=None)
         return super().read_body(body, schema, options, bad)
 
     def infer(self, source: OpenObject, options: FormatOptions, limit: int, *, types: bool) -> pa.Schema:
         bad = BadRecords("PERMISSIVE")
-        found = infer_records(_records(TextObject(source, options, bad, Part()), limit), types=types)
-        if bad.count and not found.names:
+        text = TextObject(source, options, bad, Part())
+        schema = infer_records(_decode_records(text, limit), types=types)
+        if bad.count and not schema.names:
             raise BadObject("corrupt-object", f"no record of it can be read: {bad.reported[0].reason}")
-        return found
+        return schema
 
 
 def _has_empty_record(table: pa.Table) -> bool:
@@ -106,99 +387,29 @@ def _is_document(body: bytes) -> bool:
     if b"\n" not in body and b"\r" not in body:
         return False
     try:
-        decode(as_text(body))
+        decode_objects(decode_text(body))
     except ValueError:
         return False
     return True
 
 
-def _records(text: TextObject, limit: int) -> Iterator[dict[str, Any]]:
-    """The decoded objects of an object's first bytes."""
+def _decode_records(text: TextObject, limit: int) -> Iterator[dict[str, Any]]:
+    """Decode the records of an object's first bytes."""
     if text.options.multi_line:
         parts: Iterable[tuple[int, bytes]] = (
-            (block.offset, block.data) for block in text.document(text.options.max_document_bytes)
+            (block.offset, block.data) for block in text.read_document(text.options.max_document_bytes)
         )
     else:
-        separator = line_separator(text.options)
-        found = text.blocks(separator, Part(0, limit))
-        parts = ((block.offset + at, line) for block in found for at, line in separator.split(block.data))
+        separator = make_separator(text.options)
+        blocks = text.read_blocks(separator, Part(0, limit))
+        parts = ((block.offset + at, line) for block in blocks for at, line in separator.split(block.data))
     for offset, record in parts:
         if not record.strip():
             continue
         try:
-            yield from decode(as_text(record))
+            yield from decode_objects(decode_text(record))
         except ValueError as error:  # UnicodeDecodeError is one
             text.bad.add(offset, str(error), record)
-
-
-def infer_records(records: Iterable[dict[str, Any]], *, types: bool) -> pa.Schema:
-    """The columns of decoded objects (numbers as their text)."""
-    seen = _Seen()
-    for record in records:
-        seen.add(record)
-    if not types:
-        return pa.schema([(name, pa.string()) for name in seen.fields])
-    return pa.schema([(name, inner.type()) for name, inner in seen.fields.items()])
-
-
-class _Seen:
-    """The values that were seen at one place of JSON objects."""
-
-    __slots__ = ("depth", "fields", "items", "kinds")
-
-    def __init__(self, depth: int = 0) -> None:
-        self.depth = depth
-        self.kinds: set[str] = set()
-        self.fields: dict[str, _Seen] = {}
-        self.items: _Seen | None = None
-
-    def add(self, value: Any) -> None:
-        if value is None:
-            return
-        if self.depth > DEEPEST_TYPE:
-            self.kinds.add("text")
-        elif isinstance(value, dict):
-            self.kinds.add("object")
-            fields = self.fields
-            for name, inner in value.items():
-                if (seen := fields.get(name)) is None:
-                    seen = fields[name] = _Seen(self.depth + 1)
-                seen.add(inner)
-        elif isinstance(value, list):
-            self.kinds.add("array")
-            if self.items is None:
-                self.items = _Seen(self.depth + 1)
-            for inner in value:
-                self.items.add(inner)
-        elif isinstance(value, bool):
-            self.kinds.add("boolean")
-        elif isinstance(value, Number):
-            self.kinds.add(_kind_of_number(value))
-        else:
-            self.kinds.add("text")
-
-    def type(self) -> pa.DataType:
-        kinds = self.kinds
-        if not kinds:
-            return pa.null()
-        if kinds == {"object"}:
-            return pa.struct([(name, inner.type()) for name, inner in self.fields.items()])
-        if kinds == {"array"}:
-            assert self.items is not None
-            return pa.list_(self.items.type())
-        if kinds == {"boolean"}:
-            return pa.bool_()
-        if kinds == {"integer"}:
-            return pa.int64()
-        if kinds <= {"integer", "wide integer"}:
-            return pa.decimal128(38, 0)
-        return pa.float64() if kinds <= {"integer", "wide integer", "float"} else pa.string()
-
-
-def _kind_of_number(text: str) -> str:
-    if not _INTEGER.fullmatch(text):
-        return "float"
-    return "wide integer" if len(text) > 18 and not -(1 << 63) <= int(text) < 1 << 63 else "integer"
 
 
 JSON = Json()

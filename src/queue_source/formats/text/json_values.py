@@ -1,6 +1,6 @@
-"""JSON values in Python, one at a time: which values each declared type has.
+"""JSON values in Python, one at a time: which values each declared type has, and which types values have.
 
-This is the slow way and the reference: the fast one (`json_lines.py`) either agrees with it or is not used.
+This is the slow way and the reference: the quick one (`json.py`) either agrees with it or is not used.
 Numbers keep their text until the declared type is known, so decimals are exact and a STRING gets what was written.
 
 As in Spark, a field that is not of its type is null and its record bad, while the other fields stay: of a struct, in
@@ -18,9 +18,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as pt
 
-from queue_source.formats.text.json_parser import Array, Number, Object, dump
-from queue_source.formats.text.parsing import in_range, time_converter, to_decimal
+from queue_source.formats.text.json_grammar import Array, Number, Object, dump_value
 from queue_source.formats.text.records import Record
+from queue_source.formats.text.values import check_range, make_time_converter, parse_decimal
 from queue_source.formats.types import is_bytes, is_text
 from queue_source.options.content import FormatOptions
 
@@ -32,10 +32,13 @@ _SPECIAL = {
     "+INF": float("inf"),
     "-INF": float("-inf"),
 }
+DEEPEST_TYPE = 100
+"""Objects and arrays within one another that an inferred type has; what is deeper is text."""
 _NONE: dict[str, list[Any]] = {}
 _LARGEST_MOMENT = 1 << 63
 _BASE64 = re.compile(r"(?:[\0-\x20]*[A-Za-z0-9+/]{2}(?:[A-Za-z0-9+/]{2}|[A-Za-z0-9+/]=|==))*[\0-\x20]*")
 _BASE64_WHITE = re.compile(r"[\0-\x20]+")
+_INTEGER = re.compile(r"-?(?:0|[1-9][0-9]{0,37})")
 _PADDED = re.compile(r"[^=]*={1,2}|[^=]+")
 
 Converter = Callable[[Any, Record], Any]
@@ -53,70 +56,70 @@ class TextNeeded(Exception):
     """The text of an object or array is needed, which only `parse_objects` knows."""
 
 
-class Objects:
+class ObjectReader:
     """Reads decoded objects as the fields of a schema or struct."""
 
     def __init__(self, fields: list[pa.Field], options: FormatOptions, path: str = "") -> None:
-        self._parts = [(field.name, f"{path}{field.name}", converter(field, options, path)) for field in fields]
+        self._fields = [(field.name, f"{path}{field.name}", make_converter(field, options, path)) for field in fields]
         self._names = {field.name for field in fields}
         self._rescues = options.rescued_data_column is not None
 
-    def read(self, value: dict[str, Any], record: Record) -> tuple[list[Any], dict[str, Any]]:
-        """The fields' values, and what is to be rescued; what is wrong goes into `record`."""
+    def read_object(self, value: dict[str, Any], record: Record) -> tuple[list[Any], dict[str, Any]]:
+        """Read the fields' values, and what is to be rescued; what is wrong goes into `record`."""
         values: list[Any] = []
         rescued: dict[str, Any] = {}
         repeated = value.repeated if isinstance(value, Object) else _NONE
-        for name, path, convert in self._parts:
+        for name, path, convert in self._fields:
             converted = None
-            for found in repeated[name] if name in repeated else (value.get(name),):
-                if found is None:
+            for candidate in repeated[name] if name in repeated else (value.get(name),):
+                if candidate is None:
                     converted = None
                     continue
                 record.rescued = None
                 try:
-                    converted = convert(found, record)
+                    converted = convert(candidate, record)
                     if record.rescued:
                         rescued[name] = record.rescued
                 except ValueError as error:
                     if self._rescues:
-                        rescued[name] = found
+                        rescued[name] = candidate
                     else:
                         record.reasons.append(f"column {path!r}: {error}")
             values.append(converted)
         if self._rescues:
             names = self._names
-            rescued.update([(name, found) for name, found in value.items() if name not in names])
+            rescued.update([(name, inner) for name, inner in value.items() if name not in names])
         return values, rescued
 
 
-def converter(field: pa.Field, options: FormatOptions, path: str = "") -> Converter:
-    """How values of a field's type are read."""
+def make_converter(field: pa.Field, options: FormatOptions, path: str = "") -> Converter:
+    """Return what reads values of a field's type."""
     kind = field.type
     if pt.is_struct(kind):
-        return _struct(kind, options, f"{path}{field.name}.")
+        return _make_struct_converter(kind, options, f"{path}{field.name}.")
     if pt.is_list(kind):
-        return _list(_items(kind.value_field, options, f"{path}{field.name}."))
+        return _make_list_converter(_make_items_converter(kind.value_field, options, f"{path}{field.name}."))
     if pt.is_map(kind):
-        return _map(_items(kind.item_field, options, f"{path}{field.name}."))
-    leaf = _leaf(kind, options)
+        return _make_map_converter(_make_items_converter(kind.item_field, options, f"{path}{field.name}."))
+    leaf = _make_leaf_converter(kind, options)
     return lambda value, _record: leaf(value)
 
 
-def _struct(kind: pa.StructType, options: FormatOptions, path: str) -> Converter:
+def _make_struct_converter(kind: pa.StructType, options: FormatOptions, path: str) -> Converter:
     fields = [kind.field(i) for i in range(kind.num_fields)]
     names = [field.name for field in fields]
-    objects = Objects(fields, options, path)
+    reader = ObjectReader(fields, options, path)
 
     def convert(value: Any, record: Record) -> dict[str, Any]:
         if not isinstance(value, dict):
             raise _unexpected("an object", value)
-        values, record.rescued = objects.read(value, record)
+        values, record.rescued = reader.read_object(value, record)
         return dict(zip(names, values, strict=True))
 
     return convert
 
 
-def _list(items: Items) -> Converter:
+def _make_list_converter(items: Items) -> Converter:
     def convert(value: Any, record: Record) -> list[Any]:
         if not isinstance(value, list):
             raise _unexpected("an array", value)
@@ -127,28 +130,28 @@ def _list(items: Items) -> Converter:
     return convert
 
 
-def _map(items: Items) -> Converter:
+def _make_map_converter(items: Items) -> Converter:
     def convert(value: Any, record: Record) -> list[tuple[str, Any]]:
         if not isinstance(value, dict):
             raise _unexpected("an object", value)
         pairs = value.pairs if isinstance(value, Object) else value.items()
         values, rescued = items([inner for _, inner in pairs], record)
-        record.rescued = {key: rest for (key, _), rest in zip(pairs, rescued, strict=False) if rest}
-        return [(_encodable(key), inner) for (key, _), inner in zip(pairs, values, strict=True)]
+        record.rescued = {key: inner for (key, _), inner in zip(pairs, rescued, strict=False) if inner}
+        return [(_require_characters(key), inner) for (key, _), inner in zip(pairs, values, strict=True)]
 
     return convert
 
 
-def _items(field: pa.Field, options: FormatOptions, path: str) -> Items:
-    """How the items of an array or a map are read."""
+def _make_items_converter(field: pa.Field, options: FormatOptions, path: str) -> Items:
+    """Return what reads the items of an array or a map."""
     if not pt.is_nested(field.type):
-        leaf = _leaf(field.type, options)
-        return lambda found, _record: ([None if inner is None else leaf(inner) for inner in found], ())
-    item = converter(field, options, path)
+        leaf = _make_leaf_converter(field.type, options)
+        return lambda items, _record: ([None if inner is None else leaf(inner) for inner in items], ())
+    item = make_converter(field, options, path)
 
-    def convert(found: Iterable[Any], record: Record) -> tuple[list[Any], list[Any]]:
+    def convert(items: Iterable[Any], record: Record) -> tuple[list[Any], list[Any]]:
         values, rescued = [], []
-        for inner in found:
+        for inner in items:
             record.rescued = None
             values.append(None if inner is None else item(inner, record))
             rescued.append(record.rescued)
@@ -157,50 +160,50 @@ def _items(field: pa.Field, options: FormatOptions, path: str) -> Items:
     return convert
 
 
-def _leaf(kind: pa.DataType, options: FormatOptions) -> Callable[[Any], Any]:
+def _make_leaf_converter(kind: pa.DataType, options: FormatOptions) -> Callable[[Any], Any]:
     if is_text(kind):
-        return _text
+        return _convert_text
     if pt.is_boolean(kind):
-        return _boolean
+        return _convert_boolean
     if pt.is_integer(kind):
-        return lambda value: in_range(_integer(value), kind.bit_width)
+        return lambda value: check_range(_convert_integer(value), kind.bit_width)
     if pt.is_floating(kind):
-        return _floating
+        return _convert_float
     if pt.is_decimal(kind):
-        return lambda value: _decimal(value, kind)
+        return lambda value: _convert_decimal(value, kind)
     if is_bytes(kind):
-        return _base64
-    of_text = time_converter(kind, options)
+        return _decode_base64
+    parse_text = make_time_converter(kind, options)
     if pt.is_timestamp(kind) and kind.tz is not None:
-        return lambda value: _instant(value, of_text)
-    return lambda value: of_text(_string(value))
+        return lambda value: _convert_instant(value, parse_text)
+    return lambda value: parse_text(_require_string(value))
 
 
-def _text(value: Any) -> str:
-    """As Spark: a string as it is, anything else as it is written."""
+def _convert_text(value: Any) -> str:
+    """Take a string as it is, anything else as it is written: as Spark does."""
     if isinstance(value, str):
-        return _encodable(value)
+        return _require_characters(value)
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, (Object, Array)):
-        return _encodable(value.text)
+        return _require_characters(value.text)
     raise TextNeeded
 
 
-def _encodable(text: str) -> str:
-    """The text, as a plain str. Raises ValueError for half a surrogate pair, which is no character."""
+def _require_characters(text: str) -> str:
+    """Return the text as a plain str. Raises ValueError for half a surrogate pair, which is no character."""
     if not text.isascii():
         text.encode("utf-8")
     return str(text)
 
 
-def _boolean(value: Any) -> bool:
+def _convert_boolean(value: Any) -> bool:
     if not isinstance(value, bool):
         raise _unexpected("true or false", value)
     return value
 
 
-def _integer(value: Any) -> int:
+def _convert_integer(value: Any) -> int:
     if not isinstance(value, Number):
         raise _unexpected("a whole number", value)
     try:
@@ -209,7 +212,7 @@ def _integer(value: Any) -> int:
         raise _unexpected("a whole number", value) from error
 
 
-def _floating(value: Any) -> float:
+def _convert_float(value: Any) -> float:
     if isinstance(value, str) and value in _SPECIAL:
         return _SPECIAL[value]
     if not isinstance(value, Number):
@@ -217,36 +220,107 @@ def _floating(value: Any) -> float:
     return float(value)
 
 
-def _decimal(value: Any, kind: pa.Decimal128Type) -> Any:
+def _convert_decimal(value: Any, kind: pa.Decimal128Type) -> Any:
     if not isinstance(value, str):
         raise _unexpected("a number", value)
-    return to_decimal(value, kind)
+    return parse_decimal(value, kind)
 
 
-def _base64(value: Any) -> bytes:
-    """Units of four characters, with white space between them; each may be padded, as Spark's decoder has it."""
-    text = _string(value)
+def _decode_base64(value: Any) -> bytes:
+    """Decode units of four characters, with white space between them; each may be padded, as Spark's decoder has it."""
+    text = _require_string(value)
     if not _BASE64.fullmatch(text):
         raise ValueError("not base64")
     return b"".join(map(base64.b64decode, _PADDED.findall(_BASE64_WHITE.sub("", text))))
 
 
-def _instant(value: Any, of_text: Callable[[str], Any]) -> Any:
-    """Text; or a whole number of seconds since 1970, as in Spark."""
+def _convert_instant(value: Any, parse_text: Callable[[str], Any]) -> Any:
+    """Take text; or a whole number of seconds since 1970, as in Spark."""
     if not isinstance(value, Number):
-        return of_text(_string(value))
-    microseconds = _integer(value) * 1_000_000
+        return parse_text(_require_string(value))
+    microseconds = _convert_integer(value) * 1_000_000
     if abs(microseconds) >= _LARGEST_MOMENT:
         raise _unexpected("seconds since 1970", value)
     return microseconds
 
 
-def _string(value: Any) -> str:
+def _require_string(value: Any) -> str:
     if not isinstance(value, str) or isinstance(value, Number):
         raise _unexpected("a string", value)
     return value
 
 
-def _unexpected(wanted: str, value: Any) -> ValueError:
-    found = dump(value) if isinstance(value, (str, bool)) else "an object" if isinstance(value, dict) else "an array"
-    return ValueError(f"expected {wanted}, found {found}")
+def _unexpected(expected: str, value: Any) -> ValueError:
+    if isinstance(value, (str, bool)):
+        return ValueError(f"expected {expected}, found {dump_value(value)}")
+    return ValueError(f"expected {expected}, found {'an object' if isinstance(value, dict) else 'an array'}")
+
+
+def infer_records(records: Iterable[dict[str, Any]], *, types: bool) -> pa.Schema:
+    """Infer the columns of decoded objects (numbers as their text)."""
+    seen = _SeenValues()
+    for record in records:
+        seen.add_value(record)
+    if not types:
+        return pa.schema([(name, pa.string()) for name in seen.fields])
+    return pa.schema([(name, inner.infer_type()) for name, inner in seen.fields.items()])
+
+
+class _SeenValues:
+    """The values that were seen at one place of JSON objects."""
+
+    __slots__ = ("depth", "fields", "items", "kinds")
+
+    def __init__(self, depth: int = 0) -> None:
+        self.depth = depth
+        self.kinds: set[str] = set()
+        self.fields: dict[str, _SeenValues] = {}
+        self.items: _SeenValues | None = None
+
+    def add_value(self, value: Any) -> None:
+        if value is None:
+            return
+        if self.depth > DEEPEST_TYPE:
+            self.kinds.add("text")
+        elif isinstance(value, dict):
+            self.kinds.add("object")
+            fields = self.fields
+            for name, inner in value.items():
+                if (seen := fields.get(name)) is None:
+                    seen = fields[name] = _SeenValues(self.depth + 1)
+                seen.add_value(inner)
+        elif isinstance(value, list):
+            self.kinds.add("array")
+            if self.items is None:
+                self.items = _SeenValues(self.depth + 1)
+            for inner in value:
+                self.items.add_value(inner)
+        elif isinstance(value, bool):
+            self.kinds.add("boolean")
+        elif isinstance(value, Number):
+            self.kinds.add(_classify_number(value))
+        else:
+            self.kinds.add("text")
+
+    def infer_type(self) -> pa.DataType:
+        kinds = self.kinds
+        if not kinds:
+            return pa.null()
+        if kinds == {"object"}:
+            return pa.struct([(name, inner.infer_type()) for name, inner in self.fields.items()])
+        if kinds == {"array"}:
+            assert self.items is not None
+            return pa.list_(self.items.infer_type())
+        if kinds == {"boolean"}:
+            return pa.bool_()
+        if kinds == {"integer"}:
+            return pa.int64()
+        if kinds <= {"integer", "wide integer"}:
+            return pa.decimal128(38, 0)
+        return pa.float64() if kinds <= {"integer", "wide integer", "float"} else pa.string()
+
+
+def _classify_number(text: str) -> str:
+    if not _INTEGER.fullmatch(text):
+        return "float"
+    return "wide integer" if len(text) > 18 and not -(1 << 63) <= int(text) < 1 << 63 else "integer"

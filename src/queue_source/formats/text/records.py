@@ -16,7 +16,7 @@ import pyarrow as pa
 from queue_source.formats.bad_records import BadRecords
 from queue_source.formats.pieces import read_in_pieces
 from queue_source.formats.text.blocks import Block, Separator
-from queue_source.formats.text.json_parser import encode_json
+from queue_source.formats.text.values import quote_json
 from queue_source.formats.typed.columns import corrupt_column
 from queue_source.options.content import FormatOptions
 
@@ -46,7 +46,7 @@ class RecordSchema:
         return cls(schema, data, corrupt if corrupt in schema.names else None, options.rescued_data_column)
 
     def assemble(self, data: pa.Table, facts: dict[str, list[str | None]] | None = None) -> pa.Table:
-        """The declared table; the columns with facts about records are null where there are no `facts`."""
+        """Return the declared table; the columns with facts about records are null where there are no `facts`."""
         if self.data is self.full or len(self.data) == len(self.full):
             return data
         columns = []
@@ -77,7 +77,7 @@ class Rows:
     def __init__(self, shape: RecordSchema, bad: BadRecords, uri: str) -> None:
         self._shape = shape
         self._bad = bad
-        self._where = f',"_file_path":{encode_json(uri)}' if uri else ""  # a message has no path
+        self._where = f',"_file_path":{quote_json(uri)}' if uri else ""  # a message has no path
         self._empty()
 
     def _empty(self) -> None:
@@ -87,12 +87,14 @@ class Rows:
         }
         self._count = 0
 
-    def add(self, values: list[Any], record: Record, offset: int, raw: bytes, rescued: str | None = None) -> None:
-        """One record; a bad one is counted, and stays or goes as `mode` says."""
-        self.add_all([(values, rescued)], record, offset, raw)
+    def add_record(
+        self, values: list[Any], record: Record, offset: int, raw: bytes, rescued: str | None = None
+    ) -> None:
+        """Add one record; a bad one is counted, and stays or goes as `mode` says."""
+        self.add_rows([(values, rescued)], record, offset, raw)
 
-    def add_all(self, rows: list[tuple[list[Any], str | None]], record: Record, offset: int, raw: bytes) -> None:
-        """The rows of one record, each with its rescued data."""
+    def add_rows(self, rows: list[tuple[list[Any], str | None]], record: Record, offset: int, raw: bytes) -> None:
+        """Add the rows of one record, each with its rescued data."""
         if record.reasons:
             self._bad.add(offset, "; ".join(record.reasons[:MAX_REASONS]), raw)
             if not self._bad.keeps:
@@ -109,16 +111,16 @@ class Rows:
                 self._facts[self._shape.rescued].append(rescued)
         self._count += len(rows)
 
-    def nothing(self) -> list[Any]:
-        """The values of a record of which nothing could be read."""
+    def make_nulls(self) -> list[Any]:
+        """Return the values of a record of which nothing could be read."""
         return [None] * len(self._columns)
 
-    def as_json(self, rescued: Iterable[tuple[str, str]]) -> str | None:
-        """The rescued data of a record: names and JSON texts, and where they were found."""
+    def write_rescued(self, rescued: Iterable[tuple[str, str]]) -> str | None:
+        """Write the rescued data of a record as JSON: names and JSON texts, and where they were found."""
         written = StringIO()  # a list of a million parts would take twice as much
         before = "{"
         for name, text in rescued:
-            written.write(f"{before}{encode_json(name)}:{text}")
+            written.write(f"{before}{quote_json(name)}:{text}")
             before = ","
         if before == "{":
             return None
@@ -130,8 +132,8 @@ class Rows:
         """Whether they take so much memory that they are to go before more are read."""
         return self._count * (len(self._columns) + 1) >= MAX_CELLS
 
-    def take(self) -> pa.Table:
-        """The rows so far, which are forgotten here."""
+    def take_table(self) -> pa.Table:
+        """Make a table of the rows so far, which are forgotten here."""
         arrays = []
         for field, values in zip(self._shape.data, self._columns, strict=True):
             try:
@@ -159,32 +161,32 @@ class RecordReader(Protocol):
     def only_slowly(self) -> bool:
         """Nothing of this object can be read quickly: pieces are not tried."""
 
-    def quickly(self, data: bytes) -> pa.Table | None:
-        """The rows in the declared schema, or None when anything about them is unusual."""
+    def read_quickly(self, data: bytes) -> pa.Table | None:
+        """Read the rows in the declared schema; None when anything about them is unusual."""
 
-    def slowly(self, block: Block) -> Iterator[pa.Table]:
-        """The rows, read one by one. Raises BadObject("corrupt-object") when the first bad one ends the object."""
+    def read_slowly(self, block: Block) -> Iterator[pa.Table]:
+        """Read the rows one by one. Raises BadObject("corrupt-object") when the first bad one ends the object."""
 
 
-def are_too_many(lines: int, schema: pa.Schema) -> bool:
+def has_too_many_cells(lines: int, schema: pa.Schema) -> bool:
     """Whether lines are so many that their table takes too much memory: in pieces they may be read all the same."""
     return lines * (len(schema) + 1) > MAX_CELLS
 
 
 def read_block(reader: RecordReader, block: Block) -> Iterator[pa.Table]:
-    """The rows of a block, in order."""
+    """Read the rows of a block, in order."""
     if reader.only_slowly:
-        return reader.slowly(block)
+        return reader.read_slowly(block)
     return read_in_pieces(
         block,
-        lambda piece: reader.quickly(piece.data),
-        lambda piece: list(_cut(piece, reader.separator)),
-        reader.slowly,
+        lambda piece: reader.read_quickly(piece.data),
+        lambda piece: list(_cut_block(piece, reader.separator)),
+        reader.read_slowly,
     )
 
 
-def _cut(block: Block, separator: Separator) -> Iterator[Block]:
-    """The block in a few pieces of whole records; a small one stays as it is."""
+def _cut_block(block: Block, separator: Separator) -> Iterator[Block]:
+    """Cut the block into a few pieces of whole records; a small one stays as it is."""
     data, start = block.data, 0
     step = max(SMALLEST_PIECE, len(data) // _PIECES + 1)
     while start + step < len(data) and (end := separator.first_end(data, start + step)) > 0:

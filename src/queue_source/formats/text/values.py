@@ -1,32 +1,198 @@
-"""Values that arrive as text: timestamps, dates and base64, converted a column at a time.
+"""Values that arrive as text: the types they may have, and how they become values of the declared types.
+
+There are two ways to each type. One converts a value at a time as Spark's own readers take it, and is the reference.
+The other converts a column at a time, where pyarrow has the same result. Some of what Spark takes is taken by the first
+alone: `+5`, `2013-1-1`, a decimal with too many digits (rounded).
 
 Timestamps are ISO 8601 (`T` or a space, seconds and fraction optional, a zone or none), as Spark reads them by
-default; digits beyond microseconds are cut off, as Spark does. Text without a zone is in the zone of the options.
+default. Digits beyond microseconds are cut off, as Spark does. Text without a zone is in the zone of the options.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
+import json.encoder
 import re
+from collections.abc import Callable
+from datetime import date, datetime, timedelta, timezone, tzinfo
+from decimal import ROUND_HALF_UP, Context, Decimal
+from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from queue_source.formats.date_patterns import pattern_for, rewrite_column
+from queue_source.formats.date_patterns import iso_rewriter, pattern_for, rewrite_column
 from queue_source.formats.typed.columns import LeafConverter
 from queue_source.formats.types import is_bytes, is_text
 from queue_source.formats.zones import instants
 from queue_source.options.content import FormatOptions
+from queue_source.options.times import fixed_offset, parse_time_zone
+
+quote_json: Callable[[str], str] = json.encoder.encode_basestring
+"""Writes a text as a string of JSON, twelve times faster than `json.dumps`, which makes an encoder each time."""
+
+TextConverter = Callable[[str], object]
+"""From text to what `pa.array` takes for the type; raises ValueError with the reason."""
+
+_INTEGER = re.compile(r"[ \t]*[+-]?[0-9]+[ \t]*")
+_FLOAT = re.compile(r"[ \t]*[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[ \t]*")
+_SPECIAL_FLOAT = re.compile(r"[ \t]*[+-]?(?:inf|infinity|nan)[ \t]*", re.IGNORECASE)
+_DECIMAL = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,10})?")
+_MOMENT = re.compile(
+    r"\s*(?P<year>\d{4})(?:-(?P<month>\d{1,2})(?:-(?P<day>\d{1,2})"
+    r"(?:[ T](?P<hour>\d{1,2})(?::(?P<minute>\d{1,2})(?::(?P<second>\d{1,2})(?:\.(?P<fraction>\d*))?)?)?"
+    r"\s*(?P<zone>[A-Za-z+-][\w+:/-]*)?)?)?)?\s*",
+    re.ASCII,
+)
+_DAY = re.compile(
+    r"\s*(?P<year>\d{4})(?:-(?P<month>\d{1,2})(?:-(?P<day>\d{1,2})(?:[ T].*)?)?)?\s*", re.ASCII | re.DOTALL
+)
+_EPOCH = datetime(1970, 1, 1)
+_EPOCH_UTC = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_FIRST_DAY = date(1970, 1, 1)
+_MICROSECOND = timedelta(microseconds=1)
+_WIDE = Context(prec=80, rounding=ROUND_HALF_UP)
 
 _ZONE = r"[T ].*(?:Z|[+-]\d{2}(?::?\d{2})?)$"
 _BEYOND_18_HOURS = r"[+-](?:1[89]|2[0-9])(?::?[0-9]{2})?$"  # which pyarrow takes, and Spark does not
 _BEYOND_MICROSECONDS = r"(\.\d{6})\d+"
 
+_INFERRED_INTEGER = re.compile(r"-?(?:0|[1-9][0-9]{0,37})")
+_INFERRED_FLOAT = re.compile(r"-?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_INFERRED_DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
+_INFERRED_TIMESTAMP = re.compile(r"\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}(?::\d{2}(?:\.\d+)?)?\s*(?:Z|[+-]\d{2}:?\d{2})?")
+_TIMESTAMP = pa.timestamp("us", tz="UTC")
+
+
+def make_text_converter(kind: pa.DataType, options: FormatOptions) -> TextConverter:
+    """Return what converts a text to a value of `kind`, for a format in which everything is text."""
+    if pt.is_integer(kind):
+        return _make_integer_converter(kind.bit_width)
+    if pt.is_floating(kind):
+        return _make_float_converter(options)
+    if pt.is_decimal(kind):
+        return lambda text: parse_decimal(text.strip(" \t"), kind)
+    if pt.is_boolean(kind):
+        return _parse_boolean
+    if is_text(kind):
+        return str
+    if is_bytes(kind):
+        return str.encode
+    return make_time_converter(kind, options) if pt.is_temporal(kind) else str
+
+
+def make_time_converter(kind: pa.DataType, options: FormatOptions) -> TextConverter:
+    """Return what converts a text to the days (DATE) or microseconds (timestamps) since 1970."""
+    rewrite = iso_rewriter(kind, options)
+    if pt.is_date(kind):
+        return lambda text: _parse_days(rewrite(text))
+    if kind.tz is None:
+        return lambda text: _parse_moment(rewrite(text), None)
+    return lambda text: _parse_moment(rewrite(text), options.zone)
+
+
+def parse_decimal(text: str, kind: pa.Decimal128Type) -> Decimal:
+    """Parse a decimal of exactly the type: rounded half up as Spark does, refused when it does not fit."""
+    text = text.replace(",", "")  # thousands are set apart by them, as Spark takes it
+    if not _DECIMAL.fullmatch(text):
+        raise ValueError(f"{text!r} is not a number")
+    try:
+        number = Decimal(text)
+        rounded = number.quantize(Decimal(1).scaleb(-kind.scale), context=_WIDE)
+    except ArithmeticError as error:
+        raise ValueError(f"{text!r} is not a number that fits {kind}") from error
+    if not rounded.is_finite() or (len(rounded.as_tuple().digits) > kind.precision and rounded != 0):
+        raise ValueError(f"{text!r} does not fit {kind}")
+    return rounded
+
+
+def check_range(number: int, bits: int) -> int:
+    """Return the number. Raises ValueError where it takes more bits."""
+    if not -(1 << (bits - 1)) <= number < 1 << (bits - 1):
+        raise ValueError(f"{number} does not fit {bits} bits")
+    return number
+
+
+def _make_integer_converter(bits: int) -> TextConverter:
+    def convert(text: str) -> int:
+        if not _INTEGER.fullmatch(text):
+            raise ValueError(f"{text!r} is not a whole number")
+        return check_range(int(text), bits)
+
+    return convert
+
+
+def _make_float_converter(options: FormatOptions) -> TextConverter:
+    special = {
+        options.nan_value: float("nan"),
+        options.positive_inf: float("inf"),
+        options.negative_inf: float("-inf"),
+    }
+
+    def convert(text: str) -> float:
+        if text in special:
+            return special[text]
+        if not _FLOAT.fullmatch(text) and not _SPECIAL_FLOAT.fullmatch(text):
+            raise ValueError(f"{text!r} is not a number")
+        return float(text)
+
+    return convert
+
+
+def _parse_boolean(text: str) -> bool:
+    word = text.lower()
+    if word not in ("true", "false"):
+        raise ValueError(f"{text!r} is neither true nor false")
+    return word == "true"
+
+
+def _parse_days(text: str) -> int:
+    parts = _DAY.fullmatch(text)
+    if not parts:
+        raise ValueError(f"{text!r} is not a date")
+    return (date(int(parts["year"]), int(parts["month"] or 1), int(parts["day"] or 1)) - _FIRST_DAY).days
+
+
+def _parse_moment(text: str, local: str | None) -> int:
+    """Parse microseconds since 1970. `local` is the zone of text without one; None (TIMESTAMP_NTZ) refuses zones."""
+    parts = _MOMENT.fullmatch(text)
+    if not parts:
+        raise ValueError(f"{text!r} is not a timestamp")
+    year, month, day, hour, minute, second, fraction, zone = parts.groups()
+    wall = datetime(
+        int(year), int(month or 1), int(day or 1), int(hour or 0), int(minute or 0), int(second or 0),
+        int(fraction[:6].ljust(6, "0")) if fraction else 0,
+    )  # fmt: skip
+    if local is None:
+        if zone:
+            raise ValueError(f"{text!r} has a zone, which TIMESTAMP_NTZ has no place for")
+        return (wall - _EPOCH) // _MICROSECOND
+    if zone is None:
+        return _place_in_zone(wall, local)
+    if zone == "Z":
+        return (wall - _EPOCH) // _MICROSECOND
+    return (wall.replace(tzinfo=_find_zone(zone)) - _EPOCH_UTC) // _MICROSECOND
+
+
+def _place_in_zone(wall: datetime, zone: str) -> int:
+    """Return microseconds. Arrow decides about times that a change of the clock skips or repeats, as in columns."""
+    microseconds = (wall - _EPOCH) // _MICROSECOND
+    if zone == "UTC":
+        return microseconds
+    local = pa.scalar(microseconds, pa.timestamp("us"))
+    return int(instants(local, zone).cast(pa.int64()).as_py())
+
+
+def _find_zone(name: str) -> tzinfo:
+    zone = parse_time_zone(name)
+    offset = fixed_offset(zone)
+    return ZoneInfo(zone) if offset is None else timezone(offset)
+
 
 def text_leaf(options: FormatOptions) -> LeafConverter:
-    """For text formats: strings become what is declared; everything else may only be the same value, wider."""
+    """Return what converts columns of text formats: strings to any type, other values to a wider type only."""
 
     def convert(array: pa.Array, target: pa.DataType) -> pa.Array:
         if not is_text(array.type):
@@ -35,9 +201,9 @@ def text_leaf(options: FormatOptions) -> LeafConverter:
         if pattern is not None:
             array = rewrite_column(array, pattern, target)
         if pt.is_timestamp(target):
-            return parse_timestamps(array, target, options.zone)
+            return _parse_timestamps(array, target, options.zone)
         if is_bytes(target):
-            return decode_base64(array).cast(target)
+            return _decode_base64(array).cast(target)
         if pt.is_boolean(target):
             return _parse_booleans(array)
         return array.cast(target)
@@ -46,31 +212,31 @@ def text_leaf(options: FormatOptions) -> LeafConverter:
 
 
 def _parse_booleans(texts: pa.Array) -> pa.Array:
-    """`true` and `false` in any case; a cast would take 0 and 1 too, which Spark refuses."""
+    """Parse `true` and `false` in any case; a cast would take 0 and 1 too, which Spark refuses."""
     lower = pc.utf8_lower(texts)
-    found = pc.index_in(lower, pa.array(["false", "true"], texts.type))
-    if found.null_count > texts.null_count:
+    positions = pc.index_in(lower, pa.array(["false", "true"], texts.type))
+    if positions.null_count > texts.null_count:
         raise ValueError("neither true nor false")
-    return found.cast(pa.bool_())
+    return positions.cast(pa.bool_())
 
 
-def parse_timestamps(texts: pa.Array, target: pa.TimestampType, timezone: str) -> pa.Array:
-    """Strings as `target`. An instant may have a zone or not, row by row; without one it is in `timezone`.
+def _parse_timestamps(texts: pa.Array, target: pa.TimestampType, timezone: str) -> pa.Array:
+    """Parse strings as `target`. An instant may have a zone or not, row by row; without one it is in `timezone`.
 
     TIMESTAMP_NTZ (no zone in `target`) refuses a zone: dropping it would change what was meant. Raises ValueError.
     """
-    first = _first(texts)
+    first = _find_first(texts)
     if re.search(_BEYOND_MICROSECONDS, first):
         texts = pc.replace_substring_regex(texts, _BEYOND_MICROSECONDS, r"\1")
     try:
-        return _parse(texts, target, timezone, all_zoned=bool(re.search(_ZONE, first)))
+        return _parse_zoned(texts, target, timezone, all_zoned=bool(re.search(_ZONE, first)))
     except pa.ArrowInvalid:
         cut = pc.replace_substring_regex(texts, _BEYOND_MICROSECONDS, r"\1")
-        return _parse(cut, target, timezone, all_zoned=False)
+        return _parse_zoned(cut, target, timezone, all_zoned=False)
 
 
-def _parse(texts: pa.Array, target: pa.TimestampType, timezone: str, *, all_zoned: bool) -> pa.Array:
-    """`all_zoned` is a guess; a wrong one is expensive: a cast that fails takes many times as long."""
+def _parse_zoned(texts: pa.Array, target: pa.TimestampType, timezone: str, *, all_zoned: bool) -> pa.Array:
+    """Parse strings. `all_zoned` is a guess; a wrong one is expensive: a cast that fails takes many times as long."""
     if target.tz is None:
         return texts.cast(target)
     utc = pc.all(pc.ends_with(texts, "Z")).as_py()  # the quicker question
@@ -82,25 +248,96 @@ def _parse(texts: pa.Array, target: pa.TimestampType, timezone: str, *, all_zone
         except pa.ArrowInvalid:
             pass
     zoned = pc.fill_null(pc.match_substring_regex(texts, _ZONE), False)
-    nothing = pa.scalar(None, texts.type)
-    given = pc.if_else(zoned, texts, nothing).cast(target)
-    local = pc.if_else(zoned, nothing, texts).cast(pa.timestamp("us"))
-    assumed = instants(local, timezone)
-    return pc.coalesce(given, assumed.cast(target))
+    null = pa.scalar(None, texts.type)
+    zoned_times = pc.if_else(zoned, texts, null).cast(target)
+    local_times = pc.if_else(zoned, null, texts).cast(pa.timestamp("us"))
+    return pc.coalesce(zoned_times, instants(local_times, timezone).cast(target))
 
 
-def _first(texts: pa.Array) -> str:
-    """The first value that is not null: the others usually have its form."""
+def _find_first(texts: pa.Array) -> str:
+    """Return the first value that is not null: the others usually have its form."""
     if texts.null_count == len(texts):
         return ""
-    found: str = texts[pc.index(texts.is_valid(), True).as_py()].as_py()
-    return found
+    first: str = texts[pc.index(texts.is_valid(), True).as_py()].as_py()
+    return first
 
 
-def decode_base64(texts: pa.Array) -> pa.Array:
-    """Strings of base64 as binary, as Spark reads BINARY from JSON. Raises ValueError."""
+def _decode_base64(texts: pa.Array) -> pa.Array:
+    """Decode strings of base64, as Spark reads BINARY from JSON. Raises ValueError."""
     try:
         decoded = [None if text is None else base64.b64decode(text, validate=True) for text in texts.to_pylist()]
     except binascii.Error as error:
         raise ValueError(f"not base64: {error}") from error
     return pa.array(decoded, pa.binary())
+
+
+def infer_text(text: str, options: FormatOptions) -> pa.DataType:
+    """Infer the type of one text, such as a folder of a path; null for an empty one."""
+    column = TextColumn(list_meanings(options))
+    if text:
+        column.add_text(text)
+    return column.infer_type()
+
+
+Meaning = tuple[pa.DataType, Callable[[str], object]]
+"""A type that text may have, and what raises ValueError for text that has another one."""
+
+
+class TextColumn:
+    """The meanings that every text of a column so far could have."""
+
+    __slots__ = ("_is_empty", "_meanings")
+
+    def __init__(self, meanings: list[Meaning]) -> None:
+        self._meanings = meanings
+        self._is_empty = True
+
+    def add_text(self, text: str) -> None:
+        self._is_empty = False
+        if self._meanings:
+            self._meanings = [meaning for meaning in self._meanings if _may_mean(meaning, text)]
+
+    def infer_type(self) -> pa.DataType:
+        if self._is_empty:
+            return pa.null()
+        return self._meanings[0][0] if self._meanings else pa.string()
+
+
+def list_meanings(options: FormatOptions) -> list[Meaning]:
+    """List what text may mean, the narrowest type first."""
+    special = {options.nan_value, options.positive_inf, options.negative_inf}
+
+    def check_integer(text: str) -> object:
+        """Refuse `007`, which would lose its zeros as a number."""
+        return _require(_INFERRED_INTEGER.fullmatch(text) is not None and -(1 << 63) <= int(text) < 1 << 63)
+
+    def check_float(text: str) -> object:
+        if _INFERRED_INTEGER.fullmatch(text):
+            return check_integer(text)  # or it would lose its last digits
+        return _require(text in special or _INFERRED_FLOAT.fullmatch(text) is not None)
+
+    def make_time_check(kind: pa.DataType, form: re.Pattern[str], pattern: str | None) -> Callable[[str], object]:
+        convert = make_text_converter(kind, options)
+        return lambda text: _require(pattern is not None or form.fullmatch(text) is not None) and convert(text)
+
+    return [
+        (pa.bool_(), _parse_boolean),
+        (pa.int64(), check_integer),
+        (pa.float64(), check_float),
+        (pa.date32(), make_time_check(pa.date32(), _INFERRED_DATE, options.date_format)),
+        (_TIMESTAMP, make_time_check(_TIMESTAMP, _INFERRED_TIMESTAMP, options.timestamp_format)),
+    ]
+
+
+def _require(condition: bool) -> bool:
+    if not condition:
+        raise ValueError
+    return condition
+
+
+def _may_mean(meaning: Meaning, text: str) -> bool:
+    try:
+        meaning[1](text)
+    except ValueError:
+        return False
+    return True

@@ -1,20 +1,23 @@
-"""JSON in Python, decoded as Spark's parser takes it: numbers keep their text, and limits are those of Spark.
+"""The grammar of JSON as Spark's parser takes it: numbers keep their text, and limits are those of Spark.
 
-`decode` uses Python's own decoder where a record has nothing unusual. Everything else is read by `parse`: it knows the
-text of each object and array and the keys that are there twice, takes single quotes, and is no deeper in calls however
-deep the record is.
+`decode_objects` uses Python's own decoder where a record has nothing unusual. Everything else is read by `parse`: it
+knows the text of each object and array and the keys that are there twice, takes single quotes, and is no deeper in
+calls however deep the record is. Before pyarrow parses lines, `inspect_lines` and `may_exceed_limits` ask whether it
+would take them as Spark does.
 """
 
 from __future__ import annotations
 
 import codecs
-import json.encoder
+import json
 import re
 import sys
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
+
+from queue_source.formats.text.values import quote_json
 
 MAX_DEPTH = 1000
 """Objects and arrays within one another; a record with more is bad, as in Spark."""
@@ -25,9 +28,10 @@ SHALLOW = 100
 _SHORT_STACK = 20  # calls within one another that Python may be given anywhere
 _CHUNK = 1 << 20
 _ANY_NUMBER = 1 << 62
-
-encode_json: Callable[[str], str] = json.encoder.encode_basestring
-"""A text as JSON, twelve times faster than `json.dumps`, which makes an encoder each time."""
+_CACHED = 1 << 18  # bytes that stay in the processor's cache
+_NEWLINE, _BRACE = ord("\n"), ord("{")
+_SHORT = 500  # twice as many bytes have room neither for `MAX_DEPTH` brackets that are closed nor for a long number
+_LONGEST_INFERRED = 1 << 16  # bytes of a line of which pyarrow may find out the columns: it makes one of every name
 
 _WHITE = re.compile(r"[ \t\r\n]*")
 # where Python has it, what is repeated is never tried again: each repetition would take a hundred bytes until the end
@@ -76,10 +80,10 @@ class Object(dict[str, Any]):
         self._end = end
         self.update(self.pairs)
         if len(self) < len(self.pairs):
-            found: dict[str, list[Any]] = {}
+            all_values: dict[str, list[Any]] = {}
             for key, value in self.pairs:
-                found.setdefault(key, []).append(value)
-            self.repeated = {key: values for key, values in found.items() if len(values) > 1}
+                all_values.setdefault(key, []).append(value)
+            self.repeated = {key: values for key, values in all_values.items() if len(values) > 1}
 
     @property
     def text(self) -> str:
@@ -109,23 +113,23 @@ class _Repeated(ValueError):
     """A key is there twice, which a dict cannot hold."""
 
 
-def _dict(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+def _make_dict(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) < len(pairs):
         raise _Repeated
-    return found
+    return made
 
 
-_DECODER = json.JSONDecoder(parse_float=Number, parse_int=Number, parse_constant=Number, object_pairs_hook=_dict)
+_DECODER = json.JSONDecoder(parse_float=Number, parse_int=Number, parse_constant=Number, object_pairs_hook=_make_dict)
 
 
-def as_text(record: bytes) -> str:
-    """The text of one record; a byte order mark is none of it, as in Spark. Raises UnicodeDecodeError."""
+def decode_text(record: bytes) -> str:
+    """Decode the text of one record; a byte order mark is none of it, as in Spark. Raises UnicodeDecodeError."""
     return record.removeprefix(codecs.BOM_UTF8).decode("utf-8")
 
 
-def decode(text: str, max_values: int = _ANY_NUMBER) -> list[dict[str, Any]]:
-    """The objects of one record: an array holds several. Raises ValueError.
+def decode_objects(text: str, max_values: int = _ANY_NUMBER) -> list[dict[str, Any]]:
+    """Decode the objects of one record: an array holds several. Raises ValueError.
 
     A record of more than `max_values` keys and values is refused: each of them takes many times its own bytes.
     """
@@ -137,7 +141,7 @@ def decode(text: str, max_values: int = _ANY_NUMBER) -> list[dict[str, Any]]:
                 value, end = _DECODER.raw_decode(text)
                 if end == len(text):
                     return [value]
-            return _objects(_DECODER.decode(text))
+            return _require_objects(_DECODER.decode(text))
         except json.JSONDecodeError:
             pass  # it may be JSON for Spark all the same; and `parse` has the better words for what is wrong
         except _Repeated:
@@ -146,31 +150,31 @@ def decode(text: str, max_values: int = _ANY_NUMBER) -> list[dict[str, Any]]:
 
 
 def parse_objects(text: str) -> list[dict[str, Any]]:
-    """As `decode`, by `parse`."""
-    return _objects(parse(text))
+    """Read the same objects as `decode_objects`, by `parse`."""
+    return _require_objects(parse(text))
 
 
-def _objects(value: Any) -> list[dict[str, Any]]:
-    found = value if isinstance(value, list) else [value]
-    if not all(isinstance(one, dict) for one in found):
+def _require_objects(value: Any) -> list[dict[str, Any]]:
+    objects = value if isinstance(value, list) else [value]
+    if not all(isinstance(item, dict) for item in objects):
         raise ValueError("not a JSON object")
-    return found
+    return objects
 
 
 def has_more_values(text: bytes, most: int) -> bool:
     """Whether there are more than so many keys and values."""
     if len(text) <= most or text.count(b",") + text.count(b"{") <= most:
         return False
-    found = 0
-    for chunk in _outside_texts(text):
+    count = 0
+    for chunk in _cut_outside_strings(text):
         if (chunk == ord("'")).any():
             return True  # quotes of both kinds: which ones begin a text takes a parser
-        found += int(np.count_nonzero((chunk == ord(",")) | (chunk == ord("{"))))
-    return found > most
+        count += int(np.count_nonzero((chunk == ord(",")) | (chunk == ord("{"))))
+    return count > most
 
 
-def _outside_texts(text: bytes) -> Iterator[np.ndarray[Any, np.dtype[np.uint8]]]:
-    """The characters that are in no string, a chunk at a time."""
+def _cut_outside_strings(text: bytes) -> Iterator[np.ndarray[Any, np.dtype[np.uint8]]]:
+    """Give the characters that are in no string, a chunk at a time."""
     if b"\\" in text:
         text = text.replace(b"\\\\", b"").replace(b'\\"', b"")
     inside = 0
@@ -187,7 +191,7 @@ def _is_simple(text: str) -> bool:
     if few and len(text) < MAX_NUMBER:
         return True
     data = text.encode("utf-8", "surrogatepass")
-    return not has_long_number(data) and (few or nesting(data) <= SHALLOW)
+    return not has_long_number(data) and (few or measure_depth(data) <= SHALLOW)
 
 
 def has_long_number(text: bytes) -> bool:
@@ -196,10 +200,10 @@ def has_long_number(text: bytes) -> bool:
     return _SAMPLED_NUMBER.search(sampled) is not None and _LONG_NUMBER.search(text) is not None
 
 
-def nesting(text: bytes) -> int:
-    """How deep objects and arrays are within one another, in a text that may be no JSON."""
+def measure_depth(text: bytes) -> int:
+    """Measure how deep objects and arrays are within one another, in a text that may be no JSON."""
     deepest = now = 0
-    for chunk in _outside_texts(text):
+    for chunk in _cut_outside_strings(text):
         if len(chunk) == 0:
             continue
         characters = chunk | 0x20  # brackets become braces
@@ -210,20 +214,20 @@ def nesting(text: bytes) -> int:
     return deepest
 
 
-def items_as_lines(document: bytes) -> bytes | None:
-    """A document with a line for each item of its array, or in one line if it is an object.
+def cut_items(document: bytes) -> bytes | None:
+    """Write a document with a line for each item of its array, or in one line if it is an object.
 
     None where that takes more than a look at its brackets and quotes. What is in the lines may be no JSON.
     """
     begin, end = document[:1], document.rstrip(b" \t\r\n")[-1:]
     if begin + end not in (b"[]", b"{}"):
         return None
-    marks = document.replace(b"\\\\", b"  ").replace(b'\\"', b"  ") if b"\\" in document else document
+    masked = document.replace(b"\\\\", b"  ").replace(b'\\"', b"  ") if b"\\" in document else document
     written = np.frombuffer(document, np.uint8).copy()
     last = len(document.rstrip(b" \t\r\n")) - 1
     inside = depth = 0
-    for start in range(0, len(marks), _CHUNK):
-        piece = np.frombuffer(marks, np.uint8)[start : start + _CHUNK]
+    for start in range(0, len(masked), _CHUNK):
+        piece = np.frombuffer(masked, np.uint8)[start : start + _CHUNK]
         quotes = np.cumsum(piece == ord('"'), dtype=np.uint32) + inside
         inside = int(quotes[-1]) & 1
         outside = quotes & 1 == 0
@@ -248,21 +252,82 @@ def items_as_lines(document: bytes) -> bytes | None:
     return lines
 
 
+def cut_lines(lines: bytes, size: int) -> Iterator[bytes]:
+    """Cut into pieces of whole lines, at most so many bytes at a time. One that is longer comes by itself."""
+    start = 0
+    while start < len(lines):
+        end = len(lines)
+        if start + size < end:
+            end = lines.rfind(b"\n", start, start + size + 1)
+        if end < 0:
+            end = lines.find(b"\n", start + size)
+        if end < 0:
+            end = len(lines)
+        yield lines[start:end]
+        start = end + 1
+
+
+class Look(NamedTuple):
+    """What `inspect_lines` sees: if not all lines begin with `{`, some may be blank or indented, or no object."""
+
+    begin_with_braces: bool
+    are_short: bool
+
+
+def inspect_lines(lines: bytes) -> Look:
+    """Tell whether every line begins with `{`, and whether no line is long.
+
+    pyarrow dies of SIGSEGV on a block that begins with `null` (apache/arrow#47409), also after a byte order mark, and
+    reads a later `null` as a row. All else that is no object it refuses by itself.
+    """
+    braces, short = lines.startswith(b"{"), True
+    characters = np.frombuffer(lines, np.uint8)
+    for start in range(0, len(lines), _CACHED):
+        # one byte more, so that the first character of a line meets its newline; 5 times faster than a search
+        piece = characters[start : start + _CACHED + 1]
+        newlines = piece[:-1] == _NEWLINE
+        braces = braces and not (piece[1:][newlines] != _BRACE).any()
+        # a line of more than twice as many bytes as here are in a row has all of a row
+        rows = newlines[: len(newlines) // _SHORT * _SHORT].reshape(-1, _SHORT)
+        short = short and bool(rows.any(axis=1).all())
+    return Look(braces, short)
+
+
+def may_exceed_limits(lines: bytes, *, infers: bool) -> bool:
+    """Whether anything may be so deep, or so long, that Spark takes the record for bad, or pyarrow dies of it.
+
+    pyarrow takes any depth of what is not declared; where it `infers` what that is, it calls itself, and makes a column
+    of every name.
+    """
+    deepest = SHALLOW if infers else MAX_DEPTH
+    characters = np.frombuffer(lines, np.uint8)
+    ends = np.append(np.flatnonzero(characters == _NEWLINE), len(lines))
+    starts = np.append(0, ends[:-1] + 1)
+    opening = np.flatnonzero((characters | 0x20) == _BRACE)  # `[` too
+    openings = np.searchsorted(opening, ends) - np.searchsorted(opening, starts)
+    if infers and (ends - starts).max() > _LONGEST_INFERRED:
+        return True
+    many = np.flatnonzero(openings > deepest)
+    if any(measure_depth(lines[start:end]) > deepest for start, end in zip(starts[many], ends[many], strict=True)):
+        return True
+    return has_long_number(lines)
+
+
 def parse(text: str) -> Any:
-    """The value that is all of a text. Raises ValueError with the reason and its place."""
+    """Parse the value that is all of a text. Raises ValueError with the reason and its place."""
     opened: list[Object | Array] = []
     keys: list[str] = []  # of each open object, the key whose value comes
     place, may_close = 0, False
     while True:
-        token = _token(text, place)
+        token = _match_token(text, place)
         if may_close and token["mark"] in ("}", "]"):
-            value, place = _close(opened, keys, token), token.end()
+            value, place = _close_last(opened, keys, token), token.end()
         else:
             if opened and isinstance(opened[-1], Object):
-                keys[-1] = _string(token)
-                colon = _token(text, token.end())
+                keys[-1] = _read_string(token)
+                colon = _match_token(text, token.end())
                 _require(colon["mark"] == ":", colon)
-                token = _token(text, colon.end())
+                token = _match_token(text, colon.end())
             place = token.end()
             if token["mark"] in ("{", "["):
                 _require(len(opened) < MAX_DEPTH, token, f"nested more than {MAX_DEPTH} deep")
@@ -270,41 +335,41 @@ def parse(text: str) -> Any:
                 keys.append("")
                 may_close = True
                 continue
-            value = _scalar(token)
+            value = _read_scalar(token)
         while opened:  # the value is complete; what ends behind it is another
             inner = opened[-1]
             if isinstance(inner, Object):
                 inner.pairs.append((keys[-1], value))
             else:
                 inner.append(value)
-            token = _token(text, place)
+            token = _match_token(text, place)
             place = token.end()
             if token["mark"] == ",":
                 break
-            value = _close(opened, keys, token)
+            value = _close_last(opened, keys, token)
         else:
-            rest = _WHITE.match(text, place)
-            assert rest is not None
-            if rest.end() < len(text):
-                raise ValueError(f"there is more behind the record, at character {rest.end()}")
+            white = _WHITE.match(text, place)
+            assert white is not None
+            if white.end() < len(text):
+                raise ValueError(f"there is more behind the record, at character {white.end()}")
             return value
         may_close = False
 
 
-def _token(text: str, place: int) -> re.Match[str]:
+def _match_token(text: str, place: int) -> re.Match[str]:
     token = _TOKEN.match(text, place)
     if token is None:
-        rest = text[place : place + 20].strip()
-        raise ValueError(f"{rest!r} at character {place} is not JSON" if rest else "it is cut off")
+        ahead = text[place : place + 20].strip()
+        raise ValueError(f"{ahead!r} at character {place} is not JSON" if ahead else "it is cut off")
     return token
 
 
-def _require(fine: bool, token: re.Match[str], reason: str = "") -> None:
-    if not fine:
+def _require(condition: bool, token: re.Match[str], reason: str = "") -> None:
+    if not condition:
         raise ValueError(reason or f"unexpected {token.group().strip()[:20]!r} at character {token.start()}")
 
 
-def _close(opened: list[Object | Array], keys: list[str], token: re.Match[str]) -> Object | Array:
+def _close_last(opened: list[Object | Array], keys: list[str], token: re.Match[str]) -> Object | Array:
     closed = opened[-1]
     _require(token["mark"] == ("}" if isinstance(closed, Object) else "]"), token)
     closed.close(token.end())
@@ -313,25 +378,25 @@ def _close(opened: list[Object | Array], keys: list[str], token: re.Match[str]) 
     return closed
 
 
-def _scalar(token: re.Match[str]) -> Any:
+def _read_scalar(token: re.Match[str]) -> Any:
     if (number := token["number"]) is not None:
         _require(len(number) <= MAX_NUMBER, token, f"a number of more than {MAX_NUMBER} characters")
         return Number(number)
     if (word := token["word"]) is not None:
         return _WORDS[word]
-    return _string(token)
+    return _read_string(token)
 
 
-def _string(token: re.Match[str]) -> str:
+def _read_string(token: re.Match[str]) -> str:
     text = token["double"]
     if text is None:
         text = token["single"]
     if text is None:
         raise ValueError(f"unexpected {token.group().strip()[:20]!r} at character {token.start()}")
-    return _ESCAPE.sub(_character, text) if "\\" in text else text
+    return _ESCAPE.sub(_unescape, text) if "\\" in text else text
 
 
-def _character(escape: re.Match[str]) -> str:
+def _unescape(escape: re.Match[str]) -> str:
     high, low, code, other = escape.groups()
     if high:
         return bytes.fromhex(high + low).decode("utf-16-be")
@@ -344,42 +409,42 @@ class _Written(str):
     __slots__ = ()
 
 
-def dump(value: Any) -> str:
-    """Compact JSON in which numbers keep their text. Objects within one another may be any number."""
+def dump_value(value: Any) -> str:
+    """Write compact JSON in which numbers keep their text. Objects within one another may be any number."""
     return _dump(value, 0)
 
 
 def _dump(value: Any, depth: int) -> str:
     if isinstance(value, str):
-        return str(value) if isinstance(value, Number) else encode_json(value)
+        return str(value) if isinstance(value, Number) else quote_json(value)
     if isinstance(value, (dict, list)):
         if depth > _SHORT_STACK:
             return _dump_deep(value)
         if isinstance(value, list):
             return "[" + ",".join([_dump(inner, depth + 1) for inner in value]) + "]"
         pairs = value.pairs if isinstance(value, Object) else value.items()
-        return "{" + ",".join([f"{encode_json(str(key))}:{_dump(inner, depth + 1)}" for key, inner in pairs]) + "}"
+        return "{" + ",".join([f"{quote_json(str(key))}:{_dump(inner, depth + 1)}" for key, inner in pairs]) + "}"
     return _CONSTANTS[value]
 
 
 def _dump_deep(value: Any) -> str:
     written: list[str] = []
-    rest = [value]
-    while rest:
-        one = rest.pop()
-        if isinstance(one, (_Written, Number)):
-            written.append(str(one))
-        elif isinstance(one, dict):
-            pairs = one.pairs if isinstance(one, Object) else one.items()
+    pending = [value]
+    while pending:
+        item = pending.pop()
+        if isinstance(item, (_Written, Number)):
+            written.append(str(item))
+        elif isinstance(item, dict):
+            pairs = item.pairs if isinstance(item, Object) else item.items()
             parts: list[Any] = [_Written("{")]
             for key, inner in pairs:
-                parts += [_Written(f"{encode_json(str(key))}:"), inner, _Written(",")]
-            rest += reversed([*(parts[:-1] if len(parts) > 1 else parts), _Written("}")])
-        elif isinstance(one, list):
+                parts += [_Written(f"{quote_json(str(key))}:"), inner, _Written(",")]
+            pending += reversed([*(parts[:-1] if len(parts) > 1 else parts), _Written("}")])
+        elif isinstance(item, list):
             parts = [_Written("[")]
-            for inner in one:
+            for inner in item:
                 parts += [inner, _Written(",")]
-            rest += reversed([*(parts[:-1] if len(parts) > 1 else parts), _Written("]")])
+            pending += reversed([*(parts[:-1] if len(parts) > 1 else parts), _Written("]")])
         else:
-            written.append(_dump(one, 0))
+            written.append(_dump(item, 0))
     return "".join(written)
