@@ -131,6 +131,12 @@ def _set_up(server: PubSubServer, counts: bool, config: Mapping[str, Any]) -> st
     return server.create_subscription("contract", f"subscription-{number}", topic, **config)
 
 
+def _names_of(url: str, options: Mapping[str, Any], another: str) -> dict[str, Any]:
+    """The other spelling of a subscription's URL: its project is an option."""
+    spelling = url.replace("//contract/", "///"), {**options, "project": "contract"}
+    return {"spellings": [spelling], "another": another}
+
+
 @contextmanager
 def _emulated(host: str) -> Iterator[None]:
     """Pub/Sub is there, also for the processes that a test starts."""
@@ -153,8 +159,7 @@ def _backend(
         server: PubSubServer = request.getfixturevalue("pubsub_server")
         with _emulated(server.host):
             url = _set_up(server, counts, config)
-            spellings = [(url.replace("//contract/", "///"), {**_OPTIONS, "project": "contract"})]
-            names: dict[str, Any] = {"spellings": spellings, "another": _set_up(server, counts, config)}
+            names = _names_of(url, _OPTIONS, _set_up(server, counts, config))
             yield PubSubBackend(url, ServerClock(server), lacks=lacks, options=_OPTIONS, server=server, **names)
 
     return make
@@ -169,8 +174,9 @@ def _google(
         try:
             with _emulated(GOOGLE):
                 url = _set_up(server, counts, config)
-                # it may answer late, and then a short pull finds nothing
-                yield Backend(url, RealClock(_PACE), lacks={**lacks, **_GOOGLE}, options={"shortest_wait": 0.5})
+                options = {"shortest_wait": 0.5}  # it may answer late, and then a short pull finds nothing
+                names = _names_of(url, options, _set_up(server, counts, config))
+                yield Backend(url, RealClock(_PACE), lacks={**lacks, **_GOOGLE}, options=options, **names)
         finally:
             server.close()
 
