@@ -22,7 +22,9 @@ _CONTAINER = "CONTAINER_ID"
 """YARN sets it for what runs in a container, which starts in a folder of this name."""
 
 _ONE_SLASH = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(/[^/].*|/)", re.DOTALL)
-_SQLITE = re.compile(r"(?is)((?:sql\+)?sqlite(?:\+\w+)?:///)(?!file:/)(file:)?([^:?][^?]*)(\?.*|)")
+_SQLITE = re.compile(
+    r"(?is)(?P<before>(?:sql\+)?sqlite(?:\+\w+)?:///)(?!file:/)(?P<uri>file:)?(?P<path>[^:?][^?]*)(?P<after>\?.*|)"
+)
 """The URL of a file by its path, or by a URI of SQLite's own that has a relative path."""
 _SIM = re.compile(r"(?is)(sim://.*?[?&]dir=)(?!/|%2F)([^&]+)(.*)")
 """A simulated queue whose folder has a relative path."""
@@ -69,12 +71,12 @@ def absolute_url(url: str, folder: Callable[[], Path] = working_folder) -> str:
         whole = _counted_from(folder, url, "sim://files?dir=/data/queues") / unquote_plus(path)
         return f"{before}{quote(str(whole))}{after}"
     if (found := _SQLITE.fullmatch(url)) is not None:
-        before, is_uri, path, after = found.groups()
+        before, is_uri, path = found["before"], found["uri"], found["path"]
         if is_uri or not path.startswith("/"):
             example = "jobs.db?queue=files" if before.startswith("sql+") else "cuesqueue.db"
             start = str(_counted_from(folder, url, f"{before}/data/{example}"))
             path = f"{quote(start) if is_uri else start}/{path}"
-        return f"{before}{is_uri or ''}{posixpath.normpath(path)}{after}"
+        return f"{before}{is_uri or ''}{posixpath.normpath(path)}{found['after']}"
     return url
 
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 from queue_source.errors import OptionError
 from shard_store.failpoints import reach
@@ -167,6 +167,15 @@ def _read(t: Transaction, file: Path, complete: Exported, progress: Progress) ->
 _TABLES = {table.name: table for table in moving.TABLES}
 
 
+class _Row(NamedTuple):
+    """A row of a table as it was exported, and how long its line is."""
+
+    table: str
+    names: list[str]
+    values: list[Any]
+    length: int
+
+
 class _Lines:
     """The lines of a file: first what it is, then its rows; at the end it is checked."""
 
@@ -185,15 +194,14 @@ class _Lines:
             raise _damaged(file, "its first line does not say what it holds")
         self.cargo = Cargo(**{name: first[name] for name in _OF_CARGO})
 
-    def __iter__(self) -> Iterator[tuple[str, list[str], list[Any], int]]:
-        """Table, columns and values of each row, and how long its line is."""
+    def __iter__(self) -> Iterator[_Row]:
         table, names, place = "", list[str](), -1
         for value in self._lines:
             if isinstance(value, list) and len(value) == len(names) and table:
                 if place >= 0 and value[place] != self.cargo.source:
                     raise _damaged(self._file, f"it has a row of {table} of another source")
                 self.rows[table] += 1
-                yield table, names, value, self._length
+                yield _Row(table, names, value, self._length)
             elif isinstance(value, dict) and value.get("table") in self._expected:
                 table, names = value["table"], _texts(value.get("columns"))
                 self._expected.remove(table)  # a second part of the same table would hide the first one's rows
@@ -211,13 +219,13 @@ class _Lines:
         """Rows of one table at a time, as many as fit into a statement."""
         kept: tuple[str, list[str]] = ("", [])
         page, size = list[list[Value]](), 0
-        for table, names, row, length in self:
-            if page and (table != kept[0] or len(page) == _PAGE_ROWS or size > _PAGE_BYTES):
+        for row in self:
+            if page and (row.table != kept[0] or len(page) == _PAGE_ROWS or size > _PAGE_BYTES):
                 yield (*kept, page)
                 page, size = [], 0
-            kept = table, names
-            page.append([self._decoded(value) for value in row])
-            size += length
+            kept = row.table, row.names
+            page.append([self._decoded(value) for value in row.values])
+            size += row.length
         if page:
             yield (*kept, page)
 

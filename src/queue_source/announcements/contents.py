@@ -290,13 +290,15 @@ def _content(
         written = None if modified is None else micros(modified)
         reference = Reference(notice.version, written, happened, message.tag)
     sent_at = happened if message.sent_at is None else round(message.sent_at * 1_000_000)
-    origin = message.queue, message.message_id, message.receive_count, message.group
     return Content(
         identity,
         notice.uri,
         size,
         notice.etag,
-        *origin,
+        queue=message.queue,
+        message_id=message.message_id,
+        receive_count=message.receive_count,
+        group=message.group,
         sequence=notice.sequence,
         named=message.has_id,
         reference=reference,

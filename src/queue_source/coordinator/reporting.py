@@ -30,7 +30,14 @@ class Reporting:
         counts = self._in_flight.counts()
         now = {name: count for name, count in self._session.metrics.snapshot().items() if isinstance(count, int)}
         counters = {name: now.get(name, 0) + self._before.get(name, 0) for name in {**self._before, **now}}
-        gauges = counts.in_flight, counts.ready, counts.planned, counts.held
-        window = self._session.options.deduplication.deduplication_window // MICROSECOND
-        depth, intake = self._maintenance.depth, self._prefixes.intake
-        return Report(*gauges, depth, counters, stopped=stopped, intake=intake, window=window)
+        return Report(
+            in_flight=counts.in_flight,
+            ready=counts.ready,
+            awaiting_commit=counts.planned,
+            held=counts.held,
+            depth=self._maintenance.depth,
+            counters=counters,
+            stopped=stopped,
+            intake=self._prefixes.intake,
+            window=self._session.options.deduplication.deduplication_window // MICROSECOND,
+        )

@@ -89,8 +89,16 @@ def prepare(
         store.release(started.token, released)
     acknowledger = Acknowledger(session, in_flight)
     ownership = Ownership(session, in_flight)
-    seqs = started.confirmed_seq, started.last_seq
-    progress = Progress(session, in_flight, ownership, acknowledger, errors, error_log, *seqs)
+    progress = Progress(
+        session,
+        in_flight,
+        ownership,
+        acknowledger,
+        errors,
+        error_log,
+        confirmed=started.confirmed_seq,
+        last_seq=started.last_seq,
+    )
     receivers = Receivers(session, in_flight)
     backfill = Backfill(session, in_flight, ownership, open_bucket, stat)
     backfill.prepare()

@@ -67,7 +67,8 @@ def whole_pieces(whole: Sequence[Range], to_read: Sequence[Range] | None = None)
     first: dict[Hashable, int] = {}
 
     def place_of_unit(numbered: tuple[int, Range]) -> int:
-        place, (_, content, _, _) = numbered
+        place, entry = numbered
+        content = entry.content
         return place if content.group is None else first.setdefault((content.queue, content.group), place)
 
     in_order: Sequence[Range] = whole

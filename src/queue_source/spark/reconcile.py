@@ -205,13 +205,9 @@ def _keys(options: ListingOptions, source: str) -> Batches:
             if not batch.num_rows:
                 continue
             times = batch.column("last_modified").cast(pa.timestamp("us", "UTC"))
-            uris, sizes, etags, versions = (batch.column(n).to_pylist() for n in ("uri", "size", "etag", "version"))
-            objects = [
-                ListedObject(uri, size, etag, time_of(at), version)
-                for uri, size, etag, at, version in zip(
-                    uris, sizes, etags, times.cast(pa.int64()).to_pylist(), versions, strict=True
-                )
-            ]
+            rows = batch.select(["uri", "size", "etag", "version"]).to_pylist()
+            modified = times.cast(pa.int64()).to_pylist()
+            objects = [ListedObject(**row, modified=time_of(at)) for row, at in zip(rows, modified, strict=True)]
             contents = listed_contents(objects, chosen)
             keys = [None if c is None else shard_key(source, c.shard_id) for c in contents]
             plain = [None if c is None or c.shard_id == c.uri else shard_key(source, c.uri) for c in contents]

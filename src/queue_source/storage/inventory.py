@@ -17,7 +17,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import unquote_plus
 
 import pyarrow as pa
@@ -246,32 +246,39 @@ def _wanted(schema: pa.Schema, file: InventoryFile) -> dict[str, str]:
     return names
 
 
+class _Row(NamedTuple):
+    """One row of an inventory, in whatever form its file has the values; None for columns that it has not."""
+
+    bucket: Any
+    key: Any
+    size: Any
+    modified: Any
+    etag: Any
+    version: Any
+    latest: Any
+    deleted: Any
+
+
 def _objects(inventory: Inventory, file: InventoryFile, batch: pa.RecordBatch) -> list[ListedObject]:
     columns = {name: batch.column(name).to_pylist() for name in batch.schema.names}
     empty: Sequence[None] = [None] * batch.num_rows
     found = []
-    rows = zip(
-        *(columns.get(name, empty) for name in ("bucket", "key", "size", "modified", "etag", "version")),
-        columns.get("latest", empty),
-        columns.get("deleted", empty),
-        strict=True,
-    )
-    for bucket, key, size, modified, etag, version, latest, deleted in rows:
-        if not _is(latest, missing=True) or _is(deleted, missing=False):
+    for row in map(_Row._make, zip(*(columns.get(name, empty) for name in _Row._fields), strict=True)):
+        if not _is(row.latest, missing=True) or _is(row.deleted, missing=False):
             continue
-        if _text(bucket) != inventory.bucket:
+        if (bucket := _text(row.bucket)) != inventory.bucket:
             raise BadObject(
-                "corrupt-object", f"{file.uri!r} lists the bucket {_text(bucket)[:100]!r}, not {inventory.bucket!r}"
+                "corrupt-object", f"{file.uri!r} lists the bucket {bucket[:100]!r}, not {inventory.bucket!r}"
             )
-        name = _text(key)
+        name = _text(row.key)
         name = unquote_plus(name, errors="strict") if file.format == "csv" else name
-        version = _text(version)
+        version = _text(row.version)
         found.append(
             ListedObject(
                 f"s3://{inventory.bucket}/{name}",
-                int(size),
-                _text(etag).strip('"') or None,
-                _time(modified),
+                int(row.size),
+                _text(row.etag).strip('"') or None,
+                _time(row.modified),
                 None if version in ("", "null") else version,
             )
         )

@@ -237,7 +237,13 @@ def _parsed_type(data: bytes) -> OrcType:
 
 def _stripe(data: bytes) -> Stripe:
     values = dict(parse(data))
-    return Stripe(*(_int(values.get(number, 0)) for number in range(1, 6)))
+    return Stripe(
+        offset=_int(values.get(1, 0)),
+        index=_int(values.get(2, 0)),
+        data=_int(values.get(3, 0)),
+        footer=_int(values.get(4, 0)),
+        rows=_int(values.get(5, 0)),
+    )
 
 
 def _packed(value: int | bytes) -> list[int]:

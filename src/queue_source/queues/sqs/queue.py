@@ -175,9 +175,10 @@ class SqsQueue(BaseQueue):
 
     def depth(self) -> Depth:
         """Approximate, as SQS says; messages that nack has delayed count as in flight."""
-        names = [f"ApproximateNumberOfMessages{part}" for part in ("", "NotVisible", "Delayed")]
-        found = self._ask_attributes(names)
-        return Depth(*(int(found.get(name, 0)) for name in names))
+        parts = {"ready": "", "in_flight": "NotVisible", "delayed": "Delayed"}
+        names = {part: f"ApproximateNumberOfMessages{ending}" for part, ending in parts.items()}
+        found = self._ask_attributes(list(names.values()))
+        return Depth(**{part: int(found.get(name, 0)) for part, name in names.items()})
 
     def close(self) -> None:
         """Also ends a `receive` that waits in another thread, within the few seconds of its poll."""
