@@ -54,7 +54,8 @@ class World:
 
     `taken`: what sinks of other kinds hold, by checkpoint and batch id: the first attempt at a batch counts.
     `own_sinks`: the pipelines whose sinks make themselves known. `hashes`: what each batch of a delivery was
-    known by. `announced`: the objects of each source that a message names.
+    known by. `announced`: the objects of each source that a message names. `forgotten`: what was found bad, before the
+    store went back behind that.
     """
 
     folder: Path
@@ -68,6 +69,7 @@ class World:
     log: Callable[[str], None] = lambda line: None
     remembers: bool = False
     states: deque[sqlite3.Connection] = field(default_factory=lambda: deque(maxlen=6))
+    forgotten: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.driver = self.folder / "driver"
@@ -176,8 +178,13 @@ class World:
         self.remember_state()
 
     def go_back(self, steps: int) -> None:
-        """Let the store be what it was so many steps ago: a backup was restored, or a standby that lagged promoted."""
+        """Let the store be what it was so many steps ago: a backup was restored, or a standby that lagged promoted.
+
+        Of a batch of another sink nothing but the store knows what its tasks have found bad: without that it is done.
+        """
+        bad = self._bad_of_other_sinks()
         self.states[max(0, len(self.states) - 1 - steps)].backup(self._file)
+        self.forgotten = bad - self._bad_of_other_sinks()
 
     # --- rows ---------------------------------------------------------------------------------------------------------
 
@@ -218,6 +225,10 @@ class World:
         pages = self.store.pages("errors", columns=["subject", "state"])
         return {subject for page in pages for subject, state in page if state == "reopened"}
 
+    def _bad_of_other_sinks(self) -> set[str]:
+        pages = self.store.pages("errors", columns=["subject", "pipeline"])
+        return {subject for page in pages for subject, pipeline in page if pipeline not in self.own_sinks}
+
     # --- promises -----------------------------------------------------------------------------------------------------
 
     def check_may_be_acknowledged(self, uris: Sequence[str]) -> None:
@@ -225,9 +236,9 @@ class World:
 
         What was opened again since then has another message that waits for it.
         """
-        rows, states, opened_again = self.published(), self.shard_states(), self.opened_again()
+        rows, states, excused = self.published(), self.shard_states(), self.opened_again() | self.forgotten
         for uri in uris:
-            given_up = states.get(uri) == ShardState.QUARANTINED.value or uri in opened_again
+            given_up = states.get(uri) == ShardState.QUARANTINED.value or uri in excused
             if not all(rows[row] for row in rows_of(uri)) and not given_up:
                 raise Broken(f"a message is acknowledged, and {uri} is not published ({states.get(uri)})")
 
@@ -253,7 +264,7 @@ class World:
         for uris in self.announced.values():
             for uri in uris:
                 there = [rows[row] for row in rows_of(uri)]
-                if states.get(uri) == ShardState.QUARANTINED.value:
+                if states.get(uri) == ShardState.QUARANTINED.value or uri in self.forgotten:
                     continue  # of what may have been read before it was found bad, rows may be out; it stays closed
                 if there != [1] * ROWS:
                     raise Broken(f"{uri} is {states.get(uri)}, and published {there} times")
