@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from queue_source.announcements.json_paths import JsonPaths
 from queue_source.announcements.parser import parse_notification
+from queue_source.common.globs import _parse, name_matcher, path_glob
 from queue_source.errors import MalformedNotification
-from queue_source.globs import _parse, name_matcher, path_glob
 
 
 @pytest.mark.parametrize(

@@ -56,10 +56,11 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("shard_store.store",),
     ("shard_store.kept_store",),
     ("shard_store",),
-    ("queue_source.aws", "queue_source.errors"),
+    ("queue_source.common.aws", "queue_source.errors"),
     ("queue_source.messages", "queue_source.tags"),
-    ("queue_source.local_paths", "queue_source.uris"),
-    ("queue_source.globs",),
+    ("queue_source.common.local_paths", "queue_source.uris"),
+    ("queue_source.common.globs",),
+    ("queue_source.common",),
     ("queue_source.queues",),
     ("queue_source.logs",),
     *inside(
@@ -169,7 +170,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
 """Third-party packages that have a place of their own, and the units that are it."""
 
 EXCEPTIONS: dict[tuple[str, str], str] = {
-    ("queue_source.aws", "botocore"): "what SQS and S3 do alike with it",
+    ("queue_source.common.aws", "botocore"): "what SQS and S3 do alike with it",
     ("queue_source.admin.setup_aws", "boto3"): "makes queues and notifications, which no adapter does",
     ("queue_source.admin.setup_aws", "botocore"): "makes queues and notifications, which no adapter does",
     ("queue_source.storage.aws_access", "botocore"): "finds what options leave open, for pyarrow too",

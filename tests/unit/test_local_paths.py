@@ -11,8 +11,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from queue_source.common.local_paths import absolute_path, absolute_url
 from queue_source.errors import BadObject, OptionError
-from queue_source.local_paths import absolute_path, absolute_url
 from queue_source.options import parse_reader_options, parse_sink_options, parse_view_options
 from queue_source.sinks.splits import write_split
 

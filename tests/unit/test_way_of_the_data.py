@@ -43,6 +43,7 @@ CALLBACKS = {
 """Calls up the layers that are meant, and why."""
 
 RUNNERS = {
+    "queue_source.options.declaring": "makes the groups of options that are declared with it",
     "queue_source.coordinator.threads": "runs each part on a thread",
     "shard_store.sql.database": "runs what it is given in a transaction, and again after passing trouble",
     "shard_store.sql.transaction": "takes what it is given, one after the other, and makes chunks of it",

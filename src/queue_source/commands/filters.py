@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from queue_source.common.globs import name_matcher
 from queue_source.errors import OptionError
-from queue_source.globs import name_matcher
 from queue_source.options.secrets import shown
 from queue_source.options.times import parse_duration
 

@@ -20,8 +20,8 @@ from pathlib import Path
 
 from sqlalchemy.engine import Connection, Engine
 
+from queue_source.common.local_paths import absolute_url
 from queue_source.errors import OptionError
-from queue_source.local_paths import absolute_url
 from queue_source.spark.noted_plan import noted_plans
 from queue_source.spark.process import driver_folder, driver_identity, presence_folder
 from shard_store.batches import outputs

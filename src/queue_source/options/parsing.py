@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
+from queue_source.common.local_paths import absolute_path, absolute_url
 from queue_source.errors import OptionError
-from queue_source.local_paths import absolute_path, absolute_url
 from queue_source.options import checks, types
 from queue_source.options.connections import StorageOptions, connections, storage_options
 from queue_source.options.content import RECORD_FORMATS, ContentKind, ContentOptions, FormatOptions, SchemaOptions

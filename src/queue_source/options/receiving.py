@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, ClassVar
 
-from queue_source.globs import PathGlob
+from queue_source.common.globs import PathGlob
 from queue_source.options import types
 from queue_source.options.declaring import OnChange, option
 from queue_source.options.secrets import SecretUrl

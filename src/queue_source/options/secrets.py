@@ -13,7 +13,7 @@ import os
 import re
 from pathlib import Path
 
-from queue_source.local_paths import check_file
+from queue_source.common.local_paths import check_file
 from shard_store.redaction import HIDDEN, redact_url
 
 _REFERENCE = re.compile(r"(env|file):(.+)", re.DOTALL)

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
+from queue_source.common.globs import PathGlob, name_matcher, path_glob
+from queue_source.common.local_paths import absolute_path, check_file
 from queue_source.errors import MalformedNotification
-from queue_source.globs import PathGlob, name_matcher, path_glob
-from queue_source.local_paths import absolute_path, check_file
 from queue_source.options.columns import parse_fields, parse_partitioning
 from queue_source.options.secrets import Secret, SecretUrl, is_reference, is_url, shown
 from queue_source.options.times import parse_duration, parse_local_time, parse_pattern, parse_time_zone

@@ -17,7 +17,7 @@ from typing import Any
 import pyspark
 from pyspark import SparkContext, TaskContext
 
-from queue_source.local_paths import working_folder
+from queue_source.common.local_paths import working_folder
 from shard_store.model import Reading, Runtime
 
 pyspark_version = tuple(int(number) for number in re.findall(r"\d+", pyspark.__version__)[:2])

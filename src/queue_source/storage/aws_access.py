@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from queue_source.aws import new_session
+from queue_source.common.aws import new_session
 from queue_source.errors import ObjectStoreError
 from queue_source.options.connections import StorageOptions, with_secrets
 

@@ -16,7 +16,7 @@ from functools import lru_cache, partial
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from queue_source.aws import new_session, role_credentials
+from queue_source.common.aws import new_session, role_credentials
 from queue_source.errors import ObjectRefused, ObjectReplaced, ObjectStoreError
 from queue_source.options.connections import StorageOptions, with_secrets
 from queue_source.storage import refusals

@@ -23,7 +23,7 @@ import boto3
 from botocore import credentials, exceptions
 from botocore.config import Config
 
-from queue_source.aws import ROLE_METHOD, new_session, role_credentials
+from queue_source.common.aws import ROLE_METHOD, new_session, role_credentials
 from queue_source.errors import QueueConfigurationError, QueueError, QueueNotFound, QueueUnavailable
 from shard_store.redaction import redact_text, redact_url
 
