@@ -172,6 +172,8 @@ def test_the_hours_of_a_pipeline_are_stored_when_they_are_over(backend: StoreBac
     store.heartbeat(us.token, STALE, Report(counters={"received": 3}))
     assert (batches(), stored()) == ({0: 2, 1: 1, 4: 0}, 2)
     first, *_, last = store.hours(since=start)
+    local = start.astimezone().replace(tzinfo=None)
+    assert store.hours(since=local) == store.hours(since=start)  # a time without a zone is of this machine, as ever
     assert (first.published.rows, first.published.bytes, first.published.objects) == (6, 51, 2)
     assert first.published.lag_p50 == pytest.approx(100.0, rel=0.1)
     assert last.published.messages == 3

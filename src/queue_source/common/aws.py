@@ -39,8 +39,6 @@ def role_credentials(client: Callable[..., Any], own: Any, role_arn: str | None,
     """
     from botocore import credentials
 
-    given = {"RoleSessionName": "cuesqueue", "ExternalId": external_id}
-    fetcher = credentials.AssumeRoleCredentialFetcher(
-        client, own, role_arn, extra_args={name: value for name, value in given.items() if value is not None}
-    )
+    arguments = {"RoleSessionName": "cuesqueue"} | ({} if external_id is None else {"ExternalId": external_id})
+    fetcher = credentials.AssumeRoleCredentialFetcher(client, own, role_arn, extra_args=arguments)
     return credentials.DeferredRefreshableCredentials(fetcher.fetch_credentials, ROLE_METHOD)

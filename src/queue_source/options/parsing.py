@@ -340,7 +340,7 @@ def options_of_choice(choice: str) -> dict[str, str]:
 def _written(name: str, value: object, text: str) -> object:
     """The value in a form that is the same for texts that mean the same."""
     if isinstance(value, datetime):
-        if value.tzinfo is None:  # the reader has a zone for it, which nobody knows here
+        if value.tzinfo is None:  # the zone that the reader takes is not known here
             raise OptionError(name, f"{shown(text)} has no time zone; write one, as in 2026-11-01T00:00:00Z")
         return value.astimezone(timezone.utc).isoformat()
     return value if isinstance(value, bool | tuple) else text.strip()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import sqlalchemy as sa
@@ -286,7 +286,7 @@ def hours(
     transaction: Transaction, *, since: datetime, source: str | None = None, pipeline: str | None = None
 ) -> tuple[Hour, ...]:
     """Return what was published in each hour since then, the oldest first; the current hour as far as it is."""
-    first = micros(since)
+    first = micros(since.astimezone(timezone.utc))
     stored = sa.select(history).where(history.c.hour >= first - HOUR + 1)
     running = sa.select(pipelines.c.pipeline, pipelines.c.source, pipelines.c.activity)
     for name, text in (("source", source), ("pipeline", pipeline)):
