@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import cuesqueue
+from queue_source.options import types
 from queue_source.options.connections import StorageOptions
+from queue_source.options.content import FILE_FORMATS
 from queue_source.options.declaring import OnChange, Option
 from queue_source.options.places import READER, SINK, VIEWS, Place
 from queue_source.options.values import ALIASES, MEANINGLESS
@@ -120,24 +122,29 @@ def _metric_rows(metrics: Iterable[tuple[str, str, tuple[str, ...], str]]) -> It
 
 def _options_lines() -> Iterator[str]:
     yield from ("# Options", "", _NOTICE, "")
-    yield "Names are written in any case. A name that is unknown is refused, and the nearest known one is named."
-    yield "Durations need a unit (`500ms`, `90s`, `5m`, `2h`, `15 days`). Sizes are powers of 1,024 (`10kb`, `128m`,"
-    yield "`1g`); a size without a unit is bytes, as in Spark. Secrets are never shown in errors, logs or plans."
+    yield "Names are written in any case. An unknown name is refused, and the nearest known one is named."
+    yield ""
+    yield "- *duration*: with a unit, as in `500ms`, `90s`, `5m`, `2h`, `15 days`"
+    yield "- *size*: in powers of 1,024 (`10kb`, `128m`, `1g`); without a unit it is bytes, as in Spark"
+    yield f"- *name*: {types.NAME.values}"
+    yield "- *secret*: never shown in errors, logs or plans"
+    yield ""
+    yield "Secrets, and the URLs of queues and stores, may be `env:NAME` or `file:PATH`."
     yield from ("", '## Reader: `spark.readStream.format("cuesqueue")`', "")
     yield "The times must rise: a quarter of `commitTimeout` (the heartbeat) < `visibilityTimeout` <"
     yield "`deduplicationWindow`; and `waitTime` < `visibilityTimeout`."
     yield from _sections(READER)
     yield from ("", "### Other names", "")
-    yield "`cloudFiles.X` is taken as `X`. These names of earlier versions and of other sources are accepted too:"
+    yield "`cloudFiles.X` is `X`. These names of earlier versions and of other sources are accepted too:"
     yield from ("", "| name | means |", "|---|---|")
     yield from (f"| `{alias}` | `{name}` |" for alias, name in ALIASES.items())
     yield ""
-    yield f"{' and '.join(f'`{name}`' for name in MEANINGLESS)} are accepted with a warning: they have no effect."
+    yield f"{', '.join(f'`{name}`' for name in MEANINGLESS)} have no effect; they are accepted with a warning."
     yield from ("", "### An option that is another one at the next start", "")
-    yield "A query may have ended in the middle of a batch, and its options may be others when it is started again."
-    yield "Each row is published exactly once all the same, or the start is refused with what to do, before anything is"
-    yield "done. Options of a version before 0.3 are not known at the first start after it; `content` and"
-    yield "`allowOverwrites` are then compared with what is unfinished."
+    yield "A query may have ended in the middle of a batch. With other options at its next start, each row is published"
+    yield "exactly once all the same, or the start is refused with what to do, before anything is done. Options of a"
+    yield "version before 0.3 are not known at the first start after it; `content` and `allowOverwrites` are then"
+    yield "compared with what is unfinished."
     yield from _changes(READER, {OnChange.READ: "the schema itself"})
     yield from ("", '## Sink: `df.writeStream.format("cuesqueue")`')
     yield from _sections(SINK)
@@ -150,42 +157,104 @@ def _options_lines() -> Iterator[str]:
 def _changes(place: Place, others: dict[OnChange, str]) -> Iterator[str]:
     """What happens, and of which options: those with one sentence in one row, those with their own each in its own."""
     options: dict[str, list[str]] = {change: [] for change in OnChange}
-    for option in place.options:
-        options.setdefault(option.on_change or "", []).append(f"`{option.name}`")
+    for title, declared in place.sections.items():
+        if title == StorageOptions.TITLE and {option.on_change for option in declared} == {OnChange.AT_ONCE}:
+            options[OnChange.AT_ONCE].append("those of storage and credentials")
+            continue
+        for option in declared:
+            options.setdefault(option.on_change or "", []).append(f"`{option.name}`")
     for change, text in others.items():
         options[change].insert(0, text)
     yield from ("", "| options | what happens |", "|---|---|")
-    yield from (f"| {', '.join(names)} | {str.__str__(change)} |" for change, names in options.items() if names)
+    told = {option.on_change for option in READER.options if not isinstance(option.on_change, OnChange)}
+    for sentence, names in options.items():
+        text = "As for the reader." if place is not READER and sentence in told else str.__str__(sentence)
+        if names:
+            yield f"| {', '.join(names)} | {text} |"
 
 
 def _sections(place: Place) -> Iterator[str]:
     for title, options in place.sections.items():
         yield from ("", f"### {title}", "")
+        if place is not READER and options == READER.sections.get(title):
+            yield "As for the reader."
+            continue
         if title == StorageOptions.TITLE and place is not READER:
             yield "`aws.`, `s3.` and `azure.` options as for the reader."
             continue
-        yield from ("| option | default | meaning | values | example |", "|---|---|---|---|---|")
-        yield from map(_row, options)
+        yield from ("| option | default | meaning | values |", "|---|---|---|---|")
+        for option in options:
+            if place is not READER and option in READER.options:
+                yield f"| `{option.name}` | {_default(option)} | As for the reader. | |"
+            elif not option.name.startswith(_NARROWER):
+                yield _row(option)
+        for prefix in _NARROWER if title == StorageOptions.TITLE else ():
+            names = [f"`{option.name}`" for option in options if option.name.startswith(prefix)]
+            purpose = "object storage" if prefix == "s3." else "Amazon SQS"
+            yield f"| {', '.join(names)} | those of `aws.` | The same for {purpose} only. | |"
+
+
+_NARROWER = ("s3.", "sqs.")
+_VALUES = {
+    types.DURATION.values: "duration",
+    types.WAIT.values: "duration or `0s`",
+    types.SIZE.values: "size",
+    types.MEMORY.values: "size from `64m` on",
+    types.NAME.values: "name",
+    types.PIPELINES.values: "names, separated by commas",
+    types.SECRET.values: "secret",
+    types.QUEUE_URL.values: "URL of one queue",
+    types.QUEUE_URLS.values: "URLs, separated by commas",
+    types.STORE_URL.values: "SQLAlchemy URL",
+    types.NON_EMPTY.values: "text",
+    types.TEXT.values: "text",
+    types.CHARACTER.values: "one ASCII character, or nothing",
+    types.COLUMNS.values: "columns in Spark's DDL",
+    types.DATE_PATTERN.values: "pattern of numbers",
+    types.TIME_ZONE.values: "name, or offset as `+02:00`",
+    types.TAG_FILTER.values: "filters; `*` is one word, `#` any number",
+    types.PREFIXES.values: "prefixes, separated by commas",
+    types.GLOB.values: "glob with `*`, `?`, `[a-z]`, `{a,b}`",
+    types.PATH_GLOB.values: "the same",
+}
+"""What the page has for values that its head explains, or that the meaning says."""
+_NUMBER = re.compile(r"a whole number from (\d+) to (\d+)")
 
 
 def _row(option: Option) -> str:
-    default = option.note
-    if option.required:
-        unless = [f"`{name}`" + (" is given" if value is None else f" = `{value}`") for name, value in option.unless]
-        default = "required" + (f", unless {' or '.join(unless)}" if unless else "")
-    if option.default is not None:
-        default = _code(option.default) if option.default else "the empty text"
     meaning = option.help
     if option.formats:
-        others = "".join(f", or beside `{name}`" for name in option.beside)
-        meaning += f" Only with `fileFormat` {' or '.join(f'`{name}`' for name in option.formats)}{others}."
-    example = _code(option.example) if option.example else ""
-    cells = (f"`{option.name}`", default, meaning, option.type.values, example)
+        others = "".join(f", or with `{name}`" for name in option.beside)
+        lacking = [name for name in FILE_FORMATS if name not in option.formats]
+        which = f"Not for {', '.join(lacking)}" if len(lacking) < 3 else f"Only for {', '.join(option.formats)}"
+        meaning += f" {which}{others}."
+    values = _VALUES.get(option.type.values, option.type.values)
+    if number := _NUMBER.fullmatch(values):
+        values = " to ".join(number.groups())
+    elif values == "text" and option.example:
+        values = f"as {_code(option.example)}"
+    elif option.example and not values.startswith("`"):  # else it is one of the values
+        values += f" ({_code(option.example)})"
+    cells = (f"`{option.name}`", _default(option), meaning, values)
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _default(option: Option) -> str:
+    if option.required:
+        unless = [f"`{name}`" + (" is given" if value is None else f" = `{value}`") for name, value in option.unless]
+        return "required" + (f", unless {' or '.join(unless)}" if unless else "")
+    if option.default is None:
+        return option.note
+    return _code(option.default) if option.default else "empty"
 
 
 def _code(text: str) -> str:
     return f"`{text}`"
+
+
+_SHARED = 3
+"""In how many commands a parameter stands before the page explains it once."""
+_PARAMETERS = ("| parameter | meaning |", "|---|---|")
 
 
 def _commands_lines() -> Iterator[str]:
@@ -194,23 +263,71 @@ def _commands_lines() -> Iterator[str]:
     from queue_source.commands.main import app
 
     program: Any = typer.main.get_command(app)
+    shared = _shared(program)
     yield from ("# Commands", "", _NOTICE, "", *_paragraphs(program.help))
-    yield from _subcommands(program, "cuesqueue", level=2)
+    lacking = [f"`{command.name}`" for command in _leaves(program) if "--json" not in _options(command)]
+    yield from ("", f"All commands but {', '.join(lacking)} have `--json`.")
+    yield from ("", "## Parameters of several commands", "", *_PARAMETERS, *shared[""])
+    yield from _subcommands(program, "cuesqueue", 2, shared)
 
 
-def _subcommands(group: Any, path: str, level: int) -> Iterator[str]:
+def _leaves(group: Any) -> Iterator[Any]:
+    for command in group.commands.values():
+        if not command.hidden:  # an earlier name
+            yield from _leaves(command) if hasattr(command, "commands") else (command,)
+
+
+def _options(command: Any) -> list[str]:
+    return [param.opts[0] for param in command.params if param.param_type_name != "argument"]
+
+
+def _shared(program: Any) -> dict[str, list[str]]:
+    """The rows that stand once: under "" those of all commands, under a group's name those of its commands alone."""
+    everywhere = _repeated(program)
+    found: dict[str, list[str]] = {}
+    for name, group in program.commands.items():
+        if hasattr(group, "commands"):
+            own = [_parameter_row(param) for command in _leaves(group) for param in command.params]
+            all_rows = [_parameter_row(param) for command in _leaves(program) for param in command.params]
+            found[name] = [row for row in _repeated(group) if own.count(row) == all_rows.count(row)]
+            everywhere = [row for row in everywhere if row not in found[name]]
+    return {"": everywhere, **found}
+
+
+def _repeated(group: Any) -> list[str]:
+    rows = [_parameter_row(param) for command in _leaves(group) for param in command.params]
+    return [row for row in dict.fromkeys(rows) if rows.count(row) >= _SHARED]
+
+
+def _subcommands(group: Any, path: str, level: int, shared: dict[str, list[str]]) -> Iterator[str]:
+    own = shared.get(group.name or "", [])
     for name, command in group.commands.items():
-        if command.hidden:  # an earlier name
+        if command.hidden:
             continue
         yield from ("", f"{'#' * level} `{path} {name}`", "", *_paragraphs(command.help))
         if hasattr(command, "commands"):
-            yield from _subcommands(command, f"{path} {name}", level + 1)
-            continue
-        arguments = [p for p in command.params if p.param_type_name == "argument"]
-        usage = " ".join((path, name, "[OPTIONS]", *(str(p.metavar or p.name).upper() for p in arguments)))
-        yield from ("", "```text", usage, "```", "", "| parameter | default | meaning |", "|---|---|---|")
-        for param in sorted(command.params, key=lambda p: p.param_type_name != "argument"):
-            yield _parameter_row(param)
+            if rows := shared[name]:
+                yield from ("", "Parameters of several of its commands:", "", *_PARAMETERS, *rows)
+            yield from _subcommands(command, f"{path} {name}", level + 1, shared)
+        else:
+            yield from _command(command, f"{path} {name}", [*shared[""], *own], own, path)
+
+
+def _command(command: Any, path: str, known: list[str], own: list[str], group: str) -> Iterator[str]:
+    arguments = [param for param in command.params if param.param_type_name == "argument"]
+    if arguments:
+        yield from ("", f"`{' '.join((path, *(str(param.metavar or param.name).upper() for param in arguments)))}`")
+    rows = {_parameter_row(param): param for param in sorted(command.params, key=lambda param: param not in arguments)}
+    if new := [row for row in rows if row not in known]:
+        yield from ("", *_PARAMETERS, *new)
+    also = [] if not own or set(own) - set(rows) else [f"those of `{group}`"]
+    also += [
+        f"`{param.opts[0]}`"
+        for row, param in rows.items()
+        if row in known and not (also and row in own) and param not in arguments and param.opts[0] != "--json"
+    ]
+    if also:
+        yield from ("", f"Also {', '.join(also)}.")
 
 
 def _parameter_row(param: Any) -> str:
@@ -218,11 +335,14 @@ def _parameter_row(param: Any) -> str:
         label = str(param.metavar or param.name).removesuffix("...")
     else:
         label = param.opts[0] + ("" if param.is_flag else f" {param.metavar or 'TEXT'}")
-    default = "required" if param.required else ""
-    if not param.required and not callable(param.default) and param.default not in (None, "", False):
-        default = _code(str(param.default))
-    variable = f" Environment: `{param.envvar}`." if param.envvar else ""
-    return f"| {_code(label)} | {default} | {param.help}{variable} |"
+    meaning = param.help
+    if param.required and param.param_type_name != "argument":
+        meaning += " Required."
+    elif not param.required and not callable(param.default) and param.default not in (None, "", False):
+        meaning += f" Default: {_code(str(getattr(param.default, 'value', param.default)))}."
+    if param.envvar:
+        meaning += f" Environment: `{param.envvar}`."
+    return f"| {_code(label)} | {meaning} |".replace("own|uri", r"own\|uri")
 
 
 def _paragraphs(text: str) -> list[str]:
@@ -252,9 +372,15 @@ def _python_lines() -> Iterator[str]:
     yield from ("# Python", "", _NOTICE, "")
     yield "Everything public is in the package `cuesqueue`; a name is imported when it is first used. Times are in"
     yield "seconds and sizes in bytes, unless stated otherwise. The driver is the process of your Spark application."
-    yield from ("", "## Functions")
-    for name, function in public_functions().items():
-        yield from _callable_lines(name, function)
+    functions = public_functions()
+    items = [item for function in functions.values() for item in _all_items(function.__doc__)]
+    known = [item for item in dict.fromkeys(items) if items.count(item) >= _SHARED]
+    yield from ("", "## Functions", "", "Where a function says nothing else:", "")
+    yield "- It may be called in any process while queries run, and raises `ShardStoreError` if the store fails."
+    yield "- With `dry_run` it returns what it would do."
+    yield from (item for item in known if re.match("- `[a-z]", item))
+    for name, function in functions.items():
+        yield from _callable_lines(name, function, known=[*known, "- Nothing.", "- Any."])
     yield from ("", "## Classes")
     classes = [getattr(cuesqueue, name) for name in cuesqueue.__all__ if inspect.isclass(getattr(cuesqueue, name))]
     methods = public_methods()
@@ -277,11 +403,11 @@ def _python_lines() -> Iterator[str]:
             yield f"| `{cls.__name__}` | `{cls.__mro__[1].__name__}` | {meaning} |"
 
 
-def _callable_lines(name: str, value: Any, level: int = 3) -> Iterator[str]:
+def _callable_lines(name: str, value: Any, level: int = 3, known: Sequence[str] = ()) -> Iterator[str]:
     yield from ("", f"{'#' * level} `{name}`", "")
     if inspect.isfunction(value):
         yield from ("```text", f"{name}{_signature(value)}", "```", "")
-    yield from _docstring_lines(value.__doc__)
+    yield from _docstring_lines(value.__doc__, known)
 
 
 class _AsWritten(str):
@@ -313,18 +439,37 @@ def _has_default(parameter: inspect.Parameter) -> bool:
 _SECTION = re.compile(r"(Args|Attributes|Returns|Yields|Raises|Process|Units):")
 
 
-def _docstring_lines(docstring: str | None) -> Iterator[str]:
-    """Google's sections become lists, indented blocks become code, all else is paragraphs."""
+def _docstring_lines(docstring: str | None, known: Sequence[str] = ()) -> Iterator[str]:
+    """Google's sections become lists, indented blocks become code, all else is paragraphs.
+
+    `known`: items that the page has at its head.
+    """
+    for title, rest in _blocks(docstring):
+        if title:
+            items = [item for item in _items(rest) if item not in known]
+            if len(items) == 1 and not items[0].startswith("- `"):
+                yield from ("", f"**{title}** {items[0].removeprefix('- ')}")
+            elif items:
+                yield from ("", f"**{title}**", "", *items)
+            continue
+        first, _, rest = rest.partition("\n")
+        yield first.rstrip()
+        if rest.strip():
+            yield from ("", "```python", *inspect.cleandoc("\n" + rest).rstrip().splitlines(), "```", "")
+        elif rest:
+            yield ""
+
+
+def _blocks(docstring: str | None) -> Iterator[tuple[str, str]]:
+    """The title of a section and its content; "" and the text where it is none."""
     for block in re.split(r"\n(?=\S)", inspect.cleandoc(docstring or "")):
         first, _, rest = block.partition("\n")
-        if _SECTION.fullmatch(first.strip()):
-            yield from ("", f"**{first.strip()}**", "", *_items(rest))
-        else:
-            yield first.rstrip()
-            if rest.strip():
-                yield from ("", "```python", *inspect.cleandoc("\n" + rest).rstrip().splitlines(), "```", "")
-            elif rest:
-                yield ""
+        yield (first.strip(), rest) if _SECTION.fullmatch(first.strip()) else ("", block)
+
+
+def _all_items(docstring: str | None) -> Iterator[str]:
+    for title, rest in _blocks(docstring):
+        yield from _items(rest) if title else ()
 
 
 def _items(text: str) -> Iterator[str]:

@@ -86,10 +86,10 @@ def _joins(
 class ShardStore:
     """Shards, their owners and their progress behind a SQLAlchemy URL. Threads may share one; processes may not.
 
-    Every method is one transaction, which is tried again for a while when the database is in trouble. Those named
-    `..._inside` are part of the caller's own transaction instead, in the store's database: they commit nothing, and
-    try nothing again. All are safe to call again, and raise `shard_store.errors`. Used in the reader process, in the
-    sink's commit process and, for errors and for the table of an Iceberg sink, in executors.
+    Every method is one transaction, tried again for a while when the database is in trouble. Those named `..._inside`
+    are part of the caller's own transaction: they commit nothing, and try nothing again. All are safe to call again,
+    and raise `shard_store.errors`. Used in the reader process, in the sink's commit process and, for errors and Iceberg
+    tables, in executors.
     """
 
     def __init__(self, database: Database) -> None:

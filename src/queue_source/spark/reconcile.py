@@ -53,17 +53,17 @@ def reconcile(
     until: datetime | None = None,
     grace: timedelta = timedelta(minutes=10),
 ) -> DataFrame:
-    """What became of each object of a listing, as `cuesqueue reconcile` says it, for buckets of many millions.
+    """What became of each object of a listing, as in `cuesqueue reconcile`, for buckets of many millions.
 
-    The shards are read by tasks in ranges of their key, and joined. Use the result soon: how far back the store
-    remembers is looked up when this is called.
+    Tasks read the shards and join them. Use the result soon: how far back the store remembers is looked up by this
+    call.
 
     Args:
         spark: The session.
         listing: The objects: a DataFrame with the columns `uri`, `size`, `etag`, `last_modified` and, of a bucket with
-            versions, `version` (only the latest of each object); or the URI of the manifest of an S3 Inventory.
-        store: URL of the store, as in the option `storeUrl` (also `env:NAME` and `file:PATH`, on all machines).
-        prefixes: What is compared; other objects are not in the result.
+            versions, `version` (the latest of each object); or the URI of an S3 Inventory's manifest.
+        store: As in the option `storeUrl` (also `env:NAME` and `file:PATH`, on all machines).
+        prefixes: What is compared and in the result.
         source: The source; needed if the store has several.
         options: Options of the reader: those that choose its objects (`allowedPrefixes`, `allowOverwrites`,
             `pathGlobFilter`, `fullPathGlobFilter`, `readHiddenFiles`), as the reader has them, and those that reach an
