@@ -72,8 +72,8 @@ def _lines(found: Sequence[Saved], sections: Mapping[str, str]) -> Iterator[str]
     yield "  work takes without us; or a *baseline*, which is ours in another setting."
     yield "- **Measured** is the median of the runs, **spread** their least and their most, **ratio** how many times as"
     yield "  fast as what it is compared with (the median over the pairs of runs)."
-    yield "- **Load** of the machine: in the minute before, and at the end. The first is bold where it is more than half"
-    yield "  of the cores: something else was running, perhaps the benchmark before."
+    yield "- **Load** of the machine: in the minute before, and at the end. The first is bold where it is more than"
+    yield "  half of the cores: something else was running, perhaps the benchmark before."
     yield "- *And changes*: the checkout of the commit had changes that were not committed."
     for number, machine in enumerate(machines, 1):
         yield f"- **Machine {number}**: {machine}"
@@ -88,7 +88,7 @@ def _machine(saved: Saved) -> str:
     return ", ".join(f"{name} {value}" for name, value in saved.machine.items())
 
 
-def _row(m: Measurement) -> str:
+def _row(m: Measurement, *, several: bool) -> str:
     cells = [
         m.case,
         m.role.value,
@@ -96,7 +96,7 @@ def _row(m: Measurement) -> str:
         _spread(m) if len(m.seconds) > 1 else "",
         f"{m.against} ({m.reference_role.value})" if m.compared else "",
         units.ratio(m.ratio) if m.compared and m.ratio else "",
-        str(len(m.seconds)),
+        *([str(len(m.seconds))] if several else []),
     ]
     return f"| {' | '.join(_cell(cell) for cell in cells)} |"
 
@@ -123,15 +123,19 @@ def _commit(saved: Saved) -> str:
 
 def _section(saved: Saved, heading: str, machine: int) -> Iterator[str]:
     yield from ("", f"## {saved.benchmark}", "", f"{saved.about[0].upper()}{saved.about[1:].rstrip('.')}.", "")
-    yield from ("| case | whose | measured | spread | compared with | ratio | runs |", "|---|---|--:|---|---|--:|--:|")
-    yield from map(_row, saved.measurements)
+    runs = {len(measurement.seconds) for measurement in saved.measurements}
+    more = (" runs |", "--:|") if len(runs) > 1 else ("", "")
+    yield f"| case | whose | measured | spread | compared with | ratio |{more[0]}"
+    yield f"|---|---|--:|---|---|--:|{more[1]}"
+    yield from (_row(measurement, several=len(runs) > 1) for measurement in saved.measurements)
     yield ""
     for name in names_of_pictures(saved):
         about = "where the time goes" if name.endswith("-parts.svg") else "the figures of the table"
         yield from (f"![{saved.benchmark}: {about}](../figures/{name})", "")
     yield from _parts(saved)
     yield f"[Method]({_method(heading)}), [every run](../figures/{saved.benchmark}.json): {saved.date}, commit"
-    yield f"{_commit(saved)}, machine {machine}, load {_before(saved)} .. {saved.load[1]}"
+    counted = f", runs: {runs.pop()}" if len(runs) == 1 else ""
+    yield f"{_commit(saved)}, machine {machine}, load {_before(saved)} .. {saved.load[1]}{counted}"
 
 
 def _parts(saved: Saved) -> Iterator[str]:
