@@ -18,10 +18,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from queue_source.commands.demo import data as demo_data
-from queue_source.commands.demo import proof as demo_proof
-from queue_source.commands.demo import report as demo_report
-from queue_source.commands.demo import run as demo_run
+from cuesqueue_demo import data as demo_data
+from cuesqueue_demo import proof as demo_proof
+from cuesqueue_demo import report as demo_report
+from cuesqueue_demo import run as demo_run
 from queue_source.queues import open_queue
 
 PROGRAM = [sys.executable, "-m", "queue_source.commands.main"]

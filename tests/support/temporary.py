@@ -49,7 +49,7 @@ class TemporaryFolder:
 
     def _has_room(self) -> bool:
         try:
-            return shutil.disk_usage(self._parent).free >= ENOUGH <= psutil.virtual_memory().available
+            return bool(min(shutil.disk_usage(self._parent).free, psutil.virtual_memory().available) >= ENOUGH)
         except OSError:
             return False
 
